@@ -1,0 +1,65 @@
+# The environment is made once in .venv, and again when pyproject.toml, constraints.txt or the choice of torch changes.
+#   PYTHON       the interpreter to make it with; by default the first one found that is new enough
+#   TORCH        which torch to install, a requirement or a wheel file
+#   TORCH_INDEX  where to find it, the URL of a package index with other builds of torch
+# The choice of torch is remembered: TORCH_INDEX=... make bench, and then plain make test, use the same build.
+-include .venv/choice.mk
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && exit; done; echo python3)
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?=
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALLED := .venv/installed-$(shell echo '$(TORCH) $(TORCH_INDEX)' | cksum | cut -d ' ' -f 1)
+BENCH := $(BIN)/scalable-bo bench thompson
+
+.PHONY: help venv bench smoke test test-slow lint types examples clean
+
+help: ## list these targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+venv: $(INSTALLED) ## create .venv with the project and all it needs
+
+bench: $(INSTALLED) ## run the main job, a small Thompson benchmark: a table, and a plot in results/
+	$(BENCH) --preset laptop --solver cg --seeds 0 --out results
+
+smoke: $(INSTALLED) ## run the same benchmark, one round of it
+	$(BENCH) --preset laptop --solver cg --seeds 0 --rounds 1 --out results/smoke
+
+test: $(INSTALLED) ## run the tests
+	$(BIN)/python -m pytest
+
+test-slow: $(INSTALLED) ## run the tests that take long
+	$(BIN)/python -m pytest -m slow
+
+lint: $(INSTALLED) ## check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED) ## check the type annotations
+	$(BIN)/mypy
+
+examples: $(INSTALLED) ## run every script in examples/
+	@for script in $(wildcard examples/*.py); do \
+		echo "$$script"; MPLBACKEND=Agg $(BIN)/python $$script || exit 1; done
+
+clean: ## remove .venv, caches and build products; results/ stays
+	rm -rf .venv build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch goes in first and alone, from its own index if one is given; the build that came constrains what follows.
+# Another choice of torch starts afresh, because pip takes another build of the same version for the one asked for.
+$(INSTALLED): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) was not found. Choose an interpreter: make PYTHON=python3.11 ..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "scalable_bo needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Choose another: make PYTHON=python3.11 ..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "$(PYTHON) cannot create virtual environments. Install its venv module (python3-venv on Debian and Ubuntu) or choose another: make PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(if $(wildcard $(INSTALLED)),,--clear) .venv
+	$(PIP) install --no-deps $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
+	@sed '/^torch==/d' constraints.txt > .venv/constraints.txt
+	@$(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' >> .venv/constraints.txt
+	$(PIP) install -c .venv/constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -e '.[test]'
+	@printf 'TORCH ?= %s\nTORCH_INDEX ?= %s\n' '$(TORCH)' '$(TORCH_INDEX)' > .venv/choice.mk
+	@touch $@

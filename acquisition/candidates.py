@@ -1,0 +1,53 @@
+"""Candidate points: uniform over the box, and near data points that did well.
+
+Notation: X (n, d) data, y (n,) their values (larger is better), bounds (2, d).
+"""
+
+import torch
+from torch import Tensor
+
+from surrogates import checks
+
+
+def sampling_weights(y: Tensor) -> Tensor:
+    """Return probabilities (n,) ∝ ``y − min(y)``: the best point is the likeliest, the worst has none; uniform if all are equal."""
+    weights = y - y.min()
+    total = weights.sum()
+    return weights / total if total > 0 else torch.full_like(y, 1.0 / len(y))
+
+
+def propose(
+    X: Tensor,
+    y: Tensor,
+    bounds: Tensor,
+    num_candidates: int,
+    *,
+    uniform_fraction: float = 0.1,
+    proposal_std: Tensor,
+    generator: torch.Generator,
+) -> Tensor:
+    """Return candidates (num_candidates, d): a share uniform over the box, the rest normal around data points drawn by their value.
+
+    Args:
+        proposal_std: (d,) standard deviation around a data point, in the units of X.
+        uniform_fraction: share of uniform candidates, in [0, 1].
+
+    References:
+        Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient Descent", App. A.3.
+    """
+    checks.positive_int("num_candidates", num_candidates)
+    if not 0.0 <= uniform_fraction <= 1.0:
+        raise ValueError(f"`uniform_fraction` must be in [0, 1], got {uniform_fraction}.")
+    lower, upper = bounds
+    num_uniform = round(uniform_fraction * num_candidates)
+    num_near, d = num_candidates - num_uniform, X.shape[1]
+    device = generator.device
+    uniform = torch.rand(num_uniform, d, generator=generator, device=device, dtype=X.dtype).to(X.device)
+    uniform = lower + (upper - lower) * uniform
+    # By inversion: torch.multinomial is limited to 2²⁴ data points.
+    quantiles = torch.rand(num_near, generator=generator, device=device, dtype=torch.float64).to(X.device)
+    cumulative = sampling_weights(y.double()).cumsum(0)
+    index = torch.searchsorted(cumulative, quantiles * cumulative[-1], right=True).clamp_max(len(X) - 1)
+    steps = torch.randn(num_near, d, generator=generator, device=device, dtype=X.dtype).to(X.device)
+    near = torch.clamp(X[index] + proposal_std * steps, lower, upper)
+    return torch.cat([uniform, near])

@@ -1,0 +1,84 @@
+"""Maximise many functions at once: screen many points, ascend from the best few.
+
+Notation: s functions, k starts for each, points (s, k, d).
+"""
+
+import math
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from surrogates import SamplePaths
+
+ADAM_DECAYS = (0.9, 0.999)
+ADAM_EPSILON = 1e-8
+SCREENED_AT_ONCE = 2**23  # values of paths × candidates held at a time
+
+
+def screen(paths: SamplePaths, rounds: Iterable[Tensor], *, sign: float = 1.0, after_round: Callable[[], None] | None = None) -> Tensor:
+    """Return each path's best candidate of every round: (s, number of rounds, d).
+
+    Args:
+        rounds: tensors (c, d) of candidates, shared by all paths.
+        sign: 1 to maximise, −1 to minimise.
+    """
+    best = []
+    for candidates in rounds:
+        chunk = max(1, SCREENED_AT_ONCE // paths.num_samples)
+        values, index = [], []
+        for start in range(0, len(candidates), chunk):
+            value, position = (sign * paths(candidates[start : start + chunk])).max(dim=1)
+            values.append(value)
+            index.append(position + start)
+        winner = torch.stack(values).argmax(0, keepdim=True)
+        best.append(candidates[torch.stack(index).gather(0, winner).squeeze(0)])
+        if after_round is not None:
+            after_round()
+    return torch.stack(best, dim=1)
+
+
+def ascend(
+    paths: SamplePaths,
+    starts: Tensor,
+    bounds: Tensor,
+    *,
+    num_steps: int = 100,
+    learning_rate: float = 1e-3,
+    sign: float = 1.0,
+    after_step: Callable[[], None] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Ascend every path from its starts by Adam, inside the box; return the best points visited (s, k, d) and their values (s, k).
+
+    All gradients of a step come from one tiled computation. Coordinates are scaled to the unit cube for the steps.
+
+    Args:
+        starts: (s, k, d).
+        learning_rate: of Adam, in units of the box's sides.
+        sign: 1 to maximise, −1 to minimise; the values returned are those of the paths.
+
+    References:
+        Kingma, Ba (2015), "Adam: A Method for Stochastic Optimization".
+    """
+    lower, width = bounds[0], bounds[1] - bounds[0]
+    points = (starts - lower) / width
+    best_points, best_values = points, torch.full(starts.shape[:2], -math.inf, dtype=starts.dtype, device=starts.device)
+    first, second = torch.zeros_like(points), torch.zeros_like(points)
+    for step in range(num_steps + 1):
+        with torch.enable_grad():
+            points = points.detach().requires_grad_(step < num_steps)
+            values = sign * paths.each(lower + width * points)
+        better = values.detach() > best_values
+        best_values = torch.where(better, values.detach(), best_values)
+        best_points = torch.where(better.unsqueeze(-1), points.detach(), best_points)
+        if step == num_steps:
+            break
+        (gradient,) = torch.autograd.grad(values.sum(), points)
+        first.lerp_(gradient, 1.0 - ADAM_DECAYS[0])
+        second.lerp_(gradient.square(), 1.0 - ADAM_DECAYS[1])
+        corrected = first / (1.0 - ADAM_DECAYS[0] ** (step + 1))
+        scale = (second / (1.0 - ADAM_DECAYS[1] ** (step + 1))).sqrt() + ADAM_EPSILON
+        points = (points.detach() + learning_rate * corrected / scale).clamp(0.0, 1.0)
+        if after_step is not None:
+            after_step()
+    return lower + width * best_points, sign * best_values

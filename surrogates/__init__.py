@@ -1,0 +1,36 @@
+"""Gaussian processes whose posterior is a set of functions, computed by iterative solvers."""
+
+from surrogates.features import PriorPaths, RandomFeatures
+from surrogates.fitting import fit_exact
+from surrogates.models import PathwiseGP, gaussian_likelihood
+from surrogates.operators import Dense, KernelOperator, Tiled, kernel_operator
+from surrogates.paths import SamplePaths
+from surrogates.preconditioners import Identity, Nystrom, PivotedCholesky, Preconditioner
+from surrogates.solvers import CG, SDD, Cholesky, IterativeSolver, Progress, Solution, Solver
+from surrogates.systems import KernelSystem, Targets
+
+__all__ = [
+    "CG",
+    "SDD",
+    "Cholesky",
+    "Dense",
+    "Identity",
+    "IterativeSolver",
+    "KernelOperator",
+    "KernelSystem",
+    "Nystrom",
+    "PathwiseGP",
+    "PivotedCholesky",
+    "Preconditioner",
+    "PriorPaths",
+    "Progress",
+    "RandomFeatures",
+    "SamplePaths",
+    "Solution",
+    "Solver",
+    "Targets",
+    "Tiled",
+    "fit_exact",
+    "gaussian_likelihood",
+    "kernel_operator",
+]

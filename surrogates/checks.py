@@ -1,0 +1,74 @@
+"""Validation at the places where a user's data enter. Every message names the argument, the requirement, the value and the remedy."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def positive_int(name: str, value: Any, remedy: str = "") -> int:
+    """Return ``value`` if it is an int of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"`{name}` must be an int, got {type(value).__name__} {value!r}.")
+    if value < 1:
+        raise ValueError(f"`{name}` must be at least 1, got {value}. {remedy}".rstrip())
+    return value
+
+
+def positive_float(name: str, value: Any, remedy: str = "") -> float:
+    """Return ``value`` if it is a finite number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"`{name}` must be a number, got {type(value).__name__} {value!r}.")
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"`{name}` must be finite and above 0, got {value}. {remedy}".rstrip())
+    return float(value)
+
+
+def floating_tensor(name: str, value: Any) -> Tensor:
+    """Return ``value`` if it is a float32 or float64 tensor without NaN or infinity."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"`{name}` must be a torch.Tensor, got {type(value).__name__}. Use torch.as_tensor.")
+    if value.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"`{name}` must have dtype float32 or float64, got {value.dtype}. Convert it with `.double()`.")
+    finite = torch.isfinite(value)
+    if not finite.all():
+        where = tuple((~finite).nonzero()[0].tolist())
+        count = int((~finite).sum())
+        raise ValueError(f"`{name}` must be finite, got {value[where].item()} at index {where} ({count} such values). Remove those rows.")
+    return value
+
+
+def like(name: str, value: Tensor, reference_name: str, reference: Tensor) -> None:
+    """Require the dtype and device of ``reference``."""
+    if value.dtype != reference.dtype:
+        raise TypeError(f"`{name}` must have the dtype of `{reference_name}`, {reference.dtype}, got {value.dtype}. Convert one of them.")
+    if value.device != reference.device:
+        raise ValueError(f"`{name}` must be on the device of `{reference_name}`, {reference.device}, got {value.device}. Move one of them.")
+
+
+def box(bounds: Any, name: str = "bounds") -> Tensor:
+    """Return ``bounds`` (2, d) if every lower bound lies below its upper bound."""
+    bounds = floating_tensor(name, bounds)
+    if bounds.ndim != 2 or len(bounds) != 2 or bounds.shape[1] < 1:
+        raise ValueError(f"`{name}` must have shape (2, d), lower bounds first, got {tuple(bounds.shape)}.")
+    if not (bounds[0] < bounds[1]).all():
+        i = int((bounds[0] >= bounds[1]).nonzero()[0])
+        received = f"[{bounds[0, i]:g}, {bounds[1, i]:g}] in dimension {i}"
+        raise ValueError(f"`{name}` must have each lower bound below its upper bound, got {received}. Swap or widen them.")
+    return bounds
+
+
+def training_data(train_X: Any, train_Y: Any) -> tuple[Tensor, Tensor]:
+    """Return X (n, d) and Y (n, 1) if they are finite, of equal length, dtype and device."""
+    X, Y = floating_tensor("train_X", train_X), floating_tensor("train_Y", train_Y)
+    if X.ndim != 2 or 0 in X.shape:
+        raise ValueError(f"`train_X` must have shape (n, d) with n, d ≥ 1, got {tuple(X.shape)}. Batches of data sets are not supported.")
+    if Y.ndim != 2 or Y.shape[1] != 1:
+        raise ValueError(
+            f"`train_Y` must have shape (n, 1), got {tuple(Y.shape)}. Use `.reshape(-1, 1)`; model several outputs with ModelListGP."
+        )
+    if len(X) != len(Y):
+        raise ValueError(f"`train_X` and `train_Y` must have the same number of rows, got {len(X)} and {len(Y)}.")
+    like("train_Y", Y, "train_X", X)
+    return X, Y

@@ -1,0 +1,195 @@
+"""Random Fourier features of a GPyTorch kernel, and prior functions made of them.
+
+Notation: Ω (d, F/2) frequencies, Φ(X) = sqrt(2 outputscale / F) [cos(XΩ) | sin(XΩ)] (n, F), with E[Φ Φᵀ] = k(X, X).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from surrogates import checks
+from surrogates.operators import Basis, combine, combine_rowwise
+from surrogates.operators.stationary import StationaryKernel
+from surrogates.operators.tiles import spans
+
+CHUNK_ENTRIES = {"cpu": 2**20, "cuda": 2**28}  # of the feature matrix, evaluated at a time
+DEGREES_OF_FREEDOM = {"matern12": 1, "matern32": 3, "matern52": 5}
+
+
+def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generator) -> Tensor:
+    """Return N(0, 1) draws of the dtype and device of ``like``, drawn where the generator is: a seed means the same everywhere."""
+    return torch.randn(*shape, generator=generator, device=generator.device, dtype=like.dtype).to(like.device)
+
+
+@dataclass(frozen=True, eq=False)
+class RandomFeatures(Basis):
+    """F sine and cosine features of a stationary kernel.
+
+    Attributes:
+        frequencies: Ω (d, F/2), lengthscales included; zero rows for input columns that the kernel ignores.
+        scale: sqrt(2 outputscale / F).
+    """
+
+    frequencies: Tensor
+    scale: Tensor
+
+    @classmethod
+    def draw(
+        cls,
+        kernel: Kernel,
+        dim: int,
+        num_features: int,
+        *,
+        orthogonal: bool = False,
+        generator: torch.Generator,
+        like: Tensor | None = None,
+    ) -> Self:
+        """Draw the features of ``kernel``: RBF or Matérn (ν = 1/2, 3/2, 5/2), isotropic or ARD, alone or in ``ScaleKernel``.
+
+        RBF frequencies are normal; Matérn-ν ones are multivariate t with 2ν degrees of freedom, ``ω = g sqrt(2ν / c)`` with one
+        ``c ~ χ²(2ν)`` a frequency (one a coordinate would be the spectrum of a product of one-dimensional kernels).
+
+        Args:
+            dim: d, the number of input columns.
+            num_features: F, even.
+            orthogonal: directions from Haar-orthogonal blocks of d, lower variance at the same F.
+            like: tensor whose dtype and device the features take; the kernel's lengthscale if ``None``.
+
+        Raises:
+            ValueError: if F is odd or below 2, or the kernel has no such features.
+        References:
+            Rahimi, Recht (2007), "Random Features for Large-Scale Kernel Machines"; Yu et al. (2016), "Orthogonal Random Features".
+        """
+        checks.positive_int("num_features", num_features)
+        if num_features % 2:
+            raise ValueError(f"`num_features` must be even (sine and cosine pairs), got {num_features}. Use {num_features + 1}.")
+        stationary = StationaryKernel.of(kernel)
+        if stationary is None:
+            kinds = "RBFKernel or MaternKernel, alone or in ScaleKernel"
+            raise ValueError(f"`kernel` must be {kinds}, to have random features, got {type(kernel).__name__}.")
+        like = stationary.lengthscale if like is None else like
+        active = torch.arange(dim) if stationary.active_dims is None else stationary.active_dims
+        num_active, half = len(active), num_features // 2
+        normal = _orthogonal_normal if orthogonal else standard_normal
+        directions = normal((num_active, half), like, generator)
+        if stationary.profile != "rbf":
+            degrees = DEGREES_OF_FREEDOM[stationary.profile]
+            chi_square = standard_normal((degrees, half), like, generator).square().sum(0)
+            directions = directions * (degrees / chi_square).sqrt()
+        frequencies = like.new_zeros(dim, half)
+        frequencies[active.to(like.device)] = directions / stationary.lengthscale.to(like).unsqueeze(1)
+        return cls(frequencies, (2.0 * stationary.outputscale.to(like) / num_features).sqrt())
+
+    @property
+    def num_features(self) -> int:
+        return 2 * self.frequencies.shape[1]
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Return Φ(X), (m, F)."""
+        angles = X @ self.frequencies
+        return self.scale * torch.cat([torch.cos(angles), torch.sin(angles)], dim=1)
+
+    def matmul(self, X: Tensor, W: Tensor) -> Tensor:
+        return torch.cat([self(X[rows]) @ W for rows in self._chunks(len(X))])
+
+    def matmul_gradient(self, X: Tensor, W: Tensor, cotangent: Tensor) -> Tensor:
+        cosines, sines = (self.scale * W).chunk(2)
+        parts = []
+        for rows in self._chunks(len(X)):
+            angles = X[rows] @ self.frequencies
+            slope = torch.cos(angles) * (cotangent[rows] @ sines.T) - torch.sin(angles) * (cotangent[rows] @ cosines.T)
+            parts.append(slope @ self.frequencies.T)
+        return torch.cat(parts)
+
+    def rowwise(self, X: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        num_functions, points, _ = X.shape
+        cosines, sines = (part.T.unsqueeze(1) for part in (self.scale * W).chunk(2))
+        values, gradient = X.new_empty(num_functions, points), torch.empty_like(X)
+        for group in self._chunks(num_functions, points):
+            angles = X[group] @ self.frequencies
+            # Not compiled: the vendor library's sine and cosine are twice as fast as the compiler's.
+            cosine, sine = torch.cos(angles), torch.sin(angles)
+            values[group] = (cosine * cosines[group] + sine * sines[group]).sum(-1)
+            gradient[group] = (cosine * sines[group] - sine * cosines[group]) @ self.frequencies.T
+        return values, gradient
+
+    def to(self, device: torch.device | str) -> Self:
+        return replace(self, frequencies=self.frequencies.to(device), scale=self.scale.to(device))
+
+    def _chunks(self, length: int, width: int = 1) -> list[slice]:
+        entries = CHUNK_ENTRIES.get(self.frequencies.device.type, CHUNK_ENTRIES["cuda"])
+        return list(spans(length, max(1, entries // (self.num_features * width))))
+
+
+@dataclass(frozen=True, eq=False)
+class PriorPaths:
+    """Functions drawn from a Gaussian process prior of mean zero, as combinations of random features; differentiable, tiled.
+
+    Attributes:
+        draws: one or more independent sets of features, with the weights (F, s_g) of the functions made of each.
+    """
+
+    draws: tuple[tuple[RandomFeatures, Tensor], ...]
+
+    @classmethod
+    def draw(
+        cls,
+        kernel: Kernel,
+        dim: int,
+        num_paths: int,
+        *,
+        num_features: int,
+        num_draws: int = 1,
+        orthogonal: bool = False,
+        generator: torch.Generator,
+        like: Tensor | None = None,
+    ) -> Self:
+        """Draw ``num_paths`` functions, in ``num_draws`` groups with features of their own.
+
+        Functions that share features have the covariance ΦΦᵀ of those features, off k by O(F^-1/2) however many functions there
+        are; over several draws the covariance averages to k.
+        """
+        checks.positive_int("num_paths", num_paths)
+        sizes = [len(part) for part in torch.arange(num_paths).tensor_split(min(checks.positive_int("num_draws", num_draws), num_paths))]
+        draws = []
+        for size in sizes:
+            features = RandomFeatures.draw(kernel, dim, num_features, orthogonal=orthogonal, generator=generator, like=like)
+            draws.append((features, standard_normal((num_features, size), features.frequencies, generator)))
+        return cls(tuple(draws))
+
+    @property
+    def num_paths(self) -> int:
+        return sum(weights.shape[1] for _, weights in self.draws)
+
+    @property
+    def dim(self) -> int:
+        return self.draws[0][0].frequencies.shape[0]
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Return every function at X (..., q, d): (s, ..., q)."""
+        flat = X.reshape(-1, X.shape[-1])
+        values = torch.cat([combine(features, flat, weights) for features, weights in self.draws], dim=1)
+        return values.T.reshape(-1, *X.shape[:-1])
+
+    def each(self, X: Tensor) -> Tensor:
+        """Return function i at ``X[i]``: (s, q), for X (s, q, d)."""
+        groups = X.split([weights.shape[1] for _, weights in self.draws])
+        return torch.cat([combine_rowwise(f, group, w) for (f, w), group in zip(self.draws, groups, strict=True)])
+
+    def to(self, device: torch.device | str) -> Self:
+        return replace(self, draws=tuple((features.to(device), weights.to(device)) for features, weights in self.draws))
+
+
+def _orthogonal_normal(shape: tuple[int, int], like: Tensor, generator: torch.Generator) -> Tensor:
+    """Return (d, k) columns with the marginal law of N(0, I), orthogonal within consecutive blocks of d."""
+    dim, count = shape
+    blocks = standard_normal((math.ceil(count / dim), dim, dim), like, generator)
+    Q, R = torch.linalg.qr(blocks)
+    Q = Q * R.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)  # signs fixed: uniform over the orthogonal group
+    directions = Q.transpose(0, 1).reshape(dim, -1)[:, :count]
+    return directions * torch.linalg.vector_norm(standard_normal((dim, count), like, generator), dim=0)

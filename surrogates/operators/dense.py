@@ -1,0 +1,48 @@
+"""The kernel matrix evaluated once and kept."""
+
+from torch import Tensor
+
+from surrogates.operators.base import KernelOperator
+from surrogates.operators.tiles import Index, KernelTiles, spans, tile_side
+
+
+class Dense(KernelOperator):
+    """K = k(X1, X2), held in memory: m · n numbers, the fastest products."""
+
+    def __init__(self, tiles: KernelTiles, symmetric: bool, matrix: Tensor | None = None):
+        super().__init__(tiles, symmetric)
+        self.matrix = evaluate(tiles) if matrix is None else matrix
+
+    def __matmul__(self, W: Tensor) -> Tensor:
+        return self.matrix @ W
+
+    def rows(self, index: Index) -> "Dense":
+        return Dense(self.tiles.rows(index), False, self.matrix[index])
+
+    def columns(self, index: Index) -> Tensor:
+        return self.matrix[:, index]
+
+    def block(self, index: Index) -> Tensor:
+        self._require_symmetric("block(index)")
+        return self.matrix[index][:, index]
+
+    def diagonal(self) -> Tensor:
+        self._require_symmetric("diagonal()")
+        return self.matrix.diagonal()
+
+    def to_dense(self) -> Tensor:
+        return self.matrix
+
+    @property
+    def T(self) -> "Dense":
+        return self if self.symmetric else Dense(self.tiles.transposed(), False, self.matrix.T)
+
+
+def evaluate(tiles: KernelTiles) -> Tensor:
+    """Return the whole of k(X1, X2), evaluated tile by tile."""
+    side = tile_side(tiles.X1.device)
+    matrix = tiles.X1.new_empty(len(tiles.X1), len(tiles.X2))
+    for i in spans(matrix.shape[0], side):
+        for j in spans(matrix.shape[1], side):
+            matrix[i, j] = tiles.tile(i, j)
+    return matrix

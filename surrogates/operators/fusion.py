@@ -1,0 +1,78 @@
+"""Elementwise functions of a kernel tile, compiled once they have enough work before them.
+
+A tile's elementwise part costs about 1.7 ns an entry in eager mode and 0.5 ns compiled (two CPU cores, float32), and compiling
+costs about ten seconds where nothing is cached. A function therefore runs eagerly until it has processed so many entries that
+compiling would have paid for itself, and compiled from then on: a GP of a few thousand points never compiles, a long study does
+so once, whatever the shapes. Both modes compute the same formula and agree to rounding.
+
+The environment variable ``SCALABLE_BO_COMPILE`` overrides the rule: ``always``, ``never`` or ``auto`` (the default).
+"""
+
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+ENTRIES_BEFORE_COMPILING = {"cpu": 10**10, "cuda": 10**12}
+SMALLEST_COMPILED_TILE = 4096  # below this the call's own overhead dominates, and sizes 0 and 1 would be specialised
+
+
+class Fused:
+    """A pure function of tensors that is replaced by its compiled version when that pays.
+
+    Args:
+        function: pure; its first argument is the tile whose entries are counted.
+    """
+
+    def __init__(self, function: Callable[..., Any]):
+        self.function = function
+        self._compiled: Callable[..., Any] | None = None
+        self._unavailable = False
+        self._entries = 0
+
+    def __call__(self, tile: torch.Tensor, *others: torch.Tensor) -> Any:
+        if tile.numel() < SMALLEST_COMPILED_TILE or not self._use_compiled(tile):
+            return self.function(tile, *others)
+        if self._compiled is None:
+            self._compiled = torch.compile(self.function, dynamic=True)
+            logger.info("compiling the kernel's elementwise part; this takes some seconds, once")
+            return self._first_compiled_call(tile, *others)
+        return self._compiled(tile, *others)
+
+    def _use_compiled(self, tile: torch.Tensor) -> bool:
+        mode = os.environ.get("SCALABLE_BO_COMPILE", "auto")
+        if mode not in ("auto", "always", "never"):
+            raise ValueError(f"`SCALABLE_BO_COMPILE` must be 'auto', 'always' or 'never', got {mode!r}.")
+        if mode == "never" or self._unavailable:
+            return False
+        if mode == "auto" and self._compiled is None:
+            self._entries += tile.numel()
+            if self._entries < ENTRIES_BEFORE_COMPILING.get(tile.device.type, ENTRIES_BEFORE_COMPILING["cuda"]):
+                return False
+        if self._compiled is None and tile.device.type == "cpu" and not has_cpp_compiler():
+            self._unavailable = True
+            logger.info("no C++ compiler found: the kernel's elementwise part stays uncompiled, about three times slower")
+            return False
+        return True
+
+    def _first_compiled_call(self, *arguments: torch.Tensor) -> Any:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the compiler's own, about its internals
+                return self._compiled(*arguments)  # type: ignore[misc]
+        except Exception as error:  # any failure of the tool chain: the eager formula is always there
+            self._unavailable, self._compiled = True, None
+            logger.warning("compiling failed (%s: %s); going on uncompiled", type(error).__name__, error)
+            return self.function(*arguments)
+
+
+def has_cpp_compiler() -> bool:
+    """Whether a C++ compiler that ``torch.compile`` can use is on the path."""
+    candidates = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
+    return any(shutil.which(candidate) for candidate in candidates)

@@ -1,0 +1,197 @@
+"""Evaluate any tile of a kernel matrix, and its gradient, and multiply tile by tile.
+
+Notation: X1 (m, d) rows, X2 (n, d) columns, W (n, s) weights; a tile is ``k(X1[i], X2[j])`` for slices or index tensors i, j.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from surrogates.operators.stationary import PROFILES, StationaryKernel
+
+Index = slice | Tensor
+
+TILE_SIDE = {"cpu": 512, "cuda": 8192}  # CPU: tile and temporaries stay in the second-level cache (measured 256 … 2048)
+
+
+class KernelTiles(ABC):
+    """The tiles of k(X1, X2): values, and contractions with per-entry weights that also give the gradient in X1."""
+
+    def __init__(self, X1: Tensor, X2: Tensor):
+        self.X1, self.X2 = X1, X2
+
+    @staticmethod
+    def of(kernel: Kernel, X1: Tensor, X2: Tensor) -> "KernelTiles":
+        """Return closed-form tiles where the kernel has them, its own evaluation otherwise."""
+        stationary = StationaryKernel.of(kernel)
+        return GenericTiles(kernel, X1, X2) if stationary is None else StationaryTiles(stationary, X1, X2)
+
+    @abstractmethod
+    def tile(self, i: Index, j: Index) -> Tensor:
+        """Return k(X1[i], X2[j])."""
+
+    @abstractmethod
+    def contract(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``v = Σ_j k(x_i, z_j) w_ij`` (r,) and its gradient ``∂v_i/∂x_i`` (r, d).
+
+        Args:
+            weights: (g, 1, c) or (g, r/g, c) for the r rows i, in g equal groups, and the c columns j.
+        """
+
+    @abstractmethod
+    def rows(self, i: Index) -> "KernelTiles":
+        """Return the tiles of k(X1[i], X2)."""
+
+    @abstractmethod
+    def columns(self, j: Index) -> "KernelTiles":
+        """Return the tiles of k(X1, X2[j])."""
+
+    @abstractmethod
+    def transposed(self) -> "KernelTiles":
+        """Return the tiles of k(X2, X1)."""
+
+
+class StationaryTiles(KernelTiles):
+    """Tiles of a kernel in closed form: one small matrix product for d², then one fused elementwise pass.
+
+    With ``L = [x, ‖x‖², 1]`` and ``R = [−2z, 1, ‖z‖²]``, ``d² = L Rᵀ``. Inputs are centred first, so that the cancellation error is
+    eps · (diameter / lengthscale)²; kernels that cannot bear it (Matérn-1/2) compute differences instead.
+    """
+
+    def __init__(self, kernel: StationaryKernel, X1: Tensor, X2: Tensor):
+        super().__init__(X1, X2)
+        self.kernel, self.profile = kernel, PROFILES[kernel.profile]
+        self.outputscale = kernel.outputscale.to(X2)
+        centre = kernel.scaled(X2).mean(0)
+        self._factor(kernel.scaled(X1) - centre, kernel.scaled(X2) - centre)
+
+    def _factor(self, scaled1: Tensor, scaled2: Tensor) -> None:
+        square1, square2 = scaled1.square().sum(1, keepdim=True), scaled2.square().sum(1, keepdim=True)
+        self.L = torch.cat([scaled1, square1, torch.ones_like(square1)], 1)
+        self.R = torch.cat([-2.0 * scaled2, torch.ones_like(square2), square2], 1)
+
+    def _squared_distances(self, i: Index, j: Index) -> Tensor:
+        L, R = self.L[i], self.R[j]
+        if not self.profile.exact_distances:
+            return L @ R.T
+        d = L.shape[1] - 2
+        return torch.cdist(L[:, :d], -0.5 * R[:, :d], compute_mode="donot_use_mm_for_euclid_dist").square_()
+
+    def tile(self, i: Index, j: Index) -> Tensor:
+        return self.profile.value(self._squared_distances(i, j), self.outputscale)
+
+    def contract(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
+        d2 = self._squared_distances(i, j)
+        values, slopes = self.profile.contract(d2.view(len(weights), -1, d2.shape[1]), weights)
+        # ∂d²/∂x = 2 (x − z): sum over columns with R, which holds −2z and 1.
+        d = self.L.shape[1] - 2
+        sums = slopes.reshape(d2.shape) @ self.R[j][:, : d + 1]
+        gradient = 2.0 * self.L[i][:, :d] * sums[:, d:] + sums[:, :d]
+        gradient = self.kernel.unscaled_gradient(gradient, self.X1.shape[1])
+        return self.outputscale * values.reshape(-1), self.outputscale * gradient
+
+    def rows(self, i: Index) -> KernelTiles:
+        return self._restricted(self.X1[i], self.X2, self.L[i], self.R)
+
+    def columns(self, j: Index) -> KernelTiles:
+        return self._restricted(self.X1, self.X2[j], self.L, self.R[j])
+
+    def _restricted(self, X1: Tensor, X2: Tensor, L: Tensor, R: Tensor) -> KernelTiles:
+        part = object.__new__(StationaryTiles)
+        part.X1, part.X2, part.L, part.R = X1, X2, L, R
+        part.kernel, part.profile, part.outputscale = self.kernel, self.profile, self.outputscale
+        return part
+
+    def transposed(self) -> KernelTiles:
+        return StationaryTiles(self.kernel, self.X2, self.X1)
+
+
+class GenericTiles(KernelTiles):
+    """Tiles of any GPyTorch kernel by the kernel's own evaluation; gradients by autograd."""
+
+    def __init__(self, kernel: Kernel, X1: Tensor, X2: Tensor):
+        super().__init__(X1, X2)
+        self.kernel = kernel
+
+    @torch.no_grad()
+    def tile(self, i: Index, j: Index) -> Tensor:
+        return self.kernel(self.X1[i], self.X2[j]).to_dense()
+
+    def contract(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            x = self.X1[i].detach().requires_grad_()
+            tile = self.kernel(x, self.X2[j].detach()).to_dense()
+            values = (tile.view(len(weights), -1, tile.shape[1]) * weights).sum(-1).reshape(-1)
+            (gradient,) = torch.autograd.grad(values.sum(), x)
+        return values.detach(), gradient
+
+    def rows(self, i: Index) -> KernelTiles:
+        return GenericTiles(self.kernel, self.X1[i], self.X2)
+
+    def columns(self, j: Index) -> KernelTiles:
+        return GenericTiles(self.kernel, self.X1, self.X2[j])
+
+    def transposed(self) -> KernelTiles:
+        return GenericTiles(self.kernel, self.X2, self.X1)
+
+
+def spans(length: int, size: int) -> Iterator[slice]:
+    """Yield consecutive slices of at most ``size`` that cover ``range(length)``."""
+    for start in range(0, length, size):
+        yield slice(start, min(start + size, length))
+
+
+def tile_side(device: torch.device) -> int:
+    """Return the number of rows and columns of a tile on ``device``."""
+    return TILE_SIDE.get(device.type, TILE_SIDE["cuda"])
+
+
+def tiled_matmul(tiles: KernelTiles, W: Tensor, side: int | None = None) -> Tensor:
+    """Return k(X1, X2) @ W, (m, s), evaluating one tile at a time."""
+    side = side or tile_side(W.device)
+    m, n = len(tiles.X1), len(tiles.X2)
+    out = W.new_zeros(m, W.shape[1])
+    for i in spans(m, side):
+        for j in spans(n, side):
+            out[i].addmm_(tiles.tile(i, j), W[j])
+    return out
+
+
+def tiled_matmul_gradient(tiles: KernelTiles, W: Tensor, cotangent: Tensor) -> Tensor:
+    """Return the gradient in X1, (m, d), of ``Σ cotangent ∘ (k(X1, X2) @ W)``."""
+    side = tile_side(W.device)
+    gradient = torch.zeros_like(tiles.X1)
+    for i in spans(len(tiles.X1), side):
+        for j in spans(len(tiles.X2), side):
+            gradient[i] += tiles.contract(i, j, (cotangent[i] @ W[j].T).unsqueeze(0))[1]
+    return gradient
+
+
+def tiled_rowwise(tiles: KernelTiles, W: Tensor) -> tuple[Tensor, Tensor]:
+    """Return values (s, q) and gradients (s, q, d) of ``f_i(x) = Σ_j k(x, z_j) W_ji``, each function at its own q points.
+
+    Args:
+        tiles: k(X1, X2) with X1 (s · q, d), the points of function 0 first.
+        W: (n, s), one column a function.
+    """
+    num_functions = W.shape[1]
+    points = len(tiles.X1) // num_functions
+    side = tile_side(W.device)
+    values, gradient = W.new_zeros(len(tiles.X1)), torch.zeros_like(tiles.X1)
+    weights = W.T.unsqueeze(1)
+    point_step = min(points, side)
+    for group in spans(num_functions, max(1, side // point_step)):
+        for part in spans(points, point_step):
+            rows = (
+                slice(group.start * points, group.stop * points)
+                if part.stop - part.start == points
+                else slice(group.start * points + part.start, group.start * points + part.stop)
+            )
+            for j in spans(len(tiles.X2), side):
+                value, slope = tiles.contract(rows, j, weights[group, :, j])
+                values[rows] += value
+                gradient[rows] += slope
+    return values.view(num_functions, points), gradient.view(num_functions, points, -1)

@@ -1,0 +1,138 @@
+"""Preconditioners: cheap approximations P of H = K + Σ, applied as R → P⁻¹R.
+
+Each is a frozen dataclass; called with a system and a generator it returns the map. Both low-rank ones have the form P = L Lᵀ + D with
+L (n, r) and a positive diagonal D, inverted by Woodbury's identity,
+``P⁻¹ = D⁻¹ − D⁻¹ L (I + Lᵀ D⁻¹ L)⁻¹ Lᵀ D⁻¹``, in O(n r s) an application.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from surrogates import checks
+from surrogates.systems import KernelSystem
+
+Apply = Callable[[Tensor], Tensor]
+
+
+class Preconditioner(ABC):
+    """Approximates a system's matrix by one that is cheap to invert."""
+
+    @abstractmethod
+    def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
+        """Return the map R (n, s) → P⁻¹R for ``system``."""
+
+
+@dataclass(frozen=True)
+class Identity(Preconditioner):
+    """P = I."""
+
+    def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
+        return lambda R: R
+
+
+@dataclass(frozen=True)
+class Nystrom(Preconditioner):
+    """P = K_{·C} K_CC⁻¹ K_{C·} + δ I + Σ for r columns C of K drawn uniformly, δ the mean of what they leave of K's diagonal.
+
+    A column sample costs r n entries, where a Gaussian sketch of K costs a full product with r columns; δ keeps the part of the
+    spectrum that the columns miss from being amplified by Σ⁻¹.
+
+    Args:
+        rank: r; ``None`` for n / 10, at most 2000.
+    Raises:
+        ValueError: when called, if ``rank`` exceeds n.
+    References:
+        Frangella, Tropp, Udell (2023), "Randomized Nyström Preconditioning". Differs: (1) column sample; (2) δ from the diagonal.
+    """
+
+    rank: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rank is not None:
+            checks.positive_int("rank", self.rank)
+
+    def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
+        rank = _rank(self.rank, system)
+        index = torch.randperm(system.n, generator=generator, device=generator.device)[:rank].to(system.device)
+        columns = system.columns(index)
+        core = columns[index]
+        L = torch.linalg.solve_triangular(_stable_cholesky(core), columns.T, upper=False).T
+        missed = (system.kernel.diagonal() - L.square().sum(1)).clamp_min(0.0)
+        return _woodbury(L, system.noise + missed.mean())
+
+
+@dataclass(frozen=True)
+class PivotedCholesky(Preconditioner):
+    """P = L Lᵀ + δ I + Σ with L the partial Cholesky factor of K, pivoted greedily on the largest remaining diagonal.
+
+    Args:
+        rank: r; ``None`` for n / 10, at most 2000. The factorisation takes r sequential steps.
+    Raises:
+        ValueError: when called, if ``rank`` exceeds n.
+    References:
+        Harbrecht, Peters, Schneider (2012), "On the low-rank approximation by the pivoted Cholesky decomposition".
+        Differs: δ, the mean of the remaining diagonal, is added to the damping.
+    """
+
+    rank: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rank is not None:
+            checks.positive_int("rank", self.rank)
+
+    def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
+        rank = _rank(self.rank, system)
+        remaining = system.kernel.diagonal().clone()
+        floor = torch.finfo(system.dtype).eps * remaining.max() * system.n
+        L = remaining.new_zeros(system.n, rank)
+        for k in range(rank):
+            pivot = remaining.argmax()
+            if remaining[pivot] <= floor:
+                L = L[:, :k]
+                break
+            column = system.columns(pivot.reshape(1)).squeeze(1) - L[:, :k] @ L[pivot, :k]
+            L[:, k] = column / remaining[pivot].sqrt()
+            remaining -= L[:, k].square()
+            remaining[pivot] = 0.0
+            remaining.clamp_min_(0.0)
+        return _woodbury(L, system.noise + remaining.mean())
+
+
+def _rank(rank: int | None, system: KernelSystem) -> int:
+    if rank is None:
+        return max(1, min(system.n // 10, 2000))
+    if rank > system.n:
+        raise ValueError(f"`rank` must be at most n = {system.n}, got {rank}. Reduce it.")
+    return rank
+
+
+def _stable_cholesky(matrix: Tensor) -> Tensor:
+    """Return the Cholesky factor of a positive semi-definite matrix, shifted by as little as rounding makes necessary."""
+    shift = 10.0 * torch.finfo(matrix.dtype).eps * matrix.diagonal().sum()
+    while True:
+        factor, info = torch.linalg.cholesky_ex(matrix + shift * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device))
+        if info == 0:
+            return factor
+        shift = 10.0 * shift
+
+
+def _woodbury(L: Tensor, diagonal: Tensor) -> Apply:
+    """Return R → (L Lᵀ + D)⁻¹ R for a diagonal D given as a scalar or (n,).
+
+    The scaled factor A = D^{-1/2} L is kept; the inner matrix I + AᵀA is the only one that is factorised.
+    """
+    root = diagonal.sqrt().unsqueeze(-1)
+    A = L / root
+    inner = A.T @ A
+    inner.diagonal().add_(1.0)
+    factor = _stable_cholesky(inner)
+
+    def apply(R: Tensor) -> Tensor:
+        scaled = R / root
+        return (scaled - A @ torch.cholesky_solve(A.T @ scaled, factor)) / root
+
+    return apply

@@ -1,0 +1,8 @@
+"""Solvers of (K + Σ) W = B: each a frozen dataclass, which is its own configuration."""
+
+from surrogates.solvers.base import Callback, IterativeSolver, Progress, Solution, Solver, State
+from surrogates.solvers.cg import CG
+from surrogates.solvers.cholesky import Cholesky
+from surrogates.solvers.sdd import SDD
+
+__all__ = ["CG", "SDD", "Callback", "Cholesky", "IterativeSolver", "Progress", "Solution", "Solver", "State"]

@@ -1,0 +1,257 @@
+"""What a solver is, what it returns, and the one loop behind every iterative method.
+
+Notation: H (n, n), B (n, s) right-hand sides, W (n, s) their solutions; the relative residual of a column is ‖b − H w‖ / ‖b‖.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from surrogates import checks
+from surrogates.systems import KernelSystem, check_right_hand_sides
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A moment of a running solve, given to its callback.
+
+    Attributes:
+        residual: largest relative residual among the running columns, as the method estimates it.
+        num_active: columns still running, of ``num_columns``.
+    """
+
+    steps: int
+    epochs: float
+    seconds: float
+    residual: float
+    num_active: int
+    num_columns: int
+
+
+Callback = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The returned estimate and an honest account of it.
+
+    Attributes:
+        value: (n, s).
+        residual: (s,) relative residual of ``value``, evaluated, not estimated.
+        converged: (s,) whether the tolerance was reached.
+        steps: (s,) steps each column ran.
+        epochs: kernel entries used, checks and preconditioner included, over n².
+        note: what a user should know: jitter added, a step size reduced, precision exhausted. Empty if nothing.
+    """
+
+    value: Tensor
+    residual: Tensor
+    converged: Tensor
+    steps: Tensor
+    epochs: float
+    seconds: float
+    note: str = ""
+
+    def __str__(self) -> str:
+        done = int(self.converged.sum())
+        worst = self.residual.max().item() if self.residual.numel() else 0.0
+        text = (
+            f"{done}/{self.converged.numel()} columns converged, worst residual {worst:.1e}, {self.epochs:.1f} epochs, {self.seconds:.1f} s"
+        )
+        return f"{text}; {self.note}" if self.note else text
+
+
+class Solver(ABC):
+    """Solves H W = B. Concrete solvers are frozen dataclasses, which are their own configuration."""
+
+    @abstractmethod
+    def solve(
+        self,
+        system: KernelSystem,
+        rhs: Tensor,
+        *,
+        initial: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        callback: Callback | None = None,
+    ) -> Solution:
+        """Return W with H W ≈ ``rhs``.
+
+        Args:
+            rhs: B (n, s).
+            initial: warm start (n, s); zeros if ``None``.
+            generator: source of all randomness; a generator seeded with 0 if ``None``.
+            callback: called with :class:`Progress` as the solve goes on.
+
+        Raises:
+            TypeError, ValueError: if the shapes, dtypes, devices or values of the arguments do not fit.
+        """
+
+
+@dataclass(frozen=True)
+class State:
+    """The running columns of an iterative solve: every tensor field has them as its last dimension."""
+
+    def select(self, keep: Tensor) -> Self:
+        """Return the state of the columns ``keep``."""
+        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{name: value[..., keep] for name, value in tensors.items() if isinstance(value, Tensor)})
+
+
+@dataclass(frozen=True)
+class IterativeSolver(Solver):
+    """The loop that iterative methods share. A method defines what it prepares, its state, a step, and two readings of the state.
+
+    Columns that reach ``tolerance`` are taken out of the state, so that steps never touch them again. What the method *estimates*
+    decides when to stop; what is returned is *evaluated* in one more product, and columns that fell short go on from there. Where a
+    sweep made a column worse than it was, the better value is kept.
+
+    Args:
+        tolerance: relative residual at which a column stops.
+        max_epochs: budget, in n² kernel entries, preconditioner and checks included. A spent budget is a result, not an error.
+        max_seconds: budget of time; ``None`` for none.
+    """
+
+    tolerance: float = field(default=1e-2, kw_only=True)
+    max_epochs: float = field(default=100.0, kw_only=True)
+    max_seconds: float | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        checks.positive_float("tolerance", self.tolerance)
+        checks.positive_float("max_epochs", self.max_epochs)
+        if self.max_seconds is not None:
+            checks.positive_float("max_seconds", self.max_seconds)
+
+    def prepare(self, system: KernelSystem, generator: torch.Generator) -> Any:
+        """Compute what depends on the system alone (a preconditioner, a step size), once a solve."""
+        return None
+
+    @abstractmethod
+    def init(self, system: KernelSystem, rhs: Tensor, initial: Tensor, gap: Tensor, prepared: Any) -> State:
+        """Return the first state, given ``gap = rhs − H initial``."""
+
+    @abstractmethod
+    def step(self, system: KernelSystem, rhs: Tensor, state: Any, generator: torch.Generator) -> State:
+        """Return the next state."""
+
+    @abstractmethod
+    def estimate(self, state: Any) -> Tensor:
+        """Return the solution that the state stands for (an average of iterates, for some methods)."""
+
+    @abstractmethod
+    def residual_norm(self, state: Any) -> Tensor:
+        """Return the method's estimate of ‖b − H w‖ for each running column, (s,), at no extra product."""
+
+    def epochs_per_step(self, system: KernelSystem) -> float:
+        """Return the epochs that a step uses."""
+        return 1.0
+
+    def describe(self, state: Any) -> str:
+        """Return what a user should know of how the columns of ``state`` fared; empty if nothing."""
+        return ""
+
+    @torch.no_grad()
+    def solve(
+        self,
+        system: KernelSystem,
+        rhs: Tensor,
+        *,
+        initial: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        callback: Callback | None = None,
+    ) -> Solution:
+        check_right_hand_sides(system, rhs, initial)
+        generator = torch.Generator().manual_seed(0) if generator is None else generator
+        run = _Run(system, rhs, initial, time.perf_counter(), system.entries)
+        prepared = None
+        while (columns := run.unfinished(self.tolerance)).numel() and not self._is_spent(run):
+            prepared = self.prepare(system, generator) if prepared is None else prepared
+            if not self._sweep(run, columns, prepared, generator, callback):
+                break
+        return run.solution(self.tolerance)
+
+    def _is_spent(self, run: "_Run") -> bool:
+        # One epoch is kept back for evaluating the residual of what is returned.
+        epochs = run.epochs + self.epochs_per_step(run.system) + 1.0
+        return epochs > self.max_epochs or (self.max_seconds is not None and run.seconds > self.max_seconds)
+
+    def _sweep(self, run: "_Run", columns: Tensor, prepared: Any, generator: torch.Generator, callback: Callback | None) -> bool:
+        """Run the method on ``columns`` until it claims them all or the budget is spent; return whether it got anywhere."""
+        rhs, norms = run.rhs[:, columns], run.norms[columns]
+        state = self.init(run.system, rhs, run.value[:, columns], run.gap[:, columns], prepared)
+        proposal = torch.empty_like(rhs)
+        running = torch.arange(len(columns), device=columns.device)
+        steps, next_report = 0, 0.0
+        while running.numel() and not (steps and self._is_spent(run)):
+            state = self.step(run.system, rhs, state, generator)
+            steps += 1
+            residual = self.residual_norm(state) / norms
+            if callback is not None and run.epochs >= next_report:
+                next_report = run.epochs + 1.0
+                worst = residual.max().item()
+                callback(Progress(run.steps + steps, run.epochs, run.seconds, worst, len(running), len(run.norms)))
+            # `not >` so that a column whose estimate is not a number stops, too; it is evaluated below like the others.
+            running_mask = residual > self.tolerance
+            if not bool(running_mask.all()):
+                stopped = (~running_mask).nonzero().squeeze(1)
+                proposal[:, running[stopped]] = self.estimate(state.select(stopped))
+                run.column_steps[columns[running[stopped]]] += steps
+                keep = running_mask.nonzero().squeeze(1)
+                running, rhs, norms, note = running[keep], rhs[:, keep], norms[keep], self.describe(state)
+                run.note = note or run.note
+                state = state.select(keep)
+        if running.numel():
+            proposal[:, running] = self.estimate(state)
+            run.column_steps[columns[running]] += steps
+            run.note = self.describe(state) or run.note
+        run.steps += steps
+        return run.accept(columns, proposal)
+
+
+class _Run:
+    """The best value of every column so far, with its evaluated gap B − H W."""
+
+    def __init__(self, system: KernelSystem, rhs: Tensor, initial: Tensor | None, started: float, entries: int):
+        self.system, self.rhs, self.started, self.entries_before = system, rhs, started, entries
+        self.value = torch.zeros_like(rhs) if initial is None else initial.clone()
+        self.gap = rhs.clone()
+        if initial is not None and (warm := initial.any(0)).any():
+            self.gap[:, warm] -= system @ initial[:, warm]
+        norms = system.norm(rhs)
+        self.norms = torch.where(norms > 0, norms, torch.ones_like(norms))
+        self.residual = system.norm(self.gap) / self.norms
+        self.column_steps = torch.zeros(rhs.shape[1], dtype=torch.long, device=rhs.device)
+        self.steps, self.note = 0, ""
+
+    @property
+    def epochs(self) -> float:
+        return (self.system.entries - self.entries_before) / self.system.n**2
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.started
+
+    def unfinished(self, tolerance: float) -> Tensor:
+        return (self.residual > tolerance).nonzero().squeeze(1)
+
+    def accept(self, columns: Tensor, proposal: Tensor) -> bool:
+        """Take over the columns of ``proposal`` that are better than before; return whether one is clearly so."""
+        finite = torch.isfinite(proposal).all(0)
+        gap = self.rhs[:, columns] - self.system @ torch.where(finite, proposal, torch.zeros_like(proposal))
+        residual = self.system.norm(gap) / self.norms[columns]
+        before = self.residual[columns]
+        better = (finite & (residual < before)).nonzero().squeeze(1)
+        if better.numel() < columns.numel():
+            self.note = "some columns stopped improving: the precision or the step is exhausted"
+        taken = columns[better]
+        self.value[:, taken], self.gap[:, taken] = proposal[:, better], gap[:, better]
+        self.residual[taken] = residual[better]
+        return bool((finite & (residual < 0.5 * before)).any())
+
+    def solution(self, tolerance: float) -> Solution:
+        converged = self.residual <= tolerance
+        return Solution(self.value, self.residual, converged, self.column_steps, self.epochs, self.seconds, self.note)

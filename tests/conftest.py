@@ -1,0 +1,21 @@
+"""What every test may use: a seeded generator, and the rule that `gpu` tests need a CUDA device."""
+
+import pytest
+import torch
+from hypothesis import settings
+
+# On a busy machine a deadline fails at random; the same examples in every run make a failure repeatable.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.load_profile("repeatable")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
