@@ -43,7 +43,7 @@ def propose(
     num_near, d = num_candidates - num_uniform, X.shape[1]
     device = generator.device
     uniform = torch.rand(num_uniform, d, generator=generator, device=device, dtype=X.dtype).to(X.device)
-    uniform = lower + (upper - lower) * uniform
+    uniform = torch.lerp(lower, upper, uniform)
     # By inversion: torch.multinomial is limited to 2²⁴ data points.
     quantiles = torch.rand(num_near, generator=generator, device=device, dtype=torch.float64).to(X.device)
     cumulative = sampling_weights(y.double()).cumsum(0)

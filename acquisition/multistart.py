@@ -60,25 +60,29 @@ def ascend(
     References:
         Kingma, Ba (2015), "Adam: A Method for Stochastic Optimization".
     """
-    lower, width = bounds[0], bounds[1] - bounds[0]
+    lower, upper = bounds
+    width = upper - lower
+    X = best_points = starts.detach()
+    best_values = torch.full(starts.shape[:2], -math.inf, dtype=starts.dtype, device=starts.device)
     points = (starts - lower) / width
-    best_points, best_values = points, torch.full(starts.shape[:2], -math.inf, dtype=starts.dtype, device=starts.device)
     first, second = torch.zeros_like(points), torch.zeros_like(points)
     for step in range(num_steps + 1):
         with torch.enable_grad():
-            points = points.detach().requires_grad_(step < num_steps)
-            values = sign * paths.each(lower + width * points)
+            X = X.detach().requires_grad_(step < num_steps)
+            values = sign * paths.each(X)
         better = values.detach() > best_values
         best_values = torch.where(better, values.detach(), best_values)
-        best_points = torch.where(better.unsqueeze(-1), points.detach(), best_points)
+        best_points = torch.where(better.unsqueeze(-1), X.detach(), best_points)
         if step == num_steps:
             break
-        (gradient,) = torch.autograd.grad(values.sum(), points)
+        (gradient,) = torch.autograd.grad(values.sum(), X)
+        gradient = width * gradient
         first.lerp_(gradient, 1.0 - ADAM_DECAYS[0])
         second.lerp_(gradient.square(), 1.0 - ADAM_DECAYS[1])
         corrected = first / (1.0 - ADAM_DECAYS[0] ** (step + 1))
         scale = (second / (1.0 - ADAM_DECAYS[1] ** (step + 1))).sqrt() + ADAM_EPSILON
-        points = (points.detach() + learning_rate * corrected / scale).clamp(0.0, 1.0)
+        points = (points + learning_rate * corrected / scale).clamp(0.0, 1.0)
+        X = torch.lerp(lower, upper, points)  # exact at both ends, where lower + width · points may round past upper
         if after_step is not None:
             after_step()
-    return lower + width * best_points, sign * best_values
+    return best_points, sign * best_values

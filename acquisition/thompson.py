@@ -166,7 +166,8 @@ def original_inputs(model: PathwiseGP) -> Tensor:
 def default_proposal_std(model: PathwiseGP, width: Tensor) -> Tensor:
     """Return half the kernel's lengthscale (d,), in the units of the inputs; a tenth of the box where it has none."""
     kernel = getattr(model.covar_module, "base_kernel", model.covar_module)
-    if not kernel.has_lengthscale or kernel.active_dims is not None or hasattr(model, "input_transform"):
+    on_all_inputs = kernel.active_dims is None and model.covar_module.active_dims is None
+    if not kernel.has_lengthscale or not on_all_inputs or hasattr(model, "input_transform"):
         return 0.1 * width
     return (0.5 * kernel.lengthscale.detach().reshape(-1)).to(width).expand_as(width)
 

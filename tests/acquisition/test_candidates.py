@@ -1,0 +1,117 @@
+"""Candidates gather around good data and stay inside the box."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from acquisition import propose, sampling_weights
+
+UNIT_SQUARE = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+
+
+def near(X: Tensor, y: Tensor, num_candidates: int, std: float | list[float], bounds: Tensor, seed: int = 0, **kwargs: float) -> Tensor:
+    """Propose, around data alone unless told otherwise."""
+    std = torch.as_tensor(std, dtype=X.dtype).expand(X.shape[1])
+    generator = torch.Generator().manual_seed(seed)
+    return propose(X, y, bounds, num_candidates, proposal_std=std, generator=generator, **({"uniform_fraction": 0.0} | kwargs))
+
+
+def test_weights_are_values_above_the_worst() -> None:
+    # y + min(y), as published code has it, would give [6, 4, 3, 1] / 14 here: the worst point the likeliest.
+    weights = sampling_weights(torch.tensor([-3.0, -1.0, 0.0, 2.0]))
+    torch.testing.assert_close(weights, torch.tensor([0.0, 0.2, 0.3, 0.5]))
+
+
+@given(st.lists(st.integers(-1000, 1000), min_size=1, max_size=20))
+def test_weights_are_a_distribution_ordered_like_the_values(values: list[int]) -> None:
+    y = torch.tensor(values, dtype=torch.float64)
+    weights = sampling_weights(y)
+    assert (weights >= 0).all()
+    assert weights.sum().item() == pytest.approx(1.0)
+    order = y.argsort()
+    assert (weights[order].diff() >= 0).all()
+    torch.testing.assert_close(sampling_weights(3.0 * y + 7.0), weights)
+
+
+@pytest.mark.parametrize("value", [0.0, 3.0, -1e30])
+def test_equal_values_are_equally_likely(value: float) -> None:
+    torch.testing.assert_close(sampling_weights(torch.full((4,), value)), torch.full((4,), 0.25))
+
+
+def test_data_points_are_drawn_in_proportion_to_their_weights() -> None:
+    X = torch.tensor([[0.1, 0.1], [0.5, 0.5], [0.9, 0.9]], dtype=torch.float64)
+    candidates = near(X, torch.tensor([-4.0, -3.0, -1.0]), 10_000, 1e-3, UNIT_SQUARE)
+    shares = torch.cdist(candidates, X).argmin(1).bincount(minlength=3) / 10_000
+    error = math.sqrt(0.25 * 0.75 / 10_000)
+    torch.testing.assert_close(shares, torch.tensor([0.0, 0.25, 0.75]), atol=4 * error, rtol=0.0)
+    assert shares[0] == 0
+
+
+def test_equal_values_use_every_data_point() -> None:
+    X = torch.tensor([[0.1, 0.1], [0.5, 0.5], [0.9, 0.9]], dtype=torch.float64)
+    nearest = torch.cdist(near(X, torch.ones(3), 300, 1e-3, UNIT_SQUARE), X).argmin(1)
+    assert set(nearest.tolist()) == {0, 1, 2}
+
+
+@given(num_candidates=st.integers(1, 200), fraction=st.floats(0.0, 1.0))
+def test_the_uniform_share_is_as_stated(num_candidates: int, fraction: float) -> None:
+    X = torch.full((1, 6), 0.5, dtype=torch.float64)
+    bounds = torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand(2, 6)
+    candidates = near(X, torch.ones(1), num_candidates, 1e-5, bounds, uniform_fraction=fraction)
+    assert candidates.shape == (num_candidates, 6)
+    num_near = int(((candidates - X).abs() < 1e-3).all(1).sum())
+    assert num_near == num_candidates - round(fraction * num_candidates)
+
+
+def test_uniform_candidates_fill_the_box() -> None:
+    bounds = torch.tensor([[-5.0, 100.0], [-4.0, 300.0]], dtype=torch.float64)
+    candidates = near(bounds[:1], torch.ones(1), 10_000, 1.0, bounds, uniform_fraction=1.0)
+    unit = (candidates - bounds[0]) / (bounds[1] - bounds[0])
+    torch.testing.assert_close(unit.mean(0), torch.full((2,), 0.5, dtype=torch.float64), atol=4 * math.sqrt(1 / 12 / 10_000), rtol=0.0)
+    torch.testing.assert_close(unit.var(0), torch.full((2,), 1 / 12, dtype=torch.float64), atol=0.004, rtol=0.0)
+
+
+@given(
+    lower=st.floats(-1e3, 1e3, width=32),
+    width=st.floats(0.5, 1e3, width=32),
+    std=st.floats(0.01, 1e4),
+    fraction=st.floats(0.0, 1.0),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_candidates_lie_inside_the_box(lower: float, width: float, std: float, fraction: float, dtype: torch.dtype) -> None:
+    bounds = torch.tensor([[lower], [lower + width]], dtype=dtype).expand(2, 3)
+    candidates = near(bounds.clone(), torch.tensor([1.0, 2.0]), 100, std, bounds, uniform_fraction=fraction)
+    assert candidates.dtype == dtype
+    assert torch.equal(candidates, candidates.clamp(bounds[0], bounds[1]))
+
+
+def test_each_dimension_has_its_own_standard_deviation() -> None:
+    bounds = torch.tensor([[-100.0] * 3, [100.0] * 3], dtype=torch.float64)
+    std = torch.tensor([0.01, 1.0, 5.0], dtype=torch.float64)
+    candidates = near(torch.zeros(1, 3, dtype=torch.float64), torch.ones(1), 10_000, std.tolist(), bounds)
+    torch.testing.assert_close(candidates.std(0), std, rtol=4 / math.sqrt(2 * 10_000), atol=0.0)
+
+
+def test_a_seed_gives_the_same_candidates_and_another_seed_others() -> None:
+    X, y = torch.rand(5, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64), torch.arange(5.0)
+    first, again, other = (near(X, y, 50, 0.1, UNIT_SQUARE, seed=seed, uniform_fraction=0.3) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not (first == other).any()
+
+
+@pytest.mark.parametrize(
+    ("num_candidates", "fraction", "message"),
+    [
+        (0, 0.1, "`num_candidates` must be at least 1, got 0"),
+        (10, 1.5, "`uniform_fraction` must be in .0, 1., got 1.5"),
+        (10, -0.1, "`uniform_fraction` must be in .0, 1., got -0.1"),
+        (10, math.nan, "`uniform_fraction` must be in .0, 1., got nan"),
+    ],
+)
+def test_bad_settings_are_named(num_candidates: int, fraction: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        near(torch.zeros(1, 2), torch.ones(1), num_candidates, 0.1, UNIT_SQUARE, uniform_fraction=fraction)

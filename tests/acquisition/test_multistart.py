@@ -1,0 +1,218 @@
+"""Screening against brute force; ascent against PyTorch's Adam, known maxima and per-path gradients."""
+
+from collections.abc import Callable
+from unittest.mock import patch
+
+import pytest
+import torch
+from botorch.models.transforms.input import Normalize
+from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from acquisition import ascend, multistart, screen
+from surrogates import SamplePaths
+from surrogates.operators import tiles
+
+UNIT_SQUARE = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+
+
+def seeded(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+class Functions:
+    """s known functions in place of paths, remembering what was evaluated.
+
+    Args:
+        formula: maps points (s, k, d), or (1, c, d) shared by all, to values (s, k).
+    """
+
+    def __init__(self, num_samples: int, formula: Callable[[Tensor], Tensor]):
+        self.num_samples, self.formula = num_samples, formula
+        self.visited: list[Tensor] = []
+
+    def __call__(self, X: Tensor) -> Tensor:
+        return self.formula(X.unsqueeze(0))
+
+    def each(self, X: Tensor) -> Tensor:
+        self.visited.append(X.detach())
+        return self.formula(X)
+
+
+def bowls(centres: Tensor) -> Functions:
+    """Return f_i(x) = −Σ_j j · (x_j − c_ij)², for centres (s, d)."""
+    curvature = torch.arange(1, centres.shape[1] + 1, dtype=centres.dtype)
+    return Functions(len(centres), lambda X: -(curvature * (X - centres.unsqueeze(1)).square()).sum(-1))
+
+
+def waves(num_samples: int, d: int) -> Functions:
+    """Return s functions with many maxima."""
+    frequencies = 20.0 * seeded(num_samples, 1, d, seed=7)
+    return Functions(num_samples, lambda X: torch.sin(frequencies * X).sum(-1))
+
+
+@given(
+    num_samples=st.integers(1, 5),
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    chunk=st.integers(1, 50),
+    sign=st.sampled_from([1.0, -1.0]),
+)
+def test_screening_keeps_each_functions_best_of_every_round(num_samples: int, sizes: list[int], chunk: int, sign: float) -> None:
+    functions = waves(num_samples, 2)
+    rounds = [seeded(size, 2, seed=i) for i, size in enumerate(sizes)]
+    with patch.object(multistart, "SCREENED_AT_ONCE", chunk * num_samples):
+        best = screen(functions, rounds, sign=sign)
+    assert best.shape == (num_samples, len(rounds), 2)
+    for r, candidates in enumerate(rounds):
+        for i in range(num_samples):
+            values = [sign * functions(candidates[c : c + 1])[i].item() for c in range(len(candidates))]
+            assert torch.equal(best[i, r], candidates[max(range(len(values)), key=values.__getitem__)])
+
+
+def test_screening_holds_no_more_values_than_stated() -> None:
+    functions, shapes = waves(3, 2), []
+    formula = functions.formula
+    functions.formula = lambda X: (shapes.append(X.shape[1]), formula(X))[1]
+    with patch.object(multistart, "SCREENED_AT_ONCE", 30):
+        screen(functions, [seeded(25, 2)])
+    assert shapes == [10, 10, 5]
+
+
+def test_screening_draws_rounds_one_at_a_time_and_reports_each() -> None:
+    events: list[str] = []
+
+    def rounds():
+        for _ in range(3):
+            events.append("drawn")
+            yield seeded(4, 2)
+
+    screen(waves(2, 2), rounds(), after_round=lambda: events.append("done"))
+    assert events == ["drawn", "done"] * 3
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("kernel", [MaternKernel(nu=1.5, ard_num_dims=2), ScaleKernel(RBFKernel()), ScaleKernel(MaternKernel(nu=2.5))])
+def test_one_tiled_call_gives_the_gradients_of_every_path_alone(make_model, kernel, normalized: bool, monkeypatch) -> None:
+    bounds = UNIT_SQUARE
+    transform = {}
+    if normalized:
+        bounds = torch.tensor([[-2.0, 10.0], [3.0, 11.0]], dtype=torch.float64)
+        transform = {"input_transform": Normalize(2, bounds=bounds)}
+    paths = make_model(bounds, kernel=kernel.double(), **transform).paths(5)
+    monkeypatch.setitem(tiles.TILE_SIDE, "cpu", 7)  # paths, points and data all span several tiles
+    X = (bounds[0] + (bounds[1] - bounds[0]) * seeded(5, 9, 2)).requires_grad_()
+    values = paths.each(X)
+    (gradient,) = torch.autograd.grad(values.sum(), X)
+    for i in range(5):
+        x = X[i].detach().requires_grad_()
+        expected = path_alone(paths, i, x)
+        torch.testing.assert_close(values[i], expected)
+        torch.testing.assert_close(gradient[i], torch.autograd.grad(expected.sum(), x)[0])
+
+
+def path_alone(paths: SamplePaths, i: int, x: Tensor) -> Tensor:
+    """Return path i at x (k, d) by its definition, through plain autograd."""
+    x = x if paths.input_transform is None else paths.input_transform(x)
+    ((features, weights),) = paths.prior.draws
+    update = paths.data.kernel(x, paths.data.Z).to_dense() @ paths.weights[:, i]
+    return paths.offset + paths.scale * (paths.prior_mean(x) + features(x) @ weights[:, i] + update)
+
+
+def test_a_step_evaluates_all_paths_and_starts_together() -> None:
+    functions = waves(50, 2)
+    ascend(functions, seeded(50, 6, 2), UNIT_SQUARE, num_steps=4)
+    assert [X.shape for X in functions.visited] == [(50, 6, 2)] * 5
+
+
+def test_ascent_ends_at_the_maximum_inside_the_box() -> None:
+    bounds = torch.tensor([[-3.0, 10.0], [2.0, 30.0]], dtype=torch.float64)
+    centres = torch.tensor([[0.5, 20.0], [-1.0, 29.0], [9.0, 15.0], [-8.0, -8.0]], dtype=torch.float64)
+    starts = bounds[0] + (bounds[1] - bounds[0]) * seeded(4, 3, 2)
+    functions = bowls(centres)
+    points, values = ascend(functions, starts, bounds, num_steps=600, learning_rate=0.01)
+    maximum = torch.clamp(centres, bounds[0], bounds[1]).unsqueeze(1).expand_as(points)  # separable: the projection
+    torch.testing.assert_close((points - maximum) / (bounds[1] - bounds[0]), torch.zeros_like(points), atol=2e-3, rtol=0.0)
+    assert torch.equal(values, functions.formula(points))
+
+
+@given(
+    box=st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3)).map(sorted).filter(lambda box: box[0] + 0.5 < box[1]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+@example(box=[-1.7, -0.6], dtype=torch.float64)  # lower + (upper − lower) exceeds upper here
+def test_ascent_stays_inside_the_box_to_the_last_bit(box: list[float], dtype: torch.dtype) -> None:
+    bounds = torch.tensor(box, dtype=dtype).unsqueeze(1).expand(2, 2)
+    uphill = Functions(2, lambda X: torch.tensor([1.0, -1.0], dtype=dtype).unsqueeze(1) * X.sum(-1))
+    starts = torch.stack([bounds, bounds])  # every function from both corners
+    points, _ = ascend(uphill, starts, bounds, num_steps=3, learning_rate=0.7)
+    for X in [points, *uphill.visited]:
+        assert torch.equal(X, X.clamp(bounds[0], bounds[1]))
+    assert torch.equal(points, torch.stack([bounds[1], bounds[0]]).unsqueeze(1).expand_as(points))
+
+
+@given(num_steps=st.integers(0, 8), learning_rate=st.floats(1e-4, 1.0), sign=st.sampled_from([1.0, -1.0]))
+def test_the_best_point_visited_is_returned(num_steps: int, learning_rate: float, sign: float) -> None:
+    functions, starts = waves(3, 2), seeded(3, 4, 2)
+    points, values = ascend(functions, starts, UNIT_SQUARE, num_steps=num_steps, learning_rate=learning_rate, sign=sign)
+    visited = torch.stack([sign * functions.formula(X) for X in functions.visited])
+    assert torch.equal(sign * values, visited.amax(0))
+    assert torch.equal(functions.formula(points), values)
+    assert (sign * values >= sign * functions.formula(starts)).all()
+
+
+def test_long_steps_do_overshoot_so_that_the_best_is_not_the_last() -> None:
+    functions = bowls(torch.full((1, 2), 0.5, dtype=torch.float64))
+    _, values = ascend(functions, torch.full((1, 1, 2), 0.4, dtype=torch.float64), UNIT_SQUARE, num_steps=3, learning_rate=0.15)
+    assert values > functions.formula(functions.visited[-1])
+
+
+def test_no_steps_return_the_starts() -> None:
+    functions, starts = waves(3, 2), seeded(3, 4, 2)
+    points, values = ascend(functions, starts, UNIT_SQUARE, num_steps=0)
+    assert torch.equal(points, starts)
+    assert torch.equal(values, functions.formula(starts))
+    assert len(functions.visited) == 1
+
+
+def test_minimising_is_maximising_the_negative() -> None:
+    functions, starts = waves(3, 2), seeded(3, 4, 2)
+    negative = Functions(3, lambda X: -functions.formula(X))
+    low, low_values = ascend(functions, starts, UNIT_SQUARE, num_steps=10, learning_rate=0.01, sign=-1.0)
+    high, high_values = ascend(negative, starts, UNIT_SQUARE, num_steps=10, learning_rate=0.01)
+    assert torch.equal(low, high)
+    assert torch.equal(low_values, -high_values)
+    assert (low_values < functions.formula(starts)).all()
+
+
+@pytest.mark.parametrize("centre", [0.6, 0.95], ids=["interior", "overshooting a bound"])
+def test_the_steps_are_those_of_adam_projected_to_the_box(centre: float) -> None:
+    bounds = torch.tensor([[-2.0, 0.0], [5.0, 100.0]], dtype=torch.float64)
+    lower, width = bounds[0], bounds[1] - bounds[0]
+    functions = bowls(lower + width * (centre + 0.04 * seeded(3, 2, seed=4)))
+    starts = lower + width * (0.4 + 0.2 * seeded(3, 5, 2))
+    ascend(functions, starts, bounds, num_steps=30, learning_rate=0.05)
+
+    unit = ((starts - lower) / width).requires_grad_()
+    adam = torch.optim.Adam([unit], lr=0.05, maximize=True)
+    for X in functions.visited:
+        torch.testing.assert_close(X, lower + width * unit.detach(), rtol=1e-10, atol=1e-10)
+        adam.zero_grad()
+        functions.formula(lower + width * unit).sum().backward()
+        adam.step()
+        unit.data.clamp_(0.0, 1.0)
+
+
+def test_every_step_is_reported() -> None:
+    reports: list[None] = []
+    ascend(waves(1, 2), seeded(1, 1, 2), UNIT_SQUARE, num_steps=7, after_step=lambda: reports.append(None))
+    assert len(reports) == 7
+
+
+def test_kernels_without_a_closed_form_ascend_too(make_model) -> None:
+    prior = make_model(UNIT_SQUARE).paths(3).prior
+    paths = make_model(UNIT_SQUARE, kernel=ScaleKernel(MaternKernel(nu=2.5)).double() + LinearKernel().double()).paths(3, prior=prior)
+    starts = seeded(3, 2, 2)
+    _, values = ascend(paths, starts, UNIT_SQUARE, num_steps=10, learning_rate=0.01)
+    assert (values > paths.each(starts)).all()
