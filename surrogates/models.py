@@ -16,7 +16,8 @@ from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import SingleTaskGP
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform, Standardize
-from botorch.posteriors import GPyTorchPosterior, TransformedPosterior
+from botorch.posteriors.gpytorch import GPyTorchPosterior
+from botorch.posteriors.transformed import TransformedPosterior
 from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.constraints import GreaterThan
 from gpytorch.distributions import MultivariateNormal
@@ -37,7 +38,7 @@ DIRECT_SOLVE_UP_TO = 4096
 DEFAULT_NUM_FEATURES = 2048
 DEFAULT_NUM_PATHS = 256
 PATHS_PER_DRAW = 32  # in the posterior's covariance: several feature draws average the features' own error out
-COLUMNS_HELD = 6  # copies of an (n, s) matrix that the hungriest solver and the paths hold at once
+COLUMNS_HELD = 11  # copies of an (n, s) matrix that the hungriest solver and the paths hold at once
 
 
 class PathwiseGP(SingleTaskGP):
@@ -69,6 +70,8 @@ class PathwiseGP(SingleTaskGP):
     Raises:
         TypeError, ValueError: for data that are not finite, of wrong shape, of different dtypes or devices, and for noise ≤ 0.
     """
+
+    prediction_strategy: Any  # GPyTorch's slot for what `train()` and `set_train_data` must reset: here the paths
 
     def __init__(
         self,
@@ -153,7 +156,7 @@ class PathwiseGP(SingleTaskGP):
         input_transform = deepcopy(getattr(self, "input_transform", None))
         return replace(self._condition(prior, generator, callback), input_transform=input_transform, offset=offset, scale=scale)
 
-    def posterior(
+    def posterior(  # type: ignore[override]  # BoTorch's own overrides of it disagree with one another
         self,
         X: Tensor,
         output_indices: list[int] | None = None,
@@ -246,7 +249,9 @@ class PathwiseGP(SingleTaskGP):
             initial = torch.zeros_like(targets.values)
             initial[:, :1] = self._warm_mean_weights
         solver = self.solver if self.solver is not None else default_solver(n)
-        self.solution = solver.solve(system, system.rhs(targets), initial=initial, generator=generator, callback=callback)
+        B = system.rhs(targets)
+        del targets, noise_draw
+        self.solution = solver.solve(system, B, initial=initial, generator=generator, callback=callback)
         mean_weights = self.solution.value[:, :1].clone()
         self._warm_mean_weights = mean_weights
         return SamplePaths(
@@ -259,12 +264,13 @@ class PathwiseGP(SingleTaskGP):
 
     def _posterior_paths(self) -> SamplePaths:
         """Return the paths behind ``posterior``, kept until the data or a hyperparameter changes."""
-        key = tuple((id(p), p._version) for p in (*self.parameters(), *self.train_inputs, self.train_targets))
-        state: _PosteriorState | None = self.prediction_strategy
-        if not isinstance(state, _PosteriorState) or state.key != key:
+        # Compared by value: GPyTorch's setters write through `.data`, past every version counter.
+        key = (*self.parameters(), self.noise, *self.train_inputs, self.train_targets)
+        state = self.prediction_strategy
+        if not isinstance(state, _PosteriorState) or not state.belongs_to(key):
             generator = torch.Generator().manual_seed(self.seed)
             prior = self._draw_prior(self.num_paths, math.ceil(self.num_paths / PATHS_PER_DRAW), generator)
-            state = self.prediction_strategy = _PosteriorState(key, self._condition(prior, generator))
+            state = self.prediction_strategy = _PosteriorState(tuple(t.detach().clone() for t in key), self._condition(prior, generator))
         return state.paths
 
     def _outcome_affine(self) -> tuple[float, float]:
@@ -273,15 +279,18 @@ class PathwiseGP(SingleTaskGP):
         return (0.0, 1.0) if transform is None else (transform.means.item(), transform.stdvs.item())
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:
-        self.prediction_strategy: Any = None  # GPyTorch's slot for what `train()` and `set_train_data` must reset
+        self.prediction_strategy = None
         self._warm_mean_weights = None
         return super()._apply(*args, **kwargs)
 
 
 @dataclass(frozen=True, eq=False)
 class _PosteriorState:
-    key: tuple[tuple[int, int], ...]
+    key: tuple[Tensor, ...]
     paths: SamplePaths
+
+    def belongs_to(self, key: tuple[Tensor, ...]) -> bool:
+        return len(key) == len(self.key) and all(map(torch.equal, key, self.key))
 
 
 def default_solver(n: int) -> Solver:

@@ -9,7 +9,7 @@ Matheron's rule, with a prior draw f, noise ε ~ N(0, Σ), H = k(X, X) + Σ, and
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -68,18 +68,18 @@ class SamplePaths:
 
     def to(self, device: torch.device | str) -> Self:
         """Return the same functions on another device."""
-        kernel, mean, transform = (
-            part.to(device) if isinstance(part, torch.nn.Module) else part
-            for part in deepcopy((self.data.kernel, self.prior_mean, self.input_transform))
-        )
+
+        def moved(part: Any) -> Any:
+            return deepcopy(part).to(device) if isinstance(part, torch.nn.Module) else part
+
         return replace(
             self,
             prior=self.prior.to(device),
-            data=KernelBasis(kernel, self.data.Z.to(device)),
+            data=KernelBasis(moved(self.data.kernel), self.data.Z.to(device)),
             weights=self.weights.to(device),
             mean_weights=self.mean_weights.to(device),
-            prior_mean=mean,
-            input_transform=transform,
+            prior_mean=moved(self.prior_mean),
+            input_transform=moved(self.input_transform),
         )
 
     def _inputs(self, X: Tensor) -> Tensor:

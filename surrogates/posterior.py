@@ -8,7 +8,7 @@ paths' average, which would lose a factor (S − 1) / S and correlate the two.
 import math
 
 import torch
-from botorch.posteriors import GPyTorchPosterior
+from botorch.posteriors.gpytorch import GPyTorchPosterior
 from gpytorch.distributions import MultivariateNormal
 from linear_operator.operators import LinearOperator, RootLinearOperator
 from torch import Tensor

@@ -31,7 +31,7 @@ class Identity(Preconditioner):
     """P = I."""
 
     def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
-        return lambda R: R
+        return torch.clone  # callers may update what they get in place
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 Notation: K (n, n) kernel matrix, Σ = diag(noise) with ``noise`` a variance or n of them, H = K + Σ, B (n, s) right-hand sides.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -26,13 +25,12 @@ class Targets(NamedTuple):
     noise_draw: Tensor
 
 
-@dataclass(eq=False)
 class KernelSystem:
     """The system H W = B with H = K + Σ.
 
     Args:
         kernel: K over one set of n points.
-        noise: scalar tensor or float σ², or (n,) variances, all above 0.
+        noise: σ², a number or scalar tensor, or (n,) variances, all above 0.
 
     Attributes:
         entries: kernel entries used so far in products and evaluations; n² of them are one epoch.
@@ -41,21 +39,18 @@ class KernelSystem:
         ValueError: if the noise is not positive and finite, or of the wrong shape.
     """
 
-    kernel: KernelOperator
-    noise: Tensor | float
-    entries: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.kernel.symmetric:
-            raise ValueError(f"`kernel` must be an operator over one set of points, got k(X1, X2) of shape {self.kernel.shape}.")
-        self.noise = torch.as_tensor(self.noise, dtype=self.dtype, device=self.device)
+    def __init__(self, kernel: KernelOperator, noise: Tensor | float):
+        if not kernel.symmetric:
+            raise ValueError(f"`kernel` must be an operator over one set of points, got k(X1, X2) of shape {kernel.shape}.")
+        self.kernel = kernel
+        self.noise = torch.as_tensor(noise, dtype=kernel.dtype, device=kernel.device)
+        self.entries = 0
         if self.noise.shape not in ((), (self.n,)):
             raise ValueError(f"`noise` must be a scalar or have shape ({self.n},), got {tuple(self.noise.shape)}.")
-        if not bool((torch.isfinite(self.noise) & (self.noise > 0)).all()):
-            worst = self.noise.flatten()[(~(torch.isfinite(self.noise) & (self.noise > 0))).flatten()][0]
-            raise ValueError(
-                f"`noise` must be finite variances above 0, got {worst.item():g}. Use a small value such as 1e-6 for exact data."
-            )
+        bad = ~(torch.isfinite(self.noise) & (self.noise > 0))
+        if bad.any():
+            worst = self.noise[bad][0].item()
+            raise ValueError(f"`noise` must be finite variances above 0, got {worst:g}. Use a small value such as 1e-6 for exact data.")
 
     @property
     def n(self) -> int:

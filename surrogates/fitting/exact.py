@@ -1,14 +1,16 @@
 """The exact marginal likelihood, for small n."""
 
+from copy import deepcopy
 from typing import Any, TypeVar
 
+import torch
 from botorch.fit import fit_gpytorch_mll
-from botorch.models.gpytorch import GPyTorchModel
+from botorch.models import SingleTaskGP
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 EXACT_FIT_UP_TO = 4096
 
-M = TypeVar("M", bound=GPyTorchModel)
+M = TypeVar("M", bound=SingleTaskGP)
 
 
 def fit_exact(model: M, **optimizer_kwargs: Any) -> M:
@@ -21,11 +23,15 @@ def fit_exact(model: M, **optimizer_kwargs: Any) -> M:
     Raises:
         ValueError: if the model has more points.
     """
-    n = model.train_targets.shape[-1]
+    n = len(model.train_targets)
     if n > EXACT_FIT_UP_TO:
         raise ValueError(
             f"`model` must have at most {EXACT_FIT_UP_TO} points for the exact marginal likelihood, got {n}. "
             "Fit a model of a random subset and load its state: `model.load_state_dict(small.state_dict(), strict=False)`."
         )
-    fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model), **optimizer_kwargs)
+    fitted = deepcopy(model).double()  # the line search finds float32 gradients too coarse
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(fitted.likelihood, fitted), **optimizer_kwargs)
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), fitted.parameters(), strict=True):
+            parameter.copy_(value)
     return model.eval()

@@ -13,6 +13,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ class Fused:
         if tile.numel() < SMALLEST_COMPILED_TILE or not self._use_compiled(tile):
             return self.function(tile, *others)
         if self._compiled is None:
-            self._compiled = torch.compile(self.function, dynamic=True)
+            self._compiled = torch.compile(_with_own_code(self.function), dynamic=True)
             logger.info("compiling the kernel's elementwise part; this takes some seconds, once")
             return self._first_compiled_call(tile, *others)
         return self._compiled(tile, *others)
@@ -70,6 +71,18 @@ class Fused:
             self._unavailable, self._compiled = True, None
             logger.warning("compiling failed (%s: %s); going on uncompiled", type(error).__name__, error)
             return self.function(*arguments)
+
+
+def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``function`` with a code object of its own.
+
+    The compiler limits how often one code object is recompiled, and the kernels' functions are closures of one: the second or third
+    kernel of a process would silently stay uncompiled.
+    """
+    if not isinstance(function, FunctionType):
+        return function
+    code = function.__code__.replace()
+    return FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
 
 
 def has_cpp_compiler() -> bool:

@@ -91,9 +91,9 @@ class StationaryKernel:
     def of(cls, kernel: Kernel) -> "StationaryKernel | None":
         """Return the closed form of ``kernel``, or ``None`` where it has none (the kernel's own evaluation is used then)."""
         outputscale = torch.ones(())
-        active_dims = None
+        active_dims = kernel.active_dims  # ScaleKernel takes over those of its base kernel, whose own are not applied again
         while type(kernel) is ScaleKernel:
-            if kernel.outputscale.ndim or kernel.active_dims is not None:
+            if kernel.outputscale.ndim:
                 return None
             outputscale = outputscale.to(kernel.outputscale) * kernel.outputscale.detach()
             kernel = kernel.base_kernel
@@ -105,7 +105,6 @@ class StationaryKernel:
             profile = f"matern{int(2 * kernel.nu)}2"
         else:
             return None
-        active_dims = kernel.active_dims
         lengthscale = kernel.lengthscale.detach().reshape(-1)
         return cls(profile, lengthscale, outputscale.to(lengthscale), active_dims)
 

@@ -35,6 +35,8 @@ class Progress:
 
 Callback = Callable[[Progress], None]
 
+CLEAR_DESCENT = 1e-3  # relative decrease of the objective beyond what rounding feigns
+
 
 @dataclass(frozen=True)
 class Solution:
@@ -94,7 +96,10 @@ class Solver(ABC):
 
 @dataclass(frozen=True)
 class State:
-    """The running columns of an iterative solve: every tensor field has them as its last dimension."""
+    """The running columns of an iterative solve: every tensor field has them as its last dimension.
+
+    A state owns its tensors: a step may update them in place, and the state it was given is not used again.
+    """
 
     def select(self, keep: Tensor) -> Self:
         """Return the state of the columns ``keep``."""
@@ -108,7 +113,7 @@ class IterativeSolver(Solver):
 
     Columns that reach ``tolerance`` are taken out of the state, so that steps never touch them again. What the method *estimates*
     decides when to stop; what is returned is *evaluated* in one more product, and columns that fell short go on from there. Where a
-    sweep made a column worse than it was, the better value is kept.
+    sweep lowered neither a column's residual nor its objective ½ wᵀHw − wᵀb, the value before it is kept.
 
     Args:
         tolerance: relative residual at which a column stops.
@@ -132,7 +137,7 @@ class IterativeSolver(Solver):
 
     @abstractmethod
     def init(self, system: KernelSystem, rhs: Tensor, initial: Tensor, gap: Tensor, prepared: Any) -> State:
-        """Return the first state, given ``gap = rhs − H initial``."""
+        """Return the first state, given ``gap = rhs − H initial``; the arguments stay as they are."""
 
     @abstractmethod
     def step(self, system: KernelSystem, rhs: Tensor, state: Any, generator: torch.Generator) -> State:
@@ -167,11 +172,12 @@ class IterativeSolver(Solver):
         check_right_hand_sides(system, rhs, initial)
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         run = _Run(system, rhs, initial, time.perf_counter(), system.entries)
-        prepared = None
+        prepared, target = None, self.tolerance
         while (columns := run.unfinished(self.tolerance)).numel() and not self._is_spent(run):
             prepared = self.prepare(system, generator) if prepared is None else prepared
-            if not self._sweep(run, columns, prepared, generator, callback):
+            if not self._sweep(run, columns, prepared, target, generator, callback):
                 break
+            target = max(0.5 * target, 0.1 * self.tolerance)  # what the method took for the tolerance was not: ask it for more
         return run.solution(self.tolerance)
 
     def _is_spent(self, run: "_Run") -> bool:
@@ -179,10 +185,14 @@ class IterativeSolver(Solver):
         epochs = run.epochs + self.epochs_per_step(run.system) + 1.0
         return epochs > self.max_epochs or (self.max_seconds is not None and run.seconds > self.max_seconds)
 
-    def _sweep(self, run: "_Run", columns: Tensor, prepared: Any, generator: torch.Generator, callback: Callback | None) -> bool:
-        """Run the method on ``columns`` until it claims them all or the budget is spent; return whether it got anywhere."""
-        rhs, norms = run.rhs[:, columns], run.norms[columns]
-        state = self.init(run.system, rhs, run.value[:, columns], run.gap[:, columns], prepared)
+    def _sweep(
+        self, run: "_Run", columns: Tensor, prepared: Any, target: float, generator: torch.Generator, callback: Callback | None
+    ) -> bool:
+        """Run the method on ``columns`` until it claims ``target`` for all or the budget is spent; return whether it got anywhere."""
+        rhs, value, gap = (_columns(matrix, columns) for matrix in (run.rhs, run.value, run.gap))
+        norms = run.norms[columns]
+        state = self.init(run.system, rhs, value, gap, prepared)
+        del value, gap
         proposal = torch.empty_like(rhs)
         running = torch.arange(len(columns), device=columns.device)
         steps, next_report = 0, 0.0
@@ -195,7 +205,7 @@ class IterativeSolver(Solver):
                 worst = residual.max().item()
                 callback(Progress(run.steps + steps, run.epochs, run.seconds, worst, len(running), len(run.norms)))
             # `not >` so that a column whose estimate is not a number stops, too; it is evaluated below like the others.
-            running_mask = residual > self.tolerance
+            running_mask = residual > target
             if not bool(running_mask.all()):
                 stopped = (~running_mask).nonzero().squeeze(1)
                 proposal[:, running[stopped]] = self.estimate(state.select(stopped))
@@ -209,7 +219,13 @@ class IterativeSolver(Solver):
             run.column_steps[columns[running]] += steps
             run.note = self.describe(state) or run.note
         run.steps += steps
+        del state, rhs  # before the product below, to hold fewer (n, s) matrices at once
         return run.accept(columns, proposal)
+
+
+def _columns(matrix: Tensor, columns: Tensor) -> Tensor:
+    """Return the given columns, without a copy if they are all."""
+    return matrix if len(columns) == matrix.shape[1] else matrix[:, columns]
 
 
 class _Run:
@@ -241,16 +257,27 @@ class _Run:
     def accept(self, columns: Tensor, proposal: Tensor) -> bool:
         """Take over the columns of ``proposal`` that are better than before; return whether one is clearly so."""
         finite = torch.isfinite(proposal).all(0)
-        gap = self.rhs[:, columns] - self.system @ torch.where(finite, proposal, torch.zeros_like(proposal))
-        residual = self.system.norm(gap) / self.norms[columns]
-        before = self.residual[columns]
-        better = (finite & (residual < before)).nonzero().squeeze(1)
+        proposal[:, ~finite] = 0.0
+        gap = (self.system @ proposal).neg_().add_(_columns(self.rhs, columns))
+        residual, before = self.system.norm(gap) / self.norms[columns], self.residual[columns]
+        # A residual can rise on the way to the solution (that of conjugate gradients does): the objective then decides.
+        objective = self._objective(columns, proposal, gap)
+        objective_before = self._objective(columns, _columns(self.value, columns), _columns(self.gap, columns))
+        descended = objective < objective_before - CLEAR_DESCENT * objective_before.abs()
+        better = (finite & ((residual < before) | descended)).nonzero().squeeze(1)
         if better.numel() < columns.numel():
             self.note = "some columns stopped improving: the precision or the step is exhausted"
         taken = columns[better]
-        self.value[:, taken], self.gap[:, taken] = proposal[:, better], gap[:, better]
+        if len(taken) == len(self.norms):
+            self.value, self.gap = proposal, gap
+        else:
+            self.value[:, taken], self.gap[:, taken] = proposal[:, better], gap[:, better]
         self.residual[taken] = residual[better]
-        return bool((finite & (residual < 0.5 * before)).any())
+        return bool((finite & ((residual < 0.9 * before) | descended)).any())
+
+    def _objective(self, columns: Tensor, value: Tensor, gap: Tensor) -> Tensor:
+        """Return ½ wᵀHw − wᵀb of each column, from ``gap = b − H w``."""
+        return -0.5 * (self.system.dot(value, _columns(self.rhs, columns)) + self.system.dot(value, gap))
 
     def solution(self, tolerance: float) -> Solution:
         converged = self.residual <= tolerance

@@ -39,7 +39,7 @@ class CG(IterativeSolver):
 
     def init(self, system: KernelSystem, rhs: Tensor, initial: Tensor, gap: Tensor, prepared: Apply) -> CGState:
         P = prepared(gap)
-        return CGState(prepared, initial, gap, P, system.dot(gap, P))
+        return CGState(prepared, initial.clone(), gap.clone(), P, system.dot(gap, P))
 
     def step(self, system: KernelSystem, rhs: Tensor, state: CGState, generator: torch.Generator) -> CGState:
         HP = system @ state.P
@@ -48,12 +48,14 @@ class CG(IterativeSolver):
         # Rounding can end a column's recursion: it then stays where it is, and its residual, set to 0, stops it.
         sound = torch.isfinite(alpha) & (curvature > 0) & (state.rho > 0)
         alpha = torch.where(sound, alpha, torch.zeros_like(alpha))
-        W = torch.addcmul(state.W, state.P, alpha)
-        R = torch.where(sound, torch.addcmul(state.R, HP, -alpha), torch.zeros_like(state.R))
+        W = state.W.addcmul_(state.P, alpha)
+        R = state.R.addcmul_(HP, -alpha)
+        R[:, ~sound] = 0.0
+        del HP
         Z = state.apply(R)
         rho = system.dot(R, Z)
         beta = torch.where(sound, rho / state.rho, torch.zeros_like(rho))
-        return CGState(state.apply, W, R, torch.addcmul(Z, state.P, beta), rho)
+        return CGState(state.apply, W, R, Z.addcmul_(state.P, beta), rho)
 
     def estimate(self, state: CGState) -> Tensor:
         return state.W

@@ -1,7 +1,7 @@
 """Stochastic dual descent."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -19,12 +19,11 @@ NUM_POWER_ITERATIONS = 10
 
 @dataclass(frozen=True)
 class SDDSettings:
-    """What one solve fixes: batch size b, β before any reduction, averaging weight r, steps in a window (one epoch)."""
+    """What one solve fixes: batch size b, β before any reduction, averaging weight r."""
 
     batch_size: int
     step: float
     averaging: float
-    window: int
 
 
 @dataclass(frozen=True)
@@ -34,9 +33,9 @@ class SDDState(State):
     V: Tensor  # (n, s) velocities
     average: Tensor  # (n, s) geometric average of the iterates
     step: Tensor  # (s,) β
-    count: int  # steps in the current window
-    squares: Tensor  # (s,) sum over the window of the squared residual norms, each scaled up from its batch
-    residual: Tensor  # (s,) root mean square residual norm over the last whole window; infinite before
+    batches: tuple[Tensor, ...]  # what is left of the current epoch
+    squares: Tensor  # (s,) sum over the current epoch of the squared residuals of its rows
+    residual: Tensor  # (s,) residual norm over the last whole epoch; infinite before, and at a restart
     best: Tensor  # (s,) smallest such residual
     checkpoint: Tensor  # (n, s) the iterates that had it
 
@@ -59,8 +58,8 @@ class SDD(IterativeSolver):
         ValueError: when solving, if ``batch_size`` exceeds n.
     References:
         Lin et al. (2024), "Stochastic Gradient Descent for Gaussian Processes Done Right", Algorithm 1.
-        Differs: (1) batches without replacement; (2) the step is estimated, and reduced a column at a time when the residual grows;
-        (3) the velocity starts at zero under a warm start, too.
+        Differs: (1) an epoch is a random partition into batches, so that its residual covers every row once; (2) the step is
+        estimated, and reduced a column at a time when the residual grows; (3) the velocity starts at zero under a warm start, too.
     """
 
     step_size: float | None = None
@@ -100,9 +99,9 @@ class SDD(IterativeSolver):
         if step_size is None:
             largest = max(_largest_eigenvalue(system, b, generator) for _ in range(NUM_SAMPLED_BLOCKS))
             step_size = b / largest
-        window = math.ceil(system.n / b)
-        averaging = min(1.0, 100.0 / (self.max_epochs * window)) if self.averaging is None else self.averaging
-        return SDDSettings(b, step_size / system.n, averaging, window)
+        num_steps = self.max_epochs * math.ceil(system.n / b)
+        averaging = min(1.0, 100.0 / num_steps) if self.averaging is None else self.averaging
+        return SDDSettings(b, step_size / system.n, averaging)
 
     def init(self, system: KernelSystem, rhs: Tensor, initial: Tensor, gap: Tensor, prepared: SDDSettings) -> SDDState:
         norms = system.norm(gap)
@@ -112,7 +111,7 @@ class SDD(IterativeSolver):
             V=torch.zeros_like(initial),
             average=initial.clone(),
             step=torch.full_like(norms, prepared.step),
-            count=0,
+            batches=(),
             squares=torch.zeros_like(norms),
             residual=torch.full_like(norms, math.inf),
             best=norms,
@@ -121,31 +120,34 @@ class SDD(IterativeSolver):
 
     def step(self, system: KernelSystem, rhs: Tensor, state: SDDState, generator: torch.Generator) -> SDDState:
         n, b = system.n, state.settings.batch_size
-        index = sample_batch(n, b, generator).to(system.device)
+        starts_epoch = not state.batches
+        batches = state.batches or torch.randperm(n, generator=generator, device=generator.device).to(system.device).split(b)
+        index, batches = batches[0], batches[1:]
         gap = system.rows_matmul(index, state.A + self.momentum * state.V).sub_(rhs[index])
         A, V, average = state.A, state.V, state.average  # owned by this solve and updated in place: they are large
         V.mul_(self.momentum).index_add_(0, index, gap * state.step, alpha=-n / b)
         A.add_(V)
         average.lerp_(A, state.settings.averaging)
-        squares = state.squares + (n / b) * gap.square().sum(0)
-        count = state.count + 1
-        if count < state.settings.window:
-            return SDDState(state.settings, A, V, average, state.step, count, squares, state.residual, state.best, state.checkpoint)
-        return self._end_window(state, squares / count)
+        square, best = gap.square().sum(0), state.best
+        if starts_epoch:
+            # At a restart the batch shows the checkpoint itself, which may be worse than the extrapolated points that made it the
+            # best. Without this, the smaller the step the surer the column would restart again.
+            best = torch.where(state.residual.isinf(), torch.maximum(best, (n / b * square).sqrt()), best)
+        state = replace(state, batches=batches, squares=state.squares + square, best=best)
+        return state if batches else self._end_epoch(state)
 
-    def _end_window(self, state: SDDState, mean_square: Tensor) -> SDDState:
+    def _end_epoch(self, state: SDDState) -> SDDState:
         """Return the state after a whole epoch: columns that diverge go back to their best iterate with a smaller step."""
-        residual = mean_square.sqrt()
+        residual = state.squares.sqrt()
         diverged = ~(residual <= GROWTH_ALLOWED * state.best)
         improved = residual < state.best
         checkpoint = torch.where(improved, state.A, state.checkpoint)
-        return SDDState(
-            settings=state.settings,
+        return replace(
+            state,
             A=torch.where(diverged, checkpoint, state.A),
             V=torch.where(diverged, 0.0, state.V),
             average=torch.where(diverged, checkpoint, state.average),
             step=torch.where(diverged, STEP_REDUCTION * state.step, state.step),
-            count=0,
             squares=torch.zeros_like(residual),
             residual=torch.where(diverged, math.inf, residual),
             best=torch.where(improved, residual, state.best),
@@ -162,7 +164,7 @@ class SDD(IterativeSolver):
 
     def describe(self, state: SDDState) -> str:
         factor = (state.step / state.settings.step).min().item() if state.step.numel() else 1.0
-        return "" if factor == 1.0 else f"step size reduced up to {1.0 / factor:.0f}-fold where the residual grew"
+        return "" if factor == 1.0 else f"step size reduced to as little as {factor:.1e} of itself where the residual grew"
 
 
 def sample_batch(n: int, batch_size: int, generator: torch.Generator) -> Tensor:

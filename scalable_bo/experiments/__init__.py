@@ -1,0 +1,1 @@
+"""The papers' benchmarks: each run writes one JSON record."""

@@ -1,0 +1,57 @@
+"""The benchmarks' surrogate: a zero-mean Matérn Gaussian process with given hyperparameters."""
+
+from __future__ import annotations
+
+import torch
+from gpytorch.kernels import Kernel, MaternKernel, ScaleKernel
+from gpytorch.means import ZeroMean
+from torch import Tensor
+
+from surrogates import PathwiseGP, Solver, gaussian_likelihood
+from surrogates.models import DEFAULT_NUM_FEATURES
+
+
+def matern_kernel(lengthscale: float | Tensor, outputscale: float, smoothness: float = 1.5) -> Kernel:
+    """Return a Matérn kernel inside a ``ScaleKernel``, float64.
+
+    Args:
+        lengthscale: one for all inputs, or (d,).
+        outputscale: the prior variance.
+        smoothness: ν, one of 0.5, 1.5 and 2.5.
+    """
+    scales = torch.as_tensor(lengthscale, dtype=torch.float64)
+    base = MaternKernel(nu=smoothness, ard_num_dims=scales.numel() if scales.ndim else None)
+    kernel = ScaleKernel(base).double()
+    base.lengthscale = scales
+    kernel.outputscale = outputscale
+    return kernel.requires_grad_(False)
+
+
+def fixed_model(
+    train_X: Tensor,
+    train_y: Tensor,
+    kernel: Kernel,
+    noise: float,
+    solver: Solver,
+    num_features: int = DEFAULT_NUM_FEATURES,
+) -> PathwiseGP:
+    """Return the Gaussian process with this kernel, zero mean and noise variance, in the data's dtype and device.
+
+    Args:
+        train_X: (n, d).
+        train_y: (n,).
+        kernel: see ``matern_kernel``.
+        noise: variance of the observation noise.
+        solver: of the linear systems.
+        num_features: random features of the prior paths.
+    """
+    return PathwiseGP(
+        train_X,
+        train_y[:, None],
+        likelihood=gaussian_likelihood(noise),
+        covar_module=kernel,
+        mean_module=ZeroMean(),
+        outcome_transform=None,
+        solver=solver,
+        num_features=num_features,
+    ).eval()

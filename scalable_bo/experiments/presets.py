@@ -1,0 +1,195 @@
+"""Settings of the Thompson-sampling benchmark, published and small; plain numbers, quick to import.
+
+Every preset: d inputs on [0, 1]^d, a Matérn-3/2 target drawn from the prior, hyperparameters fixed to the truth.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+
+
+@dataclass(frozen=True)
+class CGBudget:
+    """What conjugate gradients may spend on one round.
+
+    Args:
+        tolerance: relative residual at which a column stops.
+        num_iterations: at most so many; ``None`` for the solver's own budget.
+        preconditioner: ``nystrom`` or ``pivoted-cholesky``.
+        rank: of the preconditioner; ``None`` for its own default.
+    """
+
+    tolerance: float = 1e-2
+    num_iterations: int | None = None
+    preconditioner: str = "nystrom"
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
+class SDDBudget:
+    """What stochastic dual descent may spend on one round.
+
+    Args:
+        tolerance: relative residual at which a column stops.
+        num_steps: at most so many steps; ``None`` for ``num_epochs``.
+        num_epochs: at most so many passes over the kernel matrix; ``None`` for the solver's own budget.
+        batch_size: rows a step; ``None`` for n / ``num_blocks``.
+        num_blocks: batches in a pass; ``None`` for the solver's own batch size.
+        step_size: βn; ``None`` for an estimate.
+    """
+
+    tolerance: float = 1e-2
+    num_steps: int | None = None
+    num_epochs: float | None = None
+    batch_size: int | None = None
+    num_blocks: int | None = None
+    step_size: float | None = None
+
+
+@dataclass(frozen=True)
+class ThompsonPreset:
+    """One benchmark's settings.
+
+    Args:
+        name: of the preset, and of the records that it writes.
+        num_initial: uniform points observed before the first round.
+        num_rounds: Thompson rounds.
+        q: points a round, one posterior path each.
+        lengthscales: the kernel's, one experiment each, in units of the cube's edge.
+        num_seeds: seeds 0, 1, … of the published mean.
+        dim: inputs, d.
+        smoothness: ν of the Matérn kernel.
+        outputscale: variance of the prior.
+        noise: variance of the observation noise.
+        target_features: random features of the target.
+        path_features: random features of the surrogate's prior paths.
+        share_features: let the prior paths use the target's own features, as the published code does.
+        num_candidates: points screened in one screening round, shared by all paths.
+        num_screenings: screening rounds, each giving every path its best candidate.
+        num_starts: ascents a path, from the best of these; at most ``num_screenings``.
+        uniform_fraction: of the candidates; the others lie around good data.
+        proposal_std: of the candidates around data; ``None`` for half the lengthscale.
+        num_ascent_steps: Adam steps from each start.
+        learning_rate: of Adam, in units of the cube's edge.
+        cg: budget of conjugate gradients.
+        sdd: budget of stochastic dual descent.
+        dtype: ``float32`` or ``float64``.
+    Raises:
+        ValueError: if a number is out of range.
+    """
+
+    name: str
+    num_initial: int
+    num_rounds: int
+    q: int
+    lengthscales: tuple[float, ...]
+    num_seeds: int
+    dim: int = 8
+    smoothness: float = 1.5
+    outputscale: float = 1.0
+    noise: float = 1e-6
+    target_features: int = 5000
+    path_features: int = 2000
+    share_features: bool = False
+    num_candidates: int = 50_000
+    num_screenings: int = 30
+    num_starts: int = 30
+    uniform_fraction: float = 0.1
+    proposal_std: float | None = None
+    num_ascent_steps: int = 100
+    learning_rate: float = 1e-3
+    cg: CGBudget = field(default_factory=CGBudget)
+    sdd: SDDBudget = field(default_factory=SDDBudget)
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            for number in value if isinstance(value, tuple) else (value,):
+                counts = isinstance(number, (int, float)) and not isinstance(number, bool)
+                if counts and not (number > 0 and math.isfinite(number)):
+                    raise ValueError(f"`{entry.name}` must be positive and finite, got {number}.")
+        if self.smoothness not in (0.5, 1.5, 2.5):
+            raise ValueError(f"`smoothness` must be 0.5, 1.5 or 2.5, got {self.smoothness}.")
+        if self.dtype not in ("float32", "float64"):
+            raise ValueError(f"`dtype` must be float32 or float64, got {self.dtype!r}.")
+        if self.share_features and self.path_features != self.target_features:
+            raise ValueError(
+                f"`path_features` must equal `target_features` = {self.target_features} when they are shared, got {self.path_features}."
+            )
+
+
+# A fixed budget is spent whole: no solver reaches this residual within it.
+SPEND_IT_ALL = 1e-7
+
+
+def _lin2023(name: str, budget_factor: int) -> ThompsonPreset:
+    """Lin et al. (2023), Section 4.2 and Appendix A; stochastic dual descent as in Lin et al. (2024)."""
+    return ThompsonPreset(
+        name=name,
+        num_initial=50_000,
+        num_rounds=30,
+        q=1000,
+        lengthscales=(0.1, 0.2, 0.3, 0.4, 0.5),
+        num_seeds=10,
+        cg=CGBudget(SPEND_IT_ALL, num_iterations=10 * budget_factor, preconditioner="pivoted-cholesky", rank=100),
+        sdd=SDDBudget(SPEND_IT_ALL, num_steps=15_000 * budget_factor, batch_size=500, step_size=50.0),
+    )
+
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        ThompsonPreset(
+            name="smoke",
+            num_initial=200,
+            num_rounds=2,
+            q=8,
+            lengthscales=(0.5,),
+            num_seeds=1,
+            dim=3,
+            target_features=500,
+            path_features=500,
+            num_candidates=500,
+            num_screenings=5,
+            num_starts=5,
+            num_ascent_steps=20,
+        ),
+        ThompsonPreset(
+            name="laptop",
+            num_initial=5000,
+            num_rounds=5,
+            q=100,
+            lengthscales=(0.5,),
+            num_seeds=3,
+            num_candidates=5000,
+        ),
+        _lin2023("lin2023-small", 1),
+        _lin2023("lin2023-large", 5),
+        # The ADASAP paper (2025), Section 5.3 and Appendix D.5, and its published code where the paper is silent.
+        ThompsonPreset(
+            name="adasap2025",
+            num_initial=250_000,
+            num_rounds=10,
+            q=1000,
+            lengthscales=(2.0, 3.0),
+            num_seeds=5,
+            path_features=5000,
+            learning_rate=0.1,
+            cg=CGBudget(SPEND_IT_ALL, num_iterations=10, rank=100),
+            sdd=SDDBudget(SPEND_IT_ALL, num_epochs=10, num_blocks=5, step_size=1.0),
+        ),
+    )
+}
+
+
+def find_preset(name: str) -> ThompsonPreset:
+    """Return a preset by name.
+
+    Raises:
+        ValueError: if there is none of that name; the message lists those there are.
+    """
+    if name not in PRESETS:
+        raise ValueError(f"`preset` must be one of {', '.join(PRESETS)}, got {name!r}.")
+    return PRESETS[name]

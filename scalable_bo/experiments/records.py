@@ -1,0 +1,113 @@
+"""One JSON file a run: what was run, where, and what came out."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import resource
+import subprocess
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_PACKAGES = ("scalable-bo", "torch", "gpytorch", "linear_operator", "botorch", "numpy")
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def describe_environment(device: torch.device) -> dict[str, Any]:
+    """Return what a reader needs to judge the numbers: commit, versions, device, processor, date (UTC)."""
+    return {
+        "commit": _commit(),
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "cpu": _cpu_name(),
+        "cpu_count": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def write_record(path: Path, record: dict[str, Any]) -> None:
+    """Write ``record`` as JSON in one atomic step; numbers that are not finite become null.
+
+    The folder is made if it is not there. A reader finds the former file or the new one, never a part.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        part.write_text(json.dumps(_finite(record), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Read what ``write_record`` wrote."""
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return record
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Begin a new measurement of ``peak_memory_bytes``, where the system allows it."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    with suppress(OSError):  # Linux only
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Return the peak since ``reset_peak_memory``: of the CUDA device's tensors, or of the process's resident memory.
+
+    Where the system cannot reset it (not Linux), it is the process's peak so far.
+    """
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _commit() -> str | None:
+    """Return the commit of the source tree, marked if it has changes; ``None`` for an installed package."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(_ROOT), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")) != _ROOT:  # installed inside somebody's own repository
+            return None
+        return git("rev-parse", "HEAD") + (" with changes" if git("status", "--porcelain") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu_name() -> str:
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

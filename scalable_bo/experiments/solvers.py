@@ -1,0 +1,65 @@
+"""Solvers by name, with the budget that a benchmark gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from scalable_bo.experiments.presets import CGBudget, SDDBudget
+from surrogates import CG, SDD, Cholesky, Nystrom, PivotedCholesky, Solver
+
+# Products that CG makes beside its iterations: one for a warm start's residual, one for that of what it returns.
+_CHECK_EPOCHS = 2
+
+
+def _cg(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
+    low_rank = {"nystrom": Nystrom, "pivoted-cholesky": PivotedCholesky}[cg.preconditioner]
+    rank = {} if cg.rank is None else {"rank": min(cg.rank, n)}
+    budget: dict[str, Any] = {}
+    if cg.num_iterations is not None:
+        budget["max_epochs"] = float(cg.num_iterations + _CHECK_EPOCHS) + (cg.rank or 0) / n
+    return CG(low_rank(**rank), tolerance=cg.tolerance, **budget)
+
+
+def _sdd(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
+    batch_size = sdd.batch_size if sdd.num_blocks is None else n // sdd.num_blocks
+    if batch_size is not None:
+        batch_size = min(batch_size, n)
+    num_epochs = sdd.num_epochs
+    if sdd.num_steps is not None and batch_size is not None:
+        num_epochs = sdd.num_steps * batch_size / n
+    budget: dict[str, Any] = {} if num_epochs is None else {"max_epochs": num_epochs + _CHECK_EPOCHS}
+    return SDD(sdd.step_size, batch_size, tolerance=sdd.tolerance, **budget)
+
+
+def _cholesky(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
+    return Cholesky()
+
+
+_MAKERS: dict[str, Callable[[int, CGBudget, SDDBudget], Solver]] = {"cholesky": _cholesky, "cg": _cg, "sdd": _sdd}
+SOLVERS = tuple(_MAKERS)
+
+
+def check_solver(name: str) -> str:
+    """Return ``name`` if there is a solver of that name.
+
+    Raises:
+        ValueError: if there is none; the message lists those there are.
+    """
+    if name not in _MAKERS:
+        raise ValueError(f"`solver` must be one of {', '.join(SOLVERS)}, got {name!r}.")
+    return name
+
+
+def make_solver(name: str, n: int, cg: CGBudget | None = None, sdd: SDDBudget | None = None) -> Solver:
+    """Return the named solver for a system of ``n`` points, with the budgets given.
+
+    Args:
+        name: one of ``SOLVERS``.
+        n: number of data; budgets in steps, and batches as fractions of the data, depend on it.
+        cg: budget of conjugate gradients; ``None`` for the defaults, a relative residual of 1e-2.
+        sdd: budget of stochastic dual descent; likewise.
+    Raises:
+        ValueError: if the name is unknown.
+    """
+    return _MAKERS[check_solver(name)](n, cg or CGBudget(), sdd or SDDBudget())

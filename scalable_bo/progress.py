@@ -1,0 +1,51 @@
+"""What a long job shows while it runs: a bar on a terminal, one plain line a round elsewhere."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class RoundProgress:
+    """A context manager that counts rounds, on stderr.
+
+    Args:
+        total: number of rounds.
+        console: where to write; ``None`` for stderr.
+        enabled: write nothing if false.
+    """
+
+    def __init__(self, total: int, *, console: Console | None = None, enabled: bool = True) -> None:
+        self._console = Console(stderr=True) if console is None else console
+        self._enabled = enabled
+        self._bar = Progress(
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+            console=self._console,
+            transient=True,
+            disable=not (enabled and self._console.is_terminal),
+        )
+        self._task = self._bar.add_task("", total=total)
+
+    def status(self, text: str) -> None:
+        """Say what is happening now, beside the bar; a terminal only."""
+        self._bar.update(self._task, description=text)
+
+    def finish_round(self, line: str) -> None:
+        """Count one round and print its line."""
+        if self._enabled:
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._bar.update(self._task, advance=1, description="")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._bar.stop()

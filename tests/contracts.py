@@ -1,0 +1,323 @@
+"""What every solver promises, as one suite over operators and dtypes; ``surrogates/solvers/test_solvers.py`` lists the solvers.
+
+Bounds come from ‖w − w*‖ ≤ ‖b − H w‖ / λ_min(H) with λ_min(H) ≥ the smallest noise variance.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from surrogates import Dense, IterativeSolver, KernelOperator, KernelSystem, Progress, Solution, Solver, Tiled
+from surrogates.operators import tiles
+from surrogates.operators.tiles import Index
+from tests import problems
+
+DTYPES = (torch.float32, torch.float64)
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-8}
+N, S = 90, 3
+NOISE = 0.1
+
+
+def tight(solver: Solver, dtype: torch.dtype, **settings: Any) -> Solver:
+    """Return ``solver`` with a tolerance near what ``dtype`` allows."""
+    if not isinstance(solver, IterativeSolver):
+        return solver
+    return replace(solver, **{"tolerance": TOLERANCE[dtype], "max_epochs": 2000.0, **settings})
+
+
+def true_residual(system: KernelSystem, rhs: Tensor, value: Tensor) -> Tensor:
+    """Return ‖b − H w‖ / ‖b‖ of each column, in float64."""
+    gap = rhs.double() - system.to_dense().double() @ value.double()
+    return gap.norm(dim=0) / rhs.double().norm(dim=0)
+
+
+def assert_no_worse(system: KernelSystem, rhs: Tensor, value: Tensor, start: Tensor) -> None:
+    """Require a residual or an objective ½ wᵀHw − wᵀb no higher than that of ``start`` in every column."""
+    H, B = system.to_dense().double(), rhs.double()
+
+    def objective(W: Tensor) -> Tensor:
+        return (W * (0.5 * H @ W - B)).sum(0)
+
+    residuals = true_residual(system, rhs, value) <= true_residual(system, rhs, start) * (1 + 1e-3)
+    assert (residuals | (objective(value.double()) < objective(start.double()))).all()
+
+
+def assert_close_solutions(a: Tensor, b: Tensor, rhs: Tensor, smallest_noise: float = NOISE, solves: int = 2) -> None:
+    """Require that solutions with residuals within the tolerance are as close as that implies."""
+    allowed = solves * TOLERANCE[rhs.dtype] * rhs.double().norm(dim=0) / smallest_noise
+    distance = (a.double() - b.double()).norm(dim=0)
+    assert (distance <= allowed).all(), f"{distance} > {allowed}"
+
+
+class SolverContract:
+    """Claims about every solver. Subclasses are parametrised over ``solver``."""
+
+    @pytest.fixture(params=[Dense, Tiled], ids=["dense", "tiled"])
+    def kind(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[KernelOperator]:
+        monkeypatch.setitem(tiles.TILE_SIDE, "cpu", 32)
+        return request.param
+
+    @pytest.fixture(params=DTYPES, ids=["float32", "float64"])
+    def dtype(self, request: pytest.FixtureRequest) -> torch.dtype:
+        return request.param
+
+    @pytest.fixture
+    def system(self, kind: type[KernelOperator], dtype: torch.dtype) -> KernelSystem:
+        return problems.system(N, NOISE, kind=kind, dtype=dtype)
+
+    @pytest.fixture
+    def rhs(self, dtype: torch.dtype) -> Tensor:
+        return problems.normal(N, S, dtype=dtype)
+
+    @pytest.mark.parametrize("vector", [False, True], ids=["scalar_noise", "vector_noise"])
+    def test_agrees_with_a_dense_solve(
+        self, solver: Solver, kind: type[KernelOperator], dtype: torch.dtype, rhs: Tensor, vector: bool
+    ) -> None:
+        noise = problems.vector_noise(N, dtype) if vector else torch.tensor(NOISE, dtype=dtype)
+        system = problems.system(N, noise, kind=kind, dtype=dtype)
+        dense = problems.own_evaluation(problems.scaled(problems.matern(1.5, 0.4), 1.5), system.kernel.tiles.X1, system.kernel.tiles.X2)
+        dense.diagonal().add_(noise)
+        solution = tight(solver, dtype).solve(system, rhs)
+        assert solution.converged.all(), str(solution)
+        assert_close_solutions(solution.value, torch.linalg.solve(dense, rhs.double()), rhs, noise.min().item())
+
+    def test_the_reported_residual_is_the_true_one(self, solver: Solver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor) -> None:
+        for budget in ({}, {"max_epochs": 5.0, "tolerance": 1e-3}):
+            solution = tight(solver, dtype, **budget).solve(system, rhs)
+            rounding = N * torch.finfo(dtype).eps
+            torch.testing.assert_close(solution.residual.double(), true_residual(system, rhs, solution.value), rtol=1e-3, atol=rounding)
+
+    def test_permuting_the_points_permutes_the_answer(
+        self, solver: Solver, kind: type[KernelOperator], dtype: torch.dtype, rhs: Tensor
+    ) -> None:
+        order = torch.randperm(N, generator=torch.Generator().manual_seed(3))
+        noise = problems.vector_noise(N, dtype)
+        value = tight(solver, dtype).solve(problems.system(N, noise, kind=kind, dtype=dtype), rhs).value
+        permuted = tight(solver, dtype).solve(problems.system(N, noise, kind=kind, dtype=dtype, order=order), rhs[order]).value
+        assert_close_solutions(permuted, value[order], rhs, noise.min().item())
+
+    def test_columns_solved_together_match_columns_solved_alone(
+        self, solver: Solver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor
+    ) -> None:
+        together = tight(solver, dtype).solve(system, rhs).value
+        alone = torch.cat([tight(solver, dtype).solve(system, column).value for column in rhs.split(1, dim=1)], dim=1)
+        assert_close_solutions(together, alone, rhs)
+
+    def test_a_zero_right_hand_side_gives_zero(self, solver: Solver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor) -> None:
+        rhs[:, 1] = 0.0
+        solution = tight(solver, dtype).solve(system, rhs)
+        assert torch.equal(solution.value[:, 1], torch.zeros_like(rhs[:, 1]))
+        assert solution.residual[1] == 0.0
+        assert solution.converged.all()
+
+    def test_the_same_seed_gives_the_same_result(self, solver: Solver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor) -> None:
+        global_state = torch.get_rng_state()
+        first, second = (tight(solver, dtype).solve(system, rhs, generator=torch.Generator().manual_seed(5)) for _ in range(2))
+        assert torch.equal(first.value, second.value)
+        assert torch.equal(first.steps, second.steps)
+        assert first.epochs == second.epochs
+        assert torch.equal(torch.get_rng_state(), global_state)
+
+    def test_arguments_are_left_as_they_are(self, solver: Solver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor) -> None:
+        initial = problems.normal(N, S, seed=1, dtype=dtype)
+        before = rhs.clone(), initial.clone(), system.kernel.to_dense().clone()
+        tight(solver, dtype).solve(system, rhs, initial=initial)
+        assert all(map(torch.equal, (rhs, initial, system.kernel.to_dense()), before))
+
+    def test_a_warm_start_leads_to_the_same_solution(self, solver: Solver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor) -> None:
+        initial = problems.normal(N, S, seed=1, dtype=dtype)
+        warm = tight(solver, dtype).solve(system, rhs, initial=initial)
+        assert warm.converged.all(), str(warm)
+        assert_close_solutions(warm.value, tight(solver, dtype).solve(system, rhs).value, rhs)
+
+    def test_duplicate_points_are_fine(self, solver: Solver, kind: type[KernelOperator], dtype: torch.dtype, rhs: Tensor) -> None:
+        X = problems.uniform(N // 3, 2, dtype=dtype).repeat(3, 1)
+        solution = tight(solver, dtype).solve(problems.system(noise=NOISE, kind=kind, dtype=dtype, X=X), rhs)
+        assert solution.converged.all(), str(solution)
+
+    def test_every_kernel_entry_used_is_counted(self, solver: Solver, kind: type[KernelOperator], dtype: torch.dtype, rhs: Tensor) -> None:
+        system = problems.system(N, NOISE, kind=kind, dtype=dtype)
+        counting = CountingOperator(system.kernel)
+        system = KernelSystem(counting, NOISE)
+        system.entries = 10 * N**2  # a system that has been used before
+        solution = tight(solver, dtype).solve(system, rhs)
+        assert solution.epochs == pytest.approx(counting.entries / N**2)
+        assert system.entries == 10 * N**2 + counting.entries
+
+    @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+    @pytest.mark.parametrize("name", ["rhs", "initial"])
+    def test_numbers_that_are_not_finite_are_refused(self, solver: Solver, bad: float, name: str) -> None:
+        arguments = {"rhs": problems.normal(N, S), "initial": problems.normal(N, S)}
+        arguments[name][4, 2] = bad
+        with pytest.raises(ValueError, match=rf"`{name}` must be finite, got .* at index \(4, 2\)"):
+            solver.solve(problems.system(), **arguments)
+
+    @pytest.mark.parametrize(
+        ("arguments", "error", "message"),
+        [
+            ({"rhs": torch.ones(N)}, ValueError, r"`rhs` must have shape \(90, s\), got \(90,\)"),
+            ({"rhs": torch.ones(N - 1, 2)}, ValueError, r"`rhs` must have shape \(90, s\), got \(89, 2\)"),
+            ({"rhs": torch.ones(N, 2), "initial": torch.ones(N, 3)}, ValueError, r"`initial` must have the shape of `rhs`, \(90, 2\)"),
+            ({"rhs": [[1.0]] * N}, TypeError, "`rhs` must be a torch.Tensor, got list"),
+            ({"rhs": torch.ones(N, 2).double()}, TypeError, "`rhs` must have the system's dtype torch.float32, got torch.float64"),
+            ({"rhs": torch.ones(N, 2, dtype=torch.long)}, TypeError, "`rhs` must have dtype float32 or float64, got torch.int64"),
+        ],
+    )
+    def test_arguments_that_do_not_fit_are_named(
+        self, solver: Solver, arguments: dict[str, Any], error: type[Exception], message: str
+    ) -> None:
+        with pytest.raises(error, match=message):
+            solver.solve(problems.system(dtype=torch.float32), **arguments)
+
+    @settings(max_examples=25)
+    @given(n=st.integers(1, 24), s=st.integers(0, 4), seed=st.integers(0, 100))
+    def test_any_number_of_points_and_columns_is_solved(self, solver: Solver, n: int, s: int, seed: int) -> None:
+        small = {name: min(value, n) for name, value in vars(solver).items() if name == "batch_size" and value}
+        if rank := getattr(getattr(solver, "preconditioner", None), "rank", None):
+            small["preconditioner"] = replace(solver.preconditioner, rank=min(rank, n))  # type: ignore[attr-defined]
+        rhs = problems.normal(n, s, seed=seed)
+        system = problems.system(X=problems.uniform(n, 2, seed=seed))
+        solution = tight(replace(solver, **small), torch.float64).solve(system, rhs)  # type: ignore[type-var]
+        assert solution.value.shape == (n, s)
+        assert solution.converged.all(), str(solution)
+        assert str(solution).startswith(f"{s}/{s} columns converged")
+
+    @pytest.mark.gpu
+    def test_a_cuda_device_gives_the_same_solution(
+        self, solver: Solver, kind: type[KernelOperator], dtype: torch.dtype, rhs: Tensor
+    ) -> None:
+        X = problems.uniform(N, 2, dtype=dtype)
+        on_cpu = tight(solver, dtype).solve(problems.system(noise=NOISE, kind=kind, dtype=dtype, X=X), rhs)
+        on_cuda = tight(solver, dtype).solve(problems.system(noise=NOISE, kind=kind, dtype=dtype, X=X.cuda()), rhs.cuda())
+        assert on_cuda.value.is_cuda
+        assert_close_solutions(on_cuda.value.cpu(), on_cpu.value, rhs)
+
+
+class IterativeSolverContract(SolverContract):
+    """Further claims about solvers that iterate."""
+
+    def test_a_warm_start_at_the_solution_takes_no_step(
+        self, solver: IterativeSolver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor
+    ) -> None:
+        solved = tight(solver, dtype).solve(system, rhs)
+        again = tight(solver, dtype, tolerance=2 * TOLERANCE[dtype]).solve(system, rhs, initial=solved.value)
+        assert torch.equal(again.value, solved.value)
+        assert not again.steps.any()
+        assert again.epochs == 1.0  # the product that found it solved
+
+    def test_a_warm_start_near_the_solution_saves_steps(
+        self, solver: IterativeSolver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor
+    ) -> None:
+        cold = tight(solver, dtype).solve(system, rhs)
+        near = cold.value + 10 * TOLERANCE[dtype] * problems.normal(N, S, seed=1, dtype=dtype)
+        warm = tight(solver, dtype).solve(system, rhs, initial=near)
+        assert warm.converged.all()
+        assert (warm.steps < cold.steps).all()
+
+    def test_a_converged_column_never_moves_again(
+        self, solver: IterativeSolver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor
+    ) -> None:
+        done = tight(solver, dtype).solve(system, rhs[:, 1:2]).value
+        initial = torch.zeros_like(rhs)
+        initial[:, 1:2] = done
+        moments: list[Progress] = []
+        solution = tight(solver, dtype, tolerance=1.5 * TOLERANCE[dtype]).solve(system, rhs, initial=initial, callback=moments.append)
+        assert torch.equal(solution.value[:, 1:2], done)
+        assert solution.steps[1] == 0
+        assert (solution.steps[[0, 2]] > 0).all()
+        assert max(moment.num_active for moment in moments) == S - 1
+
+    @pytest.mark.parametrize("max_epochs", [0.5, 1.0, 3.0, 6.5])
+    def test_a_spent_budget_is_kept_to_and_reported(
+        self, solver: IterativeSolver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor, max_epochs: float
+    ) -> None:
+        solution = tight(solver, dtype, max_epochs=max_epochs, tolerance=1e-9).solve(system, rhs)
+        assert not solution.converged.any()
+        assert solution.epochs <= max_epochs
+        assert_no_worse(system, rhs, solution.value, torch.zeros_like(rhs))
+        assert solution.value.isfinite().all()
+
+    def test_a_spent_time_is_kept_to_and_reported(
+        self, solver: IterativeSolver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clock: Iterator[int] = itertools.count()  # every look at it takes a second
+        monkeypatch.setattr("surrogates.solvers.base.time", SimpleNamespace(perf_counter=clock.__next__))
+        solution = tight(solver, dtype, max_seconds=5.0, tolerance=1e-9).solve(system, rhs)
+        assert not solution.converged.any()
+        assert 0 < solution.steps.max() <= 5
+        assert 5 <= solution.seconds <= 10
+
+    def test_the_callback_sees_the_solve_go_on(
+        self, solver: IterativeSolver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor
+    ) -> None:
+        moments: list[Progress] = []
+        solution = tight(solver, dtype).solve(system, rhs, callback=moments.append)
+        assert moments
+        assert len(moments) <= solution.epochs + 1  # one an epoch: a callback may be slow
+        assert all(moment.num_columns == S and 0 < moment.num_active <= S for moment in moments)
+        for earlier, later in itertools.pairwise(moments):
+            assert (earlier.steps, earlier.epochs) < (later.steps, later.epochs)
+            assert earlier.seconds <= later.seconds
+
+    def test_a_column_is_never_returned_worse_than_it_came(self, solver: IterativeSolver, dtype: torch.dtype, rhs: Tensor) -> None:
+        system = problems.system(N, 1e-9, dtype=dtype)  # hopeless in a few epochs, and beyond float32's precision
+        initial = 0.1 * problems.normal(N, S, seed=1, dtype=dtype)
+        solution: Solution = tight(solver, dtype, max_epochs=8.0).solve(system, rhs, initial=initial)
+        assert_no_worse(system, rhs, solution.value, initial)
+
+    @pytest.mark.parametrize("name", ["tolerance", "max_epochs", "max_seconds"])
+    @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+    def test_settings_that_make_no_sense_are_refused(self, solver: IterativeSolver, name: str, value: float) -> None:
+        with pytest.raises(ValueError, match=f"`{name}` must be finite and above 0, got"):
+            replace(solver, **{name: value})
+        with pytest.raises(TypeError, match=f"`{name}` must be a number, got str"):
+            replace(solver, **{name: "fast"})
+
+
+class CountingOperator(KernelOperator):
+    """An operator that counts the entries asked of it."""
+
+    def __init__(self, operator: KernelOperator):
+        super().__init__(operator.tiles, operator.symmetric)
+        self.operator, self.entries = operator, 0
+
+    def _count(self, entries: int) -> None:
+        self.entries += entries
+
+    def __matmul__(self, W: Tensor) -> Tensor:
+        self._count(self.shape[0] * self.shape[1])
+        return self.operator @ W
+
+    def rows(self, index: Index) -> KernelOperator:
+        rows = self.operator.rows(index)
+        self._count(rows.shape[0] * rows.shape[1])
+        return rows
+
+    def columns(self, index: Index) -> Tensor:
+        columns = self.operator.columns(index)
+        self._count(columns.numel())
+        return columns
+
+    def block(self, index: Index) -> Tensor:
+        block = self.operator.block(index)
+        self._count(block.numel())
+        return block
+
+    def diagonal(self) -> Tensor:
+        return self.operator.diagonal()
+
+    def to_dense(self) -> Tensor:
+        self._count(self.shape[0] * self.shape[1])
+        return self.operator.to_dense()
+
+    @property
+    def T(self) -> KernelOperator:
+        return self.operator.T

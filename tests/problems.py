@@ -1,0 +1,101 @@
+"""Small problems that several tests share: kernels of every kind, systems with a known answer, and tolerances."""
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import torch
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, RQKernel, ScaleKernel
+from torch import Tensor
+
+from surrogates import Dense, KernelOperator, KernelSystem
+from surrogates.operators import KernelTiles
+
+DIM = 3
+ARD = torch.tensor([[0.4, 0.9, 1.7]])
+OPERATORS: tuple[type[KernelOperator], ...] = KernelOperator.__subclasses__()  # type: ignore[assignment]
+
+
+def uniform(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def with_lengthscale(kernel: Kernel, lengthscale: float | Tensor) -> Kernel:
+    kernel.lengthscale = lengthscale
+    return kernel
+
+
+def scaled(kernel: Kernel, outputscale: float) -> Kernel:
+    kernel = ScaleKernel(kernel)
+    kernel.outputscale = outputscale
+    return kernel
+
+
+def matern(nu: float, lengthscale: float | Tensor = 0.6, **settings: object) -> Kernel:
+    return with_lengthscale(MaternKernel(nu=nu, **settings), lengthscale)
+
+
+def rbf(lengthscale: float | Tensor = 0.6, **settings: object) -> Kernel:
+    return with_lengthscale(RBFKernel(**settings), lengthscale)
+
+
+# Kernels with a closed form, and so a fast path and random features; all on DIM inputs.
+STATIONARY: dict[str, Callable[[], Kernel]] = {
+    "rbf": rbf,
+    "matern12": lambda: matern(0.5),
+    "matern32": lambda: matern(1.5),
+    "matern52": lambda: matern(2.5),
+    "rbf-ard": lambda: rbf(ARD, ard_num_dims=DIM),
+    "matern12-ard": lambda: matern(0.5, ARD, ard_num_dims=DIM),
+    "matern32-ard": lambda: matern(1.5, ARD, ard_num_dims=DIM),
+    "matern52-ard": lambda: matern(2.5, ARD, ard_num_dims=DIM),
+    "scale-matern32": lambda: scaled(matern(1.5), 2.5),
+    "scale-scale-rbf-ard": lambda: scaled(scaled(rbf(ARD, ard_num_dims=DIM), 0.5), 3.0),
+    "matern52-active": lambda: matern(2.5, ARD[:, :2], ard_num_dims=2, active_dims=[2, 0]),
+    "scale-scale-matern12-active": lambda: scaled(scaled(matern(0.5, active_dims=[1]), 0.5), 1.5),
+}
+GENERIC: dict[str, Callable[[], Kernel]] = {
+    "rq": lambda: with_lengthscale(RQKernel(), 0.6),
+    "sum": lambda: scaled(rbf(), 0.5) + matern(1.5, active_dims=[0, 2]),
+    "product": lambda: matern(2.5, ARD, ard_num_dims=DIM) * scaled(rbf(1.5), 2.0),
+}
+KERNELS = STATIONARY | GENERIC
+
+
+def own_evaluation(kernel: Kernel, X: Tensor, Z: Tensor) -> Tensor:
+    """Return k(X, Z) by GPyTorch, in float64."""
+    with torch.no_grad():
+        return deepcopy(kernel).double()(X.double(), Z.double()).to_dense()
+
+
+def operator(kind: type[KernelOperator], kernel: Kernel, X: Tensor, Z: Tensor | None = None) -> KernelOperator:
+    return kind(KernelTiles.of(kernel.to(X), X, X if Z is None else Z), symmetric=Z is None)
+
+
+def system(
+    n: int = 90,
+    noise: float | Tensor = 0.1,
+    *,
+    kind: type[KernelOperator] = Dense,
+    dtype: torch.dtype = torch.float64,
+    order: Tensor | None = None,
+    X: Tensor | None = None,
+) -> KernelSystem:
+    """Return a well-conditioned system of n points in two dimensions, its points (and noise) in ``order``."""
+    X = uniform(n, 2, dtype=dtype) if X is None else X
+    if order is not None:
+        X = X[order]
+        noise = noise[order] if isinstance(noise, Tensor) and noise.ndim else noise
+    return KernelSystem(operator(kind, scaled(matern(1.5, 0.4), 1.5), X), noise)
+
+
+def vector_noise(n: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Return n variances between 0.05 and 1.05."""
+    return 0.05 + uniform(n, seed=7, dtype=dtype)
+
+
+def relative_error(value: Tensor, reference: Tensor) -> float:
+    return ((value.double() - reference.double()).norm() / reference.double().norm()).item()

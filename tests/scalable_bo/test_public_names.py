@@ -1,0 +1,28 @@
+"""The public names are imported at their first use, and are the ones that type checkers see."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import scalable_bo
+
+
+@pytest.mark.parametrize("name", [*scalable_bo.__all__, "__version__"])
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(scalable_bo, name) is not None
+    assert name in dir(scalable_bo)
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse(Path(scalable_bo.__file__).read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert sorted(seen) == sorted(scalable_bo.__all__)
+    for name, module in seen.items():
+        assert scalable_bo._HOME.get(name, "surrogates") == module
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Stdy'"):
+        _ = scalable_bo.Stdy

@@ -1,0 +1,67 @@
+"""Records: whole or not at all, and plain JSON."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from scalable_bo.experiments import records
+from scalable_bo.experiments.records import (
+    describe_environment,
+    peak_memory_bytes,
+    read_record,
+    reset_peak_memory,
+    write_record,
+)
+
+CPU = torch.device("cpu")
+
+
+def test_what_is_written_is_read_back_and_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "record.json"
+    write_record(path, {"rounds": [{"residual": math.nan, "best": 1.5}], "q": (1, 2)})
+    assert read_record(path) == {"rounds": [{"residual": None, "best": 1.5}], "q": [1, 2]}
+    assert [file.name for file in path.parent.iterdir()] == ["record.json"]
+
+
+def test_a_failed_write_leaves_the_former_record_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "record.json"
+    write_record(path, {"round": 1})
+
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_record(path, {"round": 2})
+    assert read_record(path) == {"round": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_the_environment_says_what_ran_where() -> None:
+    environment = describe_environment(CPU)
+    assert environment["versions"]["torch"] == torch.__version__
+    assert environment["device"] == "cpu"
+    assert environment["cpu_count"] >= 1
+    assert environment["date"].endswith("+00:00")
+    json.dumps(environment)
+
+
+def test_the_commit_of_a_repository_around_an_installed_package_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "_ROOT", Path(records.__file__).parent)
+    assert describe_environment(CPU)["commit"] is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux resets the peak")
+def test_peak_memory_is_that_since_the_reset() -> None:
+    size = 2**27
+    block = torch.ones(size, dtype=torch.uint8)
+    with_block = peak_memory_bytes(CPU)
+    del block
+    reset_peak_memory(CPU)
+    assert peak_memory_bytes(CPU) < with_block - size // 2
+    block = torch.ones(size, dtype=torch.uint8)
+    assert peak_memory_bytes(CPU) > with_block - size // 2
+    assert block.sum() > 0

@@ -1,0 +1,261 @@
+"""The Thompson-sampling benchmark: its records, its random streams, its summary and its plot."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scalable_bo.experiments.plots import plot_thompson
+from scalable_bo.experiments.presets import PRESETS, CGBudget, SDDBudget, ThompsonPreset, find_preset
+from scalable_bo.experiments.solvers import SOLVERS, make_solver
+from scalable_bo.experiments.thompson import ThompsonRun, describe_round, mean_and_error, run_thompson, summarise
+from surrogates import CG, SDD, Cholesky, PivotedCholesky, Solution
+
+TINY = replace(PRESETS["smoke"], name="tiny", num_initial=60, q=6, dim=2, num_candidates=200)
+ROUND_KEYS = {
+    "best_noiseless",
+    "best_observed",
+    "residual",
+    "epochs",
+    "seconds_solve",
+    "seconds_acquisition",
+    "peak_memory_bytes",
+}
+
+
+def run(solver: str = "cholesky", seed: int = 0, **changes: Any) -> dict[str, Any]:
+    return run_thompson(ThompsonRun(replace(TINY, **changes), solver, 0.5, seed))
+
+
+@pytest.fixture(scope="module")
+def record() -> dict[str, Any]:
+    return run()
+
+
+def test_a_record_has_settings_environment_and_every_key_of_every_round(record: dict[str, Any]) -> None:
+    assert record["experiment"] == "thompson"
+    assert record["complete"]
+    assert record["settings"]["preset"]["noise"] == 1e-6
+    assert (record["settings"]["solver"], record["settings"]["lengthscale"], record["settings"]["seed"]) == ("cholesky", 0.5, 0)
+    assert {"commit", "versions", "device", "cpu", "date"} <= set(record["environment"])
+    assert len(record["rounds"]) == len(record["random_search"]["rounds"]) == TINY.num_rounds
+    for number, entry in enumerate(record["rounds"], start=1):
+        assert set(entry) >= ROUND_KEYS
+        assert entry["num_points"] == TINY.num_initial + number * TINY.q
+        assert entry["peak_memory_bytes"] > 10**7
+        assert 0 <= entry["residual"] < 1e-2
+        assert entry["seconds_solve"] > 0
+        assert entry["seconds_acquisition"] > 0
+
+
+def test_best_values_never_fall_and_the_observed_differ_by_the_noise(record: dict[str, Any]) -> None:
+    for rounds in (record["rounds"], record["random_search"]["rounds"]):
+        for key in ("best_noiseless", "best_observed"):
+            values = [record["initial"][key], *(entry[key] for entry in rounds)]
+            assert values == sorted(values)
+        for entry in rounds:
+            assert 0 < abs(entry["best_observed"] - entry["best_noiseless"]) < 6e-3  # six standard deviations
+
+
+def test_thompson_sampling_beats_random_search() -> None:
+    records = [run_thompson(ThompsonRun(PRESETS["smoke"], "cholesky", 0.3, seed)) for seed in range(4)]
+    (summary,) = summarise(records)
+    assert summary.num_seeds == 4
+    assert summary.improvement[0] > 10
+    assert all(r["rounds"][-1]["best_noiseless"] > r["random_search"]["rounds"][-1]["best_noiseless"] for r in records)
+
+
+def test_every_solver_meets_the_same_target_data_and_random_search(record: dict[str, Any]) -> None:
+    other = run("cg")
+    assert other["initial"] == record["initial"]
+    assert other["random_search"] == record["random_search"]
+    assert run(seed=1)["initial"] != record["initial"]
+
+
+def test_a_run_can_be_repeated(record: dict[str, Any]) -> None:
+    again = run()
+    assert [e["best_noiseless"] for e in again["rounds"]] == [e["best_noiseless"] for e in record["rounds"]]
+
+
+def test_rounds_differ_in_their_candidates_and_paths(record: dict[str, Any]) -> None:
+    longer = run(num_rounds=4, num_initial=20)
+    values = [entry["best_noiseless"] for entry in longer["rounds"]]
+    assert len(set(values)) > 2
+
+
+def test_each_round_starts_the_mean_from_the_round_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts: list[torch.Tensor | None] = []
+    solve = Cholesky.solve
+
+    def record_start(self: Cholesky, system: Any, rhs: torch.Tensor, *, initial: torch.Tensor | None, **options: Any) -> Solution:
+        starts.append(initial)
+        return solve(self, system, rhs, initial=initial, **options)
+
+    monkeypatch.setattr(Cholesky, "solve", record_start)
+    run()
+    assert starts[0] is None
+    assert starts[1] is not None
+    assert starts[1][: TINY.num_initial, 0].abs().min() > 0
+    assert starts[1][TINY.num_initial :].eq(0).all()
+    assert starts[1][:, 1:].eq(0).all()
+
+
+def test_features_are_shared_only_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    from scalable_bo.problems import GPPrior
+
+    calls = []
+    share = GPPrior.share_features
+    monkeypatch.setattr(GPPrior, "share_features", lambda *arguments: calls.append(arguments) or share(*arguments))
+    run(num_rounds=1)
+    assert not calls
+    assert run(num_rounds=1, share_features=True)["complete"]
+    assert len(calls) == 1
+
+
+def test_rounds_are_handed_out_as_they_finish_with_the_state_of_the_work() -> None:
+    seen, lines, status = [], [], []
+
+    def on_round(record: dict[str, Any]) -> None:
+        seen.append((record["complete"], len(record["rounds"])))
+        lines.append(describe_round(record))
+
+    run_thompson(ThompsonRun(TINY, "cg", 0.5, 0), on_round=on_round, on_status=status.append)
+    assert seen == [(False, 1), (True, 2)]
+    assert lines[1].startswith("cg lengthscale 0.5 seed 0 round 2/2: n 72, best ")
+    assert any("solving" in text and "residual" in text for text in status)
+    assert any("screening" in text for text in status)
+    assert any("ascent" in text for text in status)
+
+
+def test_the_published_presets_have_the_published_numbers() -> None:
+    small, large, adasap = (PRESETS[name] for name in ("lin2023-small", "lin2023-large", "adasap2025"))
+    assert (small.num_initial, small.num_rounds, small.q, small.num_seeds) == (50_000, 30, 1000, 10)
+    assert small.lengthscales == (0.1, 0.2, 0.3, 0.4, 0.5)
+    assert (small.cg.num_iterations, large.cg.num_iterations) == (10, 50)
+    assert (small.sdd.num_steps, large.sdd.num_steps) == (15_000, 75_000)
+    assert (adasap.num_initial, adasap.num_rounds, adasap.lengthscales, adasap.num_seeds) == (250_000, 10, (2.0, 3.0), 5)
+    assert (adasap.learning_rate, adasap.target_features, adasap.path_features) == (0.1, 5000, 5000)
+    laptop = PRESETS["laptop"]
+    assert (laptop.num_initial, laptop.q, laptop.num_rounds, laptop.num_candidates) == (5000, 100, 5, 5000)
+    for preset in (small, large, adasap, laptop):
+        assert (preset.dim, preset.smoothness, preset.noise, preset.outputscale) == (8, 1.5, 1e-6, 1.0)
+        assert (preset.num_screenings, preset.num_ascent_steps, preset.uniform_fraction) == (30, 100, 0.1)
+        assert not preset.share_features
+
+
+def test_budgets_become_solvers() -> None:
+    small, adasap = PRESETS["lin2023-small"], PRESETS["adasap2025"]
+    cg = make_solver("cg", 50_000, small.cg, small.sdd)
+    assert isinstance(cg, CG)
+    assert cg.preconditioner == PivotedCholesky(100)
+    assert 12 <= cg.max_epochs < 13
+    sdd = make_solver("sdd", 50_000, small.cg, small.sdd)
+    assert isinstance(sdd, SDD)
+    assert (sdd.batch_size, sdd.step_size, sdd.max_epochs) == (500, 50.0, 152.0)
+    sdd = make_solver("sdd", 250_000, adasap.cg, adasap.sdd)
+    assert isinstance(sdd, SDD)
+    assert (sdd.batch_size, sdd.step_size, sdd.max_epochs) == (50_000, 1.0, 12.0)
+    assert isinstance(make_solver("cholesky", 100), Cholesky)
+    assert make_solver("cg", 100).tolerance == 1e-2  # type: ignore[attr-defined]
+
+
+def test_a_budget_of_iterations_is_what_conjugate_gradients_run() -> None:
+    budget = CGBudget(1e-7, num_iterations=4, rank=10)
+    record = run("cg", cg=budget, num_rounds=1)
+    assert 4 < record["rounds"][0]["epochs"] <= 6.5
+
+
+def test_a_budget_larger_than_the_data_is_cut_to_them() -> None:
+    solver = make_solver("sdd", 100, sdd=SDDBudget(num_steps=10, batch_size=500))
+    assert isinstance(solver, SDD)
+    assert (solver.batch_size, solver.max_epochs) == (100, 12.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"q": 0}, "`q` must be positive and finite, got 0"),
+        ({"noise": -1e-6}, "`noise` must be positive"),
+        ({"lengthscales": (0.5, math.nan)}, "`lengthscales` must be positive and finite, got nan"),
+        ({"smoothness": 2.0}, "`smoothness` must be 0.5, 1.5 or 2.5, got 2.0"),
+        ({"dtype": "float16"}, "`dtype` must be float32 or float64"),
+        ({"share_features": True, "path_features": 100}, "`path_features` must equal `target_features` = 500"),
+    ],
+)
+def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(TINY, **changes)
+
+
+def test_unknown_names_list_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="`preset` must be one of smoke, laptop, lin2023-small.*got 'desk'"):
+        find_preset("desk")
+    with pytest.raises(ValueError, match="`solver` must be one of cholesky, cg, sdd, got 'lu'"):
+        ThompsonRun(TINY, "lu", 0.5, 0)
+    with pytest.raises(ValueError, match="`lengthscale` must be positive and finite, got 0"):
+        ThompsonRun(TINY, "cg", 0.0, 0)
+    assert SOLVERS == ("cholesky", "cg", "sdd")
+
+
+def fake_record(solver: str, seed: int, best: list[float], random_best: list[float], preset: ThompsonPreset = TINY) -> dict[str, Any]:
+    def entry(value: float) -> dict[str, float]:
+        return {"best_noiseless": value, "residual": 0.01, "seconds_solve": 1.0, "seconds_acquisition": 2.0}
+
+    return {
+        "complete": True,
+        "settings": {
+            "preset": {"name": preset.name, "q": 6, "dim": 2, "num_initial": 60, "num_rounds": len(best)},
+            "solver": solver,
+            "lengthscale": 0.5,
+            "seed": seed,
+        },
+        "initial": {"best_noiseless": 0.5},
+        "rounds": [entry(value) for value in best],
+        "random_search": {"rounds": [{"best_noiseless": value} for value in random_best]},
+    }
+
+
+def test_summaries_are_means_and_standard_errors_over_complete_runs() -> None:
+    records = [fake_record("cg", 0, [1.0, 2.0], [0.5, 1.0]), fake_record("cg", 1, [1.0, 4.0], [0.5, -2.0])]
+    unfinished = fake_record("cg", 2, [9.0], [9.0]) | {"complete": False}
+    (summary,) = summarise([*records, unfinished])
+    assert summary.best_noiseless == pytest.approx((3.0, 1.0))
+    assert summary.random_search == pytest.approx((-0.5, 1.5))
+    assert summary.improvement == pytest.approx((200.0, 100.0))  # (2 − 1) / 1 and (4 + 2) / 2
+    assert (summary.num_seeds, summary.seconds_solve, summary.seconds_acquisition) == (2, 1.0, 2.0)
+    assert math.isnan(mean_and_error([1.0])[1])
+
+
+def test_the_plot_shows_every_solver_and_random_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = []
+    from scalable_bo.experiments import plots
+
+    make_canvas = plots.FigureCanvasAgg
+    monkeypatch.setattr(plots, "FigureCanvasAgg", lambda figure: figures.append(figure) or make_canvas(figure))
+    records = [fake_record(solver, seed, [1.0, 2.0 + seed], [0.6, 0.7]) for solver in ("cg", "sdd") for seed in (0, 1)]
+    path = tmp_path / "made" / "plot.png"
+    plot_thompson(records, path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    ((left, right),) = [figures[0].axes]
+    lines = {line.get_label(): line for line in left.lines}
+    assert list(lines) == ["cg (2 seeds)", "sdd (2 seeds)", "random search"]
+    assert lines["cg (2 seeds)"].get_ydata() == pytest.approx([0.5, 1.0, 2.5])
+    assert lines["random search"].get_ydata() == pytest.approx([0.5, 0.6, 0.7])
+    assert right.lines[0].get_xdata() == pytest.approx([0.0, 3.0, 6.0])
+    assert left.get_xlabel() == "rounds of 6 points"
+
+
+def test_without_a_complete_run_there_is_no_plot(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least one complete run"):
+        plot_thompson([], tmp_path / "plot.png")
+
+
+@pytest.mark.gpu
+def test_a_run_on_the_gpu_agrees_with_one_on_the_cpu(record: dict[str, Any]) -> None:
+    on_gpu = run_thompson(ThompsonRun(TINY, "cholesky", 0.5, 0, "cuda"))
+    assert on_gpu["initial"]["best_noiseless"] == pytest.approx(record["initial"]["best_noiseless"], abs=1e-4)
+    assert on_gpu["environment"]["device"] == torch.cuda.get_device_name()
+    assert on_gpu["rounds"][-1]["best_noiseless"] > on_gpu["initial"]["best_noiseless"]

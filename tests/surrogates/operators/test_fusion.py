@@ -1,0 +1,156 @@
+"""The elementwise part, compiled or eager: when it is compiled, and that it makes no difference to the values."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters
+
+from surrogates.operators import fusion
+from surrogates.operators.fusion import SMALLEST_COMPILED_TILE, Fused, has_cpp_compiler
+from surrogates.operators.stationary import PROFILES
+from tests import problems
+
+SMALL, LARGE = torch.ones(4, 4), torch.ones(64, 64)
+assert SMALL.numel() < SMALLEST_COMPILED_TILE <= LARGE.numel()
+
+
+class Compiler:
+    """Stands in for ``torch.compile``: doubles what the function returns, so that it shows."""
+
+    def __init__(self, fails: bool = False):
+        self.calls, self.fails, self.codes = 0, fails, list[Any]()
+
+    def __call__(self, function: Callable[..., Tensor], dynamic: bool) -> Callable[..., Tensor]:
+        assert dynamic
+        self.calls += 1
+        self.codes.append(getattr(function, "__code__", None))
+
+        def compiled(*arguments: Tensor) -> Tensor:
+            if self.fails:
+                raise RuntimeError("no such file: cc1plus")
+            return 2.0 * function(*arguments)
+
+        return compiled
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    compiler = Compiler()
+    monkeypatch.setattr(torch, "compile", compiler)
+    monkeypatch.setattr(fusion, "has_cpp_compiler", lambda: True)
+    return compiler
+
+
+def test_auto_compiles_once_there_has_been_enough_work(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SCALABLE_BO_COMPILE", raising=False)
+    monkeypatch.setitem(fusion.ENTRIES_BEFORE_COMPILING, "cpu", 3 * LARGE.numel())
+    square = Fused(torch.square)
+    values = [square(LARGE)[0, 0].item() for _ in range(5)]
+    assert values == [1.0, 1.0, 2.0, 2.0, 2.0]
+    assert compiler.calls == 1
+
+
+def test_a_model_of_a_few_thousand_points_never_compiles() -> None:
+    assert fusion.ENTRIES_BEFORE_COMPILING["cpu"] > 100 * 5000**2
+
+
+def test_small_tiles_stay_eager(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
+    assert Fused(torch.square)(SMALL)[0, 0] == 1.0
+    assert compiler.calls == 0
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("never", 1.0), ("always", 2.0)])
+def test_the_environment_variable_overrides_the_rule(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch, mode: str, expected: float
+) -> None:
+    monkeypatch.setenv("SCALABLE_BO_COMPILE", mode)
+    monkeypatch.setitem(fusion.ENTRIES_BEFORE_COMPILING, "cpu", 0 if mode == "never" else 10**18)
+    assert Fused(torch.square)(LARGE)[0, 0] == expected
+
+
+def test_an_unknown_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCALABLE_BO_COMPILE", "sometimes")
+    with pytest.raises(ValueError, match="`SCALABLE_BO_COMPILE` must be 'auto', 'always' or 'never', got 'sometimes'"):
+        Fused(torch.square)(LARGE)
+
+
+def test_without_a_cpp_compiler_it_goes_on_eagerly(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
+    monkeypatch.setattr(fusion, "has_cpp_compiler", lambda: False)
+    square = Fused(torch.square)
+    with caplog.at_level(logging.INFO, fusion.logger.name):
+        assert [square(LARGE)[0, 0].item() for _ in range(3)] == [1.0] * 3
+    assert compiler.calls == 0
+    assert [record.message for record in caplog.records if "no C++ compiler" in record.message] != []
+    assert len(caplog.records) == 1  # said once
+
+
+def test_a_failing_compiler_leaves_the_eager_path_and_says_so(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
+    compiler.fails = True
+    square = Fused(torch.square)
+    assert [square(LARGE)[0, 0].item() for _ in range(3)] == [1.0] * 3
+    assert compiler.calls == 1
+    assert "compiling failed (RuntimeError: no such file: cc1plus); going on uncompiled" in caplog.text
+
+
+def test_every_function_has_a_compilation_budget_of_its_own(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
+    for profile in PROFILES.values():  # closures of one function, and torch counts recompilations by code object
+        Fused(profile.value.function)(LARGE, torch.ones(()))  # type: ignore[attr-defined]
+    assert len({id(code) for code in compiler.codes}) == len(PROFILES)
+
+
+def test_the_compiler_is_looked_for_where_torch_would(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    assert not has_cpp_compiler()
+    mine = tmp_path / "my-c++"
+    mine.write_text("")
+    mine.chmod(0o755)
+    monkeypatch.setenv("CXX", "my-c++")
+    assert has_cpp_compiler()
+    monkeypatch.setenv("CXX", "another-c++")
+    assert not has_cpp_compiler()
+
+
+def compare_with_eager(profile: str, monkeypatch: pytest.MonkeyPatch, device: str = "cpu") -> None:
+    formulas, graphs = PROFILES[profile], counters["stats"]["unique_graphs"]
+    value, contract = (Fused(fused.function) for fused in (formulas.value, formulas.contract))  # type: ignore[attr-defined]
+    monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
+    for dtype in (torch.float32, torch.float64):
+        close = {"rtol": 20 * torch.finfo(dtype).eps, "atol": 20 * torch.finfo(dtype).eps}
+        for rows, columns in ((64, 64), (100, 70), (37, 300)):
+            d2 = 9 * problems.uniform(rows, columns, dtype=dtype).to(device)
+            d2[0, :3] = torch.tensor([0.0, -1e-7, 1e-12])
+            outputscale = torch.tensor(2.5, dtype=dtype, device=device)
+            torch.testing.assert_close(value(d2, outputscale), formulas.value.function(d2, outputscale), **close)  # type: ignore[attr-defined]
+            weights = problems.normal(1, 1, columns, dtype=dtype).to(device)
+            compiled = contract(d2.unsqueeze(0), weights)
+            eager = formulas.contract.function(d2.unsqueeze(0), weights)  # type: ignore[attr-defined]
+            torch.testing.assert_close(compiled[0], eager[0], rtol=close["rtol"], atol=columns * close["atol"])
+            torch.testing.assert_close(compiled[1], eager[1], **close)
+    assert value._compiled is not None and contract._compiled is not None
+    assert counters["stats"]["unique_graphs"] >= graphs + 2  # the compiler has not fallen back to eager by itself
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_cpp_compiler(), reason="needs a C++ compiler")
+@pytest.mark.parametrize("profile", PROFILES)
+def test_compiled_and_eager_values_agree(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compare_with_eager(profile, monkeypatch)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("profile", PROFILES)
+def test_compiled_and_eager_values_agree_on_cuda(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compare_with_eager(profile, monkeypatch, "cuda")

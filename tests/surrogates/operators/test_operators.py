@@ -1,0 +1,165 @@
+"""Dense and tiled operators against GPyTorch's own evaluation, whatever the kernel, dtype and tile size."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from surrogates import Dense, KernelOperator, Tiled, kernel_operator
+from surrogates.operators import KernelTiles, tiles
+from surrogates.operators.stationary import StationaryKernel
+from surrogates.operators.tiles import GenericTiles, StationaryTiles, spans
+from tests import problems
+from tests.problems import DIM, GENERIC, KERNELS, STATIONARY
+
+M, N = 21, 34
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def rounding(dtype: torch.dtype) -> float:
+    """What d² = ‖x‖² − 2xᵀz + ‖z‖² may cost for inputs a few lengthscales apart, times the largest outputscale."""
+    return 200 * torch.finfo(dtype).eps
+
+
+@pytest.fixture(params=[Dense, Tiled], ids=["dense", "tiled"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[KernelOperator]:
+    for device in ("cpu", "cuda"):
+        monkeypatch.setitem(tiles.TILE_SIDE, device, 8)
+    return request.param
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_part_agrees_with_gpytorch(kind: type[KernelOperator], name: str, dtype: torch.dtype, device: str) -> None:
+    kernel = KERNELS[name]()
+    X, Z = problems.uniform(M, DIM, dtype=dtype).to(device), problems.uniform(N, DIM, seed=1, dtype=dtype).to(device)
+    K = problems.operator(kind, kernel, X, Z)
+    expected = problems.own_evaluation(kernel, X, Z)
+    W, V = problems.normal(N, 5, seed=2).to(device), problems.normal(M, 2, seed=3).to(device)
+    rows, columns = torch.tensor([4, 0, 20, 11], device=device), torch.tensor([33, 2], device=device)
+
+    def close(actual: torch.Tensor, reference: torch.Tensor, scale: float = 1.0) -> None:
+        assert actual.dtype == dtype
+        torch.testing.assert_close(actual.double(), reference, rtol=0, atol=scale * rounding(dtype))
+
+    assert K.shape == (M, N) and K.dtype == dtype and K.device.type == device
+    close(K.to_dense(), expected)
+    close(K @ W.to(dtype), expected @ W, N)
+    close(K.T.to_dense(), expected.T)
+    close(K.T @ V.to(dtype), expected.T @ V, M)
+    close(K.columns(columns), expected[:, columns])
+    close(K.columns(slice(3, 9)), expected[:, 3:9])
+    for index in (rows, slice(2, 13)):
+        close(K.rows(index).to_dense(), expected[index])
+        close(K.rows(index) @ W.to(dtype), (expected @ W)[index], N)
+        close(K.rows(index).rows(slice(1, 3)).to_dense(), expected[index][1:3])
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_symmetric_operators_give_blocks_and_their_diagonal(kind: type[KernelOperator], name: str) -> None:
+    X = problems.uniform(N, DIM)
+    K = problems.operator(kind, KERNELS[name](), X)
+    expected = problems.own_evaluation(KERNELS[name](), X, X)
+    index = torch.tensor([7, 3, 30])
+    torch.testing.assert_close(K.block(index), expected[index][:, index])
+    torch.testing.assert_close(K.diagonal(), expected.diagonal())
+    torch.testing.assert_close(K.T.to_dense(), expected.T)
+
+
+def test_an_operator_over_two_sets_has_no_block_and_no_diagonal(kind: type[KernelOperator]) -> None:
+    K = problems.operator(kind, problems.rbf(), problems.uniform(5, DIM), problems.uniform(5, DIM))
+    for ask in (K.diagonal, lambda: K.block(torch.tensor([1]))):
+        with pytest.raises(ValueError, match=r"needs an operator over one set of points, got k\(X1, X2\) of shape \(5, 5\)"):
+            ask()
+
+
+@settings(max_examples=40)
+@given(
+    m=st.integers(1, 40),
+    n=st.integers(1, 40),
+    s=st.integers(1, 4),
+    side=st.integers(1, 50),
+    name=st.sampled_from(["matern32-ard", "scale-scale-matern12-active", "product"]),
+)
+def test_the_tile_size_changes_nothing(m: int, n: int, s: int, side: int, name: str) -> None:
+    X, Z, W = problems.uniform(m, DIM), problems.uniform(n, DIM, seed=1), problems.normal(n, s)
+    expected = problems.own_evaluation(KERNELS[name](), X, Z)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(tiles.TILE_SIDE, "cpu", side)
+        K = problems.operator(Tiled, KERNELS[name](), X, Z)
+        torch.testing.assert_close(K @ W, expected @ W)
+        torch.testing.assert_close(K.to_dense(), expected)
+
+
+@given(length=st.integers(0, 100), size=st.integers(1, 120))
+def test_spans_cover_every_index_once(length: int, size: int) -> None:
+    parts = [range(length)[part] for part in spans(length, size)]
+    assert [i for part in parts for i in part] == list(range(length))
+    assert all(0 < len(part) <= size for part in parts)
+
+
+@pytest.mark.parametrize("name", STATIONARY)
+def test_kernels_with_a_closed_form_take_the_fast_path(name: str) -> None:
+    X = problems.uniform(3, DIM)
+    assert isinstance(KernelTiles.of(STATIONARY[name](), X, X), StationaryTiles)
+
+
+@pytest.mark.parametrize("name", GENERIC)
+def test_other_kernels_evaluate_themselves(name: str) -> None:
+    X = problems.uniform(3, DIM)
+    assert StationaryKernel.of(GENERIC[name]()) is None
+    assert isinstance(KernelTiles.of(GENERIC[name](), X, X), GenericTiles)
+
+
+@pytest.mark.parametrize("name", ["rbf", "matern12", "matern32", "matern52"])
+def test_near_duplicates_keep_their_covariance_in_float32(name: str) -> None:
+    X = 100 + problems.uniform(20, DIM, dtype=torch.float32)  # far from the origin, too
+    Z = X + 1e-4 * problems.normal(20, DIM, dtype=torch.float32)
+    kernel = KERNELS[name]()
+    K = problems.operator(Tiled, kernel, X, Z).to_dense().double()
+    distance = torch.cdist(X.double() / 0.6, Z.double() / 0.6, compute_mode="donot_use_mm_for_euclid_dist")
+    r = {"rbf": distance, "matern12": distance, "matern32": 3**0.5 * distance, "matern52": 5**0.5 * distance}[name]
+    expected = {
+        "rbf": torch.exp(-0.5 * r * r),
+        "matern12": torch.exp(-r),
+        "matern32": (1 + r) * torch.exp(-r),
+        "matern52": (1 + r + r * r / 3) * torch.exp(-r),
+    }[name]
+    input_rounding = 100 * torch.finfo(torch.float32).eps / 0.6  # of a coordinate near 100, in lengthscales
+    torch.testing.assert_close(K, expected, rtol=0, atol=DIM * input_rounding)
+    assert (problems.operator(Tiled, kernel, X).to_dense().diagonal() - 1.0).abs().max() < 1e-5
+
+
+def test_the_memory_budget_decides_whether_the_matrix_is_kept() -> None:
+    X, Z = problems.uniform(10, DIM), problems.uniform(7, DIM)
+    kernel = problems.rbf().double()
+    assert isinstance(kernel_operator(kernel, X, Z, memory_budget=10 * 7 * 8), Dense)
+    assert isinstance(kernel_operator(kernel, X, Z, memory_budget=10 * 7 * 8 - 1), Tiled)
+    assert isinstance(kernel_operator(kernel.float(), X.float(), Z.float(), memory_budget=10 * 7 * 4), Dense)
+    assert kernel_operator(kernel, X).symmetric and not kernel_operator(kernel, X, Z).symmetric
+
+
+def test_the_default_budget_is_the_stated_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = problems.uniform(10, DIM)
+    assert isinstance(kernel_operator(problems.rbf().double(), X), Dense)
+    monkeypatch.setattr("surrogates.memory.DEFAULT_CPU_BUDGET", 10 * 10 * 8 - 1)
+    assert isinstance(kernel_operator(problems.rbf().double(), X), Tiled)
+
+
+def test_a_tiled_product_holds_no_more_than_a_tile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(tiles.TILE_SIDE, "cpu", 8)
+    sizes: list[int] = []
+    evaluate = StationaryTiles.tile
+    monkeypatch.setattr(StationaryTiles, "tile", lambda self, i, j: sizes.append(evaluate(self, i, j).numel()) or evaluate(self, i, j))
+    problems.operator(Tiled, problems.matern(1.5), problems.uniform(50, DIM)) @ problems.normal(50, 2)
+    assert max(sizes) == 64 and sum(sizes) == 2500
+
+
+def test_hyperparameters_are_read_when_the_operator_is_made() -> None:
+    X, kernel = problems.uniform(6, DIM), problems.scaled(problems.rbf(), 2.0)
+    K = problems.operator(Tiled, kernel, X)
+    before = K.to_dense()
+    kernel.outputscale = 5.0
+    kernel.base_kernel.lengthscale = 0.1
+    assert torch.equal(K.to_dense(), before)

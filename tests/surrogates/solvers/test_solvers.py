@@ -1,0 +1,112 @@
+"""Every solver against the contract, and the loop that the iterative ones share."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from surrogates import CG, SDD, Cholesky, IterativeSolver, KernelSystem, Nystrom, PivotedCholesky
+from surrogates.solvers import State
+from tests import problems
+from tests.contracts import IterativeSolverContract, SolverContract
+
+ITERATIVE = {
+    "cg": CG(preconditioner=None),
+    "cg-nystrom": CG(),
+    "cg-nystrom-40": CG(preconditioner=Nystrom(40)),
+    "cg-pivoted-20": CG(preconditioner=PivotedCholesky(20)),
+    "sdd": SDD(batch_size=16, averaging=0.05),
+}
+
+
+@pytest.mark.parametrize("solver", [Cholesky()], ids=["cholesky"])
+class TestDirectSolvers(SolverContract):
+    pass
+
+
+@pytest.mark.parametrize("solver", ITERATIVE.values(), ids=ITERATIVE.keys())
+class TestIterativeSolvers(IterativeSolverContract):
+    pass
+
+
+@dataclass(frozen=True)
+class Iterates(State):
+    W: Tensor
+    R: Tensor
+    norms: Tensor
+    label: str = "tensor fields alone are selected"
+
+
+@dataclass(frozen=True)
+class Richardson(IterativeSolver):
+    """The simplest method there is, with switches for what can go wrong in the loop's eyes."""
+
+    step_size: float = 0.02
+    optimism: float = 1.0  # what the true residual is divided by in the method's own estimate
+
+    def init(self, system: KernelSystem, rhs: Tensor, initial: Tensor, gap: Tensor, prepared: None) -> Iterates:
+        return Iterates(initial, gap, gap.norm(dim=0))
+
+    def step(self, system: KernelSystem, rhs: Tensor, state: Iterates, generator: torch.Generator) -> Iterates:
+        widths.append(state.W.shape[1])
+        W = state.W + self.step_size * state.R
+        R = rhs - system @ W
+        return Iterates(W, R, R.norm(dim=0))
+
+    def estimate(self, state: Iterates) -> Tensor:
+        return state.W
+
+    def residual_norm(self, state: Iterates) -> Tensor:
+        return state.norms / self.optimism
+
+
+widths: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def no_widths() -> None:
+    widths.clear()
+
+
+@pytest.fixture
+def system() -> KernelSystem:
+    return problems.system(60, 1.0)
+
+
+def test_steps_touch_running_columns_only(system: KernelSystem) -> None:
+    _, vectors = torch.linalg.eigh(system.to_dense())
+    rhs = vectors[:, [-1, 0, -3]]  # the larger the eigenvalue, the sooner Richardson is done
+    solution = Richardson(tolerance=1e-3, max_epochs=1e4).solve(system, rhs)
+    assert solution.converged.all()
+    assert solution.steps[0] < solution.steps[2] < solution.steps[1]
+    assert widths == sorted(widths, reverse=True)
+    assert sum(widths) == solution.steps.sum()
+
+
+def test_a_column_keeps_the_value_it_converged_with(system: KernelSystem) -> None:
+    _, vectors = torch.linalg.eigh(system.to_dense())
+    rhs = vectors[:, [-1, 0]]
+    long = Richardson(tolerance=1e-3, max_epochs=1e4).solve(system, rhs)
+    short = Richardson(tolerance=1e-3, max_epochs=long.steps[0].item() + 2.0).solve(system, rhs)
+    assert torch.equal(long.value[:, 0], short.value[:, 0])
+    assert not short.converged[1] and long.converged[1]
+
+
+def test_a_column_that_claims_too_much_goes_on_from_where_it_is(system: KernelSystem) -> None:
+    rhs = problems.normal(60, 2)
+    solution = Richardson(tolerance=1e-2, optimism=10.0, max_epochs=1e4).solve(system, rhs)
+    assert solution.converged.all()
+    honest = Richardson(tolerance=1e-2, max_epochs=1e4).solve(system, rhs)
+    assert (solution.steps <= 1.3 * honest.steps).all()
+
+
+def test_a_diverging_method_returns_the_start_and_says_so(system: KernelSystem) -> None:
+    rhs = problems.normal(60, 2)
+    initial = 1e-3 * problems.normal(60, 2, seed=1)
+    for max_epochs in (20.0, 2000.0):  # far off, and beyond the largest number
+        solution = Richardson(step_size=5.0, max_epochs=max_epochs).solve(system, rhs, initial=initial)
+        assert torch.equal(solution.value, initial)
+        assert not solution.converged.any()
+        assert "stopped improving" in solution.note
+        assert solution.note in str(solution)

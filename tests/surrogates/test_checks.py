@@ -1,0 +1,81 @@
+"""Validation: what passes comes back unchanged, what does not is named with its value."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surrogates import checks, memory
+
+
+@given(st.integers())
+def test_positive_int(value: int) -> None:
+    if value >= 1:
+        assert checks.positive_int("q", value) == value
+    else:
+        with pytest.raises(ValueError, match=f"`q` must be at least 1, got {value}. Ask for one."):
+            checks.positive_int("q", value, "Ask for one.")
+
+
+@pytest.mark.parametrize("value", [1.0, "1", None, True, torch.tensor(1)])
+def test_positive_int_refuses_other_kinds(value: Any) -> None:
+    with pytest.raises(TypeError, match="`q` must be an int, got"):
+        checks.positive_int("q", value)
+
+
+@given(st.floats() | st.integers(-10, 10))
+def test_positive_float(value: float) -> None:
+    if value > 0 and math.isfinite(value):
+        assert checks.positive_float("noise", value) == value
+    else:
+        with pytest.raises(ValueError, match="`noise` must be finite and above 0, got"):
+            checks.positive_float("noise", value)
+
+
+@pytest.mark.parametrize("value", ["1", None, False, [1.0]])
+def test_positive_float_refuses_other_kinds(value: Any) -> None:
+    with pytest.raises(TypeError, match="`noise` must be a number, got"):
+        checks.positive_float("noise", value)
+
+
+@given(rows=st.integers(1, 6), columns=st.integers(1, 6), bad=st.sampled_from([math.nan, math.inf, -math.inf]), data=st.data())
+def test_a_number_that_is_not_finite_is_named_with_its_index(rows: int, columns: int, bad: float, data: st.DataObject) -> None:
+    X = torch.zeros(rows, columns)
+    assert checks.floating_tensor("X", X) is X
+    i, j = data.draw(st.integers(0, rows - 1)), data.draw(st.integers(0, columns - 1))
+    X[i, j] = bad
+    with pytest.raises(ValueError, match=rf"`X` must be finite, got {bad} at index \({i}, {j}\) \(1 such values\). Remove those rows."):
+        checks.floating_tensor("X", X)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float16, torch.bfloat16, torch.complex64])
+def test_other_dtypes_are_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(TypeError, match=f"`X` must have dtype float32 or float64, got {dtype}"):
+        checks.floating_tensor("X", torch.zeros(2, dtype=dtype))
+
+
+@given(lower=st.floats(-5, 5, width=32), upper=st.floats(-5, 5, width=32))
+def test_bounds_must_not_be_reversed_nor_empty(lower: float, upper: float) -> None:
+    bounds = torch.tensor([[0.0, lower], [1.0, upper]])
+    if lower < upper:
+        assert torch.equal(checks.box(bounds), bounds)
+    else:
+        with pytest.raises(ValueError, match="`bounds` must have each lower bound below its upper bound.* in dimension 1"):
+            checks.box(bounds)
+
+
+@pytest.mark.parametrize("shape", [(2,), (3, 2), (2, 0), (2, 2, 1)])
+def test_bounds_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"`bounds` must have shape \(2, d\), lower bounds first, got"):
+        checks.box(torch.zeros(shape))
+
+
+def test_memory_that_is_not_there_is_refused_with_its_number() -> None:
+    device = torch.device("cpu")
+    assert memory.available(device) > 0
+    memory.require(1, device, "This", "Less.")
+    with pytest.raises(MemoryError, match=r"This needs 1048576.0 GiB and .* GiB are free on cpu. Less."):
+        memory.require(2**50, device, "This", "Less.")

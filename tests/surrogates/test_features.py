@@ -1,0 +1,142 @@
+"""Random features: their mean kernel, variance, and the prior functions made of them."""
+
+import math
+
+import pytest
+import torch
+
+from surrogates import PriorPaths, RandomFeatures
+from tests import problems
+from tests.problems import DIM, GENERIC, STATIONARY
+
+D8 = 8
+MATERN = {0.5: lambda r: math.exp(-r), 1.5: lambda r: (1 + math.sqrt(3) * r) * math.exp(-math.sqrt(3) * r)}
+AXIS = torch.eye(D8, dtype=torch.float64)[:1]
+DIAGONAL = torch.full((1, D8), D8**-0.5, dtype=torch.float64)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def mean_kernel(features: RandomFeatures, X: torch.Tensor, Z: torch.Tensor) -> torch.Tensor:
+    return features(X) @ features(Z).T
+
+
+@pytest.mark.parametrize("orthogonal", [False, True], ids=["independent", "orthogonal"])
+@pytest.mark.parametrize("direction", [AXIS, DIAGONAL], ids=["axis", "diagonal"])
+@pytest.mark.parametrize(("r", "expected"), [(1.0, 0.4834), (2.0, 0.1397)])
+def test_matern32_features_are_isotropic_in_eight_dimensions(r: float, expected: float, direction: torch.Tensor, orthogonal: bool) -> None:
+    # One chi-square a coordinate, a product of 1-D kernels, has 0.34 and 0.034 along the diagonal and the right values along an axis.
+    num_frequencies = 200_000
+    kernel = problems.matern(1.5, 0.3).double()
+    features = RandomFeatures.draw(kernel, D8, 2 * num_frequencies, orthogonal=orthogonal, generator=seeded())
+    value = mean_kernel(features, 0.3 * r * direction, torch.zeros_like(direction)).item()
+    assert value == pytest.approx(expected, abs=5 / math.sqrt(num_frequencies))
+
+
+@pytest.mark.parametrize("orthogonal", [False, True], ids=["independent", "orthogonal"])
+@pytest.mark.parametrize("name", STATIONARY)
+def test_the_mean_kernel_is_the_kernel(name: str, orthogonal: bool) -> None:
+    kernel, X = STATIONARY[name]().double(), problems.uniform(12, DIM)
+    num_frequencies = 50_000
+    features = RandomFeatures.draw(kernel, DIM, 2 * num_frequencies, orthogonal=orthogonal, generator=seeded(1))
+    K = problems.own_evaluation(kernel, X, X)
+    torch.testing.assert_close(mean_kernel(features, X, X), K, rtol=0, atol=5 * K.max().item() / math.sqrt(num_frequencies))
+
+
+def test_the_prior_variance_is_exact_everywhere() -> None:
+    features = RandomFeatures.draw(problems.scaled(problems.matern(2.5), 3.0).double(), DIM, 10, generator=seeded())
+    torch.testing.assert_close(features(problems.uniform(7, DIM)).square().sum(1), torch.full((7,), 3.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("make", [problems.rbf, lambda length: problems.matern(1.5, length)], ids=["rbf", "matern32"])
+def test_orthogonal_features_have_lower_variance(make: object) -> None:
+    kernel = make(1.0).double()  # type: ignore[operator]
+    x = DIAGONAL * 0.8
+
+    def spread(orthogonal: bool) -> float:
+        values = [
+            mean_kernel(RandomFeatures.draw(kernel, D8, 2 * D8, orthogonal=orthogonal, generator=seeded(i)), x, 0 * x) for i in range(400)
+        ]
+        return torch.cat(values).var().item()
+
+    assert spread(True) < 0.8 * spread(False)
+
+
+def test_columns_the_kernel_ignores_do_not_matter() -> None:
+    paths = PriorPaths.draw(problems.matern(1.5, active_dims=[2, 0]).double(), DIM, 4, num_features=20, generator=seeded())
+    X = problems.uniform(6, DIM)
+    moved = X.clone()
+    moved[:, 1] += 5.0
+    torch.testing.assert_close(paths(X), paths(moved))
+    assert not torch.allclose(paths(X), paths(X + 0.1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_prior_paths_are_functions_with_gradients(dtype: torch.dtype) -> None:
+    paths = PriorPaths.draw(problems.matern(2.5), DIM, 5, num_features=40, num_draws=2, generator=seeded(), like=torch.ones(1, dtype=dtype))
+    X = problems.uniform(2, 4, DIM, dtype=dtype).requires_grad_()
+    values = paths(X)
+    assert values.shape == (5, 2, 4) and values.dtype == dtype
+    assert torch.equal(paths(X), values)
+    Y = X[0].detach().repeat(5, 1, 1).requires_grad_()
+    torch.testing.assert_close(paths.each(Y), values[:, 0])
+    own = [torch.autograd.grad(values[i, 0].sum(), X, retain_graph=True)[0][0] for i in range(5)]
+    (together,) = torch.autograd.grad(paths.each(Y).sum(), Y)
+    torch.testing.assert_close(together, torch.stack(own))
+    if dtype == torch.float64:
+        assert torch.autograd.gradcheck(paths, (X,))
+
+
+@pytest.mark.parametrize(("num_paths", "num_draws", "sizes"), [(7, 3, [3, 2, 2]), (2, 5, [1, 1]), (4, 1, [4])])
+def test_groups_of_paths_have_features_of_their_own(num_paths: int, num_draws: int, sizes: list[int]) -> None:
+    paths = PriorPaths.draw(problems.rbf(), DIM, num_paths, num_features=10, num_draws=num_draws, generator=seeded())
+    assert [weights.shape[1] for _, weights in paths.draws] == sizes
+    assert paths.num_paths == num_paths and paths.dim == DIM
+    frequencies = [features.frequencies for features, _ in paths.draws]
+    assert all(not torch.equal(a, b) for i, a in enumerate(frequencies) for b in frequencies[:i])
+
+
+def test_prior_paths_have_the_covariance_of_their_features() -> None:
+    num_paths, X = 20_000, problems.uniform(5, DIM)
+    paths = PriorPaths.draw(problems.scaled(problems.rbf(), 2.0).double(), DIM, num_paths, num_features=32, generator=seeded())
+    Phi = paths.draws[0][0](X)
+    values = paths(X)
+    torch.testing.assert_close(
+        values @ values.T if len(values) == 5 else values.T @ values / num_paths,
+        Phi @ Phi.T,
+        rtol=0,
+        atol=5 * 2.0 * math.sqrt(2 / num_paths),
+    )
+    assert values.mean(0).abs().max() < 5 * math.sqrt(2.0 / num_paths)
+
+
+def test_the_same_seed_draws_the_same_functions_and_leaves_the_global_state() -> None:
+    before = torch.get_rng_state()
+    first, second = (
+        PriorPaths.draw(problems.rbf(), DIM, 3, num_features=8, generator=seeded(4))(problems.uniform(2, DIM).float()) for _ in range(2)
+    )
+    assert torch.equal(first, second)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(("num_features", "error"), [(7, ValueError), (0, ValueError), (-2, ValueError), (8.0, TypeError)])
+def test_a_number_of_features_that_is_not_even_and_positive_is_refused(num_features: int, error: type[Exception]) -> None:
+    with pytest.raises(error, match="`num_features` must be"):
+        RandomFeatures.draw(problems.rbf(), DIM, num_features, generator=seeded())
+
+
+@pytest.mark.parametrize("name", GENERIC)
+def test_a_kernel_without_features_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ValueError, match="`kernel` must be RBFKernel or MaternKernel, alone or in ScaleKernel.*got .*Kernel"):
+        RandomFeatures.draw(GENERIC[name](), DIM, 8, generator=seeded())
+
+
+@pytest.mark.gpu
+def test_a_seed_means_the_same_on_cuda() -> None:
+    X = problems.uniform(4, DIM)
+    on_cpu, on_cuda = (
+        PriorPaths.draw(problems.matern(1.5).double(), DIM, 3, num_features=20, generator=seeded(), like=x)(x) for x in (X, X.cuda())
+    )
+    torch.testing.assert_close(on_cuda.cpu(), on_cpu)

@@ -1,0 +1,146 @@
+"""Sample paths: their mean and covariance, and how far the drawn features put them from the exact posterior."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from gpytorch.means import ZeroMean
+from torch import Tensor
+
+from surrogates import CG, SDD, Cholesky, PathwiseGP, RandomFeatures, SamplePaths, Solver, gaussian_likelihood
+from tests import problems
+
+N, Q, NOISE, NUM_PATHS = 300, 50, 0.1, 4096
+X, Z = problems.uniform(N, 2), problems.uniform(Q, 2, seed=1)
+Y = torch.sin(6 * X[:, :1]) * torch.cos(4 * X[:, 1:]) + math.sqrt(NOISE) * problems.normal(N, 1, seed=2)
+KERNEL = problems.scaled(problems.matern(1.5, 0.3), 1.5).double()
+
+
+def model(solver: Solver | None = None, num_features: int = 256, **settings: object) -> PathwiseGP:
+    return PathwiseGP(
+        X, Y, likelihood=gaussian_likelihood(NOISE), covar_module=problems.scaled(problems.matern(1.5, 0.3), 1.5),
+        mean_module=ZeroMean(), outcome_transform=None, solver=solver, num_features=num_features, **settings,
+    )  # fmt: skip
+
+
+def exact_posterior() -> tuple[Tensor, Tensor, Tensor]:
+    """Return the exact mean (Q,) and covariance (Q, Q) at Z, and A = k(Z, X) H⁻¹."""
+    H = problems.own_evaluation(KERNEL, X, X) + NOISE * torch.eye(N, dtype=torch.float64)
+    K_ZX = problems.own_evaluation(KERNEL, Z, X)
+    A = torch.linalg.solve(H, K_ZX.T).T
+    return (A @ Y).squeeze(1), problems.own_evaluation(KERNEL, Z, Z) - A @ K_ZX.T, A
+
+
+MEAN, COVARIANCE, A = exact_posterior()
+
+
+def drawn_covariance(features: RandomFeatures) -> Tensor:
+    """Return [I, −A] ΦΦᵀ [I, −A]ᵀ + σ² A Aᵀ, the covariance of paths that share ``features``."""
+    R = features(Z) - A @ features(X)
+    return R @ R.T + NOISE * A @ A.T
+
+
+def largest_deviation(samples: Tensor, mean: Tensor, covariance: Tensor) -> tuple[float, float]:
+    """Return the largest deviation of the samples' mean and covariance (about ``mean``), in standard errors."""
+    num_samples, centred = len(samples), samples - mean
+    variance = covariance.diagonal()
+    of_mean = centred.mean(0).abs() / (variance / num_samples).sqrt()
+    standard_error = ((torch.outer(variance, variance) + covariance.square()) / num_samples).sqrt()
+    of_covariance = (centred.T @ centred / num_samples - covariance).abs() / standard_error
+    return of_mean.max().item(), of_covariance.max().item()
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [Cholesky(), CG(tolerance=1e-6), SDD(batch_size=100, tolerance=1e-3, max_epochs=1000, averaging=0.1)],
+    ids=["cholesky", "cg", "sdd"],
+)
+def test_paths_have_the_exact_mean_and_the_covariance_of_their_features(solver: Solver) -> None:
+    gp = model(solver)
+    paths = gp.paths(NUM_PATHS, generator=torch.Generator().manual_seed(0))
+    assert gp.solution is not None and gp.solution.converged.all(), str(gp.solution)
+    torch.testing.assert_close(paths.mean(Z), MEAN, rtol=0, atol=1e-3)
+    ((features, _),) = paths.prior.draws
+    mean_error, covariance_error = largest_deviation(paths(Z), MEAN, drawn_covariance(features))
+    assert mean_error < 5.0  # of 50 means and 1275 covariances, in standard errors
+    assert covariance_error < 5.5
+
+
+def distance(covariance: Tensor) -> float:
+    return ((covariance - COVARIANCE).norm() / COVARIANCE.norm()).item()
+
+
+def test_the_distance_to_the_exact_covariance_falls_as_one_over_the_root_of_the_features() -> None:
+    sizes, draws = [64, 256, 1024, 4096], 12
+    generator = torch.Generator().manual_seed(0)
+    distances = torch.tensor(
+        [
+            math.sqrt(
+                sum(distance(drawn_covariance(RandomFeatures.draw(KERNEL, 2, F, generator=generator))) ** 2 for _ in range(draws)) / draws
+            )
+            for F in sizes
+        ]
+    )
+    slopes = distances.log2().diff() / 2.0  # a factor of 4 is two octaves
+    assert slopes.mean().item() == pytest.approx(-0.5, abs=0.07)
+    assert (slopes < -0.3).all()
+
+
+def test_redrawing_the_features_averages_their_error_out() -> None:
+    generator = torch.Generator().manual_seed(0)
+    covariances = [drawn_covariance(RandomFeatures.draw(KERNEL, 2, 256, generator=generator)) for _ in range(64)]
+    alone = sum(map(distance, covariances)) / 64
+    assert distance(torch.stack(covariances).mean(0)) < alone / math.sqrt(64) * 1.5
+
+
+@pytest.fixture(scope="module")
+def paths() -> SamplePaths:
+    return model().paths(6)
+
+
+def test_a_path_is_a_function_that_is_the_same_everywhere_it_is_evaluated(paths: SamplePaths) -> None:
+    batches = problems.uniform(3, 2, 5, 2)
+    assert paths.num_samples == 6
+    assert paths(batches).shape == (6, 3, 2, 5)
+    assert paths.mean(batches).shape == (3, 2, 5)
+    torch.testing.assert_close(paths(batches), paths(batches.reshape(-1, 2)).reshape(6, 3, 2, 5))
+    own = problems.uniform(6, 4, 2)
+    expected = torch.stack([paths(x)[i] for i, x in enumerate(own)])
+    torch.testing.assert_close(paths.each(own), expected)
+
+
+def test_gradients_are_those_of_the_functions(paths: SamplePaths) -> None:
+    points = problems.uniform(6, 2, 2).requires_grad_()
+    assert torch.autograd.gradcheck(paths.each, (points,))
+    assert torch.autograd.gradcheck(paths, (points[0].detach().requires_grad_(),))
+    assert torch.autograd.gradcheck(paths.mean, (points[0].detach().requires_grad_(),))
+
+
+def test_paths_pass_through_noise_free_data() -> None:
+    gp = PathwiseGP(X[:40], Y[:40], likelihood=gaussian_likelihood(1e-8), covar_module=problems.matern(1.5, 0.3))
+    torch.testing.assert_close(gp.paths(5)(X[:40]), Y[:40].T.expand(5, -1), rtol=0, atol=2e-3)
+
+
+def test_offset_and_scale_are_the_users_units(paths: SamplePaths) -> None:
+    shifted = replace(paths, offset=3.0, scale=2.0)
+    torch.testing.assert_close(shifted(Z), 3.0 + 2.0 * paths(Z))
+    torch.testing.assert_close(shifted.mean(Z), 3.0 + 2.0 * paths.mean(Z))
+    torch.testing.assert_close(shifted.each(Z[:6].unsqueeze(1)), 3.0 + 2.0 * paths.each(Z[:6].unsqueeze(1)))
+
+
+def test_points_of_another_shape_are_refused(paths: SamplePaths) -> None:
+    for bad in (problems.uniform(5, 3), problems.uniform(2)):
+        for evaluate in (paths, paths.mean):
+            with pytest.raises(ValueError, match=r"`X` must have shape \(..., q, 2\), got"):
+                evaluate(bad)
+    with pytest.raises(ValueError, match=r"`X` must have shape \(6, q, d\), a row of points for every path"):
+        paths.each(problems.uniform(5, 4, 2))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_paths_move_between_devices(paths: SamplePaths, device: str) -> None:
+    moved = paths.to(device)
+    torch.testing.assert_close(moved(Z.to(device)).cpu(), paths(Z))
+    torch.testing.assert_close(moved.mean(Z.to(device)).cpu(), paths.mean(Z))
+    assert moved.weights.device.type == device
