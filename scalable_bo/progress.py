@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from types import TracebackType
 from typing import Self
 
@@ -32,6 +33,7 @@ class RoundProgress:
             disable=not (enabled and self._console.is_terminal),
         )
         self._task = self._bar.add_task("", total=total)
+        self._log = _LinesOf(self)
 
     def status(self, text: str) -> None:
         """Say what is happening now, beside the bar; a terminal only."""
@@ -39,13 +41,40 @@ class RoundProgress:
 
     def finish_round(self, line: str) -> None:
         """Count one round and print its line."""
-        if self._enabled:
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._print(line)
         self._bar.update(self._task, advance=1, description="")
 
     def __enter__(self) -> Self:
+        self._log.attach()
         self._bar.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._bar.stop()
+        self._log.detach()
+
+    def _print(self, line: str) -> None:
+        if self._enabled:
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class _LinesOf(logging.Handler):
+    """Prints what the surrogates' loggers say while a job runs, such as that a kernel is being compiled."""
+
+    def __init__(self, progress: RoundProgress) -> None:
+        super().__init__(logging.INFO)
+        self._progress = progress
+        self._logger = logging.getLogger("surrogates")
+        self._level_before = self._logger.level
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._progress._print(record.getMessage())
+
+    def attach(self) -> None:
+        self._level_before = self._logger.level
+        self._logger.addHandler(self)
+        self._logger.setLevel(min(logging.INFO, self._logger.getEffectiveLevel()))
+
+    def detach(self) -> None:
+        self._logger.removeHandler(self)
+        self._logger.setLevel(self._level_before)

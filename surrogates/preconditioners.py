@@ -17,6 +17,9 @@ from surrogates.systems import KernelSystem
 
 Apply = Callable[[Tensor], Tensor]
 
+# With the columns of many paths, r columns of K and an r × r factorisation cost less than the epochs that they save.
+SMALLEST_DEFAULT_RANK, LARGEST_DEFAULT_RANK = 500, 2000
+
 
 class Preconditioner(ABC):
     """Approximates a system's matrix by one that is cheap to invert."""
@@ -42,7 +45,7 @@ class Nystrom(Preconditioner):
     spectrum that the columns miss from being amplified by Σ⁻¹.
 
     Args:
-        rank: r; ``None`` for n / 10, at most 2000.
+        rank: r; ``None`` for n / 5, between 500 and 2000.
     Raises:
         ValueError: when called, if ``rank`` exceeds n.
     References:
@@ -70,7 +73,7 @@ class PivotedCholesky(Preconditioner):
     """P = L Lᵀ + δ I + Σ with L the partial Cholesky factor of K, pivoted greedily on the largest remaining diagonal.
 
     Args:
-        rank: r; ``None`` for n / 10, at most 2000. The factorisation takes r sequential steps.
+        rank: r; ``None`` for n / 5, between 500 and 2000. The factorisation takes r sequential steps.
     Raises:
         ValueError: when called, if ``rank`` exceeds n.
     References:
@@ -104,7 +107,7 @@ class PivotedCholesky(Preconditioner):
 
 def _rank(rank: int | None, system: KernelSystem) -> int:
     if rank is None:
-        return max(1, min(system.n // 10, 2000))
+        return min(system.n, max(SMALLEST_DEFAULT_RANK, min(system.n // 5, LARGEST_DEFAULT_RANK)))
     if rank > system.n:
         raise ValueError(f"`rank` must be at most n = {system.n}, got {rank}. Reduce it.")
     return rank

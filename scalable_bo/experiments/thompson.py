@@ -12,20 +12,19 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from acquisition import ParallelThompsonSampling
-from scalable_bo.experiments.models import fixed_model, matern_kernel
+from scalable_bo.experiments.models import matern_kernel
 from scalable_bo.experiments.presets import ThompsonPreset
 from scalable_bo.experiments.records import describe_environment, peak_memory_bytes, reset_peak_memory
-from scalable_bo.experiments.solvers import check_solver, make_solver
+from scalable_bo.experiments.samplers import PathwiseSampler, Sampler
+from scalable_bo.experiments.solvers import check_solver
 from scalable_bo.problems import GPPrior
 
 # One independent random stream a purpose, so that every solver meets the same target, data and observation noise.
@@ -64,6 +63,7 @@ def run_thompson(
     *,
     on_round: Callable[[dict[str, Any]], None] | None = None,
     on_status: Callable[[str], None] | None = None,
+    sampler: Callable[..., Sampler] | None = None,
 ) -> dict[str, Any]:
     """Run the benchmark once.
 
@@ -71,6 +71,7 @@ def run_thompson(
         run: what to run.
         on_round: called after each round with the record so far (``complete`` is false until the last).
         on_status: called with a few words on what is happening now.
+        sampler: what proposes the batches, made like ``PathwiseSampler``, which is the default.
     Returns:
         The record: ``experiment``, ``complete``, ``settings``, ``environment``; ``initial``, the best of the initial
         data; ``rounds``, one dict a round; ``random_search``, likewise. Of each round: ``num_points`` after it,
@@ -107,44 +108,22 @@ def run_thompson(
         "rounds": rounds,
         "random_search": {"rounds": random_rounds},
     }
-    previous = None
+    propose = (sampler or PathwiseSampler)(preset, run.solver, target, kernel, generators, on_status)
     for number in range(1, preset.num_rounds + 1):
         reset_peak_memory(device)
-        solver = make_solver(run.solver, len(thompson.X), preset.cg, preset.sdd)
-        model = fixed_model(thompson.X, thompson.y, kernel, preset.noise, solver, preset.path_features)
-        if previous is not None:
-            model.warm_start(previous)
-        prior = target.share_features(preset.q, generators["paths"]) if preset.share_features else None
-        with _Stopwatch(device) as solve:
-            paths = model.paths(preset.q, generator=generators["paths"], prior=prior, callback=_solver_status(on_status, number))
-        with _Stopwatch(device) as acquisition:
-            X = ParallelThompsonSampling(
-                model,
-                target.bounds,
-                num_candidates=preset.num_candidates,
-                num_rounds=preset.num_screenings,
-                uniform_fraction=preset.uniform_fraction,
-                num_starts=preset.num_starts,
-                num_steps=preset.num_ascent_steps,
-                learning_rate=preset.learning_rate,
-                proposal_std=preset.proposal_std,
-                seed=draw_seed(generators["candidates"]),
-                callback=_sampler_status(on_status, number),
-            ).generate(preset.q, paths=paths)
-        solution = model.solution
-        assert solution is not None  # paths() has just made it
-        thompson.add(target, X, generators["noise"])
+        proposal = propose(thompson.X, thompson.y, number)
+        thompson.add(target, proposal.X, generators["noise"])
         random_search.add(target, uniform(preset.q, "random search"), generators["random noise"])
         rounds.append(
             {
                 "round": number,
                 "num_points": len(thompson.X),
                 **thompson.best(),
-                "residual": float(solution.residual.max()),
-                "epochs": float(solution.epochs),
-                "note": solution.note,
-                "seconds_solve": solve.seconds,
-                "seconds_acquisition": acquisition.seconds,
+                "residual": proposal.residual,
+                "epochs": proposal.epochs,
+                "note": proposal.note,
+                "seconds_solve": proposal.seconds_solve,
+                "seconds_acquisition": proposal.seconds_acquisition,
                 "peak_memory_bytes": peak_memory_bytes(device),
             }
         )
@@ -152,13 +131,7 @@ def run_thompson(
         record["complete"] = number == preset.num_rounds
         if on_round is not None:
             on_round(record)
-        previous = model
     return record
-
-
-def draw_seed(generator: torch.Generator) -> int:
-    """Draw a seed for a component that makes its own generator."""
-    return int(torch.randint(2**62, (), generator=generator))
 
 
 def describe_round(record: dict[str, Any]) -> str:
@@ -250,43 +223,7 @@ class _Data:
         return {"best_noiseless": float(self.values.max()), "best_observed": float(self.y.max())}
 
 
-@dataclass
-class _Stopwatch:
-    """Measure wall-clock seconds, waiting for the device at both ends."""
-
-    device: torch.device
-    seconds: float = 0.0
-    _start: float = field(default=0.0, init=False)
-
-    def __enter__(self) -> _Stopwatch:
-        self._start = self._now()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.seconds = self._now() - self._start
-
-    def _now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter()
-
-
 def _generators(seed: int) -> dict[str, torch.Generator]:
     children = np.random.SeedSequence(seed).spawn(len(_STREAMS))
     seeds = [int(child.generate_state(1, np.uint64)[0] >> np.uint64(1)) for child in children]
     return {name: torch.Generator().manual_seed(state) for name, state in zip(_STREAMS, seeds, strict=True)}
-
-
-def _solver_status(on_status: Callable[[str], None] | None, number: int) -> Callable[[Any], None] | None:
-    if on_status is None:
-        return None
-    return lambda progress: on_status(
-        f"round {number}: solving, {progress.epochs:.1f} epochs, residual {progress.residual:.1e}, "
-        f"{progress.num_columns - progress.num_active}/{progress.num_columns} columns done"
-    )
-
-
-def _sampler_status(on_status: Callable[[str], None] | None, number: int) -> Callable[[Any], None] | None:
-    if on_status is None:
-        return None
-    return lambda progress: on_status(f"round {number}: {progress.stage} {progress.done}/{progress.total}")

@@ -30,7 +30,9 @@ def fit_exact(model: M, **optimizer_kwargs: Any) -> M:
             "Fit a model of a random subset and load its state: `model.load_state_dict(small.state_dict(), strict=False)`."
         )
     fitted = deepcopy(model).double()  # the line search finds float32 gradients too coarse
-    fit_gpytorch_mll(ExactMarginalLogLikelihood(fitted.likelihood, fitted), **optimizer_kwargs)
+    with torch.random.fork_rng(devices=[]):  # a failed line search starts again from draws of the global generator
+        torch.random.set_rng_state(torch.Generator().manual_seed(0).get_state())
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(fitted.likelihood, fitted), **optimizer_kwargs)
     with torch.no_grad():
         for parameter, value in zip(model.parameters(), fitted.parameters(), strict=True):
             parameter.copy_(value)

@@ -81,7 +81,8 @@ class StationaryTiles(KernelTiles):
         return torch.cdist(L[:, :d], -0.5 * R[:, :d], compute_mode="donot_use_mm_for_euclid_dist").square_()
 
     def tile(self, i: Index, j: Index) -> Tensor:
-        return self.profile.value(self._squared_distances(i, j), self.outputscale)
+        d2 = self._squared_distances(i, j)
+        return self.profile.value(d2.view(-1), self.outputscale).view_as(d2)  # flat: compiled once for all shapes
 
     def contract(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
         d2 = self._squared_distances(i, j)

@@ -8,7 +8,7 @@ import torch
 from gpytorch.means import ZeroMean
 from torch import Tensor
 
-from surrogates import CG, SDD, Cholesky, PathwiseGP, RandomFeatures, SamplePaths, Solver, gaussian_likelihood
+from surrogates import CG, SDD, Cholesky, Nystrom, PathwiseGP, RandomFeatures, SamplePaths, Solver, gaussian_likelihood
 from tests import problems
 
 N, Q, NOISE, NUM_PATHS = 300, 50, 0.1, 4096
@@ -53,7 +53,7 @@ def largest_deviation(samples: Tensor, mean: Tensor, covariance: Tensor) -> tupl
 
 @pytest.mark.parametrize(
     "solver",
-    [Cholesky(), CG(tolerance=1e-6), SDD(batch_size=100, tolerance=1e-3, max_epochs=1000, averaging=0.1)],
+    [Cholesky(), CG(tolerance=1e-6, preconditioner=Nystrom(30)), SDD(batch_size=100, tolerance=1e-3, max_epochs=1000, averaging=0.1)],
     ids=["cholesky", "cg", "sdd"],
 )
 def test_paths_have_the_exact_mean_and_the_covariance_of_their_features(solver: Solver) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from surrogates import Identity, KernelSystem, Nystrom, PivotedCholesky, Preconditioner
+from surrogates import Identity, KernelSystem, Nystrom, PivotedCholesky, preconditioners
 from tests import problems
 
 N, RANK = 60, 12
@@ -69,11 +69,14 @@ def test_a_rank_above_n_is_refused(make: type) -> None:
             make(bad)
 
 
-@pytest.mark.parametrize("preconditioner", [Nystrom(), PivotedCholesky()], ids=["nystrom", "pivoted"])
-def test_the_default_rank_is_a_tenth_of_n(preconditioner: Preconditioner) -> None:
-    system = problems.system(N)
-    preconditioner(system, generator())
-    assert system.epochs == pytest.approx(0.1)
+@pytest.mark.parametrize("make", LOW_RANK)
+@pytest.mark.parametrize(("n", "rank"), [(20, 20), (80, 30), (200, 40), (400, 50)])
+def test_the_default_rank_is_a_fifth_of_n_within_its_limits(make: type, n: int, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preconditioners, "SMALLEST_DEFAULT_RANK", 30)
+    monkeypatch.setattr(preconditioners, "LARGEST_DEFAULT_RANK", 50)
+    system = problems.system(n)
+    make()(system, generator())
+    assert system.entries == rank * n
 
 
 def test_the_identity_changes_nothing() -> None:

@@ -13,7 +13,7 @@ from tests.contracts import IterativeSolverContract, SolverContract
 
 ITERATIVE = {
     "cg": CG(preconditioner=None),
-    "cg-nystrom": CG(),
+    "cg-nystrom-9": CG(preconditioner=Nystrom(9)),
     "cg-nystrom-40": CG(preconditioner=Nystrom(40)),
     "cg-pivoted-20": CG(preconditioner=PivotedCholesky(20)),
     "sdd": SDD(batch_size=16, averaging=0.05),
