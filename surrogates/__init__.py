@@ -5,8 +5,8 @@ from surrogates.fitting import fit_exact
 from surrogates.models import PathwiseGP, gaussian_likelihood
 from surrogates.operators import Dense, KernelOperator, Tiled, kernel_operator
 from surrogates.paths import SamplePaths
-from surrogates.preconditioners import Identity, Nystrom, PivotedCholesky, Preconditioner
-from surrogates.solvers import CG, SDD, Cholesky, IterativeSolver, Progress, Solution, Solver
+from surrogates.preconditioners import Exact, Identity, Nystrom, PivotedCholesky, Preconditioner
+from surrogates.solvers import CG, SDD, Cholesky, IterativeSolver, Progress, SketchAndProject, Solution, Solver
 from surrogates.systems import KernelSystem, Targets
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "SDD",
     "Cholesky",
     "Dense",
+    "Exact",
     "Identity",
     "IterativeSolver",
     "KernelOperator",
@@ -26,6 +27,7 @@ __all__ = [
     "Progress",
     "RandomFeatures",
     "SamplePaths",
+    "SketchAndProject",
     "Solution",
     "Solver",
     "Targets",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.operators import KernelOperator
+from surrogates.operators import Dense, KernelOperator
 from surrogates.operators.tiles import Index
 
 
@@ -75,8 +75,12 @@ class KernelSystem:
 
     def __matmul__(self, W: Tensor) -> Tensor:
         """Return H W."""
+        return self.kernel_matmul(W).addcmul_(self._noise_column(), W)
+
+    def kernel_matmul(self, W: Tensor) -> Tensor:
+        """Return K W, without the noise."""
         self.entries += self.n**2
-        return (self.kernel @ W).addcmul_(self._noise_column(), W)
+        return self.kernel @ W
 
     def rows_matmul(self, index: Tensor, W: Tensor) -> Tensor:
         """Return the rows ``index`` of H W, (b, s)."""
@@ -90,6 +94,12 @@ class KernelSystem:
         block = self.kernel.block(index)
         block.diagonal().add_(self.noise[index] if self.noise.ndim else self.noise)
         return block
+
+    def restrict(self, index: Tensor) -> "KernelSystem":
+        """Return the system of the points ``index`` alone, its block of K evaluated; the entries count here."""
+        self.entries += len(index) ** 2
+        kernel = Dense(self.kernel.tiles.rows(index).columns(index), True, self.kernel.block(index))
+        return KernelSystem(kernel, self.noise[index] if self.noise.ndim else self.noise)
 
     def columns(self, index: Index) -> Tensor:
         """Return K[:, index], (n, b), without the noise."""

@@ -4,6 +4,7 @@ Bounds come from ‖w − w*‖ ≤ ‖b − H w‖ / λ_min(H) with λ_min(H) �
 """
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -180,9 +181,10 @@ class SolverContract:
     @settings(max_examples=25)
     @given(n=st.integers(1, 24), s=st.integers(0, 4), seed=st.integers(0, 100))
     def test_any_number_of_points_and_columns_is_solved(self, solver: Solver, n: int, s: int, seed: int) -> None:
-        small = {name: min(value, n) for name, value in vars(solver).items() if name == "batch_size" and value}
+        small = {name: min(value, n) for name, value in vars(solver).items() if name in ("batch_size", "block_size") and value}
         if rank := getattr(getattr(solver, "preconditioner", None), "rank", None):
-            small["preconditioner"] = replace(solver.preconditioner, rank=min(rank, n))  # type: ignore[attr-defined]
+            smallest_block = n // math.ceil(n / small.get("block_size", n))
+            small["preconditioner"] = replace(solver.preconditioner, rank=min(rank, smallest_block))  # type: ignore[attr-defined]
         rhs = problems.normal(n, s, seed=seed)
         system = problems.system(X=problems.uniform(n, 2, seed=seed))
         solution = tight(replace(solver, **small), torch.float64).solve(system, rhs)  # type: ignore[type-var]

@@ -155,6 +155,7 @@ PRESETS = {
             num_screenings=5,
             num_starts=5,
             num_ascent_steps=20,
+            learning_rate=2e-2,
         ),
         ThompsonPreset(
             name="laptop",
@@ -164,6 +165,7 @@ PRESETS = {
             lengthscales=(0.5,),
             num_seeds=3,
             num_candidates=5000,
+            learning_rate=2e-2,
         ),
         _lin2023("lin2023-small", 1),
         _lin2023("lin2023-large", 5),

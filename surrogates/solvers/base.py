@@ -96,15 +96,21 @@ class Solver(ABC):
 
 @dataclass(frozen=True)
 class State:
-    """The running columns of an iterative solve: every tensor field has them as its last dimension.
+    """The running columns of an iterative solve: every tensor field, also of a state inside, has them as its last dimension.
 
     A state owns its tensors: a step may update them in place, and the state it was given is not used again.
     """
 
     def select(self, keep: Tensor) -> Self:
         """Return the state of the columns ``keep``."""
-        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{name: value[..., keep] for name, value in tensors.items() if isinstance(value, Tensor)})
+        selected: dict[str, Any] = {}
+        for name in (f.name for f in fields(self)):
+            value = getattr(self, name)
+            if isinstance(value, Tensor):
+                selected[name] = value[..., keep]
+            elif isinstance(value, State):
+                selected[name] = value.select(keep)
+        return replace(self, **selected)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.solvers.base import IterativeSolver, State
+from surrogates.solvers.epochs import EpochMonitor
 from surrogates.systems import KernelSystem
 
-GROWTH_ALLOWED = 2.0  # a residual this many times the best seen means divergence, not noise
 STEP_REDUCTION = 0.25
 NUM_SAMPLED_BLOCKS = 3
 NUM_POWER_ITERATIONS = 10
@@ -33,11 +33,7 @@ class SDDState(State):
     V: Tensor  # (n, s) velocities
     average: Tensor  # (n, s) geometric average of the iterates
     step: Tensor  # (s,) β
-    batches: tuple[Tensor, ...]  # what is left of the current epoch
-    squares: Tensor  # (s,) sum over the current epoch of the squared residuals of its rows
-    residual: Tensor  # (s,) residual norm over the last whole epoch; infinite before, and at a restart
-    best: Tensor  # (s,) smallest such residual
-    checkpoint: Tensor  # (n, s) the iterates that had it
+    monitor: EpochMonitor
 
 
 @dataclass(frozen=True)
@@ -111,56 +107,36 @@ class SDD(IterativeSolver):
             V=torch.zeros_like(initial),
             average=initial.clone(),
             step=torch.full_like(norms, prepared.step),
-            batches=(),
-            squares=torch.zeros_like(norms),
-            residual=torch.full_like(norms, math.inf),
-            best=norms,
-            checkpoint=initial.clone(),
+            monitor=EpochMonitor.start(initial, norms),
         )
 
     def step(self, system: KernelSystem, rhs: Tensor, state: SDDState, generator: torch.Generator) -> SDDState:
-        n, b = system.n, state.settings.batch_size
-        starts_epoch = not state.batches
-        batches = state.batches or torch.randperm(n, generator=generator, device=generator.device).to(system.device).split(b)
-        index, batches = batches[0], batches[1:]
-        gap = system.rows_matmul(index, state.A + self.momentum * state.V).sub_(rhs[index])
-        A, V, average = state.A, state.V, state.average  # owned by this solve and updated in place: they are large
-        V.mul_(self.momentum).index_add_(0, index, gap * state.step, alpha=-n / b)
+        index, monitor = state.monitor.deal(state.settings.batch_size, generator)
+        A, V, average = state.A, state.V, state.average
+        gap = system.rows_matmul(index, A + self.momentum * V).sub_(rhs[index])
+        V.mul_(self.momentum).index_add_(0, index, gap * state.step, alpha=-system.n / state.settings.batch_size)
         A.add_(V)
         average.lerp_(A, state.settings.averaging)
-        square, best = gap.square().sum(0), state.best
-        if starts_epoch:
-            # At a restart the batch shows the checkpoint itself, which may be worse than the extrapolated points that made it the
-            # best. Without this, the smaller the step the surer the column would restart again.
-            best = torch.where(state.residual.isinf(), torch.maximum(best, (n / b * square).sqrt()), best)
-        state = replace(state, batches=batches, squares=state.squares + square, best=best)
-        return state if batches else self._end_epoch(state)
-
-    def _end_epoch(self, state: SDDState) -> SDDState:
-        """Return the state after a whole epoch: columns that diverge go back to their best iterate with a smaller step."""
-        residual = state.squares.sqrt()
-        diverged = ~(residual <= GROWTH_ALLOWED * state.best)
-        improved = residual < state.best
-        checkpoint = torch.where(improved, state.A, state.checkpoint)
+        monitor = monitor.observe(gap)
+        if not monitor.epoch_is_over:
+            return replace(state, monitor=monitor)
+        monitor, diverged = monitor.judge(A)
         return replace(
             state,
-            A=torch.where(diverged, checkpoint, state.A),
-            V=torch.where(diverged, 0.0, state.V),
-            average=torch.where(diverged, checkpoint, state.average),
+            A=torch.where(diverged, monitor.checkpoint, A),
+            V=torch.where(diverged, 0.0, V),
+            average=torch.where(diverged, monitor.checkpoint, average),
             step=torch.where(diverged, STEP_REDUCTION * state.step, state.step),
-            squares=torch.zeros_like(residual),
-            residual=torch.where(diverged, math.inf, residual),
-            best=torch.where(improved, residual, state.best),
-            checkpoint=checkpoint,
+            monitor=monitor,
         )
 
     def estimate(self, state: SDDState) -> Tensor:
         # A run cut short in its first diverging window would average iterates that no check has seen.
         sound = torch.isfinite(state.average).all(0)
-        return torch.where(sound, state.average, state.checkpoint)
+        return torch.where(sound, state.average, state.monitor.checkpoint)
 
     def residual_norm(self, state: SDDState) -> Tensor:
-        return state.residual
+        return state.monitor.residual
 
     def describe(self, state: SDDState) -> str:
         factor = (state.step / state.settings.step).min().item() if state.step.numel() else 1.0

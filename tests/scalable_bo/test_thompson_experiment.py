@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from acquisition import ParallelThompsonSampling
 from scalable_bo.experiments.plots import plot_thompson
 from scalable_bo.experiments.presets import PRESETS, CGBudget, SDDBudget, ThompsonPreset, find_preset
 from scalable_bo.experiments.solvers import SOLVERS, make_solver
 from scalable_bo.experiments.thompson import ThompsonRun, describe_round, mean_and_error, run_thompson, summarise
-from surrogates import CG, SDD, Cholesky, PivotedCholesky, Solution
+from surrogates import CG, SDD, Cholesky, PivotedCholesky, SamplePaths, Solution
 
 TINY = replace(PRESETS["smoke"], name="tiny", num_initial=60, q=6, dim=2, num_candidates=200)
 ROUND_KEYS = {
@@ -80,10 +81,19 @@ def test_a_run_can_be_repeated(record: dict[str, Any]) -> None:
     assert [e["best_noiseless"] for e in again["rounds"]] == [e["best_noiseless"] for e in record["rounds"]]
 
 
-def test_rounds_differ_in_their_candidates_and_paths(record: dict[str, Any]) -> None:
-    longer = run(num_rounds=4, num_initial=20)
-    values = [entry["best_noiseless"] for entry in longer["rounds"]]
-    assert len(set(values)) > 2
+def test_rounds_differ_in_their_candidates_and_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds, weights = [], []
+    generate = ParallelThompsonSampling.generate
+
+    def spy(self: ParallelThompsonSampling, q: int, *, paths: SamplePaths) -> torch.Tensor:
+        seeds.append(self.seed)
+        weights.append(paths.prior.draws[0][1])
+        return generate(self, q, paths=paths)
+
+    monkeypatch.setattr(ParallelThompsonSampling, "generate", spy)
+    run(num_rounds=2)
+    assert seeds[0] != seeds[1]
+    assert not torch.equal(*weights)
 
 
 def test_each_round_starts_the_mean_from_the_round_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,9 +90,9 @@ def test_an_epoch_covers_every_point_once() -> None:
     solver, generator = SDD(batch_size=b, step_size=1e-12), torch.Generator().manual_seed(0)
     state = solver.init(system, rhs, torch.zeros_like(rhs), rhs, solver.prepare(system, generator))
     for _ in range(math.ceil(n / b)):
-        assert state.residual.isinf().all()
+        assert state.monitor.residual.isinf().all()
         state = solver.step(system, rhs, state, generator)
-    torch.testing.assert_close(state.residual, rhs.norm(dim=0))
+    torch.testing.assert_close(state.monitor.residual, rhs.norm(dim=0))
 
 
 def test_a_batch_larger_than_the_data_is_refused_with_the_remedy() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from surrogates import CG, SDD, Cholesky, IterativeSolver, KernelSystem, Nystrom, PivotedCholesky
+from surrogates import CG, SDD, Cholesky, IterativeSolver, KernelSystem, Nystrom, PivotedCholesky, SketchAndProject
 from surrogates.solvers import State
 from tests import problems
 from tests.contracts import IterativeSolverContract, SolverContract
@@ -17,6 +17,10 @@ ITERATIVE = {
     "cg-nystrom-40": CG(preconditioner=Nystrom(40)),
     "cg-pivoted-20": CG(preconditioner=PivotedCholesky(20)),
     "sdd": SDD(batch_size=16, averaging=0.05),
+    "sap": SketchAndProject.sap(block_size=30),
+    "sap-accelerated": SketchAndProject(block_size=30, accelerated=True),
+    "adasap": SketchAndProject.adasap(preconditioner=Nystrom(9, sketch="gaussian"), block_size=30, tail_average=False),
+    "adasap-identity": SketchAndProject.adasap_identity(block_size=30, mu=1e-3, tail_average=False),
 }
 
 

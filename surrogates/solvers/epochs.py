@@ -1,0 +1,79 @@
+"""Random partitions of the rows into batches, and what the residuals over each tell: the best iterate, and divergence.
+
+Methods that touch a few rows a step know the exact residual of those rows. Over an epoch, a random partition, they cover every row once,
+so that the sum of their squares estimates ‖b − H w‖² at no extra product.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from surrogates.solvers.base import State
+
+GROWTH_ALLOWED = 2.0  # a residual this many times the best seen means divergence, not noise
+
+
+@dataclass(frozen=True)
+class EpochMonitor(State):
+    """Deals out batches and watches the residual of every column.
+
+    Attributes:
+        batches: what is left of the current epoch.
+        first: whether the batch at hand is the epoch's first.
+        squares: (s,) sum over the current epoch of the squared residuals of its rows.
+        residual: (s,) residual norm over the last whole epoch; infinite before, and at a restart.
+        best: (s,) smallest such residual.
+        checkpoint: (n, s) the iterates that had it.
+    """
+
+    batches: tuple[Tensor, ...]
+    first: bool
+    squares: Tensor
+    residual: Tensor
+    best: Tensor
+    checkpoint: Tensor
+
+    @classmethod
+    def start(cls, initial: Tensor, norms: Tensor) -> Self:
+        """Return the monitor of a run from ``initial`` (n, s), whose residual norms (s,) are known."""
+        return cls((), False, torch.zeros_like(norms), torch.full_like(norms, math.inf), norms, initial.clone())
+
+    def deal(self, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Self]:
+        """Return the rows of the next step: at most ``batch_size``, parts of one epoch differ by one row at most."""
+        first = not self.batches
+        batches = self.batches
+        if first:
+            order = torch.randperm(len(self.checkpoint), generator=generator, device=generator.device)
+            batches = order.to(self.checkpoint.device).tensor_split(math.ceil(len(order) / batch_size))
+        return batches[0], replace(self, batches=batches[1:], first=first)
+
+    def observe(self, gap: Tensor) -> Self:
+        """Take note of the residuals ``gap`` (b, s) of the rows just dealt, before the step."""
+        square, best = gap.square().sum(0), self.best
+        if self.first:
+            # At a restart the batch shows the checkpoint itself, which may be worse than the extrapolated points that made it the
+            # best. Without this, the smaller the step the surer the column would restart again.
+            norm = (len(self.checkpoint) / len(gap) * square).sqrt()
+            best = torch.where(self.residual.isinf(), torch.maximum(best, norm), best)
+        return replace(self, squares=self.squares + square, best=best)
+
+    @property
+    def epoch_is_over(self) -> bool:
+        return not self.batches
+
+    def judge(self, iterates: Tensor) -> tuple[Self, Tensor]:
+        """End the epoch; return the columns (s,) that diverged, and must go back to the checkpoint."""
+        residual = self.squares.sqrt()
+        diverged = ~(residual <= GROWTH_ALLOWED * self.best)
+        improved = residual < self.best
+        judged = replace(
+            self,
+            squares=torch.zeros_like(residual),
+            residual=torch.where(diverged, math.inf, residual),
+            best=torch.where(improved, residual, self.best),
+            checkpoint=torch.where(improved, iterates, self.checkpoint),
+        )
+        return judged, diverged
