@@ -35,6 +35,7 @@ class Progress:
 
 Callback = Callable[[Progress], None]
 
+STALLS_ALLOWED = 2  # sweeps in a row without progress: the first may be a stochastic method's bad luck
 CLEAR_DESCENT = 1e-3  # relative decrease of the objective beyond what rounding feigns
 
 
@@ -178,10 +179,11 @@ class IterativeSolver(Solver):
         check_right_hand_sides(system, rhs, initial)
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         run = _Run(system, rhs, initial, time.perf_counter(), system.entries)
-        prepared, target = None, self.tolerance
+        prepared, target, stalls = None, self.tolerance, 0
         while (columns := run.unfinished(self.tolerance)).numel() and not self._is_spent(run):
             prepared = self.prepare(system, generator) if prepared is None else prepared
-            if not self._sweep(run, columns, prepared, target, generator, callback):
+            stalls = 0 if self._sweep(run, columns, prepared, target, generator, callback) else stalls + 1
+            if stalls == STALLS_ALLOWED:
                 break
             target = max(0.5 * target, 0.1 * self.tolerance)  # what the method took for the tolerance was not: ask it for more
         return run.solution(self.tolerance)

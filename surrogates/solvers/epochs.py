@@ -21,39 +21,42 @@ class EpochMonitor(State):
     """Deals out batches and watches the residual of every column.
 
     Attributes:
+        window: steps between two judgements, at least; they end with whole epochs. Momentum swings: a few steps alone mislead.
+        steps, epochs: begun since the last judgement.
         batches: what is left of the current epoch.
-        first: whether the batch at hand is the epoch's first.
-        squares: (s,) sum over the current epoch of the squared residuals of its rows.
-        residual: (s,) residual norm over the last whole epoch; infinite before, and at a restart.
+        squares: (s,) sum since the last judgement of the squared residuals of the rows dealt.
+        residual: (s,) residual norm, the root mean square over the last window's epochs; infinite before, and at a restart.
         best: (s,) smallest such residual.
         checkpoint: (n, s) the iterates that had it.
     """
 
+    window: int
+    steps: int
+    epochs: int
     batches: tuple[Tensor, ...]
-    first: bool
     squares: Tensor
     residual: Tensor
     best: Tensor
     checkpoint: Tensor
 
     @classmethod
-    def start(cls, initial: Tensor, norms: Tensor) -> Self:
+    def start(cls, initial: Tensor, norms: Tensor, window: int = 1) -> Self:
         """Return the monitor of a run from ``initial`` (n, s), whose residual norms (s,) are known."""
-        return cls((), False, torch.zeros_like(norms), torch.full_like(norms, math.inf), norms, initial.clone())
+        return cls(window, 0, 0, (), torch.zeros_like(norms), torch.full_like(norms, math.inf), norms, initial.clone())
 
     def deal(self, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Self]:
         """Return the rows of the next step: at most ``batch_size``, parts of one epoch differ by one row at most."""
-        first = not self.batches
-        batches = self.batches
-        if first:
+        batches, epochs = self.batches, self.epochs
+        if not batches:
+            epochs += 1
             order = torch.randperm(len(self.checkpoint), generator=generator, device=generator.device)
             batches = order.to(self.checkpoint.device).tensor_split(math.ceil(len(order) / batch_size))
-        return batches[0], replace(self, batches=batches[1:], first=first)
+        return batches[0], replace(self, batches=batches[1:], steps=self.steps + 1, epochs=epochs)
 
     def observe(self, gap: Tensor) -> Self:
         """Take note of the residuals ``gap`` (b, s) of the rows just dealt, before the step."""
         square, best = gap.square().sum(0), self.best
-        if self.first:
+        if self.steps == 1:
             # At a restart the batch shows the checkpoint itself, which may be worse than the extrapolated points that made it the
             # best. Without this, the smaller the step the surer the column would restart again.
             norm = (len(self.checkpoint) / len(gap) * square).sqrt()
@@ -61,16 +64,24 @@ class EpochMonitor(State):
         return replace(self, squares=self.squares + square, best=best)
 
     @property
-    def epoch_is_over(self) -> bool:
-        return not self.batches
+    def is_due(self) -> bool:
+        """Whether ``judge`` is to be called after this step."""
+        return not self.batches and self.steps >= self.window
 
-    def judge(self, iterates: Tensor) -> tuple[Self, Tensor]:
-        """End the epoch; return the columns (s,) that diverged, and must go back to the checkpoint."""
-        residual = self.squares.sqrt()
-        diverged = ~(residual <= GROWTH_ALLOWED * self.best)
+    def judge(self, iterates: Tensor, growth_allowed: float = GROWTH_ALLOWED) -> tuple[Self, Tensor]:
+        """End the window; return the columns (s,) that diverged, and must go back to the checkpoint.
+
+        Args:
+            iterates: (n, s).
+            growth_allowed: infinite for a method whose objective cannot rise, though its residual may: only NaN is divergence then.
+        """
+        residual = (self.squares / self.epochs).sqrt()
+        diverged = ~(residual <= growth_allowed * self.best)
         improved = residual < self.best
         judged = replace(
             self,
+            steps=0,
+            epochs=0,
             squares=torch.zeros_like(residual),
             residual=torch.where(diverged, math.inf, residual),
             best=torch.where(improved, residual, self.best),

@@ -13,6 +13,7 @@ from surrogates.solvers.epochs import EpochMonitor
 from surrogates.systems import KernelSystem
 
 STEP_REDUCTION = 0.25
+SHORTEST_WINDOW = 10
 NUM_SAMPLED_BLOCKS = 3
 NUM_POWER_ITERATIONS = 10
 
@@ -107,7 +108,7 @@ class SDD(IterativeSolver):
             V=torch.zeros_like(initial),
             average=initial.clone(),
             step=torch.full_like(norms, prepared.step),
-            monitor=EpochMonitor.start(initial, norms),
+            monitor=EpochMonitor.start(initial, norms, window=SHORTEST_WINDOW),
         )
 
     def step(self, system: KernelSystem, rhs: Tensor, state: SDDState, generator: torch.Generator) -> SDDState:
@@ -118,7 +119,7 @@ class SDD(IterativeSolver):
         A.add_(V)
         average.lerp_(A, state.settings.averaging)
         monitor = monitor.observe(gap)
-        if not monitor.epoch_is_over:
+        if not monitor.is_due:
             return replace(state, monitor=monitor)
         monitor, diverged = monitor.judge(A)
         return replace(

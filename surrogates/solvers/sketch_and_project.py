@@ -10,7 +10,7 @@ from torch import Tensor
 from surrogates import checks
 from surrogates.preconditioners import Apply, Exact, Identity, Nystrom, Preconditioner
 from surrogates.solvers.base import IterativeSolver, State
-from surrogates.solvers.epochs import EpochMonitor
+from surrogates.solvers.epochs import GROWTH_ALLOWED, EpochMonitor
 from surrogates.systems import KernelSystem
 
 NUM_POWER_ITERATIONS = 10
@@ -128,10 +128,11 @@ class SketchAndProject(IterativeSolver):
             W, momentum = accelerate(state.momentum, index, D, self._nu(system.n, state.block_size))
         count = state.count + 1
         state = replace(state, count=count, W=W, momentum=momentum, average=self._averaged(system, state, W, count), monitor=monitor)
-        return self._end_epoch(system, state) if monitor.epoch_is_over else state
+        return self._end_epoch(system, state) if monitor.is_due else state
 
     def _end_epoch(self, system: KernelSystem, state: SketchAndProjectState) -> SketchAndProjectState:
-        monitor, diverged = state.monitor.judge(state.W)
+        descends = state.momentum is None  # every block step lowers the objective
+        monitor, diverged = state.monitor.judge(state.W, math.inf if descends else GROWTH_ALLOWED)
         W = torch.where(diverged, monitor.checkpoint, state.W)
         momentum = state.momentum
         if momentum is not None:
@@ -163,7 +164,7 @@ class SketchAndProject(IterativeSolver):
         rank = getattr(self.preconditioner, "rank", None)
         if rank is not None and rank > smallest:
             raise ValueError(
-                f"`rank` must be at most the size of the smallest block, {smallest}, got {rank}. Reduce it or enlarge the blocks."
+                f"`rank` must be at most {smallest}, the size of the smallest block, got {rank}. Reduce it or enlarge the blocks."
             )
         return block_size
 

@@ -85,7 +85,7 @@ def test_the_published_settings_are_one_call() -> None:
 
 
 def test_an_epoch_covers_every_point_once() -> None:
-    n, b = 50, 16
+    n, b = 50, 5
     system, rhs = problems.system(n, 0.1), problems.normal(n, 1)
     solver, generator = SDD(batch_size=b, step_size=1e-12), torch.Generator().manual_seed(0)
     state = solver.init(system, rhs, torch.zeros_like(rhs), rhs, solver.prepare(system, generator))

@@ -1,0 +1,158 @@
+"""Sketch-and-project beyond the contract: the corrected equations, written out, and what the printed ones would give."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from surrogates import Exact, Identity, KernelSystem, Nystrom, SketchAndProject
+from surrogates.preconditioners import nystrom_approximation
+from surrogates.solvers.sketch_and_project import Momentum, accelerate, largest_eigenvalue
+from tests import problems
+from tests.contracts import assert_no_worse
+
+N, B = 60, 15
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def test_a_step_solves_the_equations_of_its_block() -> None:
+    system, rhs = problems.system(N, 0.1), problems.normal(N, 2)
+    solver = SketchAndProject.sap(block_size=B)
+    state = solver.init(system, rhs, torch.zeros_like(rhs), rhs, None)
+    index = state.monitor.deal(B, generator())[0]
+    state = solver.step(system, rhs, state, generator())
+    gap = rhs - system.to_dense() @ state.W
+    torch.testing.assert_close(gap[index], torch.zeros_like(gap[index]), rtol=0, atol=1e-10)
+    moved = state.W.abs().sum(1) > 0
+    assert moved.nonzero().squeeze(1).tolist() == sorted(index.tolist())
+
+
+def test_acceleration_follows_the_corrected_equations() -> None:
+    system, rhs, mu, nu = problems.system(N, 0.1), problems.normal(N, 1), 0.05, N / B
+    H = system.to_dense()
+    W = V = Z = torch.zeros_like(rhs)
+    printed = torch.zeros_like(rhs)
+    beta, gamma = 1 - math.sqrt(mu / nu), 1 / math.sqrt(mu * nu)
+    alpha = 1 / (1 + gamma * nu)
+    ours = Momentum(V.clone(), Z.clone(), torch.tensor([mu], dtype=torch.float64))
+    for step in range(8):
+        index = torch.randperm(N, generator=torch.Generator().manual_seed(step))[:B]
+        D = torch.zeros_like(rhs)
+        D[index] = torch.linalg.solve(H[index][:, index], (H @ Z - rhs)[index])  # at the extrapolated point
+        ours_W, ours = accelerate(ours, index, D[index], nu)
+        W = Z - D
+        V_new = beta * V + (1 - beta) * Z - gamma * D
+        printed = alpha * V + (1 - alpha) * W
+        V, Z = V_new, alpha * V_new + (1 - alpha) * W
+        for mine, theirs in ((ours_W, W), (ours.V, V), (ours.Z, Z)):
+            torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+    assert not torch.allclose(ours.Z, printed, rtol=1e-3)  # Z made of the old V, as printed
+
+
+def preconditioned_matrix(system: KernelSystem, apply: object) -> Tensor:
+    return apply(system.to_dense())  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("preconditioner", [Identity(), Nystrom(10, sketch="gaussian")], ids=["identity", "nystrom"])
+def test_the_step_is_the_inverse_of_the_largest_eigenvalue(preconditioner: Identity | Nystrom) -> None:
+    system = problems.system(N, 0.1)
+    apply = preconditioner(system, generator())
+    exact = torch.linalg.eigvals(preconditioned_matrix(system, apply)).real.max().item()
+    estimate = largest_eigenvalue(system, apply, generator())
+    assert 0.95 * exact <= estimate <= exact * (1 + 1e-10)
+
+
+def test_the_step_without_preconditioner_is_far_from_one() -> None:
+    # A Rayleigh quotient of normalised vectors is near 1 whatever the matrix: such steps diverge.
+    system = problems.system(N, 0.1)
+    assert largest_eigenvalue(system, Identity()(system, generator()), generator()) > 5
+
+
+def test_the_sketch_is_exact_for_a_matrix_of_its_rank() -> None:
+    factor = problems.normal(N, 6)
+    K = factor @ factor.T
+    test = torch.linalg.qr(problems.normal(N, 8, seed=1)).Q
+    U, eigenvalues = nystrom_approximation(K @ test, test)
+    torch.testing.assert_close(U @ torch.diag(eigenvalues) @ U.T, K, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(eigenvalues[:6], torch.linalg.eigvalsh(K).flip(0)[:6], rtol=1e-6, atol=1e-6)
+    assert (eigenvalues >= 0).all()
+
+
+def test_the_damping_enters_the_sketched_preconditioner_once() -> None:
+    system = problems.system(N, 0.1)
+    P = torch.linalg.inv(Nystrom(10, sketch="gaussian")(system, generator())(torch.eye(N, dtype=torch.float64)))
+    eigenvalues = torch.linalg.eigvalsh(P)
+    damping = eigenvalues[0]  # S_rr + σ² on the complement; S_rr more on the last kept direction
+    torch.testing.assert_close(eigenvalues[: N - 10], damping.expand(N - 10), rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(eigenvalues[N - 10], 2 * damping - 0.1, rtol=1e-6, atol=1e-8)
+
+
+def test_exact_blocks_of_a_random_partition_beat_stochastic_steps_per_epoch() -> None:
+    system = problems.system(300, 1e-4)
+    rhs = system @ problems.normal(300, 2)
+    budget = {"tolerance": 1e-12, "max_epochs": 12.0, "block_size": 60}
+    exact = SketchAndProject.sap(**budget).solve(system, rhs)
+    identity = SketchAndProject.adasap_identity(**budget).solve(system, rhs)
+    assert 3 * exact.residual.max() < identity.residual.min()
+
+
+def test_tail_averaging_returns_the_mean_of_the_second_half() -> None:
+    system, rhs = problems.system(N, 0.1), problems.normal(N, 1)
+    solver = SketchAndProject(block_size=B, tail_average=True, max_epochs=4.0)
+    plain = SketchAndProject(block_size=B)
+    zeros = torch.zeros_like(rhs)
+    state, other = solver.init(system, rhs, zeros, rhs, None), plain.init(system, rhs, zeros, rhs, None)
+    random, same, iterates = generator(), generator(), []
+    for _ in range(16):
+        state, other = solver.step(system, rhs, state, random), plain.step(system, rhs, other, same)
+        iterates.append(other.W.clone())
+    torch.testing.assert_close(solver.estimate(state), torch.stack(iterates[7:]).mean(0))
+
+
+def test_divergence_is_undone() -> None:
+    system, rhs = problems.system(200, 1e-6, dtype=torch.float32), problems.normal(200, 3, dtype=torch.float32)
+    for mu in (1e-12, 1e-6, 1e3):
+        solution = SketchAndProject(Identity(), 40, accelerated=True, mu=mu, nu=1e-3, max_epochs=30.0).solve(system, rhs)
+        assert torch.isfinite(solution.value).all()
+        assert_no_worse(system, rhs, solution.value, torch.zeros_like(rhs))
+
+
+def test_a_smaller_last_block_does_not_arise() -> None:
+    system, rhs = problems.system(100, 0.1), problems.normal(100, 1)
+    solver = SketchAndProject(Nystrom(24, sketch="gaussian"), block_size=30, tolerance=1e-6, max_epochs=500.0)
+    assert solver.solve(system, rhs).converged.all()
+
+
+@pytest.mark.parametrize(
+    ("solver", "message"),
+    [
+        (SketchAndProject(block_size=61), r"`block_size` must be at most n = 60, got 61. Reduce it or use `Cholesky\(\)`"),
+        (SketchAndProject.adasap(block_size=20), "`rank` must be at most 20, the size of the smallest block, got 100"),
+    ],
+)
+def test_settings_that_do_not_fit_the_data_are_refused(solver: SketchAndProject, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        solver.solve(problems.system(N), problems.normal(N, 1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [({"block_size": 0}, ValueError), ({"block_size": 2.0}, TypeError), ({"mu": 0.0}, ValueError), ({"nu": math.inf}, ValueError)],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, float], error: type[Exception]) -> None:
+    with pytest.raises(error, match=f"`{next(iter(settings))}` must be"):
+        SketchAndProject(**settings)  # type: ignore[arg-type]
+
+
+def test_the_named_constructors_give_the_published_methods() -> None:
+    assert isinstance(SketchAndProject.sap().preconditioner, Exact)
+    adasap = SketchAndProject.adasap(max_epochs=3.0)
+    assert adasap.preconditioner == Nystrom(100, sketch="gaussian")
+    assert adasap.accelerated
+    assert adasap.tail_average
+    assert adasap.max_epochs == 3.0
+    assert SketchAndProject.adasap_identity().preconditioner == Identity()
