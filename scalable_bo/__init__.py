@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from surrogates import (
         CG,
         SDD,
+        SGD,
         Cholesky,
         Nystrom,
         PathwiseGP,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CG",
     "SDD",
+    "SGD",
     "AskReport",
     "Batch",
     "Cholesky",

@@ -30,7 +30,7 @@ app = typer.Typer(
 bench = typer.Typer(help="Run the papers' benchmarks; each run writes one JSON record.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 
-Solvers = Annotated[str, typer.Option("--solver", help="Solvers, separated by commas: cholesky, cg, sdd, sap, adasap, adasap-i.")]
+Solvers = Annotated[str, typer.Option("--solver", help="Solvers, separated by commas: cholesky, cg, sdd, sgd, sap, adasap, adasap-i.")]
 Out = Annotated[Path, typer.Option(help="Folder for the records and the plot, made if needed.")]
 Device = Annotated[str, typer.Option(help="Device to compute on: cpu, cuda, cuda:1.")]
 

@@ -6,12 +6,13 @@ from surrogates.models import PathwiseGP, gaussian_likelihood
 from surrogates.operators import Dense, KernelOperator, Tiled, kernel_operator
 from surrogates.paths import SamplePaths
 from surrogates.preconditioners import Exact, Identity, Nystrom, PivotedCholesky, Preconditioner
-from surrogates.solvers import CG, SDD, Cholesky, IterativeSolver, Progress, SketchAndProject, Solution, Solver
+from surrogates.solvers import CG, SDD, SGD, Cholesky, IterativeSolver, Progress, SketchAndProject, Solution, Solver
 from surrogates.systems import KernelSystem, Targets
 
 __all__ = [
     "CG",
     "SDD",
+    "SGD",
     "Cholesky",
     "Dense",
     "Exact",

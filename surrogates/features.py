@@ -41,7 +41,7 @@ class RandomFeatures(Basis):
     @classmethod
     def draw(
         cls,
-        kernel: Kernel,
+        kernel: Kernel | StationaryKernel,
         dim: int,
         num_features: int,
         *,
@@ -68,7 +68,7 @@ class RandomFeatures(Basis):
         checks.positive_int("num_features", num_features)
         if num_features % 2:
             raise ValueError(f"`num_features` must be even (sine and cosine pairs), got {num_features}. Use {num_features + 1}.")
-        stationary = StationaryKernel.of(kernel)
+        stationary = kernel if isinstance(kernel, StationaryKernel) else StationaryKernel.of(kernel)
         if stationary is None:
             kinds = "RBFKernel or MaternKernel, alone or in ScaleKernel"
             raise ValueError(f"`kernel` must be {kinds}, to have random features, got {type(kernel).__name__}.")

@@ -249,9 +249,9 @@ class PathwiseGP(SingleTaskGP):
             initial = torch.zeros_like(targets.values)
             initial[:, :1] = self._warm_mean_weights
         solver = self.solver if self.solver is not None else default_solver(n)
-        B = system.rhs(targets)
-        del targets, noise_draw
-        self.solution = solver.solve(system, B, initial=initial, generator=generator, callback=callback)
+        rhs = targets if solver.splits_targets else system.rhs(targets)
+        del targets, noise_draw  # many columns: only one copy of them is kept
+        self.solution = solver.solve(system, rhs, initial=initial, generator=generator, callback=callback)
         mean_weights = self.solution.value[:, :1].clone()
         self._warm_mean_weights = mean_weights
         return SamplePaths(

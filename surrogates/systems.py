@@ -82,6 +82,11 @@ class KernelSystem:
         self.entries += self.n**2
         return self.kernel @ W
 
+    def kernel_rows(self, index: Tensor) -> Tensor:
+        """Return K[index], (b, n), evaluated, without the noise."""
+        self.entries += len(index) * self.n
+        return self.kernel.rows(index).to_dense()
+
     def rows_matmul(self, index: Tensor, W: Tensor) -> Tensor:
         """Return the rows ``index`` of H W, (b, s)."""
         self.entries += len(index) * self.n

@@ -19,8 +19,8 @@ PACKAGES = ("surrogates", "acquisition", "scalable_bo")
 LAYERS = (
     ("surrogates.operators",),
     ("surrogates.systems",),
-    ("surrogates.preconditioners", "surrogates.solvers"),
-    ("surrogates.features", "surrogates.paths"),
+    ("surrogates.preconditioners", "surrogates.features", "surrogates.solvers"),
+    ("surrogates.paths",),
     ("surrogates.posterior", "surrogates.models", "surrogates.fitting", "surrogates.dispatch"),
     ("acquisition",),
     ("scalable_bo",),

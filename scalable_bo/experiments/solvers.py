@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from scalable_bo.experiments.presets import CGBudget, SDDBudget
-from surrogates import CG, SDD, Cholesky, Nystrom, PivotedCholesky, SketchAndProject, Solver
+from surrogates import CG, SDD, SGD, Cholesky, Nystrom, PivotedCholesky, SketchAndProject, Solver
 
 # Products that CG makes beside its iterations: one for a warm start's residual, one for that of what it returns.
 _CHECK_EPOCHS = 2
 # Blocks of sketch-and-project where the preset says nothing; the published number, of its Bayesian optimisation.
 _NUM_BLOCKS = 5
 _ADASAP_RANK = 100
+_SGD_STEP = 0.3  # the published one of the Thompson runs
 
 
 def _cg(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
@@ -24,15 +25,26 @@ def _cg(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
     return CG(low_rank(**rank), tolerance=cg.tolerance, **budget)
 
 
-def _sdd(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
+def _stochastic_budget(n: int, sdd: SDDBudget) -> tuple[int | None, dict[str, Any]]:
+    """Return the batch size and the settings of budget and tolerance of a stochastic method."""
     batch_size = sdd.batch_size if sdd.num_blocks is None else n // sdd.num_blocks
     if batch_size is not None:
         batch_size = min(batch_size, n)
     num_epochs = sdd.num_epochs
     if sdd.num_steps is not None and batch_size is not None:
         num_epochs = sdd.num_steps * batch_size / n
-    budget: dict[str, Any] = {} if num_epochs is None else {"max_epochs": num_epochs + _CHECK_EPOCHS}
-    return SDD(sdd.step_size, batch_size, tolerance=sdd.tolerance, **budget)
+    budget = {} if num_epochs is None else {"max_epochs": num_epochs + _CHECK_EPOCHS}
+    return batch_size, {"tolerance": sdd.tolerance, **budget}
+
+
+def _sdd(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
+    batch_size, budget = _stochastic_budget(n, sdd)
+    return SDD(sdd.step_size, batch_size, **budget)
+
+
+def _sgd(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
+    batch_size, budget = _stochastic_budget(n, sdd)
+    return SGD(_SGD_STEP, batch_size, **budget)
 
 
 def _cholesky(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
@@ -54,6 +66,7 @@ _MAKERS: dict[str, Callable[[int, CGBudget, SDDBudget], Solver]] = {
     "cholesky": _cholesky,
     "cg": _cg,
     "sdd": _sdd,
+    "sgd": _sgd,
     "sap": _blocks(SketchAndProject.sap),
     "adasap": _blocks(SketchAndProject.adasap),
     "adasap-i": _blocks(SketchAndProject.adasap_identity),

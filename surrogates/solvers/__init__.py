@@ -4,6 +4,7 @@ from surrogates.solvers.base import Callback, IterativeSolver, Progress, Solutio
 from surrogates.solvers.cg import CG
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.sdd import SDD
+from surrogates.solvers.sgd import SGD
 from surrogates.solvers.sketch_and_project import SketchAndProject
 
-__all__ = ["CG", "SDD", "Callback", "Cholesky", "IterativeSolver", "Progress", "SketchAndProject", "Solution", "Solver", "State"]
+__all__ = ["CG", "SDD", "SGD", "Callback", "Cholesky", "IterativeSolver", "Progress", "SketchAndProject", "Solution", "Solver", "State"]

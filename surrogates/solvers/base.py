@@ -7,13 +7,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.systems import KernelSystem, check_right_hand_sides
+from surrogates.systems import KernelSystem, Targets, check_right_hand_sides
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,19 @@ class Solution:
 
 
 class Solver(ABC):
-    """Solves H W = B. Concrete solvers are frozen dataclasses, which are their own configuration."""
+    """Solves H W = B. Concrete solvers are frozen dataclasses, which are their own configuration.
+
+    Attributes:
+        splits_targets: whether the method gains from :class:`Targets`, the two parts of B, in place of their sum.
+    """
+
+    splits_targets: ClassVar[bool] = False
 
     @abstractmethod
     def solve(
         self,
         system: KernelSystem,
-        rhs: Tensor,
+        rhs: Tensor | Targets,
         *,
         initial: Tensor | None = None,
         generator: torch.Generator | None = None,
@@ -85,7 +91,7 @@ class Solver(ABC):
         """Return W with H W ≈ ``rhs``.
 
         Args:
-            rhs: B (n, s).
+            rhs: B (n, s), or the targets whose sum it is.
             initial: warm start (n, s); zeros if ``None``.
             generator: source of all randomness; a generator seeded with 0 if ``None``.
             callback: called with :class:`Progress` as the solve goes on.
@@ -112,6 +118,24 @@ class State:
             elif isinstance(value, State):
                 selected[name] = value.select(keep)
         return replace(self, **selected)
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a method starts from, for the columns that are still to be solved.
+
+    Attributes:
+        rhs: B (n, s).
+        initial: (n, s), with ``gap = rhs − H initial``.
+        noise_draw: (n, s) the part ε of B, if it is known apart.
+        prepared: what ``prepare`` returned.
+    """
+
+    rhs: Tensor
+    initial: Tensor
+    gap: Tensor
+    noise_draw: Tensor | None = None
+    prepared: Any = None
 
 
 @dataclass(frozen=True)
@@ -143,8 +167,8 @@ class IterativeSolver(Solver):
         return None
 
     @abstractmethod
-    def init(self, system: KernelSystem, rhs: Tensor, initial: Tensor, gap: Tensor, prepared: Any) -> State:
-        """Return the first state, given ``gap = rhs − H initial``; the arguments stay as they are."""
+    def init(self, system: KernelSystem, start: Start) -> State:
+        """Return the first state; what ``start`` holds stays as it is."""
 
     @abstractmethod
     def step(self, system: KernelSystem, rhs: Tensor, state: Any, generator: torch.Generator) -> State:
@@ -170,15 +194,17 @@ class IterativeSolver(Solver):
     def solve(
         self,
         system: KernelSystem,
-        rhs: Tensor,
+        rhs: Tensor | Targets,
         *,
         initial: Tensor | None = None,
         generator: torch.Generator | None = None,
         callback: Callback | None = None,
     ) -> Solution:
-        check_right_hand_sides(system, rhs, initial)
+        noise_draw = rhs.noise_draw if isinstance(rhs, Targets) else None
+        B = system.rhs(rhs) if isinstance(rhs, Targets) else rhs
+        check_right_hand_sides(system, B, initial)
         generator = torch.Generator().manual_seed(0) if generator is None else generator
-        run = _Run(system, rhs, initial, time.perf_counter(), system.entries)
+        run = _Run(system, B, noise_draw, initial, time.perf_counter(), system.entries)
         prepared, target, stalls = None, self.tolerance, 0
         while (columns := run.unfinished(self.tolerance)).numel() and not self._is_spent(run):
             prepared = self.prepare(system, generator) if prepared is None else prepared
@@ -197,10 +223,8 @@ class IterativeSolver(Solver):
         self, run: "_Run", columns: Tensor, prepared: Any, target: float, generator: torch.Generator, callback: Callback | None
     ) -> bool:
         """Run the method on ``columns`` until it claims ``target`` for all or the budget is spent; return whether it got anywhere."""
-        rhs, value, gap = (_columns(matrix, columns) for matrix in (run.rhs, run.value, run.gap))
-        norms = run.norms[columns]
-        state = self.init(run.system, rhs, value, gap, prepared)
-        del value, gap
+        rhs, norms = _columns(run.rhs, columns), run.norms[columns]
+        state = self.init(run.system, run.start(columns, prepared))
         proposal = torch.empty_like(rhs)
         running = torch.arange(len(columns), device=columns.device)
         steps, next_report = 0, 0.0
@@ -239,8 +263,8 @@ def _columns(matrix: Tensor, columns: Tensor) -> Tensor:
 class _Run:
     """The best value of every column so far, with its evaluated gap B − H W."""
 
-    def __init__(self, system: KernelSystem, rhs: Tensor, initial: Tensor | None, started: float, entries: int):
-        self.system, self.rhs, self.started, self.entries_before = system, rhs, started, entries
+    def __init__(self, system: KernelSystem, rhs: Tensor, noise_draw: Tensor | None, initial: Tensor | None, started: float, entries: int):
+        self.system, self.rhs, self.noise_draw, self.started, self.entries_before = system, rhs, noise_draw, started, entries
         self.value = torch.zeros_like(rhs) if initial is None else initial.clone()
         self.gap = rhs.clone()
         if initial is not None and (warm := initial.any(0)).any():
@@ -261,6 +285,12 @@ class _Run:
 
     def unfinished(self, tolerance: float) -> Tensor:
         return (self.residual > tolerance).nonzero().squeeze(1)
+
+    def start(self, columns: Tensor, prepared: Any) -> Start:
+        """Return what a sweep over ``columns`` starts from."""
+        noise_draw = None if self.noise_draw is None else _columns(self.noise_draw, columns)
+        rhs, value, gap = (_columns(matrix, columns) for matrix in (self.rhs, self.value, self.gap))
+        return Start(rhs, value, gap, noise_draw, prepared)
 
     def accept(self, columns: Tensor, proposal: Tensor) -> bool:
         """Take over the columns of ``proposal`` that are better than before; return whether one is clearly so."""

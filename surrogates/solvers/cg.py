@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from surrogates.preconditioners import Apply, Identity, Nystrom, Preconditioner
-from surrogates.solvers.base import IterativeSolver, State
+from surrogates.solvers.base import IterativeSolver, Start, State
 from surrogates.systems import KernelSystem
 
 
@@ -37,9 +37,9 @@ class CG(IterativeSolver):
     def prepare(self, system: KernelSystem, generator: torch.Generator) -> Apply:
         return (self.preconditioner or Identity())(system, generator)
 
-    def init(self, system: KernelSystem, rhs: Tensor, initial: Tensor, gap: Tensor, prepared: Apply) -> CGState:
-        P = prepared(gap)
-        return CGState(prepared, initial.clone(), gap.clone(), P, system.dot(gap, P))
+    def init(self, system: KernelSystem, start: Start) -> CGState:
+        P = start.prepared(start.gap)
+        return CGState(start.prepared, start.initial.clone(), start.gap.clone(), P, system.dot(start.gap, P))
 
     def step(self, system: KernelSystem, rhs: Tensor, state: CGState, generator: torch.Generator) -> CGState:
         HP = system @ state.P

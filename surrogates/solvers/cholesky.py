@@ -8,7 +8,7 @@ from torch import Tensor
 
 from surrogates import memory
 from surrogates.solvers.base import Callback, Solution, Solver
-from surrogates.systems import KernelSystem, check_right_hand_sides
+from surrogates.systems import KernelSystem, Targets, check_right_hand_sides
 
 TOLERANCE = {torch.float32: 1e-2, torch.float64: 1e-6}
 
@@ -28,12 +28,13 @@ class Cholesky(Solver):
     def solve(
         self,
         system: KernelSystem,
-        rhs: Tensor,
+        rhs: Tensor | Targets,
         *,
         initial: Tensor | None = None,
         generator: torch.Generator | None = None,
         callback: Callback | None = None,
     ) -> Solution:
+        rhs = system.rhs(rhs) if isinstance(rhs, Targets) else rhs
         check_right_hand_sides(system, rhs, initial)
         started, entries = time.perf_counter(), system.entries
         num_bytes = 2 * system.n**2 * rhs.element_size()

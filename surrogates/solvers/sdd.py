@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.solvers.base import IterativeSolver, State
+from surrogates.solvers.base import IterativeSolver, Start, State
 from surrogates.solvers.epochs import EpochMonitor
 from surrogates.systems import KernelSystem
 
@@ -100,14 +100,14 @@ class SDD(IterativeSolver):
         averaging = min(1.0, 100.0 / num_steps) if self.averaging is None else self.averaging
         return SDDSettings(b, step_size / system.n, averaging)
 
-    def init(self, system: KernelSystem, rhs: Tensor, initial: Tensor, gap: Tensor, prepared: SDDSettings) -> SDDState:
-        norms = system.norm(gap)
+    def init(self, system: KernelSystem, start: Start) -> SDDState:
+        initial, norms = start.initial, system.norm(start.gap)
         return SDDState(
-            settings=prepared,
+            settings=start.prepared,
             A=initial.clone(),
             V=torch.zeros_like(initial),
             average=initial.clone(),
-            step=torch.full_like(norms, prepared.step),
+            step=torch.full_like(norms, start.prepared.step),
             monitor=EpochMonitor.start(initial, norms, window=SHORTEST_WINDOW),
         )
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.preconditioners import Apply, Exact, Identity, Nystrom, Preconditioner
-from surrogates.solvers.base import IterativeSolver, State
+from surrogates.solvers.base import IterativeSolver, Start, State
 from surrogates.solvers.epochs import GROWTH_ALLOWED, EpochMonitor
 from surrogates.systems import KernelSystem
 
@@ -103,9 +103,9 @@ class SketchAndProject(IterativeSolver):
         b = min(self.block_size or LARGEST_DEFAULT_BLOCK, system.n)
         return b / system.n + (b / system.n) ** 2
 
-    def init(self, system: KernelSystem, rhs: Tensor, initial: Tensor, gap: Tensor, prepared: None) -> SketchAndProjectState:
-        norms = system.norm(gap)
-        block_size = self._block_size(system.n, rhs.shape[1])
+    def init(self, system: KernelSystem, start: Start) -> SketchAndProjectState:
+        initial, norms = start.initial, system.norm(start.gap)
+        block_size = self._block_size(system.n, initial.shape[1])
         momentum = None
         if self.accelerated:
             mu = self.mu if self.mu is not None else system.noise.min().item()

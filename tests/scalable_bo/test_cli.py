@@ -51,7 +51,7 @@ def test_a_benchmark_writes_a_record_a_run_a_plot_and_a_table(
     ("arguments", "message"),
     [
         ("bench thompson --preset desk", "`preset` must be one of smoke, laptop,.*got 'desk'"),
-        ("bench thompson --preset smoke --solver cg,lu", "`solver` must be one of cholesky, cg, sdd, sap, adasap, adasap-i, got 'lu'"),
+        ("bench thompson --preset smoke --solver cg,lu", "`solver` must be one of cholesky, cg, sdd, sgd, sap, adasap, adasap-i, got 'lu'"),
         ("bench thompson --preset smoke --solver cg,", "`solver` must be names separated by commas, got 'cg,'"),
         ("bench thompson --preset smoke --seeds 3-1", "`seeds` must be whole numbers.*got '3-1'"),
         ("bench thompson --preset smoke --seeds -1", "`seeds` must be whole numbers.*got '-1'"),

@@ -129,7 +129,7 @@ def test_the_default_folder_is_found_beside_the_project_or_the_current_folder(tm
         ("toy", 4, "cg", "no hyperparameters are published for toy, split 4"),
         ("toy", 10, "cg", "`split` must be between 0 and 9, got 10"),
         ("toy", -1, "cg", "`split` must be between 0 and 9, got -1"),
-        ("toy", 0, "lu", "`solver` must be one of cholesky, cg, sdd, sap, adasap, adasap-i, got 'lu'"),
+        ("toy", 0, "lu", "`solver` must be one of cholesky, cg, sdd, sgd, sap, adasap, adasap-i, got 'lu'"),
     ],
 )
 def test_what_is_missing_is_named(data_dir: Path, data: str, split: int, solver: str, message: str) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from surrogates import SDD
+from surrogates.solvers.base import Start
 from surrogates.solvers.sdd import SDDState
 from tests import problems
 from tests.contracts import true_residual
@@ -15,7 +16,7 @@ def test_steps_are_those_of_the_algorithm() -> None:
     n, b, rho, step_size, averaging = 30, 10, 0.8, 3.0, 0.2
     system, rhs = problems.system(n, 0.1), problems.normal(n, 2)
     solver = SDD(step_size=step_size, batch_size=b, momentum=rho, averaging=averaging)
-    state: SDDState = solver.init(system, rhs, torch.zeros_like(rhs), rhs, solver.prepare(system, torch.Generator()))
+    state: SDDState = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs, prepared=solver.prepare(system, torch.Generator())))
     generator = torch.Generator().manual_seed(4)
 
     H, a, v, average = system.to_dense(), torch.zeros_like(rhs), torch.zeros_like(rhs), torch.zeros_like(rhs)
@@ -73,7 +74,7 @@ def test_a_warm_start_near_the_solution_is_not_thrown_away() -> None:
     near = exact * (1 + 1e-4)
     solver = SDD(tolerance=1e-12, max_epochs=3.0)
     generator = torch.Generator().manual_seed(0)
-    state = solver.init(system, rhs, near, rhs - system @ near, solver.prepare(system, generator))
+    state = solver.init(system, Start(rhs, near, rhs - system @ near, prepared=solver.prepare(system, generator)))
     for _ in range(8):  # two epochs: a velocity that began at the warm start would have doubled it
         state = solver.step(system, rhs, state, generator)
         assert problems.relative_error(state.A, exact) < 1e-3
@@ -88,7 +89,7 @@ def test_an_epoch_covers_every_point_once() -> None:
     n, b = 50, 5
     system, rhs = problems.system(n, 0.1), problems.normal(n, 1)
     solver, generator = SDD(batch_size=b, step_size=1e-12), torch.Generator().manual_seed(0)
-    state = solver.init(system, rhs, torch.zeros_like(rhs), rhs, solver.prepare(system, generator))
+    state = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs, prepared=solver.prepare(system, generator)))
     for _ in range(math.ceil(n / b)):
         assert state.monitor.residual.isinf().all()
         state = solver.step(system, rhs, state, generator)

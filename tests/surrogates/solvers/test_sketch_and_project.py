@@ -8,6 +8,7 @@ from torch import Tensor
 
 from surrogates import Exact, Identity, KernelSystem, Nystrom, SketchAndProject
 from surrogates.preconditioners import nystrom_approximation
+from surrogates.solvers.base import Start
 from surrogates.solvers.sketch_and_project import Momentum, accelerate, largest_eigenvalue
 from tests import problems
 from tests.contracts import assert_no_worse
@@ -22,7 +23,7 @@ def generator() -> torch.Generator:
 def test_a_step_solves_the_equations_of_its_block() -> None:
     system, rhs = problems.system(N, 0.1), problems.normal(N, 2)
     solver = SketchAndProject.sap(block_size=B)
-    state = solver.init(system, rhs, torch.zeros_like(rhs), rhs, None)
+    state = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs))
     index = state.monitor.deal(B, generator())[0]
     state = solver.step(system, rhs, state, generator())
     gap = rhs - system.to_dense() @ state.W
@@ -105,7 +106,7 @@ def test_tail_averaging_returns_the_mean_of_the_second_half() -> None:
     solver = SketchAndProject(block_size=B, tail_average=True, max_epochs=4.0)
     plain = SketchAndProject(block_size=B)
     zeros = torch.zeros_like(rhs)
-    state, other = solver.init(system, rhs, zeros, rhs, None), plain.init(system, rhs, zeros, rhs, None)
+    state, other = solver.init(system, Start(rhs, zeros, rhs)), plain.init(system, Start(rhs, zeros, rhs))
     random, same, iterates = generator(), generator(), []
     for _ in range(16):
         state, other = solver.step(system, rhs, state, random), plain.step(system, rhs, other, same)

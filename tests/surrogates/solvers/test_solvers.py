@@ -8,6 +8,7 @@ from torch import Tensor
 
 from surrogates import CG, SDD, Cholesky, IterativeSolver, KernelSystem, Nystrom, PivotedCholesky, SketchAndProject
 from surrogates.solvers import State
+from surrogates.solvers.base import Start
 from tests import problems
 from tests.contracts import IterativeSolverContract, SolverContract
 
@@ -49,8 +50,8 @@ class Richardson(IterativeSolver):
     step_size: float = 0.02
     optimism: float = 1.0  # what the true residual is divided by in the method's own estimate
 
-    def init(self, system: KernelSystem, rhs: Tensor, initial: Tensor, gap: Tensor, prepared: None) -> Iterates:
-        return Iterates(initial, gap, gap.norm(dim=0))
+    def init(self, system: KernelSystem, start: Start) -> Iterates:
+        return Iterates(start.initial, start.gap, start.gap.norm(dim=0))
 
     def step(self, system: KernelSystem, rhs: Tensor, state: Iterates, generator: torch.Generator) -> Iterates:
         widths.append(state.W.shape[1])

@@ -1,0 +1,100 @@
+"""Stochastic gradient descent: its gradients against autograd of the exact objective, and what it promises of its steps."""
+
+import math
+
+import pytest
+import torch
+from gpytorch.kernels import RQKernel
+from torch import Tensor
+
+from surrogates import SGD, KernelSystem, Targets, kernel_operator
+from tests import problems
+from tests.contracts import assert_no_worse
+
+N, B = 60, 15
+
+
+def objective(system: KernelSystem, f: Tensor, noise_draw: Tensor, A: Tensor) -> Tensor:
+    """Return σ² / 2n · Σ over columns of (f − K a)ᵀ Σ⁻¹ (f − K a) + (a − Σ⁻¹ε)ᵀ K (a − Σ⁻¹ε), σ² the mean noise."""
+    noise = system.noise.expand(system.n).unsqueeze(1)
+    K = system.to_dense() - torch.diag(noise.squeeze(1))
+    misfit, shifted = f - K @ A, A - noise_draw / noise
+    return 0.5 * noise.mean() / system.n * ((misfit.square() / noise).sum() + (shifted * (K @ shifted)).sum())
+
+
+def gradients(solver: SGD, system: KernelSystem, f: Tensor, noise_draw: Tensor, A: Tensor, epochs: int) -> Tensor:
+    """Return stochastic gradients (draws, n, s) over whole epochs of batches."""
+    generator, draws = torch.Generator().manual_seed(0), []
+    for _ in range(epochs):
+        for index in torch.randperm(system.n, generator=generator).split(B):
+            draws.append(solver.gradient(system, f + noise_draw, noise_draw, A, index, generator)[0])
+    return torch.stack(draws)
+
+
+@pytest.mark.parametrize("vector", [False, True], ids=["scalar_noise", "vector_noise"])
+def test_the_gradient_is_that_of_the_objective_in_expectation(vector: bool) -> None:
+    system = problems.system(N, problems.vector_noise(N) if vector else 0.3)
+    f, noise_draw, A = problems.normal(N, 2), problems.normal(N, 2, seed=1), problems.normal(N, 2, seed=2).requires_grad_()
+    (exact,) = torch.autograd.grad(objective(system, f, noise_draw, A), A)
+    draws = gradients(SGD(num_features=200), system, f, noise_draw, A.detach(), epochs=500)
+    error = (draws.mean(0) - exact).norm()
+    assert error < 4 * (draws.var(0).sum() / len(draws)).sqrt()
+    assert error < 0.1 * exact.norm()
+
+
+def test_splitting_the_targets_lowers_the_variance() -> None:
+    # Where noise dominates, a ≈ Σ⁻¹ε: both parts of the split gradient nearly vanish at the solution.
+    system = problems.system(200, 1.0)
+    f, noise_draw = system.kernel.tiles.X1.sum(1, keepdim=True).sin(), problems.normal(200, 1, seed=1)
+    A = torch.linalg.solve(system.to_dense(), f + noise_draw)
+    split = gradients(SGD(), system, f, noise_draw, A, epochs=50)
+    unsplit = gradients(SGD(), system, f + noise_draw, torch.zeros_like(f), A, epochs=50)
+    assert split.var(0).sum() < 0.2 * unsplit.var(0).sum()
+
+
+def test_the_residual_of_the_batch_is_that_of_the_system() -> None:
+    system, rhs, noise_draw = problems.system(N, 0.3), problems.normal(N, 2), problems.normal(N, 2, seed=1)
+    A, index = problems.normal(N, 2, seed=2), torch.arange(3, 18)
+    gap = SGD().gradient(system, rhs, noise_draw, A, index, torch.Generator())[1]
+    torch.testing.assert_close(gap, (system @ A - rhs)[index])
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["one_part", "two_parts"])
+def test_a_well_conditioned_system_is_solved(split: bool) -> None:
+    system = problems.system(noise=1.0, X=10.0 * problems.uniform(N, 2))  # far apart: K is nearly diagonal
+    f, noise_draw = problems.normal(N, 2), problems.normal(N, 2, seed=1)
+    solver = SGD(batch_size=B, step_size=1.0, num_features=1000, clip=10.0, tolerance=5e-2, max_epochs=2000.0)
+    rhs = Targets(f, noise_draw) if split else f + noise_draw
+    solution = solver.solve(system, rhs)
+    assert solution.converged.all(), str(solution)
+    exact = torch.linalg.solve(system.to_dense(), f + noise_draw)
+    assert ((solution.value - exact).norm(dim=0) <= 5e-2 * (f + noise_draw).norm(dim=0)).all()
+
+
+@pytest.mark.parametrize("step_size", [0.5, 50.0, 1e6])
+def test_any_step_ends_finite_and_no_worse(step_size: float) -> None:
+    system, rhs = problems.system(200, 1e-4, dtype=torch.float32), problems.normal(200, 2, dtype=torch.float32)
+    solution = SGD(step_size=step_size, batch_size=50, max_epochs=40.0).solve(system, rhs)
+    assert torch.isfinite(solution.value).all()
+    assert not solution.converged.any()
+    assert_no_worse(system, rhs, solution.value, torch.zeros_like(rhs))
+
+
+def test_a_kernel_without_random_features_is_refused_with_the_remedy() -> None:
+    kernel = RQKernel().double().requires_grad_(False)
+    system = KernelSystem(kernel_operator(kernel, problems.uniform(N, 2)), 0.1)
+    with pytest.raises(ValueError, match=r"`kernel` must be RBFKernel or MaternKernel.*Use `CG\(\)`"):
+        SGD().solve(system, problems.normal(N, 1))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"step_size": 0.0}, {"batch_size": 0}, {"num_features": 0}, {"momentum": 1.0}, {"clip": -1.0}, {"step_size": math.nan}]
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=f"`{next(iter(settings))}` must be"):
+        SGD(**settings)  # type: ignore[arg-type]
+
+
+def test_a_batch_larger_than_the_data_is_refused() -> None:
+    with pytest.raises(ValueError, match="`batch_size` must be at most n = 60, got 61"):
+        SGD(batch_size=61).solve(problems.system(N), problems.normal(N, 1))
