@@ -36,8 +36,7 @@ def propose(
         Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient Descent", App. A.3.
     """
     checks.positive_int("num_candidates", num_candidates)
-    if not 0.0 <= uniform_fraction <= 1.0:
-        raise ValueError(f"`uniform_fraction` must be in [0, 1], got {uniform_fraction}.")
+    checks.fraction("uniform_fraction", uniform_fraction)
     lower, upper = bounds
     num_uniform = round(uniform_fraction * num_candidates)
     num_near, d = num_candidates - num_uniform, X.shape[1]

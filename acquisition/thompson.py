@@ -78,16 +78,12 @@ class ParallelThompsonSampling:
         self.num_starts = checks.positive_int("num_starts", num_starts)
         if num_starts > num_rounds:
             raise ValueError(f"`num_starts` must be at most `num_rounds` = {num_rounds}, got {num_starts}. Each round gives one start.")
-        if not 0.0 <= uniform_fraction <= 1.0:
-            raise ValueError(f"`uniform_fraction` must be in [0, 1], got {uniform_fraction}.")
-        if isinstance(num_steps, bool) or not isinstance(num_steps, int) or num_steps < 0:
-            raise ValueError(f"`num_steps` must be an int of at least 0, got {num_steps!r}.")
-        self.uniform_fraction = uniform_fraction
+        self.uniform_fraction = checks.fraction("uniform_fraction", uniform_fraction)
         self.proposal_std = self._proposal_std(proposal_std)
-        self.num_steps = num_steps
+        self.num_steps = checks.integer("num_steps", num_steps, 0)
         self.learning_rate = checks.positive_float("learning_rate", learning_rate)
         self.sign = 1.0 if maximize else -1.0
-        self.seed = model.seed if seed is None else seed
+        self.seed = model.seed if seed is None else checks.integer("seed", seed, 0)
         self.callback = callback
 
     def generate(self, q: int, *, paths: SamplePaths | None = None) -> Tensor:
@@ -140,6 +136,8 @@ class ParallelThompsonSampling:
         width = self.bounds[1] - self.bounds[0]
         if given is None:
             return default_proposal_std(self.model, width)
+        if not isinstance(given, int | float | Tensor):
+            raise TypeError(f"`proposal_std` must be a number or a tensor, got {type(given).__name__} {given!r}.")
         std = torch.as_tensor(given, dtype=width.dtype, device=width.device)
         if std.shape not in ((), width.shape) or not bool((torch.isfinite(std) & (std > 0)).all()):
             raise ValueError(f"`proposal_std` must be a number or ({len(width)},) numbers above 0, got {given!r}.")

@@ -7,13 +7,27 @@ import torch
 from torch import Tensor
 
 
-def positive_int(name: str, value: Any, remedy: str = "") -> int:
-    """Return ``value`` if it is an int of at least 1."""
+def integer(name: str, value: Any, minimum: int, remedy: str = "") -> int:
+    """Return ``value`` if it is an int of at least ``minimum``."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"`{name}` must be an int, got {type(value).__name__} {value!r}.")
-    if value < 1:
-        raise ValueError(f"`{name}` must be at least 1, got {value}. {remedy}".rstrip())
+    if value < minimum:
+        raise ValueError(f"`{name}` must be at least {minimum}, got {value}. {remedy}".rstrip())
     return value
+
+
+def positive_int(name: str, value: Any, remedy: str = "") -> int:
+    """Return ``value`` if it is an int of at least 1."""
+    return integer(name, value, 1, remedy)
+
+
+def fraction(name: str, value: Any) -> float:
+    """Return ``value`` if it is a number in [0, 1]."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"`{name}` must be a number, got {type(value).__name__} {value!r}.")
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"`{name}` must be in [0, 1], got {value}.")
+    return float(value)
 
 
 def positive_float(name: str, value: Any, remedy: str = "") -> float:
