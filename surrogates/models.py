@@ -101,6 +101,9 @@ class PathwiseGP(SingleTaskGP):
             raise ValueError(f"`covar_module` must have no batch shape, got {tuple(covar_module.batch_shape)}.")
         checks.positive_int("num_features", num_features)
         checks.positive_int("num_paths", num_paths)
+        checks.integer("seed", seed, 0)
+        if memory_budget is not None:
+            checks.integer("memory_budget", memory_budget, 0)
         with warnings.catch_warnings(), gpytorch.settings.min_fixed_noise(float_value=0.0, double_value=0.0):
             # BoTorch recommends double precision; here float32 is a choice, and the solvers report the residual that it allows.
             warnings.filterwarnings("ignore", "The model inputs are of type", InputDataWarning)
