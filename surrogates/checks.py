@@ -86,3 +86,14 @@ def training_data(train_X: Any, train_Y: Any) -> tuple[Tensor, Tensor]:
         raise ValueError(f"`train_X` and `train_Y` must have the same number of rows, got {len(X)} and {len(Y)}.")
     like("train_Y", Y, "train_X", X)
     return X, Y
+
+
+def inducing_points(Z: Any, data_name: str, X: Tensor) -> Tensor:
+    """Return ``Z`` (m, d) if its points are finite, at least one, at most as many as the data ``X`` (n, d), and like them."""
+    Z = floating_tensor("inducing_points", Z)
+    if Z.ndim != 2 or not len(Z) or Z.shape[1] != X.shape[1]:
+        raise ValueError(f"`inducing_points` must have shape (m, {X.shape[1]}) with m ≥ 1, got {tuple(Z.shape)}.")
+    if len(Z) > len(X):
+        raise ValueError(f"`inducing_points` must be at most n = {len(X)}, got m = {len(Z)}. Use fewer, or a system of all data.")
+    like("inducing_points", Z, data_name, X)
+    return Z

@@ -32,7 +32,7 @@ from surrogates.operators import KernelBasis, kernel_operator
 from surrogates.paths import SamplePaths
 from surrogates.posterior import affine_posterior, path_distribution
 from surrogates.solvers import CG, Callback, Cholesky, Solution, Solver
-from surrogates.systems import KernelSystem, Targets
+from surrogates.systems import KernelSystem, LinearSystem, Targets
 
 DIRECT_SOLVE_UP_TO = 4096
 DEFAULT_NUM_FEATURES = 2048
@@ -203,7 +203,7 @@ class PathwiseGP(SingleTaskGP):
             raise ValueError(f"`previous` must have been trained on the first rows of this model's data, got {len(earlier)} other rows.")
         weights = previous._warm_mean_weights
         if weights is not None:
-            self._warm_mean_weights = weights.new_zeros(len(X), 1)
+            self._warm_mean_weights = weights.new_zeros(len(self._centres), 1)
             self._warm_mean_weights[: len(weights)] = weights * (previous._outcome_affine()[1] / self._outcome_affine()[1])
         return self
 
@@ -246,12 +246,12 @@ class PathwiseGP(SingleTaskGP):
             torch.cat([residuals, prior(X).T], dim=1),
             torch.cat([torch.zeros_like(residuals), noise_draw], dim=1),
         )
-        system = KernelSystem(kernel_operator(kernel, X, memory_budget=self.memory_budget), self.noise)
+        system = self._system(kernel)
         initial = None
         if self._warm_mean_weights is not None:
-            initial = torch.zeros_like(targets.values)
+            initial = X.new_zeros(system.n, s + 1)
             initial[:, :1] = self._warm_mean_weights
-        solver = self.solver if self.solver is not None else default_solver(n)
+        solver = self.solver if self.solver is not None else self._default_solver()
         rhs = targets if solver.splits_targets else system.rhs(targets)
         del targets, noise_draw  # many columns: only one copy of them is kept
         self.solution = solver.solve(system, rhs, initial=initial, generator=generator, callback=callback)
@@ -259,16 +259,29 @@ class PathwiseGP(SingleTaskGP):
         self._warm_mean_weights = mean_weights
         return SamplePaths(
             prior=prior,
-            data=KernelBasis(kernel, X),
+            data=KernelBasis(kernel, self._centres),
             weights=mean_weights - self.solution.value[:, 1:],
             mean_weights=mean_weights,
             prior_mean=mean_module,
         )
 
+    @property
+    def _centres(self) -> Tensor:
+        """The points that carry the weights, on transformed inputs."""
+        return self.train_inputs[0]
+
+    def _system(self, kernel: Kernel) -> LinearSystem:
+        """Return the system that the weights solve."""
+        return KernelSystem(kernel_operator(kernel, self._centres, memory_budget=self.memory_budget), self.noise)
+
+    def _default_solver(self) -> Solver:
+        """Return the solver of a model that was given none."""
+        return default_solver(len(self._centres))
+
     def _posterior_paths(self) -> SamplePaths:
         """Return the paths behind ``posterior``, kept until the data or a hyperparameter changes."""
         # Compared by value: GPyTorch's setters write through `.data`, past every version counter.
-        key = (*self.parameters(), self.noise, *self.train_inputs, self.train_targets)
+        key = (*self.parameters(), *self.buffers(), self.noise, *self.train_inputs, self.train_targets)
         state = self.prediction_strategy
         if not isinstance(state, _PosteriorState) or not state.belongs_to(key):
             generator = torch.Generator().manual_seed(self.seed)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from surrogates import checks
+from surrogates.linalg import stable_cholesky
 from surrogates.systems import KernelSystem
 
 Apply = Callable[[Tensor], Tensor]
@@ -42,7 +43,7 @@ class Exact(Preconditioner):
     """P = H, by a Cholesky factorisation: for the blocks of sketch-and-project."""
 
     def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
-        factor = _stable_cholesky(system.to_dense())
+        factor = stable_cholesky(system.to_dense())
         return lambda R: torch.cholesky_solve(R, factor)
 
 
@@ -80,9 +81,7 @@ class Nystrom(Preconditioner):
         return self._from_columns(system, rank, generator) if self.sketch == "columns" else self._from_sketch(system, rank, generator)
 
     def _from_columns(self, system: KernelSystem, rank: int, generator: torch.Generator) -> Apply:
-        index = torch.randperm(system.n, generator=generator, device=generator.device)[:rank].to(system.device)
-        columns = system.columns(index)
-        L = torch.linalg.solve_triangular(_stable_cholesky(columns[index]), columns.T, upper=False).T
+        L = column_factor(system, rank, generator)
         missed = (system.kernel.diagonal() - L.square().sum(1)).clamp_min(0.0)
         return _woodbury(L, system.noise + missed.mean())
 
@@ -138,6 +137,13 @@ def _rank(rank: int | None, system: KernelSystem) -> int:
     return rank
 
 
+def column_factor(system: KernelSystem, rank: int, generator: torch.Generator) -> Tensor:
+    """Return L (n, r) of the Nyström approximation L Lᵀ of K by r columns drawn uniformly; its first k columns are that of the first k."""
+    index = torch.randperm(system.n, generator=generator, device=generator.device)[:rank].to(system.device)
+    columns = system.columns(index)
+    return torch.linalg.solve_triangular(stable_cholesky(columns[index]), columns.T, upper=False).T
+
+
 def nystrom_approximation(sketch: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
     """Return U (n, r) and the eigenvalues S (r,), descending, of the Nyström approximation of K with ``sketch = K test``.
 
@@ -156,16 +162,6 @@ def nystrom_approximation(sketch: Tensor, test: Tensor) -> tuple[Tensor, Tensor]
     return U, (singular.square() - shift).clamp_min(0.0)
 
 
-def _stable_cholesky(matrix: Tensor) -> Tensor:
-    """Return the Cholesky factor of a positive semi-definite matrix, shifted by as little as rounding makes necessary."""
-    shift = 10.0 * torch.finfo(matrix.dtype).eps * matrix.diagonal().sum()
-    while True:
-        factor, info = torch.linalg.cholesky_ex(matrix + shift * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device))
-        if info == 0:
-            return factor
-        shift = 10.0 * shift
-
-
 def _woodbury(L: Tensor, diagonal: Tensor) -> Apply:
     """Return R → (L Lᵀ + D)⁻¹ R for a diagonal D given as a scalar or (n,).
 
@@ -175,7 +171,7 @@ def _woodbury(L: Tensor, diagonal: Tensor) -> Apply:
     A = L / root
     inner = A.T @ A
     inner.diagonal().add_(1.0)
-    factor = _stable_cholesky(inner)
+    factor = stable_cholesky(inner)
 
     def apply(R: Tensor) -> Tensor:
         scaled = R / root

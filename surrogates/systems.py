@@ -1,16 +1,23 @@
 """The linear systems that the solvers solve.
 
-Notation: K (n, n) kernel matrix, Σ = diag(noise) with ``noise`` a variance or n of them, H = K + Σ, B (n, s) right-hand sides.
+Notation: K (n, n) kernel matrix, Σ = diag(noise) with ``noise`` a variance or n of them, H = K + Σ, B (n, s) right-hand sides;
+with m inducing points Z, K_XZ (n, m) and K_ZZ (m, m) in place of K, and m unknowns.
 """
 
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import NamedTuple, NoReturn
 
 import torch
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from surrogates import checks
-from surrogates.operators import Dense, KernelOperator
-from surrogates.operators.tiles import Index
+from surrogates import checks, memory
+from surrogates.linalg import stable_cholesky
+from surrogates.operators import Dense, KernelOperator, kernel_operator
+from surrogates.operators.tiles import Index, spans, tile_side
+
+SQUARES_TO_WHITEN = 4  # (m, m) matrices held at once by InducingSystem.whitened
 
 
 class Targets(NamedTuple):
@@ -25,28 +32,41 @@ class Targets(NamedTuple):
     noise_draw: Tensor
 
 
-class KernelSystem:
-    """The system H W = B with H = K + Σ.
-
-    Args:
-        kernel: K over one set of n points.
-        noise: σ², a number or scalar tensor, or (n,) variances, all above 0.
+class Regression(NamedTuple):
+    """What the weights are fitted to, for methods that draw batches of data.
 
     Attributes:
-        entries: kernel entries used so far in products and evaluations; n² of them are one epoch.
+        rhs: (num_data, s) f + ε.
+        noise_draw: (num_data, s) ε, 0 if it is not known apart.
+        projected_noise: (n, s) K_ZX Σ⁻¹ ε, exactly, where the unknowns weigh other points than the data; ``None`` where they weigh those.
+    """
+
+    rhs: Tensor
+    noise_draw: Tensor
+    projected_noise: Tensor | None
+
+
+class LinearSystem(ABC):
+    """A symmetric positive definite system, of which products are computed and the cost counted.
+
+    Args:
+        kernel: K over the points that the unknowns weigh.
+        num_data: the number of data points.
+        noise: σ², a number or scalar tensor, or (num_data,) variances, all above 0.
+
+    Attributes:
+        entries: kernel entries used so far in products and evaluations.
 
     Raises:
         ValueError: if the noise is not positive and finite, or of the wrong shape.
     """
 
-    def __init__(self, kernel: KernelOperator, noise: Tensor | float):
-        if not kernel.symmetric:
-            raise ValueError(f"`kernel` must be an operator over one set of points, got k(X1, X2) of shape {kernel.shape}.")
-        self.kernel = kernel
+    def __init__(self, kernel: KernelOperator, num_data: int, noise: Tensor | float):
+        self.kernel, self.num_data = kernel, num_data
         self.noise = torch.as_tensor(noise, dtype=kernel.dtype, device=kernel.device)
         self.entries = 0
-        if self.noise.shape not in ((), (self.n,)):
-            raise ValueError(f"`noise` must be a scalar or have shape ({self.n},), got {tuple(self.noise.shape)}.")
+        if self.noise.shape not in ((), (num_data,)):
+            raise ValueError(f"`noise` must be a scalar or have shape ({num_data},), got {tuple(self.noise.shape)}.")
         bad = ~(torch.isfinite(self.noise) & (self.noise > 0))
         if bad.any():
             worst = self.noise[bad][0].item()
@@ -54,6 +74,7 @@ class KernelSystem:
 
     @property
     def n(self) -> int:
+        """The number of unknowns."""
         return self.kernel.shape[0]
 
     @property
@@ -65,13 +86,78 @@ class KernelSystem:
         return self.kernel.device
 
     @property
+    def entries_per_epoch(self) -> int:
+        """Kernel entries between all data and all unknowns: what one pass over the data uses."""
+        return self.num_data * self.n
+
+    @property
+    @abstractmethod
+    def epochs_per_product(self) -> float:
+        """What one product with the matrix uses."""
+
+    @property
     def epochs(self) -> float:
-        """Kernel entries used so far, in units of n²."""
-        return self.entries / self.n**2
+        """Kernel entries used so far, in epochs."""
+        return self.entries / self.entries_per_epoch
+
+    @abstractmethod
+    def rhs(self, targets: Targets) -> Tensor:
+        """Return the right-hand side B (n, s) of ``targets``."""
+
+    @abstractmethod
+    def regression(self, rhs: Tensor, targets: Targets | None) -> Regression:
+        """Return what the data say, for the right-hand side B = ``rhs`` of ``targets``, if those are known."""
+
+    @abstractmethod
+    def __matmul__(self, W: Tensor) -> Tensor:
+        """Return the matrix times W (n, s)."""
+
+    @abstractmethod
+    def kernel_rows(self, index: Tensor) -> Tensor:
+        """Return the kernel between the data ``index`` and the points of the unknowns, (b, n), evaluated, without the noise."""
+
+    @abstractmethod
+    def whitened(self) -> tuple[Tensor | None, Tensor]:
+        """Return L, lower triangular (``None`` for I), and M, both (n, n), such that the matrix is L M Lᵀ."""
+
+    def norm(self, R: Tensor) -> Tensor:
+        """Return the Euclidean norm of each column, (s,)."""
+        return torch.linalg.vector_norm(R, dim=0)
+
+    def dot(self, A: Tensor, B: Tensor) -> Tensor:
+        """Return the inner product of each pair of columns, (s,)."""
+        return torch.linalg.vecdot(A, B, dim=0)
+
+    def _noise_column(self) -> Tensor:
+        return self.noise.unsqueeze(1) if self.noise.ndim else self.noise
+
+
+class KernelSystem(LinearSystem):
+    """The system H W = B with H = K + Σ; n² entries are one epoch.
+
+    Args:
+        kernel: K over one set of n points.
+        noise: σ², a number or scalar tensor, or (n,) variances, all above 0.
+
+    Raises:
+        ValueError: if the noise is not positive and finite, or of the wrong shape.
+    """
+
+    def __init__(self, kernel: KernelOperator, noise: Tensor | float):
+        if not kernel.symmetric:
+            raise ValueError(f"`kernel` must be an operator over one set of points, got k(X1, X2) of shape {kernel.shape}.")
+        super().__init__(kernel, kernel.shape[0], noise)
+
+    @property
+    def epochs_per_product(self) -> float:
+        return 1.0
 
     def rhs(self, targets: Targets) -> Tensor:
         """Return the right-hand side B = f + ε."""
         return targets.values + targets.noise_draw
+
+    def regression(self, rhs: Tensor, targets: Targets | None) -> Regression:
+        return Regression(rhs, torch.zeros_like(rhs) if targets is None else targets.noise_draw, None)
 
     def __matmul__(self, W: Tensor) -> Tensor:
         """Return H W."""
@@ -119,19 +205,114 @@ class KernelSystem:
         matrix.diagonal().add_(self.noise)
         return matrix
 
-    def norm(self, R: Tensor) -> Tensor:
-        """Return the Euclidean norm of each column, (s,)."""
-        return torch.linalg.vector_norm(R, dim=0)
+    def to(self, dtype: torch.dtype) -> "KernelSystem":
+        """Return the system in another precision, with its own count of entries."""
+        return KernelSystem(self.kernel.to(dtype), self.noise.to(dtype))
 
-    def dot(self, A: Tensor, B: Tensor) -> Tensor:
-        """Return the inner product of each pair of columns, (s,)."""
-        return torch.linalg.vecdot(A, B, dim=0)
-
-    def _noise_column(self) -> Tensor:
-        return self.noise.unsqueeze(1) if self.noise.ndim else self.noise
+    def whitened(self) -> tuple[None, Tensor]:
+        """Return ``None`` and H."""
+        return None, self.to_dense()
 
 
-def check_right_hand_sides(system: KernelSystem, B: Tensor, initial: Tensor | None) -> None:
+class InducingSystem(LinearSystem):
+    """The system A W = B of the weights on m inducing points Z: the least squares fit of K_XZ w to the data, regularised by K_ZZ,
+
+        A = K_ZX Σ⁻¹ K_XZ + K_ZZ,    B = K_ZX Σ⁻¹ (f + ε).
+
+    Divided by the noise, not multiplied as in ``K_ZX K_XZ + σ² K_ZZ``, so that one variance and n of them read the same. K_XZ is kept
+    if it fits ``memory_budget``; otherwise rows of at most as many bytes are evaluated, used and discarded. n · m entries are one epoch.
+    A has about the square of K's spectrum, and so has its residual: a relative residual of 1e-2 says less here than of K + Σ.
+
+    Args:
+        kernel: a GPyTorch kernel without a batch shape. Its hyperparameters are read now.
+        X: (n, d) data.
+        Z: (m, d) inducing points, at most n.
+        noise: σ², a number or scalar tensor, or (n,) variances, all above 0.
+        memory_budget: bytes of a kernel matrix that may be held; ``None`` for 2 GiB, or a quarter of a CUDA device's memory.
+
+    Attributes:
+        n: m, the number of unknowns, as in every system; ``num_data`` is the number of data points.
+        kernel: K_ZZ.
+
+    Raises:
+        TypeError, ValueError: if the noise is not positive and finite, or the points are not finite or of the wrong shape or number.
+    References:
+        Titsias (2009), "Variational Learning of Inducing Variables in Sparse Gaussian Processes"; Lin et al. (2023), "Sampling from
+        Gaussian Process Posteriors using Stochastic Gradient Descent", Section 3.3 and Appendix C.
+    """
+
+    def __init__(self, kernel: Kernel, X: Tensor, Z: Tensor, noise: Tensor | float, *, memory_budget: int | None = None):
+        checks.inducing_points(Z, "X", checks.floating_tensor("X", X))
+        super().__init__(kernel_operator(kernel, Z, memory_budget=memory_budget), len(X), noise)
+        self.cross = kernel_operator(kernel, X, Z, memory_budget=memory_budget)  # K_XZ
+        budget = memory.default_budget(X.device) if memory_budget is None else memory_budget
+        self._chunk = max(1, min(tile_side(X.device), budget // (len(Z) * Z.element_size())))
+
+    @property
+    def epochs_per_product(self) -> float:
+        return 1.0 + self.n / self.num_data
+
+    def rhs(self, targets: Targets) -> Tensor:
+        return self.project(targets.values + targets.noise_draw)
+
+    def regression(self, rhs: Tensor, targets: Targets | None) -> Regression:
+        if targets is None:
+            raise TypeError("`rhs` must be Targets for a method that draws batches of data, got a Tensor, which is B. Use `Targets(f, ε)`.")
+        return Regression(targets.values + targets.noise_draw, targets.noise_draw, self.project(targets.noise_draw))
+
+    def project(self, V: Tensor) -> Tensor:
+        """Return K_ZX Σ⁻¹ V, (m, s), for V (num_data, s)."""
+        self.entries += self.entries_per_epoch
+        return self.cross.T @ (V / self._noise_column())
+
+    def __matmul__(self, W: Tensor) -> Tensor:
+        """Return A W; every entry is evaluated once."""
+        self.entries += self.n**2
+        out, noise = self.kernel @ W, self._noise_column()
+        for part, rows in self._row_chunks():
+            out.addmm_(rows.T, (rows @ W).div_(noise[part] if noise.ndim else noise))
+        return out
+
+    def kernel_rows(self, index: Tensor) -> Tensor:
+        self.entries += len(index) * self.n
+        return self.cross.rows(index).to_dense()
+
+    def whitened(self) -> tuple[Tensor, Tensor]:
+        """Return L with K_ZZ = L Lᵀ (plus as little jitter as rounding makes necessary) and M = I + L⁻¹ K_ZX Σ⁻¹ K_XZ L⁻ᵀ, in O(n m²).
+
+        A has about the squared condition number of K_ZZ; that of M is at most 1 + ‖k(X, X)‖ / min Σ, whatever Z.
+
+        Raises:
+            MemoryError: if the m × m matrices do not fit in free memory.
+        """
+        num_bytes = SQUARES_TO_WHITEN * self.n**2 * self.kernel.tiles.X1.element_size()
+        memory.require(num_bytes, self.device, f"Whitening a system of {self.n} inducing points", "Use fewer, or an iterative solver.")
+        self.entries += self.n**2
+        L = stable_cholesky(self.kernel.to_dense())
+        M = torch.eye(self.n, dtype=self.dtype, device=self.device)
+        root = self._noise_column().sqrt()
+        for part, rows in self._row_chunks():
+            T = torch.linalg.solve_triangular(L, (rows / (root[part] if root.ndim else root)).T, upper=False)
+            M.addmm_(T, T.T)
+        return L, M
+
+    def _row_chunks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield the rows of K_XZ, evaluated, in parts of bounded size."""
+        for part in spans(self.num_data, self._chunk):
+            rows = self.cross.rows(part).to_dense()
+            self.entries += rows.numel()
+            yield part, rows
+
+    def _not_at_hand(self, *_: object) -> NoReturn:
+        raise TypeError(
+            "`system` of inducing points does not give rows, columns or blocks of its matrix, which this method needs. "
+            "Use Cholesky(), SGD() or CG(preconditioner=None)."
+        )
+
+    rows_matmul = kernel_matmul = block = restrict = columns = to_dense = _not_at_hand
+
+
+def check_right_hand_sides(system: LinearSystem, B: Tensor, initial: Tensor | None) -> None:
     """Require finite B (n, s) of the system's dtype and device, and a warm start of the same shape."""
     for name, value in (("rhs", B), ("initial", initial)):
         if value is None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from surrogates import Dense, IterativeSolver, KernelOperator, KernelSystem, Progress, Solution, Solver, Tiled
+from surrogates import Auto, Dense, IterativeSolver, KernelOperator, KernelSystem, Progress, Solution, Solver, Tiled
 from surrogates.operators import tiles
 from surrogates.operators.tiles import Index
 from tests import problems
@@ -29,7 +29,7 @@ NOISE = 0.1
 
 def tight(solver: Solver, dtype: torch.dtype, **settings: Any) -> Solver:
     """Return ``solver`` with a tolerance near what ``dtype`` allows."""
-    if not isinstance(solver, IterativeSolver):
+    if not isinstance(solver, IterativeSolver | Auto):
         return solver
     return replace(solver, **{"tolerance": TOLERANCE[dtype], "max_epochs": 2000.0, **settings})
 
@@ -319,6 +319,11 @@ class CountingOperator(KernelOperator):
     def to_dense(self) -> Tensor:
         self._count(self.shape[0] * self.shape[1])
         return self.operator.to_dense()
+
+    def to(self, dtype: torch.dtype) -> KernelOperator:
+        other = CountingOperator(self.operator.to(dtype))
+        other._count = self._count  # type: ignore[method-assign]
+        return other
 
     @property
     def T(self) -> KernelOperator:

@@ -7,7 +7,7 @@ import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, RQKernel, ScaleKernel
 from torch import Tensor
 
-from surrogates import Dense, KernelOperator, KernelSystem
+from surrogates import Dense, InducingSystem, KernelOperator, KernelSystem
 from surrogates.operators import KernelTiles
 
 DIM = 3
@@ -90,6 +90,20 @@ def system(
         X = X[order]
         noise = noise[order] if isinstance(noise, Tensor) and noise.ndim else noise
     return KernelSystem(operator(kind, scaled(matern(1.5, 0.4), 1.5), X), noise)
+
+
+def inducing_system(
+    n: int = 60, m: int = 20, noise: float | Tensor = 0.1, *, spread: float = 1.0, memory_budget: int | None = None
+) -> InducingSystem:
+    """Return the system of m of n points in two dimensions; the larger ``spread``, the better its condition."""
+    X = spread * uniform(n, 2)
+    return InducingSystem(scaled(matern(1.5, 0.4), 1.5).to(X), X, X[:m], noise, memory_budget=memory_budget)
+
+
+def dense_inducing(system: InducingSystem) -> tuple[Tensor, Tensor, Tensor]:
+    """Return A, K_XZ and K_ZZ."""
+    K_XZ, K_ZZ = system.cross.to_dense(), system.kernel.to_dense()
+    return K_XZ.T @ (K_XZ / system.noise.expand(system.num_data).unsqueeze(1)) + K_ZZ, K_XZ, K_ZZ
 
 
 def vector_noise(n: int, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -21,7 +21,7 @@ LAYERS = (
     ("surrogates.systems",),
     ("surrogates.preconditioners", "surrogates.features", "surrogates.solvers"),
     ("surrogates.paths",),
-    ("surrogates.posterior", "surrogates.models", "surrogates.fitting", "surrogates.dispatch"),
+    ("surrogates.posterior", "surrogates.models", "surrogates.inducing_models", "surrogates.fitting", "surrogates.dispatch"),
     ("acquisition",),
     ("scalable_bo",),
 )

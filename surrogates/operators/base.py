@@ -51,6 +51,10 @@ class KernelOperator(ABC):
     def to_dense(self) -> Tensor:
         """Return K, evaluated."""
 
+    @abstractmethod
+    def to(self, dtype: torch.dtype) -> "KernelOperator":
+        """Return K in another precision."""
+
     @property
     @abstractmethod
     def T(self) -> "KernelOperator":

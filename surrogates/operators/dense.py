@@ -1,5 +1,6 @@
 """The kernel matrix evaluated once and kept."""
 
+import torch
 from torch import Tensor
 
 from surrogates.operators.base import KernelOperator
@@ -32,6 +33,9 @@ class Dense(KernelOperator):
 
     def to_dense(self) -> Tensor:
         return self.matrix
+
+    def to(self, dtype: torch.dtype) -> "Dense":
+        return Dense(self.tiles.to(dtype), self.symmetric, self.matrix.to(dtype))
 
     @property
     def T(self) -> "Dense":

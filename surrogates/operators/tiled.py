@@ -1,5 +1,6 @@
 """The kernel matrix as tiles that are evaluated, multiplied and discarded."""
 
+import torch
 from torch import Tensor
 
 from surrogates.operators.base import KernelOperator
@@ -25,6 +26,9 @@ class Tiled(KernelOperator):
 
     def to_dense(self) -> Tensor:
         return evaluate(self.tiles)
+
+    def to(self, dtype: torch.dtype) -> "Tiled":
+        return Tiled(self.tiles.to(dtype), self.symmetric)
 
     @property
     def T(self) -> "Tiled":

@@ -5,6 +5,7 @@ Notation: X1 (m, d) rows, X2 (n, d) columns, W (n, s) weights; a tile is ``k(X1[
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from copy import deepcopy
 
 import torch
 from gpytorch.kernels import Kernel
@@ -52,6 +53,10 @@ class KernelTiles(ABC):
     @abstractmethod
     def transposed(self) -> "KernelTiles":
         """Return the tiles of k(X2, X1)."""
+
+    @abstractmethod
+    def to(self, dtype: torch.dtype) -> "KernelTiles":
+        """Return the tiles in another precision."""
 
 
 class StationaryTiles(KernelTiles):
@@ -109,6 +114,9 @@ class StationaryTiles(KernelTiles):
     def transposed(self) -> KernelTiles:
         return StationaryTiles(self.kernel, self.X2, self.X1)
 
+    def to(self, dtype: torch.dtype) -> KernelTiles:
+        return StationaryTiles(self.kernel, self.X1.to(dtype), self.X2.to(dtype))
+
 
 class GenericTiles(KernelTiles):
     """Tiles of any GPyTorch kernel by the kernel's own evaluation; gradients by autograd."""
@@ -137,6 +145,9 @@ class GenericTiles(KernelTiles):
 
     def transposed(self) -> KernelTiles:
         return GenericTiles(self.kernel, self.X2, self.X1)
+
+    def to(self, dtype: torch.dtype) -> KernelTiles:
+        return GenericTiles(deepcopy(self.kernel).to(dtype), self.X1.to(dtype), self.X2.to(dtype))
 
 
 def spans(length: int, size: int) -> Iterator[slice]:

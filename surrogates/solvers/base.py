@@ -1,6 +1,7 @@
 """What a solver is, what it returns, and the one loop behind every iterative method.
 
-Notation: H (n, n), B (n, s) right-hand sides, W (n, s) their solutions; the relative residual of a column is ‖b − H w‖ / ‖b‖.
+Notation: H (n, n) the system's matrix, B (n, s) right-hand sides, W (n, s) their solutions; the relative residual of a column is
+‖b − H w‖ / ‖b‖.
 """
 
 import time
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.systems import KernelSystem, Targets, check_right_hand_sides
+from surrogates.systems import LinearSystem, Targets, check_right_hand_sides
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Progress:
     """A moment of a running solve, given to its callback.
 
     Attributes:
-        residual: largest relative residual among the running columns, as the method estimates it.
+        residual: largest relative residual among the running columns, as the method estimates it; infinite while it has no estimate.
         num_active: columns still running, of ``num_columns``.
     """
 
@@ -48,7 +49,7 @@ class Solution:
         residual: (s,) relative residual of ``value``, evaluated, not estimated.
         converged: (s,) whether the tolerance was reached.
         steps: (s,) steps each column ran.
-        epochs: kernel entries used, checks and preconditioner included, over n².
+        epochs: kernel entries used, checks and preconditioner included; n² of them, between all data and all unknowns, are one epoch.
         note: what a user should know: jitter added, a step size reduced, precision exhausted. Empty if nothing.
     """
 
@@ -81,7 +82,7 @@ class Solver(ABC):
     @abstractmethod
     def solve(
         self,
-        system: KernelSystem,
+        system: LinearSystem,
         rhs: Tensor | Targets,
         *,
         initial: Tensor | None = None,
@@ -97,7 +98,8 @@ class Solver(ABC):
             callback: called with :class:`Progress` as the solve goes on.
 
         Raises:
-            TypeError, ValueError: if the shapes, dtypes, devices or values of the arguments do not fit.
+            TypeError, ValueError: if the shapes, dtypes, devices or values of the arguments do not fit, or the method needs parts of
+                the matrix that the system does not give.
         """
 
 
@@ -127,14 +129,14 @@ class Start:
     Attributes:
         rhs: B (n, s).
         initial: (n, s), with ``gap = rhs − H initial``.
-        noise_draw: (n, s) the part ε of B, if it is known apart.
+        targets: f and ε, if they are known apart.
         prepared: what ``prepare`` returned.
     """
 
     rhs: Tensor
     initial: Tensor
     gap: Tensor
-    noise_draw: Tensor | None = None
+    targets: Targets | None = None
     prepared: Any = None
 
 
@@ -144,7 +146,8 @@ class IterativeSolver(Solver):
 
     Columns that reach ``tolerance`` are taken out of the state, so that steps never touch them again. What the method *estimates*
     decides when to stop; what is returned is *evaluated* in one more product, and columns that fell short go on from there. Where a
-    sweep lowered neither a column's residual nor its objective ½ wᵀHw − wᵀb, the value before it is kept.
+    sweep lowered neither a column's residual nor its objective ½ wᵀHw − wᵀb, the value before it is kept. The hooks' ``system`` is of
+    whatever kind the method can solve.
 
     Args:
         tolerance: relative residual at which a column stops.
@@ -162,16 +165,16 @@ class IterativeSolver(Solver):
         if self.max_seconds is not None:
             checks.positive_float("max_seconds", self.max_seconds)
 
-    def prepare(self, system: KernelSystem, generator: torch.Generator) -> Any:
+    def prepare(self, system: Any, generator: torch.Generator) -> Any:
         """Compute what depends on the system alone (a preconditioner, a step size), once a solve."""
         return None
 
     @abstractmethod
-    def init(self, system: KernelSystem, start: Start) -> State:
+    def init(self, system: Any, start: Start) -> State:
         """Return the first state; what ``start`` holds stays as it is."""
 
     @abstractmethod
-    def step(self, system: KernelSystem, rhs: Tensor, state: Any, generator: torch.Generator) -> State:
+    def step(self, system: Any, rhs: Tensor, state: Any, generator: torch.Generator) -> State:
         """Return the next state."""
 
     @abstractmethod
@@ -180,9 +183,9 @@ class IterativeSolver(Solver):
 
     @abstractmethod
     def residual_norm(self, state: Any) -> Tensor:
-        """Return the method's estimate of ‖b − H w‖ for each running column, (s,), at no extra product."""
+        """Return the method's estimate of ‖b − H w‖ for each running column, (s,), at no extra product; infinite if it has none."""
 
-    def epochs_per_step(self, system: KernelSystem) -> float:
+    def epochs_per_step(self, system: Any) -> float:
         """Return the epochs that a step uses."""
         return 1.0
 
@@ -193,18 +196,19 @@ class IterativeSolver(Solver):
     @torch.no_grad()
     def solve(
         self,
-        system: KernelSystem,
+        system: LinearSystem,
         rhs: Tensor | Targets,
         *,
         initial: Tensor | None = None,
         generator: torch.Generator | None = None,
         callback: Callback | None = None,
     ) -> Solution:
-        noise_draw = rhs.noise_draw if isinstance(rhs, Targets) else None
+        started, entries = time.perf_counter(), system.entries
+        targets = rhs if isinstance(rhs, Targets) else None
         B = system.rhs(rhs) if isinstance(rhs, Targets) else rhs
         check_right_hand_sides(system, B, initial)
         generator = torch.Generator().manual_seed(0) if generator is None else generator
-        run = _Run(system, B, noise_draw, initial, time.perf_counter(), system.entries)
+        run = _Run(system, B, targets, initial, started, entries)
         prepared, target, stalls = None, self.tolerance, 0
         while (columns := run.unfinished(self.tolerance)).numel() and not self._is_spent(run):
             prepared = self.prepare(system, generator) if prepared is None else prepared
@@ -215,8 +219,8 @@ class IterativeSolver(Solver):
         return run.solution(self.tolerance)
 
     def _is_spent(self, run: "_Run") -> bool:
-        # One epoch is kept back for evaluating the residual of what is returned.
-        epochs = run.epochs + self.epochs_per_step(run.system) + 1.0
+        # One product is kept back for evaluating the residual of what is returned.
+        epochs = run.epochs + self.epochs_per_step(run.system) + run.system.epochs_per_product
         return epochs > self.max_epochs or (self.max_seconds is not None and run.seconds > self.max_seconds)
 
     def _sweep(
@@ -263,21 +267,22 @@ def _columns(matrix: Tensor, columns: Tensor) -> Tensor:
 class _Run:
     """The best value of every column so far, with its evaluated gap B − H W."""
 
-    def __init__(self, system: KernelSystem, rhs: Tensor, noise_draw: Tensor | None, initial: Tensor | None, started: float, entries: int):
-        self.system, self.rhs, self.noise_draw, self.started, self.entries_before = system, rhs, noise_draw, started, entries
+    def __init__(self, system: LinearSystem, rhs: Tensor, targets: Targets | None, initial: Tensor | None, started: float, entries: int):
+        self.system, self.rhs, self.targets, self.started, self.entries_before = system, rhs, targets, started, entries
         self.value = torch.zeros_like(rhs) if initial is None else initial.clone()
         self.gap = rhs.clone()
         if initial is not None and (warm := initial.any(0)).any():
             self.gap[:, warm] -= system @ initial[:, warm]
         norms = system.norm(rhs)
         self.norms = torch.where(norms > 0, norms, torch.ones_like(norms))
+        self.rounding = torch.finfo(rhs.dtype).eps * system.n**0.5 * system.kernel.diagonal().max()
         self.residual = system.norm(self.gap) / self.norms
         self.column_steps = torch.zeros(rhs.shape[1], dtype=torch.long, device=rhs.device)
         self.steps, self.note = 0, ""
 
     @property
     def epochs(self) -> float:
-        return (self.system.entries - self.entries_before) / self.system.n**2
+        return (self.system.entries - self.entries_before) / self.system.entries_per_epoch
 
     @property
     def seconds(self) -> float:
@@ -288,9 +293,9 @@ class _Run:
 
     def start(self, columns: Tensor, prepared: Any) -> Start:
         """Return what a sweep over ``columns`` starts from."""
-        noise_draw = None if self.noise_draw is None else _columns(self.noise_draw, columns)
+        targets = None if self.targets is None else Targets(*(_columns(part, columns) for part in self.targets))
         rhs, value, gap = (_columns(matrix, columns) for matrix in (self.rhs, self.value, self.gap))
-        return Start(rhs, value, gap, noise_draw, prepared)
+        return Start(rhs, value, gap, targets, prepared)
 
     def accept(self, columns: Tensor, proposal: Tensor) -> bool:
         """Take over the columns of ``proposal`` that are better than before; return whether one is clearly so."""
@@ -301,7 +306,9 @@ class _Run:
         # A residual can rise on the way to the solution (that of conjugate gradients does): the objective then decides.
         objective = self._objective(columns, proposal, gap)
         objective_before = self._objective(columns, _columns(self.value, columns), _columns(self.gap, columns))
-        descended = objective < objective_before - CLEAR_DESCENT * objective_before.abs()
+        # Products of large weights round: what may be that is no descent, nor is a residual to be raised for it.
+        rounding = self.rounding * self.system.norm(proposal).square()
+        descended = objective < objective_before - CLEAR_DESCENT * objective_before.abs() - rounding
         better = (finite & ((residual < before) | descended)).nonzero().squeeze(1)
         if better.numel() < columns.numel():
             self.note = "some columns stopped improving: the precision or the step is exhausted"

@@ -1,4 +1,4 @@
-"""Random partitions of the rows into batches, and what the residuals over each tell: the best iterate, and divergence.
+"""Random partitions of the rows into batches, what the residuals over each tell, and the descent that backs off by it.
 
 Methods that touch a few rows a step know the exact residual of those rows. Over an epoch, a random partition, they cover every row once,
 so that the sum of their squares estimates ‖b − H w‖² at no extra product.
@@ -14,6 +14,8 @@ from torch import Tensor
 from surrogates.solvers.base import State
 
 GROWTH_ALLOWED = 2.0  # a residual this many times the best seen means divergence, not noise
+STEP_REDUCTION = 0.25
+SHORTEST_WINDOW = 10
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class EpochMonitor(State):
     """Deals out batches and watches the residual of every column.
 
     Attributes:
+        num_rows: of the system, or of the data that it is fitted to.
         window: steps between two judgements, at least; they end with whole epochs. Momentum swings: a few steps alone mislead.
         steps, epochs: begun since the last judgement.
         batches: what is left of the current epoch.
@@ -30,6 +33,7 @@ class EpochMonitor(State):
         checkpoint: (n, s) the iterates that had it.
     """
 
+    num_rows: int
     window: int
     steps: int
     epochs: int
@@ -40,16 +44,17 @@ class EpochMonitor(State):
     checkpoint: Tensor
 
     @classmethod
-    def start(cls, initial: Tensor, norms: Tensor, window: int = 1) -> Self:
-        """Return the monitor of a run from ``initial`` (n, s), whose residual norms (s,) are known."""
-        return cls(window, 0, 0, (), torch.zeros_like(norms), torch.full_like(norms, math.inf), norms, initial.clone())
+    def start(cls, initial: Tensor, norms: Tensor, window: int = 1, num_rows: int | None = None) -> Self:
+        """Return the monitor of a run from ``initial`` (n, s), whose residual norms (s,) are known; ``num_rows`` is n if ``None``."""
+        num_rows = len(initial) if num_rows is None else num_rows
+        return cls(num_rows, window, 0, 0, (), torch.zeros_like(norms), torch.full_like(norms, math.inf), norms, initial.clone())
 
     def deal(self, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Self]:
         """Return the rows of the next step: at most ``batch_size``, parts of one epoch differ by one row at most."""
         batches, epochs = self.batches, self.epochs
         if not batches:
             epochs += 1
-            order = torch.randperm(len(self.checkpoint), generator=generator, device=generator.device)
+            order = torch.randperm(self.num_rows, generator=generator, device=generator.device)
             batches = order.to(self.checkpoint.device).tensor_split(math.ceil(len(order) / batch_size))
         return batches[0], replace(self, batches=batches[1:], steps=self.steps + 1, epochs=epochs)
 
@@ -59,7 +64,7 @@ class EpochMonitor(State):
         if self.steps == 1:
             # At a restart the batch shows the checkpoint itself, which may be worse than the extrapolated points that made it the
             # best. Without this, the smaller the step the surer the column would restart again.
-            norm = (len(self.checkpoint) / len(gap) * square).sqrt()
+            norm = (self.num_rows / len(gap) * square).sqrt()
             best = torch.where(self.residual.isinf(), torch.maximum(best, norm), best)
         return replace(self, squares=self.squares + square, best=best)
 
@@ -88,3 +93,38 @@ class EpochMonitor(State):
             checkpoint=torch.where(improved, iterates, self.checkpoint),
         )
         return judged, diverged
+
+
+@dataclass(frozen=True)
+class AveragedDescent(State):
+    """Iterates with momentum, an average of them, and a step size that is reduced for the columns that diverge."""
+
+    A: Tensor  # (n, s) iterates
+    V: Tensor  # (n, s) velocities
+    average: Tensor  # (n, s)
+    step: Tensor  # (s,) step size
+    monitor: EpochMonitor
+
+    def end_step(self) -> Self:
+        """Return the state in which columns that diverged, if a window ends here, are back at their checkpoint, with a shorter step."""
+        if not self.monitor.is_due:
+            return self
+        monitor, diverged = self.monitor.judge(self.A)
+        return replace(
+            self,
+            A=torch.where(diverged, monitor.checkpoint, self.A),
+            V=torch.where(diverged, 0.0, self.V),
+            average=torch.where(diverged, monitor.checkpoint, self.average),
+            step=torch.where(diverged, STEP_REDUCTION * self.step, self.step),
+            monitor=monitor,
+        )
+
+    def estimate(self) -> Tensor:
+        """Return the average; the checkpoint where a run cut short in its first diverging window averaged what no check has seen."""
+        sound = torch.isfinite(self.average).all(0)
+        return torch.where(sound, self.average, self.monitor.checkpoint)
+
+    def describe(self, step: float) -> str:
+        """Return how far below ``step`` the steps are; empty if they are not."""
+        factor = (self.step / step).min().item() if self.step.numel() else 1.0
+        return "" if factor == 1.0 else f"step size reduced to as little as {factor:.1e} of itself where the residual grew"

@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.solvers.base import IterativeSolver, Start, State
-from surrogates.solvers.epochs import EpochMonitor
+from surrogates.solvers.base import IterativeSolver, Start
+from surrogates.solvers.epochs import SHORTEST_WINDOW, AveragedDescent, EpochMonitor
 from surrogates.systems import KernelSystem
 
-STEP_REDUCTION = 0.25
-SHORTEST_WINDOW = 10
 NUM_SAMPLED_BLOCKS = 3
 NUM_POWER_ITERATIONS = 10
 
@@ -28,13 +26,10 @@ class SDDSettings:
 
 
 @dataclass(frozen=True)
-class SDDState(State):
+class SDDState(AveragedDescent):
+    """The average is geometric, the step β."""
+
     settings: SDDSettings
-    A: Tensor  # (n, s) iterates
-    V: Tensor  # (n, s) velocities
-    average: Tensor  # (n, s) geometric average of the iterates
-    step: Tensor  # (s,) β
-    monitor: EpochMonitor
 
 
 @dataclass(frozen=True)
@@ -118,30 +113,16 @@ class SDD(IterativeSolver):
         V.mul_(self.momentum).index_add_(0, index, gap * state.step, alpha=-system.n / state.settings.batch_size)
         A.add_(V)
         average.lerp_(A, state.settings.averaging)
-        monitor = monitor.observe(gap)
-        if not monitor.is_due:
-            return replace(state, monitor=monitor)
-        monitor, diverged = monitor.judge(A)
-        return replace(
-            state,
-            A=torch.where(diverged, monitor.checkpoint, A),
-            V=torch.where(diverged, 0.0, V),
-            average=torch.where(diverged, monitor.checkpoint, average),
-            step=torch.where(diverged, STEP_REDUCTION * state.step, state.step),
-            monitor=monitor,
-        )
+        return replace(state, monitor=monitor.observe(gap)).end_step()
 
     def estimate(self, state: SDDState) -> Tensor:
-        # A run cut short in its first diverging window would average iterates that no check has seen.
-        sound = torch.isfinite(state.average).all(0)
-        return torch.where(sound, state.average, state.monitor.checkpoint)
+        return state.estimate()
 
     def residual_norm(self, state: SDDState) -> Tensor:
         return state.monitor.residual
 
     def describe(self, state: SDDState) -> str:
-        factor = (state.step / state.settings.step).min().item() if state.step.numel() else 1.0
-        return "" if factor == 1.0 else f"step size reduced to as little as {factor:.1e} of itself where the residual grew"
+        return state.describe(state.settings.step)
 
 
 def sample_batch(n: int, batch_size: int, generator: torch.Generator) -> Tensor:

@@ -1,5 +1,6 @@
 """Stochastic gradient descent on the primal objective, with the noise in the regulariser."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -9,24 +10,21 @@ from torch import Tensor
 from surrogates import checks
 from surrogates.features import RandomFeatures
 from surrogates.operators.tiles import StationaryTiles
-from surrogates.solvers.base import IterativeSolver, Start, State
-from surrogates.solvers.epochs import EpochMonitor
-from surrogates.systems import KernelSystem
+from surrogates.solvers.base import IterativeSolver, Start
+from surrogates.solvers.epochs import SHORTEST_WINDOW, AveragedDescent, EpochMonitor
+from surrogates.systems import LinearSystem
 
-STEP_REDUCTION = 0.25
-SHORTEST_WINDOW = 10
 DEFAULT_BATCH = 512
 
 
 @dataclass(frozen=True)
-class SGDState(State):
+class SGDState(AveragedDescent):
+    """The average is the mean of the iterates."""
+
     count: int
-    A: Tensor  # (n, s) iterates
-    V: Tensor  # (n, s) velocities
-    average: Tensor  # (n, s) mean of the iterates
-    noise_draw: Tensor  # (n, s) ε, zeros if B came in one part
-    step: Tensor  # (s,) step size
-    monitor: EpochMonitor
+    rhs: Tensor  # (num_data, s) f + ε
+    noise_draw: Tensor  # (num_data, s) ε, zeros if B came in one part
+    projected_noise: Tensor | None  # (m, s) K_ZX Σ⁻¹ ε, with inducing points
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,14 @@ class SGD(IterativeSolver):
     Steps are Nesterov's, each column's g clipped to norm ``clip``; the mean of the iterates is returned. A column whose residual grows
     returns to its best iterate and goes on with a quarter of its step.
 
+    Of an :class:`InducingSystem`, given :class:`Targets`, it minimises ``(f + ε − K_XZ a)ᵀ Σ⁻¹ (f + ε − K_XZ a) + aᵀ K_ZZ a`` by the same
+    step, O(b m s), with the noise's part of the gradient computed once, exactly, in tiles:
+
+        g = (1/b) K_bZᵀ σ² Σ_b⁻¹ (K_bZ a − f_b)  +  (1/n) (Φ_Z Φ_Zᵀ σ² a − σ² K_ZX Σ⁻¹ ε).
+
+    Batches then show the misfit to the data, which tells divergence, but not the residual of A w = B: the budget alone ends the run, and
+    the residual is evaluated after it.
+
     Args:
         step_size: of a step along g; the paper's is 0.5 for the mean and 0.1 for samples.
         batch_size: b; ``None`` for 512, at most n.
@@ -50,10 +56,12 @@ class SGD(IterativeSolver):
 
     Raises:
         ValueError: when solving, if ``batch_size`` exceeds n or the kernel has no random features.
+        TypeError: when solving an ``InducingSystem`` for B in one part.
     References:
         Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient Descent", Section 3 and Appendix A.
         Differs: (1) the norm is clipped a column at a time, so that columns do not influence each other; (2) a vector of noise
-        variances; (3) batches are the parts of a random partition; (4) divergence is undone.
+        variances; (3) batches are the parts of a random partition; (4) divergence is undone; (5) with inducing points, K_ZX Σ⁻¹ ε is
+        exact, where Section 3.3 estimates it by features, which would add their variance to every step.
     """
 
     splits_targets: ClassVar[bool] = True
@@ -74,66 +82,78 @@ class SGD(IterativeSolver):
         if not 0.0 <= self.momentum < 1.0:
             raise ValueError(f"`momentum` must be in [0, 1), got {self.momentum}.")
 
-    def epochs_per_step(self, system: KernelSystem) -> float:
-        return self._batch_size(system) / system.n
+    def epochs_per_step(self, system: LinearSystem) -> float:
+        return self._batch_size(system) / system.num_data
 
-    def _batch_size(self, system: KernelSystem) -> int:
+    def _batch_size(self, system: LinearSystem) -> int:
+        n = system.num_data
         if self.batch_size is None:
-            return min(DEFAULT_BATCH, system.n)
-        if self.batch_size > system.n:
-            raise ValueError(f"`batch_size` must be at most n = {system.n}, got {self.batch_size}. Reduce it or use `Cholesky()`.")
+            return min(DEFAULT_BATCH, n)
+        if self.batch_size > n:
+            raise ValueError(f"`batch_size` must be at most n = {n}, got {self.batch_size}. Reduce it or use `Cholesky()`.")
         return self.batch_size
 
-    def init(self, system: KernelSystem, start: Start) -> SGDState:
-        initial, norms = start.initial, system.norm(start.gap)
+    def init(self, system: LinearSystem, start: Start) -> SGDState:
+        initial, data = start.initial, system.regression(start.rhs, start.targets)
+        # With inducing points: the weighted misfit of zero weights, which bounds that of the solution.
+        norms = system.norm(start.gap if data.projected_noise is None else data.rhs * _relative_precision(system).sqrt())
         return SGDState(
-            count=0,
             A=initial.clone(),
             V=torch.zeros_like(initial),
             average=initial.clone(),
-            noise_draw=torch.zeros_like(initial) if start.noise_draw is None else start.noise_draw,
             step=torch.full_like(norms, self.step_size),
-            monitor=EpochMonitor.start(initial, norms, window=SHORTEST_WINDOW),
+            monitor=EpochMonitor.start(initial, norms, window=SHORTEST_WINDOW, num_rows=system.num_data),
+            count=0,
+            rhs=data.rhs,
+            noise_draw=data.noise_draw,
+            projected_noise=data.projected_noise,
         )
 
-    def step(self, system: KernelSystem, rhs: Tensor, state: SGDState, generator: torch.Generator) -> SGDState:
+    def step(self, system: LinearSystem, rhs: Tensor, state: SGDState, generator: torch.Generator) -> SGDState:
         index, monitor = state.monitor.deal(self._batch_size(system), generator)
-        A, V, average, noise_draw = state.A, state.V, state.average, state.noise_draw
+        A, V, average = state.A, state.V, state.average
         point = A + self.momentum * V
-        gradient, gap = self.gradient(system, rhs, noise_draw, point, index, generator)
-        monitor = monitor.observe(gap)
+        gradient, gap = self.gradient(system, state.rhs, state.noise_draw, point, index, generator, state.projected_noise)
         gradient.mul_((self.clip / system.norm(gradient)).clamp_max(1.0) * state.step)
         V.mul_(self.momentum).sub_(gradient)
         A.add_(V)
         count = state.count + 1
         average.lerp_(A, 1.0 / count)
-        if not monitor.is_due:
-            return replace(state, count=count, monitor=monitor)
-        monitor, diverged = monitor.judge(A)
-        return replace(
-            state,
-            count=count,
-            A=torch.where(diverged, monitor.checkpoint, A),
-            V=torch.where(diverged, 0.0, V),
-            average=torch.where(diverged, monitor.checkpoint, average),
-            step=torch.where(diverged, STEP_REDUCTION * state.step, state.step),
-            monitor=monitor,
-        )
+        return replace(state, count=count, monitor=monitor.observe(gap)).end_step()
 
     def gradient(
-        self, system: KernelSystem, rhs: Tensor, noise_draw: Tensor, point: Tensor, index: Tensor, generator: torch.Generator
+        self,
+        system: LinearSystem,
+        rhs: Tensor,
+        noise_draw: Tensor,
+        point: Tensor,
+        index: Tensor,
+        generator: torch.Generator,
+        projected_noise: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the stochastic gradient g (n, s) at ``point``, and the residuals (K + Σ) a − B of the batch's rows (b, s)."""
-        noise = system.noise.expand(system.n).unsqueeze(1)
-        scale = noise.mean()
+        """Return the stochastic gradient g (n, s) at ``point``, and the residuals of the batch's rows (b, s).
+
+        Those are (K + Σ) a − B, or, with inducing points, the misfits K_XZ a − f − ε in units of the noise over its mean.
+
+        Args:
+            rhs, noise_draw: (num_data, s) f + ε and ε.
+            projected_noise: (m, s) K_ZX Σ⁻¹ ε with inducing points.
+        """
+        precision = _relative_precision(system)[index]
+        scale = system.noise.mean()
         rows = system.kernel_rows(index)
         misfit = rows @ point - (rhs[index] - noise_draw[index])
-        gap = misfit + noise[index] * point[index] - noise_draw[index]
-        regulariser = self._prior_product(system, scale * (point - noise_draw / noise), generator) / system.n
-        return torch.addmm(regulariser, rows.T, misfit * (scale / noise[index]), alpha=1.0 / len(index)), gap
+        if projected_noise is None:
+            gap = misfit + (scale / precision) * point[index] - noise_draw[index]
+            regulariser = self._prior_product(system, scale * point - _relative_precision(system) * noise_draw, generator)
+        else:
+            gap = (misfit - noise_draw[index]) * precision.sqrt()
+            regulariser = self._prior_product(system, scale * point, generator).sub_(scale * projected_noise)
+        regulariser.div_(system.num_data)
+        return torch.addmm(regulariser, rows.T, misfit * precision, alpha=1.0 / len(index)), gap
 
-    def _prior_product(self, system: KernelSystem, M: Tensor, generator: torch.Generator) -> Tensor:
-        """Return Φ Φᵀ M, an unbiased estimate of K M, for fresh features Φ (n, num_features)."""
+    def _prior_product(self, system: LinearSystem, M: Tensor, generator: torch.Generator) -> Tensor:
+        """Return Φ Φᵀ M, an unbiased estimate of the kernel between the points of the unknowns times M, for fresh features Φ."""
         tiles = system.kernel.tiles
         if not isinstance(tiles, StationaryTiles):
             raise ValueError("`kernel` must be RBFKernel or MaternKernel, alone or in ScaleKernel, for SGD's random features. Use `CG()`.")
@@ -142,12 +162,16 @@ class SGD(IterativeSolver):
         return features @ (features.T @ M)
 
     def estimate(self, state: SGDState) -> Tensor:
-        sound = torch.isfinite(state.average).all(0)
-        return torch.where(sound, state.average, state.monitor.checkpoint)
+        return state.estimate()
 
     def residual_norm(self, state: SGDState) -> Tensor:
-        return state.monitor.residual
+        residual = state.monitor.residual
+        return residual if state.projected_noise is None else torch.full_like(residual, math.inf)
 
     def describe(self, state: SGDState) -> str:
-        factor = (state.step / self.step_size).min().item() if state.step.numel() else 1.0
-        return "" if factor == 1.0 else f"step size reduced to as little as {factor:.1e} of itself where the residual grew"
+        return state.describe(self.step_size)
+
+
+def _relative_precision(system: LinearSystem) -> Tensor:
+    """Return σ² Σ⁻¹, (num_data, 1), σ² the mean noise."""
+    return (system.noise.mean() / system.noise).expand(system.num_data).unsqueeze(1)

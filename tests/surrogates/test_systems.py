@@ -1,11 +1,12 @@
-"""The system K + Σ: products, parts, and the noise it accepts."""
+"""The systems K + Σ and K_ZX Σ⁻¹ K_XZ + K_ZZ: products, parts, and what they accept."""
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogates import Dense, KernelSystem, Targets, Tiled
+from surrogates import CG, SDD, Dense, InducingSystem, KernelSystem, PivotedCholesky, SketchAndProject, Solver, Targets, Tiled
+from surrogates.operators.tiles import Index, StationaryTiles
 from tests import problems
 
 N = 25
@@ -65,3 +66,86 @@ def test_an_operator_over_two_sets_of_points_is_refused() -> None:
     kernel = problems.operator(Dense, problems.rbf(), problems.uniform(4, 2), problems.uniform(4, 2))
     with pytest.raises(ValueError, match="`kernel` must be an operator over one set of points"):
         KernelSystem(kernel, 0.1)
+
+
+M = 9
+BUDGETS = {"kept": None, "one row at a time": 1, "four rows at a time": 4 * M * 8}
+
+
+@pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS.keys())
+@pytest.mark.parametrize("noise", [0.3, problems.vector_noise(N)], ids=["scalar", "vector"])
+def test_the_inducing_system_is_that_of_dense_algebra(noise: float | torch.Tensor, budget: int | None) -> None:
+    system = problems.inducing_system(N, M, noise, memory_budget=budget)
+    A, K_XZ, K_ZZ = problems.dense_inducing(system)
+    W, f, e, index = problems.normal(M, 3), problems.normal(N, 3), problems.normal(N, 3, seed=1), torch.tensor([3, 1, 20, 7])
+    precision = torch.as_tensor(noise, dtype=torch.float64).expand(N).reciprocal().diag()
+    torch.testing.assert_close(system @ W, A @ W)
+    torch.testing.assert_close(system.rhs(Targets(f, e)), K_XZ.T @ precision @ (f + e))
+    torch.testing.assert_close(system.kernel_rows(index), K_XZ[index])
+    L, whitened = system.whitened()
+    torch.testing.assert_close(L @ L.T, K_ZZ)
+    assert L.triu(1).abs().max() == 0
+    torch.testing.assert_close(L @ whitened @ L.T, A)
+
+
+def test_an_inducing_system_of_all_points_has_the_weights_of_the_kernel_system() -> None:
+    system, inducing, targets = problems.system(N, 0.3), problems.inducing_system(N, N, 0.3), problems.normal(N, 2)
+    weights = torch.linalg.solve(system.to_dense(), targets)
+    torch.testing.assert_close(inducing @ weights, inducing.rhs(Targets(targets, torch.zeros_like(targets))))
+
+
+def test_an_epoch_of_an_inducing_system_is_one_pass_over_the_data() -> None:
+    system = problems.inducing_system(N, M)
+    system.kernel_rows(torch.arange(5))
+    assert system.epochs == pytest.approx(5 / N)
+    system @ problems.normal(M, 7)
+    assert system.epochs == pytest.approx(5 / N + system.epochs_per_product) == pytest.approx(5 / N + 1 + M / N)
+    system.rhs(Targets(problems.normal(N, 2), problems.normal(N, 2)))
+    assert system.epochs == pytest.approx(5 / N + 2 + M / N)
+
+
+def test_no_more_of_the_kernel_is_held_than_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+    tile = StationaryTiles.tile
+
+    def spied(self: StationaryTiles, i: Index, j: Index) -> torch.Tensor:
+        held.append(8 * len(self.X1[i]) * len(self.X2))  # a block of rows is made of tiles: count it whole
+        return tile(self, i, j)
+
+    n, m = 900, 30
+    system = problems.inducing_system(n, m, memory_budget=64 * m * 8)
+    assert isinstance(system.cross, Tiled)
+    monkeypatch.setattr(StationaryTiles, "tile", spied)
+    system @ problems.normal(m, 2), system.whitened()
+    assert len(held) >= 2 * n / 64
+    assert max(held) <= 64 * m * 8
+
+
+@pytest.mark.parametrize(
+    ("Z", "message"),
+    [
+        (problems.uniform(0, 2), r"`inducing_points` must have shape \(m, 2\) with m ≥ 1, got \(0, 2\)"),
+        (problems.uniform(4, 3), r"`inducing_points` must have shape \(m, 2\) with m ≥ 1, got \(4, 3\)"),
+        (problems.uniform(4), r"`inducing_points` must have shape"),
+        (problems.uniform(N + 1, 2), rf"`inducing_points` must be at most n = {N}, got m = {N + 1}. Use fewer"),
+        (problems.uniform(4, 2).fill_(torch.nan), "`inducing_points` must be finite"),
+        (problems.uniform(4, 2).float(), "`inducing_points` must have the dtype of `X`"),
+    ],
+)
+def test_inducing_points_that_do_not_fit_are_refused(Z: torch.Tensor, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        InducingSystem(problems.rbf().double(), problems.uniform(N, 2), Z, 0.1)
+
+
+def test_the_noise_of_an_inducing_system_is_that_of_the_data() -> None:
+    with pytest.raises(ValueError, match=rf"`noise` must be a scalar or have shape \({N},\), got \({M},\)"):
+        problems.inducing_system(N, M, torch.ones(M))
+
+
+@pytest.mark.parametrize(
+    "solver", [CG(), CG(preconditioner=PivotedCholesky(3)), SDD(), SketchAndProject()], ids=["cg-nystrom", "cg-pivoted", "sdd", "sap"]
+)
+def test_methods_that_need_rows_of_the_matrix_refuse_inducing_points_with_the_remedy(solver: Solver) -> None:
+    system = problems.inducing_system(800, 700)
+    with pytest.raises(TypeError, match=r"`system` of inducing points .* Use Cholesky\(\), SGD\(\) or CG\(preconditioner=None\)"):
+        solver.solve(system, problems.normal(700, 1))

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from surrogates import CG, SDD, Cholesky, IterativeSolver, KernelSystem, Nystrom, PivotedCholesky, SketchAndProject
-from surrogates.solvers import State
+from surrogates import CG, SDD, Auto, Cholesky, IterativeSolver, KernelSystem, Nystrom, PivotedCholesky, SketchAndProject
+from surrogates.solvers import State, auto
 from surrogates.solvers.base import Start
 from tests import problems
 from tests.contracts import IterativeSolverContract, SolverContract
@@ -19,15 +19,23 @@ ITERATIVE = {
     "cg-pivoted-20": CG(preconditioner=PivotedCholesky(20)),
     "sdd": SDD(batch_size=16, averaging=0.05),
     "sap": SketchAndProject.sap(block_size=30),
-    "sap-accelerated": SketchAndProject(block_size=30, accelerated=True),
+    "asap": SketchAndProject.asap(block_size=30),
     "adasap": SketchAndProject.adasap(preconditioner=Nystrom(9, sketch="gaussian"), block_size=30, tail_average=False),
     "adasap-identity": SketchAndProject.adasap_identity(block_size=30, mu=1e-3, tail_average=False),
 }
 
 
-@pytest.mark.parametrize("solver", [Cholesky()], ids=["cholesky"])
+@pytest.mark.parametrize("solver", [Cholesky(), Auto()], ids=["cholesky", "auto"])
 class TestDirectSolvers(SolverContract):
     pass
+
+
+@pytest.mark.parametrize("solver", [Auto()], ids=["auto"])
+class TestAutoIterating(SolverContract):
+    @pytest.fixture(autouse=True)
+    def nothing_is_small(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(auto, "SMALLEST_ITERATIVE", 0)
+        monkeypatch.setattr(auto, "DIRECT_ADVANTAGE", 1e-9)
 
 
 @pytest.mark.parametrize("solver", ITERATIVE.values(), ids=ITERATIVE.keys())

@@ -1,0 +1,228 @@
+"""A solver that chooses itself: direct, conjugate gradients or accelerated sketch-and-project, whichever is predicted to be fastest.
+
+Costs are counted in floating-point operations of a large matrix product. The constants come from a sweep over systems easy and hard on a
+CPU (``benchmarks/solver_sweep.py``); only their ratios matter.
+"""
+
+import math
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from surrogates import checks, memory
+from surrogates.operators import Dense
+from surrogates.preconditioners import Nystrom, column_factor
+from surrogates.solvers.base import Callback, IterativeSolver, Solution, Solver
+from surrogates.solvers.cg import CG
+from surrogates.solvers.cholesky import Cholesky
+from surrogates.solvers.sketch_and_project import SketchAndProject, default_block_size
+from surrogates.systems import KernelSystem, LinearSystem, Targets, check_right_hand_sides
+
+EVALUATE = 120.0  # operations that a kernel entry is worth to evaluate
+READ = 60.0  # likewise to read, where there are too few columns to hide it
+FACTORISE = 1.5  # factorisations run below the rate of a product
+DIRECT_ADVANTAGE = 1.3  # a direct solve may cost so much more: it ends far below the tolerance
+PROBE_RANK = 400
+SMALLEST_ITERATIVE = 1000  # below, nothing is worth predicting
+FLOAT32_REACHES = 1e-3  # the tolerance down to which a float64 system is first solved in float32
+
+
+class Choice(NamedTuple):
+    """A solver, and why it was chosen, in one line."""
+
+    solver: Solver
+    reason: str
+
+
+class _Candidate(NamedTuple):
+    solver: Solver
+    name: str
+    epochs: float
+    cost: float
+
+
+@dataclass(frozen=True)
+class Auto(Solver):
+    """Solve (K + Σ) W = B by the method that is predicted to be the fastest for this system.
+
+    With n points, s columns, and m_r the mean of what r random columns leave of K's diagonal, relative to it (measured for r ≤ 400,
+    extrapolated beyond by its last octave), the candidates are
+
+    * ``Cholesky()``, if it fits in memory and its rounding error allows the tolerance;
+    * ``CG(Nystrom(r))`` for r = n/20, n/10, n/5: the preconditioned condition number is about m_r / σ², and a residual of 1e-2 was found to
+      take 1 + 11 √(m_r / σ²) epochs;
+    * ``CG(None)`` for nearly diagonal K, with the bound ½ √κ ln(2 / tolerance) on its epochs;
+    * ``SketchAndProject.asap()``, found to take 5 + 1.3 log₁₀(1 + 30 m / σ²): small noise and clustered points hardly hurt it.
+
+    Where the others fall short of the tolerance (a factorisation in need of jitter, a recursion that broke down), the last goes on from
+    their result. A float64 system is solved in float32 first, down to a tolerance of 1e-3, and in float64 from there if it is not
+    converged: the residual reported is that of the float64 system. Systems of inducing points are solved by ``Cholesky()``.
+
+    Args:
+        tolerance: relative residual wanted.
+        max_epochs: budget of the iterative methods, in n² kernel entries.
+        max_seconds: budget of time; ``None`` for none. A direct solve, once begun, is not stopped.
+
+    The solution's note begins with the choice and its reason.
+    """
+
+    tolerance: float = field(default=1e-2, kw_only=True)
+    max_epochs: float = field(default=100.0, kw_only=True)
+    max_seconds: float | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        checks.positive_float("tolerance", self.tolerance)
+        checks.positive_float("max_epochs", self.max_epochs)
+        if self.max_seconds is not None:
+            checks.positive_float("max_seconds", self.max_seconds)
+
+    @torch.no_grad()
+    def choose(self, system: LinearSystem, num_columns: int, generator: torch.Generator | None = None) -> Choice:
+        """Return the solver for ``system`` and ``num_columns`` right-hand sides, and the reason."""
+        n = system.n
+        if not isinstance(system, KernelSystem):
+            return Choice(Cholesky(), f"Cholesky(): the system has {n} unknowns")
+        size = torch.finfo(system.dtype).bits // 8
+        fits = 2 * n**2 * size <= memory.available(system.device)
+        if n < SMALLEST_ITERATIVE and fits:
+            return Choice(Cholesky(), f"Cholesky(): n = {n} is small")
+        probe = _Probe.of(system, torch.Generator().manual_seed(0) if generator is None else generator)
+        candidates = self._candidates(system, num_columns, probe)
+        if fits and probe.direct_residual(system) <= self.tolerance:
+            cost = (FACTORISE * n**3 / 3 + 4.0 * n**2 * num_columns) * (2.0 if system.dtype == torch.float64 else 1.0)
+            candidates.append(_Candidate(Cholesky(), "Cholesky()", 1.0, cost / DIRECT_ADVANTAGE))
+        best = min(candidates, key=lambda candidate: candidate.cost)
+        others = ", ".join(f"{c.name} {c.cost / best.cost:.1f}" for c in sorted(candidates, key=lambda c: c.cost)[1:3])
+        return Choice(
+            best.solver,
+            f"{best.name}: about {best.epochs:.0f} epochs for n = {n} and {num_columns} columns, where {len(probe.missed)} columns leave "
+            f"{probe.missed[-1]:.1e} of K's diagonal; relative cost of others: {others}",
+        )
+
+    def _candidates(self, system: KernelSystem, num_columns: int, probe: "_Probe") -> list[_Candidate]:
+        n, s = system.n, num_columns
+        digits = max(1.0, -math.log10(self.tolerance)) / 2.0
+        entry = 0.0 if isinstance(system.kernel, Dense) else EVALUATE
+        epoch = n**2 * (max(entry, READ) + 2.0 * s)
+        limits: dict[str, Any] = {"tolerance": self.tolerance, "max_epochs": self.max_epochs, "max_seconds": self.max_seconds}
+
+        def candidate(solver: Solver, name: str, epochs: float, extra: float, setup: float = 0.0) -> _Candidate:
+            return _Candidate(solver, name, epochs + 1.0, setup + epochs * (epoch + extra) + epoch)
+
+        block = default_block_size(n, s)
+        factorisations = n * block * (FACTORISE * block / 3.0 + 4.0 * s + entry)
+        epochs = digits * (5.0 + 1.3 * math.log10(1.0 + 30.0 * probe.ratio(block)))
+        found = [candidate(SketchAndProject.asap(**limits), f"SketchAndProject.asap(), blocks of {block}", epochs, factorisations)]
+        epochs = 0.5 * math.sqrt(probe.condition) * math.log(2.0 / self.tolerance)
+        found.append(candidate(CG(None, **limits), "CG(None)", epochs, 0.0))
+        for rank in sorted({max(1, n // 20), max(1, n // 10), max(1, n // 5)}):
+            if 12 * n * rank > memory.available(system.device):
+                continue
+            epochs = digits * (1.0 + 11.0 * math.sqrt(probe.ratio(rank)))
+            setup = n * rank * (3.0 * rank + entry)
+            found.append(candidate(CG(Nystrom(rank), **limits), f"CG(Nystrom({rank}))", epochs, 4.0 * n * rank * s, setup))
+        return found
+
+    @torch.no_grad()
+    def solve(
+        self,
+        system: LinearSystem,
+        rhs: Tensor | Targets,
+        *,
+        initial: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        callback: Callback | None = None,
+    ) -> Solution:
+        started, entries = time.perf_counter(), system.entries
+        B = system.rhs(rhs) if isinstance(rhs, Targets) else rhs
+        check_right_hand_sides(system, B, initial)
+        generator = torch.Generator().manual_seed(0) if generator is None else generator
+        choice = self.choose(system, B.shape[1], generator)
+        notes, steps = [choice.reason], torch.zeros(B.shape[1], dtype=torch.long, device=B.device)
+
+        def run(solver: Solver, system: LinearSystem, B: Tensor, initial: Tensor | None) -> Solution:
+            solution = solver.solve(system, B, initial=initial, generator=generator, callback=callback)
+            steps.add_(solution.steps)
+            if solution.note:
+                notes.append(solution.note)
+            return solution
+
+        def left(solver: Solver) -> Solver:
+            """Return ``solver`` with what is left of the budget, or itself if it has none."""
+            if not isinstance(solver, IterativeSolver):
+                return solver
+            seconds = None if self.max_seconds is None else max(1e-3, self.max_seconds - (time.perf_counter() - started))
+            epochs = max(1e-3, self.max_epochs - (system.entries - entries) / system.entries_per_epoch)
+            return replace(solver, max_epochs=epochs, max_seconds=seconds)
+
+        if isinstance(system, KernelSystem) and self._begins_in_float32(system, choice.solver):
+            single = system.to(torch.float32)
+            first = run(left(choice.solver), single, B.float(), None if initial is None else initial.float())
+            system.entries += single.entries
+            initial = first.value.to(B.dtype)
+            del single, first
+        solution = run(left(choice.solver), system, B, initial)
+        if isinstance(system, KernelSystem) and not bool((solution.residual <= self.tolerance).all()):
+            rest = left(SketchAndProject.asap(tolerance=self.tolerance))
+            improved = run(rest, system, B, solution.value)
+            if improved.steps.any():
+                notes.append("SketchAndProject.asap() went on where the residual fell short")
+                solution = improved
+        return replace(
+            solution,
+            converged=solution.residual <= self.tolerance,
+            steps=steps,
+            epochs=(system.entries - entries) / system.entries_per_epoch,
+            seconds=time.perf_counter() - started,
+            note="; ".join(dict.fromkeys(notes)),
+        )
+
+    def _begins_in_float32(self, system: KernelSystem, solver: Solver) -> bool:
+        return system.dtype == torch.float64 and isinstance(solver, IterativeSolver) and self.tolerance >= FLOAT32_REACHES
+
+
+@dataclass(frozen=True, eq=False)
+class _Probe:
+    """What a few random columns of K tell.
+
+    Attributes:
+        missed: (r,) mean of K's diagonal that the first 1, …, r columns leave.
+        noise: smallest variance.
+        largest: largest eigenvalue of K, as the columns have it.
+        scale: mean of K's diagonal.
+    """
+
+    missed: Tensor
+    noise: float
+    largest: float
+    scale: float
+
+    @classmethod
+    def of(cls, system: KernelSystem, generator: torch.Generator) -> Self:
+        L = column_factor(system, min(PROBE_RANK, system.n), generator)
+        diagonal = system.kernel.diagonal().mean()
+        missed = diagonal - (L.square().sum(0) / system.n).cumsum(0)
+        floor = torch.finfo(L.dtype).eps * diagonal
+        largest = torch.linalg.eigvalsh(L.T @ L)[-1].item()
+        return cls(missed.clamp_min(floor), system.noise.min().item(), largest, diagonal.item())
+
+    def ratio(self, rank: int) -> float:
+        """Return m_r / σ² for r = ``rank``, extrapolated as a power of r beyond the columns at hand."""
+        number = len(self.missed)
+        if rank <= number:
+            return self.missed[rank - 1].item() / self.noise
+        exponent = math.log2((self.missed[-1] / self.missed[number // 2 - 1]).item())
+        return self.missed[-1].item() * (rank / number) ** min(0.0, exponent) / self.noise
+
+    @property
+    def condition(self) -> float:
+        """Condition number of H if K beyond the columns is a multiple of the identity, the least that it can be."""
+        return (self.largest + self.noise) / (self.missed[-1].item() + self.noise)
+
+    def direct_residual(self, system: KernelSystem) -> float:
+        """Return the relative residual that rounding leaves a direct solve."""
+        smallest = max(self.noise / 0.01, self.noise * self.ratio(max(1, system.n // 10)) / 0.05)
+        return torch.finfo(system.dtype).eps * system.n * self.scale / smallest

@@ -1,0 +1,224 @@
+"""Sparse variational Gaussian processes (SVGP), the usual approximation to compare with, as models whose posterior is its paths.
+
+Notation: X (n, d) inputs, Z (m, d) inducing points, K_ZZ = L Lᵀ, inducing values u = μ(Z) + L v with v ~ N(0, I) a priori and
+q(v) = N(c, R Rᵀ) for the posterior. The features a(x) = L⁻¹ k(Z, x) give, in the model's standardised units,
+
+    mean       μ(x) + a(x)ᵀ c
+    variance   k(x, x) − a(x)ᵀ a(x) + ‖Rᵀ a(x)‖²
+    paths      μ(·) + f(·) + k(·, Z) K_ZZ⁻¹ (L v − f(Z)),   f a prior path, v ~ q.
+"""
+
+import math
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+import gpytorch
+import torch
+from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
+from botorch.utils.types import DEFAULT, _DefaultType
+from gpytorch.kernels import Kernel
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.means import Mean
+from linear_operator.utils.cholesky import psd_safe_cholesky
+from torch import Tensor
+
+from surrogates import checks, memory
+from surrogates.features import CHUNK_ENTRIES, PriorPaths, standard_normal
+from surrogates.inducing import METHODS, choose_inducing_points
+from surrogates.linalg import stable_cholesky
+from surrogates.models import DEFAULT_NUM_FEATURES, DEFAULT_NUM_PATHS, PathwiseGP
+from surrogates.operators import KernelBasis, kernel_operator
+from surrogates.operators.tiles import spans
+from surrogates.paths import SamplePaths
+from surrogates.solvers import Callback
+from surrogates.systems import InducingSystem, Targets
+
+DEFAULT_NUM_INDUCING = 1024
+SQUARES_HELD = 6  # copies of an (m, m) matrix at once
+
+
+class WhitenedPosterior(NamedTuple):
+    """q(u) = N(μ(Z) + L c, L R Rᵀ Lᵀ).
+
+    Attributes:
+        factor: L (m, m), lower triangular. Jitter in K_ZZ = L Lᵀ: what rounding makes necessary, or for a fitted q GPyTorch's, which is
+            1e-6 in float64 and 1e-4 in float32.
+        mean: c (m,).
+        root: R (m, m), triangular.
+    """
+
+    factor: Tensor
+    mean: Tensor
+    root: Tensor
+
+
+class VariationalGP(PathwiseGP):
+    """A sparse variational Gaussian process: the data enter through m inducing values alone.
+
+    Until :func:`fit_variational` has been called, q(v) is the maximiser of the evidence lower bound for the current hyperparameters,
+    in closed form, with M = I + L⁻¹ K_ZX Σ⁻¹ K_XZ L⁻ᵀ and in O(n m²):
+
+        q(v) = N(M⁻¹ L⁻¹ K_ZX Σ⁻¹ (y − μ(X)), M⁻¹).
+
+    ``fit_variational`` keeps the q(v) that it finds, whatever the hyperparameters and data become, until it is called again; convert the
+    model's dtype before, for q(v) depends on the jitter of its dtype. Paths, posterior, transforms and seeds are those of
+    :class:`PathwiseGP`; there is no linear solver, so that ``solution`` stays ``None`` and a warm start changes nothing.
+
+    Args:
+        inducing_points: Z (m, d) in the units of ``train_X``, or their number, of which at most n are chosen. They stay what they are on
+            transformed inputs when a learnable input transform changes.
+        inducing_method: how a number of them is chosen, see :func:`choose_inducing_points`.
+
+    The other arguments are those of :class:`PathwiseGP`.
+
+    Attributes:
+        inducing_points: Z (m, d) on transformed inputs, a buffer.
+
+    Raises:
+        TypeError, ValueError: as ``PathwiseGP``, and for inducing points that are empty, more than n, not finite, or of wrong shape.
+
+    References:
+        Titsias (2009), "Variational Learning of Inducing Variables in Sparse Gaussian Processes", eq. 10. Hensman, Fusi, Lawrence (2013),
+        "Gaussian Processes for Big Data". Differs: (1) noise variances may differ between data; (2) samples are paths.
+    """
+
+    inducing_points: Tensor
+    whitened_mean: Tensor
+    whitened_root: Tensor
+
+    def __init__(
+        self,
+        train_X: Tensor,
+        train_Y: Tensor,
+        train_Yvar: Tensor | None = None,
+        likelihood: GaussianLikelihood | FixedNoiseGaussianLikelihood | None = None,
+        covar_module: Kernel | None = None,
+        mean_module: Mean | None = None,
+        outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
+        input_transform: InputTransform | None = None,
+        *,
+        inducing_points: Tensor | int = DEFAULT_NUM_INDUCING,
+        inducing_method: str = "k-means",
+        num_features: int = DEFAULT_NUM_FEATURES,
+        num_paths: int = DEFAULT_NUM_PATHS,
+        seed: int = 0,
+        memory_budget: int | None = None,
+    ) -> None:
+        checks.training_data(train_X, train_Y)
+        if isinstance(inducing_points, Tensor):
+            checks.inducing_points(inducing_points, "train_X", train_X)
+        else:
+            checks.positive_int("inducing_points", inducing_points)
+        if inducing_method not in METHODS:
+            raise ValueError(f"`inducing_method` must be one of {', '.join(map(repr, METHODS))}, got {inducing_method!r}.")
+        super().__init__(
+            train_X,
+            train_Y,
+            train_Yvar,
+            likelihood,
+            covar_module,
+            mean_module,
+            outcome_transform,
+            input_transform,
+            num_features=num_features,
+            num_paths=num_paths,
+            seed=seed,
+            memory_budget=memory_budget,
+        )
+        self.eval()  # the training inputs are then the transformed ones
+        if isinstance(inducing_points, Tensor):
+            Z = self.transform_inputs(inducing_points).detach().clone()
+        else:
+            X = self.train_inputs[0].detach()
+            generator = torch.Generator().manual_seed(seed)
+            Z = choose_inducing_points(X, min(inducing_points, len(X)), method=inducing_method, generator=generator)
+        self.train()
+        self.register_buffer("inducing_points", Z)
+        # Empty for the closed form. Buffers, so that a state dict and `.to` carry what was fitted.
+        self.register_buffer("whitened_mean", Z.new_empty(0))
+        self.register_buffer("whitened_root", Z.new_empty(0, 0))
+
+    @torch.no_grad()
+    def whitened_posterior(self) -> WhitenedPosterior:
+        """Return q(u): the fitted one, or else the closed-form optimum.
+
+        Raises:
+            MemoryError: if the m × m matrices do not fit in free memory.
+        """
+        self._require_memory()
+        if self.whitened_mean.numel():
+            return WhitenedPosterior(self._fitted_factor(), self.whitened_mean, self.whitened_root)
+        return self._optimum()
+
+    @torch.no_grad()
+    def elbo(self) -> float:
+        """Return the evidence lower bound E_q[log p(y | f)] − KL(q(v) ‖ N(0, I)) in nats, over all data in standardised units.
+
+        At the closed-form optimum it is Titsias' collapsed bound; with Z = X that is the log marginal likelihood.
+        """
+        q = self.whitened_posterior()
+        self.eval()
+        X, y = self.train_inputs[0], self.train_targets
+        noise = self.noise.expand(len(y))
+        total = 0.0
+        for rows in spans(len(X), max(1, CHUNK_ENTRIES.get(X.device.type, CHUNK_ENTRIES["cuda"]) // len(q.mean))):
+            mean, variance = self._marginals(q, X[rows])
+            expected = torch.log(2.0 * math.pi * noise[rows]) + ((y[rows] - mean).square() + variance) / noise[rows]
+            total -= 0.5 * expected.sum(dtype=torch.float64).item()
+        divergence = 0.5 * (q.root.square().sum() + q.mean @ q.mean - len(q.mean)) - q.root.diagonal().abs().log().sum()
+        return total - divergence.item()
+
+    @torch.no_grad()
+    def _condition(self, prior: PriorPaths, generator: torch.Generator, callback: Callback | None = None) -> SamplePaths:
+        L, c, R = self.whitened_posterior()
+        Z = self.inducing_points.clone()
+        kernel = deepcopy(self.covar_module).requires_grad_(False)
+        draws = c.unsqueeze(1) + R @ standard_normal((len(Z), prior.num_paths), Z, generator)
+        draws -= torch.linalg.solve_triangular(L, prior(Z).T, upper=False)
+        return SamplePaths(
+            prior=prior,
+            data=KernelBasis(kernel, Z),
+            weights=torch.linalg.solve_triangular(L.T, draws, upper=True),
+            mean_weights=torch.linalg.solve_triangular(L.T, c.unsqueeze(1), upper=True),
+            prior_mean=deepcopy(self.mean_module).requires_grad_(False),
+        )
+
+    def _fitted_factor(self) -> Tensor:
+        """Return L as it was in the fit: what v stands for depends on the jitter, in the directions that K_ZZ hardly has."""
+        K = kernel_operator(self.covar_module, self.inducing_points).to_dense()
+        jitter = gpytorch.settings.variational_cholesky_jitter.value(dtype=K.dtype)
+        double = K.double() + jitter * torch.eye(len(K), dtype=torch.float64, device=K.device)
+        return psd_safe_cholesky(double).to(K.dtype)
+
+    def _optimum(self) -> WhitenedPosterior:
+        """Return the q that maximises the evidence lower bound."""
+        self.eval()
+        X, y = self.train_inputs[0], self.train_targets
+        system = InducingSystem(self.covar_module, X, self.inducing_points, self.noise, memory_budget=self.memory_budget)
+        L, M = system.whitened()
+        residuals = (y - self.mean_module(X)).unsqueeze(1)
+        b = torch.linalg.solve_triangular(L, system.rhs(Targets(residuals, torch.zeros_like(residuals))), upper=False)
+        factor = stable_cholesky(M)
+        root = torch.linalg.solve_triangular(factor.T, torch.eye(len(M), dtype=M.dtype, device=M.device), upper=True)
+        return WhitenedPosterior(L, torch.cholesky_solve(b, factor).squeeze(1), root)
+
+    def _marginals(self, q: WhitenedPosterior, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and variance of f(x) for each row of X, which are few."""
+        features = torch.linalg.solve_triangular(
+            q.factor, kernel_operator(self.covar_module, self.inducing_points, X).to_dense(), upper=False
+        )
+        # Rounding must not make a variance negative: divided by a small σ², it would raise the bound without limit.
+        conditional = self.covar_module(X, diag=True) - features.square().sum(0)
+        return self.mean_module(X) + features.T @ q.mean, conditional.clamp_min(0.0) + (q.root.T @ features).square().sum(0)
+
+    def _require_memory(self) -> None:
+        m = len(self.inducing_points)
+        num_bytes = SQUARES_HELD * m**2 * self.inducing_points.element_size()
+        memory.require(num_bytes, self.inducing_points.device, f"A variational model of {m} inducing points", "Use fewer of them.")
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
+        for name in ("inducing_points", "whitened_mean", "whitened_root"):  # their sizes may differ between models
+            if prefix + name in state_dict:
+                setattr(self, name, getattr(self, name).new_empty(state_dict[prefix + name].shape))
+        super()._load_from_state_dict(state_dict, prefix, *args)
