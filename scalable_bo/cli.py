@@ -1,24 +1,31 @@
-"""The command line: ``scalable-bo bench thompson`` and ``scalable-bo bench regression``.
+"""The command line: ``scalable-bo bench`` with ``thompson``, ``regression``, ``table`` and ``solvers``.
 
 Heavy imports happen inside the commands, so that ``--help`` is quick.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from scalable_bo.experiments.thompson import Summary
+from scalable_bo.console import (
+    bad_input,
+    check_device,
+    check_folder,
+    count,
+    interruptible,
+    lines_of,
+    print_table,
+    read_floats,
+    read_integers,
+    read_names,
+    stop,
+)
+from scalable_bo.summaries import regression_table, solvers_table, thompson_table
 
 app = typer.Typer(
     name="scalable-bo",
@@ -30,8 +37,11 @@ app = typer.Typer(
 bench = typer.Typer(help="Run the papers' benchmarks; each run writes one JSON record.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 
-Solvers = Annotated[str, typer.Option("--solver", help="Solvers, separated by commas: cholesky, cg, sdd, sgd, sap, adasap, adasap-i.")]
+_SOLVERS = "auto, cholesky, cg, sdd, sdd-1, sdd-10, sdd-100, sgd, sap, asap, adasap, adasap-i"
+_METHODS = f"{_SOLVERS}, sgd-inducing, inducing, svgp, subset"
+Solvers = Annotated[str, typer.Option("--solver", help=f"Solvers, separated by commas: {_SOLVERS}.")]
 Out = Annotated[Path, typer.Option(help="Folder for the records and the plot, made if needed.")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets.  [default: ../shared/data/uci]")]
 Device = Annotated[str, typer.Option(help="Device to compute on: cpu, cuda, cuda:1.")]
 
 
@@ -39,8 +49,8 @@ def main() -> None:
     """Run the command line. An error is one line on stderr with exit code 2; Ctrl-C is exit code 130."""
     try:
         code = app(standalone_mode=False)
-        if code == 130:  # a command's own work says more, see `_interruptible`
-            _stop("Interrupted; nothing has been written.", code)
+        if code == 130:  # a command's own work says more, see `interruptible`
+            stop("Interrupted; nothing has been written.", code)
         sys.exit(code)
     except Exception as error:
         # Typer's errors of usage know their message and exit code; any other exception is a defect and keeps its trace.
@@ -49,7 +59,7 @@ def main() -> None:
         message = error.format_message()
         if not message:  # without a subcommand, Typer has shown the help already
             sys.exit(2)
-        _stop(message, getattr(error, "exit_code", 2))
+        stop(message, getattr(error, "exit_code", 2))
 
 
 @app.callback(invoke_without_command=True)
@@ -81,7 +91,7 @@ def thompson(
     out: Out = Path("results"),
 ) -> None:
     """Maximise functions drawn from a Gaussian process prior by parallel Thompson sampling, random search beside."""
-    with _bad_input():
+    with bad_input():
         from scalable_bo.experiments.presets import find_preset
 
         chosen = find_preset(preset)
@@ -90,218 +100,190 @@ def thompson(
         if share_features:
             overrides |= {"share_features": True, "path_features": chosen.target_features}
         chosen = replace(chosen, **overrides)
-        seed_list = list(range(chosen.num_seeds)) if seeds is None else _integers(seeds, "seeds")
-        lengthscales = chosen.lengthscales if lengthscale is None else _floats(lengthscale, "lengthscale")
-        names = _names(solver, "solver")
+        seed_list = list(range(chosen.num_seeds)) if seeds is None else read_integers(seeds, "seeds")
+        lengthscales = chosen.lengthscales if lengthscale is None else read_floats(lengthscale, "lengthscale")
+        names = read_names(solver, "solver")
 
         from scalable_bo.experiments.records import write_record
         from scalable_bo.experiments.thompson import ThompsonRun, describe_round, run_thompson, summarise
 
-        _check_device(device)
+        check_device(device)
         runs = [ThompsonRun(chosen, name, ls, seed, device) for ls in lengthscales for seed in seed_list for name in names]
-        _check_folder(out)
+        check_folder(out)
 
     from scalable_bo.experiments.plots import plot_thompson
     from scalable_bo.progress import RoundProgress
 
     records: list[dict[str, Any]] = []
     written = ""
-    with _interruptible(lambda: f"{_count(records, 'complete run')}{written} in {out}"):
+    with interruptible(lambda: f"{count(records, 'complete run')}{written} in {out}"):
         with RoundProgress(len(runs) * chosen.num_rounds) as progress:
             for run in runs:
 
                 def keep(record: dict[str, Any], name: str = run.name) -> None:
                     nonlocal written
                     write_record(out / f"{name}.json", record)
-                    written = "" if record["complete"] else f" and {_count(record['rounds'], 'round')} of {name}"
+                    written = "" if record["complete"] else f" and {count(record['rounds'], 'round')} of {name}"
                     progress.finish_round(describe_round(record))
 
                 records.append(run_thompson(run, on_round=keep, on_status=progress.status))
         plot = out / f"thompson_{chosen.name}.png"
         plot_thompson(records, plot)
-    _print_table(_thompson_table(summarise(records), chosen.num_rounds))
-    typer.echo(f"{_count(records, 'record')} in {out}, plot in {plot}")
+    print_table(thompson_table(summarise(records), chosen.num_rounds))
+    typer.echo(f"{count(records, 'record')} in {out}, plot in {plot}")
 
 
 @bench.command()
 def regression(
-    data: Annotated[str, typer.Option(help="Data sets, separated by commas: pol, elevators, bike, protein, keggdirected.")] = "pol",
+    data: Annotated[
+        str,
+        typer.Option(help="Data sets, separated by commas: pol, elevators, bike, protein, keggdirected; or your .parquet and .csv tables."),
+    ] = "pol",
     split: Annotated[str, typer.Option(help="Splits, such as 0 or 0-4.")] = "0",
-    solver: Solvers = "cg",
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data sets.  [default: ../shared/data/uci]")] = None,
+    solver: Annotated[str, typer.Option("--solver", help=f"Methods, separated by commas: {_METHODS}.")] = "cg",
+    noise: Annotated[float | None, typer.Option(help="Noise variance, such as 1e-6, instead of the given or fitted one.")] = None,
+    mean_only: Annotated[bool, typer.Option("--mean-only", help="Compute the posterior mean alone: no paths, no likelihood.")] = False,
+    tolerance: Annotated[float, typer.Option(help="Relative residual at which a column stops.")] = 1e-2,
+    max_epochs: Annotated[float, typer.Option(help="Passes over the kernel matrix that a method may spend.")] = 100.0,
+    sgd_steps: Annotated[int, typer.Option(help="Steps of sgd and sgd-inducing, all of which they take.")] = 100_000,
+    num_points: Annotated[int, typer.Option(help="Inducing points, or points of the subset.")] = 4096,
+    target: Annotated[str | None, typer.Option(help="Column of your table to predict from all others.")] = None,
+    test_fraction: Annotated[float, typer.Option(help="Part of your table to test on, chosen at random for each split.")] = 0.1,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Run also what the folder has a record of.")] = False,
+    data_dir: DataDir = None,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     device: Device = "cpu",
     out: Out = Path("results"),
 ) -> None:
-    """Measure a Gaussian process on UCI regression data, with the published hyperparameters."""
-    with _bad_input():
-        splits, sets, names = _integers(split, "split"), _names(data, "data"), _names(solver, "solver")
+    """Measure a Gaussian process on regression data: the UCI sets with their published hyperparameters, or your own table.
 
-        from scalable_bo.experiments.records import write_record
-        from scalable_bo.experiments.regression import RegressionRun, check_files, run_regression
+    Cells (data set, split, method) that the folder has a record of, with the same settings, are kept and not run again.
+    """
+    with bad_input():
+        splits, sets, names = read_integers(split, "split"), read_names(data, "data"), read_names(solver, "solver")
 
-        _check_device(device)
+        from scalable_bo.experiments.methods import Budget
+        from scalable_bo.experiments.regression import RegressionRun, check_files, describe_cell, run_cells
+        from scalable_bo.experiments.tables import write_regression_table
+
+        check_device(device)
+        shared: dict[str, Any] = {
+            "noise": noise,
+            "mean_only": mean_only,
+            "budget": Budget(tolerance, max_epochs, sgd_steps, num_points),
+            "target": target,
+            "test_fraction": test_fraction,
+            "dtype": dtype,
+            "device": device,
+        }
         runs = [
-            RegressionRun(name, number, method, data_dir, dtype=dtype, device=device)
+            RegressionRun(name, index, method, data_dir, **shared)  # one data set and split after another: they are loaded once
             for name in sets
-            for number in splits
+            for index in splits
             for method in names
         ]
-        for run in runs:
+        for run in runs[:: len(names)]:
             check_files(run)
-        _check_folder(out)
+        check_folder(out)
 
     from scalable_bo.progress import RoundProgress
 
     records: list[dict[str, Any]] = []
-    with _interruptible(lambda: f"{_count(records, 'complete run')} in {out}"), RoundProgress(len(runs)) as progress:
-        for run in runs:
-            record = run_regression(run, on_status=progress.status)
-            write_record(out / f"{run.name}.json", record)
-            records.append(record)
-            progress.finish_round(
-                f"{run.data} split {run.split} {run.solver}: RMSE {record['rmse']:.4f}, NLL {record['nll']:.4f}, "
-                f"residual {record['residual']:.1e}, {record['epochs']:.1f} epochs, {record['seconds']:.1f} s"
-            )
-    _print_table(_regression_table(records))
-    typer.echo(f"{_count(records, 'record')} in {out}")
+    table = ""
+
+    def written() -> str:
+        return f"{count(records, 'complete run')}{table} in {out}"
+
+    with interruptible(written):
+        try:
+            with RoundProgress(len(runs)) as progress:
+                for run, record, kept in run_cells(runs, out, rerun=rerun, on_status=lines_of(progress.status)):
+                    records.append(record)
+                    progress.finish_round(describe_cell(run, record, kept))
+        finally:
+            table = f" and {write_regression_table(out).name}"
+    print_table(regression_table(records))
+    typer.echo(f"{count(records, 'record')} in {out}, with all others there in {out / 'regression.md'}")
 
 
-def _thompson_table(summaries: Sequence[Summary], num_rounds: int) -> Table:
-    seeds = f"{summaries[0].num_seeds} seed{'s' if summaries[0].num_seeds > 1 else ''}"
-    table = _table(
-        f"Best value after {num_rounds} rounds, mean ± standard error over {seeds}; seconds a round",
-        ("solver",),
-        ("length-\nscale", "best", "random\nsearch", "better\nby (%)", "worst\nresidual", "solve\n(s)", "acquire\n(s)"),
-    )
-    for row in summaries:
-        table.add_row(
-            row.solver,
-            f"{row.lengthscale:g}",
-            _plus_minus(*row.best_noiseless, digits=3),
-            _plus_minus(*row.random_search, digits=3),
-            _plus_minus(*row.improvement, digits=0),
-            f"{row.worst_residual:.1e}",
-            f"{row.seconds_solve:.1f}",
-            f"{row.seconds_acquisition:.1f}",
+@bench.command()
+def table(out: Out = Path("results")) -> None:
+    """Write regression.md again, the table of the regression records in a folder."""
+    with bad_input():
+        from scalable_bo.experiments.tables import write_regression_table
+
+        check_folder(out)
+    typer.echo(f"Wrote {write_regression_table(out)}")
+
+
+@bench.command()
+def solvers(
+    data: Annotated[str, typer.Option(help="Data set: pol, elevators, bike, protein or keggdirected.")] = "pol",
+    split: Annotated[int, typer.Option(help="Split of the data set.")] = 0,
+    problem: Annotated[
+        str | None, typer.Option(help="thompson: a function drawn from the prior on [0, 1]^8, instead of a data set.")
+    ] = None,
+    n: Annotated[int, typer.Option(help="Points of the Thompson problem.")] = 2000,
+    lengthscale: Annotated[float, typer.Option(help="Lengthscale of the Thompson problem.")] = 0.5,
+    noise: Annotated[float | None, typer.Option(help="Noise variance, such as 1e-6, instead of the problem's.")] = None,
+    solver: Solvers = "sgd,sdd,cg,sap,adasap",
+    epochs: Annotated[float, typer.Option(help="Largest budget, in passes over the kernel matrix.")] = 100.0,
+    points: Annotated[int, typer.Option(help="Checkpoints, their budgets in geometric progression; each is a run of its own.")] = 12,
+    exact: Annotated[bool, typer.Option(help="Compare with the exact solution, by Cholesky; up to 20 000 points.")] = True,
+    data_dir: DataDir = None,
+    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    device: Device = "cpu",
+    out: Out = Path("results"),
+) -> None:
+    """Trace how solvers approach the exact posterior mean, against epochs and seconds."""
+    with bad_input():
+        names = read_names(solver, "solver")
+
+        from scalable_bo.experiments.records import write_record
+        from scalable_bo.experiments.solver_traces import (
+            THOMPSON,
+            TraceRun,
+            check_problem,
+            describe_checkpoint,
+            load_system,
+            run_trace,
+            solve_exactly,
         )
-    return table
 
+        if problem not in (None, THOMPSON):
+            raise ValueError(f"`problem` must be {THOMPSON}, got {problem!r}. Data sets are named by --data.")
+        check_device(device)
+        settings: dict[str, Any] = {"n": n, "lengthscale": lengthscale, "noise": noise, "epochs": epochs, "points": points}
+        settings |= {"exact": exact, "data_dir": data_dir, "dtype": dtype, "device": device}
+        runs = [TraceRun(name, problem or data, split, **settings) for name in names]
+        check_problem(runs[0])
+        system = load_system(runs[0])
+        check_folder(out)
 
-def _regression_table(records: Sequence[dict[str, Any]]) -> Table:
-    numbers = ("RMSE", "NLL", "residual", "epochs", "seconds")
-    table = _table("Regression on standardised targets", ("data", "split", "solver"), numbers)
-    for record in records:
-        settings = record["settings"]
-        table.add_row(
-            settings["data"],
-            str(settings["split"]),
-            settings["solver"],
-            f"{record['rmse']:.4f}",
-            f"{record['nll']:.4f}",
-            f"{record['residual']:.1e}",
-            f"{record['epochs']:.1f}",
-            f"{record['seconds']:.1f}",
-        )
-    return table
+    from scalable_bo.experiments.plots import plot_solvers
+    from scalable_bo.progress import RoundProgress
 
+    records: dict[str, dict[str, Any]] = {}
 
-def _table(title: str, names: Sequence[str], numbers: Sequence[str]) -> Table:
-    """Return an empty table, its numbers flush right, narrow enough for 80 columns."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    def written() -> str:
+        return f"{count(sum(len(record['checkpoints']) for record in records.values()), 'checkpoint')} in {out}"
 
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=0)
-    for heading in names:
-        table.add_column(heading, no_wrap=True)
-    for heading in numbers:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
+    with interruptible(written):
+        with RoundProgress(sum(len(run.budgets()) for run in runs)) as progress:
+            progress.status("solving exactly")
+            solution = solve_exactly(system, device) if exact else None
+            for run in runs:
 
+                def keep(record: dict[str, Any], run: TraceRun = run) -> None:
+                    write_record(out / f"{run.name}.json", record)
+                    records[run.solver] = record
+                    progress.finish_round(describe_checkpoint(record))
 
-def _count(things: Sequence[Any], name: str) -> str:
-    return f"{len(things)} {name}" if len(things) == 1 else f"{len(things)} {name}s"
-
-
-def _plus_minus(mean: float, error: float, digits: int) -> str:
-    return f"{mean:.{digits}f}" if error != error else f"{mean:.{digits}f} ± {error:.{digits}f}"
-
-
-def _print_table(table: Table) -> None:
-    from rich.console import Console
-
-    Console().print(table)
-
-
-@contextmanager
-def _bad_input() -> Iterator[None]:
-    """Turn the errors of wrong arguments into one line and exit code 2."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        _stop(str(error), 2)
-
-
-@contextmanager
-def _interruptible(written: Callable[[], str]) -> Iterator[None]:
-    """Turn Ctrl-C into one line that says what has been written, and memory that is not there into one that says so."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        _stop(f"Interrupted; {written()}.", 130)
-    except MemoryError as error:
-        _stop(f"{error} So far: {written()}.", 1)
-
-
-def _stop(message: str, code: int) -> NoReturn:
-    typer.echo(" ".join(message.split()), err=True)
-    raise SystemExit(code)
-
-
-def _check_device(name: str) -> None:
-    import torch
-
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"`device` must name a torch device, got {name!r}. Try cpu or cuda.") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"`device` is {name!r}, and torch finds no CUDA device. Use cpu.")
-
-
-def _check_folder(folder: Path) -> None:
-    """Make the folder, and find out now rather than after the first round that it cannot be written to."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"`out` must be a folder to write to, got {folder} ({error.strerror}).") from error
-    if not os.access(folder, os.W_OK):
-        raise ValueError(f"`out` must be a folder to write to, and {folder} is read-only.")
-
-
-def _names(text: str, option: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    if not all(names):
-        raise ValueError(f"`{option}` must be names separated by commas, got {text!r}.")
-    return list(dict.fromkeys(names))
-
-
-def _integers(text: str, option: str) -> list[int]:
-    """Read `0-4`, `3` or `0,2,5-7`."""
-    numbers: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise ValueError(f"`{option}` must be whole numbers and ranges such as 0-4 or 0,3, got {text!r}.")
-        numbers.extend(range(int(first), int(last or first) + 1))
-    return list(dict.fromkeys(numbers))
-
-
-def _floats(text: str, option: str) -> list[float]:
-    try:
-        return list(dict.fromkeys(float(part) for part in text.split(",")))
-    except ValueError:
-        raise ValueError(f"`{option}` must be numbers separated by commas, got {text!r}.") from None
+                run_trace(run, system, solution, on_checkpoint=keep, on_status=lines_of(progress.status))
+        plot = out / f"solvers_{runs[0].problem_name}.png"
+        plot_solvers(list(records.values()), plot)
+    print_table(solvers_table(list(records.values())))
+    typer.echo(f"{count(len(records), 'record')} in {out}, plot in {plot}")
 
 
 if __name__ == "__main__":

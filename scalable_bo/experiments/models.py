@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from gpytorch.kernels import Kernel, MaternKernel, ScaleKernel
 from gpytorch.means import ZeroMean
@@ -32,8 +34,10 @@ def fixed_model(
     train_y: Tensor,
     kernel: Kernel,
     noise: float,
-    solver: Solver,
+    solver: Solver | None,
     num_features: int = DEFAULT_NUM_FEATURES,
+    kind: type[PathwiseGP] = PathwiseGP,
+    **options: Any,
 ) -> PathwiseGP:
     """Return the Gaussian process with this kernel, zero mean and noise variance, in the data's dtype and device.
 
@@ -42,16 +46,20 @@ def fixed_model(
         train_y: (n,).
         kernel: see ``matern_kernel``.
         noise: variance of the observation noise.
-        solver: of the linear systems.
+        solver: of the linear systems; ``None`` for the model's own choice.
         num_features: random features of the prior paths.
+        kind: the class of the model.
+        options: passed to it.
     """
-    return PathwiseGP(
+    if solver is not None:
+        options["solver"] = solver
+    return kind(
         train_X,
         train_y[:, None],
         likelihood=gaussian_likelihood(noise),
         covar_module=kernel,
         mean_module=ZeroMean(),
         outcome_transform=None,
-        solver=solver,
         num_features=num_features,
+        **options,
     ).eval()

@@ -10,12 +10,20 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from scalable_bo.experiments.thompson import mean_and_error
 
 # Okabe and Ito's colours, told apart by colour-blind readers; random search is grey.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _GREY = "#777777"
+_TRACED = (
+    ("residual", "relative residual"),
+    ("mean_error", "RMSE to the exact mean"),
+    ("test_rmse", "test RMSE"),
+    ("weights_error", "weights, ‖w − w*‖"),
+    ("rkhs_error", "RKHS, ‖w − w*‖$_K$"),
+)
 
 
 def plot_thompson(records: Sequence[dict[str, Any]], path: Path) -> None:
@@ -71,6 +79,54 @@ def plot_thompson(records: Sequence[dict[str, Any]], path: Path) -> None:
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     canvas.print_png(path)
+
+
+def plot_solvers(records: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw the traces of several solvers on one system: a row of panels for each metric, against epochs and against seconds.
+
+    Args:
+        records: traces of one problem; those without a checkpoint are left out.
+        path: the PNG to write.
+    Raises:
+        ValueError: if no trace has a checkpoint.
+    """
+    traces = [record for record in records if record["checkpoints"]]
+    if not traces:
+        raise ValueError("`records` must hold at least one trace with a checkpoint, got none.")
+    metrics = [(key, title) for key, title in _TRACED if any(_positive(trace, key) for trace in traces)]
+    figure = Figure(figsize=(9.5, 0.9 + 2.5 * len(metrics)), dpi=150, layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    panels = figure.subplots(len(metrics), 2, squeeze=False, sharey="row", sharex="col")
+    for row, (key, title) in zip(panels, metrics, strict=True):
+        for panel, axis in zip(row, ("epochs", "seconds"), strict=True):
+            for index, (colour, trace) in enumerate(zip(_cycle(len(traces)), traces, strict=True)):
+                points = _positive(trace, key)
+                style = "o-" if index < len(_COLOURS) else "s--"
+                label = trace["settings"]["solver"]
+                panel.plot([p[axis] for p in points], [p[key] for p in points], style, color=colour, label=label, markersize=3.5)
+            panel.set(xscale="log", yscale="log")
+            panel.xaxis.set_minor_formatter(NullFormatter())
+            panel.grid(color="#dddddd", linewidth=0.6)
+            panel.set_axisbelow(True)
+            panel.spines[["top", "right"]].set_visible(False)
+            if key == "test_rmse" and traces[0]["exact_test_rmse"] is not None:
+                panel.axhline(traces[0]["exact_test_rmse"], color=_GREY, linestyle="--", label="exact")
+        row[0].set_ylabel(title)
+    handles: dict[str, Any] = {}
+    for panel in panels[:, 0]:
+        handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=min(len(handles), 7), frameon=False)
+    panels[-1][0].set_xlabel("epochs, n² kernel entries")
+    panels[-1][1].set_xlabel("seconds")
+    settings, n = traces[0]["settings"], traces[0]["num_train"]
+    figure.suptitle(f"Solvers on {settings['problem']}: n = {n}, noise variance {traces[0]['noise']:.2g}", fontsize="medium")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    canvas.print_png(path)
+
+
+def _positive(trace: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    """Return the checkpoints that a logarithmic axis can show."""
+    return [point for point in trace["checkpoints"] if point["epochs"] > 0.0 and (point[key] or 0.0) > 0.0]
 
 
 def _draw(panel: Axes, x: Sequence[float], values: list[list[dict[str, Any]]], colour: str, label: str, **style: Any) -> None:

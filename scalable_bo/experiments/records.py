@@ -49,9 +49,24 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Read what ``write_record`` wrote."""
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    """Read what ``write_record`` wrote.
+
+    Raises:
+        ValueError: if the file holds something else.
+    """
+    record = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(record, dict):
+        raise ValueError(f"`path` must be a record, and {path} is none.")
     return record
+
+
+def finished_record(path: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the record at ``path`` if it is there and has these settings, so that its run need not be done again."""
+    try:
+        record = read_record(path)
+    except (OSError, ValueError):  # not there, or not a record
+        return None
+    return record if record.get("settings") == json.loads(json.dumps(settings)) else None
 
 
 def reset_peak_memory(device: torch.device) -> None:

@@ -1,8 +1,8 @@
-"""Regression on the UCI data sets of the papers, with their published Matérn-3/2 hyperparameters.
+"""The regression benchmark: one cell is a data set's split with one method.
 
-Inputs and targets are standardised by training statistics. RMSE is that of the posterior mean on standardised
-targets; the negative log likelihood is that of N(mean, v + noise), v the mean square of 64 posterior paths about the
-exact mean.
+RMSE is that of the posterior mean on standardised targets; the negative log likelihood is that of N(mean, v + noise),
+v the mean square of 64 posterior paths about the exact mean. The UCI sets come with published Matérn-3/2
+hyperparameters; those of a user's table are fitted.
 
 References:
     Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient Descent", Section 4.1.
@@ -11,228 +11,249 @@ References:
 
 from __future__ import annotations
 
-import json
 import math
+import re
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from scalable_bo.experiments.models import fixed_model, matern_kernel
-from scalable_bo.experiments.presets import CGBudget, SDDBudget
-from scalable_bo.experiments.records import describe_environment
-from scalable_bo.experiments.solvers import check_solver, make_solver
-
-NUM_SPLITS = 10
-DEFAULT_DATA_DIR = Path("../shared/data/uci")
-_PROJECT = Path(__file__).resolve().parents[2]
-_HYPERPARAMETERS = "matern32_hyperparameters.json"
-_SOURCES = (
-    "NAME.data.csv.gz and NAME.test_mask.csv.gz come from the `uci_datasets` repository (data of the UCI machine "
-    f"learning repository), {_HYPERPARAMETERS} from the code of the SGD paper (Lin et al., 2023)"
+from scalable_bo.experiments.hyperparameters import fit_hyperparameters
+from scalable_bo.experiments.methods import METHODS, Budget, Problem, check_method, heeded
+from scalable_bo.experiments.models import matern_kernel
+from scalable_bo.experiments.records import describe_environment, finished_record, write_record
+from scalable_bo.experiments.regression_data import (
+    NUM_SPLITS,
+    Hyperparameters,
+    RegressionData,
+    check_data_set,
+    digest,
+    is_table,
+    load_hyperparameters,
+    load_regression_data,
+    read_table,
+    split_table,
 )
+from surrogates import checks
 
-
-@dataclass(frozen=True)
-class RegressionData:
-    """One split of a data set, standardised by its training statistics.
-
-    ``train_X (n, d)``, ``train_y (n,)``, ``test_X (m, d)``, ``test_y (m,)``, float64.
-    """
-
-    train_X: Tensor
-    train_y: Tensor
-    test_X: Tensor
-    test_y: Tensor
-
-
-@dataclass(frozen=True)
-class Hyperparameters:
-    """Of a Matérn-3/2 kernel on standardised data: variances and one lengthscale an input."""
-
-    noise: float
-    outputscale: float
-    lengthscale: tuple[float, ...]
+Status = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class RegressionRun:
-    """One run: a data set's split with one solver.
+    """One cell: a data set's split with one method.
 
     Args:
-        data: the data set's name.
-        split: which of the ten test masks.
-        solver: one of ``SOLVERS``.
-        data_dir: folder of the data; ``None`` for ``../shared/data/uci``, from here or from the project's root.
+        data: the data set's name, or the path of a user's table ending in ``.parquet`` or ``.csv``.
+        split: which of the ten test masks; of a user's table, the seed of the choice of test rows.
+        solver: one of ``METHODS``.
+        data_dir: folder of the data sets; ``None`` for ``../shared/data/uci``, from here or from the project's root.
+        noise: noise variance σ² in place of the given or fitted one; ``None`` for that.
+        mean_only: compute the posterior mean alone: an RMSE, and no likelihood.
+        budget: of the method.
+        target: column of the user's table to predict.
+        test_fraction: of the rows of the user's table, in (0, 1).
         num_paths: posterior paths behind the predictive variance.
-        seed: of the paths and the solver.
+        seed: of the paths, the method and the fit of hyperparameters.
         dtype: ``float32`` or ``float64``.
         device: where to compute.
     Raises:
-        ValueError: if the solver is unknown, or a number out of range.
+        TypeError, ValueError: if the method is unknown, a number out of range, or a table without a target.
     """
 
     data: str
     split: int
     solver: str
     data_dir: Path | None = None
+    noise: float | None = None
+    mean_only: bool = False
+    budget: Budget = field(default_factory=Budget)
+    target: str | None = None
+    test_fraction: float = 0.1
     num_paths: int = 64
     seed: int = 0
     dtype: str = "float32"
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        check_solver(self.solver)
-        if not 0 <= self.split < NUM_SPLITS:
+        check_method(self.solver)
+        checks.integer("split", self.split, 0)
+        if not self.is_table and self.split >= NUM_SPLITS:
             raise ValueError(f"`split` must be between 0 and {NUM_SPLITS - 1}, got {self.split}.")
-        if self.num_paths < 1:
-            raise ValueError(f"`num_paths` must be at least 1, got {self.num_paths}.")
+        if self.noise is not None:
+            checks.positive_float("noise", self.noise, "Use a small value such as 1e-6.")
+        if self.is_table != (self.target is not None):
+            needs = "must name the column to predict" if self.is_table else "goes with a table ending in .parquet or .csv only"
+            raise ValueError(f"`target` {needs}, got {self.target!r} for {self.data}.")
+        if not 0.0 < self.test_fraction < 1.0:
+            raise ValueError(f"`test_fraction` must be between 0 and 1, got {self.test_fraction}.")
+        checks.positive_int("num_paths", self.num_paths)
         if self.dtype not in ("float32", "float64"):
             raise ValueError(f"`dtype` must be float32 or float64, got {self.dtype!r}.")
 
     @property
+    def is_table(self) -> bool:
+        """Whether the data are a user's table."""
+        return is_table(self.data)
+
+    @property
+    def label(self) -> str:
+        """The data set's name in tables; that of a user's table is FILE.TARGET."""
+        return f"{Path(self.data).stem}.{self.target}" if self.is_table else self.data
+
+    @property
     def name(self) -> str:
-        """A file name for the run's record, without its ending."""
-        return f"regression_{self.data}_{self.split}_{self.solver}"
+        """A file name for the cell's record, without its ending; cells that differ in a result have names that differ."""
+        noise = [] if self.noise is None else [f"noise{self.noise:g}"]
+        parts = [self.label, str(self.split), self.solver, *noise, *(["mean"] if self.mean_only else []), *self.variation]
+        return re.sub(r"[^\w.=-]", "-", "_".join(["regression", *parts]))
 
+    @property
+    def variation(self) -> list[str]:
+        """What differs from the defaults and makes a row of its own in the table: words such as ``sgd_steps=1000``."""
+        standard = asdict(Budget())
+        words = [f"{key}={value:g}" for key, value in heeded(self.solver, self.budget).items() if value != standard[key]]
+        for entry in fields(self):
+            if (
+                entry.name in ("test_fraction", "num_paths", "seed", "dtype", "device")
+                and (value := getattr(self, entry.name)) != entry.default
+            ):
+                words.append(f"{entry.name}={value}")
+        return words
 
-def find_data_dir(data_dir: Path | None) -> Path:
-    """Return the folder of the data sets.
-
-    Args:
-        data_dir: the folder; ``None`` for ``../shared/data/uci``, from the current folder or from the project's root.
-    Raises:
-        ValueError: if it is not there; the message says where the files come from.
-    """
-    tried = [data_dir] if data_dir is not None else [DEFAULT_DATA_DIR, _PROJECT / DEFAULT_DATA_DIR]
-    for folder in tried:
-        if folder.is_dir():
-            return folder
-    raise ValueError(f"`data_dir` must be a folder of data sets, and {tried[0]} is not there. {_SOURCES}.")
-
-
-def load_regression_data(name: str, split: int, data_dir: Path | None = None) -> RegressionData:
-    """Load one split of a data set.
-
-    Args:
-        name: the data set.
-        split: the column of the test mask, from 0.
-        data_dir: see ``find_data_dir``.
-    Raises:
-        ValueError: if the folder, the data set or the split is not there, or the files do not fit together.
-    """
-    folder = find_data_dir(data_dir)
-    table, masks = _table(folder, f"{name}.data.csv.gz", float), _table(folder, f"{name}.test_mask.csv.gz", int)
-    if len(table) != len(masks):
-        raise ValueError(f"`data_dir`: {name} has {len(table)} rows of data and {len(masks)} of test masks.")
-    if not 0 <= split < masks.shape[1]:
-        raise ValueError(f"`split` must be between 0 and {masks.shape[1] - 1} for {name}, got {split}.")
-    if not np.isfinite(table).all():
-        raise ValueError(f"`data_dir`: {name} has values that are not finite.")
-    test = masks[:, split] == 1
-    mean, std = table[~test].mean(0), table[~test].std(0)
-    std[std == 0] = 1.0  # a constant column
-    standardised = torch.from_numpy((table - mean) / std)
-    train, test_rows = standardised[~torch.from_numpy(test)], standardised[torch.from_numpy(test)]
-    return RegressionData(train[:, :-1], train[:, -1], test_rows[:, :-1], test_rows[:, -1])
-
-
-def load_hyperparameters(name: str, split: int, data_dir: Path | None = None) -> Hyperparameters:
-    """Load the published hyperparameters of one split; the file's standard deviations are squared.
-
-    Raises:
-        ValueError: if there are none for this data set and split.
-    """
-    path = find_data_dir(data_dir) / _HYPERPARAMETERS
-    if not path.is_file():
-        raise ValueError(f"`data_dir` must hold {_HYPERPARAMETERS}, and {path} is not there. {_SOURCES}.")
-    values = json.loads(path.read_text(encoding="utf-8")).get(name, {}).get(str(split))
-    if values is None or None in (values["noise_std"], values["signal_std"], values["lengthscale"]):
-        raise ValueError(f"`split`: no hyperparameters are published for {name}, split {split}. Splits 0 to 4 have them.")
-    return Hyperparameters(values["noise_std"] ** 2, values["signal_std"] ** 2, tuple(values["lengthscale"]))
+    def settings(self) -> dict[str, Any]:
+        """Return all that decides the result, as it stands in the record: a cell with the same settings need not run again."""
+        settings = {key: value for key, value in asdict(self).items() if key != "data_dir"}
+        settings |= {"data": self.label, "budget": heeded(self.solver, self.budget), "variation": self.variation}
+        if self.is_table:
+            return settings | {"sha256": digest(Path(self.data))}
+        return {key: value for key, value in settings.items() if key not in ("target", "test_fraction")}
 
 
 def check_files(run: RegressionRun) -> None:
-    """Raise if a file that the run needs is not there, without reading the data.
+    """Raise if the data are not there or, for a user's table, not usable.
 
     Raises:
-        ValueError: naming what is missing and where it comes from.
+        ValueError: naming what is missing or wrong, and the remedy.
     """
-    folder = find_data_dir(run.data_dir)
-    _table_path(folder, f"{run.data}.data.csv.gz")
-    _table_path(folder, f"{run.data}.test_mask.csv.gz")
-    load_hyperparameters(run.data, run.split, run.data_dir)
+    if run.target is not None:
+        read_table(Path(run.data), run.target)
+    else:
+        check_data_set(run.data, run.split, run.data_dir)
 
 
-def run_regression(run: RegressionRun, *, on_status: Callable[[str], None] | None = None) -> dict[str, Any]:
-    """Run the benchmark once.
+def load(run: RegressionRun, *, on_status: Status | None = None) -> tuple[RegressionData, Hyperparameters]:
+    """Return the cell's data, and their published hyperparameters or, for a user's table, fitted ones."""
+    if run.target is None:
+        return load_regression_data(run.data, run.split, run.data_dir), load_hyperparameters(run.data, run.split, run.data_dir)
+    data = split_table(read_table(Path(run.data), run.target), run.split, run.test_fraction)
+    return data, fit_hyperparameters(data.train_X.to(run.device), data.train_y.to(run.device), seed=run.seed, on_status=on_status)
+
+
+def run_cells(
+    runs: Sequence[RegressionRun], folder: Path, *, rerun: bool = False, on_status: Status | None = None
+) -> Iterator[tuple[RegressionRun, dict[str, Any], bool]]:
+    """Run the cells one after the other, each record written as it comes; yield cell, record, and whether it was kept.
+
+    Args:
+        runs: the cells; those of one data set and split next to each other share its data and hyperparameters.
+        folder: of the records. A record there with the same settings is kept and its cell not run.
+        rerun: run those cells, too.
+        on_status: called with a few words on what is happening now.
+    """
+    loaded: tuple[Any, Any] = (None, None)
+    for run in runs:
+        path, settings = folder / f"{run.name}.json", run.settings()
+        record = None if rerun else finished_record(path, settings)
+        kept = record is not None
+        if record is None:
+            key = (run.data, run.split, run.data_dir, run.target, run.test_fraction, run.seed)
+            if loaded[0] != key:
+                loaded = (key, load(run, on_status=on_status))
+            record = run_regression(run, loaded[1], on_status=on_status)
+            write_record(path, record)
+        yield run, record, kept
+
+
+def run_regression(
+    run: RegressionRun, loaded: tuple[RegressionData, Hyperparameters] | None = None, *, on_status: Status | None = None
+) -> dict[str, Any]:
+    """Run one cell.
 
     Args:
         run: what to run.
+        loaded: what ``load(run)`` returned; ``None`` to load it.
         on_status: called with a few words on what is happening now.
     Returns:
-        The record: ``experiment``, ``settings``, ``environment``, ``num_train``, ``num_test``, ``rmse``, ``nll``,
-        ``seconds`` (the solve), ``seconds_prediction``, ``epochs`` and ``residual`` (the worst relative one).
+        The record: ``experiment``, ``settings``, ``method`` (the solver's settings), ``hyperparameters``, ``environment``,
+        ``num_train``, ``num_test``, ``num_weights`` (of the posterior mean), ``rmse``, ``nll`` (``None`` for a mean alone),
+        ``seconds`` (model and solve), ``seconds_prediction``, ``epochs``, ``residual`` (the worst relative one) and ``note``;
+        the last three are ``None`` for methods without a linear solver.
     """
-    data = load_regression_data(run.data, run.split, run.data_dir)
-    hyperparameters = load_hyperparameters(run.data, run.split, run.data_dir)
+    data, hyperparameters = load(run, on_status=on_status) if loaded is None else loaded
     device, dtype = torch.device(run.device), getattr(torch, run.dtype)
+    noise = hyperparameters.noise if run.noise is None else run.noise
     kernel = matern_kernel(torch.tensor(hyperparameters.lengthscale), hyperparameters.outputscale).to(device, dtype)
-    train_X, train_y = data.train_X.to(device, dtype), data.train_y.to(device, dtype)
-    cg, sdd = CGBudget(), SDDBudget()
-    solver = make_solver(run.solver, len(train_X), cg, sdd)
-    model = fixed_model(train_X, train_y, kernel, hyperparameters.noise, solver)
-    generator = torch.Generator().manual_seed(run.seed)
+    train_X, train_y, test_X = (tensor.to(device, dtype) for tensor in (data.train_X, data.train_y, data.test_X))
+    if on_status is not None:
+        on_status("preparing")
+    start = time.perf_counter()
+    model = METHODS[run.solver].make(Problem(train_X, train_y, kernel, noise, run.mean_only, run.budget, run.seed))
+    budget = getattr(model.solver, "max_epochs", None)
 
     def report(progress: Any) -> None:
         if on_status is not None:
-            on_status(f"solving, {progress.epochs:.1f} epochs, residual {progress.residual:.1e}")
+            of = "" if budget is None else f" of {budget:.0f}"
+            on_status(f"solving, {progress.epochs:.1f}{of} epochs, residual {progress.residual:.1e}")
 
-    start = time.perf_counter()
-    paths = model.paths(run.num_paths, generator=generator, callback=report)
+    generator = torch.Generator().manual_seed(run.seed)
+    paths = model.paths(1 if run.mean_only else run.num_paths, generator=generator, callback=report)
     solved = time.perf_counter()
     solution = model.solution
-    assert solution is not None  # paths() has just made it
     with torch.no_grad():
-        test_X = data.test_X.to(device, dtype)
         mean = paths.mean(test_X).double().cpu()
-        values = paths(test_X).double().cpu()
-    variance = (values - mean).square().mean(0) + hyperparameters.noise
+        nll = None
+        if not run.mean_only:
+            variance = (paths(test_X).double().cpu() - mean).square().mean(0) + noise
+            nll = negative_log_likelihood(data.test_y, mean, variance)
     predicted = time.perf_counter()
     return {
         "experiment": "regression",
-        "settings": {key: value for key, value in asdict(run).items() if key != "data_dir"} | {"solver_settings": repr(solver)},
+        "settings": run.settings(),
+        "method": None if model.solver is None else repr(model.solver),
+        "hyperparameters": asdict(hyperparameters) | {"noise": noise},
         "environment": describe_environment(device),
         "num_train": len(train_X),
         "num_test": len(test_X),
+        "num_weights": len(paths.mean_weights),
         "rmse": (mean - data.test_y).square().mean().sqrt().item(),
-        "nll": negative_log_likelihood(data.test_y, mean, variance),
+        "nll": nll,
         "seconds": solved - start,
         "seconds_prediction": predicted - solved,
-        "epochs": float(solution.epochs),
-        "residual": float(solution.residual.max()),
+        "epochs": None if solution is None else float(solution.epochs),
+        "residual": None if solution is None else float((solution.residual[:1] if run.mean_only else solution.residual).max()),
+        "note": None if solution is None else solution.note,
     }
+
+
+def describe_cell(run: RegressionRun, record: dict[str, Any], kept: bool) -> str:
+    """Return one line on a finished cell; numbers that a method or a run does not have are left out."""
+    numbers = (
+        ("RMSE", "rmse", ".4f"),
+        ("NLL", "nll", ".4f"),
+        ("residual", "residual", ".1e"),
+        ("epochs", "epochs", ".1f"),
+        ("seconds", "seconds", ".1f"),
+    )
+    words = [f"{word} {record[key]:{digits}}" for word, key, digits in numbers if record[key] is not None]
+    which = " ".join([run.label, "split", str(run.split), run.solver, *run.variation])
+    return f"{which}: {', '.join(words)}{' (kept)' if kept else ''}"
 
 
 def negative_log_likelihood(y: Tensor, mean: Tensor, variance: Tensor) -> float:
     """Return the mean of −log N(y; mean, variance); all (m,)."""
     return (0.5 * (math.log(2 * math.pi) + variance.log() + (y - mean).square() / variance)).mean().item()
-
-
-def _table(folder: Path, file: str, kind: type) -> np.ndarray[Any, Any]:
-    return np.loadtxt(_table_path(folder, file), delimiter=",", dtype=kind, ndmin=2)
-
-
-def _table_path(folder: Path, file: str) -> Path:
-    path = folder / file
-    if not path.is_file():
-        known = sorted(entry.name.removesuffix(".data.csv.gz") for entry in folder.glob("*.data.csv.gz"))
-        raise ValueError(
-            f"`data` must be one of the data sets in {folder} ({', '.join(known) or 'none'}), and {file} is not there. {_SOURCES}."
-        )
-    return path

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from scalable_bo.experiments.presets import CGBudget, SDDBudget
-from surrogates import CG, SDD, SGD, Cholesky, Nystrom, PivotedCholesky, SketchAndProject, Solver
+from surrogates import CG, SDD, SGD, Auto, Cholesky, Nystrom, PivotedCholesky, SketchAndProject, Solver
 
 # Products that CG makes beside its iterations: one for a warm start's residual, one for that of what it returns.
 _CHECK_EPOCHS = 2
@@ -37,9 +37,12 @@ def _stochastic_budget(n: int, sdd: SDDBudget) -> tuple[int | None, dict[str, An
     return batch_size, {"tolerance": sdd.tolerance, **budget}
 
 
-def _sdd(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
-    batch_size, budget = _stochastic_budget(n, sdd)
-    return SDD(sdd.step_size, batch_size, **budget)
+def _sdd(step_size: float | None = None) -> Callable[[int, CGBudget, SDDBudget], Solver]:
+    def of(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
+        batch_size, budget = _stochastic_budget(n, sdd)
+        return SDD(step_size or sdd.step_size, batch_size, **budget)
+
+    return of
 
 
 def _sgd(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
@@ -49,6 +52,15 @@ def _sgd(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
 
 def _cholesky(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
     return Cholesky()
+
+
+def _asap(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
+    return SketchAndProject.asap(tolerance=cg.tolerance)
+
+
+def _auto(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
+    budget: dict[str, Any] = {} if cg.num_iterations is None else {"max_epochs": float(cg.num_iterations + _CHECK_EPOCHS)}
+    return Auto(tolerance=cg.tolerance, **budget)
 
 
 def _blocks(make: Callable[..., SketchAndProject]) -> Callable[[int, CGBudget, SDDBudget], Solver]:
@@ -63,11 +75,16 @@ def _blocks(make: Callable[..., SketchAndProject]) -> Callable[[int, CGBudget, S
 
 
 _MAKERS: dict[str, Callable[[int, CGBudget, SDDBudget], Solver]] = {
+    "auto": _auto,
     "cholesky": _cholesky,
     "cg": _cg,
-    "sdd": _sdd,
+    "sdd": _sdd(),
+    "sdd-1": _sdd(1.0),
+    "sdd-10": _sdd(10.0),
+    "sdd-100": _sdd(100.0),
     "sgd": _sgd,
     "sap": _blocks(SketchAndProject.sap),
+    "asap": _asap,
     "adasap": _blocks(SketchAndProject.adasap),
     "adasap-i": _blocks(SketchAndProject.adasap_identity),
 }

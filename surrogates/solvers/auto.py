@@ -25,7 +25,7 @@ EVALUATE = 120.0  # operations that a kernel entry is worth to evaluate
 READ = 60.0  # likewise to read, where there are too few columns to hide it
 FACTORISE = 1.5  # factorisations run below the rate of a product
 DIRECT_ADVANTAGE = 1.3  # a direct solve may cost so much more: it ends far below the tolerance
-PROBE_RANK = 400
+SMALLEST_PROBE, LARGEST_PROBE = 100, 400  # columns: a tenth of n in between
 SMALLEST_ITERATIVE = 1000  # below, nothing is worth predicting
 FLOAT32_REACHES = 1e-3  # the tolerance down to which a float64 system is first solved in float32
 
@@ -48,7 +48,7 @@ class _Candidate(NamedTuple):
 class Auto(Solver):
     """Solve (K + Σ) W = B by the method that is predicted to be the fastest for this system.
 
-    With n points, s columns, and m_r the mean of what r random columns leave of K's diagonal, relative to it (measured for r ≤ 400,
+    With n points, s columns, and m_r the mean of what r random columns leave of K's diagonal (measured for up to n/10 and 400 columns,
     extrapolated beyond by its last octave), the candidates are
 
     * ``Cholesky()``, if it fits in memory and its rounding error allows the tolerance;
@@ -202,7 +202,7 @@ class _Probe:
 
     @classmethod
     def of(cls, system: KernelSystem, generator: torch.Generator) -> Self:
-        L = column_factor(system, min(PROBE_RANK, system.n), generator)
+        L = column_factor(system, min(system.n, max(SMALLEST_PROBE, min(system.n // 10, LARGEST_PROBE))), generator)
         diagonal = system.kernel.diagonal().mean()
         missed = diagonal - (L.square().sum(0) / system.n).cumsum(0)
         floor = torch.finfo(L.dtype).eps * diagonal

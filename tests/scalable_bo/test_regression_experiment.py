@@ -1,74 +1,28 @@
-"""The regression benchmark: how data are read and standardised, and what the scores are."""
+"""The regression benchmark: what the scores are, what a record holds, and which cells run again."""
 
-import gzip
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+import pandas
 import pytest
 import torch
 
 from scalable_bo.experiments import regression
-from scalable_bo.experiments.regression import (
-    RegressionRun,
-    check_files,
-    find_data_dir,
-    load_hyperparameters,
-    load_regression_data,
-    negative_log_likelihood,
-    run_regression,
-)
+from scalable_bo.experiments.hyperparameters import fit_hyperparameters
+from scalable_bo.experiments.methods import METHODS, Budget
+from scalable_bo.experiments.models import matern_kernel
+from scalable_bo.experiments.regression import RegressionRun, describe_cell, negative_log_likelihood, run_cells, run_regression
+from scalable_bo.experiments.regression_data import load_regression_data
+from tests.scalable_bo.toy_regression import LENGTHSCALE, NOISE_STD, SIGNAL_STD, toy_table
 
-NOISE_STD, SIGNAL_STD, LENGTHSCALE = 0.1, 0.9, [0.8, 1.5, 1.0]
+SHORT = Budget(sgd_steps=50, max_epochs=20.0)
 
 
-@pytest.fixture
-def data_dir(tmp_path: Path) -> Path:
-    """A data set of 120 points in the files' format: two inputs, a constant one, and a smooth noisy target."""
-    random = np.random.default_rng(0)
-    X = np.column_stack([random.normal(3.0, 2.0, (120, 2)), np.full(120, 7.0)])
-    y = 5.0 * np.sin(X[:, 0] / 2) + X[:, 1] + 100.0 + 0.05 * random.normal(size=120)
-    masks = np.zeros((120, 10), dtype=int)
-    for split in range(10):
-        masks[split::10, split] = 1
-    write(tmp_path / "toy.data.csv.gz", np.column_stack([X, y]))
-    write(tmp_path / "toy.test_mask.csv.gz", masks)
-    values = {"noise_std": NOISE_STD, "signal_std": SIGNAL_STD, "lengthscale": LENGTHSCALE}
-    lost = values | {"noise_std": None}
-    (tmp_path / "matern32_hyperparameters.json").write_text(json.dumps({"toy": {"0": values, "3": values, "4": lost}}))
-    return tmp_path
-
-
-def write(path: Path, table: np.ndarray) -> None:
-    with gzip.open(path, "wt") as file:
-        np.savetxt(file, table, delimiter=",", fmt="%.17g")
-
-
-def test_training_statistics_standardise_both_parts(data_dir: Path) -> None:
-    data = load_regression_data("toy", 3, data_dir)
-    assert (data.train_X.shape, data.test_X.shape) == ((108, 3), (12, 3))
-    torch.testing.assert_close(data.train_X.mean(0), torch.zeros(3, dtype=torch.float64))
-    torch.testing.assert_close(data.train_X[:, :2].std(0, correction=0), torch.ones(2, dtype=torch.float64))
-    assert data.train_X[:, 2].eq(0).all()  # a constant column gets scale 1
-    assert data.train_y.std(correction=0).item() == pytest.approx(1.0)
-    raw = np.loadtxt(data_dir / "toy.data.csv.gz", delimiter=",")
-    train = np.delete(raw, np.s_[3::10], axis=0)
-    expected = (raw[3::10] - train.mean(0)) / np.where(train.std(0) > 0, train.std(0), 1.0)
-    np.testing.assert_allclose(data.test_X.numpy(), expected[:, :-1])
-    np.testing.assert_allclose(data.test_y.numpy(), expected[:, -1])
-
-
-def test_standard_deviations_of_the_file_are_squared(data_dir: Path) -> None:
-    hyperparameters = load_hyperparameters("toy", 0, data_dir)
-    assert hyperparameters.noise == pytest.approx(NOISE_STD**2)
-    assert hyperparameters.outputscale == pytest.approx(SIGNAL_STD**2)
-    assert hyperparameters.lengthscale == tuple(LENGTHSCALE)
-
-
-@pytest.mark.parametrize("solver", ["cholesky", "cg", "sdd"])
-def test_scores_agree_with_the_exact_gaussian_process(data_dir: Path, solver: str) -> None:
-    record = run_regression(RegressionRun("toy", 0, solver, data_dir, num_paths=512, dtype="float64"))
+def exact_scores(data_dir: Path, noise: float = NOISE_STD**2) -> tuple[float, float]:
+    """Return RMSE and NLL of the exact Gaussian process on split 0."""
     data = load_regression_data("toy", 0, data_dir)
 
     def kernel(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
@@ -76,76 +30,217 @@ def test_scores_agree_with_the_exact_gaussian_process(data_dir: Path, solver: st
         r = math.sqrt(3) * torch.cdist(A / scales, B / scales)
         return SIGNAL_STD**2 * (1 + r) * torch.exp(-r)
 
-    H = kernel(data.train_X, data.train_X) + NOISE_STD**2 * torch.eye(108, dtype=torch.float64)
+    H = kernel(data.train_X, data.train_X) + noise * torch.eye(108, dtype=torch.float64)
     cross = kernel(data.test_X, data.train_X)
     mean = cross @ torch.linalg.solve(H, data.train_y)
-    variance = SIGNAL_STD**2 - (cross * torch.linalg.solve(H, cross.T).T).sum(1) + NOISE_STD**2
-    rmse = (mean - data.test_y).square().mean().sqrt().item()
+    variance = SIGNAL_STD**2 - (cross * torch.linalg.solve(H, cross.T).T).sum(1) + noise
     density = torch.distributions.Normal(mean, variance.sqrt()).log_prob(data.test_y)
-    tolerance = 1e-6 if solver == "cholesky" else 0.02
-    assert record["rmse"] == pytest.approx(rmse, abs=tolerance)
-    assert record["nll"] == pytest.approx(-density.mean().item(), abs=0.05)  # one feature draw, 512 paths
+    return (mean - data.test_y).square().mean().sqrt().item(), -density.mean().item()
 
 
-def test_a_record_has_its_keys(data_dir: Path) -> None:
-    record = run_regression(RegressionRun("toy", 0, "cg", data_dir))
-    assert {"rmse", "nll", "seconds", "epochs", "residual", "settings", "environment"} <= set(record)
-    assert record["residual"] <= 1e-2
+@pytest.mark.parametrize("solver", ["cholesky", "cg", "sdd", "inducing", "subset"])
+def test_scores_agree_with_the_exact_gaussian_process(data_dir: Path, solver: str) -> None:
+    record = run_regression(RegressionRun("toy", 0, solver, data_dir, num_paths=512, dtype="float64"))
+    rmse, nll = exact_scores(data_dir)
+    assert record["rmse"] == pytest.approx(rmse, abs=1e-6 if solver in ("cholesky", "subset") else 0.02)
+    assert record["nll"] == pytest.approx(nll, abs=0.05)  # one feature draw, 512 paths
+
+
+@pytest.mark.parametrize("solver", ["cholesky", "svgp"])
+def test_a_noise_variance_stands_in_for_the_published_one(data_dir: Path, solver: str) -> None:
+    record = run_regression(RegressionRun("toy", 0, solver, data_dir, noise=0.5, num_paths=512, dtype="float64"))
+    rmse, nll = exact_scores(data_dir, noise=0.5)
+    assert record["rmse"] == pytest.approx(rmse, abs=1e-4)
+    assert record["nll"] == pytest.approx(nll, abs=0.05)
+    assert record["hyperparameters"]["noise"] == 0.5
+
+
+@pytest.mark.parametrize("solver", METHODS)
+def test_every_method_gives_a_mean_alone_and_a_record_in_plain_json(data_dir: Path, solver: str) -> None:
+    run = RegressionRun("toy", 0, solver, data_dir, mean_only=True, budget=SHORT, dtype="float64")
+    record = run_regression(run)
+    assert record["nll"] is None
+    assert record["rmse"] < 1.0  # that of predicting the mean
     assert (record["num_train"], record["num_test"]) == (108, 12)
+    assert {"seconds", "epochs", "residual", "settings", "environment", "method"} <= set(record)
     json.dumps(record)
+    assert f"toy split 0 {solver}" in describe_cell(run, record, False)
+    assert "NLL" not in describe_cell(run, record, False)
+
+
+def test_the_mean_alone_is_that_of_the_full_run(data_dir: Path) -> None:
+    full = RegressionRun("toy", 0, "cholesky", data_dir, num_paths=4, dtype="float64")
+    alone = run_regression(replace(full, mean_only=True))
+    assert alone["rmse"] == pytest.approx(run_regression(full)["rmse"], rel=1e-10)
+    assert alone["residual"] < 1e-10  # the mean's, not that of columns that were not solved for
+
+
+@pytest.mark.parametrize("solver", ["inducing", "svgp", "sgd-inducing", "subset"])
+def test_small_methods_use_the_number_of_points_that_they_are_given(data_dir: Path, solver: str) -> None:
+    budget = Budget(num_points=30, sgd_steps=50)
+    record = run_regression(RegressionRun("toy", 0, solver, data_dir, mean_only=True, budget=budget, dtype="float64"))
+    assert record["num_weights"] == 30
+    assert record["settings"]["budget"]["num_points"] == 30
+
+
+def test_gradient_descent_takes_the_published_steps_for_mean_and_samples(data_dir: Path) -> None:
+    record = run_regression(RegressionRun("toy", 0, "sgd", data_dir, num_paths=2, budget=SHORT))
+    assert "mean=SGD(" in record["method"]
+    assert record["method"].index("step_size=0.5") < record["method"].index("step_size=0.1")
+    # Its batches are all 108 points: an epoch a step for both, and one more to evaluate each residual.
+    assert record["epochs"] == pytest.approx(2 * (50 + 1), abs=2.0)
+
+
+def test_progress_says_how_much_of_the_budget_is_spent(data_dir: Path) -> None:
+    seen: list[str] = []
+    run_regression(RegressionRun("toy", 0, "sgd", data_dir, mean_only=True, budget=SHORT), on_status=seen.append)
+    assert any(text.startswith("solving, 10.0 of 51 epochs, residual ") for text in seen)
+
+
+@pytest.fixture
+def spy(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the cells that have been run."""
+    ran: list[str] = []
+    run_one = regression.run_regression
+
+    def spied(run: RegressionRun, *arguments: Any, **options: Any) -> dict[str, Any]:
+        ran.append(run.name)
+        return run_one(run, *arguments, **options)
+
+    monkeypatch.setattr(regression, "run_regression", spied)
+    return ran
+
+
+def test_a_finished_cell_is_not_run_again(data_dir: Path, tmp_path: Path, spy: list[str]) -> None:
+    runs = [RegressionRun("toy", split, solver, data_dir, mean_only=True) for split in (0, 1) for solver in ("cg", "cholesky")]
+    first = [(record["rmse"], kept) for _, record, kept in run_cells(runs, tmp_path)]
+    assert spy == [run.name for run in runs]
+    again = [(record["rmse"], kept) for _, record, kept in run_cells(runs, tmp_path)]
+    assert len(spy) == 4
+    assert again == [(rmse, True) for rmse, _ in first]
+    assert not any(kept for *_, kept in run_cells(runs[:1], tmp_path, rerun=True))
+    assert len(spy) == 5
+
+
+def test_data_are_loaded_once_for_the_cells_of_a_split(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[int] = []
+    load = regression.load
+
+    def counted(run: RegressionRun, **options: Any) -> Any:
+        loads.append(run.split)
+        return load(run, **options)
+
+    monkeypatch.setattr(regression, "load", counted)
+    runs = [RegressionRun("toy", split, solver, data_dir, mean_only=True) for split in (0, 1) for solver in ("cg", "cholesky")]
+    list(run_cells(runs, tmp_path))
+    assert loads == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"noise": 1e-3},
+        {"mean_only": False, "num_paths": 2},
+        {"budget": Budget(tolerance=1e-3)},
+        {"budget": Budget(max_epochs=7.0)},
+        {"dtype": "float64"},
+        {"seed": 1},
+    ],
+)
+def test_a_cell_with_other_settings_is_run_beside_the_first(data_dir: Path, tmp_path: Path, spy: list[str], change: dict[str, Any]) -> None:
+    run = RegressionRun("toy", 0, "cg", data_dir, mean_only=True)
+    other = replace(run, **change)
+    list(run_cells([run, other], tmp_path))
+    assert spy == [run.name, other.name]
+    assert len(list(tmp_path.glob("*.json"))) == 2
+
+
+def test_a_budget_that_a_method_does_not_heed_changes_nothing(data_dir: Path, tmp_path: Path, spy: list[str]) -> None:
+    run = RegressionRun("toy", 0, "cg", data_dir, mean_only=True)
+    list(run_cells([run, replace(run, budget=Budget(sgd_steps=7, num_points=9))], tmp_path))
+    assert spy == [run.name]
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"settings": {}}', "[]"])
+def test_a_file_that_is_no_record_of_the_cell_is_replaced(data_dir: Path, tmp_path: Path, spy: list[str], content: str) -> None:
+    run = RegressionRun("toy", 0, "cg", data_dir, mean_only=True)
+    (tmp_path / f"{run.name}.json").write_text(content)
+    list(run_cells([run], tmp_path))
+    assert spy == [run.name]
+
+
+@pytest.fixture
+def homes(tmp_path: Path) -> Path:
+    path = tmp_path / "homes.csv"
+    pandas.DataFrame(toy_table(), columns=["a", "b", "c", "price"]).to_csv(path, index=False)
+    return path
+
+
+def test_a_user_s_table_is_fitted_and_predicted(homes: Path) -> None:
+    record = run_regression(RegressionRun(str(homes), 0, "cholesky", target="price", test_fraction=0.2, dtype="float64"))
+    assert (record["num_train"], record["num_test"]) == (96, 24)
+    assert record["rmse"] < 0.3  # of targets of variance 1: 24 points in the plane, smooth
+    assert record["nll"] < 0.5
+    assert record["settings"]["data"] == "homes.price"
+    assert len(record["hyperparameters"]["lengthscale"]) == 3
+
+
+def test_other_targets_and_fractions_of_a_table_have_records_of_their_own(homes: Path) -> None:
+    run = RegressionRun(str(homes), 0, "cholesky", target="price")
+    others = [replace(run, target="a/b: c"), replace(run, test_fraction=0.3)]
+    names = {run.name, *(other.name for other in others)}
+    assert names == {
+        "regression_homes.price_0_cholesky",
+        "regression_homes.a-b--c_0_cholesky",
+        "regression_homes.price_0_cholesky_test_fraction=0.3",
+    }
+
+
+def test_a_table_that_changed_is_run_again(homes: Path, tmp_path: Path, spy: list[str]) -> None:
+    run = RegressionRun(str(homes), 0, "cholesky", target="price", mean_only=True)
+    list(run_cells([run], tmp_path))
+    list(run_cells([run], tmp_path))
+    assert len(spy) == 1
+    pandas.DataFrame(1.0 + toy_table(), columns=["a", "b", "c", "price"]).to_csv(homes, index=False)
+    list(run_cells([run], tmp_path))
+    assert len(spy) == 2
+
+
+def drawn_from_the_prior(noise: float) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(300, 2, generator=generator, dtype=torch.float64)
+    K = matern_kernel(torch.tensor([0.7, 3.0], dtype=torch.float64), 1.5)(X).to_dense()
+    root = torch.linalg.cholesky(K + noise * torch.eye(300, dtype=torch.float64))
+    return X, root @ torch.randn(300, generator=generator, dtype=torch.float64)
+
+
+def test_the_fit_recovers_the_hyperparameters_of_a_prior_draw() -> None:
+    fitted = fit_hyperparameters(*drawn_from_the_prior(noise=0.01))
+    assert fitted.noise == pytest.approx(0.01, rel=0.5)
+    assert fitted.outputscale == pytest.approx(1.5, rel=0.8)
+    assert fitted.lengthscale[0] == pytest.approx(0.7, rel=0.4)
+    assert fitted.lengthscale[1] == pytest.approx(3.0, rel=0.4)
+
+
+def test_a_large_table_is_fitted_on_a_random_subset_that_the_seed_decides() -> None:
+    X, y = drawn_from_the_prior(noise=0.01)
+    seen: list[str] = []
+    subset = fit_hyperparameters(X, y, num_points=60, seed=3, on_status=seen.append)
+    assert seen == ["fitting hyperparameters to 60 points"]
+    assert fit_hyperparameters(X, y, num_points=60, seed=3) == subset
+    rows = torch.randperm(300, generator=torch.Generator().manual_seed(3))[:60]
+    y[~torch.isin(torch.arange(300), rows)] = math.nan  # what is outside of the subset is not looked at
+    assert fit_hyperparameters(X, y, num_points=60, seed=3) == subset
+
+
+def test_a_target_that_is_constant_on_the_subset_is_fitted() -> None:
+    X, _ = drawn_from_the_prior(noise=0.01)
+    fitted = fit_hyperparameters(X, torch.zeros(300))
+    assert fitted.noise > 0
+    assert fitted.outputscale > 0
 
 
 def test_the_likelihood_is_that_of_a_normal() -> None:
     y, mean, variance = torch.tensor([[0.3, -1.0], [0.0, 0.5], [0.04, 2.0]], dtype=torch.float64)
     expected = -torch.distributions.Normal(mean, variance.sqrt()).log_prob(y).mean().item()
     assert negative_log_likelihood(y, mean, variance) == pytest.approx(expected)
-
-
-def test_a_missing_folder_says_where_the_files_come_from(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"`data_dir` must be.*nowhere is not there.*uci_datasets.*UCI.*Lin et al"):
-        find_data_dir(tmp_path / "nowhere")
-
-
-def test_the_default_folder_is_found_beside_the_project_or_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "project").mkdir()
-    (tmp_path / "elsewhere" / "below").mkdir(parents=True)
-    monkeypatch.setattr(regression, "_PROJECT", tmp_path / "project")
-    monkeypatch.chdir(tmp_path / "elsewhere" / "below")
-    with pytest.raises(ValueError, match="is not there"):
-        find_data_dir(None)
-    beside_project = tmp_path / "shared" / "data" / "uci"
-    beside_project.mkdir(parents=True)
-    assert find_data_dir(None).resolve() == beside_project
-    beside_here = tmp_path / "elsewhere" / "shared" / "data" / "uci"
-    beside_here.mkdir(parents=True)
-    assert find_data_dir(None).resolve() == beside_here
-
-
-@pytest.mark.parametrize(
-    ("data", "split", "solver", "message"),
-    [
-        ("nope", 0, "cg", r"`data` must be one of.*\(toy\), and nope.data.csv.gz is not there"),
-        ("toy", 1, "cg", "no hyperparameters are published for toy, split 1"),
-        ("toy", 4, "cg", "no hyperparameters are published for toy, split 4"),
-        ("toy", 10, "cg", "`split` must be between 0 and 9, got 10"),
-        ("toy", -1, "cg", "`split` must be between 0 and 9, got -1"),
-        ("toy", 0, "lu", "`solver` must be one of cholesky, cg, sdd, sgd, sap, adasap, adasap-i, got 'lu'"),
-    ],
-)
-def test_what_is_missing_is_named(data_dir: Path, data: str, split: int, solver: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        check_files(RegressionRun(data, split, solver, data_dir))
-
-
-def test_files_that_do_not_fit_together_are_refused(data_dir: Path) -> None:
-    write(data_dir / "toy.test_mask.csv.gz", np.zeros((119, 10), dtype=int))
-    with pytest.raises(ValueError, match="toy has 120 rows of data and 119 of test masks"):
-        load_regression_data("toy", 0, data_dir)
-
-
-def test_values_that_are_not_finite_are_refused(data_dir: Path) -> None:
-    table = np.loadtxt(data_dir / "toy.data.csv.gz", delimiter=",")
-    table[5, 0] = math.nan
-    write(data_dir / "toy.data.csv.gz", table)
-    with pytest.raises(ValueError, match="toy has values that are not finite"):
-        load_regression_data("toy", 0, data_dir)

@@ -1,0 +1,143 @@
+"""What the commands share: reading of options, errors as one line, tables, progress. Quick to import."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+SECONDS_BETWEEN_LINES = 60.0
+
+
+def read_names(text: str, option: str) -> list[str]:
+    """Read names separated by commas."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise ValueError(f"`{option}` must be names separated by commas, got {text!r}.")
+    return list(dict.fromkeys(names))
+
+
+def read_integers(text: str, option: str) -> list[int]:
+    """Read `0-4`, `3` or `0,2,5-7`."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise ValueError(f"`{option}` must be whole numbers and ranges such as 0-4 or 0,3, got {text!r}.")
+        numbers.extend(range(int(first), int(last or first) + 1))
+    return list(dict.fromkeys(numbers))
+
+
+def read_floats(text: str, option: str) -> list[float]:
+    """Read numbers separated by commas."""
+    try:
+        return list(dict.fromkeys(float(part) for part in text.split(",")))
+    except ValueError:
+        raise ValueError(f"`{option}` must be numbers separated by commas, got {text!r}.") from None
+
+
+def check_device(name: str) -> None:
+    """Require the name of a device that is there."""
+    import torch
+
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"`device` must name a torch device, got {name!r}. Try cpu or cuda.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"`device` is {name!r}, and torch finds no CUDA device. Use cpu.")
+
+
+def check_folder(folder: Path) -> None:
+    """Make the folder, and find out now rather than after the first round that it cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"`out` must be a folder to write to, got {folder} ({error.strerror}).") from error
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"`out` must be a folder to write to, and {folder} is read-only.")
+
+
+@contextmanager
+def bad_input() -> Iterator[None]:
+    """Turn the errors of wrong arguments into one line and exit code 2."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        stop(str(error), 2)
+
+
+@contextmanager
+def interruptible(written: Callable[[], str]) -> Iterator[None]:
+    """Turn Ctrl-C into one line that says what has been written, and memory that is not there into one that says so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        stop(f"Interrupted; {written()}.", 130)
+    except MemoryError as error:
+        stop(f"{error} So far: {written()}.", 1)
+
+
+def stop(message: str, code: int) -> NoReturn:
+    """End the command with one line on stderr."""
+    typer.echo(" ".join(message.split()), err=True)
+    raise SystemExit(code)
+
+
+def lines_of(status: Callable[[str], None]) -> Callable[[str], None]:
+    """Return ``status``, which shows something on a terminal only, joined by a line a minute where stderr is none."""
+    last = time.monotonic()
+
+    def report(text: str) -> None:
+        nonlocal last
+        status(text)
+        if not sys.stderr.isatty() and time.monotonic() >= last + SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            typer.echo(text, err=True)
+
+    return report
+
+
+def new_table(title: str, names: Sequence[str], numbers: Sequence[str]) -> Table:
+    """Return an empty table, its numbers flush right, narrow enough for 80 columns."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=0)
+    for heading in names:
+        table.add_column(heading, no_wrap=True)
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def print_table(table: Table) -> None:
+    """Print a table to stdout."""
+    from rich.console import Console
+
+    Console().print(table)
+
+
+def count(things: Sequence[Any] | int, name: str) -> str:
+    """Return the number of things with their name, in the plural if need be."""
+    number = things if isinstance(things, int) else len(things)
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"
+
+
+def plus_minus(mean: float, error: float, digits: int) -> str:
+    """Return mean ± error; the mean alone if the error is not a number."""
+    return f"{mean:.{digits}f}" if error != error else f"{mean:.{digits}f} ± {error:.{digits}f}"
+
+
+def number(value: float | None, digits: str) -> str:
+    """Return a number in the given format, or a dash where there is none."""
+    return "–" if value is None else f"{value:{digits}}"

@@ -1,0 +1,303 @@
+"""Traces of the solvers on one linear system: how the posterior mean approaches the exact one, against epochs and seconds.
+
+Every checkpoint is a run from the start with a larger budget, because budgets shape what a method does (averages, for
+example, run over part of them). The budgets grow geometrically, so that all of them together cost about as much as the
+last one and a small multiple.
+
+Notation: w the weights found, w* the exact ones, K the kernel matrix, both in float64 where they are compared.
+
+References:
+    Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient Descent", Figures 3 and 8.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from scalable_bo.experiments.methods import NUM_BLOCKS, Budget, SplitSolver, solver_within
+from scalable_bo.experiments.models import matern_kernel
+from scalable_bo.experiments.presets import SPEND_IT_ALL
+from scalable_bo.experiments.records import describe_environment
+from scalable_bo.experiments.regression_data import NUM_SPLITS, check_data_set, load_hyperparameters, load_regression_data
+from scalable_bo.experiments.solvers import check_solver
+from scalable_bo.problems import GPPrior
+from surrogates import Auto, Cholesky, IterativeSolver, KernelSystem, Solution, checks, kernel_operator
+
+EXACT_UP_TO = 20_000
+THOMPSON = "thompson"
+_FIRST_BUDGET = 1.0
+_THOMPSON_DIM = 8
+_THOMPSON_NOISE = 1e-6
+_THOMPSON_FEATURES = 5000
+_THOMPSON_BLOCKS = 5  # of the ADASAP paper's Bayesian optimisation
+_NUM_TEST = 1000
+
+
+@dataclass(frozen=True)
+class TraceRun:
+    """One trace: a linear system and a solver.
+
+    Args:
+        solver: one of ``SOLVERS``.
+        problem: a UCI data set's name, or ``thompson``: a function drawn from the prior, at uniform points of [0, 1]^8.
+        split: of the data set.
+        n: points of the Thompson problem.
+        lengthscale: of the Thompson problem.
+        noise: noise variance σ²; ``None`` for the published one, 1e-6 for Thompson.
+        epochs: the largest budget.
+        points: checkpoints, budgets from 1 to ``epochs`` in geometric progression.
+        exact: compare with the exact solution, which n up to 20 000 allows.
+        data_dir: folder of the data sets; see ``find_data_dir``.
+        seed: of the Thompson problem and the solver.
+        dtype: of the solver, ``float32`` or ``float64``.
+        device: where to compute.
+    Raises:
+        TypeError, ValueError: if a name is unknown or a number out of range.
+    """
+
+    solver: str
+    problem: str = "pol"
+    split: int = 0
+    n: int = 2000
+    lengthscale: float = 0.5
+    noise: float | None = None
+    epochs: float = 100.0
+    points: int = 12
+    exact: bool = True
+    data_dir: Path | None = None
+    seed: int = 0
+    dtype: str = "float32"
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        check_solver(self.solver)
+        if not 0 <= self.split < NUM_SPLITS:
+            raise ValueError(f"`split` must be between 0 and {NUM_SPLITS - 1}, got {self.split}.")
+        checks.positive_int("n", self.n)
+        checks.positive_float("lengthscale", self.lengthscale)
+        if self.noise is not None:
+            checks.positive_float("noise", self.noise, "Use a small value such as 1e-6.")
+        checks.positive_float("epochs", self.epochs)
+        if self.epochs < _FIRST_BUDGET:
+            raise ValueError(f"`epochs` must be at least {_FIRST_BUDGET:g}, got {self.epochs}.")
+        checks.positive_int("points", self.points)
+        if self.dtype not in ("float32", "float64"):
+            raise ValueError(f"`dtype` must be float32 or float64, got {self.dtype!r}.")
+        if self.problem == THOMPSON:
+            self.check_size(self.n)
+
+    @property
+    def problem_name(self) -> str:
+        """The system's name, for files and titles."""
+        which = f"n{self.n}_l{self.lengthscale:g}_s{self.seed}" if self.problem == THOMPSON else str(self.split)
+        return f"{self.problem}_{which}" + ("" if self.noise is None else f"_noise{self.noise:g}")
+
+    @property
+    def name(self) -> str:
+        """A file name for the trace's record, without its ending."""
+        return f"solvers_{self.problem_name}_{self.solver}"
+
+    def budgets(self) -> list[float]:
+        """Return the checkpoints' budgets in epochs."""
+        if self.solver == "cholesky":  # it has no budget
+            return [1.0]
+        if self.points == 1:
+            return [self.epochs]
+        ratio = self.epochs / _FIRST_BUDGET
+        return [_FIRST_BUDGET * ratio ** (index / (self.points - 1)) for index in range(self.points)]
+
+    def check_size(self, n: int) -> None:
+        """Raise if the exact solution is asked for and n is too large for it."""
+        if self.exact and n > EXACT_UP_TO:
+            raise ValueError(f"`exact`: the exact solution is computed for up to {EXACT_UP_TO} points, got {n}. Use --no-exact.")
+
+
+@dataclass(frozen=True)
+class System:
+    """What a trace solves, in float64 on the CPU: data, hyperparameters, test points and their targets.
+
+    ``X (n, d)``, ``y (n,)``, ``test_X (m, d)``, ``test_y (m,)``.
+    """
+
+    X: Tensor
+    y: Tensor
+    test_X: Tensor
+    test_y: Tensor
+    kernel: Kernel
+    noise: float
+
+    def kernel_like(self, X: Tensor) -> Kernel:
+        """Return a copy of the kernel with the dtype and device of X."""
+        return deepcopy(self.kernel).to(X)
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The exact weights w* (n, 1) and the mean that they give at the test points (m, 1), float64."""
+
+    weights: Tensor
+    mean: Tensor
+
+
+def check_problem(run: TraceRun) -> None:
+    """Raise if the problem's files are not there.
+
+    Raises:
+        ValueError: naming what is missing.
+    """
+    if run.problem != THOMPSON:
+        check_data_set(run.problem, run.split, run.data_dir)
+
+
+def load_system(run: TraceRun) -> System:
+    """Return the linear system of a run.
+
+    Raises:
+        ValueError: if it is too large for the exact solution that is asked for.
+    """
+    if run.problem == THOMPSON:
+        return _thompson_system(run)
+    data = load_regression_data(run.problem, run.split, run.data_dir)
+    run.check_size(len(data.train_X))
+    hyperparameters = load_hyperparameters(run.problem, run.split, run.data_dir)
+    kernel = matern_kernel(torch.tensor(hyperparameters.lengthscale), hyperparameters.outputscale)
+    noise = hyperparameters.noise if run.noise is None else run.noise
+    return System(data.train_X, data.train_y, data.test_X, data.test_y, kernel, noise)
+
+
+def solve_exactly(system: System, device: str = "cpu") -> Exact:
+    """Return the exact solution, by Cholesky in float64."""
+    X, y, test_X = (tensor.to(device) for tensor in (system.X, system.y, system.test_X))
+    kernel = system.kernel_like(X)
+    weights = Cholesky().solve(KernelSystem(kernel_operator(kernel, X), system.noise), y[:, None]).value
+    return Exact(weights, kernel_operator(kernel, test_X, X) @ weights)
+
+
+def run_trace(
+    run: TraceRun,
+    system: System,
+    exact: Exact | None,
+    *,
+    on_checkpoint: Callable[[dict[str, Any]], None] | None = None,
+    on_status: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Run one solver with budget after budget.
+
+    Args:
+        run: what to run.
+        system: from ``load_system``.
+        exact: from ``solve_exactly``; ``None`` to go without.
+        on_checkpoint: called with the record so far after each checkpoint.
+        on_status: called with a few words on what is happening now.
+    Returns:
+        The record: ``experiment``, ``settings``, ``method``, ``environment``, ``num_train``, ``noise``,
+        ``exact_test_rmse``, ``complete`` and ``checkpoints``, each with ``budget``, ``epochs`` and ``seconds`` (used),
+        ``residual`` (relative), ``test_rmse``, ``mean_error`` (root mean square distance to the exact mean at the test
+        points), ``weights_error`` ‖w − w*‖ and ``rkhs_error`` ‖w − w*‖_K; the last three are ``None`` without ``exact``.
+    """
+    device, dtype = torch.device(run.device), getattr(torch, run.dtype)
+    record: dict[str, Any] = {
+        "experiment": "solvers",
+        "settings": {key: value for key, value in asdict(run).items() if key != "data_dir"},
+        "method": repr(_solver(run, len(system.X), run.epochs)),
+        "environment": describe_environment(device),
+        "num_train": len(system.X),
+        "noise": system.noise,
+        "exact_test_rmse": None if exact is None else _rmse(exact.mean.cpu(), system.test_y[:, None]),
+        "complete": False,
+        "checkpoints": [],
+    }
+    X, y = system.X.to(device, dtype), system.y.to(device, dtype)
+    kernel, score, budgets = system.kernel_like(X), _Score(system, exact, device), run.budgets()
+
+    def solve(budget: float) -> Solution:
+        generator = torch.Generator().manual_seed(run.seed)
+        return _solver(run, len(X), budget).solve(KernelSystem(kernel_operator(kernel, X), system.noise), y[:, None], generator=generator)
+
+    if on_status is not None:
+        on_status(f"{run.solver}: warming up")
+    solve(budgets[0])  # kernels may be compiled at their first use, which no checkpoint shall pay for
+    for number, budget in enumerate(budgets, 1):
+        if on_status is not None:
+            on_status(f"{run.solver}: checkpoint {number} of {len(budgets)}, {budget:.1f} epochs")
+        start = time.perf_counter()
+        solution = solve(budget)
+        seconds = time.perf_counter() - start
+        record["checkpoints"].append({"budget": budget, "seconds": seconds} | score(solution))
+        record["complete"] = number == len(budgets)
+        if on_checkpoint is not None:
+            on_checkpoint(record)
+    return record
+
+
+def describe_checkpoint(record: dict[str, Any]) -> str:
+    """Return one line on the last checkpoint of a trace."""
+    last = record["checkpoints"][-1]
+    distance = "" if last["mean_error"] is None else f", {last['mean_error']:.1e} from the exact mean"
+    return (
+        f"{record['settings']['solver']}: {last['epochs']:.1f} epochs, {last['seconds']:.1f} s, residual {last['residual']:.1e}, "
+        f"test RMSE {last['test_rmse']:.4f}{distance}"
+    )
+
+
+class _Score:
+    """Measures a solution in float64."""
+
+    def __init__(self, system: System, exact: Exact | None, device: torch.device) -> None:
+        X, test_X = system.X.to(device), system.test_X.to(device)
+        kernel = system.kernel_like(X)
+        self._K, self._cross = kernel_operator(kernel, X), kernel_operator(kernel, test_X, X)
+        self._exact, self._test_y = exact, system.test_y[:, None].to(device)
+
+    def __call__(self, solution: Solution) -> dict[str, Any]:
+        W = solution.value.double()
+        mean = self._cross @ W
+        scores: dict[str, Any] = {
+            "epochs": float(solution.epochs),
+            "residual": float(solution.residual.max()),
+            "test_rmse": _rmse(mean, self._test_y),
+            "mean_error": None,
+            "weights_error": None,
+            "rkhs_error": None,
+            "note": solution.note,
+        }
+        if self._exact is not None:
+            D = W - self._exact.weights
+            squared = (D * (self._K @ D)).sum().clamp_min(0.0)  # rounding can make it negative where D is tiny
+            scores |= {
+                "mean_error": _rmse(mean, self._exact.mean),
+                "weights_error": D.norm().item(),
+                "rkhs_error": squared.sqrt().item(),
+            }
+        return scores
+
+
+def _solver(run: TraceRun, n: int, budget: float) -> Any:
+    """Return the solver that spends the whole budget, in epochs, on steps; evaluating what it returns comes on top."""
+    num_blocks = _THOMPSON_BLOCKS if run.problem == THOMPSON else NUM_BLOCKS
+    solver = solver_within(run.solver, n, Budget(tolerance=SPEND_IT_ALL, max_epochs=budget + 1.0), num_blocks)
+    if isinstance(solver, SplitSolver):
+        solver = solver.mean
+    return replace(solver, max_epochs=budget + 1.0) if isinstance(solver, IterativeSolver | Auto) else solver
+
+
+def _thompson_system(run: TraceRun) -> System:
+    kernel = matern_kernel(run.lengthscale, 1.0)
+    noise = _THOMPSON_NOISE if run.noise is None else run.noise
+    generator = torch.Generator().manual_seed(run.seed)
+    target = GPPrior(kernel, _THOMPSON_DIM, noise=noise, num_features=_THOMPSON_FEATURES, generator=generator, dtype=torch.float64)
+    X, test_X = (torch.rand(count, _THOMPSON_DIM, generator=generator, dtype=torch.float64) for count in (run.n, _NUM_TEST))
+    return System(X, target.observe(X, generator), test_X, target(test_X), kernel, noise)
+
+
+def _rmse(A: Tensor, B: Tensor) -> float:
+    return (A - B).square().mean().sqrt().item()
