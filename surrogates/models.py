@@ -31,7 +31,7 @@ from surrogates.features import PriorPaths, standard_normal
 from surrogates.operators import KernelBasis, kernel_operator
 from surrogates.paths import SamplePaths
 from surrogates.posterior import affine_posterior, path_distribution
-from surrogates.solvers import CG, Callback, Cholesky, Solution, Solver
+from surrogates.solvers import Auto, Callback, Cholesky, Solution, Solver
 from surrogates.systems import KernelSystem, LinearSystem, Targets
 
 DIRECT_SOLVE_UP_TO = 4096
@@ -57,7 +57,7 @@ class PathwiseGP(SingleTaskGP):
         mean_module: any GPyTorch mean; constant if ``None``.
         outcome_transform: ``Standardize(m=1)`` (the default) or ``None``.
         input_transform: as in ``SingleTaskGP``.
-        solver: ``None`` for ``Cholesky()`` up to 4096 points and ``CG()`` beyond.
+        solver: ``None`` for ``Cholesky()`` up to 4096 points and ``Auto()`` beyond.
         num_features: F, even. Paths that share features deviate from the exact covariance by O(F^-1/2).
         num_paths: S, the paths behind ``posterior(X)``; standard deviations have a relative error of about (2 S)^-1/2.
         seed: of the features, paths and batches; the same seed gives the same posterior.
@@ -311,7 +311,7 @@ class _PosteriorState:
 
 def default_solver(n: int) -> Solver:
     """Return the solver of a model of n points that was given none."""
-    return Cholesky() if n <= DIRECT_SOLVE_UP_TO else CG()
+    return Cholesky() if n <= DIRECT_SOLVE_UP_TO else Auto()
 
 
 def gaussian_likelihood(noise: float) -> GaussianLikelihood:

@@ -26,6 +26,9 @@ READ = 60.0  # likewise to read, where there are too few columns to hide it
 FACTORISE = 1.5  # factorisations run below the rate of a product
 DIRECT_ADVANTAGE = 1.3  # a direct solve may cost so much more: it ends far below the tolerance
 SMALLEST_PROBE, LARGEST_PROBE = 100, 400  # columns: a tenth of n in between
+ROUNDING = 5e-3  # of a direct solve's residual, in eps n / λ_min
+LEAST = 1e-3  # epochs, and seconds, of a solver that may only evaluate what it is given
+WORTH_GOING_ON = 3.0  # epochs, of which one evaluates the start and one the end
 SMALLEST_ITERATIVE = 1000  # below, nothing is worth predicting
 FLOAT32_REACHES = 1e-3  # the tolerance down to which a float64 system is first solved in float32
 
@@ -57,14 +60,15 @@ class Auto(Solver):
     * ``CG(None)`` for nearly diagonal K, with the bound ½ √κ ln(2 / tolerance) on its epochs;
     * ``SketchAndProject.asap()``, found to take 5 + 1.3 log₁₀(1 + 30 m / σ²): small noise and clustered points hardly hurt it.
 
-    Where the others fall short of the tolerance (a factorisation in need of jitter, a recursion that broke down), the last goes on from
-    their result. A float64 system is solved in float32 first, down to a tolerance of 1e-3, and in float64 from there if it is not
-    converged: the residual reported is that of the float64 system. Systems of inducing points are solved by ``Cholesky()``.
+    Where the others fall short of the tolerance (a factorisation in need of jitter, a recursion that broke down), the last takes over.
+    A float64 system is solved in float32 first, down to a tolerance of 1e-3, and in float64 from there if it is not converged: the
+    residual reported is that of the float64 system. Systems of inducing points are solved by ``Cholesky()``.
 
     Args:
         tolerance: relative residual wanted.
         max_epochs: budget of the iterative methods, in n² kernel entries.
         max_seconds: budget of time; ``None`` for none. A direct solve, once begun, is not stopped.
+        direct: whether ``Cholesky()`` may be chosen.
 
     The solution's note begins with the choice and its reason.
     """
@@ -72,6 +76,7 @@ class Auto(Solver):
     tolerance: float = field(default=1e-2, kw_only=True)
     max_epochs: float = field(default=100.0, kw_only=True)
     max_seconds: float | None = field(default=None, kw_only=True)
+    direct: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         checks.positive_float("tolerance", self.tolerance)
@@ -86,7 +91,7 @@ class Auto(Solver):
         if not isinstance(system, KernelSystem):
             return Choice(Cholesky(), f"Cholesky(): the system has {n} unknowns")
         size = torch.finfo(system.dtype).bits // 8
-        fits = 2 * n**2 * size <= memory.available(system.device)
+        fits = self.direct and 2 * n**2 * size <= memory.available(system.device)
         if n < SMALLEST_ITERATIVE and fits:
             return Choice(Cholesky(), f"Cholesky(): n = {n} is small")
         probe = _Probe.of(system, torch.Generator().manual_seed(0) if generator is None else generator)
@@ -150,27 +155,29 @@ class Auto(Solver):
                 notes.append(solution.note)
             return solution
 
-        def left(solver: Solver) -> Solver:
-            """Return ``solver`` with what is left of the budget, or itself if it has none."""
+        def left(solver: Solver, reserve: float = 0.0) -> Solver:
+            """Return ``solver`` with what is left of the budget, but for ``reserve`` epochs, or itself if it has none."""
             if not isinstance(solver, IterativeSolver):
                 return solver
-            seconds = None if self.max_seconds is None else max(1e-3, self.max_seconds - (time.perf_counter() - started))
-            epochs = max(1e-3, self.max_epochs - (system.entries - entries) / system.entries_per_epoch)
-            return replace(solver, max_epochs=epochs, max_seconds=seconds)
+            seconds = None if self.max_seconds is None else max(LEAST, self.max_seconds - (time.perf_counter() - started))
+            epochs = self.max_epochs - (system.entries - entries) / system.entries_per_epoch - reserve
+            return replace(solver, max_epochs=max(LEAST, epochs), max_seconds=seconds)
 
         if isinstance(system, KernelSystem) and self._begins_in_float32(system, choice.solver):
             single = system.to(torch.float32)
-            first = run(left(choice.solver), single, B.float(), None if initial is None else initial.float())
+            first = run(left(choice.solver, reserve=1.0), single, B.float(), None if initial is None else initial.float())
             system.entries += single.entries
             initial = first.value.to(B.dtype)
             del single, first
         solution = run(left(choice.solver), system, B, initial)
-        if isinstance(system, KernelSystem) and not bool((solution.residual <= self.tolerance).all()):
+        converged = solution.residual <= self.tolerance
+        if isinstance(system, KernelSystem) and not isinstance(choice.solver, SketchAndProject) and not bool(converged.all()):
             rest = left(SketchAndProject.asap(tolerance=self.tolerance))
-            improved = run(rest, system, B, solution.value)
-            if improved.steps.any():
-                notes.append("SketchAndProject.asap() went on where the residual fell short")
-                solution = improved
+            if isinstance(rest, IterativeSolver) and rest.max_epochs > WORTH_GOING_ON:
+                # What rounding left of a direct solve has large weights, whose rounding no iteration gets rid of: start anew.
+                start = initial if isinstance(choice.solver, Cholesky) else solution.value
+                notes.append("SketchAndProject.asap() takes over, as the residual fell short")
+                solution = run(rest, system, B, start)
         return replace(
             solution,
             converged=solution.residual <= self.tolerance,
@@ -210,12 +217,8 @@ class _Probe:
         return cls(missed.clamp_min(floor), system.noise.min().item(), largest, diagonal.item())
 
     def ratio(self, rank: int) -> float:
-        """Return m_r / σ² for r = ``rank``, extrapolated as a power of r beyond the columns at hand."""
-        number = len(self.missed)
-        if rank <= number:
-            return self.missed[rank - 1].item() / self.noise
-        exponent = math.log2((self.missed[-1] / self.missed[number // 2 - 1]).item())
-        return self.missed[-1].item() * (rank / number) ** min(0.0, exponent) / self.noise
+        """Return m_r / σ² for r = ``rank``."""
+        return self._missed_by(rank) / self.noise
 
     @property
     def condition(self) -> float:
@@ -223,6 +226,16 @@ class _Probe:
         return (self.largest + self.noise) / (self.missed[-1].item() + self.noise)
 
     def direct_residual(self, system: KernelSystem) -> float:
-        """Return the relative residual that rounding leaves a direct solve."""
-        smallest = max(self.noise / 0.01, self.noise * self.ratio(max(1, system.n // 10)) / 0.05)
-        return torch.finfo(system.dtype).eps * system.n * self.scale / smallest
+        """Return the relative residual that rounding leaves a direct solve, by the smallest eigenvalue that a power law of K's has."""
+        smallest = self.noise + self._decay * self._missed_by(system.n)
+        return ROUNDING * torch.finfo(system.dtype).eps * system.n * self.scale / smallest
+
+    def _missed_by(self, rank: int) -> float:
+        """Return m_r, extrapolated as a power of r beyond the columns at hand."""
+        number = len(self.missed)
+        return self.missed[min(rank, number) - 1].item() * max(1.0, rank / number) ** -self._decay
+
+    @property
+    def _decay(self) -> float:
+        """The exponent α of m_r ∝ r^-α over the last octave; eigenvalues then fall like i^-(1 + α), the last of them α m_n."""
+        return max(0.0, -math.log2((self.missed[-1] / self.missed[len(self.missed) // 2 - 1]).item()))

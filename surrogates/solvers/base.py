@@ -185,8 +185,8 @@ class IterativeSolver(Solver):
     def residual_norm(self, state: Any) -> Tensor:
         """Return the method's estimate of ‖b − H w‖ for each running column, (s,), at no extra product; infinite if it has none."""
 
-    def epochs_per_step(self, system: Any) -> float:
-        """Return the epochs that a step uses."""
+    def epochs_per_step(self, system: Any, num_columns: int) -> float:
+        """Return the epochs that a step uses, of a solve for so many columns."""
         return 1.0
 
     def describe(self, state: Any) -> str:
@@ -220,7 +220,7 @@ class IterativeSolver(Solver):
 
     def _is_spent(self, run: "_Run") -> bool:
         # One product is kept back for evaluating the residual of what is returned.
-        epochs = run.epochs + self.epochs_per_step(run.system) + run.system.epochs_per_product
+        epochs = run.epochs + self.epochs_per_step(run.system, run.rhs.shape[1]) + run.system.epochs_per_product
         return epochs > self.max_epochs or (self.max_seconds is not None and run.seconds > self.max_seconds)
 
     def _sweep(

@@ -75,7 +75,7 @@ class SDD(IterativeSolver):
         """Return the published settings: batches of 500, βn = 50, ρ = 0.9."""
         return cls(**{"step_size": 50.0, "batch_size": 500, "momentum": 0.9, **settings})  # type: ignore[arg-type]
 
-    def epochs_per_step(self, system: KernelSystem) -> float:
+    def epochs_per_step(self, system: KernelSystem, num_columns: int) -> float:
         return self._batch_size(system) / system.n
 
     def _batch_size(self, system: KernelSystem) -> int:

@@ -82,7 +82,7 @@ class SGD(IterativeSolver):
         if not 0.0 <= self.momentum < 1.0:
             raise ValueError(f"`momentum` must be in [0, 1), got {self.momentum}.")
 
-    def epochs_per_step(self, system: LinearSystem) -> float:
+    def epochs_per_step(self, system: LinearSystem, num_columns: int) -> float:
         return self._batch_size(system) / system.num_data
 
     def _batch_size(self, system: LinearSystem) -> int:

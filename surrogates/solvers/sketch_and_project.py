@@ -69,7 +69,8 @@ class SketchAndProject(IterativeSolver):
 
     Args:
         preconditioner: ``Exact()`` (SAP), ``Nystrom(rank, sketch="gaussian")`` (ADASAP) or ``Identity()`` (ADASAP-I).
-        block_size: b; ``None`` for √(2 n (s + 50)), where a block's factorisation costs about half of its product; 256 to 8192.
+        block_size: b; ``None`` for √(2 n (s + 50)), where a block's factorisation costs about half of its product; 256 to n/3, at most
+            8192.
         blocks: ``"partition"``, the parts of a random partition, anew every epoch; ``"leverage"`` or ``"dpp"``, samples by ridge leverage
             scores or from a determinantal point process, as the theory has it.
         accelerated: use Nesterov's acceleration.
@@ -139,8 +140,8 @@ class SketchAndProject(IterativeSolver):
         """Return ADASAP-I: ADASAP without a preconditioner."""
         return cls.adasap(preconditioner=Identity(), **settings)
 
-    def epochs_per_step(self, system: KernelSystem) -> float:
-        b = min(self.block_size or LARGEST_DEFAULT_BLOCK, system.n)
+    def epochs_per_step(self, system: KernelSystem, num_columns: int) -> float:
+        b = min(self.block_size or default_block_size(system.n, num_columns), system.n)
         return b / system.n + (b / system.n) ** 2
 
     def prepare(self, system: KernelSystem, generator: torch.Generator) -> RowSampler | None:
@@ -256,7 +257,7 @@ class SketchAndProject(IterativeSolver):
 def default_block_size(n: int, num_columns: int) -> int:
     """Return b for n points and s columns: larger blocks need fewer epochs, until their factorisation costs more than that saves."""
     balanced = math.ceil(math.sqrt(2.0 * n * (num_columns + READ_COLUMNS)))
-    return min(n, max(SMALLEST_DEFAULT_BLOCK, min(balanced, LARGEST_DEFAULT_BLOCK)))
+    return min(n, max(SMALLEST_DEFAULT_BLOCK, min(balanced, n // 3, LARGEST_DEFAULT_BLOCK)))
 
 
 def accelerate(momentum: Momentum, index: Tensor, D: Tensor, nu: float) -> tuple[Tensor, Momentum]:
