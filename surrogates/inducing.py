@@ -47,6 +47,16 @@ def choose_inducing_points(
     return k_means(X, m, generator, lengthscale=lengthscale)
 
 
+def check_choice(inducing_points: Tensor | int, method: str, train_X: Tensor) -> None:
+    """Require what a model takes as inducing points: Z (m, d) in the units of ``train_X``, or their number and a method."""
+    if isinstance(inducing_points, Tensor):
+        checks.inducing_points(inducing_points, "train_X", train_X)
+    else:
+        checks.positive_int("inducing_points", inducing_points)
+    if method not in METHODS:
+        raise ValueError(f"`inducing_method` must be one of {', '.join(map(repr, METHODS))}, got {method!r}.")
+
+
 def random_subset(X: Tensor, m: int, generator: torch.Generator) -> Tensor:
     """Return m of the points X (n, d), distinct rows uniformly drawn."""
     _check(X, m)

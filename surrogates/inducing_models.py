@@ -15,7 +15,7 @@ from gpytorch.means import Mean
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.inducing import METHODS, choose_inducing_points
+from surrogates.inducing import check_choice, choose_inducing_points
 from surrogates.models import DEFAULT_NUM_FEATURES, DEFAULT_NUM_PATHS, DIRECT_SOLVE_UP_TO, PathwiseGP
 from surrogates.operators.stationary import StationaryKernel
 from surrogates.solvers import SGD, Cholesky, Solver
@@ -78,12 +78,7 @@ class InducingPathwiseGP(PathwiseGP):
         memory_budget: int | None = None,
     ) -> None:
         checks.training_data(train_X, train_Y)
-        if isinstance(inducing_points, Tensor):
-            checks.inducing_points(inducing_points, "train_X", train_X)
-        else:
-            checks.positive_int("inducing_points", inducing_points)
-        if inducing_method not in METHODS:
-            raise ValueError(f"`inducing_method` must be one of {', '.join(map(repr, METHODS))}, got {inducing_method!r}.")
+        check_choice(inducing_points, inducing_method, train_X)
         super().__init__(
             train_X,
             train_Y,
@@ -99,15 +94,7 @@ class InducingPathwiseGP(PathwiseGP):
             seed=seed,
             memory_budget=memory_budget,
         )
-        self.eval()  # the training inputs are then the transformed ones
-        if isinstance(inducing_points, Tensor):
-            Z = self.transform_inputs(inducing_points).detach().clone()
-        else:
-            X, generator = self.train_inputs[0].detach(), torch.Generator().manual_seed(seed)
-            m, lengthscale = min(inducing_points, len(X)), _lengthscale(self.covar_module)
-            Z = choose_inducing_points(X, m, inducing_method, generator=generator, lengthscale=lengthscale)
-        self.train()
-        self.register_buffer("inducing_points", Z)
+        self.register_buffer("inducing_points", place_inducing_points(self, inducing_points, inducing_method))
 
     def warm_start(self, previous: PathwiseGP) -> Self:
         """Start the mean's next solve from ``previous``, a model of the same inducing points and the first rows of the same data.
@@ -132,6 +119,19 @@ class InducingPathwiseGP(PathwiseGP):
 
     def _default_solver(self) -> Solver:
         return Cholesky() if len(self.inducing_points) <= DIRECT_SOLVE_UP_TO else SGD()
+
+
+def place_inducing_points(model: PathwiseGP, inducing_points: Tensor | int, method: str) -> Tensor:
+    """Return Z (m, d) on the transformed inputs of ``model``: the points given, or so many chosen among its data, at most all."""
+    model.eval()  # the training inputs are then the transformed ones
+    try:
+        if isinstance(inducing_points, Tensor):
+            return model.transform_inputs(inducing_points).detach().clone()
+        X, generator = model.train_inputs[0].detach(), torch.Generator().manual_seed(model.seed)
+        m = min(inducing_points, len(X))
+        return choose_inducing_points(X, m, method, generator=generator, lengthscale=_lengthscale(model.covar_module))
+    finally:
+        model.train()
 
 
 def _lengthscale(kernel: Kernel) -> Tensor | None:

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.features import CHUNK_ENTRIES, PriorPaths, standard_normal
-from surrogates.inducing import METHODS, choose_inducing_points
+from surrogates.inducing import check_choice
+from surrogates.inducing_models import DEFAULT_NUM_INDUCING, place_inducing_points
 from surrogates.linalg import stable_cholesky
 from surrogates.models import DEFAULT_NUM_FEATURES, DEFAULT_NUM_PATHS, PathwiseGP
 from surrogates.operators import KernelBasis, kernel_operator
@@ -34,7 +35,6 @@ from surrogates.paths import SamplePaths
 from surrogates.solvers import Callback
 from surrogates.systems import InducingSystem, Targets
 
-DEFAULT_NUM_INDUCING = 1024
 SQUARES_HELD = 6  # copies of an (m, m) matrix at once
 
 
@@ -106,12 +106,7 @@ class VariationalGP(PathwiseGP):
         memory_budget: int | None = None,
     ) -> None:
         checks.training_data(train_X, train_Y)
-        if isinstance(inducing_points, Tensor):
-            checks.inducing_points(inducing_points, "train_X", train_X)
-        else:
-            checks.positive_int("inducing_points", inducing_points)
-        if inducing_method not in METHODS:
-            raise ValueError(f"`inducing_method` must be one of {', '.join(map(repr, METHODS))}, got {inducing_method!r}.")
+        check_choice(inducing_points, inducing_method, train_X)
         super().__init__(
             train_X,
             train_Y,
@@ -126,18 +121,10 @@ class VariationalGP(PathwiseGP):
             seed=seed,
             memory_budget=memory_budget,
         )
-        self.eval()  # the training inputs are then the transformed ones
-        if isinstance(inducing_points, Tensor):
-            Z = self.transform_inputs(inducing_points).detach().clone()
-        else:
-            X = self.train_inputs[0].detach()
-            generator = torch.Generator().manual_seed(seed)
-            Z = choose_inducing_points(X, min(inducing_points, len(X)), method=inducing_method, generator=generator)
-        self.train()
-        self.register_buffer("inducing_points", Z)
+        self.register_buffer("inducing_points", place_inducing_points(self, inducing_points, inducing_method))
         # Empty for the closed form. Buffers, so that a state dict and `.to` carry what was fitted.
-        self.register_buffer("whitened_mean", Z.new_empty(0))
-        self.register_buffer("whitened_root", Z.new_empty(0, 0))
+        self.register_buffer("whitened_mean", self.inducing_points.new_empty(0))
+        self.register_buffer("whitened_root", self.inducing_points.new_empty(0, 0))
 
     @torch.no_grad()
     def whitened_posterior(self) -> WhitenedPosterior:
