@@ -21,7 +21,7 @@ class Dense(KernelOperator):
         return Dense(self.tiles.rows(index), False, self.matrix[index])
 
     def columns(self, index: Index) -> Tensor:
-        return self.matrix[:, index]
+        return self.matrix[index].T if self.symmetric else self.matrix[:, index]  # rows lie together in memory
 
     def block(self, index: Index) -> Tensor:
         self._require_symmetric("block(index)")

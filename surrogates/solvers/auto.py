@@ -25,7 +25,7 @@ EVALUATE = 120.0  # operations that a kernel entry is worth to evaluate
 READ = 60.0  # likewise to read, where there are too few columns to hide it
 FACTORISE = 1.5  # factorisations run below the rate of a product
 DIRECT_ADVANTAGE = 1.3  # a direct solve may cost so much more: it ends far below the tolerance
-SMALLEST_PROBE, LARGEST_PROBE = 100, 400  # columns: a tenth of n in between
+SMALLEST_PROBE, LARGEST_PROBE = 64, 400  # columns: n / 20 in between
 ROUNDING = 5e-3  # of a direct solve's residual, in eps n / λ_min
 LEAST = 1e-3  # epochs, and seconds, of a solver that may only evaluate what it is given
 WORTH_GOING_ON = 3.0  # epochs, of which one evaluates the start and one the end
@@ -51,7 +51,7 @@ class _Candidate(NamedTuple):
 class Auto(Solver):
     """Solve (K + Σ) W = B by the method that is predicted to be the fastest for this system.
 
-    With n points, s columns, and m_r the mean of what r random columns leave of K's diagonal (measured for up to n/10 and 400 columns,
+    With n points, s columns, and m_r the mean of what r random columns leave of K's diagonal (measured for up to n/20 and 400 columns,
     extrapolated beyond by its last octave), the candidates are
 
     * ``Cholesky()``, if it fits in memory and its rounding error allows the tolerance;
@@ -209,7 +209,7 @@ class _Probe:
 
     @classmethod
     def of(cls, system: KernelSystem, generator: torch.Generator) -> Self:
-        L = column_factor(system, min(system.n, max(SMALLEST_PROBE, min(system.n // 10, LARGEST_PROBE))), generator)
+        L = column_factor(system, min(system.n, max(SMALLEST_PROBE, min(system.n // 20, LARGEST_PROBE))), generator)
         diagonal = system.kernel.diagonal().mean()
         missed = diagonal - (L.square().sum(0) / system.n).cumsum(0)
         floor = torch.finfo(L.dtype).eps * diagonal
