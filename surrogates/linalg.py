@@ -1,5 +1,7 @@
 """Dense linear algebra that several modules share."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -12,13 +14,21 @@ def stable_cholesky(matrix: Tensor) -> Tensor:
     Raises:
         ValueError: if the matrix is not finite, or not positive semi-definite to within its own trace.
     """
+    return shifted_cholesky(matrix, SHIFT * torch.finfo(matrix.dtype).eps)[0]
+
+
+def shifted_cholesky(matrix: Tensor, share: float) -> tuple[Tensor, float]:
+    """Return the Cholesky factor of ``matrix + shift I``, and the shift: ``share`` of the trace, or by tens more until it is enough.
+
+    Raises:
+        ValueError: as :func:`stable_cholesky`.
+    """
     trace = matrix.diagonal().sum().item()
-    shift = max(SHIFT * torch.finfo(matrix.dtype).eps * trace, torch.finfo(matrix.dtype).tiny)
+    shift = max(share * trace, torch.finfo(matrix.dtype).tiny)
     eye = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-    while True:
+    while 0.0 <= trace < math.inf and shift <= max(trace, torch.finfo(matrix.dtype).tiny):
         factor, info = torch.linalg.cholesky_ex(matrix + shift * eye)
-        if info == 0:
-            return factor
+        if info == 0 and bool(factor.sum().isfinite()):  # a number that is none may pass through the factorisation
+            return factor, shift
         shift = 10.0 * shift
-        if not shift <= max(1.0, trace):
-            raise ValueError(f"`matrix` must be finite and positive semi-definite, got one of trace {trace:g}. Check the kernel.")
+    raise ValueError(f"`matrix` must be finite and positive semi-definite, got one of trace {trace:g}. Check the kernel.")

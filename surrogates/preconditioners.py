@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.linalg import stable_cholesky
+from surrogates.linalg import shifted_cholesky, stable_cholesky
 from surrogates.systems import KernelSystem
 
 Apply = Callable[[Tensor], Tensor]
@@ -151,13 +151,8 @@ def nystrom_approximation(sketch: Tensor, test: Tensor) -> tuple[Tensor, Tensor]
         test: (n, r) with orthonormal columns.
     """
     # The shift goes into the sketch and, by it, into the core, and comes off the eigenvalues again.
-    shift = torch.finfo(test.dtype).eps * (test * sketch).sum()
-    while True:
-        shifted = sketch + shift * test
-        factor, info = torch.linalg.cholesky_ex(test.T @ shifted)
-        if info == 0:
-            break
-        shift = 10.0 * shift
+    factor, shift = shifted_cholesky(test.T @ sketch, torch.finfo(test.dtype).eps)
+    shifted = sketch + shift * test
     U, singular, _ = torch.linalg.svd(torch.linalg.solve_triangular(factor, shifted.T, upper=False).T, full_matrices=False)
     return U, (singular.square() - shift).clamp_min(0.0)
 

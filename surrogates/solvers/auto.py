@@ -24,12 +24,13 @@ from surrogates.systems import KernelSystem, LinearSystem, Targets, check_right_
 EVALUATE = 120.0  # operations that a kernel entry is worth to evaluate
 READ = 60.0  # likewise to read, where there are too few columns to hide it
 FACTORISE = 1.5  # factorisations run below the rate of a product
-DIRECT_ADVANTAGE = 1.3  # a direct solve may cost so much more: it ends far below the tolerance
+DIRECT_ADVANTAGE = 1.15  # a direct solve may cost so much more: it ends far below the tolerance
 SMALLEST_PROBE, LARGEST_PROBE = 64, 400  # columns: n / 20 in between
-ROUNDING = 5e-3  # of a direct solve's residual, in eps n / λ_min
+ROUNDING = 1e-2  # of a direct solve's residual, in eps n / λ_min
 LEAST = 1e-3  # epochs, and seconds, of a solver that may only evaluate what it is given
 WORTH_GOING_ON = 3.0  # epochs, of which one evaluates the start and one the end
 SMALLEST_ITERATIVE = 1000  # below, nothing is worth predicting
+FLOAT32_RANGE = (1e-30, 1e30)  # of noise and right-hand sides, with room for their products
 FLOAT32_REACHES = 1e-3  # the tolerance down to which a float64 system is first solved in float32
 
 
@@ -52,7 +53,7 @@ class Auto(Solver):
     """Solve (K + Σ) W = B by the method that is predicted to be the fastest for this system.
 
     With n points, s columns, and m_r the mean of what r random columns leave of K's diagonal (measured for up to n/20 and 400 columns,
-    extrapolated beyond by its last octave), the candidates are
+    extrapolated beyond by its last two octaves), the candidates are
 
     * ``Cholesky()``, if it fits in memory and its rounding error allows the tolerance;
     * ``CG(Nystrom(r))`` for r = n/20, n/10, n/5: the preconditioned condition number is about m_r / σ², and a residual of 1e-2 was found to
@@ -83,6 +84,8 @@ class Auto(Solver):
         checks.positive_float("max_epochs", self.max_epochs)
         if self.max_seconds is not None:
             checks.positive_float("max_seconds", self.max_seconds)
+        if not isinstance(self.direct, bool):
+            raise TypeError(f"`direct` must be True or False, got {type(self.direct).__name__} {self.direct!r}.")
 
     @torch.no_grad()
     def choose(self, system: LinearSystem, num_columns: int, generator: torch.Generator | None = None) -> Choice:
@@ -124,7 +127,7 @@ class Auto(Solver):
         epochs = 0.5 * math.sqrt(probe.condition) * math.log(2.0 / self.tolerance)
         found.append(candidate(CG(None, **limits), "CG(None)", epochs, 0.0))
         for rank in sorted({max(1, n // 20), max(1, n // 10), max(1, n // 5)}):
-            if 12 * n * rank > memory.available(system.device):
+            if 3 * n * rank * torch.finfo(system.dtype).bits // 8 > memory.available(system.device):
                 continue
             epochs = digits * (1.0 + 11.0 * math.sqrt(probe.ratio(rank)))
             setup = n * rank * (3.0 * rank + entry)
@@ -163,7 +166,7 @@ class Auto(Solver):
             epochs = self.max_epochs - (system.entries - entries) / system.entries_per_epoch - reserve
             return replace(solver, max_epochs=max(LEAST, epochs), max_seconds=seconds)
 
-        if isinstance(system, KernelSystem) and self._begins_in_float32(system, choice.solver):
+        if isinstance(system, KernelSystem) and self._begins_in_float32(system, B, choice.solver):
             single = system.to(torch.float32)
             first = run(left(choice.solver, reserve=1.0), single, B.float(), None if initial is None else initial.float())
             system.entries += single.entries
@@ -177,7 +180,7 @@ class Auto(Solver):
                 # What rounding left of a direct solve has large weights, whose rounding no iteration gets rid of: start anew.
                 start = initial if isinstance(choice.solver, Cholesky) else solution.value
                 notes.append("SketchAndProject.asap() takes over, as the residual fell short")
-                solution = run(rest, system, B, start)
+                solution = _better_columns(solution, run(rest, system, B, start))
         return replace(
             solution,
             converged=solution.residual <= self.tolerance,
@@ -187,8 +190,19 @@ class Auto(Solver):
             note="; ".join(dict.fromkeys(notes)),
         )
 
-    def _begins_in_float32(self, system: KernelSystem, solver: Solver) -> bool:
-        return system.dtype == torch.float64 and isinstance(solver, IterativeSolver) and self.tolerance >= FLOAT32_REACHES
+    def _begins_in_float32(self, system: KernelSystem, B: Tensor, solver: Solver) -> bool:
+        if system.dtype != torch.float64 or not isinstance(solver, IterativeSolver) or self.tolerance < FLOAT32_REACHES:
+            return False
+        low, high = FLOAT32_RANGE
+        return bool((system.noise > low).all()) and bool((B.abs() < high).all())
+
+
+def _better_columns(first: Solution, second: Solution) -> Solution:
+    """Return ``second`` with the columns of ``first`` that have the smaller residual."""
+    better = first.residual < second.residual
+    return replace(
+        second, value=torch.where(better, first.value, second.value), residual=torch.where(better, first.residual, second.residual)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,5 +251,5 @@ class _Probe:
 
     @property
     def _decay(self) -> float:
-        """The exponent α of m_r ∝ r^-α over the last octave; eigenvalues then fall like i^-(1 + α), the last of them α m_n."""
-        return max(0.0, -math.log2((self.missed[-1] / self.missed[len(self.missed) // 2 - 1]).item()))
+        """The exponent α of m_r ∝ r^-α over the last two octaves; eigenvalues then fall like i^-(1 + α), the last of them α m_n."""
+        return max(0.0, -0.5 * math.log2((self.missed[-1] / self.missed[len(self.missed) // 4 - 1]).item()))

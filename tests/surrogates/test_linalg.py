@@ -13,7 +13,7 @@ from surrogates.linalg import SHIFT, stable_cholesky
 from tests import problems
 
 N = 30
-SECONDS = 1
+SECONDS = 2
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 
 
@@ -78,7 +78,7 @@ def test_a_matrix_indefinite_by_rounding_is_shifted_by_powers_of_ten() -> None:
 def test_a_zero_matrix_has_a_factor_that_is_all_but_zero(dtype: torch.dtype) -> None:
     factor = stable_cholesky(torch.zeros(4, 4, dtype=dtype))
     assert factor.isfinite().all()
-    assert 0 < factor.diagonal().min()
+    assert factor.diagonal().min() > 0
     assert factor.abs().max() <= 2 * torch.finfo(dtype).tiny ** 0.5
 
 
@@ -92,8 +92,6 @@ def with_entry(value: float, i: int, j: int) -> Tensor:
     return matrix
 
 
-UNBOUNDED = pytest.mark.xfail(raises=TimeoutError, reason="an infinite trace lets the shift grow for ever")
-BEYOND_TRACE = pytest.mark.xfail(reason="a shift of up to 1 is allowed, however small the trace")
 
 
 @pytest.mark.parametrize(
@@ -102,17 +100,17 @@ BEYOND_TRACE = pytest.mark.xfail(reason="a shift of up to 1 is allowed, however 
         pytest.param(with_entry(math.nan, 1, 1), id="nan"),
         pytest.param(with_entry(math.nan, 1, 3), id="nan-off-diagonal"),
         pytest.param(torch.full((5, 5), math.nan), id="all-nan"),
-        pytest.param(with_entry(math.inf, 1, 1), id="inf", marks=UNBOUNDED),
+        pytest.param(with_entry(math.inf, 1, 1), id="inf"),
         pytest.param(with_entry(math.inf, 1, 3), id="inf-off-diagonal"),
-        pytest.param(torch.full((5, 5), math.inf), id="all-inf", marks=UNBOUNDED),
-        pytest.param(3e38 * torch.eye(3), id="trace-overflows", marks=UNBOUNDED),
+        pytest.param(torch.full((5, 5), math.inf), id="all-inf"),
+        pytest.param(3e38 * torch.eye(3), id="trace-overflows"),
         pytest.param(with_entry(-math.inf, 1, 1), id="minus-inf"),
         pytest.param(with_entry(-math.inf, 1, 3), id="minus-inf-off-diagonal"),
         pytest.param(-torch.eye(5), id="negative-definite"),
         pytest.param(-1e6 * torch.eye(5), id="negative-definite-large"),
-        pytest.param(-1e-3 * torch.eye(5), id="negative-definite-small", marks=BEYOND_TRACE),
+        pytest.param(-1e-3 * torch.eye(5), id="negative-definite-small"),
         pytest.param(with_entry(-20.0, 1, 1), id="indefinite"),
-        pytest.param(1e-3 * with_entry(-20.0, 1, 1), id="indefinite-small", marks=BEYOND_TRACE),
+        pytest.param(1e-3 * with_entry(-20.0, 1, 1), id="indefinite-small"),
     ],
 )
 def test_what_is_not_finite_or_not_semi_definite_is_refused(matrix: Tensor) -> None:

@@ -7,6 +7,7 @@ import torch
 from gpytorch.kernels import RQKernel
 from torch import Tensor
 
+from scalable_bo.experiments.regression_data import find_data_dir, load_hyperparameters, load_regression_data
 from surrogates import SGD, KernelSystem, Targets, kernel_operator
 from tests import problems
 from tests.contracts import assert_no_worse
@@ -98,3 +99,53 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, float]) -> 
 def test_a_batch_larger_than_the_data_is_refused() -> None:
     with pytest.raises(ValueError, match="`batch_size` must be at most n = 60, got 61"):
         SGD(batch_size=61).solve(problems.system(N), problems.normal(N, 1))
+
+
+def variance(system: KernelSystem, targets: Targets, A: Tensor, batch_size: int) -> float:
+    """Return the variance of the gradient at ``A``, summed over coordinates, from 100 draws."""
+    solver, generator, draws = SGD(batch_size=batch_size), torch.Generator().manual_seed(0), []
+    for _ in range(100):
+        index = torch.randperm(system.n, generator=generator)[:batch_size]
+        draws.append(solver.gradient(system, targets.values + targets.noise_draw, targets.noise_draw, A, index, generator)[0])
+    return torch.stack(draws).var(0).sum().item()
+
+
+def sample(system: KernelSystem) -> tuple[Targets, Tensor]:
+    """Return the targets of a posterior sample, and the exact weights that fit them."""
+    K = system.kernel.to_dense()
+    root = torch.linalg.cholesky(K + 1e-8 * torch.eye(system.n, dtype=K.dtype))
+    noise_draw = system.noise.sqrt() * problems.normal(system.n, 1, seed=1)
+    targets = Targets(root @ problems.normal(system.n, 1, seed=2), noise_draw)
+    return targets, torch.linalg.solve(system.to_dense(), targets.values + noise_draw)
+
+
+def variance_ratios(system: KernelSystem, batch_size: int) -> tuple[float, float]:
+    """Return the variance of the split gradient over that of the one with ε among the targets, at zero and at the solution."""
+    targets, exact = sample(system)
+    unsplit = Targets(targets.values + targets.noise_draw, torch.zeros_like(exact))
+    first, second = (
+        variance(system, targets, A, batch_size) / variance(system, unsplit, A, batch_size) for A in (torch.zeros_like(exact), exact)
+    )
+    return first, second
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.3, 1.0])
+def test_split_targets_of_a_sample_have_the_lower_gradient_variance(noise: float) -> None:
+    at_zero, at_solution = variance_ratios(problems.system(600, noise), batch_size=100)
+    assert at_zero < 1.0
+    assert at_solution < 0.6
+
+
+def test_split_targets_have_the_lower_gradient_variance_on_elevators() -> None:
+    try:
+        folder = find_data_dir(None)
+        data, published = load_regression_data("elevators", 0, folder), load_hyperparameters("elevators", 0, folder)
+    except ValueError as error:
+        pytest.skip(f"elevators is not here: {error}")
+    rows = torch.randperm(len(data.train_X), generator=torch.Generator().manual_seed(0))[:2000]
+    X = data.train_X[rows]
+    kernel = problems.matern(1.5, torch.tensor([published.lengthscale]), ard_num_dims=X.shape[1])
+    system = KernelSystem(kernel_operator(problems.scaled(kernel, published.outputscale).to(X), X), published.noise)
+    at_zero, at_solution = variance_ratios(system, batch_size=100)
+    assert at_zero < 0.9
+    assert at_solution < 0.4

@@ -1,15 +1,16 @@
 """Sketch-and-project beyond the contract: the corrected equations, written out, and what the printed ones would give."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from surrogates import Exact, Identity, KernelSystem, Nystrom, SketchAndProject
+from surrogates import Exact, Identity, KernelSystem, Nystrom, SketchAndProject, kernel_operator
 from surrogates.preconditioners import nystrom_approximation
 from surrogates.solvers.base import Start
-from surrogates.solvers.sketch_and_project import Momentum, accelerate, largest_eigenvalue
+from surrogates.solvers.sketch_and_project import Momentum, SketchAndProjectState, accelerate, default_block_size, largest_eigenvalue
 from tests import problems
 from tests.contracts import assert_no_worse
 
@@ -157,3 +158,110 @@ def test_the_named_constructors_give_the_published_methods() -> None:
     assert adasap.tail_average
     assert adasap.max_epochs == 3.0
     assert SketchAndProject.adasap_identity().preconditioner == Identity()
+
+
+def states(solver: SketchAndProject, system: KernelSystem, rhs: Tensor, num_steps: int) -> list[Tensor]:
+    """Return the iterates of the first steps."""
+    state, random, iterates = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs)), generator(), []
+    for _ in range(num_steps):
+        state = solver.step(system, rhs, state, random)
+        iterates.append(state.W.clone())
+    return iterates
+
+
+@pytest.mark.parametrize(
+    "settings", [{"mu": 0.25, "nu": 4.0}, {"mu": 0.2, "nu": 5.0}, {"mu": 7.0}], ids=["nu-4", "nu-5", "mu-at-its-largest"]
+)
+def test_acceleration_with_mu_nu_of_one_is_plain_sketch_and_project(settings: dict[str, float]) -> None:
+    system, rhs = problems.system(N, 0.1), problems.normal(N, 2)
+    plain = states(SketchAndProject.sap(block_size=B), system, rhs, 24)
+    accelerated = states(SketchAndProject.asap(block_size=B, **settings), system, rhs, 24)
+    for one, other in zip(plain, accelerated, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+def test_acceleration_with_a_smaller_mu_is_not() -> None:
+    system, rhs = problems.system(N, 0.1), problems.normal(N, 2)
+    plain = states(SketchAndProject.sap(block_size=B), system, rhs, 8)
+    accelerated = states(SketchAndProject.asap(block_size=B, mu=0.1, nu=4.0), system, rhs, 8)
+    assert not torch.allclose(plain[-1], accelerated[-1], rtol=1e-3)
+
+
+@pytest.mark.parametrize("nu", [None, 8.0])
+def test_the_default_mu_is_half_of_one_over_nu_for_exact_blocks_and_the_smallest_noise_for_others(nu: float | None) -> None:
+    noise = 0.01 + 0.1 * problems.uniform(N)
+    system, rhs = problems.system(N, noise), problems.normal(N, 2)
+
+    def mu(solver: SketchAndProject) -> list[float]:
+        momentum = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs)).momentum
+        assert momentum is not None
+        return momentum.mu.tolist()
+
+    settings = {"block_size": B, "nu": nu}
+    assert mu(SketchAndProject.asap(**settings)) == pytest.approx([0.5 / (nu or N / B)] * 2)
+    smallest = noise.min().item()
+    assert mu(SketchAndProject.adasap_identity(**settings)) == pytest.approx([smallest] * 2)
+    assert mu(SketchAndProject.adasap(preconditioner=Nystrom(5, sketch="gaussian"), **settings)) == pytest.approx([smallest] * 2)
+    assert mu(SketchAndProject.asap(mu=0.01, **settings)) == pytest.approx([0.01] * 2)
+    assert mu(SketchAndProject.asap(mu=100.0, **settings)) == pytest.approx([1.0 / (nu or N / B)] * 2)
+
+
+def test_acceleration_lowers_the_error_of_an_ill_conditioned_system() -> None:
+    # The error in the norm of H, which a block step cannot raise; the residual jumps from step to step.
+    n, logs = 600, []
+    for seed in range(5):
+        centres = problems.uniform(6, 2, seed=9 + seed).repeat_interleave(n // 6, dim=0)
+        system = problems.system(noise=1e-4, X=centres + 0.02 * problems.normal(n, 2, seed=seed))
+        rhs = problems.normal(n, 2, seed=seed)
+        exact = torch.linalg.solve(system.to_dense(), rhs)
+        budget = {"block_size": n // 10, "max_epochs": 30.0, "tolerance": 1e-12}
+        errors = [solver.solve(system, rhs).value - exact for solver in (SketchAndProject.sap(**budget), SketchAndProject.asap(**budget))]
+        plain, accelerated = ((error * (system @ error)).sum(0).sqrt() for error in errors)
+        logs.append((accelerated / plain).log().mean().item())
+    assert math.exp(sum(logs) / len(logs)) < 0.85
+
+
+@pytest.mark.parametrize("accelerated", [False, True], ids=["sap", "asap"])
+def test_exact_blocks_end_when_the_precision_is_exhausted_and_say_so(accelerated: bool) -> None:
+    X, rhs = problems.uniform(300, 2, dtype=torch.float32), problems.normal(300, 2, dtype=torch.float32)
+    system = KernelSystem(kernel_operator(problems.rbf(2.0), X), 1e-6)
+    solution = SketchAndProject(block_size=30, accelerated=accelerated, max_epochs=400.0).solve(system, rhs)
+    assert not solution.converged.any()
+    assert solution.epochs < 100
+    assert "the precision or the step is exhausted" in solution.note
+    assert_no_worse(system, rhs, solution.value, torch.zeros_like(rhs))
+
+
+@pytest.mark.parametrize("accelerated", [False, True], ids=["sap", "asap"])
+def test_exact_blocks_that_are_slow_but_precise_go_on(accelerated: bool) -> None:
+    system, rhs = problems.system(400, 1e-4), problems.normal(400, 2)
+    solution = SketchAndProject(block_size=40, accelerated=accelerated, tolerance=1e-6, max_epochs=400.0).solve(system, rhs)
+    assert solution.converged.all() or solution.epochs > 397.0, str(solution)
+
+
+def test_the_estimate_is_the_checkpoint_in_the_middle_of_a_divergence() -> None:
+    system, rhs = problems.system(N, 0.1), problems.normal(N, 3)
+    solver = SketchAndProject.asap(block_size=B)
+    state: SketchAndProjectState = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs))
+    random = generator()
+    for _ in range(2 * N // B + 1):
+        state = solver.step(system, rhs, state, random)
+    monitor = state.monitor
+    assert not torch.equal(state.W, monitor.checkpoint)
+    residual = torch.stack([monitor.best[0], 2.1 * monitor.best[1], torch.tensor(math.nan, dtype=rhs.dtype)])
+    broken = replace(state, W=torch.cat([state.W[:, :2], torch.full((N, 1), math.nan, dtype=rhs.dtype)], dim=1), residual=residual)
+    estimate = solver.estimate(broken)
+    assert torch.equal(estimate[:, 0], state.W[:, 0])
+    assert torch.equal(estimate[:, 1:], monitor.checkpoint[:, 1:])
+
+
+def test_the_default_block_grows_with_points_and_columns_between_256_and_8192() -> None:
+    points = [1, 10, 255, 256, 257, 1_000, 10_000, 100_000, 1_000_000, 100_000_000]
+    columns = [1, 10, 100, 1_000, 10_000]
+    sizes = torch.tensor([[default_block_size(n, s) for s in columns] for n in points])
+    assert (sizes.diff(dim=0) >= 0).all()
+    assert (sizes.diff(dim=1) >= 0).all()
+    assert (sizes <= torch.tensor(points).unsqueeze(1)).all()
+    assert sizes.max() == 8192
+    assert all(default_block_size(n, 1) == min(n, 256) for n in (1, 100, 256, 500))
+    assert default_block_size(10_000, 64) == math.ceil(math.sqrt(2 * 10_000 * (64 + 50)))

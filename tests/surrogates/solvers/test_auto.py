@@ -1,0 +1,420 @@
+"""The solver that chooses itself: what it chooses and why, what takes over, and the account it gives of all stages."""
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from surrogates import CG, Auto, Cholesky, Dense, IterativeSolver, KernelSystem, Nystrom, SketchAndProject, Solution, Solver, memory
+from surrogates.solvers import auto
+from surrogates.solvers.auto import Choice, _Probe
+from surrogates.solvers.sketch_and_project import default_block_size
+from tests import problems
+from tests.contracts import CountingOperator, assert_no_worse, true_residual
+
+N = 300
+GIBIBYTE = 2**30
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def kernel_system(
+    n: int, noise: float | Tensor, kernel: Kernel | None = None, *, spread: float = 1.0, dtype: torch.dtype = torch.float64
+) -> KernelSystem:
+    X = spread * problems.uniform(n, 2, dtype=dtype)
+    return KernelSystem(problems.operator(Dense, problems.matern(1.5, 0.4) if kernel is None else kernel, X), noise)
+
+
+def name(solver: Solver, n: int, num_columns: int) -> str:
+    """Return what the reason must call ``solver``."""
+    if isinstance(solver, CG):
+        return "CG(None)" if solver.preconditioner is None else f"CG(Nystrom({solver.preconditioner.rank}))"  # type: ignore[attr-defined]
+    if isinstance(solver, SketchAndProject):
+        return f"SketchAndProject.asap(), blocks of {default_block_size(n, num_columns)}"
+    return "Cholesky()"
+
+
+@pytest.fixture
+def iterating(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let small systems be solved by iterations."""
+    monkeypatch.setattr(auto, "SMALLEST_ITERATIVE", 0)
+    monkeypatch.setattr(auto, "DIRECT_ADVANTAGE", 1e-9)
+
+
+@pytest.fixture
+def direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Auto, "choose", lambda *_: Choice(Cholesky(), "Cholesky(): by order"))
+
+
+SYSTEMS = {
+    "small": lambda: kernel_system(90, 0.1),
+    "easy": lambda: kernel_system(1500, 1.0),
+    "nearly-diagonal": lambda: kernel_system(1500, 0.1, spread=100.0),
+    "smooth-float32": lambda: kernel_system(1200, 1e-6, problems.rbf(2.0), dtype=torch.float32),
+    "hard": lambda: kernel_system(1500, 1e-6),
+}
+
+
+@pytest.mark.parametrize("label", SYSTEMS)
+@pytest.mark.parametrize("num_columns", [1, 16])
+def test_the_reason_is_one_line_that_begins_with_the_solver_chosen(label: str, num_columns: int) -> None:
+    system = SYSTEMS[label]()
+    choice = Auto().choose(system, num_columns)
+    assert choice.reason.startswith(name(choice.solver, system.n, num_columns) + ":")
+    assert "\n" not in choice.reason
+    assert f"n = {system.n}" in choice.reason
+
+
+@pytest.mark.parametrize("label", ["small", "easy", "nearly-diagonal"])
+def test_the_choice_and_its_reason_begin_the_note(label: str) -> None:
+    system = SYSTEMS[label]()
+    choice = Auto().choose(system, 1, generator())
+    solution = Auto().solve(system, problems.normal(system.n, 1), generator=generator())
+    assert solution.note.startswith(choice.reason)
+    assert choice.reason in str(solution)
+    assert "\n" not in solution.note
+    assert solution.converged.all()
+
+
+def test_a_small_system_is_solved_directly_and_without_a_probe() -> None:
+    for n in (1, 90, 999):
+        system = kernel_system(n, 1.0)
+        assert Auto().choose(system, 2).solver == Cholesky()
+        assert system.entries == 0
+
+
+def test_an_easy_system_with_one_column_is_solved_by_preconditioned_conjugate_gradients() -> None:
+    solver = Auto().choose(SYSTEMS["easy"](), 1).solver
+    assert isinstance(solver, CG) and isinstance(solver.preconditioner, Nystrom)
+
+
+def test_a_nearly_diagonal_system_is_solved_by_plain_conjugate_gradients() -> None:
+    solver = Auto().choose(SYSTEMS["nearly-diagonal"](), 1).solver
+    assert isinstance(solver, CG) and solver.preconditioner is None
+
+
+def test_tiny_noise_is_left_to_blocks_where_rounding_forbids_a_direct_solve() -> None:
+    system = SYSTEMS["smooth-float32"]()
+    assert _Probe.of(system, generator()).direct_residual(system) > Auto().tolerance
+    choice = Auto().choose(system, 1)
+    assert isinstance(choice.solver, SketchAndProject)
+    assert choice.solver.accelerated
+    assert "Cholesky" not in choice.reason
+
+
+def test_tiny_noise_is_left_to_blocks_where_a_direct_solve_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:
+    system = SYSTEMS["hard"]()
+    assert Auto().choose(system, 1).solver == Cholesky()
+    # Ten times the points make a direct solve, n³, ten times dearer beside an epoch, n².
+    monkeypatch.setattr(auto, "DIRECT_ADVANTAGE", auto.DIRECT_ADVANTAGE / 10)
+    assert isinstance(Auto().choose(system, 1).solver, SketchAndProject)
+
+
+def test_limits_are_passed_on_to_the_solver_chosen() -> None:
+    limits: dict[str, Any] = {"tolerance": 3e-3, "max_epochs": 17.0, "max_seconds": 5.0}
+    for label in ("easy", "nearly-diagonal", "smooth-float32"):
+        solver = Auto(**limits).choose(SYSTEMS[label](), 1).solver
+        assert {limit: getattr(solver, limit) for limit in limits} == limits
+
+
+@pytest.mark.parametrize(
+    ("free", "largest"), [(0, 0), (24 * N * 15 - 1, 0), (24 * N * 15, 15), (24 * N * 30, 30), (24 * N * 60 - 1, 30), (GIBIBYTE, 60)]
+)
+def test_a_preconditioner_that_does_not_fit_in_memory_is_no_candidate(
+    iterating: None, monkeypatch: pytest.MonkeyPatch, free: int, largest: int
+) -> None:
+    monkeypatch.setattr(memory, "available", lambda device: free)
+    system = kernel_system(N, 1.0)
+    candidates = Auto()._candidates(system, 1, _Probe.of(system, generator()))
+    preconditioners = [c.solver.preconditioner for c in candidates if isinstance(c.solver, CG)]
+    ranks = [p.rank for p in preconditioners if isinstance(p, Nystrom) and p.rank]
+    assert max(ranks, default=0) == largest
+    assert len(candidates) == 2 + len(ranks)
+
+
+@pytest.mark.parametrize("n", [90, 1200])
+def test_a_direct_solve_that_does_not_fit_in_memory_is_not_chosen(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
+    system = kernel_system(n, 1e-6)
+    bytes_needed = 2 * n**2 * 8
+    monkeypatch.setattr(memory, "available", lambda device: bytes_needed)
+    assert Auto().choose(system, 1).solver == Cholesky()
+    monkeypatch.setattr(memory, "available", lambda device: bytes_needed - 1)
+    choice = Auto().choose(system, 1)
+    assert isinstance(choice.solver, IterativeSolver)
+    assert "Cholesky" not in choice.reason
+
+
+def test_a_system_is_solved_without_any_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available", lambda device: 0)
+    system, rhs = problems.system(N, 0.1), problems.normal(N, 2)
+    assert Auto().solve(system, rhs).converged.all()
+
+
+@pytest.mark.parametrize("noise", [1e-6, 1e-2, 10.0])
+@pytest.mark.parametrize("spread", [1.0, 100.0])
+def test_a_finer_tolerance_never_predicts_fewer_epochs(noise: float, spread: float) -> None:
+    system = kernel_system(600, noise, spread=spread)
+    probe = _Probe.of(system, generator())
+    tolerances = (0.5, 1e-1, 3e-2, 1e-2, 1e-3, 1e-6, 1e-9)
+    predicted = [[c.epochs for c in Auto(tolerance=t)._candidates(system, 1, probe)] for t in tolerances]
+    for coarser, finer in itertools.pairwise(predicted):
+        assert all(more >= fewer for more, fewer in zip(finer, coarser, strict=True))
+    assert all(last > first for last, first in zip(predicted[-1], predicted[0], strict=True))
+
+
+def test_less_noise_never_predicts_fewer_epochs() -> None:
+    predicted = []
+    for noise in (10.0, 1.0, 0.1, 1e-3, 1e-6):
+        system = kernel_system(600, noise)
+        predicted.append([c.epochs for c in Auto()._candidates(system, 1, _Probe.of(system, generator()))])
+    for easier, harder in itertools.pairwise(predicted):
+        assert all(more >= fewer for more, fewer in zip(harder, easier, strict=True))
+
+
+def test_the_probe_measures_what_the_columns_leave_of_the_diagonal() -> None:
+    system = kernel_system(N, 0.1)
+    probe = _Probe.of(system, generator())
+    K = system.kernel.to_dense()
+    columns = torch.randperm(N, generator=generator())
+    assert probe.scale == pytest.approx(1.0)
+    for rank in (1, 2, 10, len(probe.missed) // 2, len(probe.missed)):
+        index = columns[:rank]
+        approximation = K[:, index] @ torch.linalg.solve(K[index][:, index], K[index])
+        assert probe.missed[rank - 1].item() == pytest.approx(1.0 - approximation.diagonal().mean().item(), rel=1e-6, abs=1e-9)
+        assert probe.ratio(rank) == pytest.approx(probe.missed[rank - 1].item() / 0.1)
+
+
+@pytest.mark.parametrize(
+    "kernel", [problems.matern(0.5, 0.4), problems.matern(1.5, 0.4), problems.rbf(2.0)], ids=["matern12", "matern32", "rbf"]
+)
+@pytest.mark.parametrize("spread", [1.0, 1000.0])
+def test_the_extrapolation_never_rises_with_the_rank(kernel: Kernel, spread: float) -> None:
+    for dtype in (torch.float32, torch.float64):
+        system = kernel_system(600, 0.1, kernel, spread=spread, dtype=dtype)
+        probe = _Probe.of(system, generator())
+        ratios = torch.tensor([probe.ratio(rank) for rank in range(1, 601)])
+        assert (ratios > 0).all()
+        assert (ratios.diff() <= 1e-5 * ratios[0]).all()
+        beyond = ratios[len(probe.missed) - 1 :]
+        assert (beyond.diff() <= 0).all()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_extrapolation_is_near_what_more_columns_show(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    system = kernel_system(2000, 0.1)
+    few = _Probe.of(system, generator(seed))
+    monkeypatch.setattr(auto, "SMALLEST_PROBE", 400)
+    many = _Probe.of(system, generator(seed))
+    assert len(few.missed) < len(many.missed) == 400
+    for rank in (200, 400):  # those of candidates
+        assert 0.4 < few.ratio(rank) / many.ratio(rank) < 2.5
+
+
+def test_vector_noise_is_judged_by_its_smallest_variance() -> None:
+    equal = kernel_system(1200, torch.full((1200,), 0.3))
+    assert Auto().choose(equal, 1, generator()) == Auto().choose(kernel_system(1200, 0.3), 1, generator())
+    noise = 0.3 + problems.uniform(1200)
+    noise[700] = 1e-4
+    assert _Probe.of(kernel_system(1200, noise), generator()).noise == 1e-4
+
+
+def test_vector_noise_is_solved(iterating: None) -> None:
+    noise = problems.vector_noise(N)
+    system, rhs = problems.system(N, noise), problems.normal(N, 2)
+    solution = Auto(tolerance=1e-6).solve(system, rhs)
+    assert solution.converged.all(), str(solution)
+    exact = torch.linalg.solve(system.to_dense(), rhs)
+    assert ((solution.value - exact).norm(dim=0) <= 1e-6 * rhs.norm(dim=0) / noise.min()).all()
+
+
+def test_inducing_points_are_solved_directly() -> None:
+    system = problems.inducing_system(60, 20)
+    rhs = system.project(problems.normal(60, 2))
+    assert Auto().choose(system, 2) == Choice(Cholesky(), "Cholesky(): the system has 20 unknowns")
+    solution = Auto(tolerance=1e-9).solve(system, rhs)
+    assert solution.note.startswith("Cholesky(): the system has 20 unknowns")
+    assert solution.converged.all()
+    assert torch.equal(solution.value, Cholesky().solve(system, rhs).value)
+
+
+@pytest.mark.parametrize("n", [N, 1200])
+def test_blocks_take_over_where_a_direct_solve_falls_short(direct: None, n: int) -> None:
+    system = kernel_system(n, 1e-6, problems.rbf(2.0), dtype=torch.float32)
+    rhs = problems.normal(n, 2, dtype=torch.float32)
+    alone = Cholesky().solve(system, rhs)
+    assert "jitter" in alone.note
+    assert (alone.residual > 1e-2).all()
+    solution = Auto(tolerance=1e-2).solve(system, rhs)
+    assert solution.note.startswith("Cholesky(): by order; jitter")
+    assert "SketchAndProject.asap() takes over, as the residual fell short" in solution.note
+    assert (solution.steps > 1).all()
+    assert torch.equal(solution.converged, solution.residual <= 1e-2)
+    assert_no_worse(system, rhs, solution.value, torch.zeros_like(rhs))
+
+
+def test_blocks_get_the_rest_done_where_precision_allows(direct: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Rough(Cholesky):
+        def solve(self, *args: Any, **settings: Any) -> Solution:
+            solution = super().solve(*args, **settings)
+            return replace(solution, value=0.9 * solution.value, residual=solution.residual + 0.1)
+
+    monkeypatch.setattr(Auto, "choose", lambda *_: Choice(Rough(), "by order"))
+    system, rhs = problems.system(N, 0.1), problems.normal(N, 2)
+    solution = Auto(tolerance=1e-6).solve(system, rhs)
+    assert solution.converged.all()
+    assert "takes over" in solution.note
+    torch.testing.assert_close(solution.residual, true_residual(system, rhs, solution.value), rtol=1e-6, atol=1e-14)
+
+
+@pytest.mark.parametrize("max_epochs", [6.0, 50.0])
+def test_the_result_is_no_worse_than_the_direct_solve_that_fell_short(direct: None, max_epochs: float) -> None:
+    system, rhs = problems.system(N, 1e-6), problems.normal(N, 2)
+    alone = Cholesky().solve(system, rhs)
+    solution = Auto(tolerance=1e-14, max_epochs=max_epochs).solve(system, rhs)
+    assert not solution.converged.any()
+    assert (solution.residual <= alone.residual * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("direct_solve", [False, True], ids=["without", "with"])
+def test_a_direct_solve_may_be_ruled_out(direct_solve: bool) -> None:
+    for label in ("small", "hard"):
+        choice = Auto(direct=direct_solve).choose(SYSTEMS[label](), 1)
+        assert isinstance(choice.solver, Cholesky) == direct_solve
+        assert ("Cholesky" in choice.reason) == direct_solve
+
+
+def test_a_direct_solve_within_the_tolerance_is_not_taken_over(direct: None) -> None:
+    system, rhs = problems.system(N, 0.1), problems.normal(N, 2)
+    solution = Auto(tolerance=1e-10).solve(system, rhs)
+    assert solution.note == "Cholesky(): by order"
+    assert (solution.steps == 1).all()
+
+
+@pytest.fixture
+def converted(monkeypatch: pytest.MonkeyPatch) -> list[KernelSystem]:
+    """Collect the systems that are made in another precision."""
+    made: list[KernelSystem] = []
+    to = KernelSystem.to
+
+    def spy(self: KernelSystem, dtype: torch.dtype) -> KernelSystem:
+        made.append(to(self, dtype))
+        return made[-1]
+
+    monkeypatch.setattr(KernelSystem, "to", spy)
+    return made
+
+
+@pytest.mark.parametrize("tolerance", [1e-1, 1e-2, 1e-3])
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+def test_a_float64_system_is_solved_in_float32_first(iterating: None, converted: list[KernelSystem], tolerance: float, warm: bool) -> None:
+    counting = CountingOperator(problems.system(N, 0.1).kernel)
+    system, rhs = KernelSystem(counting, 0.1), problems.normal(N, 2)
+    initial = 0.1 * problems.normal(N, 2, seed=1) if warm else None
+    solution = Auto(tolerance=tolerance).solve(system, rhs, initial=initial)
+    (single,) = converted
+    assert single.dtype == torch.float32
+    assert single.entries > 2 * N**2  # it did the work
+    assert system.entries == counting.entries
+    assert solution.epochs == pytest.approx(counting.entries / N**2)
+    assert solution.value.dtype == solution.residual.dtype == torch.float64
+    assert solution.converged.all()
+    torch.testing.assert_close(solution.residual, true_residual(system, rhs, solution.value), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("tolerance", [9e-4, 1e-6])
+def test_a_finer_tolerance_stays_in_float64(iterating: None, converted: list[KernelSystem], tolerance: float) -> None:
+    assert Auto(tolerance=tolerance).solve(problems.system(N, 0.1), problems.normal(N, 2)).converged.all()
+    assert not converted
+
+
+def test_float32_systems_and_direct_solves_are_not_converted(converted: list[KernelSystem], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Auto().solve(problems.system(N, 0.1), problems.normal(N, 2)).converged.all()
+    monkeypatch.setattr(auto, "SMALLEST_ITERATIVE", 0)
+    rhs = problems.normal(N, 2, dtype=torch.float32)
+    assert Auto().solve(problems.system(N, 1.0, dtype=torch.float32), rhs).converged.all()
+    assert not converted
+
+
+def test_what_float32_leaves_is_finished_in_float64(iterating: None) -> None:
+    # Beyond float32: its products round by eps times weights of the size of 1 / σ².
+    system, rhs = kernel_system(N, 1e-5, problems.rbf(0.5)), problems.normal(N, 2)
+    single = SketchAndProject.asap(tolerance=1e-3, max_epochs=400.0).solve(system.to(torch.float32), rhs.float())
+    assert not single.converged.any()
+    solution = Auto(tolerance=1e-3, max_epochs=400.0).solve(system, rhs)
+    assert solution.converged.all(), str(solution)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("max_epochs", [4.0, 5.2, 6.3, 7.4, 8.5, 12.6, 30.0])
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+def test_the_epochs_of_all_stages_are_kept_to(iterating: None, dtype: torch.dtype, max_epochs: float, warm: bool) -> None:
+    system, rhs = problems.system(N, 1e-5, dtype=dtype), problems.normal(N, 2, dtype=dtype)
+    initial = 0.1 * problems.normal(N, 2, seed=1, dtype=dtype) if warm else torch.zeros_like(rhs)
+    solution = Auto(tolerance=1e-3, max_epochs=max_epochs).solve(system, rhs, initial=initial)
+    assert not solution.converged.any()
+    assert solution.epochs <= max_epochs
+    assert_no_worse(system, rhs, solution.value, initial)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("max_seconds", [3.0, 6.0, 12.0])
+def test_the_seconds_of_all_stages_are_kept_to(
+    iterating: None, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, max_seconds: float
+) -> None:
+    counting = CountingOperator(problems.system(N, 1e-4, dtype=dtype).kernel)
+    clock = type("Clock", (), {"perf_counter": lambda _: counting.entries / N**2})()  # an epoch takes a second
+    for module in ("auto", "base", "cholesky"):
+        monkeypatch.setattr(f"surrogates.solvers.{module}.time", clock)
+    solution = Auto(tolerance=1e-3, max_seconds=max_seconds).solve(KernelSystem(counting, 1e-4), problems.normal(N, 2, dtype=dtype))
+    assert not solution.converged.any()
+    assert solution.seconds == pytest.approx(solution.epochs)
+    # A method ends a step that it has begun and evaluates one product; what follows it evaluates one more.
+    assert max_seconds <= solution.seconds <= max_seconds + 3.0
+
+
+def test_the_same_generator_gives_the_same_choice_and_result(iterating: None) -> None:
+    rhs = problems.normal(N, 2)
+    first, second, other = (Auto(tolerance=1e-3).solve(problems.system(N, 0.01), rhs, generator=generator(seed)) for seed in (5, 5, 6))
+    assert torch.equal(first.value, second.value)
+    assert torch.equal(first.steps, second.steps)
+    assert (first.note, first.epochs) == (second.note, second.epochs)
+    assert not torch.equal(first.value, other.value)
+
+
+@pytest.mark.parametrize("setting", ["tolerance", "max_epochs", "max_seconds"])
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+def test_settings_that_make_no_sense_are_refused(setting: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"`{setting}` must be finite and above 0, got"):
+        replace(Auto(), **{setting: value})
+    with pytest.raises(TypeError, match=f"`{setting}` must be a number, got str"):
+        replace(Auto(), **{setting: "fast"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"rhs": torch.ones(N, 1)}, TypeError, "`rhs` must have the system's dtype torch.float64, got torch.float32"),
+        ({"rhs": problems.normal(N - 1, 1)}, ValueError, r"`rhs` must have shape \(300, s\), got \(299, 1\)"),
+        ({"rhs": problems.normal(N, 1) / 0.0}, ValueError, "`rhs` must be finite"),
+        ({"rhs": problems.normal(N, 1), "initial": torch.ones(N, 2).double()}, ValueError, "`initial` must have the shape of `rhs`"),
+    ],
+)
+def test_arguments_are_refused_before_any_work(iterating: None, arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    system = problems.system(N, 0.1)
+    with pytest.raises(error, match=message):
+        Auto().solve(system, **arguments)
+    assert system.entries == 0
+
+
+@pytest.mark.parametrize(("scale", "noise"), [(1e39, 0.1), (1.0, 1e-46)], ids=["large-targets", "no-noise"])
+def test_a_float64_system_beyond_the_range_of_float32_is_solved(iterating: None, scale: float, noise: float) -> None:
+    rhs = scale * problems.normal(N, 1)
+    solution = Auto(max_epochs=10.0).solve(problems.system(N, noise), rhs)
+    assert solution.value.isfinite().all()
