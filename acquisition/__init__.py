@@ -1,7 +1,18 @@
 """Where to evaluate next: maximisers of posterior sample paths."""
 
 from acquisition.candidates import propose, sampling_weights
+from acquisition.constraints import FeasibleSet
 from acquisition.multistart import ascend, screen
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
+from acquisition.trust_region import TrustRegion
 
-__all__ = ["AcquisitionProgress", "ParallelThompsonSampling", "ascend", "propose", "sampling_weights", "screen"]
+__all__ = [
+    "AcquisitionProgress",
+    "FeasibleSet",
+    "ParallelThompsonSampling",
+    "TrustRegion",
+    "ascend",
+    "propose",
+    "sampling_weights",
+    "screen",
+]

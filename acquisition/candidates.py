@@ -8,6 +8,8 @@ from torch import Tensor
 
 from surrogates import checks
 
+NUM_PERTURBED = 20  # coordinates that a candidate changes on average in a trust region, at most all d
+
 
 def sampling_weights(y: Tensor) -> Tensor:
     """Return probabilities (n,) ∝ ``y − min(y)``: the best point is the likeliest, the worst has none; uniform if all are equal."""
@@ -24,6 +26,7 @@ def propose(
     *,
     uniform_fraction: float = 0.1,
     proposal_std: Tensor,
+    center: Tensor | None = None,
     generator: torch.Generator,
 ) -> Tensor:
     """Return candidates (num_candidates, d): a share uniform over the box, the rest normal around data points drawn by their value.
@@ -31,9 +34,12 @@ def propose(
     Args:
         proposal_std: (d,) standard deviation around a data point, in the units of X.
         uniform_fraction: share of uniform candidates, in [0, 1].
+        center: (d,) of a trust region. Each coordinate of a candidate then changes with probability 20 / d only, at least one of them,
+            from the centre or from its data point: where d is large, a point with all coordinates changed is far from everything.
 
     References:
         Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient Descent", App. A.3.
+        Eriksson et al. (2019), "Scalable Global Optimization via Local Bayesian Optimization", Section 2, for the centre.
     """
     checks.positive_int("num_candidates", num_candidates)
     checks.fraction("uniform_fraction", uniform_fraction)
@@ -49,4 +55,10 @@ def propose(
     index = torch.searchsorted(cumulative, quantiles * cumulative[-1], right=True).clamp_max(len(X) - 1)
     steps = torch.randn(num_near, d, generator=generator, device=device, dtype=X.dtype).to(X.device)
     near = torch.clamp(X[index] + proposal_std * steps, lower, upper)
-    return torch.cat([uniform, near])
+    candidates = torch.cat([uniform, near])
+    if center is None or d <= NUM_PERTURBED:
+        return candidates
+    base = torch.cat([center.expand(num_uniform, d), torch.clamp(X[index], lower, upper)])
+    changed = torch.rand(num_candidates, d, generator=generator, device=device) < NUM_PERTURBED / d
+    one = torch.randint(d, (num_candidates, 1), generator=generator, device=device)
+    return torch.where(changed.scatter(1, one, True).to(X.device), candidates, base)

@@ -5,18 +5,33 @@ Notation: s functions, k starts for each, points (s, k, d).
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from surrogates import SamplePaths
+from acquisition.constraints import FeasibleSet
 
 ADAM_DECAYS = (0.9, 0.999)
 ADAM_EPSILON = 1e-8
 SCREENED_AT_ONCE = 2**23  # values of paths × candidates held at a time
 
 
-def screen(paths: SamplePaths, rounds: Iterable[Tensor], *, sign: float = 1.0, after_round: Callable[[], None] | None = None) -> Tensor:
+class Functions(Protocol):
+    """What is maximised: s functions, such as :class:`surrogates.SamplePaths`."""
+
+    @property
+    def num_samples(self) -> int:
+        """The number of functions s."""
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Return every function at X (c, d): (s, c)."""
+
+    def each(self, X: Tensor) -> Tensor:
+        """Return function i at its own points ``X[i]``, differentiably: (s, k), for X (s, k, d)."""
+
+
+def screen(paths: Functions, rounds: Iterable[Tensor], *, sign: float = 1.0, after_round: Callable[[], None] | None = None) -> Tensor:
     """Return each path's best candidate of every round: (s, number of rounds, d).
 
     Args:
@@ -39,32 +54,39 @@ def screen(paths: SamplePaths, rounds: Iterable[Tensor], *, sign: float = 1.0, a
 
 
 def ascend(
-    paths: SamplePaths,
+    paths: Functions,
     starts: Tensor,
     bounds: Tensor,
     *,
     num_steps: int = 100,
     learning_rate: float = 1e-3,
     sign: float = 1.0,
+    feasible_set: FeasibleSet | None = None,
+    unit_gradients: bool = False,
     after_step: Callable[[], None] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Ascend every path from its starts by Adam, inside the box; return the best points visited (s, k, d) and their values (s, k).
 
-    All gradients of a step come from one tiled computation. Coordinates are scaled to the unit cube for the steps.
+    All gradients of a step come from one tiled computation. Coordinates are scaled to the unit cube for the steps. Among constraints,
+    gradients are projected to the directions that stay feasible, and steps to the feasible set.
 
     Args:
-        starts: (s, k, d).
+        starts: (s, k, d), feasible.
+        bounds: (2, d); a feature whose two bounds are equal stays fixed.
         learning_rate: of Adam, in units of the box's sides.
         sign: 1 to maximise, −1 to minimise; the values returned are those of the paths.
+        feasible_set: constraints beyond the bounds, within which every point visited lies; ``None`` for none.
+        unit_gradients: scale each gradient to norm 1, for functions whose pieces have different units.
 
     References:
         Kingma, Ba (2015), "Adam: A Method for Stochastic Optimization".
     """
     lower, upper = bounds
     width = upper - lower
+    side = torch.where(width > 0, width, 1.0)
     X = best_points = starts.detach()
     best_values = torch.full(starts.shape[:2], -math.inf, dtype=starts.dtype, device=starts.device)
-    points = (starts - lower) / width
+    points = (starts - lower) / side
     first, second = torch.zeros_like(points), torch.zeros_like(points)
     for step in range(num_steps + 1):
         with torch.enable_grad():
@@ -77,12 +99,19 @@ def ascend(
             break
         (gradient,) = torch.autograd.grad(values.sum(), X)
         gradient = width * gradient
+        if unit_gradients:
+            gradient = torch.nn.functional.normalize(gradient, dim=-1, eps=torch.finfo(gradient.dtype).tiny)
+        if feasible_set is not None:
+            gradient = feasible_set.tangent(X.detach(), gradient, learning_rate)
         first.lerp_(gradient, 1.0 - ADAM_DECAYS[0])
         second.lerp_(gradient.square(), 1.0 - ADAM_DECAYS[1])
         corrected = first / (1.0 - ADAM_DECAYS[0] ** (step + 1))
         scale = (second / (1.0 - ADAM_DECAYS[1] ** (step + 1))).sqrt() + ADAM_EPSILON
         points = (points + learning_rate * corrected / scale).clamp(0.0, 1.0)
-        X = torch.lerp(lower, upper, points)  # exact at both ends, where lower + width · points may round past upper
+        previous, X = X.detach(), torch.lerp(lower, upper, points)  # exact at both ends; lower + width · points may round past upper
+        if feasible_set is not None:
+            X = feasible_set.advance(previous, X)
+            points = (X - lower) / side
         if after_step is not None:
             after_step()
     return best_points, sign * best_values

@@ -1,16 +1,21 @@
 """Parallel Thompson sampling: q posterior paths, and the maximiser of each."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
 import torch
+from botorch.models.model_list_gp_regression import ModelListGP
 from torch import Tensor
 
-from acquisition.candidates import propose
-from acquisition.multistart import ascend, screen
+from acquisition.constraints import FeasibleSet, LinearConstraint
+from acquisition.multistart import Functions, ascend, screen
+from acquisition.outcomes import Outcome, OutcomePaths, check_outcomes, model_list, only_output
+from acquisition.search import Search, all_inputs, finest_proposal_std, original_inputs
+from acquisition.selection import KnownPoints, best_choices, distinct_best
+from acquisition.trust_region import TrustRegion
 from surrogates import PathwiseGP, SamplePaths, checks
-
-DUPLICATE_DISTANCE = 1e-6  # in units of the box's sides
 
 
 @dataclass(frozen=True)
@@ -27,11 +32,23 @@ class ParallelThompsonSampling:
 
     For every path: (1) ``num_rounds`` rounds of candidates, shared by all paths, partly uniform and partly near good data; each
     path keeps its best of every round; (2) ``num_steps`` Adam steps on that path from its ``num_starts`` best; (3) the best point
-    found. A point already in the batch is passed over for the path's next best start. Memory is bounded by tiles whatever q and n.
+    found. A point already in the batch, pending or in the training data is passed over for the path's next best. Memory is bounded
+    by tiles whatever q and n.
+
+    BoTorch's ``PathwiseThompsonSampling`` accepts a ``PathwiseGP``, too, but draws from BoTorch's own Cholesky factor, not from this
+    model's solver, and optimises the sum of q paths over q · d variables.
 
     Args:
-        model: draws the paths.
+        model: draws the paths; several models (a list, or a ``ModelListGP``) draw jointly.
         bounds: (2, d), in the units of the model's inputs, of its dtype and device.
+        objective: what is maximised: maps the models' values (..., m) to (...). The value itself if ``None``, for one model.
+        outcome_constraints: map the models' values (..., m) to (...), feasible where ≤ 0. A path's best point is its best feasible one
+            or, if it has none, that with the least total violation.
+        inequality_constraints: BoTorch's triples (indices, coefficients, rhs): Σ X[indices] · coefficients ≥ rhs.
+        equality_constraints: the same, with =.
+        nonlinear_inequality_constraints: callables (d,) -> scalar of torch operations, ≥ 0 where feasible.
+        fixed_features: values by index of the inputs that are not chosen.
+        trust_region: the part of the box that is searched, around the best data point; all of it if ``None``.
         num_candidates: a round.
         num_rounds: at least ``num_starts``.
         num_starts: ascents a path.
@@ -52,9 +69,16 @@ class ParallelThompsonSampling:
 
     def __init__(
         self,
-        model: PathwiseGP,
+        model: PathwiseGP | Sequence[PathwiseGP] | ModelListGP,
         bounds: Tensor,
         *,
+        objective: Outcome | None = None,
+        outcome_constraints: Sequence[Outcome] | None = None,
+        inequality_constraints: Sequence[LinearConstraint] | None = None,
+        equality_constraints: Sequence[LinearConstraint] | None = None,
+        nonlinear_inequality_constraints: Sequence[Any] | None = None,
+        fixed_features: Mapping[int, float] | None = None,
+        trust_region: TrustRegion | None = None,
         num_candidates: int = 50_000,
         num_rounds: int = 30,
         num_starts: int = 30,
@@ -66,13 +90,19 @@ class ParallelThompsonSampling:
         seed: int | None = None,
         callback: Callable[[AcquisitionProgress], None] | None = None,
     ) -> None:
-        if not isinstance(model, PathwiseGP):
-            raise TypeError(f"`model` must be a PathwiseGP, got {type(model).__name__}.")
-        self.model, self.bounds = model, checks.box(bounds)
-        X = original_inputs(model)
+        self.models, self.bounds = model_list(model), checks.box(bounds)
+        X = original_inputs(self.models[0])
         if self.bounds.shape[1] != X.shape[1]:
             raise ValueError(f"`bounds` must have shape (2, {X.shape[1]}) for this model, got {tuple(self.bounds.shape)}.")
         checks.like("bounds", self.bounds, "train_X", X)
+        self.objective, self.outcome_constraints = check_outcomes(self.models, objective, outcome_constraints)
+        self.feasible_set = FeasibleSet.of(
+            self.bounds,
+            inequality_constraints=inequality_constraints,
+            equality_constraints=equality_constraints,
+            nonlinear_inequality_constraints=nonlinear_inequality_constraints,
+            fixed_features=fixed_features,
+        )
         self.num_candidates = checks.positive_int("num_candidates", num_candidates)
         self.num_rounds = checks.positive_int("num_rounds", num_rounds)
         self.num_starts = checks.positive_int("num_starts", num_starts)
@@ -82,60 +112,145 @@ class ParallelThompsonSampling:
         self.proposal_std = self._proposal_std(proposal_std)
         self.num_steps = checks.integer("num_steps", num_steps, 0)
         self.learning_rate = checks.positive_float("learning_rate", learning_rate)
-        self.sign = 1.0 if maximize else -1.0
-        self.seed = model.seed if seed is None else checks.integer("seed", seed, 0)
+        self.maximize = maximize
+        self.trust_region = self._trust_region(trust_region)
+        self.seed = self.models[0].seed if seed is None else checks.integer("seed", seed, 0)
         self.callback = callback
 
-    def generate(self, q: int, *, paths: SamplePaths | None = None) -> Tensor:
+    def generate(
+        self,
+        q: int,
+        *,
+        paths: SamplePaths | Sequence[SamplePaths] | None = None,
+        X_pending: Tensor | None = None,
+        choices: Tensor | None = None,
+    ) -> Tensor:
         """Return the batch (q, d).
 
         Args:
             q: points, and paths.
-            paths: q paths to maximise; drawn from the model if ``None``.
+            paths: q paths to maximise, of each model if there are several; drawn from the model if ``None``.
+            X_pending: (p, d), points under evaluation.
+            choices: (c, d), the only points to choose from, in place of candidates and ascent; those that are infeasible, outside the
+                bounds or the trust region, pending or in the training data are passed over.
+
+        Raises:
+            ValueError: if there is no feasible point, or fewer than q points to choose from.
         """
         checks.positive_int("q", q)
+        known = self._known_points(X_pending)
+        if choices is not None:
+            choices = self._usable(q, self._points("choices", choices), self.feasible_set, known)
+        elif self.feasible_set.constrained:  # found to have points before the paths are drawn
+            next(self._search(None).rounds(torch.Generator().manual_seed(self.seed)))
         generator = torch.Generator().manual_seed(self.seed)
-        if paths is None:
-            paths = self.model.paths(q, generator=generator)
-        elif paths.num_samples != q:
-            raise ValueError(f"`paths` must hold q = {q} paths, got {paths.num_samples}.")
+        functions, sign = self._functions(q, paths, generator)
+        search = self._search(functions)
+        if choices is not None:
+            return best_choices(functions, self._usable(q, choices, search.feasible, known), sign=sign)
+        rounds = search.rounds(generator)
         starts = screen(
-            paths,
-            self._candidate_rounds(generator),
-            sign=self.sign,
+            functions,
+            islice(rounds, self.num_rounds),
+            sign=sign,
             after_round=self._report("screening", self.num_rounds),
         )
         if self.num_starts < self.num_rounds:
-            order = (self.sign * paths.each(starts)).topk(self.num_starts, dim=1).indices
+            order = (sign * functions.each(starts)).topk(self.num_starts, dim=1).indices
             starts = starts.take_along_dim(order.unsqueeze(-1), dim=1)
         points, values = ascend(
-            paths,
+            functions,
             starts,
-            self.bounds,
+            search.feasible.bounds,
             num_steps=self.num_steps,
             learning_rate=self.learning_rate,
-            sign=self.sign,
+            sign=sign,
+            feasible_set=search.feasible if search.feasible.constrained else None,
+            unit_gradients=bool(self.outcome_constraints),
             after_step=self._report("ascent", self.num_steps),
         )
-        return distinct_best(points, self.sign * values, self.bounds)
+        batch, found = distinct_best(points, sign * values, self.bounds, known)
+        if not found.all():
+            batch[~found] = self._others(functions, sign, rounds, known, batch, found)
+        return batch
 
-    def _candidate_rounds(self, generator: torch.Generator) -> Iterator[Tensor]:
-        X, y = original_inputs(self.model), self.sign * self.model.train_targets
-        for _ in range(self.num_rounds):
-            yield propose(
-                X,
-                y,
-                self.bounds,
-                self.num_candidates,
-                uniform_fraction=self.uniform_fraction,
-                proposal_std=self.proposal_std,
-                generator=generator,
+    def _functions(self, q: int, paths: SamplePaths | Sequence[SamplePaths] | None, generator: torch.Generator) -> tuple[Functions, float]:
+        """Return what is to be optimised, and 1 to maximise it or −1 to minimise it."""
+        if paths is None:
+            paths = [model.paths(q, generator=generator) for model in self.models]
+        parts = (paths,) if isinstance(paths, SamplePaths) else tuple(paths)
+        if len(parts) != len(self.models):
+            raise ValueError(f"`paths` must hold the paths of each of the {len(self.models)} models, got {len(parts)}.")
+        for part in parts:
+            if part.num_samples != q:
+                raise ValueError(f"`paths` must hold q = {q} paths, got {part.num_samples}.")
+        sign = 1.0 if self.maximize else -1.0
+        if self.objective is None and not self.outcome_constraints:
+            return parts[0], sign
+        return OutcomePaths(parts, self.objective or only_output, self.outcome_constraints, sign), 1.0
+
+    def _search(self, functions: Functions | None) -> Search:
+        """Return where candidates come from: the data as ``functions`` rank them or, before there are any, the first model's targets."""
+        if isinstance(functions, OutcomePaths):
+            X, y = functions.standing(all_inputs(self.models))
+        else:
+            X, y = original_inputs(self.models[0]), (1.0 if self.maximize else -1.0) * self.models[0].train_targets
+        search = Search(X, y, self.feasible_set, self.proposal_std, self.num_candidates, self.uniform_fraction)
+        if self.trust_region is None or functions is None:
+            return search
+        return search.within(self.trust_region, self.bounds, finest_proposal_std(self.models, self.bounds[1] - self.bounds[0]))
+
+    def _usable(self, q: int, choices: Tensor, feasible: FeasibleSet, known: KnownPoints) -> Tensor:
+        usable = torch.unique(choices[feasible.contains(choices) & ~known.near(choices)], dim=0)
+        if len(usable) < q:
+            raise ValueError(
+                f"`choices` must hold q = {q} distinct points that are feasible, neither pending nor in the training data, "
+                f"got {len(usable)} of {len(choices)}. Add choices, or lower `q`."
             )
+        return usable
+
+    def _others(
+        self, functions: Functions, sign: float, rounds: Iterator[Tensor], known: KnownPoints, batch: Tensor, found: Tensor
+    ) -> Tensor:
+        """Return candidates for the paths whose every point was taken: each one's best that is neither known nor in the batch."""
+        taken, rows = KnownPoints(batch[found], self.bounds), (~found).nonzero().squeeze(1)
+        usable = batch[:0]
+        for candidates in islice(rounds, self.num_rounds):
+            usable = torch.unique(torch.cat([usable, candidates[~(known.near(candidates) | taken.near(candidates))]]), dim=0)
+            if len(usable) >= len(rows):
+                return best_choices(functions, usable, rows=rows, sign=sign)
+        raise ValueError(
+            f"`q` must be at most the number of distinct feasible points, got {len(found)}, of which {int(found.sum()) + len(usable)} "
+            "were found. Lower `q`, or raise `num_candidates`."
+        )
+
+    def _known_points(self, X_pending: Tensor | None) -> KnownPoints:
+        points = [all_inputs(self.models)]
+        if X_pending is not None:
+            points.append(self._points("X_pending", X_pending))
+        return KnownPoints(torch.cat(points), self.bounds)
+
+    def _points(self, name: str, X: Tensor) -> Tensor:
+        checks.floating_tensor(name, X)
+        checks.like(name, X, "bounds", self.bounds)
+        if X.ndim != 2 or X.shape[1] != self.bounds.shape[1]:
+            raise ValueError(f"`{name}` must have shape (number of points, {self.bounds.shape[1]}), got {tuple(X.shape)}.")
+        return X
+
+    def _trust_region(self, given: TrustRegion | None) -> TrustRegion | None:
+        if given is None:
+            return None
+        if not isinstance(given, TrustRegion):
+            raise TypeError(f"`trust_region` must be a TrustRegion, got {type(given).__name__}.")
+        if given.dim != self.bounds.shape[1] or given.maximize != self.maximize:
+            required = f"dim = {self.bounds.shape[1]} and maximize = {self.maximize}"
+            raise ValueError(f"`trust_region` must have {required}, got {given.dim} and {given.maximize}.")
+        return given
 
     def _proposal_std(self, given: float | Tensor | None) -> Tensor:
         width = self.bounds[1] - self.bounds[0]
         if given is None:
-            return default_proposal_std(self.model, width)
+            return finest_proposal_std(self.models, width)
         if not isinstance(given, int | float | Tensor):
             raise TypeError(f"`proposal_std` must be a number or a tensor, got {type(given).__name__} {given!r}.")
         std = torch.as_tensor(given, dtype=width.dtype, device=width.device)
@@ -153,35 +268,3 @@ class ParallelThompsonSampling:
                 self.callback(AcquisitionProgress(stage, done, total))
 
         return report
-
-
-def original_inputs(model: PathwiseGP) -> Tensor:
-    """Return the training inputs of ``model`` as they were given, before its input transform."""
-    model.eval()
-    return getattr(model, "_original_train_inputs", model.train_inputs[0]) if hasattr(model, "input_transform") else model.train_inputs[0]
-
-
-def default_proposal_std(model: PathwiseGP, width: Tensor) -> Tensor:
-    """Return half the kernel's lengthscale (d,), in the units of the inputs; a tenth of the box where it has none."""
-    kernel = getattr(model.covar_module, "base_kernel", model.covar_module)
-    on_all_inputs = kernel.active_dims is None and model.covar_module.active_dims is None
-    if not kernel.has_lengthscale or not on_all_inputs or hasattr(model, "input_transform"):
-        return 0.1 * width
-    return (0.5 * kernel.lengthscale.detach().reshape(-1)).to(width).expand_as(width)
-
-
-def distinct_best(points: Tensor, values: Tensor, bounds: Tensor) -> Tensor:
-    """Return for each of s functions its best of k points (s, k, d) by value (s, k) that no earlier function has taken: (s, d).
-
-    A function whose every point is taken keeps its best one.
-    """
-    order = values.argsort(dim=1, descending=True)
-    ranked = points.take_along_dim(order.unsqueeze(-1), dim=1)
-    chosen = ranked[:, 0].clone()
-    scaled, taken = ranked / (bounds[1] - bounds[0]), ranked.new_empty(len(ranked), ranked.shape[2])
-    for i in range(len(ranked)):
-        distances = torch.cdist(scaled[i], taken[:i], compute_mode="donot_use_mm_for_euclid_dist")
-        free = (distances > DUPLICATE_DISTANCE).all(dim=1).nonzero()
-        k = int(free[0]) if len(free) else 0
-        chosen[i], taken[i] = ranked[i, k], scaled[i, k]
-    return chosen

@@ -11,7 +11,7 @@ from scalable_bo._packages import check_sibling_packages
 check_sibling_packages()
 
 if TYPE_CHECKING:
-    from acquisition import ParallelThompsonSampling
+    from acquisition import ParallelThompsonSampling, TrustRegion
     from scalable_bo.problems import GPPrior, Problem, TestFunction, test_function
     from scalable_bo.space import Float, Space
     from scalable_bo.study import AskReport, Batch, Result, Round, Study
@@ -65,6 +65,7 @@ __all__ = [
     "Space",
     "Study",
     "TestFunction",
+    "TrustRegion",
     "VariationalGP",
     "choose_inducing_points",
     "fit_exact",
@@ -74,7 +75,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "acquisition": ("ParallelThompsonSampling",),
+    "acquisition": ("ParallelThompsonSampling", "TrustRegion"),
     "scalable_bo.problems": ("GPPrior", "Problem", "TestFunction", "test_function"),
     "scalable_bo.space": ("Float", "Space"),
     "scalable_bo.study": ("AskReport", "Batch", "Result", "Round", "Study"),

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from acquisition import AcquisitionProgress, ParallelThompsonSampling
-from acquisition.thompson import DUPLICATE_DISTANCE, default_proposal_std, distinct_best, original_inputs
+from acquisition.search import default_proposal_std, original_inputs
+from acquisition.selection import DUPLICATE_DISTANCE, distinct_best
 from surrogates import PathwiseGP, SamplePaths
 
 SMALL = {"num_candidates": 200, "num_rounds": 4, "num_starts": 4, "num_steps": 10, "learning_rate": 0.01}
@@ -118,20 +119,24 @@ def test_a_taken_point_is_passed_over_for_the_next_best(data: st.DataObject, num
         values[i, list(order)] = torch.arange(num_sites, 0, -1, dtype=torch.float64)
         expected.append(next(site for site in order if site not in expected))
     points = sites.expand(num_functions, num_sites).unsqueeze(-1)
-    assert distinct_best(points, values, bounds).squeeze(-1).tolist() == expected
+    chosen, found = distinct_best(points, values, bounds)
+    assert found.all()
+    assert chosen.squeeze(-1).tolist() == expected
 
 
 @pytest.mark.parametrize(("width", "same"), [(1.0, False), (100.0, True)])
 def test_nearness_is_measured_in_sides_of_the_box(width: float, same: bool) -> None:
     bounds = torch.tensor([[0.0], [width]], dtype=torch.float64)
     points = torch.tensor([[[0.5], [0.9]], [[0.5 + 2e-5], [0.1]]], dtype=torch.float64)
-    chosen = distinct_best(points, torch.tensor([[2.0, 1.0], [2.0, 1.0]]), bounds)
+    chosen, _ = distinct_best(points, torch.tensor([[2.0, 1.0], [2.0, 1.0]]), bounds)
     assert chosen[1].item() == (0.1 if same else 0.5 + 2e-5)
 
 
 def test_a_function_without_a_free_point_keeps_its_best() -> None:
     points = torch.tensor([[[0.3], [0.3]], [[0.3], [0.3]]])
-    assert distinct_best(points, torch.tensor([[1.0, 2.0], [1.0, 2.0]]), UNIT[:, :1].float()).tolist() == [[pytest.approx(0.3)]] * 2
+    chosen, found = distinct_best(points, torch.tensor([[1.0, 2.0], [1.0, 2.0]]), UNIT[:, :1].float())
+    assert chosen.tolist() == [[pytest.approx(0.3)]] * 2
+    assert found.tolist() == [True, False]
 
 
 def lengthscaled(kernel, lengthscale):

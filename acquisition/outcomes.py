@@ -1,0 +1,128 @@
+"""What is maximised over several models: an objective of their joint draws, subject to constraints on outcomes.
+
+Notation: m models, s joint draws, values Y (..., m) of the models at a point.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from botorch.models.model_list_gp_regression import ModelListGP
+from torch import Tensor
+
+from surrogates import PathwiseGP, SamplePaths
+
+Outcome = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class OutcomePaths:
+    """s functions of which larger is better: the objective where draw i is feasible; where not, below all that, less the violation.
+
+    Feasibility comes first: any point that meets the constraints by a draw exceeds any point that does not, and among those the one
+    with the least total violation is the best.
+
+    Args:
+        parts: s paths of each model; draw i is path i of all of them.
+        objective: maps Y (..., m) to (...).
+        constraints: map Y (..., m) to (...), feasible where ≤ 0. Their violations are added up: give them comparable units.
+        sign: 1 to maximise the objective, −1 to minimise it.
+
+    References:
+        Eriksson, Poloczek (2021), "Scalable Constrained Bayesian Optimization", Section 3: the order of the points.
+    """
+
+    parts: tuple[SamplePaths, ...]
+    objective: Outcome
+    constraints: tuple[Outcome, ...] = ()
+    sign: float = 1.0
+
+    @property
+    def num_samples(self) -> int:
+        return self.parts[0].num_samples
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Return every function at X (..., q, d): (s, ..., q)."""
+        return self._merit(torch.stack([paths(X) for paths in self.parts], dim=-1))
+
+    def each(self, X: Tensor) -> Tensor:
+        """Return function i at ``X[i]``: (s, q), for X (s, q, d)."""
+        return self._merit(torch.stack([paths.each(X) for paths in self.parts], dim=-1))
+
+    @torch.no_grad()
+    def standing(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the points among X (n, d) that are best in the models' means, with values that rank them.
+
+        These are the feasible ones with their objective or, if there are none, all with the negative violation.
+        """
+        Y = torch.stack([paths.mean(X) for paths in self.parts], dim=-1)
+        value, violation = self.sign * self.objective(Y), self._violation(Y)
+        feasible = violation <= 0
+        return (X[feasible], value[feasible]) if feasible.any() else (X, -violation)
+
+    def _merit(self, Y: Tensor) -> Tensor:
+        value = self.sign * self.objective(Y)
+        if not self.constraints:
+            return value
+        violation = self._violation(Y)
+        feasible = violation <= 0
+        floor = torch.finfo(Y.dtype).max ** 0.5
+        ranked = torch.where(feasible, value, -floor * (1.0 + violation)).detach()
+        smooth = torch.where(feasible, value, -violation)
+        return ranked + (smooth - smooth.detach())  # the values of the one, the gradients of the other
+
+    def _violation(self, Y: Tensor) -> Tensor:
+        total = Y.new_zeros(Y.shape[:-1])
+        for constraint in self.constraints:
+            total = total + constraint(Y).clamp_min(0.0)
+        return total
+
+
+def model_list(model: Any) -> tuple[PathwiseGP, ...]:
+    """Return the models in ``model``: one, a sequence of them, or a BoTorch ``ModelListGP``.
+
+    Raises:
+        TypeError, ValueError: if there are none, others than ``PathwiseGP``, or models of different inputs.
+    """
+    if isinstance(model, ModelListGP):
+        model = list(model.models)
+    models: tuple[PathwiseGP, ...] = tuple(model) if isinstance(model, list | tuple) else (model,)
+    if not models:
+        raise ValueError("`model` must hold a model or more, got an empty list.")
+    for part in models:
+        if not isinstance(part, PathwiseGP):
+            raise TypeError(f"`model` must be a PathwiseGP, got {type(part).__name__}. Several go in a list or a ModelListGP.")
+    inputs = [part.train_inputs[0] for part in models]
+    if any((X.shape[1], X.dtype, X.device) != (inputs[0].shape[1], inputs[0].dtype, inputs[0].device) for X in inputs):
+        received = ", ".join(f"{X.shape[1]} of {X.dtype} on {X.device}" for X in inputs)
+        raise ValueError(f"`model` must hold models of the same inputs, of one dtype and device, got {received}. Convert them.")
+    return models
+
+
+def check_outcomes(models: Sequence[PathwiseGP], objective: Any, constraints: Any) -> tuple[Outcome | None, tuple[Outcome, ...]]:
+    """Return objective and constraints if each maps values (..., m) to (...); the objective of one model may be left out."""
+    if objective is None and len(models) > 1:
+        raise ValueError(f"`objective` must be given for {len(models)} models, got None. For the first, pass `lambda Y: Y[..., 0]`.")
+    if constraints is not None and not isinstance(constraints, list | tuple):
+        raise TypeError(f"`outcome_constraints` must be a list of callables, got {type(constraints).__name__}. Put it in a list.")
+    constraints = tuple(constraints or ())
+    named = {f"outcome_constraints[{j}]": constraint for j, constraint in enumerate(constraints)}
+    if objective is not None:
+        named["objective"] = objective
+    trial = torch.ones(1, 2, len(models), dtype=models[0].train_targets.dtype, device=models[0].train_targets.device)
+    for name, outcome in named.items():
+        if not callable(outcome):
+            raise TypeError(f"`{name}` must be a callable, got {type(outcome).__name__} {outcome!r}.")
+        value = outcome(trial)
+        if not isinstance(value, Tensor) or value.shape != trial.shape[:-1]:
+            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(
+                f"`{name}` must map values (..., {len(models)}) to (...), got {shape} for {tuple(trial.shape)}. Reduce the last dimension."
+            )
+    return objective, constraints
+
+
+def only_output(Y: Tensor) -> Tensor:
+    """Return the values (...) of a single model from Y (..., 1)."""
+    return Y.squeeze(-1)
