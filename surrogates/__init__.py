@@ -1,10 +1,12 @@
 """Gaussian processes whose posterior is a set of functions, computed by iterative solvers."""
 
+from surrogates.dispatch import PathwiseSamplePath
 from surrogates.features import PriorPaths, RandomFeatures
 from surrogates.fitting import fit_exact, fit_variational
 from surrogates.inducing import choose_inducing_points
 from surrogates.inducing_models import InducingPathwiseGP
-from surrogates.models import PathwiseGP, gaussian_likelihood
+from surrogates.models import PathwiseGP
+from surrogates.noise import gaussian_likelihood
 from surrogates.nystrom_sgm import NystromSGM
 from surrogates.operators import Dense, KernelOperator, Tiled, kernel_operator
 from surrogates.paths import SamplePaths
@@ -30,6 +32,7 @@ __all__ = [
     "Nystrom",
     "NystromSGM",
     "PathwiseGP",
+    "PathwiseSamplePath",
     "PivotedCholesky",
     "Preconditioner",
     "PriorPaths",

@@ -1,10 +1,10 @@
 """Random Fourier features of a GPyTorch kernel, and prior functions made of them.
 
-Notation: Ω (d, F/2) frequencies, Φ(X) = sqrt(2 outputscale / F) [cos(XΩ) | sin(XΩ)] (n, F), with E[Φ Φᵀ] = k(X, X).
+Notation: Ω (d, F/2) frequencies, Φ(X) = sqrt(2 outputscale / F) [cos(XΩ) | sin(XΩ)] (n, F), with E[Φ Φᵀ] = k(X, X). Kernels that are not
+one stationary kernel have a scale for every frequency and, where a linear kernel takes part, amplitudes a(X) (n, F/2).
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -16,27 +16,27 @@ from surrogates import checks
 from surrogates.operators import Basis, combine, combine_rowwise
 from surrogates.operators.stationary import StationaryKernel
 from surrogates.operators.tiles import spans
+from surrogates.spectra import WaveSource, isotropic, standard_normal
+
+__all__ = ["CHUNK_ENTRIES", "PriorPaths", "RandomFeatures", "standard_normal"]
 
 CHUNK_ENTRIES = {"cpu": 2**20, "cuda": 2**28}  # of the feature matrix, evaluated at a time
 DEGREES_OF_FREEDOM = {"matern12": 1, "matern32": 3, "matern52": 5}
 
 
-def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generator) -> Tensor:
-    """Return N(0, 1) draws of the dtype and device of ``like``, drawn where the generator is: a seed means the same everywhere."""
-    return torch.randn(*shape, generator=generator, device=generator.device, dtype=like.dtype).to(like.device)
-
-
 @dataclass(frozen=True, eq=False)
 class RandomFeatures(Basis):
-    """F sine and cosine features of a stationary kernel.
+    """F sine and cosine features of a kernel.
 
     Attributes:
         frequencies: Ω (d, F/2), lengthscales included; zero rows for input columns that the kernel ignores.
-        scale: sqrt(2 outputscale / F).
+        scale: sqrt(2 outputscale / F), or (F/2,) for kernels that are not one stationary kernel.
+        amplitudes: affine factors (d + 1, F/2) of the amplitudes, intercepts in the last row; none for amplitudes of 1.
     """
 
     frequencies: Tensor
     scale: Tensor
+    amplitudes: tuple[Tensor, ...] = ()
 
     @classmethod
     def draw(
@@ -49,38 +49,38 @@ class RandomFeatures(Basis):
         generator: torch.Generator,
         like: Tensor | None = None,
     ) -> Self:
-        """Draw the features of ``kernel``: RBF or Matérn (ν = 1/2, 3/2, 5/2), isotropic or ARD, alone or in ``ScaleKernel``.
+        """Draw the features of ``kernel``, isotropic or ARD, of all columns or its active ones.
 
-        RBF frequencies are normal; Matérn-ν ones are multivariate t with 2ν degrees of freedom, ``ω = g sqrt(2ν / c)`` with one
-        ``c ~ χ²(2ν)`` a frequency (one a coordinate would be the spectrum of a product of one-dimensional kernels).
+        Kernels that have features: RBF, Matérn (ν = 1/2, 3/2, 5/2), rational quadratic (RBF frequencies over Gamma lengthscales),
+        periodic (the Fourier series) and linear (exact once F/2 is at least d), and ``ScaleKernel``, sums (their features side by side)
+        and products (sums of frequencies) of them.
 
         Args:
             dim: d, the number of input columns.
             num_features: F, even.
             orthogonal: directions from Haar-orthogonal blocks of d, lower variance at the same F.
-            like: tensor whose dtype and device the features take; the kernel's lengthscale if ``None``.
+            like: tensor whose dtype and device the features take; the kernel's lengthscale or first parameter if ``None``.
 
         Raises:
-            ValueError: if F is odd or below 2, or the kernel has no such features.
+            ValueError: if F is odd, below 2 or below twice the number of summands, or the kernel has no such features.
         References:
             Rahimi, Recht (2007), "Random Features for Large-Scale Kernel Machines"; Yu et al. (2016), "Orthogonal Random Features".
         """
         checks.positive_int("num_features", num_features)
         if num_features % 2:
             raise ValueError(f"`num_features` must be even (sine and cosine pairs), got {num_features}. Use {num_features + 1}.")
-        stationary = kernel if isinstance(kernel, StationaryKernel) else StationaryKernel.of(kernel)
-        if stationary is None:
-            kinds = "RBFKernel or MaternKernel, alone or in ScaleKernel"
-            raise ValueError(f"`kernel` must be {kinds}, to have random features, got {type(kernel).__name__}.")
+        normal, half = _orthogonal_normal if orthogonal else standard_normal, num_features // 2
+        if isinstance(kernel, StationaryKernel):
+            stationary = kernel
+        elif (closed_form := StationaryKernel.of(kernel)) is not None:
+            stationary = closed_form
+        else:
+            like = next(kernel.parameters()).detach() if like is None else like
+            waves = WaveSource(dim, like, normal, generator).draw(kernel, half)
+            return cls(waves.frequencies, waves.weights.sqrt(), waves.amplitudes)
         like = stationary.lengthscale if like is None else like
         active = torch.arange(dim) if stationary.active_dims is None else stationary.active_dims
-        num_active, half = len(active), num_features // 2
-        normal = _orthogonal_normal if orthogonal else standard_normal
-        directions = normal((num_active, half), like, generator)
-        if stationary.profile != "rbf":
-            degrees = DEGREES_OF_FREEDOM[stationary.profile]
-            chi_square = standard_normal((degrees, half), like, generator).square().sum(0)
-            directions = directions * (degrees / chi_square).sqrt()
+        directions = isotropic((len(active), half), DEGREES_OF_FREEDOM.get(stationary.profile), like, normal, generator)
         frequencies = like.new_zeros(dim, half)
         frequencies[active.to(like.device)] = directions / stationary.lengthscale.to(like).unsqueeze(1)
         return cls(frequencies, (2.0 * stationary.outputscale.to(like) / num_features).sqrt())
@@ -92,34 +92,63 @@ class RandomFeatures(Basis):
     def __call__(self, X: Tensor) -> Tensor:
         """Return Φ(X), (m, F)."""
         angles = X @ self.frequencies
-        return self.scale * torch.cat([torch.cos(angles), torch.sin(angles)], dim=1)
+        waves = self._column_scale * torch.cat([torch.cos(angles), torch.sin(angles)], dim=1)
+        return waves * self._amplitude(X)[0].repeat(1, 2) if self.amplitudes else waves
 
     def matmul(self, X: Tensor, W: Tensor) -> Tensor:
         return torch.cat([self(X[rows]) @ W for rows in self._chunks(len(X))])
 
     def matmul_gradient(self, X: Tensor, W: Tensor, cotangent: Tensor) -> Tensor:
-        cosines, sines = (self.scale * W).chunk(2)
+        cosines, sines = self._scaled(W).chunk(2)
         parts = []
         for rows in self._chunks(len(X)):
             angles = X[rows] @ self.frequencies
-            slope = torch.cos(angles) * (cotangent[rows] @ sines.T) - torch.sin(angles) * (cotangent[rows] @ cosines.T)
-            parts.append(slope @ self.frequencies.T)
+            parts.append(
+                self._gradient(X[rows], torch.cos(angles), torch.sin(angles), cotangent[rows] @ cosines.T, cotangent[rows] @ sines.T)
+            )
         return torch.cat(parts)
 
     def rowwise(self, X: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         num_functions, points, _ = X.shape
-        cosines, sines = (part.T.unsqueeze(1) for part in (self.scale * W).chunk(2))
+        cosines, sines = (part.T.unsqueeze(1) for part in self._scaled(W).chunk(2))
         values, gradient = X.new_empty(num_functions, points), torch.empty_like(X)
         for group in self._chunks(num_functions, points):
             angles = X[group] @ self.frequencies
             # Not compiled: the vendor library's sine and cosine are twice as fast as the compiler's.
             cosine, sine = torch.cos(angles), torch.sin(angles)
-            values[group] = (cosine * cosines[group] + sine * sines[group]).sum(-1)
-            gradient[group] = (cosine * sines[group] - sine * cosines[group]) @ self.frequencies.T
+            waves = cosine * cosines[group] + sine * sines[group]
+            values[group] = (waves * self._amplitude(X[group])[0] if self.amplitudes else waves).sum(-1)
+            gradient[group] = self._gradient(X[group], cosine, sine, cosines[group], sines[group])
         return values, gradient
 
     def to(self, device: torch.device | str) -> Self:
-        return replace(self, frequencies=self.frequencies.to(device), scale=self.scale.to(device))
+        amplitudes = tuple(factor.to(device) for factor in self.amplitudes)
+        return replace(self, frequencies=self.frequencies.to(device), scale=self.scale.to(device), amplitudes=amplitudes)
+
+    @property
+    def _column_scale(self) -> Tensor:
+        return torch.cat([self.scale, self.scale]) if self.scale.ndim else self.scale
+
+    def _scaled(self, W: Tensor) -> Tensor:
+        return (self._column_scale.unsqueeze(1) if self.scale.ndim else self.scale) * W
+
+    def _gradient(self, X: Tensor, cosine: Tensor, sine: Tensor, of_cosines: Tensor, of_sines: Tensor) -> Tensor:
+        """Return the gradient in X of ``Σ_j a_j (of_cosines_j cosine_j + of_sines_j sine_j)``, of the shape of X."""
+        slope = cosine * of_sines - sine * of_cosines
+        if not self.amplitudes:
+            return slope @ self.frequencies.T
+        amplitude, others = self._amplitude(X)
+        gradient = (amplitude * slope) @ self.frequencies.T
+        waves = cosine * of_cosines + sine * of_sines
+        for factor, other in zip(self.amplitudes, others, strict=True):
+            gradient += (other * waves) @ factor[:-1].T
+        return gradient
+
+    def _amplitude(self, X: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return the amplitudes at X (..., d), and for each of their factors the product of the others."""
+        factors = [X @ factor[:-1] + factor[-1] for factor in self.amplitudes]
+        one = torch.ones_like(factors[0])
+        return math.prod(factors, start=one), [math.prod(factors[:i] + factors[i + 1 :], start=one) for i in range(len(factors))]
 
     def _chunks(self, length: int, width: int = 1) -> list[slice]:
         entries = CHUNK_ENTRIES.get(self.frequencies.device.type, CHUNK_ENTRIES["cuda"])

@@ -56,6 +56,8 @@ class InducingPathwiseGP(PathwiseGP):
         there, a fits f(X) + ε, where samples of Titsias' posterior would fit the projection K_XZ K_ZZ⁻¹ f(Z) in place of f(X).
     """
 
+    has_exact_posterior = False
+
     inducing_points: Tensor
 
     def __init__(

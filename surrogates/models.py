@@ -4,22 +4,19 @@ Notation: X (n, d) training inputs, y (n,) targets, Σ noise variances, H = k(X,
 """
 
 import math
-import warnings
+from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any, ClassVar, Self
 
 import gpytorch
 import torch
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.warnings import InputDataWarning
-from botorch.models import SingleTaskGP
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform, Standardize
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.transformed import TransformedPosterior
 from botorch.utils.types import DEFAULT, _DefaultType
-from gpytorch.constraints import GreaterThan
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
@@ -27,13 +24,17 @@ from gpytorch.means import Mean
 from torch import Tensor
 
 from surrogates import checks, memory
-from surrogates.features import PriorPaths, standard_normal
+from surrogates.conditioning import PathsState, check_observations, solve_weights
+from surrogates.features import PriorPaths
+from surrogates.fresh import FreshGP, as_given
+from surrogates.noise import check_noise
 from surrogates.operators import KernelBasis, kernel_operator
 from surrogates.paths import SamplePaths
 from surrogates.posterior import affine_posterior, path_distribution
 from surrogates.solvers import Auto, Callback, Cholesky, Solution, Solver
-from surrogates.systems import KernelSystem, LinearSystem, Targets
+from surrogates.systems import KernelSystem, LinearSystem
 
+EXACT_UP_TO = 2000  # beyond, the exact covariance at 20 × 4 points, with gradients, costs more than that of 256 paths
 DIRECT_SOLVE_UP_TO = 4096
 DEFAULT_NUM_FEATURES = 2048
 DEFAULT_NUM_PATHS = 256
@@ -41,23 +42,26 @@ PATHS_PER_DRAW = 32  # in the posterior's covariance: several feature draws aver
 COLUMNS_HELD = 11  # copies of an (n, s) matrix that the hungriest solver and the paths hold at once
 
 
-class PathwiseGP(SingleTaskGP):
+class PathwiseGP(FreshGP):
     """A single-output Gaussian process that scales: its posterior is a set of functions, from iterative solves in place of a Cholesky.
 
     A drop-in for BoTorch's ``SingleTaskGP``, with its defaults: RBF kernel with dimension-scaled priors, constant mean, standardised
-    outcomes, inferred noise. ``posterior(X)`` has the exact mean (to the solver's tolerance) and the covariance of ``num_paths``
-    paths; ``paths(s)`` returns s functions. float32 and float64; duplicate points are fine.
+    outcomes, inferred noise. Up to 2000 points, and with ``solver=Cholesky()`` for any number, ``posterior(X)`` is exact: that of
+    ``SingleTaskGP``. Otherwise it has the exact mean (to the solver's tolerance) and the covariance of ``num_paths`` paths.
+    ``paths(s)`` returns s functions. float32 and float64; duplicate points are fine. Hyperparameters, data and settings may be changed
+    at any time: the next posterior is that of a model built with the new ones.
 
     Args:
         train_X: (n, d).
         train_Y: (n, 1).
         train_Yvar: (n, 1) known noise variances; ``None`` for one inferred σ².
         likelihood: Gaussian; see :func:`gaussian_likelihood` for a given σ².
-        covar_module: a GPyTorch kernel without batch shape; paths need random features: RBF or Matérn, alone or in ``ScaleKernel``.
+        covar_module: a GPyTorch kernel without batch shape; paths need random features, see :class:`RandomFeatures`.
         mean_module: any GPyTorch mean; constant if ``None``.
         outcome_transform: ``Standardize(m=1)`` (the default) or ``None``.
         input_transform: as in ``SingleTaskGP``.
-        solver: ``None`` for ``Cholesky()`` up to 4096 points and ``Auto()`` beyond.
+        solver: ``Cholesky()`` for the exact posterior, others for that of paths; ``None`` for the exact posterior up to 2000 points, for
+            paths beyond, which ``Cholesky()`` solves up to 4096 points and ``Auto()`` from there.
         num_features: F, even. Paths that share features deviate from the exact covariance by O(F^-1/2).
         num_paths: S, the paths behind ``posterior(X)``; standard deviations have a relative error of about (2 S)^-1/2.
         seed: of the features, paths and batches; the same seed gives the same posterior.
@@ -71,7 +75,7 @@ class PathwiseGP(SingleTaskGP):
         TypeError, ValueError: for data that are not finite, of wrong shape, of different dtypes or devices, and for noise ≤ 0.
     """
 
-    prediction_strategy: Any  # GPyTorch's slot for what `train()` and `set_train_data` must reset: here the paths
+    has_exact_posterior: ClassVar[bool] = True  # no approximation but the paths: a direct solve gives what SingleTaskGP gives
 
     def __init__(
         self,
@@ -92,7 +96,7 @@ class PathwiseGP(SingleTaskGP):
     ) -> None:
         checks.training_data(train_X, train_Y)
         if train_Yvar is not None:
-            _check_noise(train_Yvar, train_Y)
+            check_noise(train_Yvar, train_Y)
         if solver is not None and not isinstance(solver, Solver):
             raise TypeError(f"`solver` must be a Solver such as CG(), SDD() or Cholesky(), got {type(solver).__name__} {solver!r}.")
         if not isinstance(outcome_transform, Standardize | _DefaultType | None):
@@ -104,9 +108,7 @@ class PathwiseGP(SingleTaskGP):
         checks.integer("seed", seed, 0)
         if memory_budget is not None:
             checks.integer("memory_budget", memory_budget, 0)
-        with warnings.catch_warnings(), gpytorch.settings.min_fixed_noise(float_value=0.0, double_value=0.0):
-            # BoTorch recommends double precision; here float32 is a choice, and the solvers report the residual that it allows.
-            warnings.filterwarnings("ignore", "The model inputs are of type", InputDataWarning)
+        with as_given():
             super().__init__(
                 train_X=train_X,
                 train_Y=train_Y,
@@ -142,12 +144,18 @@ class PathwiseGP(SingleTaskGP):
             callback: receives the solve's :class:`Progress`.
 
         Raises:
-            ValueError: if ``num_samples`` is below 1, the kernel has no random features, or ``prior`` does not fit.
+            ValueError: if ``num_samples`` is below 1, the kernel has no random features, ``prior`` does not fit, or the model holds
+                a batch of fantasies.
             MemoryError: if the solve cannot fit in free memory.
         """
         checks.positive_int("num_samples", num_samples)
         generator = torch.Generator().manual_seed(self.seed) if generator is None else generator
         self.eval()
+        if self.train_inputs[0].ndim != 2:
+            raise ValueError(
+                f"`paths` must be drawn from a model of one data set, got train_X of shape {tuple(self.train_inputs[0].shape)}. "
+                "Condition a model for each fantasy."
+            )
         if prior is None:
             prior = self._draw_prior(num_samples, num_draws=1, generator=generator)
         elif prior.num_paths != num_samples or prior.dim != self.train_inputs[0].shape[-1]:
@@ -166,21 +174,20 @@ class PathwiseGP(SingleTaskGP):
         observation_noise: bool | Tensor = False,
         posterior_transform: PosteriorTransform | None = None,
     ) -> GPyTorchPosterior | TransformedPosterior:
-        """Return the joint posterior at X (..., q, d): the exact mean and the covariance of ``num_paths`` paths about it.
+        """Return the joint posterior at X (..., q, d): exact, or the exact mean and the covariance of ``num_paths`` paths about it.
 
         Args:
             output_indices: ``None`` or ``[0]``: there is one output.
-            observation_noise: add the likelihood's noise (``True``) or the given variances, in standardised units.
+            observation_noise: add the likelihood's noise (``True``; its mean, where it is known for each point) or the given variances
+                (..., q, 1), in standardised units.
         """
         if output_indices not in (None, [0]):
             raise ValueError(f"`output_indices` must be None or [0], this model has one output, got {output_indices}.")
         self.eval()
+        if self._is_exact:
+            return super().posterior(X, observation_noise=observation_noise, posterior_transform=posterior_transform)
         X = self.transform_inputs(X)
-        distribution = self(X)
-        if isinstance(observation_noise, Tensor):
-            distribution = self.likelihood(distribution, X, noise=observation_noise.squeeze(-1))
-        elif observation_noise:
-            distribution = self.likelihood(distribution, X)
+        distribution = self._apply_noise(X, self(X), observation_noise)
         posterior = affine_posterior(distribution, *self._outcome_affine())
         return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
 
@@ -188,7 +195,49 @@ class PathwiseGP(SingleTaskGP):
         """Return the prior at the training inputs in training mode, the posterior in standardised units in evaluation mode."""
         if self.training or gpytorch.settings.prior_mode.on():
             return super().__call__(*inputs, **kwargs)
-        return path_distribution(self._posterior_paths(), inputs[0])
+        if not self._is_exact:
+            return path_distribution(self._posterior_paths(), inputs[0])
+        return self._exact_distribution(*inputs, **kwargs)
+
+    def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> Self:
+        """Return a new model that has seen Y (k, 1) at X (k, d), too; the hyperparameters and the transforms stay as they are.
+
+        The mean's next solve starts from this model's. Exact models take batches, Y (..., k, 1) at X (..., k, d), as BoTorch's
+        ``fantasize`` makes them; posteriors of paths do not.
+
+        Args:
+            X: in the units of ``train_X``.
+            Y: in the units of ``train_Y``.
+            noise: variances of the shape of Y, in standardised units, needed where ``train_Yvar`` was given and unused elsewhere.
+
+        Raises:
+            TypeError, ValueError: for data that are not finite or of the wrong shape, dtype or device, and for missing noise.
+        """
+        self.eval()
+        if self._is_exact:
+            with as_given():
+                self(self.train_inputs[0][..., :1, :])  # GPyTorch updates what it has kept
+                given = {} if noise is None else {"noise": noise}
+                conditioned: Self = super().condition_on_observations(X, Y, **given, **kwargs)  # type: ignore[assignment]
+                return conditioned
+        known_noise = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
+        check_observations(X, Y, noise, like=self.train_inputs[0], known_noise=known_noise)
+        offset, scale = self._outcome_affine()
+        model = self._without_state()
+        model.set_train_data(
+            torch.cat([self._given_inputs, X]), torch.cat([self.train_targets, (Y.squeeze(1) - offset) / scale]), strict=False
+        )
+        if known_noise:
+            with as_given():
+                model.likelihood = self.likelihood.get_fantasy_likelihood(noise=noise.squeeze(1))  # type: ignore[union-attr]
+        return model.warm_start(self)
+
+    def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> Self:
+        if not self._is_exact:
+            raise NotImplementedError(
+                "`get_fantasy_model` needs the exact posterior of `solver=Cholesky()`. Use `condition_on_observations(X, Y)`."
+            )
+        return super().get_fantasy_model(inputs, targets, **kwargs)
 
     def warm_start(self, previous: "PathwiseGP") -> Self:
         """Start the mean's next solve from ``previous``, a model of the first rows of the same data; return this model.
@@ -206,17 +255,6 @@ class PathwiseGP(SingleTaskGP):
             self._warm_mean_weights = weights.new_zeros(len(self._centres), 1)
             self._warm_mean_weights[: len(weights)] = weights * (previous._outcome_affine()[1] / self._outcome_affine()[1])
         return self
-
-    @property
-    def noise(self) -> Tensor:
-        """The noise variances: a scalar, or (n,) with ``train_Yvar``; in standardised units."""
-        noise = self.likelihood.noise.detach()
-        return noise.reshape(()) if noise.numel() == 1 else noise.reshape(-1)
-
-    def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> "PathwiseGP":
-        raise NotImplementedError(
-            "PathwiseGP is not conditioned in place: build a new PathwiseGP on the appended data and call `warm_start(previous)`."
-        )
 
     def _draw_prior(self, num_paths: int, num_draws: int, generator: torch.Generator) -> PriorPaths:
         X = self.train_inputs[0]
@@ -240,21 +278,17 @@ class PathwiseGP(SingleTaskGP):
         kernel = deepcopy(self.covar_module).requires_grad_(False)
         mean_module = deepcopy(self.mean_module).requires_grad_(False)
 
-        residuals = (y - mean_module(X)).unsqueeze(1)
-        noise_draw = self.noise.sqrt().unsqueeze(-1) * standard_normal((n, s), X, generator)
-        targets = Targets(
-            torch.cat([residuals, prior(X).T], dim=1),
-            torch.cat([torch.zeros_like(residuals), noise_draw], dim=1),
+        self.solution = solve_weights(
+            self._system(kernel),
+            prior,
+            X,
+            y - mean_module(X),
+            self.noise,
+            solver=self.solver if self.solver is not None else self._default_solver(),
+            warm=self._warm_mean_weights,
+            generator=generator,
+            callback=callback,
         )
-        system = self._system(kernel)
-        initial = None
-        if self._warm_mean_weights is not None:
-            initial = X.new_zeros(system.n, s + 1)
-            initial[:, :1] = self._warm_mean_weights
-        solver = self.solver if self.solver is not None else self._default_solver()
-        rhs = targets if solver.splits_targets else system.rhs(targets)
-        del targets, noise_draw  # many columns: only one copy of them is kept
-        self.solution = solver.solve(system, rhs, initial=initial, generator=generator, callback=callback)
         mean_weights = self.solution.value[:, :1].clone()
         self._warm_mean_weights = mean_weights
         return SamplePaths(
@@ -278,58 +312,39 @@ class PathwiseGP(SingleTaskGP):
         """Return the solver of a model that was given none."""
         return default_solver(len(self._centres))
 
+    @property
+    def _is_exact(self) -> bool:
+        """Whether ``posterior`` is GPyTorch's own; a batch of fantasies stays what it was made as."""
+        if not self.has_exact_posterior:
+            return False
+        X = self.train_inputs[0]
+        return isinstance(self.solver, Cholesky) or (self.solver is None and X.shape[-2] <= EXACT_UP_TO) or X.ndim > 2
+
+    def _state_settings(self) -> tuple[Any, ...]:
+        return self.solver, self.num_features, self.num_paths, self.seed, self.memory_budget, self._is_exact
+
     def _posterior_paths(self) -> SamplePaths:
-        """Return the paths behind ``posterior``, kept until the data or a hyperparameter changes."""
-        # Compared by value: GPyTorch's setters write through `.data`, past every version counter.
-        key = (*self.parameters(), *self.buffers(), self.noise, *self.train_inputs, self.train_targets)
-        state = self.prediction_strategy
-        if not isinstance(state, _PosteriorState) or not state.belongs_to(key):
+        """Return the paths behind ``posterior``, kept until the model changes."""
+        if self._drop_stale_state() is None:
             generator = torch.Generator().manual_seed(self.seed)
             prior = self._draw_prior(self.num_paths, math.ceil(self.num_paths / PATHS_PER_DRAW), generator)
-            state = self.prediction_strategy = _PosteriorState(tuple(t.detach().clone() for t in key), self._condition(prior, generator))
-        return state.paths
+            key = self._state_key().frozen()
+            self.prediction_strategy = PathsState(key, self._condition(prior, generator))
+        paths: SamplePaths = self.prediction_strategy.paths
+        return paths
 
-    def _outcome_affine(self) -> tuple[float, float]:
-        """Return (offset, scale) with ``outcome = offset + scale · standardised``."""
-        transform = getattr(self, "outcome_transform", None)
-        return (0.0, 1.0) if transform is None else (transform.means.item(), transform.stdvs.item())
+    def _without_state(self) -> Self:
+        weights, self._warm_mean_weights = self._warm_mean_weights, None
+        try:
+            return super()._without_state()
+        finally:
+            self._warm_mean_weights = weights
 
-    def _apply(self, *args: Any, **kwargs: Any) -> Self:
-        self.prediction_strategy = None
+    def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Self:
         self._warm_mean_weights = None
-        return super()._apply(*args, **kwargs)
-
-
-@dataclass(frozen=True, eq=False)
-class _PosteriorState:
-    key: tuple[Tensor, ...]
-    paths: SamplePaths
-
-    def belongs_to(self, key: tuple[Tensor, ...]) -> bool:
-        return len(key) == len(self.key) and all(map(torch.equal, key, self.key))
+        return super()._apply(fn, *args, **kwargs)
 
 
 def default_solver(n: int) -> Solver:
     """Return the solver of a model of n points that was given none."""
     return Cholesky() if n <= DIRECT_SOLVE_UP_TO else Auto()
-
-
-def gaussian_likelihood(noise: float) -> GaussianLikelihood:
-    """Return a Gaussian likelihood with the variance ``noise`` = σ², however small (GPyTorch's own refuses σ² < 1e-4).
-
-    Raises:
-        ValueError: if ``noise`` is not finite and above 0.
-    """
-    noise = checks.positive_float("noise", noise, "Use a small value such as 1e-6 for exact data.")
-    likelihood = GaussianLikelihood(noise_constraint=GreaterThan(min(1e-8, 0.5 * noise)))
-    likelihood.noise = noise
-    return likelihood
-
-
-def _check_noise(train_Yvar: Any, train_Y: Tensor) -> None:
-    checks.floating_tensor("train_Yvar", train_Yvar)
-    if train_Yvar.shape != train_Y.shape:
-        raise ValueError(f"`train_Yvar` must have the shape of `train_Y`, {tuple(train_Y.shape)}, got {tuple(train_Yvar.shape)}.")
-    checks.like("train_Yvar", train_Yvar, "train_Y", train_Y)
-    if not (train_Yvar > 0).all():
-        raise ValueError(f"`train_Yvar` must be above 0, got {train_Yvar.min().item():g}. Use a small value such as 1e-6 for exact data.")

@@ -83,6 +83,8 @@ class VariationalGP(PathwiseGP):
         "Gaussian Processes for Big Data". Differs: (1) noise variances may differ between data; (2) samples are paths.
     """
 
+    has_exact_posterior = False
+
     inducing_points: Tensor
     whitened_mean: Tensor
     whitened_root: Tensor

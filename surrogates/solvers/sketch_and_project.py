@@ -72,7 +72,7 @@ class SketchAndProject(IterativeSolver):
 
     Args:
         preconditioner: ``Exact()`` (SAP), ``Nystrom(rank, sketch="gaussian")`` (ADASAP) or ``Identity()`` (ADASAP-I).
-        block_size: b; ``None`` for √(2 n (s + 50)), where a block's factorisation costs about half of its product; 256 to n/3, at most
+        block_size: b; ``None`` for √(1.5 n (s + 50)), where a block's factorisation costs less than half of its product; 256 to n/3, at most
             8192.
         blocks: ``"partition"``, the parts of a random partition, anew every epoch; ``"leverage"`` or ``"dpp"``, samples by ridge leverage
             scores or from a determinantal point process, as the theory has it.
@@ -280,7 +280,7 @@ class SketchAndProject(IterativeSolver):
 
 def default_block_size(n: int, num_columns: int) -> int:
     """Return b for n points and s columns: larger blocks need fewer epochs, until their factorisation costs more than that saves."""
-    balanced = math.ceil(math.sqrt(2.0 * n * (num_columns + READ_COLUMNS)))
+    balanced = math.ceil(math.sqrt(1.5 * n * (num_columns + READ_COLUMNS)))
     return min(n, max(SMALLEST_DEFAULT_BLOCK, min(balanced, n // 3, LARGEST_DEFAULT_BLOCK)))
 
 

@@ -1,13 +1,15 @@
 """Random features: their mean kernel, variance, and the prior functions made of them."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
+from gpytorch.kernels import AdditiveKernel, CosineKernel, Kernel, LinearKernel, PeriodicKernel, PolynomialKernel, RBFKernel, RQKernel
 
 from surrogates import PriorPaths, RandomFeatures
 from tests import problems
-from tests.problems import DIM, GENERIC, STATIONARY
+from tests.problems import ARD, DIM, GENERIC, STATIONARY
 
 D8 = 8
 MATERN = {0.5: lambda r: math.exp(-r), 1.5: lambda r: (1 + math.sqrt(3) * r) * math.exp(-math.sqrt(3) * r)}
@@ -127,16 +129,135 @@ def test_a_number_of_features_that_is_not_even_and_positive_is_refused(num_featu
         RandomFeatures.draw(problems.rbf(), DIM, num_features, generator=seeded())
 
 
-@pytest.mark.parametrize("name", GENERIC)
-def test_a_kernel_without_features_is_refused_by_name(name: str) -> None:
-    with pytest.raises(ValueError, match="`kernel` must be RBFKernel or MaternKernel, alone or in ScaleKernel.*got .*Kernel"):
-        RandomFeatures.draw(GENERIC[name](), DIM, 8, generator=seeded())
+def linear(variance: float | torch.Tensor, **settings: object) -> Kernel:
+    kernel = LinearKernel(**settings)
+    kernel.variance = variance
+    return kernel
+
+
+def periodic(period: float | torch.Tensor, lengthscale: float | torch.Tensor, **settings: object) -> Kernel:
+    kernel = problems.with_lengthscale(PeriodicKernel(**settings), lengthscale)
+    kernel.period_length = period
+    return kernel
+
+
+def rq(alpha: float, **settings: object) -> Kernel:
+    kernel = problems.with_lengthscale(RQKernel(**settings), 0.6)
+    kernel.alpha = alpha
+    return kernel
+
+
+COMPOSED: dict[str, Callable[[], Kernel]] = GENERIC | {
+    "rq-heavy-tail": lambda: rq(0.3),
+    "rq-active": lambda: problems.scaled(rq(2.0, active_dims=[2]), 0.7),
+    "rq-ard": lambda: problems.with_lengthscale(RQKernel(ard_num_dims=DIM), ARD),
+    "periodic": lambda: periodic(0.7, 0.8),
+    "periodic-ard": lambda: periodic(ARD, ARD.flip(1), ard_num_dims=DIM),
+    "periodic-active": lambda: problems.scaled(periodic(0.5, 0.3, active_dims=[1]), 2.0),
+    "linear": lambda: linear(0.7),
+    "linear-ard": lambda: linear(ARD, ard_num_dims=DIM),
+    "trend": lambda: problems.scaled(linear(0.7, active_dims=[0]), 1.5) + problems.matern(2.5) + problems.rbf(active_dims=[1, 2]),
+    "season": lambda: periodic(0.7, 0.8, active_dims=[0]) * problems.rbf(1.5) + linear(0.2),
+    "quadratic": lambda: linear(0.8) * linear(0.5, active_dims=[0, 2]),
+    "growing": lambda: linear(0.8) * problems.matern(1.5),
+    "sum-times-sum": lambda: (linear(0.5) + problems.rbf()) * (problems.matern(2.5, 1.0) + periodic(0.7, 0.8)),
+    "cube": lambda: problems.rbf() * problems.matern(0.5) * rq(1.0),
+    "scaled-sum": lambda: problems.scaled(problems.rbf() + problems.scaled(problems.matern(1.5), 2.0), 0.5),
+    "active-sum": lambda: AdditiveKernel(problems.rbf(active_dims=[1]), problems.matern(1.5, active_dims=[0, 1])),
+}
+
+
+@pytest.mark.parametrize("orthogonal", [False, True], ids=["independent", "orthogonal"])
+@pytest.mark.parametrize("name", COMPOSED)
+def test_the_mean_kernel_is_that_of_sums_and_products(name: str, orthogonal: bool) -> None:
+    kernel, X = COMPOSED[name]().double(), problems.uniform(10, DIM) - 0.3
+    num_frequencies, draws = 2_000, 25
+    generator = seeded(2)
+    values = torch.stack(
+        [
+            mean_kernel(RandomFeatures.draw(kernel, DIM, 2 * num_frequencies, orthogonal=orthogonal, generator=generator), X, X)
+            for _ in range(draws)
+        ]
+    )
+    standard_error = (values.var(0) / draws).sqrt()
+    K = problems.own_evaluation(kernel, X, X)
+    assert ((values.mean(0) - K).abs() <= 6 * standard_error + 1e-9).all()
+    assert standard_error.max() < 0.12 * K.diagonal().max() / math.sqrt(draws)
+
+
+@pytest.mark.parametrize("name", ["linear", "linear-ard"])
+def test_the_features_of_a_linear_kernel_are_exact(name: str) -> None:
+    kernel, X = COMPOSED[name]().double(), problems.uniform(10, DIM)
+    for num_features in (2 * DIM, 2 * DIM + 4):
+        features = RandomFeatures.draw(kernel, DIM, num_features, generator=seeded())
+        torch.testing.assert_close(mean_kernel(features, X, X), problems.own_evaluation(kernel, X, X))
+
+
+def test_few_features_of_a_linear_kernel_are_right_on_average() -> None:
+    kernel, X, draws, generator = linear(0.7).double(), problems.uniform(4, DIM), 1000, seeded()
+    values = torch.stack([mean_kernel(RandomFeatures.draw(kernel, DIM, 4, generator=generator), X, X) for _ in range(draws)])
+    error = (values.mean(0) - problems.own_evaluation(kernel, X, X)).abs()
+    assert (error < 5 * (values.var(0) / draws).sqrt()).all()
+
+
+def test_a_linear_summand_takes_no_more_features_than_make_it_exact() -> None:
+    kernel = COMPOSED["trend"]().double()
+    features = RandomFeatures.draw(kernel, DIM, 102, generator=seeded())
+    assert features.frequencies.shape == (DIM, 51)
+    assert (features.frequencies == 0).all(0).sum() == 1
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_paths_of_sums_and_products_have_gradients(name: str) -> None:
+    paths = PriorPaths.draw(COMPOSED[name]().double(), DIM, 3, num_features=24, num_draws=2, generator=seeded())
+    X = problems.uniform(3, 4, DIM).requires_grad_()
+    torch.testing.assert_close(paths.each(X), torch.stack([paths(x)[i] for i, x in enumerate(X)]))
+    features, weights = paths.draws[0]
+    torch.testing.assert_close(paths(X[0])[: weights.shape[1]], (features(X[0]) @ weights).T)
+    assert torch.autograd.gradcheck(paths, (X[0].detach().requires_grad_(),))
+    assert torch.autograd.gradcheck(paths.each, (X,))
+
+
+def test_features_of_a_composed_kernel_move_between_devices_and_take_the_dtype_asked_for() -> None:
+    kernel = COMPOSED["growing"]()
+    features = RandomFeatures.draw(kernel, DIM, 16, generator=seeded(), like=torch.ones(1, dtype=torch.float64))
+    X = problems.uniform(4, DIM)
+    assert features(X).dtype == torch.float64
+    torch.testing.assert_close(features.to("cpu")(X), features(X))
+
+
+class UnknownKernel(RBFKernel):
+    """A kernel of a type of its own, of which nothing is known."""
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (CosineKernel, "CosineKernel"),
+        (UnknownKernel, "UnknownKernel"),
+        (lambda: problems.rbf() + CosineKernel(), "CosineKernel"),
+        (lambda: problems.scaled(problems.rbf() * PolynomialKernel(2), 2.0), "PolynomialKernel"),
+    ],
+)
+def test_a_kernel_without_features_is_refused_by_name(make: Callable[[], Kernel], named: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"`kernel` must be RBFKernel, MaternKernel, RQKernel, PeriodicKernel or LinearKernel.*got {named}"
+    ):
+        RandomFeatures.draw(make(), DIM, 8, generator=seeded())
+
+
+def test_a_batch_of_kernels_and_more_summands_than_features_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"`kernel` must have no batch shape.*RBFKernel of \(2,\)"):
+        RandomFeatures.draw(problems.rbf(batch_shape=torch.Size([2])), DIM, 8, generator=seeded())
+    with pytest.raises(ValueError, match="`num_features` must be at least 6 for a sum of 3 kernels, got 4"):
+        RandomFeatures.draw(COMPOSED["trend"](), DIM, 4, generator=seeded())
 
 
 @pytest.mark.gpu
-def test_a_seed_means_the_same_on_cuda() -> None:
+@pytest.mark.parametrize(
+    "make", [lambda: problems.matern(1.5), COMPOSED["trend"], COMPOSED["sum-times-sum"]], ids=["matern", "trend", "product"]
+)
+def test_a_seed_means_the_same_on_cuda(make: Callable[[], Kernel]) -> None:
     X = problems.uniform(4, DIM)
-    on_cpu, on_cuda = (
-        PriorPaths.draw(problems.matern(1.5).double(), DIM, 3, num_features=20, generator=seeded(), like=x)(x) for x in (X, X.cuda())
-    )
+    on_cpu, on_cuda = (PriorPaths.draw(make().double(), DIM, 3, num_features=20, generator=seeded(), like=x)(x) for x in (X, X.cuda()))
     torch.testing.assert_close(on_cuda.cpu(), on_cpu)

@@ -92,8 +92,6 @@ def with_entry(value: float, i: int, j: int) -> Tensor:
     return matrix
 
 
-
-
 @pytest.mark.parametrize(
     "matrix",
     [

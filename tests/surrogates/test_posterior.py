@@ -6,7 +6,7 @@ import pytest
 import torch
 from linear_operator.operators import RootLinearOperator
 
-from surrogates import PathwiseGP, gaussian_likelihood
+from surrogates import CG, PathwiseGP, gaussian_likelihood
 from surrogates.posterior import affine_posterior, path_distribution
 from tests import problems
 
@@ -17,7 +17,12 @@ Z = problems.uniform(4, 3, 5, 2, seed=1)
 def model() -> PathwiseGP:
     X = problems.uniform(40, 2)
     return PathwiseGP(
-        X, 5 + 3 * torch.sin(5 * X.sum(1, keepdim=True)), likelihood=gaussian_likelihood(0.05), num_paths=64, num_features=128
+        X,
+        5 + 3 * torch.sin(5 * X.sum(1, keepdim=True)),
+        likelihood=gaussian_likelihood(0.05),
+        solver=CG(tolerance=1e-8, preconditioner=None),
+        num_paths=64,
+        num_features=128,
     )
 
 

@@ -1,0 +1,217 @@
+"""Random waves of a GPyTorch kernel: what its random features are made of.
+
+A kernel is written as an average of waves with frequencies ω (d), weights w ≥ 0 and amplitudes a(x), products of affine functions,
+
+    k(x, z)  =  E Σ_j w_j a_j(x) a_j(z) cos(ω_jᵀ (x − z)),    j = 1 … h.
+
+Sums put waves side by side. A product adds the frequencies of independent waves, cos α cos β = E cos(α ± β), and multiplies the rest.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from gpytorch.kernels import (
+    AdditiveKernel,
+    Kernel,
+    LinearKernel,
+    MaternKernel,
+    PeriodicKernel,
+    ProductKernel,
+    RBFKernel,
+    RQKernel,
+    ScaleKernel,
+)
+from scipy.special import gammaincinv
+from torch import Tensor
+
+KINDS = "RBFKernel, MaternKernel, RQKernel, PeriodicKernel or LinearKernel, or made of them by ScaleKernel, sums and products"
+
+Normal = Callable[[tuple[int, int], Tensor, torch.Generator], Tensor]
+
+
+def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generator) -> Tensor:
+    """Return N(0, 1) draws of the dtype and device of ``like``, drawn where the generator is: a seed means the same everywhere."""
+    return torch.randn(*shape, generator=generator, device=generator.device, dtype=like.dtype).to(like.device)
+
+
+def isotropic(shape: tuple[int, int], degrees: int | None, like: Tensor, normal: Normal, generator: torch.Generator) -> Tensor:
+    """Return frequencies (d, h) of a kernel of lengthscale 1: RBF's normal ones, or Matérn's, multivariate t with ``degrees`` = 2ν.
+
+    ``ω = g sqrt(2ν / c)`` has one ``c ~ χ²(2ν)`` a frequency: one a coordinate would be a product of one-dimensional kernels.
+    """
+    directions = normal(shape, like, generator)
+    if degrees is None:
+        return directions
+    chi_square = standard_normal((degrees, shape[1]), like, generator).square().sum(0)
+    return directions * (degrees / chi_square).sqrt()
+
+
+@dataclass(frozen=True, eq=False)
+class Waves:
+    """h random waves.
+
+    Attributes:
+        frequencies: Ω (d, h), lengthscales included.
+        weights: (h,).
+        amplitudes: factors (d + 1, h) of the amplitudes: slopes, and in the last row the intercepts; none for amplitudes of 1.
+    """
+
+    frequencies: Tensor
+    weights: Tensor
+    amplitudes: tuple[Tensor, ...] = ()
+
+    def __len__(self) -> int:
+        return self.frequencies.shape[1]
+
+    def __add__(self, other: "Waves") -> "Waves":
+        """Return the waves of the sum of two kernels."""
+        longest = max(len(self.amplitudes), len(other.amplitudes))
+        return Waves(
+            torch.cat([self.frequencies, other.frequencies], dim=1),
+            torch.cat([self.weights, other.weights]),
+            tuple(torch.cat(pair, dim=1) for pair in zip(self._padded(longest), other._padded(longest), strict=True)),
+        )
+
+    def __mul__(self, other: "Waves") -> "Waves":
+        """Return the waves of the product of two kernels, of which these are as many and in independent orders."""
+        return Waves(self.frequencies + other.frequencies, len(self) * self.weights * other.weights, (*self.amplitudes, *other.amplitudes))
+
+    def reordered(self, order: Tensor) -> "Waves":
+        return Waves(self.frequencies[:, order], self.weights[order], tuple(factor[:, order] for factor in self.amplitudes))
+
+    def _padded(self, count: int) -> tuple[Tensor, ...]:
+        ones = torch.cat([torch.zeros_like(self.frequencies), torch.ones_like(self.frequencies[:1])])
+        return (*self.amplitudes, *[ones] * (count - len(self.amplitudes)))
+
+
+@dataclass(frozen=True, eq=False)
+class WaveSource:
+    """Draws waves of kernels.
+
+    Attributes:
+        dim: d, the number of input columns.
+        like: tensor whose dtype and device the waves take.
+        normal: draws the (d, h) normal directions of isotropic kernels.
+        generator: source of all randomness.
+        few_linear: whether linear summands get no more waves than make them exact. In a product every wave meets but one other: there
+            they would leave most of the other factor out.
+    """
+
+    dim: int
+    like: Tensor
+    normal: Normal
+    generator: torch.Generator
+    few_linear: bool = True
+
+    def draw(self, kernel: Kernel, count: int) -> Waves:
+        """Return ``count`` waves of ``kernel``.
+
+        Raises:
+            ValueError: if the kernel, or one that it is made of, has no such waves, or has more summands than there are waves.
+        """
+        return self._called(kernel, torch.arange(self.dim, device=self.like.device), count)
+
+    def _called(self, kernel: Kernel, columns: Tensor, count: int) -> Waves:
+        """Return waves of ``kernel(x, z)`` for x, z of the input ``columns``: a kernel that is called picks its active dimensions."""
+        return self._forward(kernel, _visible(kernel, columns), count)
+
+    def _forward(self, kernel: Kernel, columns: Tensor, count: int) -> Waves:
+        kind = type(kernel)
+        if kernel.batch_shape:
+            shape = tuple(kernel.batch_shape)
+            raise ValueError(f"`kernel` must have no batch shape, to have random features, got {kind.__name__} of {shape}.")
+        if kind is ScaleKernel:  # has taken over the active dimensions of its base kernel
+            waves = self._forward(kernel.base_kernel, columns, count)
+            return replace(waves, weights=kernel.outputscale.detach().to(self.like) * waves.weights)
+        if kind is AdditiveKernel:
+            parts = [self._called(part, columns, size) for part, size in self._shares(kernel, columns, count)]
+            return sum(parts[1:], start=parts[0])
+        if kind is ProductKernel:
+            source = replace(self, few_linear=False)
+            first, *others = [source._called(part, columns, count) for part in kernel.kernels]
+            for waves in others:
+                order = torch.randperm(count, generator=self.generator, device=self.generator.device).to(self.like.device)
+                first = first * waves.reordered(order)
+            return first
+        draw = {
+            RBFKernel: self._rbf,
+            MaternKernel: self._matern,
+            RQKernel: self._rational_quadratic,
+            PeriodicKernel: self._periodic,
+            LinearKernel: self._linear,
+        }.get(kind)
+        if draw is None:
+            raise ValueError(f"`kernel` must be {KINDS}, to have random features, got {kind.__name__}.")
+        return draw(kernel, columns, count)
+
+    def _rbf(self, kernel: Kernel, columns: Tensor, count: int) -> Waves:
+        return self._stationary(self._directions(columns, count), kernel, columns)
+
+    def _matern(self, kernel: Kernel, columns: Tensor, count: int) -> Waves:
+        return self._stationary(self._directions(columns, count, int(2 * kernel.nu)), kernel, columns)
+
+    def _rational_quadratic(self, kernel: Kernel, columns: Tensor, count: int) -> Waves:
+        """A mixture of RBF kernels: (1 + r²/2α)^-α = E exp(−τ r²/2), τ ~ Gamma(α, rate α)."""
+        directions = self._directions(columns, count)
+        uniform = torch.rand(count, generator=self.generator, device=self.generator.device, dtype=torch.float64)
+        alpha = kernel.alpha.item()
+        precision = torch.as_tensor(gammaincinv(alpha, uniform.cpu().numpy()) / alpha).to(self.like)
+        return self._stationary(directions * precision.sqrt(), kernel, columns)
+
+    def _periodic(self, kernel: Kernel, columns: Tensor, count: int) -> Waves:
+        """Fourier series: exp(−2 sin²(πr/p)/ℓ) = E cos(2πjr/p), for j the difference of two Poisson(1/2ℓ) counts."""
+        rate = (0.5 / kernel.lengthscale.detach()).reshape(-1, 1).to(self.generator.device, self.like.dtype).expand(len(columns), count)
+        counts = torch.poisson(rate, generator=self.generator) - torch.poisson(rate, generator=self.generator)
+        period = kernel.period_length.detach().reshape(-1, 1).to(self.like)
+        return self._waves(2.0 * torch.pi * counts.to(self.like) / period, columns)
+
+    def _linear(self, kernel: Kernel, columns: Tensor, count: int) -> Waves:
+        """Waves of frequency 0, exact if there are as many as columns: each has the amplitude of one of them."""
+        m = len(columns)
+        order = torch.randperm(m, generator=self.generator, device=self.generator.device).to(self.like.device)
+        axis = order[torch.arange(count, device=self.like.device) % m]
+        slopes = self.like.new_zeros(self.dim + 1, count)
+        variance = kernel.variance.detach().reshape(-1).to(self.like).expand(m)
+        slopes[columns[axis], torch.arange(count, device=self.like.device)] = variance[axis].sqrt()
+        repeats = torch.bincount(axis, minlength=m)[axis].to(self.like)
+        weights = max(1.0, m / count) / repeats
+        return Waves(self.like.new_zeros(self.dim, count), weights, (slopes,))
+
+    def _directions(self, columns: Tensor, count: int, degrees: int | None = None) -> Tensor:
+        return isotropic((len(columns), count), degrees, self.like, self.normal, self.generator)
+
+    def _stationary(self, directions: Tensor, kernel: Kernel, columns: Tensor) -> Waves:
+        return self._waves(directions / kernel.lengthscale.detach().reshape(-1, 1).to(self.like), columns)
+
+    def _waves(self, active: Tensor, columns: Tensor) -> Waves:
+        """Return waves of equal weights that sum to 1, with frequency 0 in the columns that are not active."""
+        count = active.shape[1]
+        frequencies = self.like.new_zeros(self.dim, count)
+        frequencies[columns] = active
+        return Waves(frequencies, self.like.new_full((count,), 1.0 / count))
+
+    def _shares(self, kernel: AdditiveKernel, columns: Tensor, count: int) -> list[tuple[Kernel, int]]:
+        """Return the summands of ``kernel`` with the number of waves of each, equal but for linear ones."""
+        parts, left = sorted(kernel.kernels, key=_is_linear, reverse=True), count
+        if count < len(parts):
+            raise ValueError(f"`num_features` must be at least {2 * len(parts)} for a sum of {len(parts)} kernels, got {2 * count}.")
+        shares: list[tuple[Kernel, int]] = []
+        for others in reversed(range(len(parts))):
+            part = parts[len(shares)]
+            share = left // (others + 1)
+            if self.few_linear and others and _is_linear(part):
+                share = min(share, len(_visible(part, columns)))
+            shares.append((part, share))
+            left -= share
+        return shares
+
+
+def _visible(kernel: Kernel, columns: Tensor) -> Tensor:
+    return columns if kernel.active_dims is None else columns[kernel.active_dims.to(columns.device)]
+
+
+def _is_linear(kernel: Kernel) -> bool:
+    while type(kernel) is ScaleKernel:
+        kernel = kernel.base_kernel
+    return type(kernel) is LinearKernel

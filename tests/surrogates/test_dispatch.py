@@ -1,0 +1,177 @@
+"""BoTorch's pathwise sampling, on our models: its shapes, our functions, and bounded memory."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from botorch.acquisition.thompson_sampling import PathwiseThompsonSampling
+from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.transforms import Normalize
+from botorch.optim import optimize_acqf
+from botorch.sampling.pathwise import MatheronPath, draw_kernel_feature_paths, draw_matheron_paths, get_matheron_path_model
+from botorch.utils.sampling import optimize_posterior_samples
+from torch import Size, Tensor
+
+from surrogates import CG, InducingPathwiseGP, PathwiseGP, PathwiseSamplePath, VariationalGP, gaussian_likelihood
+from tests import problems
+
+N, D = 60, 2
+X = problems.uniform(N, D)
+Y = 10 + 4 * torch.sin(5 * X.sum(1, keepdim=True))
+BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    return {"covar_module": problems.scaled(problems.matern(1.5, 0.4), 1.3), "likelihood": gaussian_likelihood(0.02), **changes}
+
+
+MODELS: dict[str, Callable[[], PathwiseGP]] = {
+    "exact": lambda: PathwiseGP(X, Y, **settings(num_features=64, input_transform=Normalize(D))),
+    "paths": lambda: PathwiseGP(X, Y, **settings(num_features=64, solver=CG(tolerance=1e-8, preconditioner=None))),
+    "inducing": lambda: InducingPathwiseGP(X, Y, inducing_points=X[:20], **settings(num_features=64)),
+    "variational": lambda: VariationalGP(X, Y, inducing_points=X[:20], **settings(num_features=64)),
+}
+
+
+def drawn(model: PathwiseGP, *sample_shape: int, seed: int = 0) -> Any:
+    """Draw with BoTorch's source of randomness at ``seed``, and leave it as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.random.set_rng_state(torch.Generator().manual_seed(seed).get_state())
+        return draw_matheron_paths(model, Size(sample_shape))
+
+
+def stock(model: PathwiseGP) -> SingleTaskGP:
+    return SingleTaskGP(X, Y, **settings(input_transform=getattr(model, "input_transform", None)))
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_the_functions_are_those_of_the_model(kind: str) -> None:
+    model = MODELS[kind]()
+    path = drawn(model, 2, 3)
+    assert isinstance(path, PathwiseSamplePath)
+    with torch.random.fork_rng(devices=[]):
+        torch.random.set_rng_state(torch.Generator().manual_seed(0).get_state())
+        seed = int(torch.randint(2**62, ()))
+    expected = model.paths(6, generator=torch.Generator().manual_seed(seed))
+    points = problems.uniform(5, D)
+    torch.testing.assert_close(path(points), expected(points).reshape(2, 3, 5))
+    torch.testing.assert_close(path(problems.uniform(2, 3, 5, D)), expected.each(problems.uniform(6, 5, D)).reshape(2, 3, 5))
+
+
+@pytest.mark.parametrize("sample_shape", [(), (1,), (4,), (2, 3), (1, 3), (2, 1)], ids=str)
+@pytest.mark.parametrize("batch", [(), (1,), (4,), (5, 1), (5, 4), (3,), (2, 3), (6, 2, 1), (6, 1, 3), (6, 2, 3)], ids=str)
+def test_shapes_broadcast_as_in_botorch(sample_shape: tuple[int, ...], batch: tuple[int, ...]) -> None:
+    model, points = MODELS["exact"](), problems.uniform(*batch, 2, D)
+    path, theirs = drawn(model, *sample_shape), drawn(stock(model), *sample_shape)  # type: ignore[arg-type]
+    try:
+        shape = theirs(points).shape
+    except RuntimeError:
+        with pytest.raises(RuntimeError):
+            path(points)
+        return
+    values = path(points)
+    assert values.shape == shape
+    everywhere = path(points.reshape(-1, D)).reshape(-1, *batch, 2).movedim(0, -1)  # every function at every point
+    index = torch.arange(max(1, Size(sample_shape).numel())).reshape(sample_shape).expand(torch.broadcast_shapes(sample_shape, batch))
+    expected = everywhere.expand(*index.shape, 2, -1).gather(-1, index[..., None, None].expand(*index.shape, 2, 1)).squeeze(-1)
+    torch.testing.assert_close(values, expected)
+
+
+@pytest.mark.parametrize("shape", [(2, D), (3, 2, D), (4, 1, 2, D)], ids=str)
+def test_gradients_are_those_of_the_functions(shape: tuple[int, ...]) -> None:
+    path = drawn(MODELS["exact"](), 3)
+    assert torch.autograd.gradcheck(path, (problems.uniform(*shape).requires_grad_(),))
+
+
+def test_draws_come_from_botorchs_source_of_randomness() -> None:
+    model, points = MODELS["exact"](), problems.uniform(5, D)
+    first, again, other = (drawn(model, 2, seed=seed)(points) for seed in (0, 0, 1))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+def test_thompson_sampling_maximises_a_path_for_each_point() -> None:
+    acquisition = PathwiseThompsonSampling(MODELS["paths"]())
+    batch = problems.uniform(4, 3, D).requires_grad_()
+    values = acquisition(batch)
+    assert values.shape == (4,)
+    torch.testing.assert_close(acquisition(batch[:2]), values[:2])
+    paths = acquisition.samples._path.paths
+    torch.testing.assert_close(values, paths.each(batch.movedim(1, 0)).sum(0))
+    (gradient,) = torch.autograd.grad(values.sum(), batch)
+    assert gradient.abs().min() > 0
+    candidates, best = optimize_acqf(acquisition, BOUNDS, q=3, num_restarts=2, raw_samples=16, options={"seed": 0, "maxiter": 20})
+    assert candidates.shape == (3, D)
+    assert best >= paths(problems.uniform(100, D)).max(1).values.sum() - 0.5
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_paths_are_maximised_by_botorch(kind: str) -> None:
+    path_model = get_matheron_path_model(MODELS[kind](), sample_shape=Size([3]))
+    grid = torch.cartesian_prod(torch.linspace(0, 1, 25), torch.linspace(0, 1, 25)).double()
+    with torch.random.fork_rng(devices=[]):
+        points, values = optimize_posterior_samples(path_model, BOUNDS, raw_samples=256, num_restarts=4)
+    assert points.shape == (3, D) and values.shape == (3, 1)
+    assert (values.squeeze(1) >= path_model(grid).squeeze(-1).max(1).values - 1e-3).all()
+
+
+def test_lists_of_models_have_lists_of_paths() -> None:
+    models = ModelListGP(MODELS["exact"](), MODELS["paths"]())
+    values = get_matheron_path_model(models, sample_shape=Size([3]))(problems.uniform(5, D))
+    assert values.shape == (3, 5, 2)
+
+
+def test_other_samplers_than_the_default_are_obeyed() -> None:
+    sampler = partial(draw_kernel_feature_paths, num_features=32)
+    path = draw_matheron_paths(MODELS["exact"](), Size([3]), prior_sampler=sampler)
+    assert isinstance(path, MatheronPath) and path(problems.uniform(5, D)).shape == (3, 5)
+    with pytest.raises(ValueError, match="`prior_sampler` and `update_strategy` must be BoTorch's defaults for a InducingPathwiseGP"):
+        draw_matheron_paths(MODELS["inducing"](), Size([3]), prior_sampler=sampler)
+
+
+def test_paths_have_the_posteriors_mean_and_variance() -> None:
+    num_paths, points = 2000, problems.uniform(6, D, seed=4)
+    model = PathwiseGP(X, Y, **settings(num_features=4096))
+    values: Tensor = drawn(model, num_paths)(points)
+    exact = model.posterior(points)
+    variance = exact.variance.squeeze(-1)
+    assert ((values.mean(0) - exact.mean.squeeze(-1)).abs() < 5 * (variance / num_paths).sqrt()).all()
+    torch.testing.assert_close(values.var(0), variance, rtol=5 * (2 / num_paths) ** 0.5 + 0.1, atol=0)  # and the features' error
+
+
+MANY_PATHS_OF_MANY_POINTS = """
+import resource
+import torch
+from botorch.acquisition.thompson_sampling import PathwiseThompsonSampling
+from surrogates import CG, PathwiseGP
+
+generator = torch.Generator().manual_seed(0)
+X = torch.rand(5000, 10, generator=generator).double()
+model = PathwiseGP(X, torch.sin(3.0 * X).sum(1, keepdim=True), solver=CG(tolerance=0.5, max_epochs=3))
+acquisition = PathwiseThompsonSampling(model)
+small = torch.rand(1, 100, 10, generator=generator).double()
+acquisition(small)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+batch = torch.rand(20, 100, 10, generator=generator).double().requires_grad_()
+acquisition(batch).sum().backward()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+
+
+@pytest.mark.slow  # a process of its own, and products of a 5000 × 5000 kernel matrix
+def test_memory_does_not_grow_with_paths_times_data() -> None:
+    root = Path(__file__).parents[2]
+    run = subprocess.run(
+        [sys.executable, "-c", MANY_PATHS_OF_MANY_POINTS],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) < 2**26  # the kernel between the 2000 points and the data alone would take 80 MB, BoTorch's copies of X 8 GB
