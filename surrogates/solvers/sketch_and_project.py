@@ -72,8 +72,8 @@ class SketchAndProject(IterativeSolver):
 
     Args:
         preconditioner: ``Exact()`` (SAP), ``Nystrom(rank, sketch="gaussian")`` (ADASAP) or ``Identity()`` (ADASAP-I).
-        block_size: b; ``None`` for √(1.5 n (s + 50)), where a block's factorisation costs less than half of its product; 256 to n/3, at most
-            8192.
+        block_size: b; ``None`` for √(1.5 n (s + 50)), where a block's factorisation costs less than half of its product; 256 to n/3, at
+            most 8192.
         blocks: ``"partition"``, the parts of a random partition, anew every epoch; ``"leverage"`` or ``"dpp"``, samples by ridge leverage
             scores or from a determinantal point process, as the theory has it.
         accelerated: use Nesterov's acceleration.
