@@ -11,7 +11,7 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8")
 
 
 def test_there_is_an_example_for_each_use() -> None:
-    assert len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 4
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[f"example{number}" for number in range(1, len(EXAMPLES) + 1)])

@@ -111,10 +111,10 @@ def test_tiny_noise_is_left_to_blocks_where_rounding_forbids_a_direct_solve() ->
 
 def test_tiny_noise_is_left_to_blocks_where_a_direct_solve_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:
     system = SYSTEMS["hard"]()
-    assert Auto().choose(system, 1).solver == Cholesky()
+    assert Auto().choose(system, 16).solver == Cholesky()
     # Ten times the points make a direct solve, n³, ten times dearer beside an epoch, n².
     monkeypatch.setattr(auto, "DIRECT_ADVANTAGE", auto.DIRECT_ADVANTAGE / 10)
-    assert isinstance(Auto().choose(system, 1).solver, SketchAndProject)
+    assert isinstance(Auto().choose(system, 16).solver, SketchAndProject)
 
 
 def test_limits_are_passed_on_to_the_solver_chosen() -> None:
@@ -285,7 +285,7 @@ def test_the_result_is_no_worse_than_the_direct_solve_that_fell_short(direct: No
 @pytest.mark.parametrize("direct_solve", [False, True], ids=["without", "with"])
 def test_a_direct_solve_may_be_ruled_out(direct_solve: bool) -> None:
     for label in ("small", "hard"):
-        choice = Auto(direct=direct_solve).choose(SYSTEMS[label](), 1)
+        choice = Auto(direct=direct_solve).choose(SYSTEMS[label](), 16)
         assert isinstance(choice.solver, Cholesky) == direct_solve
         assert ("Cholesky" in choice.reason) == direct_solve
 
