@@ -12,7 +12,8 @@ from torch import Tensor
 
 from surrogates import CG, Auto, Cholesky, Dense, IterativeSolver, KernelSystem, Nystrom, SketchAndProject, Solution, Solver, memory
 from surrogates.solvers import auto
-from surrogates.solvers.auto import Choice, _Probe
+from surrogates.solvers.auto import Choice
+from surrogates.solvers.forecast import SpectrumModel
 from surrogates.solvers.sketch_and_project import default_block_size
 from tests import problems
 from tests.contracts import CountingOperator, assert_no_worse, true_residual
@@ -102,19 +103,19 @@ def test_a_nearly_diagonal_system_is_solved_by_plain_conjugate_gradients() -> No
 
 def test_tiny_noise_is_left_to_blocks_where_rounding_forbids_a_direct_solve() -> None:
     system = SYSTEMS["smooth-float32"]()
-    assert _Probe.of(system, generator()).direct_residual(system) > Auto().tolerance
+    assert SpectrumModel.of(system, generator()).direct_residual > Auto().tolerance
     choice = Auto().choose(system, 1)
     assert isinstance(choice.solver, SketchAndProject)
     assert choice.solver.accelerated
     assert "Cholesky" not in choice.reason
 
 
-def test_tiny_noise_is_left_to_blocks_where_a_direct_solve_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiny_noise_is_left_to_iterations_where_a_direct_solve_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:
     system = SYSTEMS["hard"]()
     assert Auto().choose(system, 16).solver == Cholesky()
     # Ten times the points make a direct solve, n³, ten times dearer beside an epoch, n².
     monkeypatch.setattr(auto, "DIRECT_ADVANTAGE", auto.DIRECT_ADVANTAGE / 10)
-    assert isinstance(Auto().choose(system, 16).solver, SketchAndProject)
+    assert isinstance(Auto().choose(system, 16).solver, IterativeSolver)
 
 
 def test_limits_are_passed_on_to_the_solver_chosen() -> None:
@@ -132,7 +133,7 @@ def test_a_preconditioner_that_does_not_fit_in_memory_is_no_candidate(
 ) -> None:
     monkeypatch.setattr(memory, "available", lambda device: free)
     system = kernel_system(N, 1.0)
-    candidates = Auto()._candidates(system, 1, _Probe.of(system, generator()))
+    candidates = Auto()._candidates(system, 1, SpectrumModel.of(system, generator()))
     preconditioners = [c.solver.preconditioner for c in candidates if isinstance(c.solver, CG)]
     ranks = [p.rank for p in preconditioners if isinstance(p, Nystrom) and p.rank]
     assert max(ranks, default=0) == largest
@@ -144,9 +145,9 @@ def test_a_direct_solve_that_does_not_fit_in_memory_is_not_chosen(monkeypatch: p
     system = kernel_system(n, 1e-6)
     bytes_needed = 2 * n**2 * 8
     monkeypatch.setattr(memory, "available", lambda device: bytes_needed)
-    assert Auto().choose(system, 1).solver == Cholesky()
+    assert Auto().choose(system, 16).solver == Cholesky()
     monkeypatch.setattr(memory, "available", lambda device: bytes_needed - 1)
-    choice = Auto().choose(system, 1)
+    choice = Auto().choose(system, 16)
     assert isinstance(choice.solver, IterativeSolver)
     assert "Cholesky" not in choice.reason
 
@@ -161,7 +162,7 @@ def test_a_system_is_solved_without_any_free_memory(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("spread", [1.0, 100.0])
 def test_a_finer_tolerance_never_predicts_fewer_epochs(noise: float, spread: float) -> None:
     system = kernel_system(600, noise, spread=spread)
-    probe = _Probe.of(system, generator())
+    probe = SpectrumModel.of(system, generator())
     tolerances = (0.5, 1e-1, 3e-2, 1e-2, 1e-3, 1e-6, 1e-9)
     predicted = [[c.epochs for c in Auto(tolerance=t)._candidates(system, 1, probe)] for t in tolerances]
     for coarser, finer in itertools.pairwise(predicted):
@@ -173,48 +174,9 @@ def test_less_noise_never_predicts_fewer_epochs() -> None:
     predicted = []
     for noise in (10.0, 1.0, 0.1, 1e-3, 1e-6):
         system = kernel_system(600, noise)
-        predicted.append([c.epochs for c in Auto()._candidates(system, 1, _Probe.of(system, generator()))])
+        predicted.append([c.epochs for c in Auto()._candidates(system, 1, SpectrumModel.of(system, generator()))])
     for easier, harder in itertools.pairwise(predicted):
         assert all(more >= fewer for more, fewer in zip(harder, easier, strict=True))
-
-
-def test_the_probe_measures_what_the_columns_leave_of_the_diagonal() -> None:
-    system = kernel_system(N, 0.1)
-    probe = _Probe.of(system, generator())
-    K = system.kernel.to_dense()
-    columns = torch.randperm(N, generator=generator())
-    assert probe.scale == pytest.approx(1.0)
-    for rank in (1, 2, 10, len(probe.missed) // 2, len(probe.missed)):
-        index = columns[:rank]
-        approximation = K[:, index] @ torch.linalg.solve(K[index][:, index], K[index])
-        assert probe.missed[rank - 1].item() == pytest.approx(1.0 - approximation.diagonal().mean().item(), rel=1e-6, abs=1e-9)
-        assert probe.ratio(rank) == pytest.approx(probe.missed[rank - 1].item() / 0.1)
-
-
-@pytest.mark.parametrize(
-    "kernel", [problems.matern(0.5, 0.4), problems.matern(1.5, 0.4), problems.rbf(2.0)], ids=["matern12", "matern32", "rbf"]
-)
-@pytest.mark.parametrize("spread", [1.0, 1000.0])
-def test_the_extrapolation_never_rises_with_the_rank(kernel: Kernel, spread: float) -> None:
-    for dtype in (torch.float32, torch.float64):
-        system = kernel_system(600, 0.1, kernel, spread=spread, dtype=dtype)
-        probe = _Probe.of(system, generator())
-        ratios = torch.tensor([probe.ratio(rank) for rank in range(1, 601)])
-        assert (ratios > 0).all()
-        assert (ratios.diff() <= 1e-5 * ratios[0]).all()
-        beyond = ratios[len(probe.missed) - 1 :]
-        assert (beyond.diff() <= 0).all()
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_extrapolation_is_near_what_more_columns_show(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    system = kernel_system(2000, 0.1)
-    few = _Probe.of(system, generator(seed))
-    monkeypatch.setattr(auto, "SMALLEST_PROBE", 400)
-    many = _Probe.of(system, generator(seed))
-    assert len(few.missed) < len(many.missed) == 400
-    for rank in (200, 400):  # those of candidates
-        assert 0.4 < few.ratio(rank) / many.ratio(rank) < 2.5
 
 
 def test_vector_noise_is_judged_by_its_smallest_variance() -> None:
@@ -222,7 +184,7 @@ def test_vector_noise_is_judged_by_its_smallest_variance() -> None:
     assert Auto().choose(equal, 1, generator()) == Auto().choose(kernel_system(1200, 0.3), 1, generator())
     noise = 0.3 + problems.uniform(1200)
     noise[700] = 1e-4
-    assert _Probe.of(kernel_system(1200, noise), generator()).noise == 1e-4
+    assert SpectrumModel.of(kernel_system(1200, noise), generator()).noise == 1e-4
 
 
 def test_vector_noise_is_solved(iterating: None) -> None:
