@@ -74,16 +74,16 @@ def box(bounds: Any, name: str = "bounds") -> Tensor:
 
 
 def training_data(train_X: Any, train_Y: Any) -> tuple[Tensor, Tensor]:
-    """Return X (n, d) and Y (n, 1) if they are finite, of equal length, dtype and device."""
+    """Return X (*batch, n, d) and Y (*batch, n, m) if they are finite, of equal batch and length, dtype and device."""
     X, Y = floating_tensor("train_X", train_X), floating_tensor("train_Y", train_Y)
-    if X.ndim != 2 or 0 in X.shape:
-        raise ValueError(f"`train_X` must have shape (n, d) with n, d ≥ 1, got {tuple(X.shape)}. Batches of data sets are not supported.")
-    if Y.ndim != 2 or Y.shape[1] != 1:
-        raise ValueError(
-            f"`train_Y` must have shape (n, 1), got {tuple(Y.shape)}. Use `.reshape(-1, 1)`; model several outputs with ModelListGP."
-        )
-    if len(X) != len(Y):
-        raise ValueError(f"`train_X` and `train_Y` must have the same number of rows, got {len(X)} and {len(Y)}.")
+    if X.ndim < 2 or 0 in X.shape:
+        raise ValueError(f"`train_X` must have shape (n, d) or (*batch, n, d) with n, d ≥ 1, got {tuple(X.shape)}.")
+    if Y.ndim < 2 or not Y.shape[-1]:
+        raise ValueError(f"`train_Y` must have shape (n, m) with m ≥ 1, got {tuple(Y.shape)}. Use `.reshape(-1, 1)` for one output.")
+    if X.shape[-2] != Y.shape[-2]:
+        raise ValueError(f"`train_X` and `train_Y` must have the same number of rows, got {X.shape[-2]} and {Y.shape[-2]}.")
+    if X.shape[:-2] != Y.shape[:-2]:
+        raise ValueError(f"`train_X` and `train_Y` must have the same batch shape, got {tuple(X.shape[:-2])} and {tuple(Y.shape[:-2])}.")
     like("train_Y", Y, "train_X", X)
     return X, Y
 

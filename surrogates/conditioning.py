@@ -9,7 +9,7 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.features import PriorPaths, standard_normal
-from surrogates.paths import SamplePaths
+from surrogates.paths import BatchPaths, SamplePaths
 from surrogates.solvers import Callback, Solution, Solver
 from surrogates.systems import LinearSystem, Targets
 
@@ -51,7 +51,7 @@ class PathsState:
     """The paths behind ``posterior``, and what they were drawn from."""
 
     key: StateKey
-    paths: SamplePaths
+    paths: SamplePaths | BatchPaths
 
 
 def solve_weights(
@@ -92,25 +92,44 @@ def solve_weights(
     return solver.solve(system, rhs, initial=initial, generator=generator, callback=callback)
 
 
-def check_observations(X: Any, Y: Any, noise: Any, *, like: Tensor, known_noise: bool) -> None:
-    """Require X (k, d), Y (k, 1) and, if the model's noise is known, ``noise`` (k, 1): what is appended to a model of paths.
+def join_solutions(solutions: list[Solution | None]) -> Solution | None:
+    """Return one account of several solves, over the columns of all of them; ``None`` if there were none."""
+    done = [solution for solution in solutions if solution is not None]
+    if len(done) < 2:
+        return done[0] if done else None
+    return Solution(
+        value=torch.cat([solution.value for solution in done], dim=1),
+        residual=torch.cat([solution.residual for solution in done]),
+        converged=torch.cat([solution.converged for solution in done]),
+        steps=torch.cat([solution.steps for solution in done]),
+        epochs=sum(solution.epochs for solution in done),
+        seconds=sum(solution.seconds for solution in done),
+        note="; ".join(dict.fromkeys(solution.note for solution in done if solution.note)),
+    )
+
+
+def check_observations(X: Any, Y: Any, noise: Any, *, like: Tensor, shape: tuple[int, ...], known_noise: bool) -> None:
+    """Require X (*batch, k, d), Y (*batch, k, m) and, if the model's noise is known, ``noise`` of the shape of Y.
+
+    Args:
+        like: the model's inputs.
+        shape: (*batch, -1, m).
 
     Raises:
         TypeError, ValueError: naming what does not fit.
     """
     checks.floating_tensor("X", X)
     checks.floating_tensor("Y", Y)
-    if X.ndim != 2 or X.shape[1] != like.shape[1]:
-        raise ValueError(f"`X` must have shape (k, {like.shape[1]}), got {tuple(X.shape)}.")
-    if Y.shape != (len(X), 1):
-        raise ValueError(
-            f"`Y` must have shape ({len(X)}, 1) for a model whose posterior is its paths, got {tuple(Y.shape)}. "
-            "Batches of fantasies need the exact posterior of `solver=Cholesky()`."
-        )
+    *batch, _, m = shape
+    front, d = "".join(f"{size}, " for size in batch), like.shape[-1]
+    if X.ndim != len(shape) or X.shape[:-2] != shape[:-2] or X.shape[-1] != d:
+        raise ValueError(f"`X` must have shape ({front}k, {d}), got {tuple(X.shape)}.")
+    if Y.shape != (*X.shape[:-1], m):
+        raise ValueError(f"`Y` must have shape {(*X.shape[:-1], m)}, got {tuple(Y.shape)}.")
     checks.like("X", X, "train_X", like)
     checks.like("Y", Y, "train_X", like)
     if known_noise and noise is None:
-        raise ValueError("`noise` must be given, (k, 1) variances in standardised units: the model's noise is known for every point.")
+        raise ValueError("`noise` must be given, variances of the shape of `Y` in standardised units: the model's noise is known.")
     if known_noise:
         checks.floating_tensor("noise", noise)
         if noise.shape != Y.shape or not (noise > 0).all():

@@ -16,12 +16,13 @@ from torch import Tensor
 
 from surrogates import memory
 from surrogates.conditioning import StateKey
+from surrogates.units import Units
 
 SQUARES_HELD = 4  # copies of an (n, n) matrix that GPyTorch's exact posterior holds at once
 
 
 class FreshGP(SingleTaskGP):
-    """A ``SingleTaskGP`` of one output whose posterior is that of its present hyperparameters, data and settings.
+    """A ``SingleTaskGP`` whose posterior is that of its present hyperparameters, data and settings.
 
     GPyTorch forgets what it has kept on ``train()`` and ``set_train_data``, but not when a hyperparameter is assigned; BoTorch transforms
     the inputs on ``eval()``, but not again when the transform changes, and loses inputs that are set in evaluation mode. Here, what is
@@ -29,12 +30,13 @@ class FreshGP(SingleTaskGP):
     """
 
     prediction_strategy: Any  # GPyTorch's slot for what `train()` and `set_train_data` must reset; what lies here has a `key`
+    _stays_exact: bool = False  # a batch of fantasies is what it was made as, however many points it has
 
     @property
     def noise(self) -> Tensor:
-        """The noise variances: a scalar, or (n,) with ``train_Yvar``; in standardised units."""
-        noise = self.likelihood.noise.detach()
-        return noise.reshape(()) if noise.numel() == 1 else noise.reshape(-1)
+        """The noise variances in standardised units: a scalar, or (n,) with ``train_Yvar``; after the batch shape if there is one."""
+        noise: Tensor = self.likelihood.noise.detach()
+        return noise.reshape(()) if noise.numel() == 1 else noise
 
     def set_train_data(self, inputs: Any = None, targets: Tensor | None = None, strict: bool = True) -> None:
         """Replace the inputs, in the units of ``train_X`` whatever the mode, or the targets, in standardised units.
@@ -54,14 +56,21 @@ class FreshGP(SingleTaskGP):
             model: Self = super().get_fantasy_model(inputs, targets, **kwargs)
         (inputs,) = model.train_inputs
         model.train_inputs = (inputs,)  # GPyTorch leaves a list
+        model._stays_exact = True
         model.prediction_strategy.key = model._state_key().frozen()
         return model
 
     def subset_output(self, idcs: list[int]) -> Self:
-        """Return a copy: there is one output."""
-        if idcs != [0]:
-            raise ValueError(f"`idcs` must be [0], this model has one output, got {idcs}.")
-        return deepcopy(self)
+        """Return a copy of the outputs ``idcs``; its hyperparameters are subset if they are those of the default modules.
+
+        Raises:
+            NotImplementedError: if they are not, by BoTorch.
+            ValueError: if there are no such outputs.
+        """
+        if not idcs or not set(idcs) <= set(range(self.num_outputs)):
+            raise ValueError(f"`idcs` must be outputs below {self.num_outputs}, got {idcs}.")
+        model = self._without_state()
+        return model if self.num_outputs == 1 else SingleTaskGP.subset_output(model, idcs)  # type: ignore[return-value]
 
     def _exact_distribution(self, *inputs: Tensor, **kwargs: Any) -> MultivariateNormal:
         """Return GPyTorch's posterior in standardised units.
@@ -80,10 +89,9 @@ class FreshGP(SingleTaskGP):
         self.prediction_strategy.key = key
         return distribution
 
-    def _outcome_affine(self) -> tuple[float, float]:
-        """Return (offset, scale) with ``outcome = offset + scale · standardised``."""
-        transform = getattr(self, "outcome_transform", None)
-        return (0.0, 1.0) if transform is None else (transform.means.item(), transform.stdvs.item())
+    @property
+    def _units(self) -> Units:
+        return Units.of(getattr(self, "outcome_transform", None), self.train_targets.shape[:-1], self.train_targets)
 
     def _state_settings(self) -> tuple[Any, ...]:
         """Return what the posterior depends on besides tensors, mean and kernel."""

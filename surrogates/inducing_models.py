@@ -15,6 +15,7 @@ from gpytorch.means import Mean
 from torch import Tensor
 
 from surrogates import checks
+from surrogates.batches import DataSet, data_sets
 from surrogates.inducing import check_choice, choose_inducing_points
 from surrogates.models import DEFAULT_NUM_FEATURES, DEFAULT_NUM_PATHS, DIRECT_SOLVE_UP_TO, PathwiseGP
 from surrogates.operators.stationary import StationaryKernel
@@ -80,6 +81,7 @@ class InducingPathwiseGP(PathwiseGP):
         memory_budget: int | None = None,
     ) -> None:
         checks.training_data(train_X, train_Y)
+        check_one_data_set(train_X)
         check_choice(inducing_points, inducing_method, train_X)
         super().__init__(
             train_X,
@@ -112,28 +114,44 @@ class InducingPathwiseGP(PathwiseGP):
             )
         return super().warm_start(previous)
 
-    @property
-    def _centres(self) -> Tensor:
+    def _centres(self, data: DataSet) -> Tensor:
         return self.inducing_points.clone()  # a state dict is loaded into the buffer, which must not move the paths drawn before
 
-    def _system(self, kernel: Kernel) -> InducingSystem:
-        return InducingSystem(kernel, self.train_inputs[0], self._centres, self.noise, memory_budget=self.memory_budget)
+    def _system(self, data: DataSet) -> InducingSystem:
+        return InducingSystem(data.kernel, data.X, self._centres(data), data.noise, memory_budget=self.memory_budget)
 
-    def _default_solver(self) -> Solver:
-        return Cholesky() if len(self.inducing_points) <= DIRECT_SOLVE_UP_TO else SGD()
+    def _default_solver(self, num_centres: int) -> Solver:
+        return Cholesky() if num_centres <= DIRECT_SOLVE_UP_TO else SGD()
 
 
 def place_inducing_points(model: PathwiseGP, inducing_points: Tensor | int, method: str) -> Tensor:
-    """Return Z (m, d) on the transformed inputs of ``model``: the points given, or so many chosen among its data, at most all."""
+    """Return Z (m, d) on the transformed inputs of ``model``: the points given, or so many chosen among its data, at most all.
+
+    Several outputs share them; distances are in lengthscales of the first.
+    """
     model.eval()  # the training inputs are then the transformed ones
     try:
         if isinstance(inducing_points, Tensor):
             return model.transform_inputs(inducing_points).detach().clone()
-        X, generator = model.train_inputs[0].detach(), torch.Generator().manual_seed(model.seed)
+        data, generator = data_sets(model)[0], torch.Generator().manual_seed(model.seed)
+        X = data.X.detach()
         m = min(inducing_points, len(X))
-        return choose_inducing_points(X, m, method, generator=generator, lengthscale=_lengthscale(model.covar_module))
+        return choose_inducing_points(X, m, method, generator=generator, lengthscale=_lengthscale(data.kernel))
     finally:
         model.train()
+
+
+def check_one_data_set(train_X: Tensor) -> None:
+    """Require train_X (n, d): inducing points are those of one data set.
+
+    Raises:
+        ValueError: naming the shape.
+    """
+    if train_X.ndim != 2:
+        raise ValueError(
+            f"`train_X` must have shape (n, d) for a model of inducing points, got {tuple(train_X.shape)}. "
+            "Build a model for each data set, or a PathwiseGP."
+        )
 
 
 def _lengthscale(kernel: Kernel) -> Tensor | None:

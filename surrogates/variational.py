@@ -9,7 +9,6 @@ q(v) = N(c, R Rᵀ) for the posterior. The features a(x) = L⁻¹ k(Z, x) give, 
 """
 
 import math
-from copy import deepcopy
 from typing import Any, NamedTuple
 
 import gpytorch
@@ -24,15 +23,16 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
 from surrogates import checks, memory
+from surrogates.batches import DataSet, data_sets
 from surrogates.features import CHUNK_ENTRIES, PriorPaths, standard_normal
 from surrogates.inducing import check_choice
-from surrogates.inducing_models import DEFAULT_NUM_INDUCING, place_inducing_points
+from surrogates.inducing_models import DEFAULT_NUM_INDUCING, check_one_data_set, place_inducing_points
 from surrogates.linalg import stable_cholesky
 from surrogates.models import DEFAULT_NUM_FEATURES, DEFAULT_NUM_PATHS, PathwiseGP
 from surrogates.operators import KernelBasis, kernel_operator
 from surrogates.operators.tiles import spans
 from surrogates.paths import SamplePaths
-from surrogates.solvers import Callback
+from surrogates.solvers import Callback, Solution
 from surrogates.systems import InducingSystem, Targets
 
 SQUARES_HELD = 6  # copies of an (m, m) matrix at once
@@ -108,6 +108,7 @@ class VariationalGP(PathwiseGP):
         memory_budget: int | None = None,
     ) -> None:
         checks.training_data(train_X, train_Y)
+        check_one_data_set(train_X)
         check_choice(inducing_points, inducing_method, train_X)
         super().__init__(
             train_X,
@@ -129,77 +130,81 @@ class VariationalGP(PathwiseGP):
         self.register_buffer("whitened_root", self.inducing_points.new_empty(0, 0))
 
     @torch.no_grad()
-    def whitened_posterior(self) -> WhitenedPosterior:
-        """Return q(u): the fitted one, or else the closed-form optimum.
+    def whitened_posterior(self, output: int = 0) -> WhitenedPosterior:
+        """Return q(u) of ``output``: the fitted one, or else the closed-form optimum.
 
         Raises:
             MemoryError: if the m × m matrices do not fit in free memory.
         """
-        self._require_memory()
-        if self.whitened_mean.numel():
-            return WhitenedPosterior(self._fitted_factor(), self.whitened_mean, self.whitened_root)
-        return self._optimum()
+        self.eval()
+        return self._whitened_posterior(data_sets(self)[output])
 
     @torch.no_grad()
     def elbo(self) -> float:
         """Return the evidence lower bound E_q[log p(y | f)] − KL(q(v) ‖ N(0, I)) in nats, over all data in standardised units.
 
-        At the closed-form optimum it is Titsias' collapsed bound; with Z = X that is the log marginal likelihood.
+        At the closed-form optimum it is Titsias' collapsed bound; with Z = X that is the log marginal likelihood. The bounds of several
+        outputs are added.
         """
-        q = self.whitened_posterior()
         self.eval()
-        X, y = self.train_inputs[0], self.train_targets
-        noise = self.noise.expand(len(y))
+        return sum(self._bound(data) for data in data_sets(self))
+
+    def _bound(self, data: DataSet) -> float:
+        q, (X, y) = self._whitened_posterior(data), data[:2]
+        noise = data.noise.expand(len(y))
         total = 0.0
         for rows in spans(len(X), max(1, CHUNK_ENTRIES.get(X.device.type, CHUNK_ENTRIES["cuda"]) // len(q.mean))):
-            mean, variance = self._marginals(q, X[rows])
+            mean, variance = self._marginals(q, data, X[rows])
             expected = torch.log(2.0 * math.pi * noise[rows]) + ((y[rows] - mean).square() + variance) / noise[rows]
             total -= 0.5 * expected.sum(dtype=torch.float64).item()
         divergence = 0.5 * (q.root.square().sum() + q.mean @ q.mean - len(q.mean)) - q.root.diagonal().abs().log().sum()
         return total - divergence.item()
 
-    @torch.no_grad()
-    def _condition(self, prior: PriorPaths, generator: torch.Generator, callback: Callback | None = None) -> SamplePaths:
-        L, c, R = self.whitened_posterior()
+    def _condition(
+        self, data: DataSet, prior: PriorPaths, generator: torch.Generator, warm: Tensor | None, callback: Callback | None
+    ) -> tuple[SamplePaths, Solution | None]:
+        L, c, R = self._whitened_posterior(data)
         Z = self.inducing_points.clone()
-        kernel = deepcopy(self.covar_module).requires_grad_(False)
         draws = c.unsqueeze(1) + R @ standard_normal((len(Z), prior.num_paths), Z, generator)
         draws -= torch.linalg.solve_triangular(L, prior(Z).T, upper=False)
-        return SamplePaths(
+        paths = SamplePaths(
             prior=prior,
-            data=KernelBasis(kernel, Z),
+            data=KernelBasis(data.kernel, Z),
             weights=torch.linalg.solve_triangular(L.T, draws, upper=True),
             mean_weights=torch.linalg.solve_triangular(L.T, c.unsqueeze(1), upper=True),
-            prior_mean=deepcopy(self.mean_module).requires_grad_(False),
+            prior_mean=data.mean_module,
         )
+        return paths, None
 
-    def _fitted_factor(self) -> Tensor:
+    def _whitened_posterior(self, data: DataSet) -> WhitenedPosterior:
+        self._require_memory()
+        if self.whitened_mean.numel():
+            return WhitenedPosterior(self._fitted_factor(data), self.whitened_mean, self.whitened_root)
+        return self._optimum(data)
+
+    def _fitted_factor(self, data: DataSet) -> Tensor:
         """Return L as it was in the fit: what v stands for depends on the jitter, in the directions that K_ZZ hardly has."""
-        K = kernel_operator(self.covar_module, self.inducing_points).to_dense()
+        K = kernel_operator(data.kernel, self.inducing_points).to_dense()
         jitter = gpytorch.settings.variational_cholesky_jitter.value(dtype=K.dtype)
         double = K.double() + jitter * torch.eye(len(K), dtype=torch.float64, device=K.device)
         return psd_safe_cholesky(double).to(K.dtype)
 
-    def _optimum(self) -> WhitenedPosterior:
+    def _optimum(self, data: DataSet) -> WhitenedPosterior:
         """Return the q that maximises the evidence lower bound."""
-        self.eval()
-        X, y = self.train_inputs[0], self.train_targets
-        system = InducingSystem(self.covar_module, X, self.inducing_points, self.noise, memory_budget=self.memory_budget)
+        system = InducingSystem(data.kernel, data.X, self.inducing_points, data.noise, memory_budget=self.memory_budget)
         L, M = system.whitened()
-        residuals = (y - self.mean_module(X)).unsqueeze(1)
+        residuals = data.residuals.unsqueeze(1)
         b = torch.linalg.solve_triangular(L, system.rhs(Targets(residuals, torch.zeros_like(residuals))), upper=False)
         factor = stable_cholesky(M)
         root = torch.linalg.solve_triangular(factor.T, torch.eye(len(M), dtype=M.dtype, device=M.device), upper=True)
         return WhitenedPosterior(L, torch.cholesky_solve(b, factor).squeeze(1), root)
 
-    def _marginals(self, q: WhitenedPosterior, X: Tensor) -> tuple[Tensor, Tensor]:
+    def _marginals(self, q: WhitenedPosterior, data: DataSet, X: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance of f(x) for each row of X, which are few."""
-        features = torch.linalg.solve_triangular(
-            q.factor, kernel_operator(self.covar_module, self.inducing_points, X).to_dense(), upper=False
-        )
+        features = torch.linalg.solve_triangular(q.factor, kernel_operator(data.kernel, self.inducing_points, X).to_dense(), upper=False)
         # Rounding must not make a variance negative: divided by a small σ², it would raise the bound without limit.
-        conditional = self.covar_module(X, diag=True) - features.square().sum(0)
-        return self.mean_module(X) + features.T @ q.mean, conditional.clamp_min(0.0) + (q.root.T @ features).square().sum(0)
+        conditional = data.kernel(X, diag=True) - features.square().sum(0)
+        return data.mean_module(X) + features.T @ q.mean, conditional.clamp_min(0.0) + (q.root.T @ features).square().sum(0)
 
     def _require_memory(self) -> None:
         m = len(self.inducing_points)

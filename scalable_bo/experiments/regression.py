@@ -229,7 +229,7 @@ def run_regression(
         "environment": describe_environment(device),
         "num_train": len(train_X),
         "num_test": len(test_X),
-        "num_weights": len(paths.mean_weights),
+        "num_weights": len(paths.parts[0].mean_weights),
         "rmse": (mean - data.test_y).square().mean().sqrt().item(),
         "nll": nll,
         "seconds": solved - start,

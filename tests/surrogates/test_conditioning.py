@@ -119,14 +119,22 @@ def test_a_fantasy_of_paths_is_a_model_of_one_more_data_set() -> None:
     with torch.no_grad():
         drawn = SobolQMCNormalSampler(torch.Size([]), seed=0)(model.posterior(NEW[:2], observation_noise=True))
     torch.testing.assert_close(law(fantasy), law(model.condition_on_observations(NEW[:2], drawn)), rtol=1e-6, atol=1e-6)
-    with pytest.raises(ValueError, match=r"`Y` must have shape \(2, 1\) .* got \(4, 2, 1\). Batches .* need .* `solver=Cholesky\(\)`"):
-        model.fantasize(NEW[:2], SobolQMCNormalSampler(torch.Size([4]), seed=0))
 
 
-def test_a_batch_of_fantasies_has_no_paths() -> None:
+def test_fantasies_of_an_exact_model_stay_exact_when_their_points_exceed_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("surrogates.models.EXACT_UP_TO", N)
+    results = []
+    for solver in (None, Cholesky()):
+        fantasies = PathwiseGP(X, Y, solver=solver).fantasize(NEW[:2], SobolQMCNormalSampler(torch.Size([4]), seed=0))
+        results.append(law(fantasies, Z[0]))
+    torch.testing.assert_close(*results)
+
+
+def test_a_batch_of_exact_fantasies_has_paths_with_its_means() -> None:
     batch = MODELS["exact"]().fantasize(NEW[:2], SobolQMCNormalSampler(torch.Size([4]), seed=0))
-    with pytest.raises(ValueError, match=r"`paths` must be drawn from a model of one data set, got train_X of shape \(4, 62, 2\)"):
-        batch.paths(3)
+    paths = batch.paths(3)
+    assert paths(Z[0]).shape == (3, 4, 4)
+    torch.testing.assert_close(paths.mean(Z[0]).unsqueeze(-1), law(batch, Z[0])[0], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -134,9 +142,9 @@ def test_a_batch_of_fantasies_has_no_paths() -> None:
     [
         ({"X": NEW[:, :1]}, ValueError, r"`X` must have shape \(k, 2\), got \(5, 1\)"),
         ({"X": NEW.float()}, TypeError, "`X` must have the dtype of `train_X`"),
-        ({"Y": NEW_Y[:3]}, ValueError, r"`Y` must have shape \(5, 1\)"),
+        ({"Y": NEW_Y[:3]}, ValueError, r"`Y` must have shape .*\(5, 1\), got \(3, 1\)"),
         ({"Y": NEW_Y * torch.nan}, ValueError, "`Y` must be finite"),
-        ({"noise": None}, ValueError, r"`noise` must be given, \(k, 1\) variances in standardised units"),
+        ({"noise": None}, ValueError, "`noise` must be given, variances of the shape of `Y` in standardised units"),
         ({"noise": -NEW_YVAR}, ValueError, "`noise` must be variances above 0 of the shape of `Y`"),
     ],
 )
@@ -155,7 +163,7 @@ def test_copies_and_loaded_states_have_the_same_posterior(kind: str) -> None:
     other.load_state_dict(model.state_dict())
     for same in (other, deepcopy(model), model.subset_output([0]), model.train().eval(), deepcopy(model).train()):
         torch.testing.assert_close(law(same), expected)
-    with pytest.raises(ValueError, match=r"`idcs` must be \[0\], this model has one output, got \[1\]"):
+    with pytest.raises(ValueError, match=r"`idcs` must be outputs below 1, got \[1\]"):
         model.subset_output([1])
 
 

@@ -10,7 +10,7 @@ import torch
 from botorch.acquisition import UpperConfidenceBound, qLogExpectedImprovement
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.models import SingleTaskGP
-from botorch.models.transforms import Log, Normalize, Standardize
+from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
 from gpytorch.kernels import CosineKernel, Kernel, LinearKernel, PeriodicKernel, RQKernel
@@ -233,11 +233,14 @@ def test_a_posterior_transform_is_applied() -> None:
     torch.testing.assert_close(transformed.mean, -model.posterior(Z).mean)
 
 
-def test_one_output_is_all_there_is() -> None:
+def test_a_single_output_has_any_number() -> None:
     model = pathwise()
-    torch.testing.assert_close(model.posterior(Z, output_indices=[0]).mean, means(model))
-    with pytest.raises(ValueError, match=r"`output_indices` must be None or \[0\]"):
-        model.posterior(Z, output_indices=[1])
+    for number in (0, 1):  # BoTorch's lists of models count the outputs of all
+        torch.testing.assert_close(model.posterior(Z, output_indices=[number]).mean, means(model))
+
+
+def test_fantasy_models_of_paths_are_refused() -> None:
+    model = pathwise()
     with pytest.raises(NotImplementedError, match="needs the exact posterior.* Use `condition_on_observations"):
         model.get_fantasy_model(X[:1], Y[:1])
 
@@ -254,10 +257,9 @@ def spoiled(data: Tensor, value: float) -> Tensor:
         ({"train_X": spoiled(X, math.nan)}, ValueError, r"`train_X` must be finite, got nan at index \(7, 0\)"),
         ({"train_Y": spoiled(Y, math.inf)}, ValueError, r"`train_Y` must be finite, got inf at index \(7, 0\)"),
         ({"train_X": X[:, 0]}, ValueError, r"`train_X` must have shape \(n, d\)"),
-        ({"train_X": X.expand(2, N, D)}, ValueError, r"`train_X` must have shape \(n, d\)"),
-        ({"train_X": X[:0], "train_Y": Y[:0]}, ValueError, r"`train_X` must have shape \(n, d\) with n, d ≥ 1, got \(0, 2\)"),
-        ({"train_Y": Y[:, 0]}, ValueError, r"`train_Y` must have shape \(n, 1\), got \(60,\)"),
-        ({"train_Y": Y.expand(N, 2)}, ValueError, r"`train_Y` must have shape \(n, 1\), got \(60, 2\)"),
+        ({"train_X": X.expand(2, N, D)}, ValueError, r"`train_X` and `train_Y` must have the same batch shape, got \(2,\) and \(\)"),
+        ({"train_X": X[:0], "train_Y": Y[:0]}, ValueError, r"`train_X` must have shape .* with n, d ≥ 1, got \(0, 2\)"),
+        ({"train_Y": Y[:, 0]}, ValueError, r"`train_Y` must have shape \(n, m\) with m ≥ 1, got \(60,\). Use `.reshape\(-1, 1\)`"),
         ({"train_Y": Y[:-1]}, ValueError, "`train_X` and `train_Y` must have the same number of rows, got 60 and 59"),
         ({"train_Y": Y.float()}, TypeError, "`train_Y` must have the dtype of `train_X`, torch.float64, got torch.float32"),
         ({"train_X": X.numpy()}, TypeError, "`train_X` must be a torch.Tensor, got ndarray"),
@@ -270,11 +272,11 @@ def spoiled(data: Tensor, value: float) -> Tensor:
         ({"solver": CG}, TypeError, "`solver` must be a Solver"),
         ({"num_paths": 0}, ValueError, "`num_paths` must be at least 1, got 0"),
         ({"num_features": 0}, ValueError, "`num_features` must be at least 1"),
-        ({"outcome_transform": Log()}, TypeError, r"`outcome_transform` must be Standardize\(m=1\) or None, got Log"),
+        ({"outcome_transform": Normalize(D)}, TypeError, "`outcome_transform` must be an OutcomeTransform .* or None, got Normalize"),
         (
             {"covar_module": problems.matern(1.5, batch_shape=torch.Size([2]))},
             ValueError,
-            r"`covar_module` must have no batch shape, got \(2,\)",
+            r"`covar_module` must have no batch shape or that of the data and outputs, \(\), got \(2,\)",
         ),
     ],
 )

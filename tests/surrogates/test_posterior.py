@@ -7,7 +7,7 @@ import torch
 from linear_operator.operators import RootLinearOperator
 
 from surrogates import CG, PathwiseGP, gaussian_likelihood
-from surrogates.posterior import affine_posterior, path_distribution
+from surrogates.posterior import affine, path_distribution
 from tests import problems
 
 Z = problems.uniform(4, 3, 5, 2, seed=1)
@@ -40,10 +40,10 @@ def test_units_are_an_affine_map(model: PathwiseGP, noisy: bool) -> None:
     distribution = path_distribution(model.paths(32), Z)
     if noisy:
         distribution = model.likelihood(distribution)
-    posterior = affine_posterior(distribution, -2.0, 3.0)
-    torch.testing.assert_close(posterior.mean.squeeze(-1), -2.0 + 3.0 * distribution.mean)
-    torch.testing.assert_close(posterior.distribution.covariance_matrix, 9.0 * distribution.covariance_matrix)
-    assert isinstance(posterior.distribution.lazy_covariance_matrix, RootLinearOperator) != noisy
+    mapped = affine(distribution, -2.0, 3.0)
+    torch.testing.assert_close(mapped.mean, -2.0 + 3.0 * distribution.mean)
+    torch.testing.assert_close(mapped.covariance_matrix, 9.0 * distribution.covariance_matrix)
+    assert isinstance(mapped.lazy_covariance_matrix, RootLinearOperator) != noisy
 
 
 def test_samples_are_drawn_from_as_many_normals_as_there_are_paths(model: PathwiseGP) -> None:
