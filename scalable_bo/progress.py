@@ -14,12 +14,12 @@ class RoundProgress:
     """A context manager that counts rounds, on stderr.
 
     Args:
-        total: number of rounds.
+        total: number of rounds; ``None`` if nobody knows.
         console: where to write; ``None`` for stderr.
         enabled: write nothing if false.
     """
 
-    def __init__(self, total: int, *, console: Console | None = None, enabled: bool = True) -> None:
+    def __init__(self, total: int | None, *, console: Console | None = None, enabled: bool = True) -> None:
         self._console = Console(stderr=True) if console is None else console
         self._enabled = enabled
         self._bar = Progress(
@@ -35,9 +35,9 @@ class RoundProgress:
         self._task = self._bar.add_task("", total=total)
         self._log = _LinesOf(self)
 
-    def status(self, text: str) -> None:
-        """Say what is happening now, beside the bar; a terminal only."""
-        self._bar.update(self._task, description=text)
+    def status(self, text: str, completed: int | None = None) -> None:
+        """Say what is happening now, beside the bar, which may move to so many ``completed``; a terminal only."""
+        self._bar.update(self._task, description=text, completed=completed)
 
     def finish_round(self, line: str) -> None:
         """Count one round and print its line."""

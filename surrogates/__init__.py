@@ -1,15 +1,30 @@
 """Gaussian processes whose posterior is a set of functions, computed by iterative solvers."""
 
 from surrogates.dispatch import PathwiseSamplePath
+from surrogates.fantasies import FantasyGP
+from surrogates.feature_maps import AttentionFeatures, FeatureKernel, FourierFeatures, NystromFeatures
 from surrogates.features import PriorPaths, RandomFeatures
-from surrogates.fitting import fit_exact, fit_variational
+from surrogates.finite_features import FiniteFeatureGP
+from surrogates.fitting import (
+    SCGD,
+    Minimax,
+    choose_fit,
+    fit,
+    fit_exact,
+    fit_finite_features,
+    fit_iterative,
+    fit_minibatch,
+    fit_subsets,
+    fit_variational,
+)
 from surrogates.inducing import choose_inducing_points
 from surrogates.inducing_models import InducingPathwiseGP
 from surrogates.models import PathwiseGP
+from surrogates.neighbour_prediction import predict_by_neighbours
 from surrogates.noise import gaussian_likelihood
 from surrogates.nystrom_sgm import NystromSGM
 from surrogates.operators import Dense, KernelOperator, Tiled, kernel_operator
-from surrogates.paths import SamplePaths
+from surrogates.paths import BatchPaths, SamplePaths
 from surrogates.preconditioners import Exact, Identity, Nystrom, PivotedCholesky, Preconditioner
 from surrogates.solvers import CG, SDD, SGD, Auto, Cholesky, IterativeSolver, Progress, SketchAndProject, Solution, Solver
 from surrogates.systems import InducingSystem, KernelSystem, Targets
@@ -17,19 +32,28 @@ from surrogates.variational import VariationalGP
 
 __all__ = [
     "CG",
+    "SCGD",
     "SDD",
     "SGD",
+    "AttentionFeatures",
     "Auto",
+    "BatchPaths",
     "Cholesky",
     "Dense",
     "Exact",
+    "FantasyGP",
+    "FeatureKernel",
+    "FiniteFeatureGP",
+    "FourierFeatures",
     "Identity",
     "InducingPathwiseGP",
     "InducingSystem",
     "IterativeSolver",
     "KernelOperator",
     "KernelSystem",
+    "Minimax",
     "Nystrom",
+    "NystromFeatures",
     "NystromSGM",
     "PathwiseGP",
     "PathwiseSamplePath",
@@ -45,9 +69,16 @@ __all__ = [
     "Targets",
     "Tiled",
     "VariationalGP",
+    "choose_fit",
     "choose_inducing_points",
+    "fit",
     "fit_exact",
+    "fit_finite_features",
+    "fit_iterative",
+    "fit_minibatch",
+    "fit_subsets",
     "fit_variational",
     "gaussian_likelihood",
     "kernel_operator",
+    "predict_by_neighbours",
 ]

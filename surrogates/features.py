@@ -89,6 +89,10 @@ class RandomFeatures(Basis):
     def num_features(self) -> int:
         return 2 * self.frequencies.shape[1]
 
+    @property
+    def dim(self) -> int:
+        return self.frequencies.shape[0]
+
     def __call__(self, X: Tensor) -> Tensor:
         """Return Φ(X), (m, F)."""
         angles = X @ self.frequencies
@@ -152,7 +156,7 @@ class RandomFeatures(Basis):
 
     def _chunks(self, length: int, width: int = 1) -> list[slice]:
         entries = CHUNK_ENTRIES.get(self.frequencies.device.type, CHUNK_ENTRIES["cuda"])
-        return list(spans(length, max(1, entries // (self.num_features * width))))
+        return list(spans(max(1, length), max(1, entries // (self.num_features * width))))  # no points are a chunk, too
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,13 +201,13 @@ class PriorPaths:
 
     @property
     def dim(self) -> int:
-        return self.draws[0][0].frequencies.shape[0]
+        return self.draws[0][0].dim
 
     def __call__(self, X: Tensor) -> Tensor:
         """Return every function at X (..., q, d): (s, ..., q)."""
         flat = X.reshape(-1, X.shape[-1])
         values = torch.cat([combine(features, flat, weights) for features, weights in self.draws], dim=1)
-        return values.T.reshape(-1, *X.shape[:-1])
+        return values.T.reshape(values.shape[1], *X.shape[:-1])
 
     def each(self, X: Tensor) -> Tensor:
         """Return function i at ``X[i]``: (s, q), for X (s, q, d)."""

@@ -1,6 +1,24 @@
 """Hyperparameters from data."""
 
+from surrogates.fitting.choice import FitChoice, choose_fit, fit
 from surrogates.fitting.exact import fit_exact
+from surrogates.fitting.finite_features import fit_finite_features
+from surrogates.fitting.inner_matrix import SCGD, Minimax
+from surrogates.fitting.iterative import fit_iterative
+from surrogates.fitting.minibatch import fit_minibatch
+from surrogates.fitting.subsets import fit_subsets
 from surrogates.fitting.variational import fit_variational
 
-__all__ = ["fit_exact", "fit_variational"]
+__all__ = [
+    "SCGD",
+    "FitChoice",
+    "Minimax",
+    "choose_fit",
+    "fit",
+    "fit_exact",
+    "fit_finite_features",
+    "fit_iterative",
+    "fit_minibatch",
+    "fit_subsets",
+    "fit_variational",
+]

@@ -1,39 +1,69 @@
 """The exact marginal likelihood, for small n."""
 
+import math
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any, TypeVar
 
 import torch
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
+from botorch.optim.closures import get_loss_closure_with_grads
 from gpytorch.mlls import ExactMarginalLogLikelihood
+from torch import Tensor
+
+from surrogates.fitting.common import StepCallback, restoring
 
 EXACT_FIT_UP_TO = 4096
 
 M = TypeVar("M", bound=SingleTaskGP)
 
 
-def fit_exact(model: M, **optimizer_kwargs: Any) -> M:
+def fit_exact(model: M, *, callback: StepCallback | None = None, **optimizer_kwargs: Any) -> M:
     """Maximise the exact log marginal likelihood of ``model`` (with its priors) over its hyperparameters; return it.
 
     Args:
         model: at most 4096 points: an evaluation factorises the n × n kernel matrix.
+        callback: called after every evaluation with their number and the log marginal likelihood with priors, in nats;
+            of one output only.
         optimizer_kwargs: passed to BoTorch's ``fit_gpytorch_mll``, such as ``optimizer_kwargs={"options": {"maxiter": 100}}``.
 
     Raises:
         ValueError: if the model has more points.
+        KeyboardInterrupt: passed on; the model has the best hyperparameters so far, if it has one output.
     """
-    n = len(model.train_targets)
+    n = model.train_targets.shape[-1]
     if n > EXACT_FIT_UP_TO:
         raise ValueError(
             f"`model` must have at most {EXACT_FIT_UP_TO} points for the exact marginal likelihood, got {n}. "
-            "Fit a model of a random subset and load its state: `model.load_state_dict(small.state_dict(), strict=False)`."
+            "Fit a model of a random subset and load its state, `model.load_state_dict(small.state_dict(), strict=False)`, "
+            "or use `fit(model)`."
         )
     fitted = deepcopy(model).double()  # the line search finds float32 gradients too coarse
-    with torch.random.fork_rng(devices=[]):  # a failed line search starts again from draws of the global generator
-        torch.random.set_rng_state(torch.Generator().manual_seed(0).get_state())
-        fit_gpytorch_mll(ExactMarginalLogLikelihood(fitted.likelihood, fitted), **optimizer_kwargs)
-    with torch.no_grad():
-        for parameter, value in zip(model.parameters(), fitted.parameters(), strict=True):
-            parameter.copy_(value)
+    mll = ExactMarginalLogLikelihood(fitted.likelihood, fitted)
+    evaluate = get_loss_closure_with_grads(mll, {name: p for name, p in mll.named_parameters() if p.requires_grad})
+    losses: list[float] = []
+
+    def closure() -> tuple[Tensor, Sequence[Tensor | None]]:
+        evaluated: tuple[Tensor, Sequence[Tensor | None]] = evaluate()
+        loss = evaluated[0].item()
+        if loss < min(losses, default=math.inf):
+            _copy_parameters(fitted, model)
+        losses.append(loss)
+        if callback is not None:
+            callback(len(losses), -n * loss)
+        return evaluated
+
+    with restoring(model):
+        with torch.random.fork_rng(devices=[]):  # a failed line search starts again from draws of the global generator
+            torch.random.set_rng_state(torch.Generator().manual_seed(0).get_state())
+            # BoTorch fits several outputs side by side, each by itself, if it is given no closure.
+            fit_gpytorch_mll(mll, closure=closure if fitted.train_targets.ndim == 1 else None, **optimizer_kwargs)
+        _copy_parameters(fitted, model)
     return model.eval()
+
+
+@torch.no_grad()
+def _copy_parameters(source: SingleTaskGP, target: SingleTaskGP) -> None:
+    for parameter, value in zip(target.parameters(), source.parameters(), strict=True):
+        parameter.copy_(value)

@@ -3,14 +3,13 @@
 Notation: X (n, d) inputs, Z (m, d) inducing points, q(v) = N(c, R Rᵀ) for whitened inducing values v, as in ``surrogates.variational``.
 """
 
-from collections.abc import Callable, Iterator
 from copy import deepcopy
 from itertools import islice
 
 import torch
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, Likelihood
 from gpytorch.means import Mean
 from gpytorch.mlls import VariationalELBO
 from gpytorch.models import ApproximateGP
@@ -19,9 +18,8 @@ from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
 from surrogates import checks
+from surrogates.fitting.common import Coordinates, StepCallback, batches, training_data
 from surrogates.variational import VariationalGP
-
-StepCallback = Callable[[int, float], None]
 
 
 def fit_variational(
@@ -46,7 +44,7 @@ def fit_variational(
     Args:
         num_steps: 20 000 as published.
         batch_size: b, at most n of which are used; batches of an epoch are disjoint.
-        learning_rate: of Adam, for all parameters.
+        learning_rate: of Adam: in the logarithms of what has a lower bound, and in other parameters themselves.
         learn_hyperparameters: also of the kernel, the mean and the likelihood; those with ``requires_grad=False`` stay.
         learn_inducing_points: move Z.
         generator: of the batches; one seeded with the model's ``seed`` if ``None``.
@@ -55,23 +53,25 @@ def fit_variational(
     Raises:
         TypeError, ValueError: if an argument is not as above.
         FloatingPointError: if the bound or a parameter stops being finite; the model is then as it was.
+        KeyboardInterrupt: passed on; the model has the q(v) and the hyperparameters reached.
 
     References:
         Hensman, Fusi, Lawrence (2013), "Gaussian Processes for Big Data"; whitening as in Hensman, Matthews, Ghahramani (2015),
         "Scalable Variational Gaussian Process Classification". Number of steps: Lin et al. (2023), "Sampling from Gaussian Process
-        Posteriors using Stochastic Gradient Descent", §4.2. Differs: (1) batch size and learning rate, which it does not give.
+        Posteriors using Stochastic Gradient Descent", §4.2. Differs: (1) batch size and learning rate, which it does not give;
+        (2) steps in logarithms, which keeps the constraints.
     """
     if not isinstance(model, VariationalGP):
         raise TypeError(f"`model` must be a VariationalGP, got {type(model).__name__}.")
+    if model.num_outputs > 1:
+        raise ValueError(f"`model` must have one output to be fitted, got {model.num_outputs}. Use `subset_output`, or a model for each.")
     checks.positive_int("num_steps", num_steps)
     checks.positive_int("batch_size", batch_size)
     checks.positive_float("learning_rate", learning_rate)
     generator = torch.Generator().manual_seed(model.seed) if generator is None else generator
-    model.eval()  # the training inputs are then the transformed ones
-    X, y = model.train_inputs[0], model.train_targets
+    X, y = training_data(model)
     n = len(X)
 
-    # The model is changed at the end, and only if all went well.
     svgp = _SVGP(deepcopy(model.mean_module), deepcopy(model.covar_module), model.inducing_points, learn_inducing_points).train()
     likelihood = deepcopy(model.likelihood).train()
     if not learn_hyperparameters:
@@ -79,29 +79,29 @@ def fit_variational(
             module.requires_grad_(False)
     objective = VariationalELBO(likelihood, svgp, num_data=n)
     parameters = [p for p in objective.parameters() if p.requires_grad]
-    optimizer = torch.optim.Adam(parameters, lr=learning_rate)
-    with torch.enable_grad():
-        for step, batch in enumerate(islice(_batches(n, min(batch_size, n), generator, X.device), num_steps), start=1):
-            optimizer.zero_grad()
+    coordinates = Coordinates(objective)
+    optimizer = torch.optim.Adam(coordinates.values, lr=learning_rate)
+    try:
+        for step, batch in enumerate(islice(batches(n, min(batch_size, n), generator, X.device), num_steps), start=1):
             known = {"noise": likelihood.noise_covar.noise[batch]} if isinstance(likelihood, FixedNoiseGaussianLikelihood) else {}
-            try:
-                bound = objective(svgp(X[batch]), y[batch], **known)
-            except (NanError, NotPSDError):
-                bound = torch.tensor(torch.nan)
-            _require_finite([bound], step, learning_rate)
-            (-bound).backward()
+            with torch.enable_grad():
+                try:
+                    bound = objective(svgp(X[batch]), y[batch], **known)
+                except (NanError, NotPSDError):
+                    bound = torch.tensor(torch.nan)
+                _require_finite([bound], step, learning_rate)
+                (-bound).backward()
+            coordinates.pull_gradient()
             optimizer.step()
+            coordinates.write()
             if callback is not None:
                 callback(step, n * bound.item())
+    except KeyboardInterrupt:
+        if _are_finite(parameters):
+            _write(svgp, likelihood, model)
+        raise
     _require_finite(parameters, num_steps, learning_rate)
-
-    strategy = svgp.variational_strategy
-    model.covar_module.load_state_dict(svgp.covar_module.state_dict())
-    model.mean_module.load_state_dict(svgp.mean_module.state_dict())
-    model.likelihood.load_state_dict(likelihood.state_dict())
-    model.inducing_points = strategy.inducing_points.detach().clone()
-    model.whitened_mean = strategy._variational_distribution.variational_mean.detach().clone()
-    model.whitened_root = strategy._variational_distribution.chol_variational_covar.detach().clone()
+    _write(svgp, likelihood, model)
     return model
 
 
@@ -119,15 +119,23 @@ class _SVGP(ApproximateGP):
         return MultivariateNormal(self.mean_module(X), self.covar_module(X))
 
 
-def _batches(n: int, batch_size: int, generator: torch.Generator, device: torch.device) -> Iterator[Tensor]:
-    """Yield the indices of batches for ever, each epoch in a new order."""
-    while True:
-        order = torch.randperm(n, generator=generator, device=generator.device).to(device)
-        yield from order[: n - n % batch_size].split(batch_size)
+def _write(svgp: _SVGP, likelihood: Likelihood, model: VariationalGP) -> None:
+    """Give ``model`` what ``svgp`` and ``likelihood`` have learnt."""
+    strategy = svgp.variational_strategy
+    model.covar_module.load_state_dict(svgp.covar_module.state_dict())
+    model.mean_module.load_state_dict(svgp.mean_module.state_dict())
+    model.likelihood.load_state_dict(likelihood.state_dict())
+    model.inducing_points = strategy.inducing_points.detach().clone()
+    model.whitened_mean = strategy._variational_distribution.variational_mean.detach().clone()
+    model.whitened_root = strategy._variational_distribution.chol_variational_covar.detach().clone()
+
+
+def _are_finite(values: list[Tensor]) -> bool:
+    return all(bool(torch.isfinite(value).all()) for value in values)
 
 
 def _require_finite(values: list[Tensor], step: int, learning_rate: float) -> None:
-    if not all(bool(torch.isfinite(value).all()) for value in values):
+    if not _are_finite(values):
         raise FloatingPointError(
             f"The evidence lower bound is not finite after step {step}; the model is as it was. "
             f"Reduce `learning_rate` below {learning_rate:g}, use float64, or use the closed form by not fitting."

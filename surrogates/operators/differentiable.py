@@ -5,8 +5,9 @@ combinations at all points, ``combine_rowwise`` each combination at points of it
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from gpytorch.kernels import Kernel
@@ -18,6 +19,15 @@ from surrogates.operators.tiles import KernelTiles, tiled_matmul, tiled_matmul_g
 
 class Basis(ABC):
     """A set of N functions of a point, with products that never hold all m × N values."""
+
+    @property
+    @abstractmethod
+    def dim(self) -> int:
+        """The number of coordinates of a point, d."""
+
+    @abstractmethod
+    def to(self, device: torch.device | str) -> Self:
+        """Return the same functions on another device."""
 
     @abstractmethod
     def matmul(self, X: Tensor, W: Tensor) -> Tensor:
@@ -38,6 +48,13 @@ class KernelBasis(Basis):
 
     kernel: Kernel
     Z: Tensor
+
+    @property
+    def dim(self) -> int:
+        return self.Z.shape[1]
+
+    def to(self, device: torch.device | str) -> Self:
+        return replace(self, kernel=deepcopy(self.kernel).to(device), Z=self.Z.to(device))
 
     def matmul(self, X: Tensor, W: Tensor) -> Tensor:
         return tiled_matmul(KernelTiles.of(self.kernel, X, self.Z), W)

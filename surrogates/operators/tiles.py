@@ -90,14 +90,19 @@ class StationaryTiles(KernelTiles):
         return self.profile.value(d2.view(-1), self.outputscale).view_as(d2)  # flat: compiled once for all shapes
 
     def contract(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
-        d2 = self._squared_distances(i, j)
-        values, slopes = self.profile.contract(d2.view(len(weights), -1, d2.shape[1]), weights)
+        values, slopes = self.contract_distances(i, j, weights)
         # ∂d²/∂x = 2 (x − z): sum over columns with R, which holds −2z and 1.
         d = self.L.shape[1] - 2
-        sums = slopes.reshape(d2.shape) @ self.R[j][:, : d + 1]
+        sums = slopes @ self.R[j][:, : d + 1]
         gradient = 2.0 * self.L[i][:, :d] * sums[:, d:] + sums[:, :d]
         gradient = self.kernel.unscaled_gradient(gradient, self.X1.shape[1])
-        return self.outputscale * values.reshape(-1), self.outputscale * gradient
+        return self.outputscale * values, self.outputscale * gradient
+
+    def contract_distances(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``Σ_j κ w_ij`` (r,) and ``κ' w_ij`` (r, c), κ' the slope of κ in d², both without the outputscale; see ``contract``."""
+        d2 = self._squared_distances(i, j)
+        values, slopes = self.profile.contract(d2.view(len(weights), -1, d2.shape[1]), weights)
+        return values.reshape(-1), slopes.reshape(d2.shape)
 
     def rows(self, i: Index) -> KernelTiles:
         return self._restricted(self.X1[i], self.X2, self.L[i], self.R)

@@ -1,0 +1,125 @@
+"""Hyperparameters of kernels with finitely many features, by stochastic descent that is unbiased, whatever the size of the batches.
+
+Notation: n data, batches of b, F features, w their weights; F(θ) and the objective as in ``surrogates.fitting.finite_objective``.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from surrogates import checks
+from surrogates.finite_features import FiniteFeatureGP
+from surrogates.fitting.common import Coordinates, StepCallback, batches, restoring
+from surrogates.fitting.finite_objective import Objective
+from surrogates.fitting.inner_matrix import SCGD, Minimax, Saddle, Tracker
+
+OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], float]] = {
+    "adam": (torch.optim.Adam, 1e-2),
+    "adadelta": (torch.optim.Adadelta, 1.0),
+    "sgd": (torch.optim.SGD, 1e-3),
+}
+METHODS: dict[str, type[SCGD] | type[Minimax]] = {"scgd": SCGD, "minimax": Minimax}
+
+
+def fit_finite_features(
+    model: FiniteFeatureGP,
+    method: str | SCGD | Minimax = "scgd",
+    *,
+    batch_size: int = 256,
+    num_steps: int = 2000,
+    optimizer: str = "adam",
+    learning_rate: float | None = None,
+    step_decay: float = 0.0,
+    check_every: int | None = None,
+    generator: torch.Generator | None = None,
+    callback: StepCallback | None = None,
+) -> FiniteFeatureGP:
+    """Maximise the log marginal likelihood of ``model`` (with its priors) on minibatches; return it.
+
+    A step costs O(b F² + F³), beside the feature map on b points, forwards and backwards; its memory does not depend on n. A check, in
+    O(n F² + F³), evaluates the exact log marginal likelihood; it gives w and the tracker of F their exact values. The model gets the
+    hyperparameters of the best check, of which the start is one: it never ends below it.
+
+    Args:
+        method: ``"scgd"``, ``"minimax"``, or one of their dataclasses with other settings.
+        batch_size: b, at most n of which are used; batches of an epoch are disjoint.
+        num_steps: T.
+        optimizer: ``"adam"``, ``"adadelta"`` or ``"sgd"``, of the weights and hyperparameters.
+        learning_rate: a; 0.01 for Adam, 1 for AdaDelta and 0.001 for SGD if ``None``.
+        step_decay: a_t = a t^(−step_decay).
+        check_every: steps between checks; an epoch if ``None``. 0 for none: the last iterate is kept, as published.
+        generator: of the batches; one seeded with the model's ``seed`` if ``None``.
+        callback: called after every step with the steps done and an estimate of the log marginal likelihood with priors, in nats.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above, the feature map does not return finite features, or the data are not finite.
+        FloatingPointError: if the objective or a parameter stops being finite; the model is then as it was.
+        KeyboardInterrupt: on Ctrl-C, when the model has got the best hyperparameters so far.
+    """
+    if not isinstance(model, FiniteFeatureGP):
+        raise TypeError(f"`model` must be a FiniteFeatureGP, got {type(model).__name__}.")
+    if isinstance(method, str):
+        if method not in METHODS:
+            raise ValueError(f"`method` must be 'scgd' or 'minimax', got {method!r}.")
+        method = METHODS[method]()
+    if not isinstance(method, SCGD | Minimax):
+        raise TypeError(f"`method` must be 'scgd', 'minimax' or one of their dataclasses, got {type(method).__name__} {method!r}.")
+    if optimizer not in OPTIMIZERS:
+        raise ValueError(f"`optimizer` must be one of {', '.join(map(repr, OPTIMIZERS))}, got {optimizer!r}.")
+    checks.positive_int("batch_size", batch_size)
+    checks.positive_int("num_steps", num_steps)
+    kind, default_rate = OPTIMIZERS[optimizer]
+    rate = default_rate if learning_rate is None else checks.positive_float("learning_rate", learning_rate)
+    checks.fraction("step_decay", step_decay)
+    generator = torch.Generator().manual_seed(model.seed) if generator is None else generator
+
+    objective = Objective(model)
+    n, batch_size = len(objective.X), min(batch_size, len(objective.X))
+    check_every = math.ceil(n / batch_size) if check_every is None else checks.integer("check_every", check_every, 0)
+    coordinates = Coordinates(model)
+    best_value, law = objective.evaluate()
+    best = _copies(coordinates.values)
+    inner = Tracker(method, objective, law) if isinstance(method, SCGD) else Saddle(method, objective, law, num_steps)
+    variables = [*coordinates.values, objective.weights, *inner.parameters]
+    steps = kind(variables, lr=rate)  # type: ignore[call-arg]
+    drawn = (objective.batch(rows) for rows in batches(n, batch_size, generator, objective.X.device))
+    with restoring(model):
+        try:
+            for step in range(1, num_steps + 1):
+                for group in steps.param_groups:
+                    group["lr"] = rate * step**-step_decay
+                steps.zero_grad()
+                with torch.enable_grad():
+                    loss, value = inner.loss(next(drawn), step)
+                    loss.backward()
+                coordinates.pull_gradient()
+                steps.step()
+                coordinates.write()
+                _require_finite([loss, *variables, *model.parameters()], step, rate)
+                inner.after_step(drawn, step)
+                if not check_every:
+                    best = _copies(coordinates.values)
+                elif step % check_every == 0 or step == num_steps:
+                    value, law = objective.evaluate()
+                    inner.restart(law)
+                    if value > best_value:
+                        best_value, best = value, _copies(coordinates.values)
+                if callback is not None:
+                    callback(step, value)
+        finally:
+            coordinates.values = best
+            coordinates.write()
+    return model
+
+
+def _copies(values: list[Tensor]) -> list[Tensor]:
+    return [value.detach().clone() for value in values]
+
+
+def _require_finite(values: list[Tensor], step: int, rate: float) -> None:
+    if not all(bool(torch.isfinite(value).all()) for value in values):
+        raise FloatingPointError(
+            f"The marginal likelihood or a parameter is not finite after step {step}; the model is as it was. "
+            f"Reduce `learning_rate` below {rate:g}, or use float64."
+        )

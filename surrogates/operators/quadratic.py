@@ -1,0 +1,66 @@
+"""Quadratic forms of a kernel matrix and their gradients in the kernel's hyperparameters, in O(n) memory.
+
+Notation: X (n, d), U (n, s), weights ω (s,), and the form q = Σ_c ω_c u_cᵀ k(X, X) u_c = Σ_ij A_ij k(x_i, x_j) with A = U diag(ω) Uᵀ.
+"""
+
+import torch
+from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
+from torch import Tensor
+
+from surrogates.operators.stationary import PROFILES, StationaryKernel
+from surrogates.operators.tiles import StationaryTiles, spans, tile_side
+
+
+def backward_quadratic_form(kernel: Kernel, X: Tensor, U: Tensor, weights: Tensor) -> float:
+    """Return q, and add ∂q/∂θ to the gradients of those parameters of ``kernel`` that have ``requires_grad``, as ``backward`` does.
+
+    RBF and Matérn-3/2, 5/2, alone, in ``ScaleKernel`` and in sums, have a closed form, with κ' the slope of the kernel in d²:
+
+        ∂q / ∂ log ℓ_a  =  −2 Σ_ij A_ij κ'(d²_ij) (x_ia − x_ja)² / ℓ_a².
+
+    Every other kernel is differentiated by autograd, one tile and its transpose at a time.
+
+    Args:
+        kernel: a GPyTorch kernel without a batch shape.
+    """
+    if type(kernel) is AdditiveKernel and kernel.active_dims is None:
+        return sum(backward_quadratic_form(part, X, U, weights) for part in kernel.kernels)
+    stationary = StationaryKernel.of(kernel)
+    if stationary is None or PROFILES[stationary.profile].exact_distances:  # whose slope is infinite on the diagonal
+        return _backward_by_autograd(kernel, X, U, weights)
+    return _backward_in_closed_form(kernel, stationary, X, U, weights)
+
+
+def _backward_in_closed_form(kernel: Kernel, stationary: StationaryKernel, X: Tensor, U: Tensor, weights: Tensor) -> float:
+    tiles, V, side = StationaryTiles(stationary, X, X), weights.unsqueeze(1) * U.T, tile_side(X.device)
+    scaled = tiles.L[:, :-2]
+    q, slope = 0.0, torch.zeros_like(scaled[0], dtype=torch.float64)
+    for i in spans(len(X), side):
+        for j in spans(i.stop, side):
+            share = tiles.outputscale * (1.0 if j.start == i.start else 2.0)
+            values, slopes = tiles.contract_distances(i, j, (U[i] @ V[:, j]).unsqueeze(0))
+            rows, columns = scaled[i], scaled[j]
+            # Σ_ij G_ij (x_ia − x_ja)² for all a, with three products.
+            spread = slopes.sum(1) @ rows.square() + slopes.sum(0) @ columns.square() - 2.0 * (rows * (slopes @ columns)).sum(0)
+            q += (share * values.sum()).item()
+            slope -= 2.0 * share * spread
+    with torch.enable_grad():
+        surrogate = X.new_zeros(())
+        while isinstance(kernel, ScaleKernel):
+            surrogate, kernel = surrogate + q * kernel.outputscale.log(), kernel.base_kernel
+        surrogate = surrogate + (slope.to(X) * kernel.lengthscale.log().reshape(-1)).sum()
+        if surrogate.requires_grad:
+            surrogate.backward()
+    return q
+
+
+def _backward_by_autograd(kernel: Kernel, X: Tensor, U: Tensor, weights: Tensor) -> float:
+    V, side, q = weights.unsqueeze(1) * U.T, tile_side(X.device), 0.0
+    for i in spans(len(X), side):
+        for j in spans(i.stop, side):
+            with torch.enable_grad():
+                part = (1.0 if j.start == i.start else 2.0) * (kernel(X[i], X[j]).to_dense() * (U[i] @ V[:, j])).sum()
+                if part.requires_grad:
+                    part.backward()
+            q += part.item()
+    return q

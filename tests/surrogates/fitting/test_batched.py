@@ -1,0 +1,67 @@
+"""Likelihoods of minibatches, against autograd through GPyTorch and a direct factorisation."""
+
+import pytest
+import torch
+from gpytorch.distributions import MultivariateNormal
+from torch import Tensor
+
+from surrogates import PathwiseGP
+from surrogates.fitting.batched import BatchedGP, batched_cholesky
+from tests import problems
+
+SETS, SIZE = 3, 7
+X = 100.0 + problems.uniform(40, problems.DIM)  # far from 0, where distances by ‖x‖² + ‖z‖² − 2 xᵀz cancel
+X[:4] = X[0]
+Y = problems.normal(40, 1, seed=1)
+INDEX = torch.randperm(40, generator=torch.Generator().manual_seed(2))[: SETS * SIZE].reshape(SETS, SIZE)
+INDEX[0, :4] = torch.arange(4)  # duplicated inputs
+
+
+def by_autograd(model: PathwiseGP, noise: Tensor) -> Tensor:
+    """Return −log p of every set by GPyTorch's kernel, mean and Gaussian."""
+    X, y = model.train_inputs[0], model.train_targets
+    terms = []
+    for index in INDEX:
+        K = model.covar_module(X[index]).to_dense() + torch.diag_embed(noise.expand(len(X))[index])
+        terms.append(-MultivariateNormal(model.mean_module(X[index]), K).log_prob(y[index]))
+    return torch.stack(terms)
+
+
+@pytest.mark.parametrize("name", problems.KERNELS)
+def test_values_and_gradients_are_those_of_autograd(name: str) -> None:
+    model = PathwiseGP(X, Y, covar_module=problems.KERNELS[name]())
+    gp = BatchedGP(model)
+    ours = gp.negative_log_likelihood(X[INDEX], model.train_targets[INDEX], INDEX)
+    weights = torch.tensor([1.0, 0.3, 2.0], dtype=torch.float64)
+    (weights * ours).sum().backward()
+    model.double()
+    reference = by_autograd(model, model.likelihood.noise)
+    (weights * reference).sum().backward()
+    rtol = 1e-4 if "matern12" in name else 1e-6  # GPyTorch's distance between equal points is the root of a rounding error
+    torch.testing.assert_close(ours, reference, rtol=rtol, atol=rtol)
+    gradients = {key: parameter.grad for key, parameter in gp.named_parameters()}
+    for key, parameter in model.named_parameters():
+        torch.testing.assert_close(gradients[key], parameter.grad, rtol=rtol, atol=rtol)
+
+
+def test_known_noise_is_that_of_the_chosen_data() -> None:
+    variances = problems.vector_noise(40)
+    model = PathwiseGP(X, Y, train_Yvar=variances.unsqueeze(1), covar_module=problems.matern(1.5), outcome_transform=None)
+    ours = BatchedGP(model).negative_log_likelihood(X[INDEX], model.train_targets[INDEX], INDEX)
+    model.double()
+    torch.testing.assert_close(ours, by_autograd(model, variances))
+
+
+def test_a_singular_matrix_is_shifted_and_its_neighbours_in_the_batch_are_not() -> None:
+    K = torch.stack([torch.ones(5, 5), 2.0 * torch.eye(5)]).double()
+    factor = batched_cholesky(K)
+    torch.testing.assert_close(factor @ factor.mT, K, rtol=0, atol=1e-12)
+    assert torch.equal(factor[1], torch.linalg.cholesky(K[1]))
+
+
+@pytest.mark.parametrize("value", [torch.nan, -1.0])
+def test_a_matrix_that_is_no_covariance_is_refused(value: float) -> None:
+    K = torch.eye(4).double().expand(3, 4, 4).clone()
+    K[1] *= value
+    with pytest.raises(FloatingPointError, match="not finite or not positive definite"):
+        batched_cholesky(K)

@@ -1,0 +1,148 @@
+"""Learning hyperparameters with one call: what is chosen, and what every method owes."""
+
+import logging
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from surrogates import FiniteFeatureGP, FourierFeatures, PathwiseGP, VariationalGP, choose_fit, fit
+from surrogates.fitting import choice
+from tests import problems
+
+N = 60
+X = problems.uniform(N, 2)
+Y = torch.sin(6.0 * X.sum(1, keepdim=True)) + 0.1 * problems.normal(N, 1, seed=1)
+
+# Settings that make each method quick.
+QUICK: dict[str, dict[str, Any]] = {
+    "exact": {},
+    "subsets": {"num_subsets": 2, "subset_size": 30, "num_steps": 10},
+    "minibatch": {"batch_size": 16, "max_epochs": 4},
+    "iterative": {"num_steps": 6},
+    "finite_features": {"num_steps": 20, "batch_size": 20},
+    "variational": {"num_steps": 20},
+}
+GENERAL = ("exact", "subsets", "minibatch", "iterative")
+
+
+def make_model(method: str = "exact", X: Tensor = X, Y: Tensor = Y) -> PathwiseGP:
+    if method == "finite_features":
+        return FiniteFeatureGP(X, Y, feature_map=FourierFeatures(problems.rbf(), X.shape[1], 32))
+    return VariationalGP(X, Y, inducing_points=10) if method == "variational" else PathwiseGP(X, Y)
+
+
+def hyperparameters(model: PathwiseGP) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+@pytest.mark.parametrize(
+    ("make", "n", "method"),
+    [
+        (PathwiseGP, choice.FIT_EXACT_UP_TO, "exact"),
+        (PathwiseGP, choice.FIT_EXACT_UP_TO + 1, choice.LARGE),
+        (lambda X, Y: VariationalGP(X, Y, inducing_points=4), 50, "variational"),
+        (lambda X, Y: make_model("finite_features", X, Y), 50, "finite_features"),
+    ],
+    ids=["few points", "many points", "variational", "finite features"],
+)
+def test_the_choice_follows_the_model(make: Callable[[Tensor, Tensor], PathwiseGP], n: int, method: str) -> None:
+    chosen = choose_fit(make(problems.uniform(n, 1), problems.normal(n, 1)))
+    assert chosen.method == method and str(n) in chosen.reason
+
+
+def test_what_was_chosen_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "surrogates.fitting"):
+        fit(make_model())
+    assert [record.getMessage() for record in caplog.records] == ["fit_exact: 60 points, up to 2000 by the exact marginal likelihood"]
+
+
+@pytest.mark.parametrize("method", choice.METHODS)
+def test_every_method_fits_reports_and_repeats(method: str) -> None:
+    fitted, told = [], []
+    for _ in range(2):
+        model = make_model(method)
+        before = hyperparameters(model)
+        generator = torch.Generator().manual_seed(0)
+        assert fit(model, method, generator=generator, callback=lambda *step: told.append(step), **QUICK[method]) is model
+        assert not torch.equal(hyperparameters(model), before)
+        fitted.append(hyperparameters(model))
+    steps = len(told) // 2
+    assert [step for step, _ in told] == 2 * list(range(1, steps + 1)) and told[:steps] == told[steps:]
+    assert all(math.isfinite(value) for _, value in told)
+    assert torch.equal(fitted[0], fitted[1])
+
+
+@pytest.mark.parametrize("method", GENERAL)
+def test_an_interruption_keeps_the_best_so_far(method: str) -> None:
+    model = make_model()
+    before = hyperparameters(model)
+
+    def interrupt(step: int, value: float) -> None:
+        if step == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, method, callback=interrupt, **QUICK[method])
+    assert torch.isfinite(hyperparameters(model)).all() and not torch.equal(hyperparameters(model), before)
+
+
+@pytest.mark.parametrize("method", GENERAL)
+def test_a_failure_leaves_the_model_as_it_was(method: str) -> None:
+    model = make_model()
+    before = hyperparameters(model)
+
+    def fail(step: int, value: float) -> None:
+        if step == 3:
+            raise RuntimeError("the callback's own")
+
+    with pytest.raises(RuntimeError, match="the callback's own"):
+        fit(model, method, callback=fail, **QUICK[method])
+    assert torch.equal(hyperparameters(model), before)
+
+
+def constant_targets() -> tuple[Tensor, Tensor]:
+    return X, torch.full_like(Y, 3.0)
+
+
+def duplicated_inputs() -> tuple[Tensor, Tensor]:
+    return X[:5].repeat(N // 5, 1), Y
+
+
+def one_dimension_without_variation() -> tuple[Tensor, Tensor]:
+    return torch.cat([X, torch.full((N, 1), 0.5, dtype=X.dtype)], dim=1), Y
+
+
+@pytest.mark.parametrize("method", GENERAL)
+@pytest.mark.parametrize("data", [constant_targets, duplicated_inputs, one_dimension_without_variation])
+def test_degenerate_data_give_a_finite_posterior(data: Callable[[], tuple[Tensor, Tensor]], method: str) -> None:
+    inputs, targets = data()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # BoTorch advises to standardise what has no variance
+        model = fit(PathwiseGP(inputs, targets), method, **QUICK[method])
+    assert torch.isfinite(hyperparameters(model)).all()
+    posterior = model.posterior(inputs[:4])
+    assert torch.isfinite(posterior.mean).all() and torch.isfinite(posterior.variance).all()
+    if data is constant_targets:
+        torch.testing.assert_close(posterior.mean, targets[:4], rtol=0.0, atol=1e-2)
+
+
+@pytest.mark.parametrize("method", [None, *GENERAL])
+def test_targets_that_are_not_finite_are_refused(method: str | None) -> None:
+    model = make_model()
+    model.set_train_data(targets=torch.full((N,), math.nan, dtype=X.dtype), strict=False)
+    before = hyperparameters(model)
+    with pytest.raises(ValueError, match="must be finite, got nan"):
+        fit(model, method)
+    assert torch.equal(hyperparameters(model), before)
+
+
+def test_a_method_must_exist_and_a_model_must_be_one() -> None:
+    with pytest.raises(ValueError, match="`method` must be one of 'exact', 'subsets', .* or None, got 'newton'"):
+        fit(make_model(), "newton")
+    with pytest.raises(TypeError, match="`model` must be a PathwiseGP or another SingleTaskGP, got Linear"):
+        fit(torch.nn.Linear(1, 1))  # type: ignore[type-var]

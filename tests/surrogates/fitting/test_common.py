@@ -1,0 +1,120 @@
+"""What the fits share."""
+
+import math
+
+import pytest
+import torch
+from gpytorch.constraints import GreaterThan, Interval, LessThan
+from gpytorch.kernels import RBFKernel, ScaleKernel
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from surrogates import PathwiseGP
+from surrogates.fitting.common import Coordinates, log_prior, restoring, training_data
+from tests import problems
+
+X, Y = problems.uniform(12, 2), problems.normal(12, 1, seed=1)
+
+
+def bounded_model() -> PathwiseGP:
+    """Return a model with every kind of bound, BoTorch's own, which raw values do not respect, among them."""
+    base = RBFKernel(lengthscale_constraint=Interval(0.1, 3.0))
+    return PathwiseGP(X, Y, covar_module=ScaleKernel(base, outputscale_constraint=LessThan(5.0)).to(X))
+
+
+def test_coordinates_stand_for_the_hyperparameters_that_they_were_read_from() -> None:
+    model = bounded_model()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    Coordinates(model).write()
+    torch.testing.assert_close(list(model.parameters()), before, rtol=1e-12, atol=1e-12)
+
+
+@given(move=st.floats(-200.0, 80.0), dtype=st.sampled_from([torch.float32, torch.float64]))
+@settings(max_examples=20, deadline=None)
+def test_no_step_leaves_the_bounds(move: float, dtype: torch.dtype) -> None:
+    model = PathwiseGP(X.to(dtype), Y.to(dtype)) if move > 0 else bounded_model().to(dtype)
+    coordinates = Coordinates(model)
+    for value in coordinates.values:
+        value += move
+    coordinates.write()
+    for _, parameter, bounds in model.named_parameters_and_constraints():
+        assert torch.isfinite(parameter).all()
+        assert bounds is None or bounds.check_raw(parameter)
+
+
+def test_gradients_follow_the_chain_rule() -> None:
+    model = bounded_model()
+    coordinates = Coordinates(model)
+
+    def objective() -> torch.Tensor:
+        return log_prior(model) + model.covar_module(X).to_dense().sum() + model.likelihood.noise.log().sum()
+
+    objective().backward()
+    coordinates.pull_gradient()
+    assert all(parameter.grad is None for parameter in model.parameters())
+    step = 1e-5
+    for value in coordinates.values:
+        slopes = []
+        for sign in (1.0, -1.0):
+            value += sign * step
+            coordinates.write()
+            slopes.append(sign * objective().item() / (2.0 * step))
+            value -= sign * step
+        assert value.grad is not None
+        assert value.grad.sum().item() == pytest.approx(sum(slopes), rel=1e-6, abs=1e-6)
+
+
+def test_what_is_held_fixed_is_no_coordinate() -> None:
+    model = PathwiseGP(X, Y)
+    model.likelihood.requires_grad_(False)
+    assert len(Coordinates(model).values) == len(list(model.parameters())) - 1
+    with pytest.raises(ValueError, match="`model` must have a parameter with `requires_grad=True`"):
+        Coordinates(model.requires_grad_(False))
+
+
+def test_the_prior_is_that_of_all_hyperparameters() -> None:
+    model = PathwiseGP(X, Y)
+    kernel, noise = model.covar_module, model.likelihood.noise_covar
+    expected = kernel.lengthscale_prior.log_prob(kernel.lengthscale).sum() + noise.noise_prior.log_prob(noise.noise).sum()
+    assert log_prior(model).item() == pytest.approx(expected.item())
+    assert log_prior(problems.rbf()).item() == 0.0
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_failure_restores_and_an_interruption_keeps(error: type[BaseException]) -> None:
+    model = PathwiseGP(X, Y)
+    before = model.covar_module.lengthscale.detach().clone()
+    with pytest.raises(error), restoring(model):
+        model.covar_module.lengthscale = 0.5
+        raise error
+    kept = model.covar_module.lengthscale
+    assert torch.equal(kept, before) if error is RuntimeError else bool((kept == 0.5).all())
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt])
+def test_hyperparameters_that_are_not_finite_never_stay(error: type[BaseException] | None) -> None:
+    model = PathwiseGP(X, Y)
+    with pytest.raises(error or FloatingPointError), restoring(model):
+        model.mean_module.raw_constant.data.fill_(math.nan)
+        if error is not None:
+            raise error
+    assert model.mean_module.raw_constant.item() == 0.0
+
+
+def test_data_are_transformed_and_checked() -> None:
+    model = PathwiseGP(X, Y)
+    inputs, targets = training_data(model.train())
+    assert not model.training and inputs.shape == (12, 2) and targets.shape == (12,)
+    with pytest.raises(TypeError, match="`model` must be a PathwiseGP or another SingleTaskGP, got Linear"):
+        training_data(torch.nn.Linear(2, 2))  # type: ignore[arg-type]
+    model.set_train_data(targets=torch.full((12,), math.nan, dtype=torch.float64), strict=False)
+    with pytest.raises(ValueError, match="`model.train_targets` must be finite"):
+        training_data(model)
+
+
+def test_bounds_that_are_hit_are_left_again() -> None:
+    model = PathwiseGP(X, Y)
+    bounds = GreaterThan(1e-4, transform=None)
+    model.likelihood.noise_covar.raw_noise.data.fill_(bounds.lower_bound.item())
+    coordinates = Coordinates(model)
+    assert all(torch.isfinite(value).all() for value in coordinates.values)

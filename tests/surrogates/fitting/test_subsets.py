@@ -1,0 +1,117 @@
+"""Hyperparameters of neighbourhoods, against the exact marginal likelihood."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from botorch.models import SingleTaskGP
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from torch import Tensor
+
+from surrogates import PathwiseGP, fit_exact, gaussian_likelihood
+from surrogates.fitting.neighbours import Neighbours
+from surrogates.fitting.subsets import fit_subsets
+from tests import problems
+
+X = problems.uniform(80, 2)
+Y = torch.sin(6 * X.sum(1, keepdim=True)) + 0.1 * problems.normal(80, 1, seed=1)
+
+
+def likelihood_of(model: SingleTaskGP) -> float:
+    model.train()
+    with torch.no_grad():
+        value = ExactMarginalLogLikelihood(model.likelihood, model)(model(*model.train_inputs), model.train_targets).item()
+    model.eval()
+    return value
+
+
+def hyperparameters(model: PathwiseGP) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def test_one_subset_of_all_data_reaches_the_exact_optimum() -> None:
+    model = PathwiseGP(X, Y)
+    assert fit_subsets(model, num_subsets=1, subset_size=100, num_steps=60) is model and not model.training
+    assert likelihood_of(model) == pytest.approx(likelihood_of(fit_exact(PathwiseGP(X, Y))), abs=1e-3)
+
+
+@pytest.mark.parametrize("average", ["log", "arithmetic"])
+def test_subsets_fitted_side_by_side_are_the_average_of_subsets_fitted_alone(average: Any) -> None:
+    def model(rows: Tensor | slice) -> PathwiseGP:
+        kernel = problems.scaled(problems.matern(1.5), 1.0) + problems.scaled(problems.matern(0.5, active_dims=[0]), 0.5)
+        return PathwiseGP(X[rows], Y[rows], covar_module=kernel, likelihood=gaussian_likelihood(0.2), outcome_transform=None)
+
+    together = fit_subsets(
+        model(slice(None)), num_subsets=3, subset_size=25, average=average, num_steps=15, generator=torch.Generator().manual_seed(5)
+    )
+    centroids = torch.randperm(80, generator=torch.Generator().manual_seed(5))[:3]
+    index = Neighbours(X, together.covar_module.kernels[0]).of(X[centroids], 25)  # one lengthscale: any metric finds the same
+    alone = [fit_subsets(model(rows), num_subsets=1, subset_size=25, num_steps=15) for rows in index]
+    for read in (lambda gp: gp.noise, lambda gp: gp.covar_module.kernels[0].outputscale):
+        values = torch.stack([read(gp).detach() for gp in alone])
+        expected = values.log().mean().exp() if average == "log" else values.mean()
+        torch.testing.assert_close(read(together).detach(), expected, rtol=1e-5, atol=1e-8)
+    constants = torch.stack([gp.mean_module.constant.detach() for gp in alone])
+    torch.testing.assert_close(together.mean_module.constant.detach(), constants.mean(), rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("case", ["constant targets", "duplicates", "input without variation", "two points"])
+def test_degenerate_data_give_finite_hyperparameters(case: str) -> None:
+    inputs, targets = X.clone(), Y.clone()
+    if case == "constant targets":
+        targets = torch.full_like(Y, 3.0)
+    elif case == "duplicates":
+        inputs = X[:8].repeat(10, 1)
+    elif case == "input without variation":
+        inputs[:, 1] = 0.5
+    else:
+        inputs, targets = X[:2], Y[:2]
+    kernel = problems.scaled(problems.rbf(torch.ones(1, 2), ard_num_dims=2), 1.0)
+    model = PathwiseGP(inputs, targets, covar_module=kernel, likelihood=gaussian_likelihood(1e-4), outcome_transform=None)
+    fit_subsets(model, num_subsets=3, subset_size=30, num_steps=30)
+    assert torch.isfinite(hyperparameters(model)).all()
+
+
+def test_an_interrupted_fit_keeps_what_it_has_learned() -> None:
+    def interrupt(step: int, value: float) -> None:
+        if step == 20:
+            raise KeyboardInterrupt
+
+    model = PathwiseGP(X, Y)
+    before = likelihood_of(model)
+    with pytest.raises(KeyboardInterrupt):
+        fit_subsets(model, num_subsets=2, subset_size=60, callback=interrupt)
+    assert likelihood_of(model) > before + 0.1
+
+
+def test_a_failed_fit_leaves_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = PathwiseGP(X, Y)
+    before = hyperparameters(model)
+    monkeypatch.setattr("surrogates.fitting.subsets.log_prior", lambda gp: gp.covar_module.raw_lengthscale.sum() * math.nan)
+    with pytest.raises(FloatingPointError, match="the model is as it was"):
+        fit_subsets(model, num_steps=2)
+    assert torch.equal(hyperparameters(model), before)
+
+
+def test_what_needs_no_gradient_stays_in_float32() -> None:
+    model = PathwiseGP(X.float(), Y.float())
+    model.likelihood.requires_grad_(False)
+    noise = model.noise.item()
+    fit_subsets(model, num_subsets=2, subset_size=20, average="arithmetic", num_steps=3)
+    assert model.noise.item() == noise and model.covar_module.lengthscale.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"num_subsets": 0}, "`num_subsets` must be at least 1"),
+        ({"subset_size": 1}, "`subset_size` must be at least 2, got 1. One point cannot tell noise from signal"),
+        ({"average": "median"}, "`average` must be 'log' or 'arithmetic', got 'median'"),
+        ({"num_steps": 0}, "`num_steps` must be at least 1"),
+        ({"learning_rate": -1.0}, "`learning_rate` must be finite and above 0"),
+    ],
+)
+def test_bad_arguments_are_named(setting: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fit_subsets(PathwiseGP(X, Y), **setting)
