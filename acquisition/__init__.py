@@ -3,6 +3,7 @@
 from acquisition.candidates import propose, sampling_weights
 from acquisition.constraints import FeasibleSet
 from acquisition.multistart import ascend, screen
+from acquisition.pathwise import PathwiseMaxPosteriorSampling, PathwiseThompsonSampling
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
 from acquisition.trust_region import TrustRegion
 
@@ -10,6 +11,8 @@ __all__ = [
     "AcquisitionProgress",
     "FeasibleSet",
     "ParallelThompsonSampling",
+    "PathwiseMaxPosteriorSampling",
+    "PathwiseThompsonSampling",
     "TrustRegion",
     "ascend",
     "propose",

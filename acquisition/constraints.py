@@ -1,4 +1,4 @@
-"""The points that may be proposed: a box, with features fixed, linear constraints and nonlinear ones.
+"""The points that may be proposed: a box, with features fixed, linear constraints and nonlinear ones, some of it discrete.
 
 Notation: X (..., d) points, A X ≥ b linear inequalities, C X = c equalities, g(x) ≥ 0 nonlinear inequalities; bounds (2, d).
 """
@@ -33,6 +33,8 @@ class FeasibleSet:
         inequalities: rows a (r, d) and their b (r,): a · x ≥ b.
         equalities: rows a (e, d) and their b (e,): a · x = b.
         nonlinear: maps of one point (d,) to a number, at least 0 where feasible.
+        rounding: moves points (..., d) to where they would be evaluated; ``None`` if they stay.
+        accepts: tells which of the points (n, d) may be evaluated, (n,), in place of a formula; met by rejection alone.
     """
 
     bounds: Tensor
@@ -40,6 +42,8 @@ class FeasibleSet:
     inequalities: tuple[Tensor, Tensor]
     equalities: tuple[Tensor, Tensor]
     nonlinear: tuple[NonlinearConstraint, ...]
+    rounding: Callable[[Tensor], Tensor] | None = None
+    accepts: Callable[[Tensor], Tensor] | None = None
 
     @classmethod
     def of(
@@ -50,6 +54,8 @@ class FeasibleSet:
         equality_constraints: Sequence[LinearConstraint] | None = None,
         nonlinear_inequality_constraints: Sequence[Any] | None = None,
         fixed_features: Mapping[int, float] | None = None,
+        rounding: Callable[[Tensor], Tensor] | None = None,
+        accepts: Callable[[Tensor], Tensor] | None = None,
     ) -> Self:
         """Return the set of BoTorch's constraints: ``Σ_i X[indices[i]] · coefficients[i] ≥ rhs`` (or ``= rhs``), and ``g(x) ≥ 0``.
 
@@ -60,6 +66,8 @@ class FeasibleSet:
             nonlinear_inequality_constraints: callables (d,) -> scalar of torch operations, called under ``torch.vmap``; a pair
                 (callable, ``True``) is BoTorch's way to write one.
             fixed_features: values by index.
+            rounding: as the attribute.
+            accepts: as the attribute.
 
         Raises:
             TypeError, ValueError: naming the constraint.
@@ -73,12 +81,16 @@ class FeasibleSet:
             narrowed[:, index] = value
         if (narrowed[0] == narrowed[1]).all():
             raise ValueError(f"`fixed_features` must leave a feature free, got all {d}. Omit one.")
-        return cls(narrowed, narrowed[1] - narrowed[0], inequalities, equalities, nonlinear)
+        return cls(narrowed, narrowed[1] - narrowed[0], inequalities, equalities, nonlinear, rounding, accepts)
 
     @property
     def constrained(self) -> bool:
         """Whether there is more to satisfy than the bounds."""
-        return bool(len(self.inequalities[1]) or len(self.equalities[1]) or self.nonlinear)
+        return bool(len(self.inequalities[1]) or len(self.equalities[1]) or self.nonlinear or self.accepts)
+
+    def rounded(self, X: Tensor) -> Tensor:
+        """Return where the points X (..., d) would be evaluated."""
+        return X if self.rounding is None else self.rounding(X)
 
     def within(self, box: Tensor) -> Self:
         """Return the part inside ``box`` (2, d); fixed features stay what they are."""
@@ -86,6 +98,13 @@ class FeasibleSet:
 
     def contains(self, X: Tensor) -> Tensor:
         """Return which of the points X (..., d) are feasible: (...)."""
+        inside = self.meets(X)
+        if self.accepts is not None:
+            inside[inside.clone()] = self.accepts(X[inside])
+        return inside
+
+    def meets(self, X: Tensor) -> Tensor:
+        """Return which of the points X (..., d) lie in the box and meet the constraints that have a formula: (...)."""
         inside = torch.clamp(X, self.bounds[0], self.bounds[1]).eq(X).all(-1)
         for a, b in zip(*self.inequalities, strict=True):
             inside = inside & (X @ a >= b)
@@ -103,7 +122,7 @@ class FeasibleSet:
         """
         flat = torch.clamp(X.detach().reshape(-1, X.shape[-1]), self.bounds[0], self.bounds[1])
         for _ in range(NUM_SWEEPS):
-            outside = ~self.contains(flat)
+            outside = ~self.meets(flat)
             if not outside.any():
                 break
             flat[outside] = self._sweep(flat[outside])
@@ -115,7 +134,7 @@ class FeasibleSet:
         reached = X
         for fraction in STEP_FRACTIONS:
             point = torch.clamp(torch.lerp(X, target, fraction), self.bounds[0], self.bounds[1])
-            reached = torch.where(self.contains(point).unsqueeze(-1), point, reached)
+            reached = torch.where(self.meets(point).unsqueeze(-1), point, reached)
         return reached
 
     def tangent(self, X: Tensor, direction: Tensor, length: float) -> Tensor:
@@ -140,7 +159,7 @@ class FeasibleSet:
             if count >= len(drawn) or len(self.equalities[1]):  # which no random point meets
                 break
         if count < len(drawn):
-            moved = self.nearby(drawn)
+            moved = self.rounded(self.nearby(drawn))
             kept.append(moved[self.contains(moved)])
         points = torch.cat(kept)[: len(drawn)]
         if not len(points):

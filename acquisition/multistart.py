@@ -68,14 +68,16 @@ def ascend(
     """Ascend every path from its starts by Adam, inside the box; return the best points visited (s, k, d) and their values (s, k).
 
     All gradients of a step come from one tiled computation. Coordinates are scaled to the unit cube for the steps. Among constraints,
-    gradients are projected to the directions that stay feasible, and steps to the feasible set.
+    gradients are projected to the directions that stay feasible, and steps to the feasible set. Where points are rounded, the values
+    and gradients are those of the rounded points, and the steps go on from the others: small ones add up until they reach the next value.
 
     Args:
         starts: (s, k, d), feasible.
         bounds: (2, d); a feature whose two bounds are equal stays fixed.
         learning_rate: of Adam, in units of the box's sides.
         sign: 1 to maximise, −1 to minimise; the values returned are those of the paths.
-        feasible_set: constraints beyond the bounds, within which every point visited lies; ``None`` for none.
+        feasible_set: constraints beyond the bounds, within which every point returned lies, and how points are rounded; ``None`` for
+            none of either.
         unit_gradients: scale each gradient to norm 1, for functions whose pieces have different units.
 
     References:
@@ -90,18 +92,22 @@ def ascend(
     first, second = torch.zeros_like(points), torch.zeros_like(points)
     for step in range(num_steps + 1):
         with torch.enable_grad():
-            X = X.detach().requires_grad_(step < num_steps)
-            values = sign * paths.each(X)
+            evaluated = (X if feasible_set is None else feasible_set.rounded(X)).detach().requires_grad_(step < num_steps)
+            values = sign * paths.each(evaluated)
         better = values.detach() > best_values
+        if feasible_set is not None and feasible_set.rounding is not None and feasible_set.constrained:
+            better &= feasible_set.meets(evaluated.detach())  # the others are feasible by the way they were reached
         best_values = torch.where(better, values.detach(), best_values)
-        best_points = torch.where(better.unsqueeze(-1), X.detach(), best_points)
+        best_points = torch.where(better.unsqueeze(-1), evaluated.detach(), best_points)
+        if step == 0:
+            start_values = best_values
         if step == num_steps:
             break
-        (gradient,) = torch.autograd.grad(values.sum(), X)
+        (gradient,) = torch.autograd.grad(values.sum(), evaluated)
         gradient = width * gradient
         if unit_gradients:
             gradient = torch.nn.functional.normalize(gradient, dim=-1, eps=torch.finfo(gradient.dtype).tiny)
-        if feasible_set is not None:
+        if feasible_set is not None and feasible_set.constrained:
             gradient = feasible_set.tangent(X.detach(), gradient, learning_rate)
         first.lerp_(gradient, 1.0 - ADAM_DECAYS[0])
         second.lerp_(gradient.square(), 1.0 - ADAM_DECAYS[1])
@@ -109,9 +115,13 @@ def ascend(
         scale = (second / (1.0 - ADAM_DECAYS[1] ** (step + 1))).sqrt() + ADAM_EPSILON
         points = (points + learning_rate * corrected / scale).clamp(0.0, 1.0)
         previous, X = X.detach(), torch.lerp(lower, upper, points)  # exact at both ends; lower + width · points may round past upper
-        if feasible_set is not None:
+        if feasible_set is not None and feasible_set.constrained:
             X = feasible_set.advance(previous, X)
             points = (X - lower) / side
         if after_step is not None:
             after_step()
+    if feasible_set is not None and feasible_set.accepts is not None:
+        accepted = feasible_set.contains(best_points)
+        best_points = torch.where(accepted.unsqueeze(-1), best_points, starts.detach())
+        best_values = torch.where(accepted, best_values, start_values)
     return best_points, sign * best_values

@@ -1,6 +1,6 @@
 """What is maximised over several models: an objective of their joint draws, subject to constraints on outcomes.
 
-Notation: m models, s joint draws, values Y (..., m) of the models at a point.
+Notation: m outputs of all models, s joint draws, values Y (..., m) of the outputs at a point.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,8 +12,10 @@ from botorch.models.model_list_gp_regression import ModelListGP
 from torch import Tensor
 
 from surrogates import PathwiseGP, SamplePaths
+from surrogates.paths import BatchPaths
 
 Outcome = Callable[[Tensor], Tensor]
+Paths = SamplePaths | BatchPaths
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +35,7 @@ class OutcomePaths:
         Eriksson, Poloczek (2021), "Scalable Constrained Bayesian Optimization", Section 3: the order of the points.
     """
 
-    parts: tuple[SamplePaths, ...]
+    parts: tuple[Paths, ...]
     objective: Outcome
     constraints: tuple[Outcome, ...] = ()
     sign: float = 1.0
@@ -44,11 +46,11 @@ class OutcomePaths:
 
     def __call__(self, X: Tensor) -> Tensor:
         """Return every function at X (..., q, d): (s, ..., q)."""
-        return self._merit(torch.stack([paths(X) for paths in self.parts], dim=-1))
+        return self._merit(self._outputs([paths(X) for paths in self.parts]))
 
     def each(self, X: Tensor) -> Tensor:
         """Return function i at ``X[i]``: (s, q), for X (s, q, d)."""
-        return self._merit(torch.stack([paths.each(X) for paths in self.parts], dim=-1))
+        return self._merit(self._outputs([paths.each(X) for paths in self.parts]))
 
     @torch.no_grad()
     def standing(self, X: Tensor) -> tuple[Tensor, Tensor]:
@@ -56,10 +58,15 @@ class OutcomePaths:
 
         These are the feasible ones with their objective or, if there are none, all with the negative violation.
         """
-        Y = torch.stack([paths.mean(X) for paths in self.parts], dim=-1)
+        Y = self._outputs([paths.mean(X) for paths in self.parts])
         value, violation = self.sign * self.objective(Y), self._violation(Y)
         feasible = violation <= 0
         return (X[feasible], value[feasible]) if feasible.any() else (X, -violation)
+
+    def _outputs(self, values: list[Tensor]) -> Tensor:
+        """Return the values of all parts as Y (..., m)."""
+        several = [isinstance(paths, BatchPaths) and paths.several_outputs for paths in self.parts]
+        return torch.cat([Y if last else Y.unsqueeze(-1) for Y, last in zip(values, several, strict=True)], dim=-1)
 
     def _merit(self, Y: Tensor) -> Tensor:
         value = self.sign * self.objective(Y)
@@ -83,7 +90,7 @@ def model_list(model: Any) -> tuple[PathwiseGP, ...]:
     """Return the models in ``model``: one, a sequence of them, or a BoTorch ``ModelListGP``.
 
     Raises:
-        TypeError, ValueError: if there are none, others than ``PathwiseGP``, or models of different inputs.
+        TypeError, ValueError: if there are none, others than ``PathwiseGP``, models of different inputs, or batches of data sets.
     """
     if isinstance(model, ModelListGP):
         model = list(model.models)
@@ -93,24 +100,27 @@ def model_list(model: Any) -> tuple[PathwiseGP, ...]:
     for part in models:
         if not isinstance(part, PathwiseGP):
             raise TypeError(f"`model` must be a PathwiseGP, got {type(part).__name__}. Several go in a list or a ModelListGP.")
+        if part.batch_shape:
+            raise ValueError(f"`model` must hold one data set, got a batch of shape {tuple(part.batch_shape)}. Take a model for each.")
     inputs = [part.train_inputs[0] for part in models]
-    if any((X.shape[1], X.dtype, X.device) != (inputs[0].shape[1], inputs[0].dtype, inputs[0].device) for X in inputs):
-        received = ", ".join(f"{X.shape[1]} of {X.dtype} on {X.device}" for X in inputs)
+    if any((X.shape[-1], X.dtype, X.device) != (inputs[0].shape[-1], inputs[0].dtype, inputs[0].device) for X in inputs):
+        received = ", ".join(f"{X.shape[-1]} of {X.dtype} on {X.device}" for X in inputs)
         raise ValueError(f"`model` must hold models of the same inputs, of one dtype and device, got {received}. Convert them.")
     return models
 
 
 def check_outcomes(models: Sequence[PathwiseGP], objective: Any, constraints: Any) -> tuple[Outcome | None, tuple[Outcome, ...]]:
-    """Return objective and constraints if each maps values (..., m) to (...); the objective of one model may be left out."""
-    if objective is None and len(models) > 1:
-        raise ValueError(f"`objective` must be given for {len(models)} models, got None. For the first, pass `lambda Y: Y[..., 0]`.")
+    """Return objective and constraints if each maps values (..., m) to (...); the objective of one output may be left out."""
+    num_outputs = sum(model.num_outputs for model in models)
+    if objective is None and num_outputs > 1:
+        raise ValueError(f"`objective` must be given for {num_outputs} outputs, got None. For the first, pass `lambda Y: Y[..., 0]`.")
     if constraints is not None and not isinstance(constraints, list | tuple):
         raise TypeError(f"`outcome_constraints` must be a list of callables, got {type(constraints).__name__}. Put it in a list.")
     constraints = tuple(constraints or ())
     named = {f"outcome_constraints[{j}]": constraint for j, constraint in enumerate(constraints)}
     if objective is not None:
         named["objective"] = objective
-    trial = torch.ones(1, 2, len(models), dtype=models[0].train_targets.dtype, device=models[0].train_targets.device)
+    trial = torch.ones(1, 2, num_outputs, dtype=models[0].train_targets.dtype, device=models[0].train_targets.device)
     for name, outcome in named.items():
         if not callable(outcome):
             raise TypeError(f"`{name}` must be a callable, got {type(outcome).__name__} {outcome!r}.")
@@ -118,11 +128,11 @@ def check_outcomes(models: Sequence[PathwiseGP], objective: Any, constraints: An
         if not isinstance(value, Tensor) or value.shape != trial.shape[:-1]:
             shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(
-                f"`{name}` must map values (..., {len(models)}) to (...), got {shape} for {tuple(trial.shape)}. Reduce the last dimension."
+                f"`{name}` must map values (..., {num_outputs}) to (...), got {shape} for {tuple(trial.shape)}. Reduce the last dimension."
             )
     return objective, constraints
 
 
 def only_output(Y: Tensor) -> Tensor:
-    """Return the values (...) of a single model from Y (..., 1)."""
+    """Return the values (...) of a single output from Y (..., 1)."""
     return Y.squeeze(-1)

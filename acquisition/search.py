@@ -60,7 +60,7 @@ class Search:
 
     def _draws(self, generator: torch.Generator) -> Iterator[Tensor]:
         while True:
-            yield propose(
+            candidates = propose(
                 self.X,
                 self.y,
                 self.feasible.bounds,
@@ -70,12 +70,14 @@ class Search:
                 center=self.center,
                 generator=generator,
             )
+            yield self.feasible.rounded(candidates)
 
 
 def original_inputs(model: PathwiseGP) -> Tensor:
-    """Return the training inputs of ``model`` as they were given, before its input transform."""
+    """Return the training inputs (n, d) of ``model`` as they were given, before its input transform."""
     model.eval()
-    return getattr(model, "_original_train_inputs", model.train_inputs[0]) if hasattr(model, "input_transform") else model.train_inputs[0]
+    X = getattr(model, "_original_train_inputs", model.train_inputs[0]) if hasattr(model, "input_transform") else model.train_inputs[0]
+    return X if X.ndim == 2 else X[0]  # the outputs of a model share them
 
 
 def all_inputs(models: Sequence[PathwiseGP]) -> Tensor:
@@ -90,7 +92,8 @@ def default_proposal_std(model: PathwiseGP, width: Tensor) -> Tensor:
     on_all_inputs = kernel.active_dims is None and model.covar_module.active_dims is None
     if not kernel.has_lengthscale or not on_all_inputs or hasattr(model, "input_transform"):
         return 0.1 * width
-    return (0.5 * kernel.lengthscale.detach().reshape(-1)).to(width).expand_as(width)
+    lengthscale = kernel.lengthscale.detach()
+    return (0.5 * lengthscale.reshape(-1, lengthscale.shape[-1]).amin(0)).to(width).expand_as(width)  # the shortest of all outputs
 
 
 def finest_proposal_std(models: Sequence[PathwiseGP], width: Tensor) -> Tensor:

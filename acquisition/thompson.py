@@ -11,11 +11,12 @@ from torch import Tensor
 
 from acquisition.constraints import FeasibleSet, LinearConstraint
 from acquisition.multistart import Functions, ascend, screen
-from acquisition.outcomes import Outcome, OutcomePaths, check_outcomes, model_list, only_output
+from acquisition.outcomes import Outcome, OutcomePaths, Paths, check_outcomes, model_list, only_output
 from acquisition.search import Search, all_inputs, finest_proposal_std, original_inputs
 from acquisition.selection import KnownPoints, best_choices, distinct_best
 from acquisition.trust_region import TrustRegion
 from surrogates import PathwiseGP, SamplePaths, checks
+from surrogates.paths import BatchPaths
 
 
 @dataclass(frozen=True)
@@ -35,29 +36,32 @@ class ParallelThompsonSampling:
     found. A point already in the batch, pending or in the training data is passed over for the path's next best. Memory is bounded
     by tiles whatever q and n.
 
-    BoTorch's ``PathwiseThompsonSampling`` accepts a ``PathwiseGP``, too, but draws from BoTorch's own Cholesky factor, not from this
-    model's solver, and optimises the sum of q paths over q · d variables.
+    The model is read when a batch is generated, and may change in between. :class:`PathwiseThompsonSampling` puts the same paths into
+    ``optimize_acqf``, as one function of q · d variables, :class:`PathwiseMaxPosteriorSampling` into a choice among candidates.
 
     Args:
-        model: draws the paths; several models (a list, or a ``ModelListGP``) draw jointly.
+        model: draws the paths; several models (a list, or a ``ModelListGP``), of one output or more each, draw jointly.
         bounds: (2, d), in the units of the model's inputs, of its dtype and device.
-        objective: what is maximised: maps the models' values (..., m) to (...). The value itself if ``None``, for one model.
-        outcome_constraints: map the models' values (..., m) to (...), feasible where ≤ 0. A path's best point is its best feasible one
+        objective: what is maximised: maps the outputs' values (..., m) to (...). The value itself if ``None``, for one output.
+        outcome_constraints: map the outputs' values (..., m) to (...), feasible where ≤ 0. A path's best point is its best feasible one
             or, if it has none, that with the least total violation.
         inequality_constraints: BoTorch's triples (indices, coefficients, rhs): Σ X[indices] · coefficients ≥ rhs.
         equality_constraints: the same, with =.
         nonlinear_inequality_constraints: callables (d,) -> scalar of torch operations, ≥ 0 where feasible.
         fixed_features: values by index of the inputs that are not chosen.
+        rounding: moves points (..., d) to where they would be evaluated, such as integers; paths are evaluated, and points compared and
+            returned, after it. ``choices`` are taken as they are.
+        accepts: tells which of the points (n, d) may be evaluated, (n,): a constraint without a formula, met by rejection.
         trust_region: the part of the box that is searched, around the best data point; all of it if ``None``.
         num_candidates: a round.
         num_rounds: at least ``num_starts``.
         num_starts: ascents a path.
         uniform_fraction: share of uniform candidates.
-        proposal_std: standard deviation around data points, a number or (d,); half the kernel's lengthscale if ``None``.
+        proposal_std: standard deviation around data points, a number or (d,); half the kernel's lengthscale, as it is then, if ``None``.
         num_steps: of Adam.
         learning_rate: of Adam, in units of the box's sides. The published 1e-3 ends a sixth of the ascent short (lengthscale 0.5, d = 8).
         maximize: ``False`` to take minimisers.
-        seed: of paths and candidates; the same seed gives the same batch.
+        seed: of paths and candidates; the same seed gives the same batch. The first model's if ``None``.
         callback: called with :class:`AcquisitionProgress`.
 
     Raises:
@@ -78,6 +82,8 @@ class ParallelThompsonSampling:
         equality_constraints: Sequence[LinearConstraint] | None = None,
         nonlinear_inequality_constraints: Sequence[Any] | None = None,
         fixed_features: Mapping[int, float] | None = None,
+        rounding: Callable[[Tensor], Tensor] | None = None,
+        accepts: Callable[[Tensor], Tensor] | None = None,
         trust_region: TrustRegion | None = None,
         num_candidates: int = 50_000,
         num_rounds: int = 30,
@@ -91,10 +97,7 @@ class ParallelThompsonSampling:
         callback: Callable[[AcquisitionProgress], None] | None = None,
     ) -> None:
         self.models, self.bounds = model_list(model), checks.box(bounds)
-        X = original_inputs(self.models[0])
-        if self.bounds.shape[1] != X.shape[1]:
-            raise ValueError(f"`bounds` must have shape (2, {X.shape[1]}) for this model, got {tuple(self.bounds.shape)}.")
-        checks.like("bounds", self.bounds, "train_X", X)
+        self._check_bounds()
         self.objective, self.outcome_constraints = check_outcomes(self.models, objective, outcome_constraints)
         self.feasible_set = FeasibleSet.of(
             self.bounds,
@@ -102,6 +105,8 @@ class ParallelThompsonSampling:
             equality_constraints=equality_constraints,
             nonlinear_inequality_constraints=nonlinear_inequality_constraints,
             fixed_features=fixed_features,
+            rounding=rounding,
+            accepts=accepts,
         )
         self.num_candidates = checks.positive_int("num_candidates", num_candidates)
         self.num_rounds = checks.positive_int("num_rounds", num_rounds)
@@ -114,14 +119,14 @@ class ParallelThompsonSampling:
         self.learning_rate = checks.positive_float("learning_rate", learning_rate)
         self.maximize = maximize
         self.trust_region = self._trust_region(trust_region)
-        self.seed = self.models[0].seed if seed is None else checks.integer("seed", seed, 0)
+        self.seed = seed if seed is None else checks.integer("seed", seed, 0)
         self.callback = callback
 
     def generate(
         self,
         q: int,
         *,
-        paths: SamplePaths | Sequence[SamplePaths] | None = None,
+        paths: Paths | Sequence[Paths] | None = None,
         X_pending: Tensor | None = None,
         choices: Tensor | None = None,
     ) -> Tensor:
@@ -135,15 +140,18 @@ class ParallelThompsonSampling:
                 bounds or the trust region, pending or in the training data are passed over.
 
         Raises:
+            TypeError: if the model's dtype is no longer that of the bounds.
             ValueError: if there is no feasible point, or fewer than q points to choose from.
         """
         checks.positive_int("q", q)
+        self._check_bounds()
+        seed = self.models[0].seed if self.seed is None else self.seed
         known = self._known_points(X_pending)
         if choices is not None:
             choices = self._usable(q, self._points("choices", choices), self.feasible_set, known)
         elif self.feasible_set.constrained:  # found to have points before the paths are drawn
-            next(self._search(None).rounds(torch.Generator().manual_seed(self.seed)))
-        generator = torch.Generator().manual_seed(self.seed)
+            next(self._search(None).rounds(torch.Generator().manual_seed(seed)))
+        generator = torch.Generator().manual_seed(seed)
         functions, sign = self._functions(q, paths, generator)
         search = self._search(functions)
         if choices is not None:
@@ -165,7 +173,7 @@ class ParallelThompsonSampling:
             num_steps=self.num_steps,
             learning_rate=self.learning_rate,
             sign=sign,
-            feasible_set=search.feasible if search.feasible.constrained else None,
+            feasible_set=search.feasible,
             unit_gradients=bool(self.outcome_constraints),
             after_step=self._report("ascent", self.num_steps),
         )
@@ -174,11 +182,11 @@ class ParallelThompsonSampling:
             batch[~found] = self._others(functions, sign, rounds, known, batch, found)
         return batch
 
-    def _functions(self, q: int, paths: SamplePaths | Sequence[SamplePaths] | None, generator: torch.Generator) -> tuple[Functions, float]:
+    def _functions(self, q: int, paths: Paths | Sequence[Paths] | None, generator: torch.Generator) -> tuple[Functions, float]:
         """Return what is to be optimised, and 1 to maximise it or −1 to minimise it."""
         if paths is None:
             paths = [model.paths(q, generator=generator) for model in self.models]
-        parts = (paths,) if isinstance(paths, SamplePaths) else tuple(paths)
+        parts = (paths,) if isinstance(paths, SamplePaths | BatchPaths) else tuple(paths)
         if len(parts) != len(self.models):
             raise ValueError(f"`paths` must hold the paths of each of the {len(self.models)} models, got {len(parts)}.")
         for part in parts:
@@ -194,11 +202,12 @@ class ParallelThompsonSampling:
         if isinstance(functions, OutcomePaths):
             X, y = functions.standing(all_inputs(self.models))
         else:
-            X, y = original_inputs(self.models[0]), (1.0 if self.maximize else -1.0) * self.models[0].train_targets
-        search = Search(X, y, self.feasible_set, self.proposal_std, self.num_candidates, self.uniform_fraction)
-        if self.trust_region is None or functions is None:
-            return search
-        return search.within(self.trust_region, self.bounds, finest_proposal_std(self.models, self.bounds[1] - self.bounds[0]))
+            X, targets = original_inputs(self.models[0]), self.models[0].train_targets
+            y = (1.0 if self.maximize else -1.0) * targets.reshape(-1, len(X))[0]
+        finest = finest_proposal_std(self.models, self.bounds[1] - self.bounds[0])
+        std = finest if self.proposal_std is None else self.proposal_std
+        search = Search(X, y, self.feasible_set, std, self.num_candidates, self.uniform_fraction)
+        return search if self.trust_region is None or functions is None else search.within(self.trust_region, self.bounds, finest)
 
     def _usable(self, q: int, choices: Tensor, feasible: FeasibleSet, known: KnownPoints) -> Tensor:
         usable = torch.unique(choices[feasible.contains(choices) & ~known.near(choices)], dim=0)
@@ -247,10 +256,16 @@ class ParallelThompsonSampling:
             raise ValueError(f"`trust_region` must have {required}, got {given.dim} and {given.maximize}.")
         return given
 
-    def _proposal_std(self, given: float | Tensor | None) -> Tensor:
+    def _check_bounds(self) -> None:
+        X = original_inputs(self.models[0])
+        if self.bounds.shape[1] != X.shape[1]:
+            raise ValueError(f"`bounds` must have shape (2, {X.shape[1]}) for this model, got {tuple(self.bounds.shape)}.")
+        checks.like("bounds", self.bounds, "train_X", X)
+
+    def _proposal_std(self, given: float | Tensor | None) -> Tensor | None:
         width = self.bounds[1] - self.bounds[0]
         if given is None:
-            return finest_proposal_std(self.models, width)
+            return None
         if not isinstance(given, int | float | Tensor):
             raise TypeError(f"`proposal_std` must be a number or a tensor, got {type(given).__name__} {given!r}.")
         std = torch.as_tensor(given, dtype=width.dtype, device=width.device)

@@ -168,16 +168,17 @@ def test_candidates_gather_around_feasible_data_first(models: list[PathwiseGP]) 
 def test_candidates_come_from_the_data_of_all_models_at_the_finest_lengthscale(models: list[PathwiseGP]) -> None:
     models[1].covar_module.lengthscale = 0.2
     sampler = ParallelThompsonSampling(models, UNIT, objective=difference, **SMALL)
-    assert sampler.proposal_std.tolist() == pytest.approx([0.1, 0.1])
     functions, _ = sampler._functions(2, None, torch.Generator().manual_seed(0))
     X = torch.cat([model.train_inputs[0] for model in models])
-    assert sorted(sampler._search(functions).X.tolist()) == sorted(X.tolist())
+    search = sampler._search(functions)
+    assert search.proposal_std.tolist() == pytest.approx([0.1, 0.1])
+    assert sorted(search.X.tolist()) == sorted(X.tolist())
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({}, ValueError, "`objective` must be given for 2 models, got None"),
+        ({}, ValueError, "`objective` must be given for 2 outputs, got None"),
         ({"objective": 3}, TypeError, "`objective` must be a callable, got int 3"),
         (
             {"objective": IdentityMCMultiOutputObjective()},

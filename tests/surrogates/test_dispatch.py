@@ -12,13 +12,22 @@ import pytest
 import torch
 from botorch.acquisition.thompson_sampling import PathwiseThompsonSampling
 from botorch.models import ModelListGP, SingleTaskGP
-from botorch.models.transforms import Normalize
+from botorch.models.transforms import ChainedOutcomeTransform, Log, Normalize, Standardize
 from botorch.optim import optimize_acqf
-from botorch.sampling.pathwise import MatheronPath, draw_kernel_feature_paths, draw_matheron_paths, get_matheron_path_model
+from botorch.sampling.pathwise import (
+    MatheronPath,
+    draw_kernel_feature_paths,
+    draw_matheron_paths,
+    gaussian_update,
+    get_matheron_path_model,
+)
 from botorch.utils.sampling import manual_seed, optimize_posterior_samples
-from torch import Size, Tensor
+from linear_operator import to_linear_operator
+from linear_operator.operators import ConstantDiagLinearOperator, DiagLinearOperator, ZeroLinearOperator
+from torch import Size
 
 from surrogates import CG, InducingPathwiseGP, PathwiseGP, PathwiseSamplePath, VariationalGP, gaussian_likelihood
+from surrogates.dispatch import TiledLinearPath
 from tests import problems
 
 N, D = 60, 2
@@ -56,7 +65,7 @@ def seeded() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", ["paths", "inducing", "variational"])
 def test_the_functions_are_those_of_the_model(kind: str) -> None:
     model = MODELS[kind]()
     path = drawn(model, 2, 3)
@@ -136,18 +145,141 @@ def test_other_samplers_than_the_default_are_obeyed() -> None:
     sampler = partial(draw_kernel_feature_paths, num_features=32)
     path = draw_matheron_paths(MODELS["exact"](), Size([3]), prior_sampler=sampler)
     assert isinstance(path, MatheronPath) and path(problems.uniform(5, D)).shape == (3, 5)
-    with pytest.raises(ValueError, match="`prior_sampler` and `update_strategy` must be BoTorch's defaults for a InducingPathwiseGP"):
+    assert path["prior_paths"].feature_map.num_outputs == 32
+    with pytest.raises(ValueError, match="`update_strategy` must be left to a InducingPathwiseGP itself, got BoTorch's"):
         draw_matheron_paths(MODELS["inducing"](), Size([3]), prior_sampler=sampler)
 
 
-def test_paths_have_the_posteriors_mean_and_variance() -> None:
+BY_PARTS = {"prior_sampler": lambda model, sample_shape: draw_kernel_feature_paths(model, sample_shape=sample_shape, num_features=512)}
+
+
+@pytest.mark.parametrize(("parts", "known_noise"), [({}, False), (BY_PARTS, True)], ids=["whole", "by parts, of known noise"])
+def test_paths_have_the_law_of_botorchs(parts: dict[str, Any], known_noise: bool) -> None:
+    num_draws, points = 30, problems.uniform(5, D, seed=4)  # the features' own error averages out over draws
+    given = settings(input_transform=Normalize(D), num_features=512, solver=CG(tolerance=1e-5, preconditioner=None))
+    if known_noise:
+        given |= {"train_Yvar": 0.02 + 0.3 * problems.uniform(N, 1, seed=3), "likelihood": None}
+    model = PathwiseGP(X, Y, **given)
+    exact = SingleTaskGP(X, Y, **{name: given[name] for name in given if name not in ("num_features", "solver")})
+    law = exact.posterior(points)
+    mean, deviation = law.mean.squeeze(-1).detach(), law.variance.squeeze(-1).sqrt().detach()
+    for each in (model, exact):
+        draws = [((draw_matheron_paths(each, Size([30]), **parts)(points) - mean) / deviation).detach() for _ in range(num_draws)]
+        means = torch.stack([values.mean(0) for values in draws])
+        covariances = torch.stack([values.T @ values / len(values) for values in draws])
+        expected = law.distribution.covariance_matrix.detach() / torch.outer(deviation, deviation)
+        for estimates, value in ((means, torch.zeros(5).double()), (covariances, expected)):
+            error = estimates.std(0) / num_draws**0.5
+            assert error.max() < 0.15
+            assert ((estimates.mean(0) - value).abs() < 5 * error).all()
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_prior_functions_have_the_law_of_the_prior_in_the_users_units(kind: str) -> None:
     num_paths, points = 2000, problems.uniform(6, D, seed=4)
-    model = PathwiseGP(X, Y, **settings(num_features=4096))
-    values: Tensor = drawn(model, num_paths)(points)
-    exact = model.posterior(points)
-    variance = exact.variance.squeeze(-1)
-    assert ((values.mean(0) - exact.mean.squeeze(-1)).abs() < 5 * (variance / num_paths).sqrt()).all()
-    torch.testing.assert_close(values.var(0), variance, rtol=5 * (2 / num_paths) ** 0.5 + 0.1, atol=0)  # and the features' error
+    model = MODELS[kind]()
+    model.mean_module.constant = 0.5
+    path = draw_kernel_feature_paths(model, Size([num_paths // 2, 2]), num_features=4096)
+    assert isinstance(path, TiledLinearPath)
+    values = path(points).reshape(num_paths, 6)
+    inputs = model.transform_inputs(points)
+    offset, scale = model.outcome_transform.means.item(), model.outcome_transform.stdvs.item()
+    deviation = scale * model.covar_module.outputscale.item() ** 0.5
+    assert ((values.mean(0) - offset - 0.5 * scale).abs() < 5 * deviation / num_paths**0.5).all()
+    covariance = scale**2 * model.covar_module(inputs).to_dense()
+    torch.testing.assert_close(values.T.cov() / deviation**2, covariance / deviation**2, rtol=0, atol=5 * (2 / num_paths) ** 0.5 + 0.05)
+    few = draw_kernel_feature_paths(model, Size([3]))
+    assert few.feature_map.num_outputs == model.num_features
+    features = few.feature_map(inputs)
+    torch.testing.assert_close(few.forward(inputs), (features @ few.weight.unsqueeze(-1)).squeeze(-1) + 0.5)  # before the transforms
+    assert torch.autograd.gradcheck(few, (problems.uniform(3, 2, D).requires_grad_(),))
+
+
+UPDATES: dict[str, dict[str, Any]] = {
+    "model": {},
+    "targets": {"target_values": problems.normal(N, seed=7)},
+    "batch of targets": {"target_values": problems.normal(2, N, seed=7)},
+    "noise": {"noise_covariance": DiagLinearOperator(0.1 + problems.uniform(N, seed=8))},
+    "constant noise": {"noise_covariance": ConstantDiagLinearOperator(torch.tensor([0.2]).double(), N)},
+    "no noise": {"noise_covariance": ZeroLinearOperator(N, N, dtype=torch.float64)},
+    "correlated noise": {"noise_covariance": to_linear_operator(0.1 * torch.ones(N, N).double() + 0.2 * torch.eye(N).double())},
+    "points": {
+        "points": problems.uniform(N, D, seed=9),
+        "target_values": problems.normal(N, seed=7),
+        "noise_covariance": DiagLinearOperator(0.1 + problems.uniform(N, seed=8)),
+    },
+}
+
+
+@pytest.mark.parametrize("given", UPDATES)
+def test_an_update_of_given_values_is_botorchs(given: str) -> None:
+    model = PathwiseGP(X, Y, **settings(solver=CG(tolerance=1e-12, preconditioner=None, max_epochs=2000), input_transform=Normalize(D)))
+    values, results = problems.normal(3, 2, N, seed=5), []
+    for each in (model, stock(model)):
+        each.eval()
+        with manual_seed(3):  # both draw the noise by torch.randn_like
+            path = gaussian_update(each, values, **UPDATES[given])
+        points = problems.uniform(4, D, seed=6).requires_grad_()
+        own_points = problems.uniform(5, 3, 2, 4, D, seed=6)
+        at_points = path(points)
+        results.append((path.weight, at_points, path(own_points), *torch.autograd.grad(at_points.square().sum(), points)))
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
+
+
+def test_parts_do_not_follow_the_model_when_it_changes() -> None:
+    model, points = MODELS["paths"](), problems.uniform(5, D)
+    paths = [draw_kernel_feature_paths(model, Size([3])), gaussian_update(model, problems.normal(3, N)), drawn(model, 3)]
+    before = [path(points) for path in paths]
+    model.covar_module.base_kernel.lengthscale = 0.1
+    model.mean_module.constant = 3.0
+    model.set_train_data(X.flip(0), model.train_targets)
+    assert all(map(torch.equal, before, (path(points) for path in paths)))
+
+
+TIGHT = {"solver": CG(tolerance=1e-8, preconditioner=None), "num_features": 64}
+YS = torch.cat([Y, -0.3 * Y + X[:, :1]], dim=1)
+
+
+@pytest.mark.parametrize("sample_shape", [(), (2,), (2, 6)], ids=str)
+@pytest.mark.parametrize(("batch", "outputs"), [((), 2), ((4,), 1), ((4,), 2)], ids=str)
+def test_several_outputs_and_data_sets_have_botorchs_shapes(batch: tuple[int, ...], outputs: int, sample_shape: tuple[int, ...]) -> None:
+    data = (X.expand(*batch, N, D), YS[:, :outputs].expand(*batch, N, outputs))
+    ours, theirs = (
+        get_matheron_path_model(model, sample_shape=Size(sample_shape)) for model in (PathwiseGP(*data, **TIGHT), SingleTaskGP(*data))
+    )
+    for shape in ((5, D), (3, *sample_shape, *([1] * len(batch)), 5, D), (3, *sample_shape, *batch, 5, D)):
+        try:
+            expected = theirs(problems.uniform(*shape)).shape
+        except RuntimeError:
+            continue  # BoTorch's paths do not broadcast these
+        assert ours(problems.uniform(*shape)).shape == expected
+
+
+@pytest.mark.parametrize(
+    "transform", [{}, {"outcome_transform": ChainedOutcomeTransform(log=Log(), scaled=Standardize(m=2))}], ids=["", "log"]
+)
+def test_the_functions_of_several_outputs_are_those_of_the_model(transform: dict[str, Any]) -> None:
+    model = PathwiseGP(X, YS - YS.min() + 1, input_transform=Normalize(D), **TIGHT, **transform)
+    path = drawn(model, 3)
+    with torch.random.fork_rng(devices=[]):
+        torch.random.set_rng_state(torch.Generator().manual_seed(0).get_state())
+        expected = model.paths(3, generator=torch.Generator().manual_seed(int(torch.randint(2**62, ()))))
+    points = problems.uniform(5, D)
+    torch.testing.assert_close(path(points), expected(points).mT)
+    own_points = problems.uniform(3, 5, D)
+    torch.testing.assert_close(path(own_points.unsqueeze(1)), expected.each(own_points).mT)
+
+
+def test_lists_of_models_are_updated_one_by_one() -> None:
+    models = ModelListGP(MODELS["exact"](), MODELS["paths"]())
+    path = draw_matheron_paths(models, Size([3]), prior_sampler=partial(draw_kernel_feature_paths, num_features=32))
+    assert [values.shape for values in path(problems.uniform(5, D))] == [(3, 5), (3, 5)]
+
+
+def test_an_update_that_does_not_fit_in_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("surrogates.memory.available", lambda device: 1000)
+    with pytest.raises(MemoryError, match="An update of 180 sample values needs .* Draw fewer paths at a time."):
+        gaussian_update(MODELS["paths"](), problems.normal(3, N))
 
 
 MANY_PATHS_OF_MANY_POINTS = """
