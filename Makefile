@@ -14,7 +14,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALLED := .venv/installed-$(shell echo '$(TORCH) $(TORCH_INDEX)' | cksum | cut -d ' ' -f 1)
 BENCH := $(BIN)/scalable-bo bench thompson
 
-.PHONY: help venv bench smoke test test-slow lint types examples clean
+# BoTorch's own tests are the user's, and so is the mode:
+#   BOTORCH_TESTS  the folder test/ of a checkout of BoTorch's repository
+#   BOTORCH_MODE   exact (PathwiseGP as it comes), paths (with the posterior of 512 paths) or botorch (BoTorch's own model)
+BOTORCH_TESTS ?=
+BOTORCH_MODE ?= exact
+
+.PHONY: help venv bench smoke test test-slow test-botorch lint types examples clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -32,6 +38,9 @@ test: $(INSTALLED) ## run the tests
 
 test-slow: $(INSTALLED) ## run the tests that take long
 	$(BIN)/python -m pytest -m slow
+
+test-botorch: $(INSTALLED) ## run BoTorch's own tests on PathwiseGP: BOTORCH_TESTS=<test/ of its repository> [BOTORCH_MODE=paths]
+	@$(BIN)/python -m tests.botorch_suite.runner '$(BOTORCH_TESTS)' --mode '$(BOTORCH_MODE)' -q --disable-warnings
 
 lint: $(INSTALLED) ## check style and formatting
 	$(BIN)/ruff check .
@@ -60,6 +69,6 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PIP) install --no-deps $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
 	@sed '/^torch==/d' constraints.txt > .venv/constraints.txt
 	@$(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' >> .venv/constraints.txt
-	$(PIP) install -c .venv/constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -e '.[test]'
+	$(PIP) install -c .venv/constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -e '.[test,ax,optuna]'
 	@printf 'TORCH ?= %s\nTORCH_INDEX ?= %s\n' '$(TORCH)' '$(TORCH_INDEX)' > .venv/choice.mk
 	@touch $@

@@ -1,0 +1,102 @@
+"""The runner of BoTorch's own tests, on a folder of a few tests of ours."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.botorch_suite import runner
+
+ROOT = Path(__file__).parents[1]
+TESTS = """
+import unittest
+import torch
+from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.gp_regression import SingleTaskGP as SameModel
+from botorch.models.gp_regression_mixed import MixedSingleTaskGP
+from botorch.utils.test_helpers import get_model
+
+X = torch.rand(5, 2, dtype=torch.float64)
+
+
+class TestSwap(unittest.TestCase):
+    def test_every_name_means_the_model(self):
+        assert SingleTaskGP is SameModel
+        assert SingleTaskGP.__name__ == "NAME"
+        assert isinstance(get_model(X, X[:, :1]), SingleTaskGP)
+
+    def test_botorchs_own_subclasses_keep_their_base(self):
+        assert MixedSingleTaskGP.__mro__[1].__name__ == "SingleTaskGP"
+
+    def test_fails(self):
+        with self.subTest("first"):
+            assert False
+        with self.subTest("second"):
+            assert False
+
+    def test_suits_another_botorch(self):
+        assert False
+
+    def test_passes_with_this_botorch(self):
+        pass
+
+    def test_passes_by_now(self):
+        pass
+"""
+FILE = "test_end_to_end.py::TestSwap::"
+EXPECTED = f"""
+[[any]]
+reason = "their version"
+tests = ["{FILE}test_suits_another_botorch", "{FILE}test_passes_with_this_botorch"]
+
+[[exact]]
+reason = "a reason"
+tests = ["{FILE}test_fails"{{more}}]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "test"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    return folder
+
+
+def run(folder: Path, name: str, *arguments: str, more: str = "") -> subprocess.CompletedProcess[str]:
+    (folder / "test_end_to_end.py").write_text(TESTS.replace("NAME", name))
+    expected = folder.parent / "expected.toml"
+    expected.write_text(EXPECTED.format(more=more))
+    command = [sys.executable, "-m", "tests.botorch_suite.runner", str(folder), "--expected", str(expected), "-rxX", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+
+
+def test_our_model_takes_the_name_and_expected_failures_are_held_to_the_list(folder: Path) -> None:
+    done = run(folder, "PathwiseGP", more=f', "{FILE}test_passes_by_now", "{FILE}test_of_old"')
+    assert done.returncode == 1
+    assert "1 failed, 2 passed, 2 xfailed, 1 xpassed" in done.stdout, done.stdout + done.stderr
+    assert "TestSwap::test_fails - a reason" in done.stdout
+    assert "[XPASS(strict)] a reason" in done.stdout
+    assert f"Stale: {FILE}test_of_old" in done.stdout
+    assert not list(folder.rglob("__pycache__"))
+
+
+def test_without_the_swap_expected_failures_are_those_of_any_model(folder: Path) -> None:
+    done = run(folder, "SingleTaskGP", "--mode", "botorch", "--deselect", f"{FILE}test_fails")
+    assert done.returncode == 0
+    assert "3 passed, 1 deselected, 1 xfailed, 1 xpassed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("given", [[], [""], ["/nowhere"], ["."]])
+def test_a_folder_that_is_not_botorchs_is_refused(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        runner.main(given)
+    assert "BOTORCH_TESTS must be the folder test/ of a checkout of BoTorch's repository" in capsys.readouterr().err
+
+
+def test_an_unknown_mode_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        runner.main([str(folder), "--mode", "fast"])
+    assert "BOTORCH_MODE must be one of exact, paths, botorch, got 'fast'" in capsys.readouterr().err
