@@ -7,25 +7,30 @@ CPU (``benchmarks/solver_sweep.py``); only their ratios matter.
 import math
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.operators import Dense
-from surrogates.preconditioners import Nystrom, column_factor
+from surrogates.preconditioners import Nystrom
 from surrogates.solvers.base import Callback, IterativeSolver, Solution, Solver
 from surrogates.solvers.cg import CG
 from surrogates.solvers.cholesky import Cholesky
+from surrogates.solvers.forecast import SpectrumModel
 from surrogates.solvers.sketch_and_project import SketchAndProject, default_block_size
 from surrogates.systems import KernelSystem, LinearSystem, Targets, check_right_hand_sides
 
-EVALUATE = 120.0  # operations that a kernel entry is worth to evaluate
-READ = 60.0  # likewise to read, where there are too few columns to hide it
-FACTORISE = 1.5  # factorisations run below the rate of a product
+EVALUATE = 350.0  # operations that a kernel entry is worth to evaluate
+READ = 20.0  # likewise to read, one after another
+GATHER = 300.0  # likewise to read in random blocks
+COLUMN = 2.2  # operations an entry and column
+FACTORISE, COPY = 1.2, 400.0  # of a direct solve: n³/3 operations below the rate of a product, and n² entries brought into place
+BLOCK_FACTORISE = 1.5  # of smaller factorisations
+PRECONDITION = 7.0  # operations n r² that a preconditioner of r columns is worth, of which the triangular solve is half
 DIRECT_ADVANTAGE = 1.15  # a direct solve may cost so much more: it ends far below the tolerance
-SMALLEST_PROBE, LARGEST_PROBE = 64, 400  # columns: n / 20 in between
+PLAIN_SLOWER = 1.5  # times the forecast of CG(None), the median found
 ROUNDING = 1e-2  # of a direct solve's residual, in eps n / λ_min
 LEAST = 1e-3  # epochs, and seconds, of a solver that may only evaluate what it is given
 WORTH_GOING_ON = 3.0  # epochs, of which one evaluates the start and one the end
@@ -53,13 +58,13 @@ class Auto(Solver):
     """Solve (K + Σ) W = B by the method that is predicted to be the fastest for this system.
 
     With n points, s columns, and m_r the mean of what r random columns leave of K's diagonal (measured for up to n/20 and 400 columns,
-    extrapolated beyond by its last two octaves), the candidates are
+    extrapolated beyond), the candidates are
 
     * ``Cholesky()``, if it fits in memory and its rounding error allows the tolerance;
-    * ``CG(Nystrom(r))`` for r = n/20, n/10, n/5: the preconditioned condition number is about m_r / σ², and a residual of 1e-2 was found to
-      take 1 + 11 √(m_r / σ²) epochs;
-    * ``CG(None)`` for nearly diagonal K, with the bound ½ √κ ln(2 / tolerance) on its epochs;
-    * ``SketchAndProject.asap()``, found to take 5 + 1.3 log₁₀(1 + 30 m / σ²): small noise and clustered points hardly hurt it.
+    * ``CG(Nystrom(r))`` for r = n/20, n/10, n/5, and ``CG(None)`` for nearly diagonal K: the recursion itself is run on a model of the
+      spectrum, see :class:`SpectrumModel`, and was found to take within a factor 1.4 (one standard deviation) of the epochs forecast;
+    * ``SketchAndProject.asap()``, found to take 5 … 12 epochs, modelled by 5 + 1.3 log₁₀(1 + 30 m / λ_n) with m for the block size and the
+      smallest eigenvalue λ_n of the model: small noise and clustered points hardly hurt it.
 
     Where the others fall short of the tolerance (a factorisation in need of jitter, a recursion that broke down), the last takes over.
     A float64 system is solved in float32 first, down to a tolerance of 1e-3, and in float64 from there if it is not converged: the
@@ -97,10 +102,10 @@ class Auto(Solver):
         fits = self.direct and 2 * n**2 * size <= memory.available(system.device)
         if n < SMALLEST_ITERATIVE and fits:
             return Choice(Cholesky(), f"Cholesky(): n = {n} is small")
-        probe = _Probe.of(system, torch.Generator().manual_seed(0) if generator is None else generator)
+        probe = SpectrumModel.of(system, torch.Generator().manual_seed(0) if generator is None else generator)
         candidates = self._candidates(system, num_columns, probe)
-        if fits and probe.direct_residual(system) <= self.tolerance:
-            cost = (FACTORISE * n**3 / 3 + 4.0 * n**2 * num_columns) * (2.0 if system.dtype == torch.float64 else 1.0)
+        if fits and ROUNDING * probe.eps * n * probe.scale / probe.smallest <= self.tolerance:
+            cost = n**2 * (FACTORISE * n / 3 + COPY + 4.0 * num_columns) * (2.0 if system.dtype == torch.float64 else 1.0)
             candidates.append(_Candidate(Cholesky(), "Cholesky()", 1.0, cost / DIRECT_ADVANTAGE))
         best = min(candidates, key=lambda candidate: candidate.cost)
         others = ", ".join(f"{c.name} {c.cost / best.cost:.1f}" for c in sorted(candidates, key=lambda c: c.cost)[1:3])
@@ -110,28 +115,27 @@ class Auto(Solver):
             f"{probe.missed[-1]:.1e} of K's diagonal; relative cost of others: {others}",
         )
 
-    def _candidates(self, system: KernelSystem, num_columns: int, probe: "_Probe") -> list[_Candidate]:
+    def _candidates(self, system: KernelSystem, num_columns: int, probe: SpectrumModel) -> list[_Candidate]:
         n, s = system.n, num_columns
         digits = max(1.0, -math.log10(self.tolerance)) / 2.0
-        entry = 0.0 if isinstance(system.kernel, Dense) else EVALUATE
-        epoch = n**2 * (max(entry, READ) + 2.0 * s)
+        evaluate = 0.0 if isinstance(system.kernel, Dense) else EVALUATE
+        epoch = n**2 * (max(evaluate, READ) + COLUMN * s)
         limits: dict[str, Any] = {"tolerance": self.tolerance, "max_epochs": self.max_epochs, "max_seconds": self.max_seconds}
 
         def candidate(solver: Solver, name: str, epochs: float, extra: float, setup: float = 0.0) -> _Candidate:
             return _Candidate(solver, name, epochs + 1.0, setup + epochs * (epoch + extra) + epoch)
 
         block = default_block_size(n, s)
-        factorisations = n * block * (FACTORISE * block / 3.0 + 4.0 * s + entry)
-        epochs = digits * (5.0 + 1.3 * math.log10(1.0 + 30.0 * probe.ratio(block)))
-        found = [candidate(SketchAndProject.asap(**limits), f"SketchAndProject.asap(), blocks of {block}", epochs, factorisations)]
-        epochs = 0.5 * math.sqrt(probe.condition) * math.log(2.0 / self.tolerance)
-        found.append(candidate(CG(None, **limits), "CG(None)", epochs, 0.0))
+        blocks = n * block * (BLOCK_FACTORISE * block / 3.0 + 2.0 * s + evaluate) + (0.0 if evaluate else GATHER * n**2)
+        epochs = digits * (5.0 + 1.3 * math.log10(1.0 + 30.0 * probe.missed_by(block) / probe.smallest))
+        found = [candidate(SketchAndProject.asap(**limits), f"SketchAndProject.asap(), blocks of {block}", epochs, blocks)]
+        found.append(candidate(CG(None, **limits), "CG(None)", PLAIN_SLOWER * probe.iterations(0, self.tolerance), 0.0))
         for rank in sorted({max(1, n // 20), max(1, n // 10), max(1, n // 5)}):
             if 3 * n * rank * torch.finfo(system.dtype).bits // 8 > memory.available(system.device):
                 continue
-            epochs = digits * (1.0 + 11.0 * math.sqrt(probe.ratio(rank)))
-            setup = n * rank * (3.0 * rank + entry)
-            found.append(candidate(CG(Nystrom(rank), **limits), f"CG(Nystrom({rank}))", epochs, 4.0 * n * rank * s, setup))
+            epochs = 1.0 + probe.iterations(rank, self.tolerance)
+            setup, applied = n * rank * (PRECONDITION * rank + evaluate), 2.0 * n * rank * (READ + COLUMN * s)
+            found.append(candidate(CG(Nystrom(rank), **limits), f"CG(Nystrom({rank}))", epochs, applied, setup))
         return found
 
     @torch.no_grad()
@@ -203,53 +207,3 @@ def _better_columns(first: Solution, second: Solution) -> Solution:
     return replace(
         second, value=torch.where(better, first.value, second.value), residual=torch.where(better, first.residual, second.residual)
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _Probe:
-    """What a few random columns of K tell.
-
-    Attributes:
-        missed: (r,) mean of K's diagonal that the first 1, …, r columns leave.
-        noise: smallest variance.
-        largest: largest eigenvalue of K, as the columns have it.
-        scale: mean of K's diagonal.
-    """
-
-    missed: Tensor
-    noise: float
-    largest: float
-    scale: float
-
-    @classmethod
-    def of(cls, system: KernelSystem, generator: torch.Generator) -> Self:
-        L = column_factor(system, min(system.n, max(SMALLEST_PROBE, min(system.n // 20, LARGEST_PROBE))), generator)
-        diagonal = system.kernel.diagonal().mean()
-        missed = diagonal - (L.square().sum(0) / system.n).cumsum(0)
-        floor = torch.finfo(L.dtype).eps * diagonal
-        largest = torch.linalg.eigvalsh(L.T @ L)[-1].item()
-        return cls(missed.clamp_min(floor), system.noise.min().item(), largest, diagonal.item())
-
-    def ratio(self, rank: int) -> float:
-        """Return m_r / σ² for r = ``rank``."""
-        return self._missed_by(rank) / self.noise
-
-    @property
-    def condition(self) -> float:
-        """Condition number of H if K beyond the columns is a multiple of the identity, the least that it can be."""
-        return (self.largest + self.noise) / (self.missed[-1].item() + self.noise)
-
-    def direct_residual(self, system: KernelSystem) -> float:
-        """Return the relative residual that rounding leaves a direct solve, by the smallest eigenvalue that a power law of K's has."""
-        smallest = self.noise + self._decay * self._missed_by(system.n)
-        return ROUNDING * torch.finfo(system.dtype).eps * system.n * self.scale / smallest
-
-    def _missed_by(self, rank: int) -> float:
-        """Return m_r, extrapolated as a power of r beyond the columns at hand."""
-        number = len(self.missed)
-        return self.missed[min(rank, number) - 1].item() * max(1.0, rank / number) ** -self._decay
-
-    @property
-    def _decay(self) -> float:
-        """The exponent α of m_r ∝ r^-α over the last two octaves; eigenvalues then fall like i^-(1 + α), the last of them α m_n."""
-        return max(0.0, -0.5 * math.log2((self.missed[-1] / self.missed[len(self.missed) // 4 - 1]).item()))
