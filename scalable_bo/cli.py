@@ -1,4 +1,4 @@
-"""The command line: ``scalable-bo bench`` with ``thompson``, ``regression``, ``table`` and ``solvers``.
+"""The command line: the commands for studies, and ``scalable-bo bench`` with its own.
 
 Heavy imports happen inside the commands, so that ``--help`` is quick.
 """
@@ -25,6 +25,7 @@ from scalable_bo.console import (
     read_names,
     stop,
 )
+from scalable_bo.study_cli import COMMANDS
 from scalable_bo.summaries import regression_table, solvers_table, thompson_table
 
 app = typer.Typer(
@@ -36,6 +37,8 @@ app = typer.Typer(
 )
 bench = typer.Typer(help="Run the papers' benchmarks; each run writes one JSON record.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
+for command in COMMANDS:
+    app.command()(command)
 
 _SOLVERS = "auto, cholesky, cg, sdd, sdd-1, sdd-10, sdd-100, sgd, sap, asap, adasap, adasap-i"
 _METHODS = f"{_SOLVERS}, sgd-inducing, inducing, svgp, subset"
@@ -207,6 +210,73 @@ def regression(
 
 
 @bench.command()
+def hyperparameters(
+    preset: Annotated[
+        str,
+        typer.Option(help="Benchmark: recovery, penalty, simulated, real, epochs, millions, batch-sizes, curvature or memory."),
+    ] = "recovery",
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="Methods, separated by commas, instead of the preset's: nearest, uniform, subsets, iterative, exact, sgpr, scgd; "
+            "recovery and penalty: also minimax-MU, exact-features; data: also auto; batch-sizes, memory: scgd, minimax, biased, svgp."
+        ),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Data, separated by commas: levy, griewank, borehole, otl, wing; or sets such as bike, protein.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds of data, splits and methods, such as 0-9.")] = None,
+    n: Annotated[int | None, typer.Option(help="Points, of training and test together.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data at most.")] = None,
+    batch_sizes: Annotated[str | None, typer.Option(help="Sizes of minibatches, such as 32,128.")] = None,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Run also what the folder has a record of.")] = False,
+    data_dir: DataDir = None,
+    device: Device = "cpu",
+    out: Out = Path("results"),
+) -> None:
+    """Measure how hyperparameters are learned: the papers' experiments, small enough for a laptop.
+
+    Cells that the folder has a record of, with the same settings, are kept and not run again.
+    """
+    with bad_input():
+        choices: dict[str, Any] = {
+            "methods": None if method is None else read_names(method, "method"),
+            "data_sets": None if data is None else read_names(data, "data"),
+            "seeds": None if seeds is None else tuple(read_integers(seeds, "seeds")),
+            "batch_sizes": None if batch_sizes is None else tuple(read_integers(batch_sizes, "batch_sizes")),
+            "n": n,
+            "max_epochs": epochs,
+            "data_dir": data_dir,
+        }
+
+        from scalable_bo.experiments.fits.cells import run_cells
+        from scalable_bo.experiments.fits.presets import check_files, plan
+        from scalable_bo.experiments.fits.tables import write_fits_table
+
+        check_device(device)
+        cells = plan(preset, **choices, device=device)
+        check_files(cells)
+        check_folder(out)
+
+    from scalable_bo.experiments.fits.plots import plot_fits
+    from scalable_bo.progress import RoundProgress
+
+    records: list[dict[str, Any]] = []
+    written_table = ""
+    with interruptible(lambda: f"{count(records, 'complete run')}{written_table} in {out}"):
+        try:
+            with RoundProgress(len(cells)) as progress:
+                for cell, record, kept in run_cells(cells, out, rerun=rerun, on_status=lines_of(progress.status)):
+                    records.append(record)
+                    progress.finish_round(f"{cell.describe(record)}{' (kept)' if kept else ''}")
+        finally:
+            written_table = f" and {write_fits_table(out).name}"
+        plot = out / f"hyperparameters_{preset}.png"
+        plot_fits(records, plot)
+    typer.echo(f"{count(records, 'record')} in {out}, with all others there in {out / 'hyperparameters.md'}, plot in {plot}")
+
+
+@bench.command()
 def table(out: Out = Path("results")) -> None:
     """Write regression.md again, the table of the regression records in a folder."""
     with bad_input():
@@ -284,6 +354,28 @@ def solvers(
         plot_solvers(list(records.values()), plot)
     print_table(solvers_table(list(records.values())))
     typer.echo(f"{count(len(records), 'record')} in {out}, plot in {plot}")
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder of a study, which may be running.")],
+    out: Annotated[Path | None, typer.Option(help="Page to write.  [default: report.html in the folder]")] = None,
+) -> None:
+    """Write one HTML page that shows a study as it stands."""
+    from scalable_bo.report import write_report
+    from scalable_bo.snapshot import read_snapshot
+
+    page = folder / "report.html" if out is None else out
+    with bad_input():
+        try:
+            snapshot = read_snapshot(folder)
+        except RuntimeError as error:
+            stop(str(error), 1)
+        try:
+            write_report(snapshot, page)
+        except OSError as error:
+            raise ValueError(f"`out` must be a file that can be written, got {page} ({error.strerror}).") from error
+    typer.echo(f"Wrote {page}")
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from matplotlib.ticker import NullFormatter
 from scalable_bo.experiments.thompson import mean_and_error
 
 # Okabe and Ito's colours, told apart by colour-blind readers; random search is grey.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_GREY = "#777777"
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+GREY = "#777777"
 _TRACED = (
     ("residual", "relative residual"),
     ("mean_error", "RMSE to the exact mean"),
@@ -58,9 +58,9 @@ def plot_thompson(records: Sequence[dict[str, Any]], path: Path) -> None:
                 _draw(right, _mean_seconds(runs), values, colour, label)
         by_seed = {run["settings"]["seed"]: run for run in of_lengthscale}.values()
         random_search = [[run["initial"], *run["random_search"]["rounds"]] for run in by_seed]
-        _draw(left, range(len(random_search[0])), random_search, _GREY, "random search", linestyle="--", marker="")
+        _draw(left, range(len(random_search[0])), random_search, GREY, "random search", linestyle="--", marker="")
         level, _ = mean_and_error([values[-1]["best_noiseless"] for values in random_search])
-        right.axhline(level, color=_GREY, linestyle="--")
+        right.axhline(level, color=GREY, linestyle="--")
         left.set_ylabel(f"best noiseless value (lengthscale {lengthscale:g})")
         left.xaxis.get_major_locator().set_params(integer=True)
         right.set_xlim(left=0)
@@ -101,7 +101,7 @@ def plot_solvers(records: Sequence[dict[str, Any]], path: Path) -> None:
         for panel, axis in zip(row, ("epochs", "seconds"), strict=True):
             for index, (colour, trace) in enumerate(zip(_cycle(len(traces)), traces, strict=True)):
                 points = _positive(trace, key)
-                style = "o-" if index < len(_COLOURS) else "s--"
+                style = "o-" if index < len(COLOURS) else "s--"
                 label = trace["settings"]["solver"]
                 panel.plot([p[axis] for p in points], [p[key] for p in points], style, color=colour, label=label, markersize=3.5)
             panel.set(xscale="log", yscale="log")
@@ -110,7 +110,7 @@ def plot_solvers(records: Sequence[dict[str, Any]], path: Path) -> None:
             panel.set_axisbelow(True)
             panel.spines[["top", "right"]].set_visible(False)
             if key == "test_rmse" and traces[0]["exact_test_rmse"] is not None:
-                panel.axhline(traces[0]["exact_test_rmse"], color=_GREY, linestyle="--", label="exact")
+                panel.axhline(traces[0]["exact_test_rmse"], color=GREY, linestyle="--", label="exact")
         row[0].set_ylabel(title)
     handles: dict[str, Any] = {}
     for panel in panels[:, 0]:
@@ -147,4 +147,4 @@ def _mean_seconds(runs: list[dict[str, Any]]) -> list[float]:
 
 
 def _cycle(length: int) -> list[str]:
-    return [_COLOURS[index % len(_COLOURS)] for index in range(length)]
+    return [COLOURS[index % len(COLOURS)] for index in range(length)]

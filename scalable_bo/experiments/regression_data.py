@@ -81,14 +81,24 @@ def load_regression_data(name: str, split: int, data_dir: Path | None = None) ->
         ValueError: if the folder, the data set or the split is not there, or the files do not fit together.
     """
     folder = find_data_dir(data_dir)
-    table, masks = _read(folder, f"{name}.data.csv.gz", float), _read(folder, f"{name}.test_mask.csv.gz", int)
+    table, masks = load_table(name, folder), _read(folder, f"{name}.test_mask.csv.gz", int)
     if len(table) != len(masks):
         raise ValueError(f"`data_dir`: {name} has {len(table)} rows of data and {len(masks)} of test masks.")
     if not 0 <= split < masks.shape[1]:
         raise ValueError(f"`split` must be between 0 and {masks.shape[1] - 1} for {name}, got {split}.")
+    return _standardise(table, masks[:, split] == 1)
+
+
+def load_table(name: str, data_dir: Path | None = None) -> np.ndarray[Any, Any]:
+    """Load a data set, (rows, d + 1), the target last, as it is in its file.
+
+    Raises:
+        ValueError: if the folder or the data set is not there, or a value is not finite.
+    """
+    table = _read(find_data_dir(data_dir), f"{name}.data.csv.gz", float)
     if not np.isfinite(table).all():
         raise ValueError(f"`data_dir`: {name} has values that are not finite.")
-    return _standardise(table, masks[:, split] == 1)
+    return table
 
 
 def load_hyperparameters(name: str, split: int, data_dir: Path | None = None) -> Hyperparameters:
@@ -104,6 +114,15 @@ def load_hyperparameters(name: str, split: int, data_dir: Path | None = None) ->
     if values is None or None in (values["noise_std"], values["signal_std"], values["lengthscale"]):
         raise ValueError(f"`split`: no hyperparameters are published for {name}, split {split}. Splits 0 to 4 have them.")
     return Hyperparameters(values["noise_std"] ** 2, values["signal_std"] ** 2, tuple(values["lengthscale"]))
+
+
+def existing_data_set(name: str, data_dir: Path | None = None) -> Path:
+    """Return the file of a data set.
+
+    Raises:
+        ValueError: if it is not there; the message says where it comes from.
+    """
+    return _existing(find_data_dir(data_dir), f"{name}.data.csv.gz")
 
 
 def check_data_set(name: str, split: int, data_dir: Path | None = None) -> None:

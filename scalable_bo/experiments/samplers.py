@@ -16,6 +16,7 @@ from scalable_bo.experiments.models import fixed_model
 from scalable_bo.experiments.presets import ThompsonPreset
 from scalable_bo.experiments.solvers import make_solver
 from scalable_bo.problems import GPPrior
+from scalable_bo.progress import describe_search, describe_solve
 from surrogates import PathwiseGP
 
 Status = Callable[[str], None]
@@ -88,15 +89,12 @@ class PathwiseSampler:
     def _solver_status(self, number: int) -> Callable[[Any], None] | None:
         if (report := self.on_status) is None:
             return None
-        return lambda progress: report(
-            f"round {number}: solving, {progress.epochs:.1f} epochs, residual {progress.residual:.1e}, "
-            f"{progress.num_columns - progress.num_active}/{progress.num_columns} columns done"
-        )
+        return lambda progress: report(f"round {number}: {describe_solve(progress)}")
 
     def _sampler_status(self, number: int) -> Callable[[Any], None] | None:
         if (report := self.on_status) is None:
             return None
-        return lambda progress: report(f"round {number}: {progress.stage} {progress.done}/{progress.total}")
+        return lambda progress: report(f"round {number}: {describe_search(progress)}")
 
 
 def draw_seed(generator: torch.Generator) -> int:

@@ -63,7 +63,7 @@ def _metric_table(records: list[dict[str, Any]], data: list[str], noise: float |
         values = [[_value(r, metric) for r in records if _method(r) == method and r["settings"]["data"] == name] for name in data]
         present = [[value for value in entries if value is not None] for entries in values]
         if any(present):
-            rows.append([method, *(_largest(p) if metric == "residual" else _mean_and_error(p, digits) for p in present)])
+            rows.append([method, *(_largest(p) if metric == "residual" else mean_with_error(p, digits) for p in present)])
     if not rows:
         return []
     for entry in PUBLISHED:
@@ -71,7 +71,7 @@ def _metric_table(records: list[dict[str, Any]], data: list[str], noise: float |
             printed = dict(zip(DATA_SETS, entry.values, strict=True))
             cells = [_printed(*printed[name]) if name in printed else "–" for name in data]
             rows.append([f"*{entry.method} ({entry.source})*", *cells])
-    return ["", f"### {title}", "", *_markdown([["method", *data], *rows])]
+    return ["", f"### {title}", "", *markdown([["method", *data], *rows])]
 
 
 def _footer(records: Sequence[dict[str, Any]]) -> list[str]:
@@ -110,7 +110,8 @@ def _printed(mean: float, error: float) -> str:
     return f"{mean:.{1 if abs(mean) >= 10 else 2}f} ± {error:.2f}"
 
 
-def _mean_and_error(values: list[float], digits: int) -> str:
+def mean_with_error(values: list[float], digits: int) -> str:
+    """Return mean ± standard error (number of values); a dash if there are none."""
     if not values:
         return "–"
     mean = f"{statistics.fmean(values):.{digits}f}"
@@ -127,6 +128,7 @@ def _data_order(name: str) -> tuple[int, str]:
     return (DATA_SETS.index(name) if name in DATA_SETS else len(DATA_SETS), name)
 
 
-def _markdown(rows: list[list[str]]) -> list[str]:
+def markdown(rows: list[list[str]]) -> list[str]:
+    """Return the lines of a table, the first row its header."""
     header, *body = [f"| {' | '.join(row)} |" for row in rows]
     return [header, f"|{'---|' * len(rows[0])}", *body]

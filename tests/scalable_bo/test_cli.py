@@ -76,6 +76,11 @@ def test_a_benchmark_writes_a_record_a_run_a_plot_and_a_table(
         ("bench solvers --problem sampling", "`problem` must be thompson, got 'sampling'"),
         ("bench solvers --problem thompson --n 20001", "`exact`: .* up to 20000 points, got 20001. Use --no-exact"),
         ("bench solvers --data-dir nowhere", "`data_dir` must be.*nowhere is not there"),
+        ("bench hyperparameters --preset speed", "`preset` must be one of recovery, penalty, .*, got 'speed'"),
+        ("bench hyperparameters --method adam", "`method` must be one of nearest, .*, got 'adam'"),
+        ("bench hyperparameters --data bike", r"`data_sets` does not go with the preset recovery, got \['bike'\]"),
+        ("bench hyperparameters --preset real --data nope --data-dir /", "`data` must be one of the data sets in /"),
+        ("bench hyperparameters --preset real --epochs 0", "`max_epochs` must be at least 1, got 0"),
         ("bench nope", "No such command 'nope'"),
     ],
 )
@@ -222,6 +227,53 @@ def test_solvers_are_traced_and_drawn(
     assert re.search(r"^sdd +\d", output.out, re.MULTILINE)
     record = json.loads((out / "solvers_toy_0_cg.json").read_text())
     assert [checkpoint["budget"] for checkpoint in record["checkpoints"]] == pytest.approx([1.0, 8.0**0.5, 8.0])
+
+
+def test_hyperparameters_writes_records_a_table_and_a_plot_and_keeps_what_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--preset", "simulated", "--data", "otl,levy", "--method", "nearest", "--seeds", "2", "--n", "50", "--epochs", "1"]
+    arguments = ["bench", "hyperparameters", *options, "--out", str(tmp_path)]
+    assert call(monkeypatch, *arguments) == 0
+    names = [f"fit_scores_{data}_nearest_seed=2_n=50_max_epochs=1.json" for data in ("levy", "otl")]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [*names, "hyperparameters.md", "hyperparameters_simulated.png"]
+    output = capsys.readouterr()
+    assert re.match(r"otl seed 2 nearest: noise 0\.\d{3}, RMSE \d\.\d{3}, NLL ", output.err)
+    assert "2 records in" in output.out
+    assert call(monkeypatch, *arguments) == 0
+    assert capsys.readouterr().err.count("(kept)") == 2
+
+
+def test_an_interrupted_fit_leaves_its_records_and_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from scalable_bo.experiments.fits.curvature import CurvatureCell
+
+    measure = CurvatureCell.measure
+
+    def interrupted(cell: CurvatureCell, on_status: Any) -> dict[str, Any]:
+        if cell.method == "nearest":
+            raise KeyboardInterrupt
+        return measure(cell, on_status)
+
+    monkeypatch.setattr(CurvatureCell, "measure", interrupted)
+    arguments = ["--preset", "curvature", "--batch-sizes", "4,8", "--n", "20", "--out", str(tmp_path)]
+    assert call(monkeypatch, "bench", "hyperparameters", *arguments) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == f"Interrupted; 1 complete run and hyperparameters.md in {tmp_path}."
+    assert "| uniform | 0." in (tmp_path / "hyperparameters.md").read_text()
+
+
+def test_help_of_hyperparameters_names_every_preset_method_and_simulator(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from scalable_bo.experiments.fits import batch_sizes, presets, recovery, scores
+    from scalable_bo.experiments.simulators import SIMULATORS
+
+    assert call(monkeypatch, "bench", "hyperparameters", "--help") == 0
+    text = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
+    methods = {*recovery.METHODS, *scores.METHODS, *batch_sizes.METHODS}
+    for name in (*presets.PRESETS, *SIMULATORS, *methods):
+        assert re.sub(r"^minimax-\d+$", "minimax-MU", name) in text
 
 
 def test_an_interrupted_trace_says_what_has_been_written(

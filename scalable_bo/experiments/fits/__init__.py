@@ -1,0 +1,1 @@
+"""The benchmarks of hyperparameter fits: recovery, scores, batch sizes, curvature, memory."""

@@ -1,0 +1,257 @@
+"""Kernels over networks, learned on minibatches of several sizes: what is reached, and the memory that it takes.
+
+Every method learns the same model; its hyperparameters are judged by the exact marginal likelihood and predictions of that model.
+
+References:
+    "Unbiased Stochastic Optimization for Gaussian Processes on Finite Dimensional RKHS", Sections 5.2 and 5.3. Differs: (1) small networks,
+    and Adam without a search for its step; (2) the Gaussian kernel is one of random features for all methods; (3) biased gradients and
+    SVGP end with their last step, SCGD and MINIMAX with their best epoch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from gpytorch.kernels import RBFKernel
+from gpytorch.means import ZeroMean
+from torch import Tensor, nn
+
+from scalable_bo.experiments.fits.cells import FitCell, Status, counting
+from scalable_bo.experiments.fits.scores import FIRST_NOISE
+from scalable_bo.experiments.records import peak_memory_bytes, reset_peak_memory
+from scalable_bo.experiments.regression_data import load_table, split_table
+from surrogates import (
+    AttentionFeatures,
+    FiniteFeatureGP,
+    FourierFeatures,
+    VariationalGP,
+    checks,
+    fit_finite_features,
+    fit_minibatch,
+    fit_variational,
+    gaussian_likelihood,
+)
+
+KERNELS = ("linear", "gaussian")
+TEST_FRACTION = 0.1
+LEARNING_RATE = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSizeCell(FitCell):
+    """One method, kernel and size of batches.
+
+    Args:
+        data: a data set's name.
+        kernel: ``linear``, φᵀφ of a network's outputs; ``gaussian``, by random features of them.
+        method: one of ``METHODS``.
+        batch_size: of the minibatches, and inducing points of SVGP.
+        seed: of the split 90 : 10, the network's first weights and the method.
+        n: points of the data set, training and test together.
+        max_epochs: passes over the data.
+        width: of both layers of the network, and number of random features.
+        data_dir: folder of the data sets; ``None`` for ``../shared/data/uci``, from here or from the project's root.
+    """
+
+    experiment: ClassVar[str] = "batch-sizes"
+    data: str = "bike"
+    kernel: str
+    method: str
+    batch_size: int
+    seed: int = 0
+    n: int = 2000
+    max_epochs: int = 20
+    width: int = 32
+    data_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        _check_method(self.method)
+        if self.kernel not in KERNELS:
+            raise ValueError(f"`kernel` must be one of {', '.join(KERNELS)}, got {self.kernel!r}.")
+        checks.integer("batch_size", self.batch_size, 2)
+        checks.integer("seed", self.seed, 0)
+        checks.integer("n", self.n, 10)
+        checks.positive_int("max_epochs", self.max_epochs)
+        checks.integer("width", self.width, 2)
+
+    def measure(self, on_status: Status) -> dict[str, Any]:
+        table = load_table(self.data, self.data_dir)
+        rows = torch.randperm(len(table), generator=torch.Generator().manual_seed(self.seed))[: self.n].numpy()
+        data = split_table(table[rows], self.seed, TEST_FRACTION)
+        X, y, test_X = (tensor.to(self.device) for tensor in (data.train_X, data.train_y, data.test_X))
+        feature_map: nn.Module = network(X.shape[1], self.width, self.seed)
+        if self.kernel == "gaussian":
+            base = RBFKernel()
+            base.lengthscale = 1.0
+            fourier = FourierFeatures(base, self.width, 2 * self.width, generator=torch.Generator().manual_seed(self.seed))
+            feature_map = nn.Sequential(feature_map, fourier)
+        model = finite_feature_model(X, y, feature_map)
+        steps = self.max_epochs * max(1, len(X) // self.batch_size)
+        begin = time.perf_counter()
+        callback = counting(on_status, f"{self.kernel}, {self.method}, batches of {self.batch_size}", len(X))
+        METHODS[self.method](model, min(self.batch_size, len(X)), steps, torch.Generator().manual_seed(self.seed), callback)
+        seconds = time.perf_counter() - begin
+        with torch.no_grad():
+            mean = model.posterior(test_X).mean.reshape(-1).cpu()
+        return {
+            "num_train": len(X),
+            "num_steps": steps,
+            "nll": -model.log_marginal_likelihood() / len(X),
+            "rmse": (mean - data.test_y).square().mean().sqrt().item(),
+            "noise": model.likelihood.noise.item(),
+            "seconds": seconds,
+        }
+
+    def describe(self, record: dict[str, Any]) -> str:
+        numbers = f"{record['nll']:.4f} nats a datum, RMSE {record['rmse']:.3f}, {record['seconds']:.1f} seconds"
+        return f"{self.data} {self.kernel} kernel, {self.method}, batches of {self.batch_size}: {numbers}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryCell(FitCell):
+    """The memory of one method for several sizes of batches, with the attention encoder as feature map.
+
+    Args:
+        method: one of ``METHODS``.
+        batch_sizes: of the minibatches, from small to large, and inducing points of SVGP.
+        n: points, random; at least the largest batch.
+        dim: inputs.
+        num_steps: of every fit.
+    """
+
+    experiment: ClassVar[str] = "memory"
+    method: str
+    batch_sizes: tuple[int, ...] = (32, 64, 128, 256, 512, 1024)
+    n: int = 1024
+    dim: int = 9
+    num_steps: int = 2
+
+    def __post_init__(self) -> None:
+        _check_method(self.method)
+        checks.integer("dim", self.dim, 2)
+        checks.positive_int("num_steps", self.num_steps)
+        if not self.batch_sizes:
+            raise ValueError("`batch_sizes` must hold at least one size, got none.")
+        for size in self.batch_sizes:
+            checks.integer("batch_sizes", size, 2)
+            if size > self.n:
+                raise ValueError(f"`batch_sizes` must be at most n = {self.n}, got {size}. Reduce it, or raise `n`.")
+
+    def measure(self, on_status: Status) -> dict[str, Any]:
+        generator, device = torch.Generator().manual_seed(0), torch.device(self.device)
+        X = torch.randn(self.n, self.dim, generator=generator, dtype=torch.float64).to(device)
+        y = X[:, 0].sin()
+
+        def added(size: int) -> int:
+            """Return the bytes that a fit takes at its peak beyond those held before."""
+            model = finite_feature_model(X, y, AttentionFeatures(self.dim))
+            _release_free_memory()
+            reset_peak_memory(device)
+            before = peak_memory_bytes(device)
+            METHODS[self.method](model, size, self.num_steps, torch.Generator().manual_seed(0), lambda step, value: None)
+            return max(0, peak_memory_bytes(device) - before)
+
+        added(self.batch_sizes[0])  # what is loaded once, such as code, counts for no size
+        points = []
+        for size in self.batch_sizes:
+            on_status(f"{self.method}: batches of {size}")
+            points.append({"batch_size": size, "bytes": added(size)})
+        return {"points": points}
+
+    def describe(self, record: dict[str, Any]) -> str:
+        values = ", ".join(f"{point['bytes'] / 2**20:.0f} MiB at {point['batch_size']}" for point in record["points"])
+        return f"memory of {self.method}: {values}"
+
+
+def network(dim: int, width: int, seed: int) -> nn.Module:
+    """Return two fully connected layers of this width with ReLU, float64."""
+    generator = torch.Generator().manual_seed(seed)
+    layers: list[nn.Module] = []
+    for inputs in (dim, width):
+        layer = nn.Linear(inputs, width, dtype=torch.float64)
+        with torch.no_grad():
+            nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
+            layer.bias.zero_()
+        layers += [layer, nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+def finite_feature_model(X: Tensor, y: Tensor, feature_map: nn.Module) -> FiniteFeatureGP:
+    """Return a zero-mean model of X (n, d) and y (n,), noise 0.1."""
+    return FiniteFeatureGP(
+        X,
+        y.unsqueeze(1),
+        likelihood=gaussian_likelihood(FIRST_NOISE),
+        feature_map=feature_map.to(X),
+        mean_module=ZeroMean(),
+        outcome_transform=None,
+    ).to(X)
+
+
+Callback = Callable[[int, float], None]
+Method = Callable[[FiniteFeatureGP, int, int, torch.Generator, Callback], object]
+
+
+def _compositional(method: str) -> Method:
+    def fit(model: FiniteFeatureGP, batch_size: int, num_steps: int, generator: torch.Generator, callback: Callback) -> None:
+        fit_finite_features(
+            model,
+            method,
+            batch_size=batch_size,
+            num_steps=num_steps,
+            learning_rate=LEARNING_RATE,
+            generator=generator,
+            callback=callback,
+        )
+
+    return fit
+
+
+def _biased(model: FiniteFeatureGP, batch_size: int, num_steps: int, generator: torch.Generator, callback: Callback) -> None:
+    fit_minibatch(
+        model,
+        batch_size=batch_size,
+        sampling="uniform",
+        max_epochs=max(1, round(num_steps * batch_size / len(model.train_targets))),
+        num_batches=1,
+        learning_rate=LEARNING_RATE,
+        tolerance=0,
+        generator=generator,
+        callback=callback,
+    )
+
+
+def _variational(model: FiniteFeatureGP, batch_size: int, num_steps: int, generator: torch.Generator, callback: Callback) -> None:
+    X, y = model.train_inputs[0], model.train_targets.unsqueeze(1)
+    svgp = VariationalGP(X, y, None, model.likelihood, model.covar_module, ZeroMean(), None, inducing_points=min(batch_size, len(X)))
+    fit_variational(svgp, num_steps=num_steps, batch_size=batch_size, learning_rate=LEARNING_RATE, generator=generator, callback=callback)
+    model.covar_module.load_state_dict(svgp.covar_module.state_dict())
+    model.likelihood.load_state_dict(svgp.likelihood.state_dict())
+
+
+METHODS: dict[str, Method] = {
+    "scgd": _compositional("scgd"),
+    "minimax": _compositional("minimax"),
+    "biased": _biased,
+    "svgp": _variational,
+}
+
+
+def _release_free_memory() -> None:
+    """Give the system back what the allocator keeps of former fits, which the next would otherwise take unseen."""
+    gc.collect()
+    with suppress(AttributeError, OSError):  # glibc only
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _check_method(method: str) -> None:
+    if method not in METHODS:
+        raise ValueError(f"`method` must be one of {', '.join(METHODS)} for kernels over networks, got {method!r}.")

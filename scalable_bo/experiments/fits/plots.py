@@ -1,0 +1,125 @@
+"""Figures of the fits, drawn from their records without a display."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from scalable_bo.experiments.fits.published import SCORES
+from scalable_bo.experiments.plots import COLOURS, GREY
+
+MARKERS = ("o", "s", "^", "D", "v", "P")
+
+
+def plot_fits(records: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw the records of one experiment.
+
+    Args:
+        records: at least one, all of one experiment.
+        path: the PNG to write.
+    Raises:
+        ValueError: if there are none, or of several experiments.
+    """
+    experiments = {record["experiment"] for record in records}
+    if len(experiments) != 1:
+        raise ValueError(f"`records` must be of one experiment, got {', '.join(sorted(experiments)) or 'none'}.")
+    (experiment,) = experiments
+    titles, draw = _FIGURES[experiment]
+    figure = Figure(figsize=(4.8 * len(titles), 5.0), dpi=150, layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    panels: list[Axes] = list(figure.subplots(1, len(titles), squeeze=False)[0])
+    draw(records, panels)
+    for panel, title in zip(panels, titles, strict=True):
+        panel.set_title(title, fontsize="medium")
+        panel.grid(color="#dddddd", linewidth=0.6)
+        panel.set_axisbelow(True)
+        panel.spines[["top", "right"]].set_visible(False)
+    handles, labels = panels[0].get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    figure.legend(unique.values(), unique, loc="outside lower center", ncols=3, frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    canvas.print_png(path)
+
+
+def _recovery(records: Sequence[dict[str, Any]], panels: list[Axes]) -> None:
+    """Draw a column of dots a method, one a seed; colours are starts."""
+    methods = list(dict.fromkeys(record["settings"]["method"] for record in records))
+    starts = list(dict.fromkeys(tuple(record["settings"]["start"]) for record in records))
+    for panel, key, truth in zip(panels, ("outputscale", "noise"), records[0]["truth"], strict=True):
+        panel.axhline(truth, color=GREY, linestyle="--", label="truth")
+        for record in records:
+            start = starts.index(tuple(record["settings"]["start"]))
+            values = [one[key] for one in record["estimates"]]
+            x = methods.index(record["settings"]["method"]) + 0.2 * (start - 0.5 * (len(starts) - 1))
+            label = "from ({:g}, {:g})".format(*starts[start])
+            panel.plot([x] * len(values), values, _marker(start), color=_colour(start), label=label, markersize=4, alpha=0.7)
+        panel.set_xticks(range(len(methods)), methods, rotation=45, ha="right")
+
+
+def _scores(records: Sequence[dict[str, Any]], panels: list[Axes]) -> None:
+    """Draw RMSE and NLL against seconds; colours are data sets, markers methods, hollow ones published."""
+    data = list(dict.fromkeys(record["settings"]["data"] for record in records))
+    methods = list(dict.fromkeys(record["settings"]["method"] for record in records))
+    published = list(dict.fromkeys(entry.method for entry in SCORES))
+    for panel, key in zip(panels, ("rmse", "nll"), strict=True):
+        for record in records:
+            settings = record["settings"]
+            i, j = data.index(settings["data"]), methods.index(settings["method"])
+            panel.plot(record["seconds"], record[key], _marker(j), color=_colour(i), label=f"{data[i]}, {methods[j]}", markersize=5)
+        for entry in SCORES:
+            value = getattr(entry, key)
+            if entry.data in data and value is not None:
+                colour, marker = _colour(data.index(entry.data)), _marker(published.index(entry.method))
+                label = f"{entry.data}, {entry.method}, published"
+                panel.plot(60 * entry.minutes, value, marker, color=colour, label=label, markersize=5, fillstyle="none")
+        panel.set(xscale="log", xlabel="seconds of the fit")
+
+
+def _batch_sizes(records: Sequence[dict[str, Any]], panels: list[Axes]) -> None:
+    lines = list(dict.fromkeys((r["settings"]["kernel"], r["settings"]["method"]) for r in records))
+    methods = list(dict.fromkeys(method for _, method in lines))
+    for panel, key in zip(panels, ("nll", "rmse"), strict=True):
+        for kernel, method in lines:
+            of_line = [r for r in records if (r["settings"]["kernel"], r["settings"]["method"]) == (kernel, method)]
+            points = sorted((r["settings"]["batch_size"], r[key]) for r in of_line)
+            style = "-o" if kernel == "linear" else "--s"
+            panel.plot(*zip(*points, strict=True), style, color=_colour(methods.index(method)), label=f"{kernel}, {method}", markersize=4)
+        panel.set(xscale="log", xlabel="batch size")
+
+
+def _curvature(records: Sequence[dict[str, Any]], panels: list[Axes]) -> None:
+    for index, record in enumerate(records):
+        sizes, means, stds = zip(*((p["batch_size"], p["mean"], p["std"]) for p in record["points"]), strict=True)
+        panels[0].errorbar(
+            sizes, means, stds, marker="o", color=_colour(index), label=record["settings"]["method"], capsize=3, markersize=4
+        )
+    panels[0].set(xscale="log", xlabel="points of a minibatch")
+
+
+def _memory(records: Sequence[dict[str, Any]], panels: list[Axes]) -> None:
+    for index, record in enumerate(records):
+        sizes, values = zip(*((p["batch_size"], p["bytes"] / 2**20) for p in record["points"]), strict=True)
+        panels[0].plot(sizes, values, "-o", color=_colour(index), label=record["settings"]["method"], markersize=4)
+    panels[0].set(xscale="log", xlabel="batch size")
+
+
+def _colour(index: int) -> str:
+    return COLOURS[index % len(COLOURS)]
+
+
+def _marker(index: int) -> str:
+    return MARKERS[index % len(MARKERS)]
+
+
+_FIGURES: dict[str, tuple[tuple[str, ...], Callable[[Sequence[dict[str, Any]], list[Axes]], None]]] = {
+    "recovery": (("signal variance σ_f²", "noise variance σ²"), _recovery),
+    "scores": (("RMSE", "negative log likelihood"), _scores),
+    "batch-sizes": (("−log p(y) a datum", "test RMSE"), _batch_sizes),
+    "curvature": (("curvature γ in the noise variance",), _curvature),
+    "memory": (("MiB that a fit adds",), _memory),
+}
