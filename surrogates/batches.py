@@ -3,6 +3,7 @@
 Notation: B the shape of the batch, outputs last, as ``SingleTaskGP`` lays them out: X (*B, n, d), y (*B, n).
 """
 
+import itertools
 from copy import deepcopy
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from gpytorch.means import Mean
 from torch import Tensor
 
 from surrogates.fresh import FreshGP
+from surrogates.subsets import kernel_batch_shape
 
 
 class DataSet(NamedTuple):
@@ -73,7 +75,7 @@ def data_sets(model: FreshGP) -> list[DataSet]:
 
 def indices(batch_shape: torch.Size) -> list[tuple[int, ...]]:
     """Return the index of every element, in row-major order."""
-    return [tuple(index) for index in torch.cartesian_prod(*map(torch.arange, batch_shape)).reshape(-1, len(batch_shape)).tolist()]
+    return list(itertools.product(*map(range, batch_shape)))
 
 
 def kernel_of_batch(kernel: Kernel, index: tuple[int, ...]) -> Kernel:
@@ -83,10 +85,22 @@ def kernel_of_batch(kernel: Kernel, index: tuple[int, ...]) -> Kernel:
     """
     kernel = deepcopy(kernel).requires_grad_(False)
     for part in kernel.modules():
-        shape = part._batch_shape if isinstance(part, Kernel) else torch.Size()
+        shape = kernel_batch_shape(part) if isinstance(part, Kernel) else torch.Size()
         if shape:
             own = tuple(i if size > 1 else 0 for i, size in zip(index[-len(shape) :], shape, strict=True))
             for parameter in part.parameters(recurse=False):
                 parameter.data = parameter.data[own]
             part.batch_shape = torch.Size()
     return kernel
+
+
+def check_kernel(kernel: Kernel, train_X: Tensor, train_Y: Tensor) -> None:
+    """Require a kernel whose batch shape is that of the data, or broadcasts to it.
+
+    Raises:
+        ValueError: naming both.
+    """
+    expected = train_X.shape[:-2] + (train_Y.shape[-1:] if train_Y.shape[-1] > 1 else ())
+    own = kernel.batch_shape
+    if len(own) > len(expected) or any(size not in (1, wanted) for size, wanted in zip(own[::-1], expected[::-1], strict=False)):
+        raise ValueError(f"`covar_module` must have no batch shape or that of the data and outputs, {tuple(expected)}, got {tuple(own)}.")

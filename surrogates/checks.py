@@ -73,6 +73,15 @@ def box(bounds: Any, name: str = "bounds") -> Tensor:
     return bounds
 
 
+def batch_of_points(X: Tensor, batch_shape: tuple[int, ...]) -> None:
+    """Require points X (..., q, d) whose batch broadcasts with ``batch_shape``, that of the data sets."""
+    if any(1 not in (own, size) and own != size for own, size in zip(X.shape[-3::-1], batch_shape[::-1], strict=False)):
+        raise ValueError(
+            f"`X` must have a batch shape that broadcasts with that of the model, {tuple(batch_shape)}, got {tuple(X.shape[:-2])}. "
+            "Give each data set its points, or all the same."
+        )
+
+
 def training_data(train_X: Any, train_Y: Any) -> tuple[Tensor, Tensor]:
     """Return X (*batch, n, d) and Y (*batch, n, m) if they are finite, of equal batch and length, dtype and device."""
     X, Y = floating_tensor("train_X", train_X), floating_tensor("train_Y", train_Y)

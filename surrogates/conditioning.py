@@ -1,6 +1,6 @@
 """How a pathwise model is conditioned on its data, and how it knows that what it keeps still belongs to them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -48,10 +48,19 @@ class StateKey(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PathsState:
-    """The paths behind ``posterior``, and what they were drawn from."""
+    """The paths behind ``posterior``, and what they were drawn from.
+
+    Attributes:
+        covariances: the posterior's :class:`Covariance` of each data set that fantasies have asked for; all that is ever added, so that
+            copies of the model share the state.
+    """
 
     key: StateKey
     paths: SamplePaths | BatchPaths
+    covariances: dict[int, Any] = field(default_factory=dict)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
 
 
 def solve_weights(

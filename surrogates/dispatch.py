@@ -22,8 +22,9 @@ from torch import Size, Tensor
 from torch.nn import Module
 
 from surrogates import memory
+from surrogates.drawing import COLUMNS_HELD, default_solver
 from surrogates.features import PriorPaths, RandomFeatures
-from surrogates.models import COLUMNS_HELD, PathwiseGP, default_solver
+from surrogates.models import PathwiseGP
 from surrogates.operators import Basis, KernelBasis, combine, combine_rowwise, kernel_operator
 from surrogates.paths import BatchPaths, SamplePaths
 from surrogates.systems import KernelSystem, Targets

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from surrogates import memory
 from surrogates.batches import DataSet, data_sets
-from surrogates.conditioning import PathsState
+from surrogates.covariances import FiniteRank
 from surrogates.feature_maps import FeatureKernel
 from surrogates.features import CHUNK_ENTRIES, PriorPaths, standard_normal
 from surrogates.linalg import stable_cholesky
@@ -149,7 +149,8 @@ class FiniteFeatureGP(PathwiseGP):
         """Return ``num_paths`` draws of the weights for every data set; they share the features, which are the kernel's own."""
         if prior is not None:
             raise ValueError("`prior` must be None for a FiniteFeatureGP, whose paths are draws of the posterior's weights.")
-        return self._paths_of(lambda like: standard_normal((self.num_features, num_paths), like, generator))
+        streams = iter(self._streams(generator))
+        return self._paths_of(lambda like: standard_normal((self.num_features, num_paths), like, next(streams)))
 
     def _paths_of(self, normals: Callable[[Tensor], Tensor]) -> list[SamplePaths]:
         """Return paths with the weights m + L⁻ᵀ Z for every data set, with the Z (F, s) that ``normals`` makes of a tensor like it."""
@@ -171,13 +172,14 @@ class FiniteFeatureGP(PathwiseGP):
         basis = FeatureBasis(data.kernel, (data.X.shape[1], self.num_features))
         return basis, solve_weight_posterior(basis, data.X, data.residuals, data.noise)
 
+    def _covariance(self, data: DataSet, paths: SamplePaths) -> FiniteRank:
+        """Return φ(·)ᵀ P⁻¹ φ(·), of which the posterior's paths are the root."""
+        return FiniteRank(paths.data, (paths.weights - paths.mean_weights) / math.sqrt(paths.num_samples))
+
     def _posterior_paths(self) -> SamplePaths | BatchPaths:
         """Return F functions whose covariance about the mean is the posterior's: one for every column of L⁻ᵀ."""
         if self._drop_stale_state() is None:
-            key = self._state_key().frozen()
-            parts = self._paths_of(lambda like: math.sqrt(self.num_features) * torch.eye(self.num_features).to(like))
-            batch_shape = self.train_targets.shape[:-1]
-            self.prediction_strategy = PathsState(key, BatchPaths(tuple(parts), batch_shape) if batch_shape else parts[0])
+            self._keep(self._paths_of(lambda like: math.sqrt(self.num_features) * torch.eye(self.num_features).to(like)))
         paths: SamplePaths | BatchPaths = self.prediction_strategy.paths
         return paths
 

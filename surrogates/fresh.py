@@ -16,6 +16,7 @@ from torch import Tensor
 
 from surrogates import memory
 from surrogates.conditioning import StateKey
+from surrogates.subsets import subset_outputs
 from surrogates.units import Units
 
 SQUARES_HELD = 4  # copies of an (n, n) matrix that GPyTorch's exact posterior holds at once
@@ -61,16 +62,16 @@ class FreshGP(SingleTaskGP):
         return model
 
     def subset_output(self, idcs: list[int]) -> Self:
-        """Return a copy of the outputs ``idcs``; its hyperparameters are subset if they are those of the default modules.
+        """Return a copy of the outputs ``idcs``, with the hyperparameters of theirs, and those that all share.
 
         Raises:
-            NotImplementedError: if they are not, by BoTorch.
+            NotImplementedError: for a mean whose parameters cannot be told apart.
             ValueError: if there are no such outputs.
         """
         if not idcs or not set(idcs) <= set(range(self.num_outputs)):
             raise ValueError(f"`idcs` must be outputs below {self.num_outputs}, got {idcs}.")
         model = self._without_state()
-        return model if self.num_outputs == 1 else SingleTaskGP.subset_output(model, idcs)  # type: ignore[return-value]
+        return model if self.num_outputs == 1 else subset_outputs(model, idcs)  # type: ignore[return-value]
 
     def _exact_distribution(self, *inputs: Tensor, **kwargs: Any) -> MultivariateNormal:
         """Return GPyTorch's posterior in standardised units.

@@ -16,9 +16,13 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.batches import DataSet, data_sets
+from surrogates.covariances import FiniteRank
+from surrogates.drawing import DIRECT_SOLVE_UP_TO, DrawingGP
 from surrogates.inducing import check_choice, choose_inducing_points
-from surrogates.models import DEFAULT_NUM_FEATURES, DEFAULT_NUM_PATHS, DIRECT_SOLVE_UP_TO, PathwiseGP
+from surrogates.linalg import stable_cholesky
+from surrogates.models import DEFAULT_NUM_FEATURES, DEFAULT_NUM_PATHS, PathwiseGP
 from surrogates.operators.stationary import StationaryKernel
+from surrogates.paths import SamplePaths
 from surrogates.solvers import SGD, Cholesky, Solver
 from surrogates.systems import InducingSystem
 
@@ -100,9 +104,11 @@ class InducingPathwiseGP(PathwiseGP):
         )
         self.register_buffer("inducing_points", place_inducing_points(self, inducing_points, inducing_method))
 
-    def warm_start(self, previous: PathwiseGP) -> Self:
+    def warm_start(self, previous: DrawingGP, *, scale: float = 1.0) -> Self:
         """Start the mean's next solve from ``previous``, a model of the same inducing points and the first rows of the same data.
 
+        Args:
+            scale: one unit of its targets in the units of this model's, where the caller standardises them.
         Raises:
             ValueError: if the inducing points differ, or the training inputs of ``previous`` are not the first of this model's.
         """
@@ -112,13 +118,19 @@ class InducingPathwiseGP(PathwiseGP):
                 "`previous` must be an InducingPathwiseGP with the inducing points of this model, got other ones. "
                 "Give both models the same `inducing_points`."
             )
-        return super().warm_start(previous)
+        return super().warm_start(previous, scale=scale)
 
     def _centres(self, data: DataSet) -> Tensor:
         return self.inducing_points.clone()  # a state dict is loaded into the buffer, which must not move the paths drawn before
 
     def _system(self, data: DataSet) -> InducingSystem:
         return InducingSystem(data.kernel, data.X, self._centres(data), data.noise, memory_budget=self.memory_budget)
+
+    def _covariance(self, data: DataSet, paths: SamplePaths) -> FiniteRank:
+        """Return k(·, Z) A⁻¹ k(Z, ·), the covariance by which new data move the mean."""
+        L, M = self._system(data).whitened()
+        root = torch.linalg.solve_triangular(stable_cholesky(M).T, torch.eye(len(M), dtype=M.dtype, device=M.device), upper=True)
+        return FiniteRank(paths.data, torch.linalg.solve_triangular(L.T, root, upper=True), perturbed=True)
 
     def _default_solver(self, num_centres: int) -> Solver:
         return Cholesky() if num_centres <= DIRECT_SOLVE_UP_TO else SGD()

@@ -3,7 +3,6 @@
 Notation: X (n, d) training inputs, y (n,) targets, Σ noise variances, H = k(X, X) + Σ, F random features, S or s paths.
 """
 
-import math
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
@@ -25,27 +24,23 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihoo
 from gpytorch.means import Mean
 from torch import Tensor
 
-from surrogates import checks, memory
-from surrogates.batches import DataSet, data_sets
-from surrogates.conditioning import PathsState, check_observations, join_solutions, solve_weights
+from surrogates import checks
+from surrogates.batches import check_kernel
+from surrogates.conditioning import check_observations
+from surrogates.drawing import DrawingGP
 from surrogates.features import PriorPaths
-from surrogates.fresh import FreshGP, as_given
+from surrogates.fresh import as_given
 from surrogates.noise import check_noise
-from surrogates.operators import KernelBasis, kernel_operator
 from surrogates.paths import BatchPaths, SamplePaths
-from surrogates.posterior import affine, joint, path_distribution, transformed
-from surrogates.solvers import Auto, Callback, Cholesky, Solution, Solver
-from surrogates.systems import KernelSystem, LinearSystem
+from surrogates.posterior import assemble, path_distribution
+from surrogates.solvers import Callback, Cholesky, Solver
 
 EXACT_UP_TO = 2000  # beyond, the exact covariance at 20 × 4 points, with gradients, costs more than that of 256 paths
-DIRECT_SOLVE_UP_TO = 4096
 DEFAULT_NUM_FEATURES = 2048
 DEFAULT_NUM_PATHS = 256
-PATHS_PER_DRAW = 32  # in the posterior's covariance: several feature draws average the features' own error out
-COLUMNS_HELD = 11  # copies of an (n, s) matrix that the hungriest solver and the paths hold at once
 
 
-class PathwiseGP(FreshGP):
+class PathwiseGP(DrawingGP):
     """A Gaussian process that scales: its posterior is a set of functions, from iterative solves in place of a Cholesky.
 
     A drop-in for BoTorch's ``SingleTaskGP``, with its defaults: RBF kernel with dimension-scaled priors, constant mean, standardised
@@ -55,7 +50,8 @@ class PathwiseGP(FreshGP):
     at any time: the next posterior is that of a model built with the new ones.
 
     Several outputs are independent Gaussian processes, and so are the data sets of a batch: each is solved by itself, with
-    hyperparameters of its own or, where a module has no batch shape, those of all.
+    hyperparameters of its own or, where a module has no batch shape, those of all. No q × q matrix is factorised for them, as BoTorch
+    does in a ``ModelListGP`` of one model an output.
 
     Args:
         train_X: (n, d), or (*batch, n, d).
@@ -113,7 +109,7 @@ class PathwiseGP(FreshGP):
                 f"got {type(outcome_transform).__name__}."
             )
         if covar_module is not None:
-            check_batch_shape(covar_module, train_X, train_Y)
+            check_kernel(covar_module, train_X, train_Y)
         checks.positive_int("num_features", num_features)
         checks.positive_int("num_paths", num_paths)
         checks.integer("seed", seed, 0)
@@ -135,8 +131,6 @@ class PathwiseGP(FreshGP):
         self.num_paths = num_paths
         self.seed = seed
         self.memory_budget = memory_budget
-        self.solution: Solution | None = None
-        self._warm_mean_weights: tuple[Tensor, ...] = ()
 
     @classmethod
     def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
@@ -212,10 +206,11 @@ class PathwiseGP(FreshGP):
             output_indices = None
         if self._is_exact and output_indices is None:
             return super().posterior(X, observation_noise=observation_noise, posterior_transform=posterior_transform)
+        checks.batch_of_points(X, self.batch_shape)
         X = self.transform_inputs(X)
         with gpt_posterior_settings():
             distribution = self(X.unsqueeze(-3) if self.num_outputs > 1 else X)
-        return self._posterior_of(distribution, X, output_indices, observation_noise, posterior_transform)
+        return assemble(self, distribution, X, output_indices, observation_noise, posterior_transform)
 
     def __call__(self, *inputs: Tensor, **kwargs: Any) -> MultivariateNormal:
         """Return the prior at the training inputs in training mode, the posterior in standardised units in evaluation mode."""
@@ -238,7 +233,6 @@ class PathwiseGP(FreshGP):
 
         Raises:
             TypeError, ValueError: for data that are not finite or of the wrong shape, dtype or device, and for missing noise.
-            NotImplementedError: for batches of fantasies of other models than a ``PathwiseGP`` of one data set.
         """
         self.eval()
         if self._is_exact:
@@ -248,9 +242,9 @@ class PathwiseGP(FreshGP):
                 conditioned: Self = super().condition_on_observations(X, Y, **given, **kwargs)  # type: ignore[assignment]
                 return conditioned
         if isinstance(Y, Tensor) and Y.ndim > 2 and Y.shape[:-2] != self.batch_shape:
-            from surrogates.fantasies import FantasyGP  # which needs this module
+            from surrogates.fantasies import FantasyGP, imagined  # which need this module
 
-            return FantasyGP(self, X, Y, noise)
+            return FantasyGP(self, *imagined(self, X, Y, noise))
         known_noise = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
         shape = (*self.batch_shape, -1, self.num_outputs)
         check_observations(X, Y, noise, like=self.train_inputs[0], shape=shape, known_noise=known_noise)
@@ -264,138 +258,21 @@ class PathwiseGP(FreshGP):
                 model.likelihood = self.likelihood.get_fantasy_likelihood(noise=noise)
         return model.warm_start(self)
 
-    def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> Self:
-        if not self._is_exact:
-            raise NotImplementedError(
-                "`get_fantasy_model` needs the exact posterior of `solver=Cholesky()`. Use `condition_on_observations(X, Y)`."
-            )
-        return super().get_fantasy_model(inputs, targets, **kwargs)
-
-    def warm_start(self, previous: "PathwiseGP", *, scale: float = 1.0) -> Self:
-        """Start the mean's next solve from ``previous``, a model of the first rows of the same data; return this model.
+    def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> Any:
+        """Return the posterior after appended data, which may be batches, on transformed inputs and in standardised units.
 
         Args:
-            scale: one unit of its targets in the units of this model's, where the caller standardises them.
-        Raises:
-            ValueError: if the training inputs of ``previous`` are not the first of this model's.
+            inputs: (*T, k, d), or (*T, m, k, d) the same for every of m outputs.
+            targets: (*F, k), or (*F, m, k).
+
+        Returns:
+            A model of this class from exact models, a :class:`FantasyGP` from those of paths.
         """
-        self.eval()
-        previous.eval()
-        X, earlier = self.train_inputs[0], previous.train_inputs[0]
-        k = earlier.shape[-2]
-        if earlier.shape[:-2] != X.shape[:-2] or k > X.shape[-2] or not torch.equal(earlier, X[..., :k, :]):
-            raise ValueError(f"`previous` must have been trained on the first rows of this model's data, got {k} other rows.")
-        if len(previous._warm_mean_weights) == self.train_targets.shape[:-1].numel():
-            ratios = scale * (previous._units.scale / self._units.scale).flatten()
-            self._warm_mean_weights = tuple(ratio * weights for ratio, weights in zip(ratios, previous._warm_mean_weights, strict=True))
-        return self
+        if self._is_exact:
+            return super().get_fantasy_model(inputs, targets, **kwargs)
+        from surrogates.fantasies import FantasyGP, outputs_last
 
-    def start_from(self, mean_weights: Tensor) -> Self:
-        """Start the mean's next solve from weights (k, 1) of the first k points, in standardised units; return this model.
-
-        Raises:
-            ValueError: if the model has several outputs or data sets, or the weights have another shape.
-        """
-        self.eval()
-        n = self.train_inputs[0].shape[-2]
-        if self.train_inputs[0].ndim > 2 or mean_weights.ndim != 2 or mean_weights.shape[1] != 1 or len(mean_weights) > n:
-            raise ValueError(
-                f"`mean_weights` must have shape (k, 1) with k ≤ n = {n}, for a model of one output, got {tuple(mean_weights.shape)}."
-            )
-        self._warm_mean_weights = (mean_weights,)
-        return self
-
-    def _posterior_of(
-        self,
-        distribution: MultivariateNormal,
-        X: Tensor,
-        output_indices: list[int] | None,
-        observation_noise: bool | Tensor,
-        posterior_transform: PosteriorTransform | None,
-    ) -> GPyTorchPosterior | TransformedPosterior:
-        """Return BoTorch's posterior of a ``distribution`` (..., q), or (..., m, q), at transformed X in standardised units."""
-        outputs = list(range(self.num_outputs)) if output_indices is None else output_indices
-        if not outputs or not set(outputs) <= set(range(self.num_outputs)):
-            raise ValueError(f"`output_indices` must be None or outputs below {self.num_outputs}, got {output_indices}.")
-        points = X.unsqueeze(-3) if self.num_outputs > 1 else X
-        units = self._units
-        distribution = affine(self._apply_noise(points, distribution, observation_noise), units.offset, units.scale)
-        posterior = joint(distribution, outputs) if self.num_outputs > 1 else GPyTorchPosterior(distribution)
-        return transformed(units.untransform_posterior(posterior, X, output_indices), posterior_transform, X)
-
-    def _draw_prior(self, data: DataSet, num_paths: int, num_draws: int, generator: torch.Generator) -> PriorPaths:
-        dim = data.X.shape[1]
-        return PriorPaths.draw(
-            data.kernel, dim, num_paths, num_features=self.num_features, num_draws=num_draws, generator=generator, like=data.X
-        )
-
-    @torch.no_grad()
-    def _draw(
-        self,
-        num_paths: int,
-        num_draws: int,
-        generator: torch.Generator,
-        prior: PriorPaths | None = None,
-        callback: Callback | None = None,
-    ) -> list[SamplePaths]:
-        """Return the paths of every data set, on transformed inputs and in standardised units; their prior draws are independent."""
-        elements = data_sets(self)
-        warm = self._warm_mean_weights if len(self._warm_mean_weights) == len(elements) else (None,) * len(elements)
-        parts, solutions = [], []
-        for data, weights in zip(elements, warm, strict=True):
-            drawn = self._draw_prior(data, num_paths, num_draws, generator) if prior is None else prior
-            paths, solution = self._condition(data, drawn, generator, weights, callback)
-            parts.append(paths)
-            solutions.append(solution)
-        self.solution = join_solutions(solutions)
-        self._warm_mean_weights = tuple(part.mean_weights for part in parts)
-        return parts
-
-    def _condition(
-        self, data: DataSet, prior: PriorPaths, generator: torch.Generator, warm: Tensor | None, callback: Callback | None
-    ) -> tuple[SamplePaths, Solution | None]:
-        """Return ``prior`` conditioned on ``data``, and the account of the solve if there was one; ``warm`` as in ``solve_weights``."""
-        X, s = data.X, prior.num_paths
-        num_bytes = COLUMNS_HELD * len(X) * (s + 1) * X.element_size()
-        memory.require(num_bytes, X.device, f"Solving for {s} paths at {len(X)} points", "Draw fewer paths at a time.")
-        centres = self._centres(data)
-        system, solver = self._system(data), self._solver_for(centres)
-        solution = solve_weights(
-            system, prior, X, data.residuals, data.noise, solver=solver, warm=warm, generator=generator, callback=callback
-        )
-        mean_weights = solution.value[:, :1].clone()
-        paths = SamplePaths(
-            prior=prior,
-            data=KernelBasis(data.kernel, centres),
-            weights=mean_weights - solution.value[:, 1:],
-            mean_weights=mean_weights,
-            prior_mean=data.mean_module,
-        )
-        return paths, solution
-
-    def _centres(self, data: DataSet) -> Tensor:
-        """Return the points that carry the weights, on transformed inputs."""
-        return data.X
-
-    def _system(self, data: DataSet) -> LinearSystem:
-        """Return the system that the weights solve."""
-        return KernelSystem(kernel_operator(data.kernel, self._centres(data), memory_budget=self.memory_budget), data.noise)
-
-    def _solve_with(self, data: DataSet) -> Callable[[Tensor], Tensor]:
-        """Return what applies the inverse of the system's matrix to (n, s) right-hand sides."""
-        system, solver = self._system(data), self._solver_for(data.X)
-
-        def solve(B: Tensor) -> Tensor:
-            return solver.solve(system, B, generator=torch.Generator().manual_seed(self.seed)).value
-
-        return solve
-
-    def _solver_for(self, centres: Tensor) -> Solver:
-        return self.solver if self.solver is not None else self._default_solver(len(centres))
-
-    def _default_solver(self, num_centres: int) -> Solver:
-        """Return the solver of a model that was given none."""
-        return default_solver(num_centres)
+        return FantasyGP(self.eval(), *outputs_last(self.num_outputs, inputs, targets, kwargs.get("noise")))
 
     @property
     def _supports_cache_root(self) -> bool:
@@ -412,41 +289,3 @@ class PathwiseGP(FreshGP):
 
     def _state_settings(self) -> tuple[Any, ...]:
         return self.solver, self.num_features, self.num_paths, self.seed, self.memory_budget, self._is_exact
-
-    def _posterior_paths(self) -> SamplePaths | BatchPaths:
-        """Return the paths behind ``posterior``, kept until the model changes."""
-        if self._drop_stale_state() is None:
-            key, generator = self._state_key().frozen(), torch.Generator().manual_seed(self.seed)
-            parts = self._draw(self.num_paths, math.ceil(self.num_paths / PATHS_PER_DRAW), generator)
-            batch_shape = self.train_targets.shape[:-1]
-            self.prediction_strategy = PathsState(key, BatchPaths(tuple(parts), batch_shape) if batch_shape else parts[0])
-        paths: SamplePaths | BatchPaths = self.prediction_strategy.paths
-        return paths
-
-    def _without_state(self) -> Self:
-        weights, self._warm_mean_weights = self._warm_mean_weights, ()
-        try:
-            return super()._without_state()
-        finally:
-            self._warm_mean_weights = weights
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Self:
-        self._warm_mean_weights = ()
-        return super()._apply(fn, *args, **kwargs)
-
-
-def default_solver(n: int) -> Solver:
-    """Return the solver of a model of n points that was given none."""
-    return Cholesky() if n <= DIRECT_SOLVE_UP_TO else Auto()
-
-
-def check_batch_shape(kernel: Kernel, train_X: Tensor, train_Y: Tensor) -> None:
-    """Require a kernel whose batch shape is that of the data, or broadcasts to it.
-
-    Raises:
-        ValueError: naming both.
-    """
-    expected = train_X.shape[:-2] + (train_Y.shape[-1:] if train_Y.shape[-1] > 1 else ())
-    own = kernel.batch_shape
-    if len(own) > len(expected) or any(size not in (1, wanted) for size, wanted in zip(own[::-1], expected[::-1], strict=False)):
-        raise ValueError(f"`covar_module` must have no batch shape or that of the data and outputs, {tuple(expected)}, got {tuple(own)}.")

@@ -14,6 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from surrogates import checks
 from surrogates.features import PriorPaths
 from surrogates.operators import Basis, combine, combine_rowwise
 from surrogates.units import Units
@@ -147,6 +148,7 @@ class BatchPaths:
         d = self.parts[0].data.dim
         if X.ndim < 2 or X.shape[-1] != d:
             raise ValueError(f"`X` must have shape (..., q, {d}), got {tuple(X.shape)}.")
+        checks.batch_of_points(X, self.batch_shape[:-1] if self.several_outputs else self.batch_shape)
         X = X if self.input_transform is None else self.input_transform(X)
         points = X.unsqueeze(-3) if self.several_outputs else X
         broadcast = torch.broadcast_shapes(points.shape[:-2], self.batch_shape)

@@ -16,6 +16,7 @@ from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNorm
 from linear_operator.operators import BlockInterleavedLinearOperator, DenseLinearOperator, LinearOperator, RootLinearOperator
 from torch import Tensor
 
+from surrogates.fresh import FreshGP
 from surrogates.paths import BatchPaths, SamplePaths
 
 
@@ -52,6 +53,25 @@ def path_distribution(paths: SamplePaths | BatchPaths, X: Tensor) -> Multivariat
     mean = paths.mean(X)
     deviations = (paths(X) - mean) / math.sqrt(paths.num_samples)
     return MultivariateNormal(mean, RootLinearOperator(deviations.movedim(0, -1)))
+
+
+def assemble(
+    model: FreshGP,
+    distribution: MultivariateNormal,
+    X: Tensor,
+    output_indices: list[int] | None,
+    observation_noise: bool | Tensor,
+    posterior_transform: PosteriorTransform | None,
+) -> Any:
+    """Return BoTorch's posterior of a ``distribution`` (..., q), or (..., m, q), at transformed X in standardised units of ``model``."""
+    several = model.num_outputs > 1
+    outputs = list(range(model.num_outputs)) if output_indices is None else output_indices
+    if not outputs or not set(outputs) <= set(range(model.num_outputs)):
+        raise ValueError(f"`output_indices` must be None or outputs below {model.num_outputs}, got {output_indices}.")
+    units, points = model._units, X.unsqueeze(-3) if several else X
+    distribution = affine(model._apply_noise(points, distribution, observation_noise), units.offset, units.scale)
+    posterior = joint(distribution, outputs) if several else GPyTorchPosterior(distribution)
+    return transformed(units.untransform_posterior(posterior, X, output_indices), posterior_transform, X)
 
 
 def affine(distribution: MultivariateNormal, offset: Tensor | float, scale: Tensor | float) -> MultivariateNormal:

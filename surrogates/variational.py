@@ -24,6 +24,7 @@ from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.batches import DataSet, data_sets
+from surrogates.covariances import FiniteRank
 from surrogates.features import CHUNK_ENTRIES, PriorPaths, standard_normal
 from surrogates.inducing import check_choice
 from surrogates.inducing_models import DEFAULT_NUM_INDUCING, check_one_data_set, place_inducing_points
@@ -175,6 +176,13 @@ class VariationalGP(PathwiseGP):
             prior_mean=data.mean_module,
         )
         return paths, None
+
+    def _covariance(self, data: DataSet, paths: SamplePaths) -> FiniteRank:
+        """Return a(·)ᵀ R Rᵀ a(·), what the inducing values explain of the covariance; of the paths they explain a(·)ᵀ v."""
+        L, _, R = self._whitened_posterior(data)
+        prior: Any = paths.prior  # which they have
+        explained = paths.weights - paths.mean_weights + torch.cholesky_solve(prior(self.inducing_points).T, L)
+        return FiniteRank(paths.data, torch.linalg.solve_triangular(L.T, R, upper=True), explained=explained)
 
     def _whitened_posterior(self, data: DataSet) -> WhitenedPosterior:
         self._require_memory()

@@ -12,6 +12,7 @@ from botorch.optim.closures import get_loss_closure_with_grads
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
+from surrogates import checks
 from surrogates.fitting.common import StepCallback, restoring
 
 EXACT_FIT_UP_TO = 4096
@@ -29,7 +30,7 @@ def fit_exact(model: M, *, callback: StepCallback | None = None, **optimizer_kwa
         optimizer_kwargs: passed to BoTorch's ``fit_gpytorch_mll``, such as ``optimizer_kwargs={"options": {"maxiter": 100}}``.
 
     Raises:
-        ValueError: if the model has more points.
+        ValueError: if the model has more points, or its data are not finite.
         KeyboardInterrupt: passed on; the model has the best hyperparameters so far, if it has one output.
     """
     n = model.train_targets.shape[-1]
@@ -39,6 +40,8 @@ def fit_exact(model: M, *, callback: StepCallback | None = None, **optimizer_kwa
             "Fit a model of a random subset and load its state, `model.load_state_dict(small.state_dict(), strict=False)`, "
             "or use `fit(model)`."
         )
+    checks.floating_tensor("model.train_inputs", model.train_inputs[0])
+    checks.floating_tensor("model.train_targets", model.train_targets)
     fitted = deepcopy(model).double()  # the line search finds float32 gradients too coarse
     mll = ExactMarginalLogLikelihood(fitted.likelihood, fitted)
     evaluate = get_loss_closure_with_grads(mll, {name: p for name, p in mll.named_parameters() if p.requires_grad})

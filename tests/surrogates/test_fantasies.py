@@ -7,13 +7,24 @@ import pytest
 import torch
 from botorch.acquisition import qKnowledgeGradient
 from botorch.acquisition.multi_step_lookahead import qMultiStepLookahead
-from botorch.models import SingleTaskGP
-from botorch.models.transforms import Log, Normalize
+from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.transforms import Log, Normalize, Standardize
 from botorch.models.utils.assorted import fantasize as fantasize_flag
 from botorch.sampling import SobolQMCNormalSampler
 from torch import Tensor
 
-from surrogates import CG, FantasyGP, InducingPathwiseGP, PathwiseGP, Solution, VariationalGP
+from surrogates import (
+    CG,
+    Auto,
+    Cholesky,
+    FantasyGP,
+    InducingPathwiseGP,
+    Nystrom,
+    PathwiseGP,
+    Solution,
+    Solver,
+    VariationalGP,
+)
 from tests import problems
 
 pytestmark = pytest.mark.filterwarnings("ignore:Data .* is not standardized")
@@ -21,6 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Data .* is not standardized")
 N, D, K, F = 24, 2, 2, 4
 X = problems.uniform(N, D)
 TIGHT = CG(tolerance=1e-12, preconditioner=None, max_epochs=2000)
+INDUCING = problems.uniform(8, D, seed=1)
 BOUNDS = torch.tensor([[0.0, -0.5], [1.0, 1.5]]).double()
 
 
@@ -159,11 +171,115 @@ def test_a_fantasy_stays_what_it_was_when_its_model_changes() -> None:
     assert torch.equal(fantasy.posterior(Z).mean, before)
 
 
-@pytest.mark.parametrize("kind", [InducingPathwiseGP, VariationalGP])
-def test_fantasies_of_models_of_inducing_points_are_refused(kind: type[PathwiseGP]) -> None:
-    model = kind(X, targets(X, 1), inducing_points=X[:8], num_paths=4, num_features=32)
-    with pytest.raises(NotImplementedError, match=f"A batch of fantasies needs a PathwiseGP of one data set, got a {kind.__name__}"):
-        model.fantasize(X[:1], sampler(F))
+@pytest.mark.parametrize("m", [1, 2])
+def test_fantasies_of_a_batch_of_data_sets_are_those_of_each(m: int) -> None:
+    inputs, new = problems.uniform(3, N, D, seed=4), problems.uniform(3, K, D, seed=5)
+    values, noise = targets(new.expand(F, 3, K, D), m, seed=6), 0.1 + problems.uniform(3, N, m, seed=3)
+    own = {"solver": TIGHT, "num_paths": 1024, "num_features": 256}
+    models = PathwiseGP(inputs, targets(inputs, m), noise, **own), SingleTaskGP(inputs, targets(inputs, m), noise)
+    known = 0.1 + problems.uniform(3, K, m, seed=8)
+    ours, exact = (conditioned(model, new, values, known) for model in models)
+    assert ours.batch_shape == (F, 3) and ours.num_outputs == m
+    for shape in ((4,), (3, 4), (F, 3, 4)):
+        Z = problems.uniform(*shape, D, seed=9)
+        first, second = (model.posterior(Z, observation_noise=True) for model in (ours, exact))
+        torch.testing.assert_close(first.mean, second.mean, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(first.variance, second.variance, rtol=5 * (2 / 1024) ** 0.5, atol=0)
+    again = ours.condition_on_observations(new, values, known)
+    expected = exact.condition_on_observations(new.expand(F, 3, K, D), values, noise=known.expand_as(values))
+    torch.testing.assert_close(again.posterior(Z).mean, expected.posterior(Z).mean, rtol=1e-6, atol=1e-6)
+    with pytest.raises(ValueError, match=r"`Y` must have a batch shape that the one of the model, \(3,\), broadcasts to, got \(4,\)"):
+        models[0].condition_on_observations(new[0], values[:, 0], known[0])
+    with pytest.raises(ValueError, match=r"`X` must have a batch shape that broadcasts with that of the model, \(4, 3\), got \(2,\)"):
+        ours.posterior(problems.uniform(2, 4, D))
+
+
+KINDS: dict[str, Callable[[Tensor, Tensor], PathwiseGP]] = {
+    "inducing": lambda X, Y: InducingPathwiseGP(X, Y, inducing_points=INDUCING, outcome_transform=None, num_paths=4096, num_features=64),
+    "variational": lambda X, Y: VariationalGP(X, Y, inducing_points=INDUCING, outcome_transform=None, num_paths=4096, num_features=64),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fantasies_of_models_of_inducing_points_equal_models_of_appended_data(kind: str) -> None:
+    new, Z = problems.uniform(K, D, seed=5), problems.uniform(3, D, seed=9)
+    values = targets(new, 1, seed=6)
+    model = KINDS[kind](X, targets(X, 1))
+    model.likelihood.noise = 0.3
+    fantasy, whole = model.condition_on_observations(new, values.expand(F, K, 1)), model.condition_on_observations(new, values)
+    assert isinstance(fantasy, FantasyGP)
+    before, ours, expected = (each.posterior(torch.cat([Z, new])) for each in (model, fantasy, whole))
+    assert (before.variance / expected.variance).max() > 1.05
+    torch.testing.assert_close(ours.mean, expected.mean.expand(F, 3 + K, 1), rtol=1e-6, atol=1e-6)
+    covariance = expected.distribution.covariance_matrix
+    variance = covariance.diagonal()
+    error = ((torch.outer(variance, variance) + covariance.square()) / 4096).sqrt()
+    assert ((ours.distribution.covariance_matrix - covariance).abs() < 7 * error).all()  # of two Monte-Carlo estimates
+
+
+def test_fantasies_of_inducing_points_are_differentiable_in_their_points() -> None:
+    model = KINDS["inducing"](X, targets(X, 1))
+    new, Z = problems.uniform(2, K, D, seed=5).requires_grad_(), problems.uniform(F, 2, 3, D, seed=9).requires_grad_()
+    values = targets(new.detach(), 1).expand(F, 2, K, 1)
+
+    def mean(new: Tensor, Z: Tensor) -> Tensor:
+        return model.condition_on_observations(new, values).posterior(Z).mean
+
+    assert torch.autograd.gradcheck(mean, (new, Z), eps=1e-5, atol=1e-4, fast_mode=True)
+    empty = model.fantasize(X[:0], sampler(F))
+    torch.testing.assert_close(empty.posterior(Z[0, 0]).mean, model.posterior(Z[0, 0]).mean.expand(F, 3, 1))
+
+
+@pytest.mark.parametrize("transform", [lambda: Standardize(m=1), Log], ids=["standardize", "log"])
+def test_lists_of_models_of_paths_are_conditioned_as_lists_of_exact_models(transform: Callable[[], Any]) -> None:
+    new, Z = [problems.uniform(3, K, D, seed=5 + t) for t in range(2)], problems.uniform(3, 4, D, seed=9)
+    values, medians = torch.cat([targets(points, 1) for points in new], -1), []
+    own = {"solver": TIGHT, "num_paths": 16, "num_features": 32}
+    for build in (lambda *data, **settings: PathwiseGP(*data, **settings, **own), SingleTaskGP):
+        models = ModelListGP(*[build(X, targets(X, 1, seed=t), outcome_transform=transform()) for t in range(2)])
+        for _ in range(2):  # and once more
+            models.posterior(Z)
+            models = models.condition_on_observations(new, values)
+        assert isinstance(models, ModelListGP) and models.posterior(Z) is not None
+        medians.append([])
+        for part in (model.posterior(Z) for model in models.models):
+            medians[-1].append(part.rsample_from_base_samples(torch.Size([1]), torch.zeros(1, *part.base_sample_shape).double()))
+    torch.testing.assert_close(*medians, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("m", [1, 2])
+def test_fantasy_models_take_transformed_inputs_and_standardised_targets_with_the_points_last(m: int) -> None:
+    model, _ = models(m)
+    points, Z = problems.uniform(F, K, D, seed=5), problems.uniform(3, D, seed=9)
+    values = targets(points, m)
+    inputs, standardised = model.eval().transform_inputs(points), model.outcome_transform(values)[0]
+    if m > 1:
+        laid_out = inputs.unsqueeze(-3).expand(F, m, K, D), standardised.mT
+        with pytest.raises(ValueError, match="`inputs` must be the same for every output"):
+            model.get_fantasy_model(problems.uniform(F, m, K, D), standardised.mT)
+    else:
+        laid_out = inputs, standardised.squeeze(-1)
+    expected = model.condition_on_observations(points, values).posterior(Z).mean
+    torch.testing.assert_close(model.get_fantasy_model(*laid_out).posterior(Z).mean, expected)
+
+
+@pytest.mark.parametrize("solver", [Cholesky(), CG(Nystrom(10)), Auto()], ids=["cholesky", "cg", "auto"])
+def test_what_depends_on_the_data_alone_is_computed_once(solver: Solver, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = models(solver=solver)
+    monkeypatch.setattr(PathwiseGP, "_is_exact", False)
+    new, Z = problems.uniform(K, D, seed=5), problems.uniform(3, D, seed=9)
+    model.fantasize(new, sampler(F))
+    prepared: list[str] = []
+    for kind, name in ((Nystrom, "__call__"), (Auto, "choose")):
+        monkeypatch.setattr(kind, name, lambda *args, **kwargs: prepared.append("again"))
+    monkeypatch.setattr("surrogates.covariances.factorise", lambda *args: prepared.append("again"))
+    fantasy = model.fantasize(new.requires_grad_(), sampler(F))
+    fantasy.posterior(Z).mean.sum().backward()
+    assert not prepared and new.grad.abs().max() > 0
+    model.covar_module.lengthscale = 0.1  # and not for other hyperparameters
+    with pytest.raises((TypeError, AttributeError)):
+        model.fantasize(new, sampler(F))
+    assert prepared
 
 
 @pytest.mark.parametrize(

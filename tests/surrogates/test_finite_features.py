@@ -177,6 +177,19 @@ def test_appended_data_give_the_model_of_all_data() -> None:
     torch.testing.assert_close(law(model.condition_on_observations(X[50:], Y[50:])), law(gp(outcome_transform=None)))
 
 
+def test_fantasies_are_exactly_the_models_of_appended_data() -> None:
+    model, new = gp(outcome_transform=None), problems.uniform(2, D, seed=5)
+    values = torch.ones(2, 1).double()
+    everything = FiniteFeatureGP(
+        torch.cat([X, new]), torch.cat([Y, values]), feature_map=Network(), outcome_transform=None, likelihood=gaussian_likelihood(0.02)
+    )
+    everything.covar_module.outputscale = 1.7
+    torch.testing.assert_close(law(model.condition_on_observations(new, values)), law(everything))
+    for part, expected in zip(law(model.condition_on_observations(new, values.expand(3, 2, 1))), law(everything), strict=True):
+        torch.testing.assert_close(part, expected.expand_as(part))
+        assert part.shape[0] == 3
+
+
 def test_several_outputs_are_independent_models_of_the_same_features() -> None:
     model = FiniteFeatureGP(X, torch.cat([Y, Y.flip(0)], 1), feature_map=Network())
     posterior = model.posterior(Q)

@@ -14,7 +14,8 @@ from botorch.models.transforms import Bilog, ChainedOutcomeTransform, Log, Norma
 from botorch.sampling import IIDNormalSampler, SobolQMCNormalSampler
 from botorch.sampling.get_sampler import get_sampler
 from botorch.utils.multi_objective.box_decompositions.non_dominated import FastNondominatedPartitioning
-from gpytorch.means import LinearMean
+from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.means import LinearMean, Mean
 from torch import Tensor
 
 from surrogates import CG, BatchPaths, Cholesky, InducingPathwiseGP, PathwiseGP, VariationalGP, fit_variational
@@ -239,11 +240,55 @@ def test_outputs_are_chosen(mode: str, indices: list[int]) -> None:
     assert subset.num_outputs == len(indices)
     torch.testing.assert_close(chosen.mean, every.mean[..., indices])
     torch.testing.assert_close(chosen.variance, every.variance[..., indices])
-    torch.testing.assert_close(subset.posterior(points(2, 3)).mean, chosen.mean, rtol=1e-5, atol=1e-5)
+    apart = MODES[mode](*data((), 2)).subset_output(indices)  # before anything is drawn
+    for model_of_these in (subset, apart, deepcopy(subset)):
+        torch.testing.assert_close(law(model_of_these, points(2, 3))[0], chosen.mean, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(model_of_these.posterior(points(2, 3)).variance, chosen.variance, rtol=1e-5, atol=1e-8)
     with pytest.raises(ValueError, match=r"`idcs` must be outputs below 2, got \[2\]"):
         model.subset_output([2])
     with pytest.raises(ValueError, match=r"`output_indices` must be None or outputs below 2, got \[2\]"):
         model.posterior(points(3), output_indices=[2])
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize("kind", range(2))
+def test_outputs_are_chosen_of_any_modules(kind: int, batch: tuple[int, ...]) -> None:
+    shape = torch.Size((*batch, 3))
+    kernel = problems.matern(2.5, 0.5, batch_shape=shape)
+    kernel.lengthscale = 0.3 + problems.uniform(*kernel.lengthscale.shape)
+    scaled = ScaleKernel(kernel)
+    scaled.outputscale = 1.0 + problems.uniform(*shape, seed=1)
+    mean = [LinearMean(D), LinearMean(D, batch_shape=shape)][kind]
+    torch.nn.init.normal_(mean.weights, generator=torch.Generator().manual_seed(0))
+    model = PathwiseGP(
+        *data(batch, 3),
+        covar_module=[kernel, scaled + RBFKernel()][kind],
+        mean_module=mean,
+        input_transform=Normalize(D, bounds=torch.tensor([[0.0, -0.5], [1.0, 1.5]]).double()),
+        solver=[Cholesky(), TIGHT][kind],
+        **SMALL,
+    )
+    model.likelihood.noise = 0.1 + problems.uniform(*model.likelihood.noise.shape)
+    whole = law(model, points(*batch, 4))[0]
+    for indices, training in (([1], True), ([2, 0], False)):
+        subset = model.train(training).subset_output(indices)
+        assert subset.training == training and subset.num_outputs == len(indices)
+        torch.testing.assert_close(law(subset, points(*batch, 4))[0], whole[..., indices], rtol=1e-6, atol=1e-6)
+        again = subset.train()  # nothing that is kept hides what the parameters are
+        torch.testing.assert_close(law(again, points(*batch, 4))[0], whole[..., indices], rtol=1e-6, atol=1e-6)
+
+
+def test_outputs_are_not_chosen_of_a_mean_that_does_not_say_what_is_whose() -> None:
+    class Offsets(Mean):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_parameter("offsets", torch.nn.Parameter(torch.zeros(2)))
+
+        def forward(self, X: Tensor) -> Tensor:
+            return self.offsets.unsqueeze(-1) + X[..., 0]
+
+    with pytest.raises(NotImplementedError, match="`subset_output` does not know which parameters of a Offsets belong to which output"):
+        PathwiseGP(*data((), 2), mean_module=Offsets()).subset_output([0])
 
 
 @each_case
@@ -329,6 +374,10 @@ def test_batches_of_inducing_points_are_refused(kind: type[PathwiseGP]) -> None:
 
 
 def test_what_a_batch_cannot_do_is_refused() -> None:
+    batch = MODES["paths"](*data((3,), 2))
+    for posterior in (batch.posterior, batch.paths(2), batch.paths(2).mean):
+        with pytest.raises(ValueError, match=r"`X` must have a batch shape that broadcasts with that of the model, \(3,\), got \(2,\)"):
+            posterior(points(2, 4))
     X, Y = data((), 2)
     kernel = problems.matern(2.5, batch_shape=torch.Size([3]))
     with pytest.raises(ValueError, match=r"`covar_module` must have no batch shape or that of the data and outputs, \(2,\), got \(3,\)"):

@@ -14,6 +14,7 @@ from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood, VariationalELBO
 from gpytorch.models import ApproximateGP
+from gpytorch.priors import GammaPrior
 from gpytorch.variational import CholeskyVariationalDistribution, VariationalStrategy
 from torch import Tensor
 
@@ -187,6 +188,25 @@ def test_learning_raises_the_bound() -> None:
     assert model.noise != closed.noise
     assert model.covar_module.base_kernel.lengthscale != closed.covar_module.base_kernel.lengthscale
     assert model.mean_module.constant != closed.mean_module.constant
+
+
+def test_noise_that_is_pulled_down_stays_above_its_bound() -> None:
+    model = VariationalGP(X, Y, inducing_points=Z)
+    noise = model.likelihood.noise_covar
+    noise.register_prior("noise_prior", GammaPrior(1.0, 1e8).double(), "noise")
+    fit_variational(model, num_steps=60, batch_size=N, learning_rate=0.2)
+    assert noise.raw_noise_constraint.lower_bound < model.noise < 1e-3
+
+
+def test_an_interrupted_fit_keeps_what_it_has_learned() -> None:
+    def interrupt(step: int, bound: float) -> None:
+        if step == 60:
+            raise KeyboardInterrupt
+
+    model, start = variational(), fit_variational(variational(), num_steps=1)
+    with pytest.raises(KeyboardInterrupt):
+        fit_variational(model, batch_size=N, learning_rate=0.05, callback=interrupt)
+    assert model.whitened_mean.any() and model.elbo() > start.elbo() + 10.0
 
 
 def test_what_is_not_to_be_learnt_stays() -> None:

@@ -4,13 +4,14 @@ import logging
 import math
 import warnings
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from surrogates import FiniteFeatureGP, FourierFeatures, PathwiseGP, VariationalGP, choose_fit, fit
+from surrogates import FiniteFeatureGP, FourierFeatures, PathwiseGP, VariationalGP, choose_fit, fit, fit_iterative, fit_minibatch
 from surrogates.fitting import choice
 from tests import problems
 
@@ -41,24 +42,37 @@ def hyperparameters(model: PathwiseGP) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("make", "n", "method"),
+    ("make", "n", "methods"),
     [
-        (PathwiseGP, choice.FIT_EXACT_UP_TO, "exact"),
-        (PathwiseGP, choice.FIT_EXACT_UP_TO + 1, choice.LARGE),
-        (lambda X, Y: VariationalGP(X, Y, inducing_points=4), 50, "variational"),
-        (lambda X, Y: make_model("finite_features", X, Y), 50, "finite_features"),
+        (PathwiseGP, choice.FIT_EXACT_UP_TO, ("exact",)),
+        (PathwiseGP, choice.FIT_EXACT_UP_TO + 1, ("minibatch", "iterative")),
+        (PathwiseGP, choice.REFINE_UP_TO, ("minibatch", "iterative")),
+        (PathwiseGP, choice.REFINE_UP_TO + 1, ("minibatch",)),
+        (lambda X, Y: PathwiseGP(X, Y.expand(-1, 2)), choice.FIT_EXACT_UP_TO + 1, ("exact",)),
+        (lambda X, Y: VariationalGP(X, Y, inducing_points=4), 50, ("variational",)),
+        (lambda X, Y: make_model("finite_features", X, Y), 50, ("finite_features",)),
     ],
-    ids=["few points", "many points", "variational", "finite features"],
+    ids=["few points", "more points", "thousands", "many points", "two outputs", "variational", "finite features"],
 )
-def test_the_choice_follows_the_model(make: Callable[[Tensor, Tensor], PathwiseGP], n: int, method: str) -> None:
+def test_the_choice_follows_the_model(make: Callable[[Tensor, Tensor], PathwiseGP], n: int, methods: tuple[str, ...]) -> None:
     chosen = choose_fit(make(problems.uniform(n, 1), problems.normal(n, 1)))
-    assert chosen.method == method and str(n) in chosen.reason
+    assert chosen.methods == methods and str(n) in chosen.reason
+
+
+def test_many_points_are_refined_from_where_minibatches_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "FIT_EXACT_UP_TO", 15)
+    (whole, by_hand), steps = (make_model(X=X[:16], Y=Y[:16]) for _ in range(2)), count(1)
+    fit(whole, callback=lambda step, value: step == next(steps) or pytest.fail("a step is left out"))
+    fit_minibatch(by_hand)
+    assert not torch.equal(hyperparameters(whole), hyperparameters(by_hand))
+    fit_iterative(by_hand, **choice.REFINEMENT)
+    assert torch.equal(hyperparameters(whole), hyperparameters(by_hand))
 
 
 def test_what_was_chosen_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "surrogates.fitting"):
         fit(make_model())
-    assert [record.getMessage() for record in caplog.records] == ["fit_exact: 60 points, up to 2000 by the exact marginal likelihood"]
+    assert [record.getMessage() for record in caplog.records] == ["fit_exact: 60 points, up to 1000 by the exact marginal likelihood"]
 
 
 @pytest.mark.parametrize("method", choice.METHODS)
@@ -117,13 +131,18 @@ def one_dimension_without_variation() -> tuple[Tensor, Tensor]:
     return torch.cat([X, torch.full((N, 1), 0.5, dtype=X.dtype)], dim=1), Y
 
 
-@pytest.mark.parametrize("method", GENERAL)
-@pytest.mark.parametrize("data", [constant_targets, duplicated_inputs, one_dimension_without_variation])
-def test_degenerate_data_give_a_finite_posterior(data: Callable[[], tuple[Tensor, Tensor]], method: str) -> None:
-    inputs, targets = data()
+def fewer_points_than_a_batch() -> tuple[Tensor, Tensor]:
+    return X[:7], Y[:7]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("method", choice.METHODS)
+@pytest.mark.parametrize("data", [constant_targets, duplicated_inputs, one_dimension_without_variation, fewer_points_than_a_batch])
+def test_degenerate_data_give_a_finite_posterior(data: Callable[[], tuple[Tensor, Tensor]], method: str, dtype: torch.dtype) -> None:
+    inputs, targets = (part.to(dtype) for part in data())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # BoTorch advises to standardise what has no variance
-        model = fit(PathwiseGP(inputs, targets), method, **QUICK[method])
+        model = fit(make_model(method, inputs, targets), method, **QUICK[method])
     assert torch.isfinite(hyperparameters(model)).all()
     posterior = model.posterior(inputs[:4])
     assert torch.isfinite(posterior.mean).all() and torch.isfinite(posterior.variance).all()
@@ -131,18 +150,22 @@ def test_degenerate_data_give_a_finite_posterior(data: Callable[[], tuple[Tensor
         torch.testing.assert_close(posterior.mean, targets[:4], rtol=0.0, atol=1e-2)
 
 
-@pytest.mark.parametrize("method", [None, *GENERAL])
-def test_targets_that_are_not_finite_are_refused(method: str | None) -> None:
-    model = make_model()
-    model.set_train_data(targets=torch.full((N,), math.nan, dtype=X.dtype), strict=False)
+@pytest.mark.parametrize("method", choice.METHODS)
+@pytest.mark.parametrize("part", ["inputs", "targets"])
+def test_data_that_are_not_finite_are_refused(part: str, method: str) -> None:
+    model = make_model(method)
+    model.set_train_data(**{part: torch.full_like(X if part == "inputs" else Y.squeeze(1), math.nan)}, strict=False)
     before = hyperparameters(model)
-    with pytest.raises(ValueError, match="must be finite, got nan"):
-        fit(model, method)
-    assert torch.equal(hyperparameters(model), before)
+    for refused in (choice.METHODS[method], fit):
+        with pytest.raises(ValueError, match=f"`model.train_{part}` must be finite, got nan"):
+            refused(model)
+        assert torch.equal(hyperparameters(model), before)
 
 
 def test_a_method_must_exist_and_a_model_must_be_one() -> None:
     with pytest.raises(ValueError, match="`method` must be one of 'exact', 'subsets', .* or None, got 'newton'"):
         fit(make_model(), "newton")
+    with pytest.raises(ValueError, match="`settings` must belong to a `method`, got num_steps without one. Choose one, such as"):
+        fit(make_model(), num_steps=3)
     with pytest.raises(TypeError, match="`model` must be a PathwiseGP or another SingleTaskGP, got Linear"):
         fit(torch.nn.Linear(1, 1))  # type: ignore[type-var]
