@@ -1,0 +1,42 @@
+"""Large Thompson batches in Ax: trials one by one through its Client, and 500 arms in one batch trial."""
+
+# %% Maximise BoTorch's Hartmann function of six parameters; its maximum is 3.32
+import logging
+import time
+
+import torch
+from ax.api.client import Client
+from ax.api.configs import RangeParameterConfig
+from botorch.test_functions import Hartmann
+
+from scalable_bo.integrations.ax import pathwise_generation_strategy
+
+logging.disable(logging.INFO)  # Ax prints a line for every trial
+NAMES = [f"x{i}" for i in range(6)]
+hartmann = Hartmann(dim=6, negate=True)
+
+
+def value(params: dict[str, float]) -> float:
+    return hartmann(torch.tensor([params[name] for name in NAMES], dtype=torch.float64)).item()
+
+
+client = Client()
+client.configure_experiment(parameters=[RangeParameterConfig(name=name, parameter_type="float", bounds=(0.0, 1.0)) for name in NAMES])
+client.configure_optimization(objective="hartmann")
+strategy = pathwise_generation_strategy(batch_size=40, num_initial=40)
+client.set_generation_strategy(strategy)
+
+# %% Rounds of 40 trials: Sobol points, then Thompson batches, each drawn at once
+best = -float("inf")
+for number in range(3):
+    trials = client.get_next_trials(max_trials=40)
+    for index, params in trials.items():
+        client.complete_trial(trial_index=index, raw_data={"hartmann": value(params)})
+        best = max(best, value(params))
+    print(f"round {number}: {len(trials)} trials, best {best:.3f}")
+
+# %% A batch trial of 500 arms, in one call
+start = time.perf_counter()
+((run,),) = strategy.gen(experiment=client._experiment, n=500)
+values = [value(arm.parameters) for arm in run.arms]
+print(f"batch trial: {len(values)} arms in {time.perf_counter() - start:.1f} s, best {max(values):.3f}, median {sorted(values)[250]:.3f}")

@@ -1,0 +1,172 @@
+"""Ax with our surrogate and batches: directions, constraints, grids, queues and storage."""
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("ax")
+
+from ax.api.client import Client
+from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
+from ax.core.search_space import SearchSpaceDigest
+from ax.exceptions.core import SearchSpaceExhausted, UnsupportedError
+
+from acquisition import ParallelThompsonSampling
+from scalable_bo.integrations.ax import ThompsonNode, _Grid, pathwise_generation_strategy
+from surrogates import CG, Nystrom, PathwiseGP
+
+pytestmark = pytest.mark.filterwarnings(r"ignore::DeprecationWarning:ax\..*")  # of Ax to itself
+
+QUICK = {"num_candidates": 100, "num_rounds": 2, "num_starts": 2, "num_steps": 20}
+PLANE = [RangeParameterConfig(name=name, parameter_type="float", bounds=(0.0, 2.0)) for name in ("x", "y")]
+COUNT = [RangeParameterConfig(name="k", parameter_type="int", bounds=(1, 12))]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def make_client(
+    parameters: list[Any], objective: str = "value", *, constraints: tuple[list[str], list[str]] = ([], []), **options: Any
+) -> Client:
+    """Return a client with parameter constraints and outcome constraints, and a strategy that starts with 6 Sobol points."""
+    client = Client(random_seed=0)
+    client.configure_experiment(parameters=parameters, parameter_constraints=constraints[0])
+    client.configure_optimization(objective=objective, outcome_constraints=constraints[1])
+    settings = {"num_initial": 6, "sampler_options": QUICK, **options}
+    client.set_generation_strategy(pathwise_generation_strategy(**settings))
+    return client
+
+
+def run(
+    client: Client, q: int, f: Any = lambda p: {"value": -((p["x"] - 1.2) ** 2) - (p["y"] - 0.5) ** 2}, **options: Any
+) -> list[dict[str, Any]]:
+    trials = client.get_next_trials(max_trials=q, **options)
+    for index, params in trials.items():
+        client.complete_trial(trial_index=index, raw_data=f(params))
+    return list(trials.values())
+
+
+def count_draws(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    sizes: list[int] = []
+    generate = ParallelThompsonSampling.generate
+    monkeypatch.setattr(ParallelThompsonSampling, "generate", lambda self, q, **kwargs: sizes.append(q) or generate(self, q, **kwargs))
+    return sizes
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_batches_close_in_on_the_optimum_in_either_direction(sign: int) -> None:
+    client = make_client(PLANE, "value" if sign == 1 else "-value", batch_size=6)
+    for _ in range(3):
+        batch = run(client, 6, lambda p: {"value": sign * (-((p["x"] - 1.2) ** 2) - (p["y"] - 0.5) ** 2)})
+    assert min((p["x"] - 1.2) ** 2 + (p["y"] - 0.5) ** 2 for p in batch) < 0.01
+
+
+def test_trials_asked_together_come_of_one_draw_and_are_distinct(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, sizes = make_client(PLANE, batch_size=10), count_draws(monkeypatch)
+    run(client, 6)
+    first, second = run(client, 4), run(client, 7)
+    assert sizes == [10, 10]
+    assert len({(p["x"], p["y"]) for p in first + second}) == 11
+    predictions = [trial.generator_runs[0].model_predictions for trial in list(client._experiment.trials.values())[6:]]
+    assert all(len(means["value"]) == 1 for means, _ in predictions)
+
+
+def test_one_call_makes_a_batch_trial_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, sizes = make_client(PLANE), count_draws(monkeypatch)
+    run(client, 6)
+    strategy = client._generation_strategy
+    batch = strategy.gen(experiment=client._experiment, n=40)[0][0]
+    assert sizes == [40]
+    assert len({arm.signature for arm in batch.arms}) == 40
+
+
+def test_other_fixed_parameters_make_another_batch() -> None:
+    client = make_client(PLANE, batch_size=3)
+    run(client, 6)
+    run(client, 1)
+    assert [p["x"] for p in run(client, 3, fixed_parameters={"x": 0.25})] == [0.25] * 3
+    assert len({p["x"] for p in run(client, 3)}) == 3
+
+
+def test_mixed_parameters_and_parameter_constraints_are_honoured() -> None:
+    parameters = [
+        RangeParameterConfig(name="x", parameter_type="float", bounds=(0.0, 5.0)),
+        RangeParameterConfig(name="rate", parameter_type="float", bounds=(1e-3, 1.0), scaling="log"),
+        *COUNT,
+        ChoiceParameterConfig(name="kind", parameter_type="str", values=["a", "b", "c"], is_ordered=False),
+        ChoiceParameterConfig(name="size", parameter_type="int", values=[1, 4, 16], is_ordered=True),
+    ]
+    client = make_client(parameters, "-value", constraints=(["x + k <= 10"], []), batch_size=12)
+    for _ in range(2):
+        batch = run(client, 6, lambda p: {"value": (p["x"] - 3) ** 2 + abs(p["k"] - 9) + (p["kind"] != "b") + p["size"] / 16})
+    assert all(p["x"] + p["k"] <= 10 + 1e-6 for p in batch)
+    assert all(p["kind"] in "abc" and p["size"] in (1, 4, 16) and isinstance(p["k"], int) for p in batch)
+    assert len({tuple(p.values()) for p in batch}) == 6
+
+
+def test_outcome_constraints_hold_back_the_objective() -> None:
+    client = make_client(PLANE, constraints=([], ["cost <= 1.0"]), batch_size=8)
+    for _ in range(2):
+        batch = run(client, 8, lambda p: {"value": p["x"], "cost": p["x"] + 0.1 * p["y"]})
+    assert sum(p["x"] + 0.1 * p["y"] <= 1.1 for p in batch) >= 6
+    assert max(p["x"] for p in batch) > 0.8
+
+
+def test_a_discrete_space_is_searched_to_its_end() -> None:
+    client = make_client(COUNT, batch_size=4, num_initial=5)
+    trials = run(client, 5, lambda p: {"value": -((p["k"] - 7) ** 2)})
+    trials += run(client, 4, lambda p: {"value": -((p["k"] - 7) ** 2)})
+    trials += run(client, 3, lambda p: {"value": -((p["k"] - 7) ** 2)})
+    assert sorted(p["k"] for p in trials) == list(range(1, 13))
+    with pytest.raises(SearchSpaceExhausted, match="evaluated or pending"):
+        client.get_next_trials(max_trials=1)
+
+
+@pytest.mark.filterwarnings("ignore:Encountered a `MultiObjective` without", "ignore:To copy construct from a tensor")
+def test_several_objectives_are_refused() -> None:
+    client = make_client(PLANE, "value, other")
+    run(client, 6, lambda p: {"value": p["x"], "other": -p["x"]})
+    with pytest.raises(UnsupportedError, match="`objective` must be a single one, got 2"):
+        client.get_next_trials(max_trials=1)
+
+
+def test_a_saved_client_goes_on_with_the_same_settings() -> None:
+    solver = CG(Nystrom(rank=4), tolerance=1e-4)
+    client = make_client(PLANE, batch_size=3, model_options={"solver": solver, "num_paths": 64})
+    run(client, 6)
+    run(client, 3)
+    loaded = Client._from_json_snapshot(json.loads(json.dumps(client._to_json_snapshot())))
+    node = loaded._generation_strategy.nodes_by_name["Thompson"]
+    assert isinstance(node, ThompsonNode)
+    assert node.batch_size == 3
+    assert len(run(loaded, 2)) == 2
+    model = node.generator_spec.fitted_adapter.generator.surrogate.model
+    assert isinstance(model, PathwiseGP)
+    assert (model.solver, model.num_paths, len(model.train_targets)) == (solver, 64, 9)
+
+
+def test_grids_round_ordered_values_and_one_hot_groups() -> None:
+    digest = SearchSpaceDigest(
+        feature_names=["x", "kind_OH_PARAM_0", "kind_OH_PARAM_1", "size", "k"],
+        bounds=[(0.0, 1.0), (0.0, 1.0), (0.0, 1.0), (0.0, 4.0), (1.0, 3.0)],
+        discrete_choices={3: [0.0, 1.0, 4.0], 4: [1, 2, 3]},
+    )
+    grid = _Grid(digest, {4}, torch.tensor(digest.bounds, dtype=torch.float64).T)
+    assert not grid.is_continuous
+    assert grid.steps.tolist() == [0.0, 1.0, 1.0, 3.0, 0.0]
+    X = torch.tensor([[0.3, 0.2, 0.1, 2.6, 2.2]], dtype=torch.float64)
+    assert grid.round(X).tolist() == [[0.3, 1.0, 0.0, 4.0, 2.2]]
+
+
+@pytest.mark.parametrize("name", ["batch_size", "num_initial"])
+def test_bad_arguments_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"`{name}` must be at least 1, got 0"):
+        pathwise_generation_strategy(**{name: 0})

@@ -1,0 +1,203 @@
+"""The Optuna sampler: Optuna's own conformance suite, and what is special here: batches, a queue, grids."""
+
+import math
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("optuna")
+
+import optuna
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.testing.pytest_samplers import BasicSamplerTestCase, RelativeSamplerTestCase, SingleOnlySamplerTestCase
+from optuna.trial import TrialState
+
+from acquisition import ParallelThompsonSampling
+from scalable_bo.integrations.encoding import UnitCube
+from scalable_bo.integrations.optuna import ThompsonSampler
+
+QUICK = partial(ParallelThompsonSampling, num_candidates=100, num_rounds=2, num_starts=2, num_steps=20)
+SPACE: dict[str, Any] = {
+    "x": FloatDistribution(-2.0, 3.0),
+    "rate": FloatDistribution(1e-4, 1.0, log=True),
+    "share": FloatDistribution(0.0, 1.0, step=0.25),
+    "layers": IntDistribution(1, 9, step=2),
+    "width": IntDistribution(1, 1000, log=True),
+    "kind": CategoricalDistribution(("a", None, 3)),
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    yield
+    optuna.logging.set_verbosity(level)
+
+
+@pytest.fixture
+def sampler() -> Callable[[], ThompsonSampler]:
+    return lambda: make_sampler(n_startup_trials=0, batch_size=10)
+
+
+class Conformance:
+    """Makes Optuna's suites take the sampler above."""
+
+    @pytest.fixture
+    def sampler(self, sampler: Callable[[], ThompsonSampler]) -> Callable[[], ThompsonSampler]:
+        return sampler
+
+
+class TestSingleObjective(Conformance, SingleOnlySamplerTestCase):
+    pass
+
+
+@pytest.mark.slow
+class TestBasics(Conformance, BasicSamplerTestCase):
+    pass
+
+
+@pytest.mark.slow
+class TestRelative(Conformance, RelativeSamplerTestCase):
+    pass
+
+
+def make_sampler(**options: Any) -> ThompsonSampler:
+    return ThompsonSampler(**{"seed": 0, "sampler": QUICK, **options})
+
+
+def make_study(n: int = 6, **options: Any) -> Any:
+    """Return a study with n complete trials."""
+    study = optuna.create_study(sampler=make_sampler(n_startup_trials=3, **options))
+    study.optimize(bowl, n_trials=n)
+    return study
+
+
+def bowl(trial: Any) -> float:
+    """Smallest, 0, at x = 1.5, rate = 0.01, kind = a."""
+    x, rate = trial.suggest_float("x", -2.0, 3.0), trial.suggest_float("rate", 1e-4, 1.0, log=True)
+    return (x - 1.5) ** 2 + (math.log10(rate) + 2.0) ** 2 + {"a": 0.0, "b": 1.0}[trial.suggest_categorical("kind", ["a", "b"])]
+
+
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_the_optimum_is_found_much_closer_than_by_random_search(direction: str) -> None:
+    sign = 1.0 if direction == "minimize" else -1.0
+
+    def best(sampler: Any) -> float:
+        study = optuna.create_study(direction=direction, sampler=sampler)
+        study.optimize(lambda trial: sign * bowl(trial), n_trials=24)
+        return sign * study.best_value
+
+    assert best(make_sampler(n_startup_trials=6, batch_size=8)) < 0.02 < best(optuna.samplers.RandomSampler(seed=0))
+
+
+def test_every_parameter_returns_from_the_unit_cube_as_it_was() -> None:
+    cube = UnitCube(SPACE)
+    assert cube.dim == 8
+    for seed in range(20):
+        trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed)).ask(SPACE)
+        point = torch.tensor(cube.encode(trial.params), dtype=torch.float64)
+        assert point.min() >= 0
+        assert point.max() <= 1
+        assert cube.decode(point) == pytest.approx(trial.params)
+        torch.testing.assert_close(cube.to_grid(point), point)
+
+
+def test_any_point_of_the_unit_cube_is_decoded_to_what_it_is_rounded_to(generator: torch.Generator) -> None:
+    cube = UnitCube(SPACE)
+    for point in torch.cat([torch.rand(50, 8, generator=generator, dtype=torch.float64), torch.zeros(1, 8), torch.ones(1, 8)]).double():
+        params = cube.decode(point)
+        for name, distribution in SPACE.items():
+            assert distribution._contains(distribution.to_internal_repr(params[name]))
+        torch.testing.assert_close(torch.tensor(cube.encode(params), dtype=torch.float64), cube.to_grid(point))
+
+
+def test_steps_reach_the_next_value() -> None:
+    steps = UnitCube({name: SPACE[name] for name in ("x", "share", "layers", "kind")}).steps
+    assert steps.tolist() == pytest.approx([0.0, 0.25, 0.25, 1.0, 1.0, 1.0])
+
+
+def test_the_surrogate_is_fitted_once_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    study, sizes = make_study(batch_size=4, n=3), []
+    fit = ThompsonSampler._model
+    monkeypatch.setattr(ThompsonSampler, "_model", lambda self, data, generator: sizes.append(len(data.U)) or fit(self, data, generator))
+    study.optimize(bowl, n_trials=9)
+    assert sizes == [3, 7, 11]
+
+
+def test_trials_asked_together_are_distinct_and_not_asked_again_while_they_run() -> None:
+    study = make_study(batch_size=5)
+    study.sampler._waiting.clear()
+    space = {"x": FloatDistribution(-2.0, 3.0), "rate": FloatDistribution(1e-4, 1.0, log=True), "kind": CategoricalDistribution(["a", "b"])}
+    trials = [study.ask(space) for _ in range(15)]
+    assert len({tuple(trial.params.values()) for trial in trials}) == 15
+
+
+def test_failed_pruned_and_infinite_trials_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    study, sizes = make_study(n=5), []
+    for state, value in ((TrialState.FAIL, None), (TrialState.PRUNED, 1.0), (TrialState.COMPLETE, math.inf)):
+        first = study.trials[0]
+        study.add_trial(optuna.create_trial(state=state, value=value, params=first.params, distributions=first.distributions))
+    fit = ThompsonSampler._model
+    monkeypatch.setattr(ThompsonSampler, "_model", lambda self, data, generator: sizes.append(len(data.U)) or fit(self, data, generator))
+    study.optimize(bowl, n_trials=1)
+    assert sizes == [5]
+
+
+def test_threads_share_the_queue_without_handing_a_point_out_twice() -> None:
+    study = make_study(batch_size=12)
+    study.optimize(bowl, n_trials=24, n_jobs=4)
+    points = {tuple(trial.params.values()) for trial in study.trials}
+    assert len(points) == len(study.trials) == 30
+
+
+def test_the_same_seed_gives_the_same_trials() -> None:
+    first, second, third = (make_study(n=6, batch_size=3, seed=seed) for seed in (1, 1, 2))
+    assert [trial.params for trial in first.trials] == [trial.params for trial in second.trials]
+    assert [trial.params for trial in first.trials] != [trial.params for trial in third.trials]
+
+
+def test_a_copy_works_and_leaves_the_waiting_points_to_the_original() -> None:
+    study = make_study(batch_size=5, n=4)
+    copied = deepcopy(study.sampler)
+    assert study.sampler._waiting
+    assert not copied._waiting
+    study.sampler = copied
+    study.optimize(bowl, n_trials=2)
+
+
+def test_a_space_without_new_points_is_sampled_at_random() -> None:
+    study = optuna.create_study(sampler=make_sampler(n_startup_trials=1, batch_size=4))
+    study.optimize(lambda trial: trial.suggest_int("k", 1, 3), n_trials=8)
+    assert len(study.trials) == 8
+    assert study.best_params == {"k": 1}
+
+
+def test_parameters_of_some_trials_only_are_sampled_independently() -> None:
+    study = make_study(batch_size=2)
+    study.optimize(lambda trial: bowl(trial) + trial.suggest_float("late", 0.0, 1.0), n_trials=4)
+    assert all(0.0 <= trial.params["late"] <= 1.0 for trial in study.trials[6:])
+
+
+def test_several_objectives_are_refused() -> None:
+    study = optuna.create_study(directions=["minimize", "maximize"], sampler=make_sampler())
+    with pytest.raises(ValueError, match="`study` must have one objective for ThompsonSampler, got 2"):
+        study.ask(SPACE)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"batch_size": 0}, ValueError, "`batch_size` must be at least 1, got 0"),
+        ({"n_startup_trials": -1}, ValueError, "`n_startup_trials` must be at least 0, got -1"),
+        ({"seed": 0.5}, TypeError, "`seed` must be an int"),
+        ({"solver": "cg"}, TypeError, "`solver` must be a Solver, got 'cg'"),
+    ],
+)
+def test_bad_arguments_are_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ThompsonSampler(**options)
