@@ -11,18 +11,29 @@ from scalable_bo._packages import check_sibling_packages
 check_sibling_packages()
 
 if TYPE_CHECKING:
-    from acquisition import ParallelThompsonSampling, TrustRegion
+    from acquisition import ParallelThompsonSampling, PathwiseMaxPosteriorSampling, PathwiseThompsonSampling, TrustRegion
+    from scalable_bo.command import Command
+    from scalable_bo.fitting import fit
     from scalable_bo.problems import GPPrior, Problem, TestFunction, test_function
-    from scalable_bo.space import Float, Space
-    from scalable_bo.study import AskReport, Batch, Result, Round, Study
+    from scalable_bo.rounds import AskReport, Batch, Result, Round
+    from scalable_bo.space import Categorical, Float, Int, LinearConstraint, Space
+    from scalable_bo.study import Study
     from surrogates import (
         CG,
+        SCGD,
         SDD,
         SGD,
+        AttentionFeatures,
         Auto,
+        BatchPaths,
         Cholesky,
+        FeatureKernel,
+        FiniteFeatureGP,
+        FourierFeatures,
         InducingPathwiseGP,
+        Minimax,
         Nystrom,
+        NystromFeatures,
         NystromSGM,
         PathwiseGP,
         PivotedCholesky,
@@ -32,27 +43,47 @@ if TYPE_CHECKING:
         SketchAndProject,
         Solution,
         VariationalGP,
+        choose_fit,
         choose_inducing_points,
         fit_exact,
+        fit_finite_features,
+        fit_iterative,
+        fit_minibatch,
+        fit_subsets,
         fit_variational,
         gaussian_likelihood,
+        predict_by_neighbours,
     )
 
 __all__ = [
     "CG",
+    "SCGD",
     "SDD",
     "SGD",
     "AskReport",
+    "AttentionFeatures",
     "Auto",
     "Batch",
+    "BatchPaths",
+    "Categorical",
     "Cholesky",
+    "Command",
+    "FeatureKernel",
+    "FiniteFeatureGP",
     "Float",
+    "FourierFeatures",
     "GPPrior",
     "InducingPathwiseGP",
+    "Int",
+    "LinearConstraint",
+    "Minimax",
     "Nystrom",
+    "NystromFeatures",
     "NystromSGM",
     "ParallelThompsonSampling",
     "PathwiseGP",
+    "PathwiseMaxPosteriorSampling",
+    "PathwiseThompsonSampling",
     "PivotedCholesky",
     "PriorPaths",
     "Problem",
@@ -67,18 +98,28 @@ __all__ = [
     "TestFunction",
     "TrustRegion",
     "VariationalGP",
+    "choose_fit",
     "choose_inducing_points",
+    "fit",
     "fit_exact",
+    "fit_finite_features",
+    "fit_iterative",
+    "fit_minibatch",
+    "fit_subsets",
     "fit_variational",
     "gaussian_likelihood",
+    "predict_by_neighbours",
     "test_function",
 ]
 
 _MODULES = {
-    "acquisition": ("ParallelThompsonSampling", "TrustRegion"),
+    "acquisition": ("ParallelThompsonSampling", "PathwiseMaxPosteriorSampling", "PathwiseThompsonSampling", "TrustRegion"),
+    "scalable_bo.command": ("Command",),
+    "scalable_bo.fitting": ("fit",),
     "scalable_bo.problems": ("GPPrior", "Problem", "TestFunction", "test_function"),
-    "scalable_bo.space": ("Float", "Space"),
-    "scalable_bo.study": ("AskReport", "Batch", "Result", "Round", "Study"),
+    "scalable_bo.rounds": ("AskReport", "Batch", "Result", "Round"),
+    "scalable_bo.space": ("Categorical", "Float", "Int", "LinearConstraint", "Space"),
+    "scalable_bo.study": ("Study",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -356,27 +356,5 @@ def solvers(
     typer.echo(f"{count(len(records), 'record')} in {out}, plot in {plot}")
 
 
-@app.command()
-def report(
-    folder: Annotated[Path, typer.Argument(help="Folder of a study, which may be running.")],
-    out: Annotated[Path | None, typer.Option(help="Page to write.  [default: report.html in the folder]")] = None,
-) -> None:
-    """Write one HTML page that shows a study as it stands."""
-    from scalable_bo.report import write_report
-    from scalable_bo.snapshot import read_snapshot
-
-    page = folder / "report.html" if out is None else out
-    with bad_input():
-        try:
-            snapshot = read_snapshot(folder)
-        except RuntimeError as error:
-            stop(str(error), 1)
-        try:
-            write_report(snapshot, page)
-        except OSError as error:
-            raise ValueError(f"`out` must be a file that can be written, got {page} ({error.strerror}).") from error
-    typer.echo(f"Wrote {page}")
-
-
 if __name__ == "__main__":
     main()

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:  # torch need not be there for a bar
+    from acquisition import AcquisitionProgress
+    from surrogates.solvers import Progress as SolveProgress
 
 
 class RoundProgress:
@@ -44,6 +48,10 @@ class RoundProgress:
         self._print(line)
         self._bar.update(self._task, advance=1, description="")
 
+    def note(self, line: str) -> None:
+        """Print a line between the rounds."""
+        self._print(line)
+
     def __enter__(self) -> Self:
         self._log.attach()
         self._bar.start()
@@ -56,6 +64,17 @@ class RoundProgress:
     def _print(self, line: str) -> None:
         if self._enabled:
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def describe_solve(progress: SolveProgress) -> str:
+    """Say how far a solve has got."""
+    done = progress.num_columns - progress.num_active
+    return f"solving, {progress.epochs:.1f} epochs, residual {progress.residual:.1e}, {done}/{progress.num_columns} columns done"
+
+
+def describe_search(progress: AcquisitionProgress) -> str:
+    """Say how far the search for maximisers has got."""
+    return f"{progress.stage} {progress.done}/{progress.total}"
 
 
 class _LinesOf(logging.Handler):

@@ -1,143 +1,73 @@
 """Optimise a black box: ask for points, tell their values, or let ``optimize`` do both.
 
-Notation: N rows asked or added so far, n of them with a finite value; ``U (N, d)`` on the unit cube,
+Notation: N rows asked or added so far, n of them with a finite value; ``U (N, e)`` on the unit cube,
 ``X (N, d)`` in the user's units.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Sequence
+import operator
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
+import pandas as pd
 import torch
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
-from scalable_bo.progress import RoundProgress
+from scalable_bo.asking import Known, Proposer
+from scalable_bo.checkpoints import load_checkpoint
+from scalable_bo.command import Command
+from scalable_bo.history import read_history
+from scalable_bo.loop import run_rounds
+from scalable_bo.rounds import AskReport, Batch, Result, Round
+from scalable_bo.rows import Outcomes, Rows, keys
+from scalable_bo.snapshot import Snapshot, mean_of_values, to_frame, training_data
 from scalable_bo.space import Space
-from surrogates import PathwiseGP, Solver, checks, fit_exact
-
-# Hyperparameters are fitted to at most so many observations, drawn anew each time: O(n³) a likelihood evaluation.
-MAX_FIT_POINTS = 1000
-# They are fitted again when the observations are this many times those of the last fit.
-REFIT_GROWTH = 1.5
-# A tenth of the published 50 000 a screening round, which the acquisition's own default is: that takes 20 s for 20 paths.
-NUM_CANDIDATES = 5000
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Points to evaluate.
-
-    Attributes:
-        ids: q numbers to ``tell`` the values by.
-        params: q dicts of parameter values.
-        X: (q, d) the same in the user's units, columns in the order of the space's names, float64.
-    """
-
-    ids: list[int]
-    params: list[dict[str, float]]
-    X: Tensor
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a study has found.
-
-    Attributes:
-        best_params: the parameters of the best observed value.
-        best_value: that value, as observed.
-        X: (n, d) all points with a value, in the user's units, in the order told.
-        values: (n,) their values.
-        num_failed: points told as failed.
-        num_pending: points asked and not told.
-    """
-
-    best_params: dict[str, float]
-    best_value: float
-    X: Tensor
-    values: Tensor
-    num_failed: int
-    num_pending: int
-
-
-@dataclass(frozen=True)
-class Round:
-    """One round of ``optimize``.
-
-    Attributes:
-        number: from 1.
-        num_observations: with a value, after the round.
-        best_value: so far; NaN if there is none.
-        gain: the improvement of the best value by this round, at least 0; NaN in the first one.
-        ask: what ``ask`` did.
-        seconds_objective: spent in the objective.
-    """
-
-    number: int
-    num_observations: int
-    best_value: float
-    gain: float
-    ask: AskReport
-    seconds_objective: float
-
-    def __str__(self) -> str:
-        gain = "" if math.isnan(self.gain) else f"gain {self.gain:.3g}, "
-        line = f"n {self.num_observations}, best {self.best_value:.6g}, {gain}"
-        if self.ask.residual is None:
-            return line + f"initial design, objective {self.seconds_objective:.1f} s"
-        return line + (
-            f"fit {self.ask.seconds_fit:.1f} s, solve {self.ask.seconds_solve:.1f} s to residual "
-            f"{self.ask.residual:.1e}, ask {self.ask.seconds_acquisition:.1f} s, objective {self.seconds_objective:.1f} s"
-        )
-
-
-@dataclass(frozen=True)
-class AskReport:
-    """What one ``ask`` cost; zeros and ``None`` for points of the initial design.
-
-    Attributes:
-        seconds_fit: fitting the hyperparameters, 0 where they were kept.
-        seconds_solve: drawing the posterior paths.
-        seconds_acquisition: maximising them.
-        residual: worst relative residual of the solve.
-    """
-
-    seconds_fit: float = 0.0
-    seconds_solve: float = 0.0
-    seconds_acquisition: float = 0.0
-    residual: float | None = None
+from scalable_bo.storage import Ask, Source, Storage
+from scalable_bo.surrogate import SurrogateFactory, TrainingData
+from surrogates import PathwiseGP, Solver, checks
 
 
 class Study:
     """Maximise or minimise a black box by parallel Thompson sampling on a Gaussian process.
 
     The first points are a scrambled Sobol design. Then each ``ask(q)`` draws q functions from the posterior given all
-    values told so far and returns a maximiser of each. Points that are asked and not told need no special treatment:
-    each batch is its own set of functions; the same point is not asked twice while its value is out or if it failed.
+    values told so far and returns a maximiser of each, where it can be run: integers are integers while the functions are maximised.
+    Points that are asked and not told need no special treatment: each batch is its own set of functions; the same point is not asked
+    twice while its value is out or if it failed, and in a finite space not at all.
+
+    With a ``path``, every change is on disk when the call that made it returns, and ``Study(...)`` with the same arguments goes on from
+    there as if it had never stopped, however the process ended. The randomness of the k-th ``ask`` depends on the seed and k alone.
+    Methods may be called from several threads.
 
     Args:
         space: a ``Space``, or BoTorch's bounds (2, d), which name the parameters ``x0, x1, …``.
         maximize: whether larger values are better; ``False`` to minimise.
         seed: of everything random here; the same seed, data and calls give the same points.
-        path: a folder to keep the study in. Studies are in memory only, so anything but ``None`` is refused.
+        path: the folder to keep the study in, created if it is not there; ``None`` for a study in memory.
         num_initial: values to have before the surrogate takes over; ``None`` for 2 (d + 1).
         solver: of the surrogate's linear systems; ``None`` for the model's default.
         kernel: on the unit cube, its hyperparameters fitted; ``None`` for BoTorch's default, RBF with dimension-scaled priors.
-        sampler: makes the acquisition of a model, bounds and ``seed``, such as
-            ``partial(ParallelThompsonSampling, num_candidates=50_000)``; ``None`` for 5000 candidates a screening round.
+        sampler: makes the acquisition of a model, bounds, ``seed`` and what the space needs (``rounding``, constraints), such as
+            ``partial(ParallelThompsonSampling, num_candidates=50_000)``; ``None`` for 5000 candidates a screening round and 30 ascents a
+            path, or fewer, down to 5, with many paths and rows.
         dtype: of the surrogate.
         device: of the surrogate.
     Raises:
         TypeError: if an argument has the wrong kind.
-        ValueError: if an argument is out of range, or a ``path`` is given.
+        ValueError: if an argument is out of range, or ``path`` holds a study of another space, direction or seed.
+        RuntimeError: if another process uses ``path``, or what it holds is damaged.
 
     ```python
     study = Study(Space(x=Float(-5, 10), y=Float(0, 15)), maximize=False, seed=0)
@@ -151,7 +81,7 @@ class Study:
         *,
         maximize: bool,
         seed: int = 0,
-        path: str | None = None,
+        path: str | os.PathLike[str] | None = None,
         num_initial: int | None = None,
         solver: Solver | None = None,
         kernel: Kernel | None = None,
@@ -159,44 +89,56 @@ class Study:
         dtype: torch.dtype = torch.float64,
         device: torch.device | str | None = None,
     ) -> None:
-        if path is not None:
-            raise ValueError(f"`path` must be None, got {path!r}. Studies are kept in memory only; save `result` instead.")
         if not isinstance(maximize, bool):
             raise TypeError(f"`maximize` must be True or False, got {maximize!r}.")
-        if isinstance(seed, bool) or not isinstance(seed, int):
-            raise TypeError(f"`seed` must be an int, got {seed!r}.")
-        if seed < 0:
-            raise ValueError(f"`seed` must be at least 0, got {seed}.")
+        checks.integer("seed", seed, 0)
+        if path is not None and not isinstance(path, str | os.PathLike):
+            raise TypeError(f"`path` must be a folder or None, got {path!r}.")
         if solver is not None and not isinstance(solver, Solver):
             raise TypeError(f"`solver` must be a Solver, got {solver!r}. Try `CG()`.")
         if dtype not in (torch.float32, torch.float64):
             raise TypeError(f"`dtype` must be torch.float32 or torch.float64, got {dtype}.")
         self.space = space if isinstance(space, Space) else Space.from_bounds(space)
-        self.maximize = maximize
+        self.maximize, self.seed = maximize, seed
         self.num_initial = checks.positive_int("num_initial", 2 * (self.space.dim + 1) if num_initial is None else num_initial)
-        self._solver = solver
-        self._kernel = get_covar_module_with_dim_scaled_prior(ard_num_dims=self.space.dim) if kernel is None else deepcopy(kernel)
-        self._sampler = sampler or partial(ParallelThompsonSampling, num_candidates=NUM_CANDIDATES)
-        self._dtype, self._device = dtype, torch.device(device or "cpu")
-        self._generator = torch.Generator().manual_seed(seed)
-        self._design = torch.quasirandom.SobolEngine(self.space.dim, scramble=True, seed=seed)
-        self._U = torch.empty(0, self.space.dim, dtype=torch.float64)
-        self._values = torch.empty(0, dtype=torch.float64)  # NaN where pending or failed
-        self._told = torch.empty(0, dtype=torch.bool)
-        self._observed: list[int] = []  # ids with a finite value, in the order told
-        self._model: PathwiseGP | None = None
-        self._num_fitted = 0
+        dim = self.space.encoded_dim
+        kernel = get_covar_module_with_dim_scaled_prior(ard_num_dims=dim) if kernel is None else deepcopy(kernel)
+        self._factory = SurrogateFactory(kernel, solver, dtype, torch.device(device or "cpu"))
         self._last_ask = AskReport()
+        self._asking, self._lock = threading.Lock(), threading.RLock()  # one ask at a time; what is known of the rows
+        self._storage = None if path is None else Storage(Path(path), self._settings())
+        self._load()
+        checkpoints = None if self._storage is None else self._storage.checkpoints
+        self._proposer = Proposer(self.space, seed, self.num_initial, self._factory, sampler, checkpoints)
 
     @property
     def num_observations(self) -> int:
         """The number of finite values told or added, n."""
-        return len(self._observed)
+        return len(self._rows.observed)
+
+    @property
+    def num_failed(self) -> int:
+        """The number of points told or added as failed."""
+        return len(self._rows.reasons)
+
+    @property
+    def num_asks(self) -> int:
+        """How often points have been asked for."""
+        return len(self._asks)
+
+    @property
+    def best_value(self) -> float:
+        """The best observed value so far; NaN if there is none."""
+        with self._lock:
+            values = self._rows.values[self._rows.observed]
+        if not len(values):
+            return math.nan
+        return float(values.max() if self.maximize else values.min())
 
     @property
     def model(self) -> PathwiseGP | None:
         """The surrogate behind the last batch: unit-cube inputs, standardised outputs to be maximised; ``None`` before."""
-        return self._model
+        return self._proposer.model
 
     @property
     def last_ask(self) -> AskReport:
@@ -210,220 +152,304 @@ class Study:
         Raises:
             ValueError: if no finite value has been told.
         """
-        if not self._observed:
-            raise ValueError("There is no `result` yet: no finite value has been told. Tell one, or add data.")
-        X, values = self.space.unnormalize(self._U[self._observed]), self._values[self._observed]
-        best = int(values.argmax() if self.maximize else values.argmin())
-        failed = self._told & self._values.isnan()
-        return Result(
-            best_params=self.space.to_dicts(X[best : best + 1])[0],
-            best_value=float(values[best]),
-            X=X,
-            values=values,
-            num_failed=int(failed.sum()),
-            num_pending=int((~self._told).sum()),
-        )
+        with self._lock:
+            rows = self._rows
+            if not rows.observed:
+                raise ValueError("There is no `result` yet: no finite value has been told. Tell one, or add data.")
+            X, values = rows.X[rows.observed], rows.values[rows.observed]
+            best = int(values.argmax() if self.maximize else values.argmin())
+            return Result(
+                best_params=self.space.to_dicts(X[best : best + 1])[0],
+                best_value=float(values[best]),
+                X=X,
+                values=values,
+                num_failed=len(rows.reasons),
+                num_pending=len(rows) - rows.num_told,
+            )
 
-    def ask(self, q: int) -> Batch:
-        """Return ``q`` points to evaluate next.
-
-        Raises:
-            TypeError, ValueError: if ``q`` is not an int of at least 1.
-        """
-        checks.positive_int("q", q)
-        if self.num_observations < self.num_initial:
-            U, report = self._draw_design(q), AskReport()
-        else:
-            U, report = self._draw_thompson(q)
-        U = self._replace_repeated(U)
-        ids = self._append(U)
-        self._last_ask = report
-        X = self.space.unnormalize(U)
+    @property
+    def pending(self) -> Batch:
+        """The points that were asked and not told, to be evaluated again after a crash."""
+        with self._lock:
+            ids = (~self._rows.told).nonzero().flatten().tolist()
+            X = self._rows.X[ids]
         return Batch(ids, self.space.to_dicts(X), X)
 
-    def tell(self, ids: Sequence[int], values: Sequence[float] | Tensor) -> None:
-        """Record the values of asked points; NaN and infinite values mean that the evaluation failed.
+    def reasons(self, ids: Sequence[int]) -> list[str | None]:
+        """Return why each of these points failed; ``None`` for those that did not."""
+        with self._lock:
+            return [self._rows.reasons.get(number) for number in ids]
 
-        Failed points are kept, never given to the surrogate and not asked again. Nothing is recorded on an error.
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return all rows by id: the parameters, ``value``, ``noise``, ``status``, ``reason`` and ``ask``.
+
+        ``status`` is "observed", "failed" for a ``reason``, or "pending"; ``ask`` is the number of the ask, 0 for added data. A column
+        that is named like a parameter gets an underscore.
+        """
+        with self._lock:
+            return to_frame(self.space, self._rows)
+
+    def ask(self, q: int, *, callback: Callable[[str], None] | None = None) -> Batch:
+        """Return ``q`` points to evaluate next.
+
+        Args:
+            q: how many.
+            callback: receives a line of text whenever the solve or the search has got on: with 100 000 rows an ask takes minutes.
+        Raises:
+            TypeError, ValueError: if ``q`` is not an int of at least 1, or exceeds the points that are left.
+            MemoryError: if the solve for ``q`` paths cannot fit in free memory.
+        """
+        checks.positive_int("q", q)
+        with self._asking:
+            X, ask, report = self._proposer.propose(q, self._known(), callback)
+            with self._lock, self._stored():
+                if self._storage is not None:
+                    self._storage.add_ask(ask, report, len(self._rows), X)
+                ids = self._rows.append(X, ask.number)
+                self._asks.append(ask)
+                self._costs[ask.number] = report
+            self._last_ask = report
+        return Batch(ids, self.space.to_dicts(X), X)
+
+    def tell(self, ids: Sequence[int], values: Any, noise: Any = None, reasons: Mapping[int, str] | None = None) -> None:
+        """Record the values of asked points. What is NaN, infinite or no number means that the evaluation failed.
+
+        Failed points are kept with the reason, never given to the surrogate and not asked again. Telling the same again does nothing.
+        Nothing is recorded on an error.
 
         Args:
             ids: from ``Batch.ids``, any subset in any order.
             values: one for each id.
+            noise: known variances of the values, one for each id or one for all; ``None`` if they are to be inferred.
+            reasons: why evaluations failed, by id, in place of what their values say, which is NaN.
         Raises:
-            TypeError: if ``values`` are not numbers.
-            ValueError: if the lengths differ, or an id is unknown, repeated or already told.
+            TypeError: if ``values`` is no sequence.
+            ValueError: if the lengths differ, an id is unknown, repeated or was told another value, a reason is given beside a finite
+                value, or the variances of some values are known and those of others are not.
         """
-        ids, numbers = [int(number) for number in ids], self._vector(values, "values")
-        if len(ids) != len(numbers):
-            raise ValueError(f"`values` must have one entry for each of the {len(ids)} `ids`, got {len(numbers)}.")
-        if unknown := [number for number in ids if not 0 <= number < len(self._told)]:
-            raise ValueError(f"`ids` must have been asked, got unknown {_few(unknown)}.")
-        if len(set(ids)) < len(ids):
-            raise ValueError(f"`ids` must be distinct, got {_few(sorted(n for n in set(ids) if ids.count(n) > 1))} twice.")
-        if told := [number for number in ids if self._told[number]]:
-            raise ValueError(f"`ids` must not have been told before, got {_few(told)}.")
-        self._record(ids, numbers)
+        ids, outcomes = [operator.index(number) for number in ids], Outcomes.of(values, noise)
+        if len(ids) != len(outcomes.values):
+            raise ValueError(f"`values` must have one entry for each of the {len(ids)} `ids`, got {len(outcomes.values)}.")
+        if reasons:
+            positions = {number: position for position, number in enumerate(ids)}
+            if other := [number for number in reasons if number not in positions]:
+                raise ValueError(f"`reasons` must be of `ids`, got {_few(other)}.")
+            outcomes = outcomes.explain({positions[number]: reason for number, reason in reasons.items()})
+        with self._lock:
+            rows = self._rows
+            if unknown := [number for number in ids if not 0 <= number < len(rows)]:
+                raise ValueError(f"`ids` must have been asked, got unknown {_few(unknown)}.")
+            if len(set(ids)) < len(ids):
+                raise ValueError(f"`ids` must be distinct, got {_few(sorted(n for n in set(ids) if ids.count(n) > 1))} twice.")
+            told = [position for position, number in enumerate(ids) if rows.told[number]]
+            if other := [ids[position] for position in told if not rows.is_repeated(ids[position], outcomes, position)]:
+                raise ValueError(f"`ids` must not have been told before with another value, got {_few(other)}.")
+            new = sorted(set(range(len(ids))) - set(told))
+            if not new:
+                return
+            ids, outcomes = [ids[position] for position in new], outcomes.select(new)
+            self._require_same_noise(outcomes)
+            with self._stored():
+                if self._storage is not None:
+                    self._storage.add_outcomes(ids, outcomes, rows.num_told)
+                rows.record(ids, outcomes)
 
-    def add_data(self, X: Any, y: Any) -> None:
-        """Add points that were evaluated elsewhere.
+    def add_data(self, X: Any, y: Any = None, *, noise: Any = None, target: str | None = None, name: str | None = None) -> None:
+        """Add points that were evaluated elsewhere; what has a value that is NaN, infinite or no number is added as failed.
+
+        All are added or, on an error, none. The same data again are not added twice, so a program may add its data whenever it starts.
 
         Args:
-            X: (n, d) in the user's units, columns in the order of ``space.names``.
-            y: (n,) or (n, 1) values, finite.
+            X: (n, d) in the user's units, columns in the order of ``space.names``; or a list of dicts; or a table with a column for each
+                parameter, a DataFrame or the path of a CSV or Parquet file.
+            y: (n,) or (n, 1) values.
+            noise: their known variances, (n,) or one for all, or the name of a table's column; ``None`` if they are to be inferred.
+            target: the name of the table's column with the values, in place of ``y``.
+            name: of these data; ``None`` for the name of the file.
         Raises:
             TypeError: if these are not numbers.
-            ValueError: if the shapes do not fit, a point lies outside the space, or a value is not finite.
+            ValueError: if the shapes do not fit, a point lies outside the space, or other data were added under the same name.
+            MemoryError: if a file is too large.
         """
-        U, numbers = self.space.normalize(X), self._vector(y, "y")
-        if len(U) != len(numbers):
-            raise ValueError(f"`X` and `y` must have the same length, got {len(U)} and {len(numbers)}.")
-        if not numbers.isfinite().all():
-            rows = (~numbers.isfinite()).nonzero().flatten().tolist()
-            raise ValueError(f"`y` must be finite, got {numbers[rows[0]]} in row {rows[0]} ({len(rows)} in all). Drop them.")
-        self._record(self._append(U), numbers)
+        history = read_history(self.space, X, y, target=target, noise=noise, name=name)
+        with self._lock:
+            for source in self._sources:
+                if source.digest == history.digest:
+                    return
+                if source.name == history.name:
+                    changes = self._changes(source, history.X, history.outcomes)
+                    raise ValueError(
+                        f"The data {source.name!r} were added before with other content:\n{changes}\n"
+                        "Use the data as they were, or give these another `name` to add them, too."
+                    )
+            self._require_same_noise(history.outcomes)
+            rows = self._rows
+            added = Source(history.name, history.digest, len(rows), len(history.X))
+            with self._stored():
+                if self._storage is not None:
+                    self._storage.add_source(added, history.X, history.outcomes, rows.num_told)
+                rows.record(rows.append(history.X, 0), history.outcomes)
+                self._sources.append(added)
 
     def optimize(
         self,
-        objective: Callable[..., Any],
+        objective: Callable[..., Any] | Command,
         rounds: int,
         batch: int,
         *,
+        executor: Executor | Callable[[], Executor] | None = None,
+        timeout: float | None = None,
+        max_failures: int | None = None,
         vectorized: bool = False,
         callbacks: Sequence[Callable[[Study, Round], None]] = (),
         progress: bool = True,
     ) -> Result:
         """Ask, evaluate and tell for a number of rounds.
 
-        Interrupted, or with an exception from the objective, the study keeps every value told so far: call
-        ``optimize`` again to go on.
+        Points that are pending are evaluated first. Values are told as they arrive. An evaluation fails, with the reason, by an
+        exception, a value that is NaN, infinite or no number, a timeout, or the end of its process. Ctrl-C once (with an ``executor``):
+        nothing more is begun, and what is running is awaited and told; twice, or without an executor: at once. Call ``optimize`` again
+        to go on.
 
         Args:
-            objective: maps a dict of parameters to a number, NaN for a failed evaluation; called point by point.
-            rounds: how many rounds.
+            objective: maps a dict of parameters to a number; called point by point. Or a ``Command``.
+            rounds: how many rounds, beyond those that there were before; 0 to evaluate what is pending alone.
             batch: points a round.
-            vectorized: call ``objective(X)`` with all points of a round, (q, d) in the user's units, for (q,) values.
+            executor: where points are evaluated: a ``concurrent.futures.Executor`` of threads, processes, Dask and so on, or a function
+                that makes one, such as ``lambda: ProcessPoolExecutor(8)``, which is called again when a pool is lost because a process
+                died; ``None`` for this thread, one after the other.
+            timeout: seconds for one evaluation; ``None`` for no limit. A function that takes longer is left to itself in a thread of its
+                own, a ``Command`` is killed.
+            max_failures: failed evaluations in this call, beyond which it stops; ``None`` for no limit but that a whole batch, and at least
+                10, must not fail in a row.
+            vectorized: call ``objective(X)`` with all points of a round, (q, d) in the user's units, for (q,) values; its exceptions are
+                raised, and the points stay pending.
             callbacks: each called with the study and the ``Round`` at the end of a round.
             progress: show a bar on a terminal, one plain line a round elsewhere, on stderr.
         Returns:
             ``result``.
         Raises:
-            TypeError, ValueError: if an argument is out of range, or the objective returns something else than numbers.
+            TypeError, ValueError: if an argument is out of range, or what the objective returns is no sequence of the right length.
+            RuntimeError: if too many evaluations fail, or the executor is lost and there is no way to make another.
         """
-        checks.positive_int("rounds", rounds)
-        checks.positive_int("batch", batch)
-        with RoundProgress(rounds, enabled=progress) as bar:
-            for number in range(1, rounds + 1):
-                before = self._best_value()
-                bar.status(f"round {number}: asking for {batch} points")
-                points = self.ask(batch)
-                bar.status(f"round {number}: evaluating {batch} points")
-                start = time.perf_counter()
-                if vectorized:
-                    self.tell(points.ids, objective(points.X))
-                else:
-                    for identity, params in zip(points.ids, points.params, strict=True):
-                        self.tell([identity], [objective(params)])
-                seconds = time.perf_counter() - start
-                best = self._best_value()
-                gain = abs(best - before)
-                report = Round(number, self.num_observations, best, gain, self.last_ask, seconds)
-                bar.finish_round(f"round {number}/{rounds}: {report}")
-                for callback in callbacks:
-                    callback(self, report)
+        run_rounds(
+            self,
+            objective,
+            rounds,
+            batch,
+            executor=executor,
+            timeout=timeout,
+            max_failures=max_failures,
+            vectorized=vectorized,
+            callbacks=callbacks,
+            progress=progress,
+        )
         return self.result
 
-    def _best_value(self) -> float:
-        return self.result.best_value if self._observed else math.nan
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write one HTML page that shows the study as it stands; it needs no network and runs no script.
 
-    def _draw_design(self, q: int) -> Tensor:
-        return self._design.draw(q, dtype=torch.float64)
+        Args:
+            path: of the page, whose folder is there; a page that is there is replaced.
+        Raises:
+            OSError: if it cannot be written.
+        """
+        from scalable_bo.report import write_report  # which draws
 
-    def _draw_thompson(self, q: int) -> tuple[Tensor, AskReport]:
-        start = time.perf_counter()
-        model = self._build_model()
-        fitted = time.perf_counter()
-        paths = model.paths(q, generator=self._generator)
-        solved = time.perf_counter()
-        solution = model.solution
-        assert solution is not None  # paths() has just made it
-        unit_cube = torch.tensor([[0.0], [1.0]], dtype=self._dtype, device=self._device).repeat(1, self.space.dim)
-        seed = int(torch.randint(2**62, (), generator=self._generator))
-        new = self._sampler(model, unit_cube, seed=seed).generate(q, paths=paths)
-        self._model = model
-        return new.detach().to("cpu", torch.float64).clamp(0, 1), AskReport(
-            seconds_fit=fitted - start,
-            seconds_solve=solved - fitted,
-            seconds_acquisition=time.perf_counter() - solved,
-            residual=float(solution.residual.max()),
-        )
+        write_report(self._snapshot(), Path(path))
 
-    def _training_data(self) -> tuple[Tensor, Tensor]:
-        """Return inputs on the unit cube (n, d) and standardised values (n, 1) of which the largest is best."""
-        values = self._values[self._observed] * (1.0 if self.maximize else -1.0)
-        std = values.std() if len(values) > 1 else torch.tensor(0.0)
-        y = (values - values.mean()) / (std if std > 0 else 1.0)
-        return self._U[self._observed], y[:, None]
+    def close(self) -> None:
+        """Let other processes open ``path``; a study in memory stays as it is."""
+        if self._storage is not None:
+            self._storage.close()
 
-    def _build_model(self) -> PathwiseGP:
-        """Return the surrogate of all data; its hyperparameters are fitted again when the data have grown enough."""
-        U, y = self._training_data()
-        previous = self._model
-        if previous is None or len(U) >= REFIT_GROWTH * self._num_fitted:
-            subset = torch.randperm(len(U), generator=self._generator)[:MAX_FIT_POINTS]
-            # In float64 whatever the surrogate's dtype: the optimiser's line search fails on float32 gradients.
-            fitted = PathwiseGP(U[subset], y[subset], covar_module=deepcopy(self._kernel), outcome_transform=None)
-            hyperparameters = fit_exact(fitted)
-            self._num_fitted = len(U)
-            previous = None
-        else:
-            hyperparameters = previous
-        model = PathwiseGP(
-            U.to(self._device, self._dtype),
-            y.to(self._device, self._dtype),
-            likelihood=hyperparameters.likelihood,
-            covar_module=hyperparameters.covar_module,
-            mean_module=hyperparameters.mean_module,
-            outcome_transform=None,
-            solver=self._solver,
-        ).eval()
-        if previous is not None:
-            model.warm_start(previous)
-        return model
+    def __enter__(self) -> Self:
+        return self
 
-    def _replace_repeated(self, U: Tensor) -> Tensor:
-        """Replace points that are already asked for, or failed, or occur twice in ``U``, by points of the design."""
-        unusable = {tuple(row) for row in self._U[self._values.isnan()].tolist()}
-        rows = U.tolist()
-        for index, row in enumerate(rows):
-            while tuple(row) in unusable:
-                row = rows[index] = self._draw_design(1)[0].tolist()
-            unusable.add(tuple(row))
-        return torch.tensor(rows, dtype=torch.float64)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
 
-    def _append(self, U: Tensor) -> list[int]:
-        first = len(self._told)
-        self._U = torch.cat([self._U, U])
-        self._values = torch.cat([self._values, U.new_full((len(U),), math.nan)])
-        self._told = torch.cat([self._told, torch.zeros(len(U), dtype=torch.bool)])
-        return list(range(first, len(self._told)))
+    def _settings(self) -> dict[str, str]:
+        """Return what a stored study must have been made with."""
+        return {
+            "columns": ", ".join(self.space.names),
+            **self.space.description(),
+            "direction": "maximize" if self.maximize else "minimize",
+            "seed": str(self.seed),
+        }
 
-    def _record(self, ids: list[int], values: Tensor) -> None:
-        finite = values.isfinite()
-        self._values[ids] = torch.where(finite, values, math.nan)
-        self._told[ids] = True
-        self._observed.extend(number for number, ok in zip(ids, finite.tolist(), strict=True) if ok)
+    def _snapshot(self) -> Snapshot:
+        """Return the study as it stands after the ask that runs, if one does."""
+        with self._asking, self._lock:
+            rows, asks, costs, sources = deepcopy(self._rows), tuple(self._asks), dict(self._costs), tuple(self._sources)
+            checkpoint = self._proposer.checkpoint
+        if checkpoint is None and self._storage is not None and asks:
+            checkpoint = load_checkpoint(self._storage.checkpoints, asks[-1].number)
+        factory = self._factory
+        mean = None if checkpoint is None else mean_of_values(factory, checkpoint, self.space, rows, asks, self.maximize)
+        settings = self._settings() | {
+            "initial values": str(self.num_initial),
+            "solver": "chosen by the number of points" if factory.solver is None else repr(factory.solver),
+            "kernel": " ".join(str(factory.kernel).split()),
+            "computed in": f"{factory.dtype} on {factory.device}",
+        }
+        return Snapshot(self.space, self.maximize, settings, rows, asks, costs, sources, mean)
 
-    @staticmethod
-    def _vector(values: Any, argument: str) -> Tensor:
+    def _load(self) -> None:
+        """Take the rows from the storage."""
+        storage = self._storage
+        self._rows = Rows(self.space.dim) if storage is None else storage.load_rows(self.space.dim)
+        self._asks: list[Ask] = [] if storage is None else storage.load_asks()
+        self._costs: dict[int, AskReport] = {} if storage is None else storage.load_costs()
+        self._sources: list[Source] = [] if storage is None else storage.load_sources()
+
+    @contextmanager
+    def _stored(self) -> Iterator[None]:
+        """Change the storage and then the rows; interrupted between the two, or if one fails, read again what has been stored."""
         try:
-            numbers = torch.as_tensor(values, dtype=torch.float64).detach().cpu()
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise TypeError(f"`{argument}` must be numbers, got {values!r:.80}. Use NaN for a failed evaluation.") from error
-        if numbers.ndim == 2 and numbers.shape[1] == 1:
-            numbers = numbers[:, 0]
-        if numbers.ndim != 1:
-            raise ValueError(f"`{argument}` must have shape (n,), got {tuple(numbers.shape)}.")
-        return numbers
+            yield
+        except BaseException:
+            if self._storage is not None:
+                self._load()
+            raise
+
+    def _known(self) -> Known:
+        with self._lock:
+            rows = self._rows
+            unusable = rows.X[rows.values.isnan()]
+            # A point of a finite space comes up by chance again; a Float makes that as good as impossible.
+            taken = rows.X if math.isfinite(self.space.num_points) else unusable
+            return Known(tuple(self._asks), len(rows.observed), unusable, set(keys(taken)), self._training_data)
+
+    def _training_data(self, num_observed: int) -> TrainingData:
+        """Return the first values told."""
+        with self._lock:
+            return training_data(self.space, self._rows, num_observed, self.maximize)
+
+    def _require_same_noise(self, outcomes: Outcomes) -> None:
+        known = ~outcomes.noise[outcomes.values.isfinite()].isnan()
+        before = self._rows.noise_is_known
+        if len(known) and before is not None and bool(known[0]) is not before:
+            raise ValueError(
+                f"`noise` must be given for all values or for none; those told before came {'with' if before else 'without'} it."
+            )
+
+    def _changes(self, source: Source, X: Tensor, outcomes: Outcomes) -> str:
+        """Say in a line or two how data differ from what was added."""
+        lines = [] if len(X) == source.num_rows else [f"  rows: stored {source.num_rows}, given {len(X)}"]
+        count = min(len(X), source.num_rows)
+        part = slice(source.first_id, source.first_id + count)
+        columns = [*self.space.names, "value", "noise"]
+        stored = torch.cat([self._rows.X[part], self._rows.values[part, None], self._rows.noise[part, None]], dim=1)
+        given = torch.cat([X[:count], outcomes.values[:count, None], outcomes.noise[:count, None]], dim=1)
+        different = (stored != given) & ~(stored.isnan() & given.isnan())
+        if different.any():
+            row, column = different.nonzero()[0].tolist()
+            rows = int(different.any(1).sum())
+            lines.append(
+                f"  {columns[column]} in row {row}: stored {stored[row, column]:g}, given {given[row, column]:g} ({rows} rows differ)"
+            )
+        return "\n".join(lines or ["  the reasons of failures"])
 
 
 def _few(numbers: list[int]) -> str:

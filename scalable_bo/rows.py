@@ -1,0 +1,181 @@
+"""The rows of a study: what was asked or added, and what became of it.
+
+Notation: N rows, n of them with a finite value; ``X (N, d)`` in the user's units.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """What evaluations gave.
+
+    Attributes:
+        values: (n,) float64, NaN where the evaluation failed.
+        noise: (n,) known variances, NaN where none is known.
+        reasons: why an evaluation failed, by its position.
+    """
+
+    values: Tensor
+    noise: Tensor
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: Any, noise: Any = None, argument: str = "values") -> Outcomes:
+        """Read values, and variances if they are known.
+
+        Args:
+            values: (n,) or (n, 1). What is NaN, infinite or no number has failed.
+            noise: as many variances above 0, or one for all; ``None`` if unknown.
+            argument: the name of ``values`` in errors.
+        Raises:
+            TypeError: if ``values`` is no sequence, or ``noise`` not numbers.
+            ValueError: for another shape, and for a variance that is not above 0.
+        """
+        numbers, reasons = _numbers(values, argument)
+        finite = numbers.isfinite()
+        for position in (~finite).nonzero().flatten().tolist():
+            reasons.setdefault(position, f"the value is {numbers[position].item()}")
+        variances = torch.full_like(numbers, math.nan)
+        if noise is not None:
+            try:
+                given = as_float64(noise)
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise TypeError(f"`noise` must be numbers, got {noise!r:.80}.") from error
+            given = given[:, 0] if given.ndim == 2 and given.shape[1] == 1 else given
+            if given.shape not in ((), numbers.shape):
+                raise ValueError(f"`noise` must be one number or have shape ({len(numbers)},), got {tuple(given.shape)}.")
+            given = given.expand(len(numbers))
+            if not ((given > 0) & given.isfinite())[finite].all():
+                wrong = given[finite][~((given > 0) & given.isfinite())[finite]][0].item()
+                raise ValueError(f"`noise` must be variances above 0, got {wrong}. Use a small one such as 1e-6 for exact values.")
+            variances = torch.where(finite, given, math.nan)
+        return cls(torch.where(finite, numbers, math.nan), variances, reasons)
+
+    def explain(self, reasons: Mapping[int, str]) -> Outcomes:
+        """Return the same with other reasons of failures, by position.
+
+        Raises:
+            ValueError: if a value did not fail.
+        """
+        for position, reason in reasons.items():
+            if not self.values[position].isnan():
+                raise ValueError(f"`reasons` must be of failures, got {reason!r:.80} beside the value {self.values[position]:g}. Tell NaN.")
+        return Outcomes(self.values, self.noise, self.reasons | {position: str(reason) for position, reason in reasons.items()})
+
+    def select(self, positions: Sequence[int]) -> Outcomes:
+        """Return the outcomes at ``positions``, in their order."""
+        index = torch.tensor(positions, dtype=torch.long)
+        reasons = {new: self.reasons[old] for new, old in enumerate(positions) if old in self.reasons}
+        return Outcomes(self.values[index], self.noise[index], reasons)
+
+
+class Rows:
+    """All rows of a study, growing.
+
+    Attributes:
+        X: (N, d) float64; replaced, never written to, when rows are added.
+        asks: (N,) the number of the ask, from 1; 0 for added data.
+        values: (N,) NaN where pending or failed.
+        noise: (N,) known variances, else NaN.
+        told: (N,) whether something has been told.
+        reasons: why an evaluation failed, by row.
+        observed: the rows with a finite value, in the order told.
+    """
+
+    def __init__(self, dim: int) -> None:
+        self.X = torch.empty(0, dim, dtype=torch.float64)
+        self.asks = torch.empty(0, dtype=torch.long)
+        self.values = torch.empty(0, dtype=torch.float64)
+        self.noise = torch.empty(0, dtype=torch.float64)
+        self.told = torch.empty(0, dtype=torch.bool)
+        self.reasons: dict[int, str] = {}
+        self.observed: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    @property
+    def num_told(self) -> int:
+        """The number of rows with a value or a failure."""
+        return len(self.observed) + len(self.reasons)
+
+    @property
+    def noise_is_known(self) -> bool | None:
+        """Whether values come with their variances; ``None`` before the first."""
+        return None if not self.observed else not math.isnan(self.noise[self.observed[0]].item())
+
+    def append(self, X: Tensor, ask: int) -> list[int]:
+        """Add rows without a value; return their ids."""
+        first, new = len(self), len(X)
+        self.X = torch.cat([self.X, X])
+        self.asks = torch.cat([self.asks, torch.full((new,), ask)])
+        self.values = torch.cat([self.values, X.new_full((new,), math.nan)])
+        self.noise = torch.cat([self.noise, X.new_full((new,), math.nan)])
+        self.told = torch.cat([self.told, torch.zeros(new, dtype=torch.bool)])
+        return list(range(first, first + new))
+
+    def record(self, ids: Sequence[int], outcomes: Outcomes) -> None:
+        """Give rows their outcomes."""
+        index = torch.tensor(ids, dtype=torch.long)
+        self.values[index], self.noise[index], self.told[index] = outcomes.values, outcomes.noise, True
+        self.reasons |= {ids[position]: reason for position, reason in outcomes.reasons.items()}
+        self.observed.extend(index[outcomes.values.isfinite()].tolist())
+
+    def is_repeated(self, row: int, outcomes: Outcomes, position: int) -> bool:
+        """Return whether ``outcomes`` say at ``position`` what ``row`` was told."""
+        pairs = ((self.values[row], outcomes.values[position]), (self.noise[row], outcomes.noise[position]))
+        same = all(torch.equal(a, b) or bool(a.isnan() & b.isnan()) for a, b in pairs)
+        return same and self.reasons.get(row) == outcomes.reasons.get(position)
+
+
+def as_float64(values: Any) -> Tensor:
+    """Return numbers of any kind of array as a float64 tensor of this process's own.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: if they are none.
+    """
+    if not isinstance(values, Tensor) and hasattr(values, "__array__"):
+        values = np.array(values)  # a DataFrame's may be read-only
+    if isinstance(values, Sequence) and any(isinstance(value, str | bytes) for value in values):
+        raise TypeError("text")  # of which NumPy would make an array as wide as the longest
+    if np.iscomplexobj(values):
+        raise TypeError("complex numbers")
+    return torch.as_tensor(values, dtype=torch.float64).detach().cpu()
+
+
+def keys(X: Tensor) -> list[bytes]:
+    """Return what to compare points (n, d) by, exactly."""
+    points = np.ascontiguousarray(X.numpy())
+    return [row.tobytes() for row in points]
+
+
+def _numbers(values: Any, argument: str) -> tuple[Tensor, dict[int, str]]:
+    """Return numbers (n,), NaN for what is none, and what that was by its position."""
+    reasons: dict[int, str] = {}
+    try:
+        numbers = as_float64(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        if isinstance(values, str | bytes) or not (isinstance(values, Sequence) or hasattr(values, "__array__")):
+            raise TypeError(f"`{argument}` must be numbers, got {values!r:.80}. Use NaN for a failed evaluation.") from error
+        numbers = torch.full((len(values),), math.nan, dtype=torch.float64)
+        for position, value in enumerate(values):
+            if isinstance(value, Real):
+                numbers[position] = float(value)
+            else:
+                reasons[position] = f"not a number: {type(value).__name__} {value!r:.80}"
+    if numbers.ndim == 2 and numbers.shape[1] == 1:
+        numbers = numbers[:, 0]
+    if numbers.ndim != 1:
+        raise ValueError(f"`{argument}` must have shape (n,), got {tuple(numbers.shape)}.")
+    return numbers, reasons

@@ -1,0 +1,105 @@
+"""A study that works in a process of its own, to be killed: at a random instant, or by itself at a chosen one."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from acquisition import ParallelThompsonSampling
+from scalable_bo import asking, checkpoints, storage
+from scalable_bo.space import Float, Int, Space
+from scalable_bo.study import Study
+from surrogates import CG
+
+SPACE = Space(x=Float(0.0, 1.0), n=Int(1, 50))
+SAMPLER = partial(ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5)
+BATCH = 3
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["tests.scalable_bo.crashes"])
+
+
+def value(X: Tensor) -> Tensor:
+    return -(X[:, 0] - 0.3).square() - (X[:, 1] / 50 - 0.6).square()
+
+
+def history(num_rows: int) -> Tensor:
+    return SPACE.unnormalize(torch.rand(num_rows, 2, generator=torch.Generator().manual_seed(7), dtype=torch.float64))
+
+
+def open_study(path: Path | None) -> Study:
+    # A loose tolerance: where a solve starts from shows in its result.
+    return Study(SPACE, maximize=True, seed=3, path=path, num_initial=4, solver=CG(None, tolerance=1e-2), sampler=SAMPLER)
+
+
+def work(path: Path | None, num_points: int, num_rows: int, log: Callable[[str], None] = lambda line: None) -> Study:
+    """Add data, then ask and tell one by one until there are so many points; after a crash, go on."""
+    study = open_study(path)
+    log("opened 0")
+    X = history(num_rows)
+    if num_rows:
+        study.add_data(X, value(X), name="history")
+        log(f"rows {num_rows}")
+    while True:
+        batch = study.pending
+        for identity, x in zip(batch.ids, batch.X, strict=True):
+            study.tell([identity], value(x[None]))
+            log(f"told {identity}")
+        if len(study.to_dataframe()) >= num_rows + num_points:
+            return study
+        log(f"asked {study.ask(BATCH).ids[-1]}")
+
+
+def start(path: Path, num_points: int, num_rows: int, fault: str | None = None) -> BaseProcess:
+    """Run ``work`` in a new process, which logs every call that has returned; with a ``fault``, it kills itself there."""
+    process = _CONTEXT.Process(target=_run, args=(path, num_points, num_rows, fault))
+    process.start()
+    return process
+
+
+def _run(path: Path, num_points: int, num_rows: int, fault: str | None) -> None:
+    torch.set_num_threads(1)
+    if fault is not None:
+        FAULTS[fault]()
+    descriptor = os.open(path.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    work(path, num_points, num_rows, lambda line: os.write(descriptor, f"{line}\n".encode())).close()
+
+
+def _die(*args: Any, **kwargs: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _kill(owner: Any, name: str, when: str, call: int) -> None:
+    """Let the process die before or after the given call of a function."""
+    original, calls = getattr(owner, name), 0
+
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call and when == "before":
+            _die()
+        result = original(*args, **kwargs)
+        if calls == call:
+            _die()
+        return result
+
+    setattr(owner, name, replacement)
+
+
+FAULTS: dict[str, Callable[[], None]] = {
+    "before the database gets its name": partial(_kill, storage.Path, "rename", "before", 1),
+    "in the middle of the added data": partial(_kill, storage, "_null", "before", 100),
+    "before the data are recorded in memory": partial(_kill, storage.Storage, "add_source", "after", 1),
+    "before a tell is stored": partial(_kill, storage.Storage, "add_outcomes", "before", 11),
+    "after a tell is stored": partial(_kill, storage.Storage, "add_outcomes", "after", 11),
+    "before a checkpoint is written": partial(_kill, asking, "save_checkpoint", "before", 2),
+    "before a checkpoint gets its name": partial(_kill, checkpoints.os, "replace", "before", 2),
+    "between a checkpoint and its ask": partial(_kill, asking, "save_checkpoint", "after", 2),
+    "before an ask is returned": partial(_kill, storage.Storage, "add_ask", "after", 4),
+}

@@ -1,0 +1,66 @@
+"""Objectives that processes can import, and that fail in every way; what is asked of them is in the parameter ``what``."""
+
+import math
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FAULTS = {
+    "nan": "the value is nan",
+    "inf": "the value is inf",
+    "raise": "ValueError: too <b>steep</b> at once",
+    "exit": "SystemExit: 3",
+    "text": "not a number: str 'much'",
+    "array": "not a number: ndarray array([1., 2.])",
+    "none": "not a number: NoneType None",
+    "huge": "not a number: int 1",
+}
+
+
+def square(params: dict[str, Any]) -> float:
+    return -((params["x"] - 0.3) ** 2)
+
+
+def faulty(params: dict[str, Any]) -> Any:
+    match params["what"]:
+        case "good":
+            return np.array(float(params["number"]))
+        case "nan":
+            return math.nan
+        case "inf":
+            return math.inf
+        case "raise":
+            raise ValueError("too <b>steep</b>\n at once")
+        case "exit":
+            raise SystemExit(3)
+        case "text":
+            return "much"
+        case "array":
+            return np.array([1.0, 2.0])
+        case "huge":
+            return 10**400
+
+
+def hang_above_half(params: dict[str, Any]) -> float:
+    if params["x"] > 0.5:
+        threading.Event().wait(5)
+    return square(params)
+
+
+def die_above_three_quarters(params: dict[str, Any]) -> float:
+    if params["x"] > 0.75:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return square(params)
+
+
+def note_and_wait(params: dict[str, Any]) -> float:
+    """Write a line to the file ``begun`` in the current folder, and take as long as the file ``seconds`` says."""
+    with Path("begun").open("a") as file:
+        file.write("begun\n")
+    time.sleep(float(Path("seconds").read_text()))
+    return square(params)
