@@ -37,7 +37,7 @@ import difflib
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from importlib import import_module
 from multiprocessing import get_context
@@ -308,6 +308,20 @@ def _nearest(name: str, known: Any) -> str:
     return f" Did you mean `{close[0]}`?" if close else ""
 
 
+class _DaskExecutor(Executor):
+    """The executor of a Dask client that is closed with it, and with the cluster if the client started one."""
+
+    def __init__(self, client: Any) -> None:
+        self._client, self._executor = client, client.get_executor(pure=False)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return self._executor.submit(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._executor.shutdown(wait)
+        self._client.close()
+
+
 def _dask_executor(workers: int, scheduler: str | None) -> Executor:
     """Return an executor of the Dask cluster at ``scheduler``, or of one started here."""
     try:
@@ -315,4 +329,4 @@ def _dask_executor(workers: int, scheduler: str | None) -> Executor:
     except ImportError as error:
         raise ValueError('`executor = "dask"` needs the package distributed. Install it, or use processes.') from error
     client = Client(scheduler) if scheduler else Client(n_workers=workers, threads_per_worker=1, dashboard_address=None)
-    return client.get_executor(pure=False)
+    return _DaskExecutor(client)

@@ -97,7 +97,7 @@ class Evaluator:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._make is not None and self._executor is not None:
-            self._executor.shutdown(wait=kind is None, cancel_futures=True)
+            self._executor.shutdown(wait=kind is None)
 
     def run(self, points: Mapping[int, dict[str, Any]]) -> Generator[list[Evaluation], None, None]:
         """Yield evaluations as they finish, some at a time. Stopped, it yields an empty list and then what is still running.
@@ -183,7 +183,7 @@ class Evaluator:
         assert self._executor is not None and self._make is not None
         # Processes that hang would keep this one from ending. Python 3.14 has `kill_workers` for it.
         processes = list((getattr(self._executor, "_processes", None) or {}).values())
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._executor.shutdown(wait=False)
         for process in processes:
             process.kill()
         self._executor = self._make()

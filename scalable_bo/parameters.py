@@ -48,6 +48,8 @@ class Float:
             raise ValueError(f"`low` must be below `high`, got low = {self.low} and high = {self.high}. Swap them?")
         if self.log and self.low <= 0:
             raise ValueError(f"`low` must be positive with `log=True`, got {self.low}. Raise it or use `log=False`.")
+        object.__setattr__(self, "low", float(self.low))  # 0 and 0.0 are the same space
+        object.__setattr__(self, "high", float(self.high))
 
     @property
     def requirement(self) -> str:

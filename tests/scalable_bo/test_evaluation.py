@@ -97,6 +97,9 @@ def test_an_executor_that_does_not_answer_is_replaced(monkeypatch: pytest.Monkey
                 future.set_running_or_notify_cancel()
             return future
 
+        def shutdown(self, wait: bool = True) -> None:  # type: ignore[override]
+            """Take what Dask's takes, no more."""
+
     def make_executor() -> Executor:
         made.append(ThreadPoolExecutor(1) if made else Deaf())
         return made[-1]

@@ -48,6 +48,7 @@ rounds = 2
 batch = 5
 executor = "none"
 """
+ENVIRONMENT = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
 OBJECTIVE = """
 def score(params):
     if params["x"] > 0.8:
@@ -277,6 +278,20 @@ def test_external_programs_are_run_from_the_folder_of_the_configuration(
     assert json.loads(capsys.readouterr().out)["num_observations"] == 10
 
 
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_a_configuration_can_ask_for_processes_or_dask(file: Path) -> None:
+    for number, executor in enumerate(("processes", "dask"), 1):
+        text = re.sub("executor = .*", f'executor = "{executor}"\nworkers = 2', re.sub("rounds = .", f"rounds = {number}", CONFIG))
+        file.write_text(text)
+        command = [sys.executable, "-c", "from scalable_bo.cli import main; main()", "run", str(file), "--json"]
+        found = subprocess.run(command, cwd=file.parent, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+        assert found.returncode == 0, found.stderr
+        result = json.loads(found.stdout)
+        assert result["num_observations"] + result["num_failed"] == 5 * number
+        assert re.fullmatch(rf"round {number}/{number}: .*\n", found.stderr)
+
+
 @pytest.mark.parametrize("presses", [1, 2])
 def test_ctrl_c_keeps_what_finished_and_says_how_to_go_on(file: Path, presses: int) -> None:
     seconds, begun = file.parent / "seconds", file.parent / "begun"
@@ -285,8 +300,7 @@ def test_ctrl_c_keeps_what_finished_and_says_how_to_go_on(file: Path, presses: i
     change(file, 'executor = "none"', 'executor = "threads"\nworkers = 2')
     change(file, "rounds = 2\nbatch = 5", "rounds = 1\nbatch = 400")
     command = [sys.executable, "-c", "from scalable_bo.cli import main; main()", "run", str(file)]
-    environment = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, cwd=file.parent, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    with subprocess.Popen(command, cwd=file.parent, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
         try:
             wait_until(lambda: begun.exists() and begun.read_text().count("\n") >= 10)
             seconds.write_text("1.5" if presses == 1 else "60")

@@ -62,9 +62,7 @@ def conditioned(model: Any, new: Tensor, values: Tensor, noise: Tensor | None) -
         return model.condition_on_observations(new, values, **({} if noise is None else {"noise": noise}))
 
 
-@pytest.mark.parametrize("m", [1, 2])
-@pytest.mark.parametrize("batch", [(), (3,)])
-@pytest.mark.parametrize("known_noise", [False, True], ids=["inferred", "known"])
+@pytest.mark.parametrize(("known_noise", "batch", "m"), [(False, (), 1), (False, (3,), 2), (True, (), 2), (True, (3,), 1)])
 def test_fantasies_equal_models_of_appended_data(known_noise: bool, batch: tuple[int, ...], m: int) -> None:
     num_paths = 1024
     new = problems.uniform(*batch, K, D, seed=5)
@@ -202,19 +200,20 @@ KINDS: dict[str, Callable[[Tensor, Tensor], PathwiseGP]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fantasies_of_models_of_inducing_points_equal_models_of_appended_data(kind: str) -> None:
-    new, Z = problems.uniform(K, D, seed=5), problems.uniform(3, D, seed=9)
+    new = 0.3 * problems.uniform(6, D, seed=5)  # a cluster, of which the inducing points explain little
+    Z = torch.cat([new[:2], new[:2] + 0.1])
     values = targets(new, 1, seed=6)
     model = KINDS[kind](X, targets(X, 1))
-    model.likelihood.noise = 0.3
-    fantasy, whole = model.condition_on_observations(new, values.expand(F, K, 1)), model.condition_on_observations(new, values)
+    model.covar_module.lengthscale, model.likelihood.noise = 0.2, 0.05
+    fantasy, whole = model.condition_on_observations(new, values.expand(F, 6, 1)), model.condition_on_observations(new, values)
     assert isinstance(fantasy, FantasyGP)
-    before, ours, expected = (each.posterior(torch.cat([Z, new])) for each in (model, fantasy, whole))
-    assert (before.variance / expected.variance).max() > 1.05
-    torch.testing.assert_close(ours.mean, expected.mean.expand(F, 3 + K, 1), rtol=1e-6, atol=1e-6)
+    before, ours, expected = (each.posterior(Z) for each in (model, fantasy, whole))
+    assert (before.variance / expected.variance).max() > 5
+    torch.testing.assert_close(ours.mean, expected.mean.expand(F, 4, 1), rtol=1e-6, atol=1e-6)
     covariance = expected.distribution.covariance_matrix
     variance = covariance.diagonal()
     error = ((torch.outer(variance, variance) + covariance.square()) / 4096).sqrt()
-    assert ((ours.distribution.covariance_matrix - covariance).abs() < 7 * error).all()  # of two Monte-Carlo estimates
+    assert ((ours.distribution.covariance_matrix - covariance).abs() < 5 * error).all()
 
 
 def test_fantasies_of_inducing_points_are_differentiable_in_their_points() -> None:

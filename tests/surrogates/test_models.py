@@ -239,12 +239,6 @@ def test_a_single_output_has_any_number() -> None:
         torch.testing.assert_close(model.posterior(Z, output_indices=[number]).mean, means(model))
 
 
-def test_fantasy_models_of_paths_are_refused() -> None:
-    model = pathwise()
-    with pytest.raises(NotImplementedError, match="needs the exact posterior.* Use `condition_on_observations"):
-        model.get_fantasy_model(X[:1], Y[:1])
-
-
 def spoiled(data: Tensor, value: float) -> Tensor:
     data = data.clone()
     data[7, 0] = value

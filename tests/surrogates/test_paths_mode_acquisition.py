@@ -98,7 +98,7 @@ def factorisations() -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("n", "num_paths", "max_epochs"), [(3000, 16, 4.0), pytest.param(20_000, 64, 3.0, marks=pytest.mark.slow)], ids=["3000", "20000"]
+    ("n", "num_paths", "max_epochs"), [(1000, 16, 4.0), pytest.param(20_000, 64, 3.0, marks=pytest.mark.slow)], ids=["1000", "20000"]
 )
 def test_nothing_larger_than_a_batch_is_factorised(n: int, num_paths: int, max_epochs: float) -> None:
     data = problems.uniform(n, D, seed=1)

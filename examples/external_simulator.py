@@ -1,0 +1,54 @@
+"""Drive an external simulator: a program that reads a JSON line for each point, and writes one. Some points fail, one hangs."""
+
+# %% The simulator, in whatever language: here a thrown ball that is to land 80 m away; it knows nothing of this package
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from scalable_bo import Command, Float, Space, Study
+
+SIMULATOR = """
+import json, math, sys, time
+
+for line in sys.stdin:
+    point = json.loads(line)
+    speed, angle = point["params"]["speed"], math.radians(point["params"]["angle"])
+    if speed > 48:
+        time.sleep(1000)  # does not converge, and does not notice
+    answer = {"id": point["id"]}
+    if angle > 1.5:
+        answer["error"] = "the thrower was hit"
+    else:
+        x, height, vx, vy = 0.0, 1.8, speed * math.cos(angle), speed * math.sin(angle)
+        while height > 0:
+            drag = 0.005 * math.hypot(vx, vy)
+            x, height = x + 0.01 * vx, height + 0.01 * vy
+            vx, vy = vx - 0.01 * drag * vx, vy - 0.01 * (9.81 + drag * vy)
+        answer["value"] = abs(x - 80) + 0.02 * speed
+    print(json.dumps(answer), flush=True)
+"""
+
+# %% A process for each thread; what takes longer than the timeout is killed, and is a failed point with its reason
+space = Space(speed=Float(5, 50), angle=Float(5, 89))
+with tempfile.TemporaryDirectory() as folder:
+    program = Path(folder) / "simulate.py"
+    program.write_text(SIMULATOR)
+    simulate = Command([sys.executable, str(program)])
+    study = Study(space, maximize=False, seed=0)
+    with ThreadPoolExecutor(2) as threads:
+        result = study.optimize(simulate, rounds=4, batch=16, executor=threads, timeout=2.0)
+    simulate.close()
+print(f"best {result.best_value:.3f} at {result.best_params}; {result.num_failed} failed:")
+frame = study.to_dataframe()
+print(frame[frame["status"] == "failed"]["reason"].value_counts().to_string())
+
+# %% The same from the command line: `scalable-bo run study.toml` with
+#
+#     [objective]
+#     command = ["python", "simulate.py"]
+#
+#     [run]
+#     executor = "threads"
+#     workers = 2
+#     timeout = 2.0
