@@ -40,7 +40,7 @@ class SpectrumModel:
         captured: (R,) eigenvalues of the columns' Nyström approximation, descending.
         missed: (R,) m_1, …, m_R.
         shares: (10,) quantiles of what each point's diagonal misses, over their mean.
-        least: the lowest of them among points that are not the columns' own.
+        least: the lowest of such quantiles among the points that are not the columns' own, over their mean.
         top, power: λ_R and p.
     """
 
@@ -65,12 +65,11 @@ class SpectrumModel:
         missed = (scale - (L.square().sum(0) / n).cumsum(0)).clamp_min(eps * scale).double().cpu().numpy()
         left = (diagonal - L.square().sum(1)).clamp_min(eps * scale).double().cpu().sort().values.numpy()
         shares = np.quantile(left, (np.arange(NUM_SHARES) + 0.5) / NUM_SHARES)
-        least = np.quantile(left[len(missed) % n :], 0.5 / NUM_SHARES)  # the columns' own points, the first, miss nothing
+        others = left[len(missed) % n :]  # the columns' own points, the first, miss nothing
+        least = float(np.quantile(others, 0.5 / NUM_SHARES) / others.mean())
         captured = torch.linalg.eigvalsh((L.T @ L).double()).flip(0).clamp_min(0.0).cpu().numpy()
         top, power = _power_law(n, missed)
-        return cls(
-            n, system.noise.min().item(), scale, eps, captured, missed, shares / shares.mean(), float(least / shares.mean()), top, power
-        )
+        return cls(n, system.noise.min().item(), scale, eps, captured, missed, shares / shares.mean(), least, top, power)
 
     @property
     def smallest(self) -> float:

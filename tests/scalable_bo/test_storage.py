@@ -93,7 +93,9 @@ def test_a_forked_child_does_not_hold_the_lock(tmp_path: Path) -> None:
         os._exit(0)
     try:
         lock.release()
-        WriterLock(tmp_path / "lock").release()
+        again = WriterLock(tmp_path / "lock")  # refused if the child held it
+        assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
+        again.release()
     finally:
         os.write(writer, b".")
         os.waitpid(child, 0)

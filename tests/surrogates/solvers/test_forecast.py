@@ -79,7 +79,7 @@ def test_a_finer_tolerance_or_less_noise_never_takes_fewer_iterations(rank: int)
 def test_a_diagonal_matrix_is_recognised() -> None:
     model = SpectrumModel.of(kernel_system(uniform(1200, 1e4), 0.1), generator())
     assert model.power == pytest.approx(0.0, abs=1e-3)
-    assert model.smallest == pytest.approx(1.1, rel=0.15)
+    assert model.smallest == pytest.approx(1.1, rel=0.01)
     assert model.iterations(0, 1e-2) <= 3.0
 
 
