@@ -3,6 +3,8 @@
 Notation: X (n, d) data, y (n,) their values (larger is better), bounds (2, d).
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -26,6 +28,7 @@ def propose(
     *,
     uniform_fraction: float = 0.1,
     proposal_std: Tensor,
+    weights: Callable[[Tensor], Tensor] = sampling_weights,
     center: Tensor | None = None,
     generator: torch.Generator,
 ) -> Tensor:
@@ -34,6 +37,7 @@ def propose(
     Args:
         proposal_std: (d,) standard deviation around a data point, in the units of X.
         uniform_fraction: share of uniform candidates, in [0, 1].
+        weights: maps y to the probabilities of the data points, (n,).
         center: (d,) of a trust region. Each coordinate of a candidate then changes with probability 20 / d only, at least one of them,
             from the centre or from its data point: where d is large, a point with all coordinates changed is far from everything.
 
@@ -51,7 +55,7 @@ def propose(
     uniform = torch.lerp(lower, upper, uniform)
     # By inversion: torch.multinomial is limited to 2²⁴ data points.
     quantiles = torch.rand(num_near, generator=generator, device=device, dtype=torch.float64).to(X.device)
-    cumulative = sampling_weights(y.double()).cumsum(0)
+    cumulative = weights(y.double()).cumsum(0)
     index = torch.searchsorted(cumulative, quantiles * cumulative[-1], right=True).clamp_max(len(X) - 1)
     steps = torch.randn(num_near, d, generator=generator, device=device, dtype=X.dtype).to(X.device)
     near = torch.clamp(X[index] + proposal_std * steps, lower, upper)

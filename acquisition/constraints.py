@@ -17,6 +17,7 @@ NonlinearConstraint = Callable[[Tensor], Tensor]
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-6}  # BoTorch's, here relative to the largest term of a constraint
 NUM_REDRAWS = 8  # rounds of candidates drawn before infeasible ones are moved
+FEWEST_TRIED = 40_000  # candidates, before there is said to be no feasible point
 NUM_SWEEPS = 100  # over the constraints, when points are moved; single constraints need one
 STEP_FRACTIONS = (0.125, 0.25, 0.5, 1.0)
 
@@ -147,24 +148,28 @@ class FeasibleSet:
         return (moved - X) / torch.where(self.scale > 0, self.scale, 1.0) * (norm / length)
 
     def candidates(self, draws: Iterator[Tensor]) -> Tensor:
-        """Return at most as many feasible points as a draw has: by rejection, then by moving the last draw.
+        """Return at most as many feasible points as a draw has: by rejection, by moving a draw, or by rejection of many more.
 
         Raises:
             ValueError: if none is found.
         """
-        kept, count = [], 0
+        kept, count, tried = [], 0, 0
         for drawn in (next(draws) for _ in range(NUM_REDRAWS)):
             kept.append(drawn[self.contains(drawn)])
             count += len(kept[-1])
+            tried += len(drawn)
             if count >= len(drawn) or len(self.equalities[1]):  # which no random point meets
                 break
         if count < len(drawn):
             moved = self.rounded(self.nearby(drawn))
             kept.append(moved[self.contains(moved)])
         points = torch.cat(kept)[: len(drawn)]
+        while not len(points) and tried < FEWEST_TRIED:
+            drawn = next(draws)
+            points, tried = drawn[self.contains(drawn)], tried + len(drawn)
         if not len(points):
             raise ValueError(
-                f"The constraints must leave a feasible point inside `bounds`, got none among {NUM_REDRAWS} × {len(drawn)} candidates, "
+                f"The constraints must leave a feasible point inside `bounds`, got none among {tried} candidates, "
                 "nor by moving them. Widen `bounds`, or relax `inequality_constraints`, `equality_constraints`, "
                 "`nonlinear_inequality_constraints` or `fixed_features`."
             )

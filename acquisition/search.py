@@ -3,14 +3,14 @@
 Notation: X (n, d) data, y (n,) their values (larger is better), bounds (2, d).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from acquisition.candidates import propose
+from acquisition.candidates import propose, sampling_weights
 from acquisition.constraints import FeasibleSet
 from acquisition.trust_region import TrustRegion
 from surrogates import PathwiseGP
@@ -27,6 +27,7 @@ class Search:
         proposal_std: (d,) standard deviation around X.
         num_candidates: a round.
         uniform_fraction: share of uniform candidates.
+        weights: maps y to the probabilities of the data points that candidates lie around, (n,).
         center: (d,) of the trust region; ``None`` without one.
     """
 
@@ -36,6 +37,7 @@ class Search:
     proposal_std: Tensor
     num_candidates: int
     uniform_fraction: float
+    weights: Callable[[Tensor], Tensor] = sampling_weights
     center: Tensor | None = None
 
     def within(self, trust_region: TrustRegion, bounds: Tensor, lengthscale: Tensor) -> Self:
@@ -67,6 +69,7 @@ class Search:
                 self.num_candidates,
                 uniform_fraction=self.uniform_fraction,
                 proposal_std=self.proposal_std,
+                weights=self.weights,
                 center=self.center,
                 generator=generator,
             )

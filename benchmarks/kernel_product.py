@@ -1,9 +1,11 @@
-"""Speed of the kernel product K(A, X) @ W against the eager whole-row version and the machine's GEMM rate.
+"""Speed of the kernel product K(A, X) @ W against products with a stored matrix and the eager whole-row version.
 
     python benchmarks/kernel_product.py --out benchmarks/results/kernel_product.json
 
 Matérn-3/2, d = 8, float32 by default. Every method is timed in turn, several times over, and medians are reported, so that ratios
-hold on a noisy machine. ``fraction_of_gemm`` compares the whole product, kernel evaluation included, with a stored K times W.
+hold on a noisy machine. ``gemm`` is a stored K times W by PyTorch, ``gemm_fastest`` by the faster of the libraries it has (see
+``surrogates/operators/gemm.py``), ``gemm_bfloat16`` of K and W in bfloat16, the peer of ``tiled_bfloat16``. ``fraction_of`` compares the
+whole tiled product, kernel evaluation included, with each.
 """
 
 import argparse
@@ -20,29 +22,41 @@ from rich.table import Table
 from torch import Tensor
 
 from scalable_bo.experiments.records import describe_environment, write_record
-from surrogates.operators import KernelTiles
-from surrogates.operators.tiles import tiled_matmul
+from surrogates.operators import Tiled, kernel_operator, rough
+from surrogates.operators.gemm import matmul
+
+PEERS = {"gemm": "tiled_compiled", "gemm_fastest": "tiled_compiled", "gemm_bfloat16": "tiled_bfloat16"}
 
 
-def eager_rows(X: Tensor, lengthscale: float, rows: int) -> Callable[[Tensor], Tensor]:
+def eager_rows(X: Tensor, lengthscale: float, rows: int, W: Tensor) -> Tensor:
     """Return the plain product: 512 whole rows at a time, every elementwise operation over all of them."""
-
-    def product(W: Tensor) -> Tensor:
-        parts = []
-        for start in range(0, rows, 512):
-            r = 3.0**0.5 * torch.cdist(X[start : start + 512], X) / lengthscale
-            parts.append(((1.0 + r) * torch.exp(-r)) @ W)
-        return torch.cat(parts)
-
-    return product
+    parts = []
+    for start in range(0, rows, 512):
+        r = 3.0**0.5 * torch.cdist(X[start : start + 512], X) / lengthscale
+        parts.append(((1.0 + r) * torch.exp(-r)) @ W)
+    return torch.cat(parts)
 
 
-def with_mode(mode: str, product: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    def run(W: Tensor) -> Tensor:
+def with_mode(mode: str, product: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def run() -> Tensor:
         os.environ["SCALABLE_BO_COMPILE"] = mode
-        return product(W)
+        return product()
 
     return run
+
+
+def time_in_turn(methods: dict[str, Callable[[], Tensor]], repeats: int, device: torch.device) -> dict[str, float]:
+    """Return the median seconds of each method, all of them timed once in every repeat."""
+    seconds: dict[str, list[float]] = {name: [] for name in methods}
+    for repeat in range(repeats + 1):
+        for name, method in methods.items():
+            started = time.perf_counter()
+            method()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            if repeat:  # the first call warms up, and compiles
+                seconds[name].append(time.perf_counter() - started)
+    return {name: statistics.median(values) for name, values in seconds.items()}
 
 
 def main() -> None:
@@ -62,44 +76,45 @@ def main() -> None:
     X = torch.rand(arguments.n, arguments.dim, generator=generator, dtype=dtype).to(device)
     kernel = ScaleKernel(MaternKernel(nu=1.5)).to(X)
     kernel.base_kernel.lengthscale, kernel.outputscale = lengthscale, 1.0
-    tiles = KernelTiles.of(kernel, X[: arguments.rows], X)
+    K = kernel_operator(kernel, X[: arguments.rows], X, memory_budget=0)
+    assert isinstance(K, Tiled)
     stored = torch.rand(arguments.rows, arguments.n, generator=generator, dtype=dtype).to(device)
-    methods: dict[str, Callable[[Tensor], Tensor]] = {
-        "gemm": lambda W: stored @ W,
-        "tiled_compiled": with_mode("always", lambda W: tiled_matmul(tiles, W)),
-        "tiled_eager": with_mode("never", lambda W: tiled_matmul(tiles, W)),
-        "whole_rows_eager": eager_rows(X, lengthscale, arguments.rows),
-    }
-
     results, entries = [], arguments.rows * arguments.n
     for columns in arguments.columns:
         W = torch.randn(arguments.n, columns, generator=generator, dtype=dtype).to(device)
-        seconds: dict[str, list[float]] = {name: [] for name in methods}
-        for repeat in range(arguments.repeats + 1):
-            for name, method in methods.items():
-                started = time.perf_counter()
-                method(W)
-                if device.type == "cuda":
-                    torch.cuda.synchronize()
-                if repeat:  # the first call warms up, and compiles
-                    seconds[name].append(time.perf_counter() - started)
-        medians = {name: statistics.median(values) for name, values in seconds.items()}
+        methods: dict[str, Callable[[], Tensor]] = {
+            "gemm": lambda W=W: stored @ W,
+            "gemm_fastest": lambda W=W: matmul(stored, W),
+            "tiled_compiled": with_mode("always", lambda W=W: K @ W),
+            "tiled_eager": with_mode("never", lambda W=W: K @ W),
+            "whole_rows_eager": lambda W=W: eager_rows(X, lengthscale, arguments.rows, W),
+        }
+        if rough.pays(W):
+            halves = stored.bfloat16(), W.bfloat16()
+            methods["gemm_bfloat16"] = lambda halves=halves: halves[0] @ halves[1]
+            methods["tiled_bfloat16"] = with_mode("always", lambda W=W: K.rough_matmul(W))
+        medians = time_in_turn(methods, arguments.repeats, device)
         results.append(
             {
                 "columns": columns,
                 "nanoseconds_per_entry": {name: 1e9 * value / entries for name, value in medians.items()},
-                "gemm_gflops": 2e-9 * entries * columns / medians["gemm"],
-                "fraction_of_gemm": medians["gemm"] / medians["tiled_compiled"],
+                "gflops": {name: 2e-9 * entries * columns / value for name, value in medians.items()},
+                "fraction_of": {
+                    gemm: medians[gemm] / medians[tiled] for gemm, tiled in PEERS.items() if gemm in medians and tiled in medians
+                },
                 "speedup_over_whole_rows": medians["whole_rows_eager"] / medians["tiled_compiled"],
             }
         )
 
     table = Table(title=f"k(A, X) @ W, {arguments.rows} x {arguments.n}, d = {arguments.dim}, {arguments.dtype}: ns an entry")
-    for heading in ("columns", *methods, "of GEMM rate", "over whole rows"):
+    for heading in ("columns", *map(str, arguments.columns)):
         table.add_column(heading, justify="right")
-    for result in results:
-        times = [f"{result['nanoseconds_per_entry'][name]:.2f}" for name in methods]
-        table.add_row(str(result["columns"]), *times, f"{result['fraction_of_gemm']:.0%}", f"{result['speedup_over_whole_rows']:.1f}x")
+    for name in dict.fromkeys(name for result in results for name in result["nanoseconds_per_entry"]):
+        times = [result["nanoseconds_per_entry"].get(name) for result in results]
+        table.add_row(name, *("" if time is None else f"{time:.2f}" for time in times))
+    for gemm, tiled in PEERS.items():
+        fractions = [result["fraction_of"].get(gemm) for result in results]
+        table.add_row(f"{tiled} of {gemm}", *("" if fraction is None else f"{fraction:.0%}" for fraction in fractions))
     Console().print(table)
     if arguments.out is not None:
         settings = {**vars(arguments), "out": None, "lengthscale": lengthscale, "kernel": "Matérn-3/2"}

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
         AttentionFeatures,
         Auto,
         BatchPaths,
+        Checkpoint,
         Cholesky,
+        DistributedKernelSystem,
         FeatureKernel,
         FiniteFeatureGP,
         FourierFeatures,
@@ -52,7 +54,10 @@ if TYPE_CHECKING:
         fit_subsets,
         fit_variational,
         gaussian_likelihood,
+        own_rows,
         predict_by_neighbours,
+        processes,
+        shared_paths,
     )
 
 __all__ = [
@@ -66,8 +71,10 @@ __all__ = [
     "Batch",
     "BatchPaths",
     "Categorical",
+    "Checkpoint",
     "Cholesky",
     "Command",
+    "DistributedKernelSystem",
     "FeatureKernel",
     "FiniteFeatureGP",
     "Float",
@@ -108,7 +115,10 @@ __all__ = [
     "fit_subsets",
     "fit_variational",
     "gaussian_likelihood",
+    "own_rows",
     "predict_by_neighbours",
+    "processes",
+    "shared_paths",
     "test_function",
 ]
 

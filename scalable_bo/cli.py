@@ -17,6 +17,7 @@ from scalable_bo.console import (
     check_device,
     check_folder,
     count,
+    in_several_processes,
     interruptible,
     lines_of,
     print_table,
@@ -24,6 +25,7 @@ from scalable_bo.console import (
     read_integers,
     read_names,
     stop,
+    under_torchrun,
 )
 from scalable_bo.study_cli import COMMANDS
 from scalable_bo.summaries import regression_table, solvers_table, thompson_table
@@ -77,6 +79,12 @@ def root(
         raise typer.Exit
 
 
+@bench.callback()
+def alone(context: typer.Context) -> None:
+    if in_several_processes() and context.invoked_subcommand not in ("regression", "solvers"):
+        stop(f"`bench {context.invoked_subcommand}` runs in one process, unlike regression and solvers. Start it without torchrun.", 2)
+
+
 @bench.command()
 def thompson(
     preset: Annotated[str, typer.Option(help="Settings: smoke, laptop, lin2023-small, lin2023-large or adasap2025.")] = "laptop",
@@ -88,20 +96,33 @@ def thompson(
     num_initial: Annotated[int | None, typer.Option(help="Initial points, instead of the preset's.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or float64, instead of the preset's.")] = None,
     share_features: Annotated[
-        bool, typer.Option("--share-features", help="Let the surrogate's paths use the target's own random features.")
+        bool, typer.Option("--share-features", help="As published: let the surrogate's paths use the target's own random features.")
     ] = False,
+    coordinate_features: Annotated[
+        bool, typer.Option("--coordinate-features", help="As published: random features of a product of one-dimensional Matérn kernels.")
+    ] = False,
+    published_weights: Annotated[
+        bool, typer.Option("--published-weights", help="As published: candidates around data drawn by y + min y, in place of y - min y.")
+    ] = False,
+    scale: Annotated[
+        float, typer.Option(help="Factor of data, batches and candidates, at most 1; its root is that of rounds and features.")
+    ] = 1.0,
     device: Device = "cpu",
     out: Out = Path("results"),
 ) -> None:
     """Maximise functions drawn from a Gaussian process prior by parallel Thompson sampling, random search beside."""
     with bad_input():
-        from scalable_bo.experiments.presets import find_preset
+        from scalable_bo.experiments.presets import find_preset, vary
 
-        chosen = find_preset(preset)
+        chosen = vary(
+            find_preset(preset),
+            scale=scale,
+            share_features=share_features,
+            coordinate_features=coordinate_features,
+            published_weights=published_weights,
+        )
         overrides: dict[str, Any] = {"num_rounds": rounds, "q": q, "num_initial": num_initial, "dtype": dtype}
         overrides = {name: value for name, value in overrides.items() if value is not None}
-        if share_features:
-            overrides |= {"share_features": True, "path_features": chosen.target_features}
         chosen = replace(chosen, **overrides)
         seed_list = list(range(chosen.num_seeds)) if seeds is None else read_integers(seeds, "seeds")
         lengthscales = chosen.lengthscales if lengthscale is None else read_floats(lengthscale, "lengthscale")
@@ -115,6 +136,7 @@ def thompson(
         check_folder(out)
 
     from scalable_bo.experiments.plots import plot_thompson
+    from scalable_bo.experiments.thompson_table import write_thompson_table
     from scalable_bo.progress import RoundProgress
 
     records: list[dict[str, Any]] = []
@@ -133,10 +155,11 @@ def thompson(
         plot = out / f"thompson_{chosen.name}.png"
         plot_thompson(records, plot)
     print_table(thompson_table(summarise(records), chosen.num_rounds))
-    typer.echo(f"{count(records, 'record')} in {out}, plot in {plot}")
+    typer.echo(f"{count(records, 'record')} in {out}, all beside the published in {write_thompson_table(out)}, plot in {plot}")
 
 
 @bench.command()
+@under_torchrun
 def regression(
     data: Annotated[
         str,
@@ -167,6 +190,7 @@ def regression(
 
         from scalable_bo.experiments.methods import Budget
         from scalable_bo.experiments.regression import RegressionRun, check_files, describe_cell, run_cells
+        from scalable_bo.experiments.shared import check_methods
         from scalable_bo.experiments.tables import write_regression_table
 
         check_device(device)
@@ -187,6 +211,7 @@ def regression(
         ]
         for run in runs[:: len(names)]:
             check_files(run)
+        check_methods(names, mean_only)
         check_folder(out)
 
     from scalable_bo.progress import RoundProgress
@@ -225,6 +250,7 @@ def hyperparameters(
     data: Annotated[
         str | None, typer.Option(help="Data, separated by commas: levy, griewank, borehole, otl, wing; or sets such as bike, protein.")
     ] = None,
+    kernel: Annotated[str | None, typer.Option(help="Kernels over a network, separated by commas: linear, gaussian.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds of data, splits and methods, such as 0-9.")] = None,
     n: Annotated[int | None, typer.Option(help="Points, of training and test together.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data at most.")] = None,
@@ -242,6 +268,7 @@ def hyperparameters(
         choices: dict[str, Any] = {
             "methods": None if method is None else read_names(method, "method"),
             "data_sets": None if data is None else read_names(data, "data"),
+            "kernels": None if kernel is None else read_names(kernel, "kernel"),
             "seeds": None if seeds is None else tuple(read_integers(seeds, "seeds")),
             "batch_sizes": None if batch_sizes is None else tuple(read_integers(batch_sizes, "batch_sizes")),
             "n": n,
@@ -287,13 +314,14 @@ def table(out: Out = Path("results")) -> None:
 
 
 @bench.command()
+@under_torchrun
 def solvers(
     data: Annotated[str, typer.Option(help="Data set: pol, elevators, bike, protein or keggdirected.")] = "pol",
     split: Annotated[int, typer.Option(help="Split of the data set.")] = 0,
     problem: Annotated[
         str | None, typer.Option(help="thompson: a function drawn from the prior on [0, 1]^8, instead of a data set.")
     ] = None,
-    n: Annotated[int, typer.Option(help="Points of the Thompson problem.")] = 2000,
+    n: Annotated[int, typer.Option("--n", "--num-data", help="Points of the Thompson problem; torchrun takes --n for its own.")] = 2000,
     lengthscale: Annotated[float, typer.Option(help="Lengthscale of the Thompson problem.")] = 0.5,
     noise: Annotated[float | None, typer.Option(help="Noise variance, such as 1e-6, instead of the problem's.")] = None,
     solver: Solvers = "sgd,sdd,cg,sap,adasap",
@@ -310,6 +338,7 @@ def solvers(
         names = read_names(solver, "solver")
 
         from scalable_bo.experiments.records import write_record
+        from scalable_bo.experiments.shared import check_methods
         from scalable_bo.experiments.solver_traces import (
             THOMPSON,
             TraceRun,
@@ -327,6 +356,7 @@ def solvers(
         settings |= {"exact": exact, "data_dir": data_dir, "dtype": dtype, "device": device}
         runs = [TraceRun(name, problem or data, split, **settings) for name in names]
         check_problem(runs[0])
+        check_methods(names, mean_only=True)
         system = load_system(runs[0])
         check_folder(out)
 

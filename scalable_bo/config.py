@@ -11,9 +11,11 @@ width = { type = "int", low = 8, high = 512 }
 optimizer = { type = "categorical", choices = ["adam", "sgd"] }
 epochs = 10                   # fixed
 
-[[constraints]]
+[[constraints]]               # linear, or
 coefficients = { width = 1.0 }
 at_most = 256
+[[constraints]]
+function = "train:fits"       # of the parameters: whether they may be evaluated
 
 [objective]                   # needed to run
 function = "train:loss"       # or command = ["./simulate", "--quick"]
@@ -37,23 +39,23 @@ import difflib
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from functools import partial
 from importlib import import_module
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from scalable_bo.command import Command
-from scalable_bo.constraints import LinearConstraint
-from scalable_bo.evaluation import ignore_interrupts
+from scalable_bo.constraints import CallableConstraint, LinearConstraint
+from scalable_bo.executors import executor_maker
 from scalable_bo.parameters import Categorical, Float, Int
 from scalable_bo.space import Space
 from scalable_bo.study import Study
 
 MAX_BYTES = 2**20
+FUNCTION = r"^[\w.]+:\w+$"
 Number = int | float
 
 
@@ -101,14 +103,26 @@ class CategoricalConfig(_Table):
 
 
 class ConstraintConfig(_Table):
-    """A ``LinearConstraint``."""
+    """A ``LinearConstraint``, or ``function``, "module:function"."""
 
-    coefficients: dict[str, Number]
+    function: str | None = Field(None, pattern=FUNCTION)
+    coefficients: dict[str, Number] | None = None
     at_least: Number | None = None
     at_most: Number | None = None
 
-    def build(self) -> LinearConstraint:
-        """Return the constraint."""
+    @model_validator(mode="after")
+    def _is_of_one_kind(self) -> Self:
+        if (self.function is None) == (self.coefficients is None):
+            raise ValueError("a constraint must have either `coefficients` with limits, or `function`")
+        if self.function is not None and not self.at_least is self.at_most is None:
+            raise ValueError("`at_least` and `at_most` go with `coefficients`; a function returns whether the parameters are allowed")
+        return self
+
+    def build(self, load: Callable[[str], Callable[..., Any]]) -> LinearConstraint | CallableConstraint:
+        """Return the constraint, a function by ``load``."""
+        if self.coefficients is None:
+            assert self.function is not None
+            return load(self.function)
         return LinearConstraint(self.coefficients, self.at_least, self.at_most)
 
 
@@ -126,7 +140,7 @@ class StudySection(_Table):
 class ObjectiveSection(_Table):
     """What is optimised: ``function``, "module:function", or ``command``, an external program."""
 
-    function: str | None = Field(None, pattern=r"^[\w.]+:\w+$")
+    function: str | None = Field(None, pattern=FUNCTION)
     command: str | list[str] | None = None
 
 
@@ -171,10 +185,14 @@ class Config(_Table):
         """The study's folder."""
         return self.folder / self.study.path
 
-    def build_space(self) -> Space:
-        """Return the search space."""
+    def build_space(self, *, imports: bool = True) -> Space:
+        """Return the search space; without ``imports``, something callable stands for functions among the constraints."""
         params = {name: _read_parameter(name, value) for name, value in self.space.items()}
-        return Space(*(constraint.build() for constraint in self.constraints), **params)
+        constraints = []
+        for number, constraint in enumerate(self.constraints):
+            load = partial(self._load_function, f"constraints.{number}.function")
+            constraints.append(constraint.build(load if imports else lambda _: bool))
+        return Space(*constraints, **params)
 
     def open_study(self, **options: Any) -> Study:
         """Create the study or open it again, with ``options`` in place of what is configured."""
@@ -197,10 +215,10 @@ class Config(_Table):
             study.add_data(self.folder / data.file, target=data.target, noise=data.noise)
 
     def build_objective(self) -> Callable[[dict[str, Any]], Any] | Command:
-        """Return the objective; a function is imported, from the folder of the file or from where Python finds modules.
+        """Return the objective.
 
         Raises:
-            ValueError: if there is none.
+            ValueError: if there is none, or it cannot be imported.
         """
         section = self.objective
         if section is None or (section.function is None) == (section.command is None):
@@ -208,27 +226,25 @@ class Config(_Table):
         if section.command is not None:
             return Command(section.command, folder=self.folder)
         assert section.function is not None
-        module_name, _, name = section.function.partition(":")
+        return self._load_function("objective.function", section.function)
+
+    def _load_function(self, key: str, reference: str) -> Callable[..., Any]:
+        """Import "module:function", from the folder of the file or from where Python finds modules."""
+        module_name, _, name = reference.partition(":")
         if (folder := str(self.folder.resolve())) not in sys.path:
             sys.path.insert(0, folder)
         try:
             function = getattr(import_module(module_name), name)
         except (ImportError, AttributeError) as error:
-            raise ValueError(f"`objective.function` must be importable, got {section.function!r}: {error}.") from error
+            raise ValueError(f"`{key}` must be importable, got {reference!r}: {error}.") from error
         if not callable(function):
-            raise ValueError(f"`objective.function` must be a function, got {section.function!r}, which is {type(function).__name__}.")
+            raise ValueError(f"`{key}` must be a function, got {reference!r}, which is {type(function).__name__}.")
         return function
 
     def make_executor(self) -> Callable[[], Executor] | None:
         """Return a function that makes the configured executor; ``None`` for no executor."""
         run = self.require_run()
-        if run.executor == "none":
-            return None
-        if run.executor == "threads":
-            return partial(ThreadPoolExecutor, run.workers)
-        if run.executor == "processes":
-            return partial(ProcessPoolExecutor, run.workers, mp_context=get_context("spawn"), initializer=ignore_interrupts)
-        return partial(_dask_executor, run.workers, run.scheduler)
+        return executor_maker(run.executor, run.workers, run.scheduler)
 
     def require_run(self) -> RunSection:
         """Return the table ``run``.
@@ -242,7 +258,7 @@ class Config(_Table):
 
 
 def read_config(file: Path) -> Config:
-    """Read a configuration.
+    """Read a configuration; nothing is imported.
 
     Raises:
         ValueError: if it cannot be read, with each problem and, for unknown keys, the nearest known one.
@@ -260,7 +276,7 @@ def read_config(file: Path) -> Config:
         raise ValueError(f"{file} is no TOML: {error}.") from error
     config: Config = _validate(Config, tables, "")
     config._folder = file.parent
-    config.build_space()
+    config.build_space(imports=False)
     return config
 
 
@@ -306,27 +322,3 @@ def _keys_at(kind: Any, place: tuple[Any, ...]) -> list[str]:
 def _nearest(name: str, known: Any) -> str:
     close = difflib.get_close_matches(name, list(known), 1)
     return f" Did you mean `{close[0]}`?" if close else ""
-
-
-class _DaskExecutor(Executor):
-    """The executor of a Dask client that is closed with it, and with the cluster if the client started one."""
-
-    def __init__(self, client: Any) -> None:
-        self._client, self._executor = client, client.get_executor(pure=False)
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        return self._executor.submit(fn, *args, **kwargs)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        self._executor.shutdown(wait)
-        self._client.close()
-
-
-def _dask_executor(workers: int, scheduler: str | None) -> Executor:
-    """Return an executor of the Dask cluster at ``scheduler``, or of one started here."""
-    try:
-        from distributed import Client
-    except ImportError as error:
-        raise ValueError('`executor = "dask"` needs the package distributed. Install it, or use processes.') from error
-    client = Client(scheduler) if scheduler else Client(n_workers=workers, threads_per_worker=1, dashboard_address=None)
-    return _DaskExecutor(client)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -65,6 +66,27 @@ def check_folder(folder: Path) -> None:
         raise ValueError(f"`out` must be a folder to write to, got {folder} ({error.strerror}).") from error
     if not os.access(folder, os.W_OK):
         raise ValueError(f"`out` must be a folder to write to, and {folder} is read-only.")
+
+
+def in_several_processes() -> bool:
+    """Return whether ``torchrun`` has started other processes beside this one."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def under_torchrun(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command share its work with the other processes that ``torchrun`` has started; the first alone prints and writes."""
+
+    @wraps(command)
+    def run(**options: Any) -> None:
+        if not in_several_processes():
+            command(**options)
+            return
+        from scalable_bo.experiments.shared import one_voice
+
+        with one_voice() as own:
+            command(**options | own)
+
+    return run
 
 
 @contextmanager

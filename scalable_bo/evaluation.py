@@ -248,11 +248,6 @@ class FailureLimit:
         raise RuntimeError(f"{what}; the last reason: {last}. Mend the objective, or raise the limit; all values are kept.")
 
 
-def ignore_interrupts() -> None:
-    """Leave Ctrl-C to the main process: an initializer for pools of processes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 class _Loss(NamedTuple):
     """How an executor was lost, and whether the points that did it have been found."""
 

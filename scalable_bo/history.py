@@ -21,8 +21,9 @@ import torch
 from pyarrow.lib import ArrowException
 from torch import Tensor
 
-from scalable_bo.rows import Outcomes
+from scalable_bo.rows import Outcomes, Rows
 from scalable_bo.space import Categorical, Space
+from scalable_bo.storage import Source
 from surrogates import memory
 
 ROWS_AT_ONCE = 100_000
@@ -47,6 +48,36 @@ class History:
     digest: str
     X: Tensor
     outcomes: Outcomes
+
+    def was_added(self, sources: Sequence[Source], rows: Rows, names: Sequence[str]) -> bool:
+        """Return whether these data are one of ``sources``, whose rows are among ``rows`` of the parameters ``names``.
+
+        Raises:
+            ValueError: if one has this name and other content; the message says where they differ.
+        """
+        for source in sources:
+            if source.digest == self.digest:
+                return True
+            if source.name == self.name:
+                raise ValueError(
+                    f"The data {source.name!r} were added before with other content:\n{self._changes(source, rows, names)}\n"
+                    "Use the data as they were, or give these another `name` to add them, too."
+                )
+        return False
+
+    def _changes(self, source: Source, rows: Rows, names: Sequence[str]) -> str:
+        """Say in a line or two how the data differ from those of ``source``."""
+        lines = [] if len(self.X) == source.num_rows else [f"  rows: stored {source.num_rows}, given {len(self.X)}"]
+        count = min(len(self.X), source.num_rows)
+        part = slice(source.first_id, source.first_id + count)
+        stored = torch.cat([rows.X[part], rows.values[part, None], rows.noise[part, None]], dim=1)
+        given = torch.cat([self.X, self.outcomes.values[:, None], self.outcomes.noise[:, None]], dim=1)[:count]
+        different = (stored != given) & ~(stored.isnan() & given.isnan())
+        if different.any():
+            row, column = different.nonzero()[0].tolist()
+            name, number = [*names, "value", "noise"][column], int(different.any(1).sum())
+            lines.append(f"  {name} in row {row}: stored {stored[row, column]:g}, given {given[row, column]:g} ({number} rows differ)")
+        return "\n".join(lines or ["  the reasons of failures"])
 
 
 def read_history(space: Space, data: Any, y: Any, *, target: str | None, noise: Any, name: str | None) -> History:

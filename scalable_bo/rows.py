@@ -6,6 +6,7 @@ Notation: N rows, n of them with a finite value; ``X (N, d)`` in the user's unit
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
@@ -132,7 +133,38 @@ class Rows:
         self.reasons |= {ids[position]: reason for position, reason in outcomes.reasons.items()}
         self.observed.extend(index[outcomes.values.isfinite()].tolist())
 
-    def is_repeated(self, row: int, outcomes: Outcomes, position: int) -> bool:
+    def untold(self, ids: Sequence[int], outcomes: Outcomes) -> tuple[list[int], Outcomes]:
+        """Return what of these rows and their outcomes has not been told; the rest must be what was told.
+
+        Raises:
+            ValueError: if an id is unknown, repeated or was told another value, or as ``require_same_noise``.
+        """
+        if unknown := [number for number in ids if not 0 <= number < len(self)]:
+            raise ValueError(f"`ids` must have been asked, got unknown {few(unknown)}.")
+        if repeated := sorted(number for number, count in Counter(ids).items() if count > 1):
+            raise ValueError(f"`ids` must be distinct, got {few(repeated)} twice.")
+        new = [position for position, number in enumerate(ids) if not self.told[number]]
+        again = set(range(len(ids))) - set(new)
+        if other := [ids[position] for position in sorted(again) if not self._is_repeated(ids[position], outcomes, position)]:
+            raise ValueError(f"`ids` must not have been told before with another value, got {few(other)}.")
+        outcomes = outcomes.select(new)
+        self.require_same_noise(outcomes)
+        return [ids[position] for position in new], outcomes
+
+    def require_same_noise(self, outcomes: Outcomes) -> None:
+        """Require variances if those before are known, and none if they are not.
+
+        Raises:
+            ValueError: saying which.
+        """
+        known = ~outcomes.noise[outcomes.values.isfinite()].isnan()
+        before = self.noise_is_known
+        if len(known) and before is not None and bool(known[0]) is not before:
+            raise ValueError(
+                f"`noise` must be given for all values or for none; those told before came {'with' if before else 'without'} it."
+            )
+
+    def _is_repeated(self, row: int, outcomes: Outcomes, position: int) -> bool:
         """Return whether ``outcomes`` say at ``position`` what ``row`` was told."""
         pairs = ((self.values[row], outcomes.values[position]), (self.noise[row], outcomes.noise[position]))
         same = all(torch.equal(a, b) or bool(a.isnan() & b.isnan()) for a, b in pairs)
@@ -152,6 +184,12 @@ def as_float64(values: Any) -> Tensor:
     if np.iscomplexobj(values):
         raise TypeError("complex numbers")
     return torch.as_tensor(values, dtype=torch.float64).detach().cpu()
+
+
+def few(numbers: Sequence[int]) -> str:
+    """Return the first five numbers as text."""
+    shown = ", ".join(map(str, numbers[:5]))
+    return f"{shown}, …" if len(numbers) > 5 else shown
 
 
 def keys(X: Tensor) -> list[bytes]:

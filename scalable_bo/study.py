@@ -22,7 +22,6 @@ import pandas as pd
 import torch
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from gpytorch.kernels import Kernel
-from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
 from scalable_bo.asking import Known, Proposer
@@ -31,7 +30,7 @@ from scalable_bo.command import Command
 from scalable_bo.history import read_history
 from scalable_bo.loop import run_rounds
 from scalable_bo.rounds import AskReport, Batch, Result, Round
-from scalable_bo.rows import Outcomes, Rows, keys
+from scalable_bo.rows import Outcomes, Rows, few, keys
 from scalable_bo.snapshot import Snapshot, mean_of_values, to_frame, training_data
 from scalable_bo.space import Space
 from scalable_bo.storage import Ask, Source, Storage
@@ -60,8 +59,8 @@ class Study:
         solver: of the surrogate's linear systems; ``None`` for the model's default.
         kernel: on the unit cube, its hyperparameters fitted; ``None`` for BoTorch's default, RBF with dimension-scaled priors.
         sampler: makes the acquisition of a model, bounds, ``seed`` and what the space needs (``rounding``, constraints), such as
-            ``partial(ParallelThompsonSampling, num_candidates=50_000)``; ``None`` for 5000 candidates a screening round and 30 ascents a
-            path, or fewer, down to 5, with many paths and rows.
+            ``partial(ParallelThompsonSampling, num_candidates=50_000)``; ``None`` for 30 000 candidates and 120 starts a path, or
+            fewer, down to 10, with many paths and rows.
         dtype: of the surrogate.
         device: of the surrogate.
     Raises:
@@ -233,26 +232,16 @@ class Study:
         if reasons:
             positions = {number: position for position, number in enumerate(ids)}
             if other := [number for number in reasons if number not in positions]:
-                raise ValueError(f"`reasons` must be of `ids`, got {_few(other)}.")
+                raise ValueError(f"`reasons` must be of `ids`, got {few(other)}.")
             outcomes = outcomes.explain({positions[number]: reason for number, reason in reasons.items()})
         with self._lock:
-            rows = self._rows
-            if unknown := [number for number in ids if not 0 <= number < len(rows)]:
-                raise ValueError(f"`ids` must have been asked, got unknown {_few(unknown)}.")
-            if len(set(ids)) < len(ids):
-                raise ValueError(f"`ids` must be distinct, got {_few(sorted(n for n in set(ids) if ids.count(n) > 1))} twice.")
-            told = [position for position, number in enumerate(ids) if rows.told[number]]
-            if other := [ids[position] for position in told if not rows.is_repeated(ids[position], outcomes, position)]:
-                raise ValueError(f"`ids` must not have been told before with another value, got {_few(other)}.")
-            new = sorted(set(range(len(ids))) - set(told))
-            if not new:
+            ids, outcomes = self._rows.untold(ids, outcomes)
+            if not ids:
                 return
-            ids, outcomes = [ids[position] for position in new], outcomes.select(new)
-            self._require_same_noise(outcomes)
             with self._stored():
                 if self._storage is not None:
-                    self._storage.add_outcomes(ids, outcomes, rows.num_told)
-                rows.record(ids, outcomes)
+                    self._storage.add_outcomes(ids, outcomes, self._rows.num_told)
+                self._rows.record(ids, outcomes)
 
     def add_data(self, X: Any, y: Any = None, *, noise: Any = None, target: str | None = None, name: str | None = None) -> None:
         """Add points that were evaluated elsewhere; what has a value that is NaN, infinite or no number is added as failed.
@@ -273,17 +262,10 @@ class Study:
         """
         history = read_history(self.space, X, y, target=target, noise=noise, name=name)
         with self._lock:
-            for source in self._sources:
-                if source.digest == history.digest:
-                    return
-                if source.name == history.name:
-                    changes = self._changes(source, history.X, history.outcomes)
-                    raise ValueError(
-                        f"The data {source.name!r} were added before with other content:\n{changes}\n"
-                        "Use the data as they were, or give these another `name` to add them, too."
-                    )
-            self._require_same_noise(history.outcomes)
             rows = self._rows
+            if history.was_added(self._sources, rows, self.space.names):
+                return
+            rows.require_same_noise(history.outcomes)
             added = Source(history.name, history.digest, len(rows), len(history.X))
             with self._stored():
                 if self._storage is not None:
@@ -425,33 +407,3 @@ class Study:
         """Return the first values told."""
         with self._lock:
             return training_data(self.space, self._rows, num_observed, self.maximize)
-
-    def _require_same_noise(self, outcomes: Outcomes) -> None:
-        known = ~outcomes.noise[outcomes.values.isfinite()].isnan()
-        before = self._rows.noise_is_known
-        if len(known) and before is not None and bool(known[0]) is not before:
-            raise ValueError(
-                f"`noise` must be given for all values or for none; those told before came {'with' if before else 'without'} it."
-            )
-
-    def _changes(self, source: Source, X: Tensor, outcomes: Outcomes) -> str:
-        """Say in a line or two how data differ from what was added."""
-        lines = [] if len(X) == source.num_rows else [f"  rows: stored {source.num_rows}, given {len(X)}"]
-        count = min(len(X), source.num_rows)
-        part = slice(source.first_id, source.first_id + count)
-        columns = [*self.space.names, "value", "noise"]
-        stored = torch.cat([self._rows.X[part], self._rows.values[part, None], self._rows.noise[part, None]], dim=1)
-        given = torch.cat([X[:count], outcomes.values[:count, None], outcomes.noise[:count, None]], dim=1)
-        different = (stored != given) & ~(stored.isnan() & given.isnan())
-        if different.any():
-            row, column = different.nonzero()[0].tolist()
-            rows = int(different.any(1).sum())
-            lines.append(
-                f"  {columns[column]} in row {row}: stored {stored[row, column]:g}, given {given[row, column]:g} ({rows} rows differ)"
-            )
-        return "\n".join(lines or ["  the reasons of failures"])
-
-
-def _few(numbers: list[int]) -> str:
-    shown = ", ".join(map(str, numbers[:5]))
-    return f"{shown}, …" if len(numbers) > 5 else shown

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from scalable_bo.console import count, new_table, print_table
+from scalable_bo.console import count, new_table, print_table, read_integers
+from scalable_bo.solve_check import check_solve
 
 if TYPE_CHECKING:
     from scalable_bo.study import Study
@@ -151,8 +152,51 @@ def report(
     typer.echo(f"Wrote {page}")
 
 
-def check(file: ConfigFile, as_json: AsJson = False) -> None:
-    """Check a configuration, its data and its objective, and predict what a run will take."""
+def check(
+    file: Annotated[Path | None, typer.Argument(metavar="STUDY.TOML", help="Configuration of the study.")] = None,
+    n: Annotated[int | None, typer.Option(help="Points of a linear system, in place of a study.")] = None,
+    ranks: Annotated[str, typer.Option(help="Numbers of processes that share its rows, such as 1,8,64.")] = "1",
+    dim: Annotated[int, typer.Option(help="Inputs of a point.")] = 8,
+    samples: Annotated[int, typer.Option(help="Posterior paths, beside the mean.")] = 0,
+    solver: Annotated[str, typer.Option(help="asap, sap, adasap, sdd or cg.")] = "asap",
+    block_size: Annotated[int | None, typer.Option(help="Rows a step, instead of the solver's own choice.")] = None,
+    rank: Annotated[int | None, typer.Option(help="Rank of the preconditioner of adasap or cg, 0 for none.")] = None,
+    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    threads: Annotated[int, typer.Option(help="Threads of a process; torchrun gives it one.")] = 1,
+    entry_ns: Annotated[float | None, typer.Option(help="Nanoseconds of a kernel entry, instead of those measured here.")] = None,
+    gemm_gflops: Annotated[float | None, typer.Option(help="GFLOP/s of a process, instead of those measured here.")] = None,
+    bandwidth: Annotated[float | None, typer.Option(help="GB/s between processes, instead of those measured here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict what a run will take: check a study's configuration, data and objective or, with --n, a solve shared by processes.
+
+    The rates of this machine are measured in a few seconds, between processes those of its loopback device.
+    """
+    if (file is None) == (n is None):
+        _refuse("`check` needs either STUDY.TOML or --n.", 2)
+    if n is not None:
+        with refusals():
+            check_solve(
+                n,
+                dim,
+                samples,
+                read_integers(ranks, "ranks"),
+                solver,
+                block_size=block_size,
+                rank=rank,
+                dtype=dtype,
+                threads=threads,
+                entry_ns=entry_ns,
+                gemm_gflops=gemm_gflops,
+                bandwidth=bandwidth,
+                as_json=as_json,
+            )
+        return
+    assert file is not None
+    _check_study(file, as_json)
+
+
+def _check_study(file: Path, as_json: bool) -> None:
     with refusals():
         import torch
 

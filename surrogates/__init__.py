@@ -1,6 +1,7 @@
 """Gaussian processes whose posterior is a set of functions, computed by iterative solvers."""
 
 from surrogates.dispatch import PathwiseSamplePath
+from surrogates.distributed_system import DistributedKernelSystem
 from surrogates.fantasies import FantasyGP
 from surrogates.feature_maps import AttentionFeatures, FeatureKernel, FourierFeatures, NystromFeatures
 from surrogates.features import PriorPaths, RandomFeatures
@@ -24,9 +25,11 @@ from surrogates.neighbour_prediction import predict_by_neighbours
 from surrogates.noise import gaussian_likelihood
 from surrogates.nystrom_sgm import NystromSGM
 from surrogates.operators import Dense, KernelOperator, Tiled, kernel_operator
+from surrogates.operators.distributed import SharedRows, own_rows, processes
 from surrogates.paths import BatchPaths, SamplePaths
 from surrogates.preconditioners import Exact, Identity, Nystrom, PivotedCholesky, Preconditioner
-from surrogates.solvers import CG, SDD, SGD, Auto, Cholesky, IterativeSolver, Progress, SketchAndProject, Solution, Solver
+from surrogates.shared_paths import shared_paths
+from surrogates.solvers import CG, SDD, SGD, Auto, Checkpoint, Cholesky, IterativeSolver, Progress, SketchAndProject, Solution, Solver
 from surrogates.systems import InducingSystem, KernelSystem, Targets
 from surrogates.variational import VariationalGP
 
@@ -38,8 +41,10 @@ __all__ = [
     "AttentionFeatures",
     "Auto",
     "BatchPaths",
+    "Checkpoint",
     "Cholesky",
     "Dense",
+    "DistributedKernelSystem",
     "Exact",
     "FantasyGP",
     "FeatureKernel",
@@ -63,6 +68,7 @@ __all__ = [
     "Progress",
     "RandomFeatures",
     "SamplePaths",
+    "SharedRows",
     "SketchAndProject",
     "Solution",
     "Solver",
@@ -80,5 +86,8 @@ __all__ = [
     "fit_variational",
     "gaussian_likelihood",
     "kernel_operator",
+    "own_rows",
     "predict_by_neighbours",
+    "processes",
+    "shared_paths",
 ]

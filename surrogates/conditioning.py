@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from gpytorch.models import ExactGP
 from torch import Tensor
+from torch.nn import Module
 
 from surrogates import checks
 from surrogates.features import PriorPaths, standard_normal
@@ -28,10 +29,16 @@ class StateKey(NamedTuple):
     @classmethod
     def of(cls, model: ExactGP, *settings: Any) -> Self:
         """Return the present key of ``model``, which shares its tensors."""
-        parts = [*model.mean_module.modules(), *model.covar_module.modules()]
-        plain = [(type(part), *(value for value in vars(part).values() if isinstance(value, int | float | str))) for part in parts]
+        parts = cls.of_parts([model.mean_module, model.covar_module])
         tensors = (*model.parameters(), *model.buffers(), model.noise, *model.train_inputs, model.train_targets)
-        return cls(tensors, (*settings, *plain))
+        return cls(tensors, (*settings, *parts.settings))
+
+    @classmethod
+    def of_parts(cls, modules: list[Module]) -> Self:
+        """Return the present key of ``modules`` alone, which shares their tensors."""
+        parts = [part for module in modules for part in module.modules()]
+        plain = [(type(part), *(value for value in vars(part).values() if isinstance(value, int | float | str))) for part in parts]
+        return cls(tuple(tensor for module in modules for tensor in (*module.parameters(), *module.buffers())), tuple(plain))
 
     def frozen(self) -> "StateKey":
         """Return a key that no longer follows the model."""

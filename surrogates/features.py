@@ -14,6 +14,7 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.operators import Basis, combine, combine_rowwise
+from surrogates.operators.gemm import matmul
 from surrogates.operators.stationary import StationaryKernel
 from surrogates.operators.tiles import spans
 from surrogates.spectra import WaveSource, isotropic, standard_normal
@@ -100,16 +101,15 @@ class RandomFeatures(Basis):
         return waves * self._amplitude(X)[0].repeat(1, 2) if self.amplitudes else waves
 
     def matmul(self, X: Tensor, W: Tensor) -> Tensor:
-        return torch.cat([self(X[rows]) @ W for rows in self._chunks(len(X))])
+        return torch.cat([matmul(self(X[rows]), W) for rows in self._chunks(len(X))])
 
     def matmul_gradient(self, X: Tensor, W: Tensor, cotangent: Tensor) -> Tensor:
         cosines, sines = self._scaled(W).chunk(2)
         parts = []
         for rows in self._chunks(len(X)):
             angles = X[rows] @ self.frequencies
-            parts.append(
-                self._gradient(X[rows], torch.cos(angles), torch.sin(angles), cotangent[rows] @ cosines.T, cotangent[rows] @ sines.T)
-            )
+            of_cosines, of_sines = matmul(cotangent[rows], cosines.T), matmul(cotangent[rows], sines.T)
+            parts.append(self._gradient(X[rows], torch.cos(angles), torch.sin(angles), of_cosines, of_sines))
         return torch.cat(parts)
 
     def rowwise(self, X: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ WHOLE_KMEANS_UP_TO = 2**22  # n · m distances a pass; beyond, in mini-batches
 KMEANS_BATCH = 4096
 QUERY_CHUNK = 1024
 BISECTIONS = 30
+SAME = 1e-3  # distance of centres that count as one
 
 
 def choose_inducing_points(
@@ -66,7 +67,8 @@ def random_subset(X: Tensor, m: int, generator: torch.Generator) -> Tensor:
 def k_means(X: Tensor, m: int, generator: torch.Generator, *, lengthscale: Tensor | float | None = None) -> Tensor:
     """Return the m centres (m, d) of a k-means clustering of X (n, d), from k-means++ seeds; in mini-batches where n · m is large.
 
-    Where X has fewer than m distinct points, the rest are data points drawn at random.
+    Centres that lie on another, as many do where data are repeated, are replaced by the data furthest from the others. Where X has fewer
+    than m distinct points, the rest are data points drawn at random.
     """
     _check(X, m)
     scaled, scale = _scaled(X, lengthscale)
@@ -80,8 +82,7 @@ def k_means(X: Tensor, m: int, generator: torch.Generator, *, lengthscale: Tenso
         clustering = KMeans(m, n_init=1, random_state=seed)
     else:
         clustering = MiniBatchKMeans(m, n_init=1, batch_size=KMEANS_BATCH, init_size=max(3 * m, KMEANS_BATCH), random_state=seed)
-    centres = clustering.fit(data).cluster_centers_
-    return torch.as_tensor(centres).to(X) * scale
+    return torch.as_tensor(_apart(clustering.fit(data).cluster_centers_, distinct)).to(X) * scale
 
 
 def eliminate_neighbours(
@@ -152,6 +153,15 @@ def _kept_at_least(points: np.ndarray, m: int) -> Tensor:
         else:
             high = radius
     return kept
+
+
+def _apart(centres: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """Return the centres with those on an earlier one replaced by the points furthest from what is left."""
+    kept = centres[_kept(centres, NearestNeighbors().fit(centres), SAME).numpy()]
+    if len(kept) == len(centres):
+        return centres
+    distances = NearestNeighbors().fit(kept).kneighbors(points, 1)[0][:, 0]
+    return np.concatenate([kept, points[np.argsort(-distances)[: len(centres) - len(kept)]]])
 
 
 def _check(X: Tensor, m: int) -> None:

@@ -128,9 +128,9 @@ class InducingPathwiseGP(PathwiseGP):
 
     def _covariance(self, data: DataSet, paths: SamplePaths) -> FiniteRank:
         """Return k(·, Z) A⁻¹ k(Z, ·), the covariance by which new data move the mean."""
-        L, M = self._system(data).whitened()
+        L, M = self._system(data).to(torch.float64).whitened()
         root = torch.linalg.solve_triangular(stable_cholesky(M).T, torch.eye(len(M), dtype=M.dtype, device=M.device), upper=True)
-        return FiniteRank(paths.data, torch.linalg.solve_triangular(L.T, root, upper=True), perturbed=True)
+        return FiniteRank(paths.data, torch.linalg.solve_triangular(L.T, root, upper=True).to(data.X), perturbed=True)
 
     def _default_solver(self, num_centres: int) -> Solver:
         return Cholesky() if num_centres <= DIRECT_SOLVE_UP_TO else SGD()

@@ -8,13 +8,18 @@ from torch import Tensor
 SHIFT = 5.0  # times eps · trace: below 4, blocks of clustered points in float32 were found to diverge; 10 slows the largest blocks
 
 
-def stable_cholesky(matrix: Tensor) -> Tensor:
+def stable_cholesky(matrix: Tensor, precision: torch.dtype | None = None) -> Tensor:
     """Return the Cholesky factor of a positive semi-definite matrix, shifted by as little as rounding makes necessary.
+
+    Args:
+        matrix: (m, m).
+        precision: in which what is solved for will be used, which the shift keeps from becoming too large for it; ``None`` for the
+            matrix's own.
 
     Raises:
         ValueError: if the matrix is not finite, or not positive semi-definite to within its own trace.
     """
-    return shifted_cholesky(matrix, SHIFT * torch.finfo(matrix.dtype).eps)[0]
+    return shifted_cholesky(matrix, SHIFT * torch.finfo(precision or matrix.dtype).eps)[0]
 
 
 def shifted_cholesky(matrix: Tensor, share: float) -> tuple[Tensor, float]:
@@ -25,10 +30,11 @@ def shifted_cholesky(matrix: Tensor, share: float) -> tuple[Tensor, float]:
     """
     trace = matrix.diagonal().sum().item()
     shift = max(share * trace, torch.finfo(matrix.dtype).tiny)
-    eye = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
     while 0.0 <= trace < math.inf and shift <= max(trace, torch.finfo(matrix.dtype).tiny):
-        factor, info = torch.linalg.cholesky_ex(matrix + shift * eye)
-        if info == 0 and bool(factor.sum().isfinite()):  # a number that is none may pass through the factorisation
+        shifted = matrix.clone()
+        shifted.diagonal().add_(shift)
+        factor, info = torch.linalg.cholesky_ex(shifted)
+        if bool((info == 0) & factor.sum().isfinite()):  # a number that is none may pass through the factorisation
             return factor, shift
         shift = 10.0 * shift
     raise ValueError(f"`matrix` must be finite and positive semi-definite, got one of trace {trace:g}. Check the kernel.")

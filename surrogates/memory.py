@@ -1,10 +1,20 @@
 """Predicted memory: what fits is taken, what cannot is refused with its number before anything is allocated."""
 
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
 import psutil
 import torch
 
 GIBIBYTE = 2**30
 DEFAULT_CPU_BUDGET = 2 * GIBIBYTE
+TILES_HELD = 16  # of float32: d², values, slopes, weights and the temporaries between them, or half as many of float64
+SECONDS_BETWEEN_LOOKS = 1.0  # at a device's free memory: asking takes longer than a small product
+
+Result = TypeVar("Result")
+
+_looks: dict[torch.device, tuple[float, int]] = {}  # when the free memory was asked for last, and what it was
 
 
 def default_budget(device: torch.device) -> int:
@@ -17,7 +27,8 @@ def default_budget(device: torch.device) -> int:
 def available(device: torch.device) -> int:
     """Return the bytes free on ``device`` now."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        kept_by_torch = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + kept_by_torch
     return psutil.virtual_memory().available
 
 
@@ -26,3 +37,39 @@ def require(num_bytes: int, device: torch.device, what: str, remedy: str) -> Non
     free = available(device)
     if num_bytes > free:
         raise MemoryError(f"{what} needs {num_bytes / GIBIBYTE:.1f} GiB and {free / GIBIBYTE:.1f} GiB are free on {device}. {remedy}")
+
+
+def side_that_fits(device: torch.device, largest: int) -> int:
+    """Return the side of a square tile: ``largest``, halved until ``TILES_HELD`` tiles fit in half of the memory free on ``device``."""
+    now = time.monotonic()
+    last, free = _looks.get(device, (-SECONDS_BETWEEN_LOOKS, 0))
+    if now - last >= SECONDS_BETWEEN_LOOKS:
+        free = available(device)
+        _looks[device] = now, free
+    side = largest
+    while side > 1 and TILES_HELD * torch.float32.itemsize * side**2 > free // 2:
+        side //= 2
+    return side
+
+
+def halving(compute: Callable[[int], Result], size: int, smallest: int, what: str) -> Result:
+    """Return ``compute(size)``, begun again with half the size whenever a CUDA device runs out of memory.
+
+    Args:
+        compute: needs less memory for a smaller size, and gives the same result.
+        smallest: the size that is not halved any more.
+        what: what has that many rows, for the message.
+
+    Raises:
+        MemoryError: if memory runs out at the smallest size.
+    """
+    while True:
+        try:
+            return compute(size)
+        except torch.cuda.OutOfMemoryError as error:
+            if size <= smallest:
+                raise MemoryError(
+                    f"{what} of {size} rows does not fit in the device's free memory beside what is held there. "
+                    "Evaluate fewer points or columns at once, or free memory that other work holds."
+                ) from error
+        size = max(smallest, size // 2)  # outside the handler, where the error would keep the failed attempt's tensors

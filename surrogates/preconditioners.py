@@ -20,6 +20,7 @@ Apply = Callable[[Tensor], Tensor]
 
 # With the columns of many paths, r columns of K and an r × r factorisation cost less than the epochs that they save.
 SMALLEST_DEFAULT_RANK, LARGEST_DEFAULT_RANK = 500, 2000
+GRAM_ROWS = 8192  # converted to float64 at once
 
 
 class Preconditioner(ABC):
@@ -82,14 +83,15 @@ class Nystrom(Preconditioner):
 
     def _from_columns(self, system: KernelSystem, rank: int, generator: torch.Generator) -> Apply:
         L = column_factor(system, rank, generator)
-        missed = (system.kernel.diagonal() - L.square().sum(1)).clamp_min(0.0)
-        return _woodbury(L, system.noise + missed.mean())
+        missed = (system.diagonal - L.square().sum(1)).clamp_min(0.0)
+        return _woodbury(system, L, system.noise + system.total(missed.sum()) / system.n)
 
     def _from_sketch(self, system: KernelSystem, rank: int, generator: torch.Generator) -> Apply:
+        system.require_all_rows("Nystrom(sketch='gaussian')", "Use sketch='columns'.")
         normal = torch.randn(system.n, rank, generator=generator, device=generator.device, dtype=system.dtype).to(system.device)
         test = torch.linalg.qr(normal).Q
         U, eigenvalues = nystrom_approximation(system.kernel_matmul(test), test)
-        return _woodbury(U * eigenvalues.sqrt(), system.noise + eigenvalues[-1])
+        return _woodbury(system, U * eigenvalues.sqrt(), system.noise + eigenvalues[-1])
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,7 @@ class PivotedCholesky(Preconditioner):
             checks.positive_int("rank", self.rank)
 
     def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
+        system.require_all_rows("PivotedCholesky()", "Use Nystrom().")
         rank = _rank(self.rank, system)
         remaining = system.kernel.diagonal().clone()
         floor = torch.finfo(system.dtype).eps * remaining.max() * system.n
@@ -126,7 +129,7 @@ class PivotedCholesky(Preconditioner):
             remaining -= L[:, k].square()
             remaining[pivot] = 0.0
             remaining.clamp_min_(0.0)
-        return _woodbury(L, system.noise + remaining.mean())
+        return _woodbury(system, L, system.noise + remaining.mean())
 
 
 def _rank(rank: int | None, system: KernelSystem) -> int:
@@ -141,7 +144,7 @@ def column_factor(system: KernelSystem, rank: int, generator: torch.Generator) -
     """Return L (n, r) of the Nyström approximation L Lᵀ of K by r columns drawn uniformly; its first k columns are that of the first k."""
     index = torch.randperm(system.n, generator=generator, device=generator.device)[:rank].to(system.device)
     columns = system.columns(index)
-    return torch.linalg.solve_triangular(stable_cholesky(columns[index]), columns.T, upper=False).T
+    return torch.linalg.solve_triangular(stable_cholesky(system.take_rows(columns, index)), columns.T, upper=False).T
 
 
 def nystrom_approximation(sketch: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,19 +160,24 @@ def nystrom_approximation(sketch: Tensor, test: Tensor) -> tuple[Tensor, Tensor]
     return U, (singular.square() - shift).clamp_min(0.0)
 
 
-def _woodbury(L: Tensor, diagonal: Tensor) -> Apply:
-    """Return R → (L Lᵀ + D)⁻¹ R for a diagonal D given as a scalar or (n,).
+def _woodbury(system: KernelSystem, L: Tensor, diagonal: Tensor) -> Apply:
+    """Return R → (L Lᵀ + D)⁻¹ R for a diagonal D given as a scalar or (n,), and the rows of ``system`` that are held here.
 
-    The scaled factor A = D^{-1/2} L is kept; the inner matrix I + AᵀA is the only one that is factorised.
+    The scaled factor A = D^{-1/2} L is kept; the inner matrix I + AᵀA is the only one that is factorised. It is in float64: in float32,
+    rounding of its largest eigenvalues, which exceed 10⁶ where n is large and the noise is small, would swallow the I.
     """
     root = diagonal.sqrt().unsqueeze(-1)
     A = L / root
-    inner = A.T @ A
+    inner = torch.zeros(A.shape[1], A.shape[1], dtype=torch.float64, device=A.device)
+    for part in A.split(GRAM_ROWS):
+        rows = part.double()
+        inner.addmm_(rows.T, rows)
+    inner = system.total(inner)
     inner.diagonal().add_(1.0)
     factor = stable_cholesky(inner)
 
     def apply(R: Tensor) -> Tensor:
         scaled = R / root
-        return (scaled - A @ torch.cholesky_solve(A.T @ scaled, factor)) / root
+        return (scaled - A @ torch.cholesky_solve(system.total(A.T @ scaled).double(), factor).to(R.dtype)) / root
 
     return apply

@@ -6,7 +6,8 @@ with m inducing points Z, K_XZ (n, m) and K_ZZ (m, m) in place of K, and m unkno
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import NamedTuple, NoReturn
+from copy import copy
+from typing import NamedTuple, NoReturn, Self
 
 import torch
 from gpytorch.kernels import Kernel
@@ -78,6 +79,16 @@ class LinearSystem(ABC):
         return self.kernel.shape[0]
 
     @property
+    def num_rows(self) -> int:
+        """The number of rows of an (n, s) matrix that this process holds: n, but for a shared system."""
+        return self.n
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes hold other rows."""
+        return False
+
+    @property
     def dtype(self) -> torch.dtype:
         return self.kernel.dtype
 
@@ -120,6 +131,26 @@ class LinearSystem(ABC):
     def whitened(self) -> tuple[Tensor | None, Tensor]:
         """Return L, lower triangular (``None`` for I), and M, both (n, n), such that the matrix is L M Lᵀ."""
 
+    @property
+    def diagonal(self) -> Tensor:
+        """The diagonal of K over the points of the unknowns, of the rows held here."""
+        return self.kernel.diagonal()
+
+    @property
+    def largest_entry(self) -> Tensor:
+        """The largest diagonal entry of K over the points of the unknowns, a scalar."""
+        return self.kernel.diagonal().max()
+
+    @property
+    def smallest_noise(self) -> Tensor:
+        """The smallest noise variance, a scalar."""
+        return self.noise.min()
+
+    @property
+    def mean_noise(self) -> Tensor:
+        """The mean noise variance, a scalar."""
+        return self.noise.mean()
+
     def norm(self, R: Tensor) -> Tensor:
         """Return the Euclidean norm of each column, (s,)."""
         return torch.linalg.vector_norm(R, dim=0)
@@ -127,6 +158,49 @@ class LinearSystem(ABC):
     def dot(self, A: Tensor, B: Tensor) -> Tensor:
         """Return the inner product of each pair of columns, (s,)."""
         return torch.linalg.vecdot(A, B, dim=0)
+
+    def all_rows(self, mask: Tensor) -> Tensor:
+        """Return whether every row of each column of ``mask`` (n, s) is true, (s,)."""
+        return mask.all(0)
+
+    def total(self, part: Tensor) -> Tensor:
+        """Return the sum over all processes of their parts; ``part`` may be overwritten."""
+        return part
+
+    def owned(self, index: Tensor) -> tuple[Index, Tensor]:
+        """Return which of the rows ``index`` are held here, as positions in ``index``, and where they lie in the matrices held here."""
+        return slice(None), index
+
+    def take_rows(self, W: Tensor, index: Tensor) -> Tensor:
+        """Return the rows ``index`` of W (n, s), (b, s)."""
+        return W[index]
+
+    def add_rows(self, W: Tensor, index: Tensor, D: Tensor, alpha: float = 1.0) -> Tensor:
+        """Add ``alpha`` times D (b, s) to the distinct rows ``index`` of W (n, s), in place, and return it."""
+        positions, rows = self.owned(index)
+        return W.index_add_(0, rows, D[positions], alpha=alpha)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The number of this process, and how many there are."""
+        return 0, 1
+
+    def least(self, number: int) -> int:
+        """Return the smallest of the processes' numbers, once all have given theirs."""
+        return int(number)
+
+    def agree(self, decision: bool) -> bool:
+        """Return the decision of the first process, where clocks may lead to several."""
+        return decision
+
+    def agreed(self, generator: torch.Generator, num_columns: int) -> torch.Generator:
+        """Return ``generator``, once it is known to be in the same state in all processes, and right-hand sides to have as many columns."""
+        return generator
+
+    def require_all_rows(self, what: str, remedy: str) -> None:
+        """Require that this process holds all rows."""
+        if self.is_shared:
+            raise TypeError(f"{what} needs all rows of the system in one process, got one whose rows are shared. {remedy}")
 
     def _noise_column(self) -> Tensor:
         return self.noise.unsqueeze(1) if self.noise.ndim else self.noise
@@ -169,15 +243,21 @@ class KernelSystem(LinearSystem):
         return self.kernel @ W
 
     def kernel_rows(self, index: Tensor) -> Tensor:
-        """Return K[index], (b, n), evaluated, without the noise."""
+        """Return K[index], (b, n), evaluated, without the noise; of a shared system, its columns of the points held here."""
         self.entries += len(index) * self.n
-        return self.kernel.rows(index).to_dense()
+        return self._rows(index).to_dense()
 
-    def rows_matmul(self, index: Tensor, W: Tensor) -> Tensor:
-        """Return the rows ``index`` of H W, (b, s)."""
+    def rows_matmul(self, index: Tensor, W: Tensor, minus: Tensor | None = None) -> Tensor:
+        """Return the rows ``index`` of H W, less those of ``minus`` (n, s), (b, s)."""
         self.entries += len(index) * self.n
-        noise = self._noise_column()
-        return (self.kernel.rows(index) @ W).addcmul_(noise[index] if noise.ndim == 2 else noise, W[index])
+        product, noise = self._rows(index) @ W, self._noise_column()
+        positions, rows = self.owned(index)
+        own = product[positions].addcmul_(noise[rows] if noise.ndim == 2 else noise, W[rows])
+        product[positions] = own if minus is None else own.sub_(minus[rows])
+        return self.total(product)
+
+    def _rows(self, index: Tensor) -> KernelOperator:
+        return self.kernel.rows(index)
 
     def block(self, index: Tensor) -> Tensor:
         """Return H[index][:, index], (b, b)."""
@@ -221,7 +301,8 @@ class InducingSystem(LinearSystem):
 
     Divided by the noise, not multiplied as in ``K_ZX K_XZ + σ² K_ZZ``, so that one variance and n of them read the same. K_XZ is kept
     if it fits ``memory_budget``; otherwise rows of at most as many bytes are evaluated, used and discarded. n · m entries are one epoch.
-    A has about the square of K's spectrum, and so has its residual: a relative residual of 1e-2 says less here than of K + Σ.
+    A has about the square of K's spectrum, and so has its residual: a relative residual of 1e-2 says less here than of K + Σ. For the
+    same reason direct solves need float64, see :meth:`to`, whatever the precision of the data.
 
     Args:
         kernel: a GPyTorch kernel without a batch shape. Its hyperparameters are read now.
@@ -233,6 +314,7 @@ class InducingSystem(LinearSystem):
     Attributes:
         n: m, the number of unknowns, as in every system; ``num_data`` is the number of data points.
         kernel: K_ZZ.
+        precision: dtype of the data.
 
     Raises:
         TypeError, ValueError: if the noise is not positive and finite, or the points are not finite or of the wrong shape or number.
@@ -247,6 +329,16 @@ class InducingSystem(LinearSystem):
         self.cross = kernel_operator(kernel, X, Z, memory_budget=memory_budget)  # K_XZ
         budget = memory.default_budget(X.device) if memory_budget is None else memory_budget
         self._chunk = max(1, min(tile_side(X.device), budget // (len(Z) * Z.element_size())))
+        self.precision = Z.dtype
+
+    def to(self, dtype: torch.dtype) -> Self:
+        """Return the system with all arithmetic in another precision, and its own count of entries.
+
+        Kernel values between X and Z, and ``precision``, stay those of the data: what rounding does to single values is harmless.
+        """
+        system = copy(self)
+        system.kernel, system.noise, system.entries = self.kernel.to(dtype), self.noise.to(dtype), 0
+        return system
 
     @property
     def epochs_per_product(self) -> float:
@@ -262,8 +354,10 @@ class InducingSystem(LinearSystem):
 
     def project(self, V: Tensor) -> Tensor:
         """Return K_ZX Σ⁻¹ V, (m, s), for V (num_data, s)."""
-        self.entries += self.entries_per_epoch
-        return self.cross.T @ (V / self._noise_column())
+        out, weighted = V.new_zeros(self.n, V.shape[1]), V / self._noise_column()
+        for part, rows in self._row_chunks():
+            out.addmm_(rows.T, weighted[part])
+        return out
 
     def __matmul__(self, W: Tensor) -> Tensor:
         """Return A W; every entry is evaluated once."""
@@ -275,12 +369,13 @@ class InducingSystem(LinearSystem):
 
     def kernel_rows(self, index: Tensor) -> Tensor:
         self.entries += len(index) * self.n
-        return self.cross.rows(index).to_dense()
+        return self.cross.rows(index).to_dense().to(self.dtype)
 
     def whitened(self) -> tuple[Tensor, Tensor]:
-        """Return L with K_ZZ = L Lᵀ (plus as little jitter as rounding makes necessary) and M = I + L⁻¹ K_ZX Σ⁻¹ K_XZ L⁻ᵀ, in O(n m²).
+        """Return L with K_ZZ = L Lᵀ (plus as little jitter as ``precision`` makes necessary) and M = I + L⁻¹ K_ZX Σ⁻¹ K_XZ L⁻ᵀ, in O(n m²).
 
-        A has about the squared condition number of K_ZZ; that of M is at most 1 + ‖k(X, X)‖ / min Σ, whatever Z.
+        A has about the squared condition number of K_ZZ; that of M is at most 1 + ‖k(X, X)‖ / min Σ, whatever Z: still too much for
+        float32, where n is large and the noise is small.
 
         Raises:
             MemoryError: if the m × m matrices do not fit in free memory.
@@ -288,7 +383,7 @@ class InducingSystem(LinearSystem):
         num_bytes = SQUARES_TO_WHITEN * self.n**2 * self.kernel.tiles.X1.element_size()
         memory.require(num_bytes, self.device, f"Whitening a system of {self.n} inducing points", "Use fewer, or an iterative solver.")
         self.entries += self.n**2
-        L = stable_cholesky(self.kernel.to_dense())
+        L = stable_cholesky(self.kernel.to_dense(), self.precision)
         M = torch.eye(self.n, dtype=self.dtype, device=self.device)
         root = self._noise_column().sqrt()
         for part, rows in self._row_chunks():
@@ -299,11 +394,11 @@ class InducingSystem(LinearSystem):
     def _row_chunks(self) -> Iterator[tuple[slice, Tensor]]:
         """Yield the rows of K_XZ, evaluated, in parts of bounded size."""
         for part in spans(self.num_data, self._chunk):
-            rows = self.cross.rows(part).to_dense()
+            rows = self.cross.rows(part).to_dense().to(self.dtype)
             self.entries += rows.numel()
             yield part, rows
 
-    def _not_at_hand(self, *_: object) -> NoReturn:
+    def _not_at_hand(self, *_: object, **__: object) -> NoReturn:
         raise TypeError(
             "`system` of inducing points does not give rows, columns or blocks of its matrix, which this method needs. "
             "Use Cholesky(), SGD() or CG(preconditioner=None)."
@@ -318,8 +413,8 @@ def check_right_hand_sides(system: LinearSystem, B: Tensor, initial: Tensor | No
         if value is None:
             continue
         checks.floating_tensor(name, value)
-        if value.ndim != 2 or len(value) != system.n:
-            raise ValueError(f"`{name}` must have shape ({system.n}, s), got {tuple(value.shape)}.")
+        if value.ndim != 2 or len(value) != system.num_rows:
+            raise ValueError(f"`{name}` must have shape ({system.num_rows}, s), got {tuple(value.shape)}.")
         if value.dtype != system.dtype:
             raise TypeError(f"`{name}` must have the system's dtype {system.dtype}, got {value.dtype}.")
         if value.device != system.device:

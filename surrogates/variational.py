@@ -40,11 +40,11 @@ SQUARES_HELD = 6  # copies of an (m, m) matrix at once
 
 
 class WhitenedPosterior(NamedTuple):
-    """q(u) = N(μ(Z) + L c, L R Rᵀ Lᵀ).
+    """q(u) = N(μ(Z) + L c, L R Rᵀ Lᵀ), in float64, whatever the dtype of the data.
 
     Attributes:
-        factor: L (m, m), lower triangular. Jitter in K_ZZ = L Lᵀ: what rounding makes necessary, or for a fitted q GPyTorch's, which is
-            1e-6 in float64 and 1e-4 in float32.
+        factor: L (m, m), lower triangular. Jitter in K_ZZ = L Lᵀ: what rounding in the data's dtype makes necessary, or for a fitted q
+            GPyTorch's, which is 1e-6 in float64 and 1e-4 in float32.
         mean: c (m,).
         root: R (m, m), triangular.
     """
@@ -166,13 +166,13 @@ class VariationalGP(PathwiseGP):
     ) -> tuple[SamplePaths, Solution | None]:
         L, c, R = self._whitened_posterior(data)
         Z = self.inducing_points.clone()
-        draws = c.unsqueeze(1) + R @ standard_normal((len(Z), prior.num_paths), Z, generator)
-        draws -= torch.linalg.solve_triangular(L, prior(Z).T, upper=False)
+        draws = c.unsqueeze(1) + R @ standard_normal((len(Z), prior.num_paths), Z, generator).to(R)
+        draws -= torch.linalg.solve_triangular(L, prior(Z).T.to(L), upper=False)
         paths = SamplePaths(
             prior=prior,
             data=KernelBasis(data.kernel, Z),
-            weights=torch.linalg.solve_triangular(L.T, draws, upper=True),
-            mean_weights=torch.linalg.solve_triangular(L.T, c.unsqueeze(1), upper=True),
+            weights=torch.linalg.solve_triangular(L.T, draws, upper=True).to(Z),
+            mean_weights=torch.linalg.solve_triangular(L.T, c.unsqueeze(1), upper=True).to(Z),
             prior_mean=data.mean_module,
         )
         return paths, None
@@ -181,27 +181,27 @@ class VariationalGP(PathwiseGP):
         """Return a(·)ᵀ R Rᵀ a(·), what the inducing values explain of the covariance; of the paths they explain a(·)ᵀ v."""
         L, _, R = self._whitened_posterior(data)
         prior: Any = paths.prior  # which they have
-        explained = paths.weights - paths.mean_weights + torch.cholesky_solve(prior(self.inducing_points).T, L)
-        return FiniteRank(paths.data, torch.linalg.solve_triangular(L.T, R, upper=True), explained=explained)
+        values = torch.cholesky_solve(prior(self.inducing_points).T.to(L), L).to(paths.weights)
+        root = torch.linalg.solve_triangular(L.T, R, upper=True).to(paths.weights)
+        return FiniteRank(paths.data, root, explained=paths.weights - paths.mean_weights + values)
 
     def _whitened_posterior(self, data: DataSet) -> WhitenedPosterior:
         self._require_memory()
         if self.whitened_mean.numel():
-            return WhitenedPosterior(self._fitted_factor(data), self.whitened_mean, self.whitened_root)
+            return WhitenedPosterior(self._fitted_factor(data), self.whitened_mean.double(), self.whitened_root.double())
         return self._optimum(data)
 
     def _fitted_factor(self, data: DataSet) -> Tensor:
         """Return L as it was in the fit: what v stands for depends on the jitter, in the directions that K_ZZ hardly has."""
         K = kernel_operator(data.kernel, self.inducing_points).to_dense()
         jitter = gpytorch.settings.variational_cholesky_jitter.value(dtype=K.dtype)
-        double = K.double() + jitter * torch.eye(len(K), dtype=torch.float64, device=K.device)
-        return psd_safe_cholesky(double).to(K.dtype)
+        return psd_safe_cholesky(K.double() + jitter * torch.eye(len(K), dtype=torch.float64, device=K.device))
 
     def _optimum(self, data: DataSet) -> WhitenedPosterior:
         """Return the q that maximises the evidence lower bound."""
-        system = InducingSystem(data.kernel, data.X, self.inducing_points, data.noise, memory_budget=self.memory_budget)
+        system = InducingSystem(data.kernel, data.X, self.inducing_points, data.noise, memory_budget=self.memory_budget).to(torch.float64)
         L, M = system.whitened()
-        residuals = data.residuals.unsqueeze(1)
+        residuals = data.residuals.unsqueeze(1).double()
         b = torch.linalg.solve_triangular(L, system.rhs(Targets(residuals, torch.zeros_like(residuals))), upper=False)
         factor = stable_cholesky(M)
         root = torch.linalg.solve_triangular(factor.T, torch.eye(len(M), dtype=M.dtype, device=M.device), upper=True)
@@ -209,14 +209,15 @@ class VariationalGP(PathwiseGP):
 
     def _marginals(self, q: WhitenedPosterior, data: DataSet, X: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance of f(x) for each row of X, which are few."""
-        features = torch.linalg.solve_triangular(q.factor, kernel_operator(data.kernel, self.inducing_points, X).to_dense(), upper=False)
+        cross = kernel_operator(data.kernel, self.inducing_points, X).to_dense().to(q.factor)
+        features = torch.linalg.solve_triangular(q.factor, cross, upper=False)
         # Rounding must not make a variance negative: divided by a small σ², it would raise the bound without limit.
         conditional = data.kernel(X, diag=True) - features.square().sum(0)
         return data.mean_module(X) + features.T @ q.mean, conditional.clamp_min(0.0) + (q.root.T @ features).square().sum(0)
 
     def _require_memory(self) -> None:
         m = len(self.inducing_points)
-        num_bytes = SQUARES_HELD * m**2 * self.inducing_points.element_size()
+        num_bytes = SQUARES_HELD * m**2 * torch.float64.itemsize
         memory.require(num_bytes, self.inducing_points.device, f"A variational model of {m} inducing points", "Use fewer of them.")
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:

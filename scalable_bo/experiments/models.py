@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from gpytorch.kernels import Kernel, MaternKernel, ScaleKernel
+from gpytorch.kernels import Kernel, MaternKernel, ProductKernel, ScaleKernel
 from gpytorch.means import ZeroMean
 from torch import Tensor
 
@@ -27,6 +27,22 @@ def matern_kernel(lengthscale: float | Tensor, outputscale: float, smoothness: f
     base.lengthscale = scales
     kernel.outputscale = outputscale
     return kernel.requires_grad_(False)
+
+
+def coordinate_kernel(kernel: Kernel, dim: int) -> Kernel:
+    """Return the product over the inputs of one-dimensional versions of ``kernel`` (see ``matern_kernel``), with its outputscale.
+
+    Its random features have a scale of their own for each coordinate of a frequency, as those of the published codes do.
+    """
+    base = kernel.base_kernel
+    parts = []
+    for index, lengthscale in enumerate(base.lengthscale.reshape(-1).expand(dim)):
+        part = MaternKernel(nu=base.nu, active_dims=(index,)).to(base.lengthscale)
+        part.lengthscale = lengthscale
+        parts.append(part)
+    product = ScaleKernel(ProductKernel(*parts)).to(base.lengthscale)
+    product.outputscale = kernel.outputscale
+    return product.requires_grad_(False)
 
 
 def fixed_model(

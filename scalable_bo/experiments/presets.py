@@ -6,7 +6,8 @@ Every preset: d inputs on [0, 1]^d, a Matérn-3/2 target drawn from the prior, h
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -65,16 +66,22 @@ class ThompsonPreset:
         target_features: random features of the target.
         path_features: random features of the surrogate's prior paths.
         share_features: let the prior paths use the target's own features, as the published code does.
+        coordinate_features: draw the features of target and paths as the published codes do, each coordinate's frequency with a scale of
+            its own: those of a product of Matérn kernels of one input each, not of the Matérn kernel of all inputs.
         num_candidates: points screened in one screening round, shared by all paths.
         num_screenings: screening rounds, each giving every path its best candidate.
         num_starts: ascents a path, from the best of these; at most ``num_screenings``.
         uniform_fraction: of the candidates; the others lie around good data.
         proposal_std: of the candidates around data; ``None`` for half the lengthscale.
-        num_ascent_steps: Adam steps from each start.
-        learning_rate: of Adam, in units of the cube's edge.
+        candidate_weights: of the data that candidates lie around: ``corrected``, y − min y, or ``published``, y + min y, which prefers
+            the worst data where the values have both signs.
+        num_ascent_steps: Adam steps.
+        learning_rate: of Adam, in units of the cube's edge; ``None`` for what the lengthscale suggests.
+        prune_starts: leave starts behind and let the learning rate fall; all steps from all starts at one rate, as published, if false.
         cg: budget of conjugate gradients.
         sdd: budget of stochastic dual descent.
         dtype: ``float32`` or ``float64``.
+        scale: how much smaller than the preset of that name it was made; see :func:`vary`.
     Raises:
         ValueError: if a number is out of range.
     """
@@ -92,16 +99,20 @@ class ThompsonPreset:
     target_features: int = 5000
     path_features: int = 2000
     share_features: bool = False
+    coordinate_features: bool = False
     num_candidates: int = 50_000
     num_screenings: int = 30
     num_starts: int = 30
     uniform_fraction: float = 0.1
     proposal_std: float | None = None
+    candidate_weights: str = "corrected"
     num_ascent_steps: int = 100
-    learning_rate: float = 1e-3
+    learning_rate: float | None = 1e-3
+    prune_starts: bool = False
     cg: CGBudget = field(default_factory=CGBudget)
     sdd: SDDBudget = field(default_factory=SDDBudget)
     dtype: str = "float32"
+    scale: float = 1.0
 
     def __post_init__(self) -> None:
         for entry in fields(self):
@@ -114,6 +125,8 @@ class ThompsonPreset:
             raise ValueError(f"`smoothness` must be 0.5, 1.5 or 2.5, got {self.smoothness}.")
         if self.dtype not in ("float32", "float64"):
             raise ValueError(f"`dtype` must be float32 or float64, got {self.dtype!r}.")
+        if self.candidate_weights not in ("corrected", "published"):
+            raise ValueError(f"`candidate_weights` must be corrected or published, got {self.candidate_weights!r}.")
         if self.share_features and self.path_features != self.target_features:
             raise ValueError(
                 f"`path_features` must equal `target_features` = {self.target_features} when they are shared, got {self.path_features}."
@@ -164,8 +177,12 @@ PRESETS = {
             q=100,
             lengthscales=(0.5,),
             num_seeds=3,
-            num_candidates=5000,
-            learning_rate=2e-2,
+            num_candidates=250,
+            num_screenings=120,
+            num_starts=120,
+            num_ascent_steps=80,
+            learning_rate=None,
+            prune_starts=True,
         ),
         _lin2023("lin2023-small", 1),
         _lin2023("lin2023-large", 5),
@@ -195,3 +212,59 @@ def find_preset(name: str) -> ThompsonPreset:
     if name not in PRESETS:
         raise ValueError(f"`preset` must be one of {', '.join(PRESETS)}, got {name!r}.")
     return PRESETS[name]
+
+
+def vary(
+    preset: ThompsonPreset,
+    *,
+    scale: float = 1.0,
+    share_features: bool = False,
+    coordinate_features: bool = False,
+    published_weights: bool = False,
+) -> ThompsonPreset:
+    """Return a preset made smaller, or closer to the published codes, with a name that says so.
+
+    Args:
+        preset: to start from.
+        scale: factor in (0, 1] of initial points, points a round, candidates and SDD's batches; the rounds and the random features
+            shrink by its square root, while passes, blocks a pass, ranks and all of the ascent stay.
+        share_features: see :class:`ThompsonPreset`; the paths then have as many features as the target.
+        coordinate_features: likewise.
+        published_weights: for ``candidate_weights="published"``.
+    Raises:
+        ValueError: if ``scale`` is out of range.
+    """
+    if not 0.0 < scale <= 1.0:
+        raise ValueError(f"`scale` must be above 0 and at most 1, got {scale}.")
+    words, changes = [preset.name], {}
+    if scale < 1.0:
+        words.append(f"x{scale:g}")
+        changes = _scaled(preset, scale)
+    for name, chosen, change in (
+        ("shared-features", share_features, {"share_features": True}),
+        ("coordinate-features", coordinate_features, {"coordinate_features": True}),
+        ("published-weights", published_weights, {"candidate_weights": "published"}),
+    ):
+        if chosen:
+            words.append(name)
+            changes |= change
+    if share_features:
+        changes["path_features"] = changes.get("target_features", preset.target_features)
+    return replace(preset, name="-".join(words), **changes)
+
+
+def _scaled(preset: ThompsonPreset, scale: float) -> dict[str, Any]:
+    def part(number: int, factor: float, even: bool = False) -> int:
+        return 2 * max(1, round(number * factor / 2)) if even else max(1, round(number * factor))
+
+    batch_size, root = preset.sdd.batch_size, math.sqrt(scale)
+    return {
+        "scale": scale * preset.scale,
+        "num_initial": part(preset.num_initial, scale),
+        "q": part(preset.q, scale),
+        "num_candidates": part(preset.num_candidates, scale),
+        "sdd": preset.sdd if batch_size is None else replace(preset.sdd, batch_size=part(batch_size, scale)),
+        "num_rounds": part(preset.num_rounds, root),
+        "target_features": part(preset.target_features, root, even=True),
+        "path_features": part(preset.path_features, root, even=True),
+    }

@@ -22,8 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scalable_bo.experiments import shared
 from scalable_bo.experiments.hyperparameters import fit_hyperparameters
-from scalable_bo.experiments.methods import METHODS, Budget, Problem, check_method, heeded
+from scalable_bo.experiments.methods import METHODS, Budget, Problem, SplitSolver, check_method, heeded, solver_within
 from scalable_bo.experiments.models import matern_kernel
 from scalable_bo.experiments.records import describe_environment, finished_record, write_record
 from scalable_bo.experiments.regression_data import (
@@ -38,7 +39,7 @@ from scalable_bo.experiments.regression_data import (
     read_table,
     split_table,
 )
-from surrogates import checks
+from surrogates import Solution, Solver, checks, kernel_operator
 
 Status = Callable[[str], None]
 
@@ -168,7 +169,7 @@ def run_cells(
     loaded: tuple[Any, Any] = (None, None)
     for run in runs:
         path, settings = folder / f"{run.name}.json", run.settings()
-        record = None if rerun else finished_record(path, settings)
+        record = shared.of_first(None if rerun else finished_record(path, settings))
         kept = record is not None
         if record is None:
             key = (run.data, run.split, run.data_dir, run.target, run.test_fraction, run.seed)
@@ -202,34 +203,26 @@ def run_regression(
     if on_status is not None:
         on_status("preparing")
     start = time.perf_counter()
-    model = METHODS[run.solver].make(Problem(train_X, train_y, kernel, noise, run.mean_only, run.budget, run.seed))
-    budget = getattr(model.solver, "max_epochs", None)
-
-    def report(progress: Any) -> None:
-        if on_status is not None:
-            of = "" if budget is None else f" of {budget:.0f}"
-            on_status(f"solving, {progress.epochs:.1f}{of} epochs, residual {progress.residual:.1e}")
-
-    generator = torch.Generator().manual_seed(run.seed)
-    paths = model.paths(1 if run.mean_only else run.num_paths, generator=generator, callback=report)
+    problem = Problem(train_X, train_y, kernel, noise, run.mean_only, run.budget, run.seed)
+    posterior = (_model_posterior if shared.num_processes() == 1 else _shared_mean)(run, problem, on_status)
     solved = time.perf_counter()
-    solution = model.solution
+    solution = posterior.solution
     with torch.no_grad():
-        mean = paths.mean(test_X).double().cpu()
+        mean = posterior.mean(test_X).double().cpu()
         nll = None
-        if not run.mean_only:
-            variance = (paths(test_X).double().cpu() - mean).square().mean(0) + noise
+        if posterior.values is not None:
+            variance = (posterior.values(test_X).double().cpu() - mean).square().mean(0) + noise
             nll = negative_log_likelihood(data.test_y, mean, variance)
     predicted = time.perf_counter()
     return {
         "experiment": "regression",
         "settings": run.settings(),
-        "method": None if model.solver is None else repr(model.solver),
+        "method": None if posterior.solver is None else repr(posterior.solver),
         "hyperparameters": asdict(hyperparameters) | {"noise": noise},
-        "environment": describe_environment(device),
+        "environment": describe_environment(device) | {"processes": shared.num_processes()},
         "num_train": len(train_X),
         "num_test": len(test_X),
-        "num_weights": len(paths.parts[0].mean_weights),
+        "num_weights": posterior.num_weights,
         "rmse": (mean - data.test_y).square().mean().sqrt().item(),
         "nll": nll,
         "seconds": solved - start,
@@ -238,6 +231,49 @@ def run_regression(
         "residual": None if solution is None else float((solution.residual[:1] if run.mean_only else solution.residual).max()),
         "note": None if solution is None else solution.note,
     }
+
+
+@dataclass(frozen=True)
+class _Posterior:
+    """What a method found: the posterior mean (m,) at points (m, d) and, unless it is wanted alone, values (s, m) of paths."""
+
+    solver: Solver | None
+    solution: Solution | None
+    mean: Callable[[Tensor], Tensor]
+    values: Callable[[Tensor], Tensor] | None
+    num_weights: int
+
+
+def _model_posterior(run: RegressionRun, problem: Problem, on_status: Status | None) -> _Posterior:
+    model = METHODS[run.solver].make(problem)
+    generator = torch.Generator().manual_seed(run.seed)
+    paths = model.paths(1 if run.mean_only else run.num_paths, generator=generator, callback=_reporter(model.solver, on_status))
+    return _Posterior(model.solver, model.solution, paths.mean, None if run.mean_only else paths, len(paths.parts[0].mean_weights))
+
+
+def _shared_mean(run: RegressionRun, problem: Problem, on_status: Status | None) -> _Posterior:
+    """Return the posterior mean, solved for by all processes."""
+    solver = solver_within(run.solver, len(problem.X), problem.budget)
+    solver = solver.mean if isinstance(solver, SplitSolver) else solver
+    generator = torch.Generator().manual_seed(run.seed)
+    report = _reporter(solver, on_status)
+    solution = shared.solve(problem.kernel, problem.X, problem.y, problem.noise, solver, generator=generator, callback=report)
+
+    def mean(X: Tensor) -> Tensor:
+        return (kernel_operator(problem.kernel, X, problem.X) @ solution.value).squeeze(1)
+
+    return _Posterior(solver, solution, mean, None, len(problem.X))
+
+
+def _reporter(solver: Solver | None, on_status: Status | None) -> Callable[[Any], None]:
+    budget = getattr(solver, "max_epochs", None)
+
+    def report(progress: Any) -> None:
+        if on_status is not None:
+            of = "" if budget is None else f" of {budget:.0f}"
+            on_status(f"solving, {progress.epochs:.1f}{of} epochs, residual {progress.residual:.1e}")
+
+    return report
 
 
 def describe_cell(run: RegressionRun, record: dict[str, Any], kept: bool) -> str:

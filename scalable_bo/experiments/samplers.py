@@ -12,12 +12,13 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
-from scalable_bo.experiments.models import fixed_model
+from acquisition.candidates import sampling_weights
+from scalable_bo.experiments.models import coordinate_kernel, fixed_model
 from scalable_bo.experiments.presets import ThompsonPreset
 from scalable_bo.experiments.solvers import make_solver
 from scalable_bo.problems import GPPrior
 from scalable_bo.progress import describe_search, describe_solve
-from surrogates import PathwiseGP
+from surrogates import PathwiseGP, PriorPaths
 
 Status = Callable[[str], None]
 
@@ -48,7 +49,11 @@ class Sampler(Protocol):
 
 @dataclass
 class PathwiseSampler:
-    """Our own: paths by a solver of :data:`SOLVERS`, the mean's weights carried over, maximised by ``ParallelThompsonSampling``."""
+    """Our own: fresh paths by a solver of :data:`SOLVERS`, maximised by ``ParallelThompsonSampling``.
+
+    The mean's weights are carried over, and the Cholesky factor where the solver is direct or may be; the paths are not: see
+    :mod:`surrogates.drawing`.
+    """
 
     preset: ThompsonPreset
     solver: str
@@ -61,13 +66,12 @@ class PathwiseSampler:
     def __call__(self, X: Tensor, y: Tensor, number: int) -> Proposal:
         preset = self.preset
         solver = make_solver(self.solver, len(X), preset.cg, preset.sdd)
-        model = fixed_model(X, y, self.kernel, preset.noise, solver, preset.path_features)
+        model = fixed_model(X, y, self.kernel, preset.noise, solver, preset.path_features, keep_factor=True)
         if self._previous is not None:
             model.warm_start(self._previous)
         self._previous = model
-        prior = self.target.share_features(preset.q, self.generators["paths"]) if preset.share_features else None
         with Stopwatch(X.device) as solve:
-            paths = model.paths(preset.q, generator=self.generators["paths"], prior=prior, callback=self._solver_status(number))
+            paths = model.paths(preset.q, generator=self.generators["paths"], prior=self._prior(X), callback=self._solver_status(number))
         with Stopwatch(X.device) as acquisition:
             batch = ParallelThompsonSampling(
                 model,
@@ -78,13 +82,25 @@ class PathwiseSampler:
                 num_starts=preset.num_starts,
                 num_steps=preset.num_ascent_steps,
                 learning_rate=preset.learning_rate,
+                prune=preset.prune_starts,
                 proposal_std=preset.proposal_std,
+                candidate_weights=published_weights if preset.candidate_weights == "published" else sampling_weights,
                 seed=draw_seed(self.generators["candidates"]),
                 callback=self._sampler_status(number),
             ).generate(preset.q, paths=paths)
         solution = model.solution
         assert solution is not None  # paths() has just made it
         return Proposal(batch, solution.residual.max().item(), solution.epochs, solution.note, solve.seconds, acquisition.seconds)
+
+    def _prior(self, like: Tensor) -> PriorPaths | None:
+        """Return the prior paths of features that the model does not draw by itself."""
+        preset, generator = self.preset, self.generators["paths"]
+        if preset.share_features:
+            return self.target.share_features(preset.q, generator)
+        if not preset.coordinate_features:
+            return None
+        kernel = coordinate_kernel(self.kernel, preset.dim)
+        return PriorPaths.draw(kernel, preset.dim, num_paths=preset.q, num_features=preset.path_features, generator=generator, like=like)
 
     def _solver_status(self, number: int) -> Callable[[Any], None] | None:
         if (report := self.on_status) is None:
@@ -95,6 +111,13 @@ class PathwiseSampler:
         if (report := self.on_status) is None:
             return None
         return lambda progress: report(f"round {number}: {describe_search(progress)}")
+
+
+def published_weights(y: Tensor) -> Tensor:
+    """Return probabilities (n,) ∝ ``y + min(y)``, as the published codes have it; what is then negative is 0."""
+    weights = y + y.min()
+    weights = (weights / weights.sum()).clamp_min(0.0)
+    return weights / weights.sum()
 
 
 def draw_seed(generator: torch.Generator) -> int:

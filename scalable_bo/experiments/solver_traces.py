@@ -23,6 +23,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from scalable_bo.experiments import shared
 from scalable_bo.experiments.methods import NUM_BLOCKS, Budget, SplitSolver, solver_within
 from scalable_bo.experiments.models import matern_kernel
 from scalable_bo.experiments.presets import SPEND_IT_ALL
@@ -209,7 +210,7 @@ def run_trace(
         "experiment": "solvers",
         "settings": {key: value for key, value in asdict(run).items() if key != "data_dir"},
         "method": repr(_solver(run, len(system.X), run.epochs)),
-        "environment": describe_environment(device),
+        "environment": describe_environment(device) | {"processes": shared.num_processes()},
         "num_train": len(system.X),
         "noise": system.noise,
         "exact_test_rmse": None if exact is None else _rmse(exact.mean.cpu(), system.test_y[:, None]),
@@ -221,7 +222,7 @@ def run_trace(
 
     def solve(budget: float) -> Solution:
         generator = torch.Generator().manual_seed(run.seed)
-        return _solver(run, len(X), budget).solve(KernelSystem(kernel_operator(kernel, X), system.noise), y[:, None], generator=generator)
+        return shared.solve(kernel, X, y, system.noise, _solver(run, len(X), budget), generator=generator)
 
     if on_status is not None:
         on_status(f"{run.solver}: warming up")

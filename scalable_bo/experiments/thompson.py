@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scalable_bo.experiments.models import matern_kernel
+from scalable_bo.experiments.models import coordinate_kernel, matern_kernel
 from scalable_bo.experiments.presets import ThompsonPreset
 from scalable_bo.experiments.records import describe_environment, peak_memory_bytes, reset_peak_memory
 from scalable_bo.experiments.samplers import PathwiseSampler, Sampler
@@ -83,7 +83,7 @@ def run_thompson(
     generators = _generators(run.seed)
     kernel = matern_kernel(run.lengthscale, preset.outputscale, preset.smoothness).to(device, dtype)
     target = GPPrior(
-        kernel,
+        coordinate_kernel(kernel, preset.dim) if preset.coordinate_features else kernel,
         preset.dim,
         noise=preset.noise,
         num_features=preset.target_features,

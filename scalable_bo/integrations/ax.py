@@ -52,7 +52,7 @@ from botorch.utils.constraints import get_outcome_constraint_transforms
 
 LinearConstraints = list[tuple[Tensor, Tensor, float]]
 
-# The acquisition's own defaults, the published ones, take minutes for 500 paths.
+# The acquisition's own defaults take two or three times as long.
 QUICK_SAMPLER = {"num_candidates": 2000, "num_rounds": 10, "num_starts": 5, "num_steps": 50}
 
 

@@ -171,7 +171,7 @@ def _only_value(distribution: BaseDistribution) -> Any:
 
 
 def _quick_sampler(model: PathwiseGP, bounds: Tensor, *, seed: int) -> ParallelThompsonSampling:
-    """Return the acquisition with settings for a few to a few hundred paths; its own, the published ones, take minutes for those."""
+    """Return the acquisition with settings for a few to a few hundred paths; its own take two or three times as long."""
     return ParallelThompsonSampling(model, bounds, seed=seed, num_candidates=2000, num_rounds=10, num_starts=5, num_steps=50)
 
 

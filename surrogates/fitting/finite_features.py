@@ -4,6 +4,7 @@ Notation: n data, batches of b, F features, w their weights; F(θ) and the objec
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,14 +82,15 @@ def fit_finite_features(
     best_value, law = objective.evaluate()
     best = _copies(coordinates.values)
     inner = Tracker(method, objective, law) if isinstance(method, SCGD) else Saddle(method, objective, law, num_steps)
-    variables = [*coordinates.values, objective.weights, *inner.parameters]
-    steps = kind(variables, lr=rate)  # type: ignore[call-arg]
+    variables = [*coordinates.values, objective.unscaled_weights, *inner.parameters]
+    groups: list[dict[str, Any]] = [{"params": [*coordinates.values, objective.unscaled_weights]}, {"params": [*inner.parameters]}]
+    steps = kind(groups, lr=rate)  # type: ignore[call-arg]
     drawn = (objective.batch(rows) for rows in batches(n, batch_size, generator, objective.X.device))
     with restoring(model):
         try:
             for step in range(1, num_steps + 1):
-                for group in steps.param_groups:
-                    group["lr"] = rate * step**-step_decay
+                for group, pace in zip(steps.param_groups, (1.0, inner.pace), strict=True):
+                    group["lr"] = pace * rate * step**-step_decay
                 steps.zero_grad()
                 with torch.enable_grad():
                     loss, value = inner.loss(next(drawn), step)

@@ -37,14 +37,25 @@ class Objective:
 
     Attributes:
         X, y: (n, d), transformed, and (n,), standardised.
-        weights: w (F,).
+        unscaled_weights: v = σ_f w (F,), of the features without the outputscale σ_f²: what the optimizer moves in place of w. At fixed
+            w, σ_f could not move without making the fit worse, and its gradient had the noise of the batch's residuals.
     """
 
     def __init__(self, model: FiniteFeatureGP):
         self.X, self.y = training_data(model)
         self.model = model
         self.basis = FeatureBasis(model.covar_module, (self.X.shape[1], model.num_features))
-        self.weights = torch.nn.Parameter(self.y.new_zeros(model.num_features))
+        self.unscaled_weights = torch.nn.Parameter(self.y.new_zeros(model.num_features))
+
+    @property
+    def weights(self) -> Tensor:
+        """w (F,)."""
+        return self.unscaled_weights / self._scale
+
+    @property
+    def _scale(self) -> Tensor:
+        scale: Tensor = self.model.covar_module.outputscale.sqrt()
+        return scale
 
     @property
     def noise(self) -> Tensor:
@@ -62,9 +73,10 @@ class Objective:
     def data_term(self, batch: Batch) -> Tensor:
         """Return ĝ, less twice the logarithm of the hyperparameters' prior."""
         n, (b, F) = len(self.X), batch.features.shape
-        squares = (batch.features @ self.weights - batch.residuals).square().sum()
+        weights = self.weights
+        squares = (batch.features @ weights - batch.residuals).square().sum()
         prior = log_prior(self.model)
-        return (n / b) * squares / batch.noise + self.weights.square().sum() + (n - F) * batch.noise.log() - 2.0 * prior
+        return (n / b) * squares / batch.noise + weights.square().sum() + (n - F) * batch.noise.log() - 2.0 * prior
 
     def inner(self, batch: Batch) -> Tensor:
         """Return F̂ (F, F) in float64."""
@@ -90,5 +102,5 @@ class Objective:
             ValueError: if a feature is not finite.
         """
         law = solve_weight_posterior(self.basis, self.X, self.y - self.model.mean_module(self.X), self.noise)
-        self.weights.copy_(law.mean)
+        self.unscaled_weights.copy_(self._scale * law.mean)
         return law.log_likelihood + float(log_prior(self.model)), law

@@ -49,17 +49,19 @@ class Minimax:
         penalty_growth: factor of μ from a stage to the next, at least 1.
         num_stages: of equally many steps.
         dual_step: b μ, of B's ascent, whose gradient has the factor μ. The paper's recovery has b = 4e-4 and μ up to 1000.
+        pace: of A's descent, relative to that of the rest. If A is as fast, it follows F(θ) wherever that goes, before B has grown.
 
     References:
         "Unbiased Stochastic Optimization for Gaussian Processes on Finite Dimensional RKHS", Algorithm 1. Differs: (1) A starts at F(θ);
-        (2) descent is in S⁻¹ A S⁻ᵀ, S Sᵀ the F(θ) of the start: the entries of A are of the order of n, its gradient of 1 / n; (3) the
-        constraints of the hyperparameters are met by their coordinates, and A is not bounded above.
+        (2) descent is in S⁻¹ A S⁻ᵀ, S Sᵀ the F(θ) of the start: the entries of A are of the order of n, its gradient of 1 / n; (3) A has
+        a pace of its own; (4) the constraints of the hyperparameters are met by their coordinates, and A is not bounded above.
     """
 
     penalty: float = 1.0
     penalty_growth: float = 1.0
     num_stages: int = 1
     dual_step: float = 0.1
+    pace: float = 0.1
 
     def __post_init__(self) -> None:
         if self.penalty != 0:
@@ -68,6 +70,7 @@ class Minimax:
             raise ValueError(f"`penalty_growth` must be at least 1, got {self.penalty_growth}.")
         checks.positive_int("num_stages", self.num_stages)
         checks.positive_float("dual_step", self.dual_step)
+        checks.positive_float("pace", self.pace)
 
 
 class Tracker:
@@ -76,9 +79,11 @@ class Tracker:
     Attributes:
         tracked: F̃ (F, F).
         parameters: further ones of the optimizer: none.
+        pace: of their steps.
     """
 
     parameters: tuple[torch.nn.Parameter, ...] = ()
+    pace = 1.0
     tracked: Tensor
 
     def __init__(self, settings: SCGD, objective: Objective, law: WeightPosterior):
@@ -113,7 +118,7 @@ class Saddle:
     """
 
     def __init__(self, settings: Minimax, objective: Objective, law: WeightPosterior, num_steps: int):
-        self.settings, self.objective, self.num_steps = settings, objective, num_steps
+        self.settings, self.objective, self.num_steps, self.pace = settings, objective, num_steps, settings.pace
         self.whitener = torch.linalg.cholesky(objective.exact_inner(law))
         self.whitened = torch.nn.Parameter(torch.eye(len(self.whitener)).to(self.whitener))
         self.parameters = (self.whitened,)

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from surrogates.operators import rough
 from surrogates.operators.tiles import Index, KernelTiles
 
 
@@ -34,6 +35,16 @@ class KernelOperator(ABC):
     @abstractmethod
     def __matmul__(self, W: Tensor) -> Tensor:
         """Return K @ W for W (n, s)."""
+
+    def rough_matmul(self, W: Tensor) -> Tensor:
+        """Return about K @ W for W (n, s): by values rounded to bfloat16, with sums in float32, where that is faster.
+
+        The error is about 0.3 % of ``√(Σ_j (k_ij w_j)²)``, however small the sum: weights that cancel leave nothing of it. It is for steps
+        that later ones correct, and no residual may be computed by it. A CPU that multiplies bfloat16 takes 0.6 of the time for 1000
+        columns and saves nothing for less than 128. A CUDA device of capability 8.0 or higher uses TF32, an eighth of the error; elsewhere
+        this is ``K @ W``.
+        """
+        return rough.matmul(self._part, self.shape[0], W) if rough.pays(W) else self @ W
 
     @abstractmethod
     def rows(self, index: Index) -> "KernelOperator":
@@ -66,6 +77,10 @@ class KernelOperator(ABC):
         n = self.shape[0]
         parts = [self.block(torch.arange(i, min(i + 64, n), device=self.device)).diagonal() for i in range(0, n, 64)]
         return torch.cat(parts)
+
+    def _part(self, i: slice, j: slice) -> Tensor:
+        """Return K[i, j], at most a tile."""
+        return self.tiles.tile(i, j)
 
     def _require_symmetric(self, what: str) -> None:
         if not self.symmetric:

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from surrogates.operators.base import KernelOperator
-from surrogates.operators.tiles import Index, KernelTiles, spans, tile_side
+from surrogates.operators.gemm import matmul
+from surrogates.operators.tiles import Index, KernelTiles, tile_spans, with_tiles_that_fit
 
 
 class Dense(KernelOperator):
@@ -15,7 +16,7 @@ class Dense(KernelOperator):
         self.matrix = evaluate(tiles) if matrix is None else matrix
 
     def __matmul__(self, W: Tensor) -> Tensor:
-        return self.matrix @ W
+        return matmul(self.matrix, W)
 
     def rows(self, index: Index) -> "Dense":
         return Dense(self.tiles.rows(index), False, self.matrix[index])
@@ -31,6 +32,9 @@ class Dense(KernelOperator):
         self._require_symmetric("diagonal()")
         return self.matrix.diagonal()
 
+    def _part(self, i: slice, j: slice) -> Tensor:
+        return self.matrix[i, j]
+
     def to_dense(self) -> Tensor:
         return self.matrix
 
@@ -44,9 +48,12 @@ class Dense(KernelOperator):
 
 def evaluate(tiles: KernelTiles) -> Tensor:
     """Return the whole of k(X1, X2), evaluated tile by tile."""
-    side = tile_side(tiles.X1.device)
     matrix = tiles.X1.new_empty(len(tiles.X1), len(tiles.X2))
-    for i in spans(matrix.shape[0], side):
-        for j in spans(matrix.shape[1], side):
-            matrix[i, j] = tiles.tile(i, j)
+    _evaluate_into(tiles, matrix)
     return matrix
+
+
+@with_tiles_that_fit
+def _evaluate_into(side: int, tiles: KernelTiles, matrix: Tensor) -> None:
+    for i, j in tile_spans(len(tiles.X1), len(tiles.X2), side, matrix.device):
+        matrix[i, j] = tiles.tile(i, j)

@@ -5,6 +5,7 @@ combinations at all points, ``combine_rowwise`` each combination at points of it
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -14,7 +15,8 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from surrogates.operators.tiles import KernelTiles, tiled_matmul, tiled_matmul_gradient, tiled_rowwise
+from surrogates import memory
+from surrogates.operators.tiles import KernelTiles, spans, tiled_matmul, tiled_matmul_gradient, tiled_rowwise
 
 
 class Basis(ABC):
@@ -67,14 +69,14 @@ class KernelBasis(Basis):
 
 
 def combine(basis: Basis, X: Tensor, W: Tensor) -> Tensor:
-    """Return Φ(X) W, (m, s), for X (m, d); differentiable once in X."""
+    """Return Φ(X) W, (m, s), for X (m, d); differentiable once in X, and computed for fewer points at once if memory runs out."""
     return _Combine.apply(X, basis, W)
 
 
 def combine_rowwise(basis: Basis, X: Tensor, W: Tensor) -> Tensor:
     """Return combination i at ``X[i]``, (s, q), for X (s, q, d); differentiable once in X.
 
-    The gradient is computed together with the values, in one pass over the tiles.
+    The gradient is computed together with the values, in one pass over the tiles, and for fewer functions at once if memory runs out.
     """
     return _CombineRowwise.apply(X, basis, W)
 
@@ -84,19 +86,21 @@ class _Combine(torch.autograd.Function):
     def forward(ctx: Any, X: Tensor, basis: Basis, W: Tensor) -> Tensor:
         ctx.basis = basis
         ctx.save_for_backward(X, W)
-        return basis.matmul(X, W)
+        (product,) = _in_parts(lambda rows: (basis.matmul(X[rows], W),), X)
+        return product
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None]:
         X, W = ctx.saved_tensors
-        return ctx.basis.matmul_gradient(X, W, cotangent), None, None
+        (gradient,) = _in_parts(lambda rows: (ctx.basis.matmul_gradient(X[rows], W, cotangent[rows]),), X)
+        return gradient, None, None
 
 
 class _CombineRowwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, X: Tensor, basis: Basis, W: Tensor) -> Tensor:
-        values, gradient = basis.rowwise(X, W)
+        values, gradient = _in_parts(lambda group: basis.rowwise(X[group], W[:, group]), X)
         ctx.save_for_backward(gradient)
         return values
 
@@ -105,3 +109,13 @@ class _CombineRowwise(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None]:
         (gradient,) = ctx.saved_tensors
         return cotangent.unsqueeze(-1) * gradient, None, None
+
+
+def _in_parts(compute: Callable[[slice], tuple[Tensor, ...]], X: Tensor) -> tuple[Tensor, ...]:
+    """Return what ``compute`` gives for the rows of X, all of them at once or, if memory runs out, in parts that are joined again."""
+
+    def computed(size: int) -> tuple[Tensor, ...]:
+        parts = [compute(rows) for rows in spans(max(1, len(X)), size)]  # no rows are a part, too
+        return parts[0] if len(parts) == 1 else tuple(map(torch.cat, zip(*parts, strict=True)))
+
+    return memory.halving(computed, max(1, len(X)), 1, "A part")

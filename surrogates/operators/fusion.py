@@ -21,6 +21,7 @@ import torch
 logger = logging.getLogger(__name__)
 
 ENTRIES_BEFORE_COMPILING = {"cpu": 10**10, "cuda": 10**12}
+EAGER_PART = {"cpu": 2**16}  # entries: larger temporaries go back to the system and are mapped anew, at four times the cost
 SMALLEST_COMPILED_TILE = 4096  # below this the call's own overhead dominates, and sizes 0 and 1 would be specialised
 
 
@@ -39,7 +40,7 @@ class Fused:
 
     def __call__(self, tile: torch.Tensor, *others: torch.Tensor) -> Any:
         if tile.numel() < SMALLEST_COMPILED_TILE or not self._use_compiled(tile):
-            return self.function(tile, *others)
+            return self._eagerly(tile, *others)
         if self._compiled is None:
             self._compiled = torch.compile(_with_own_code(self.function), dynamic=True)
             logger.info("compiling the kernel's elementwise part; this takes some seconds, once")
@@ -67,10 +68,34 @@ class Fused:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the compiler's own, about its internals
                 return self._compiled(*arguments)  # type: ignore[misc]
+        except torch.cuda.OutOfMemoryError:
+            raise  # for smaller tiles
         except Exception as error:  # any failure of the tool chain: the eager formula is always there
             self._unavailable, self._compiled = True, None
             logger.warning("compiling failed (%s: %s); going on uncompiled", type(error).__name__, error)
-            return self.function(*arguments)
+            return self._eagerly(*arguments)
+
+    def _eagerly(self, tile: torch.Tensor, *others: torch.Tensor) -> Any:
+        return self.function(tile, *others)
+
+
+class InPlace(Fused):
+    """An elementwise function whose values overwrite its first argument, a flat tile: no memory is taken for another.
+
+    Args:
+        function: pure, of one number at a time.
+    """
+
+    def __init__(self, function: Callable[..., torch.Tensor]):
+        def overwrite(tile: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+            return tile.copy_(function(tile, *others))
+
+        super().__init__(overwrite)
+
+    def _eagerly(self, tile: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        for part in tile.split(EAGER_PART.get(tile.device.type, max(1, len(tile)))):
+            self.function(part, *others)
+        return tile
 
 
 def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:

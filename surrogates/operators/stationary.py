@@ -11,7 +11,7 @@ import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
-from surrogates.operators.fusion import Fused
+from surrogates.operators.fusion import Fused, InPlace
 
 
 def _rbf(d2: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,11 +43,13 @@ class Profile:
 
     Attributes:
         value: ``(d2, outputscale) -> outputscale · κ(d2)``.
+        value_: the same in the place of d2 (N,).
         contract: ``(d2 (g, r, c), weights (g, 1 or r, c)) -> (Σ_c κ w (g, r), κ' w (g, r, c))``.
         exact_distances: whether d² must be free of cancellation: κ has infinite slope at 0 (Matérn-1/2).
     """
 
     value: Callable[[Tensor, Tensor], Tensor]
+    value_: Callable[[Tensor, Tensor], Tensor]
     contract: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
     exact_distances: bool = False
 
@@ -60,7 +62,7 @@ def _profile(formula: Callable[[Tensor], tuple[Tensor, Tensor]], exact_distances
         kernel, slope = formula(d2)
         return (kernel * weights).sum(-1), slope * weights
 
-    return Profile(Fused(value), Fused(contract), exact_distances)
+    return Profile(Fused(value), InPlace(value), Fused(contract), exact_distances)
 
 
 PROFILES = {

@@ -4,18 +4,27 @@ Notation: X1 (m, d) rows, X2 (n, d) columns, W (n, s) weights; a tile is ``k(X1[
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from surrogates import memory
+from surrogates.operators.cuda import fused_matmul, fused_rowwise
+from surrogates.operators.gemm import add_matmul_, matmul
 from surrogates.operators.stationary import PROFILES, StationaryKernel
 
 Index = slice | Tensor
+Others = ParamSpec("Others")
+Result = TypeVar("Result")
 
-TILE_SIDE = {"cpu": 512, "cuda": 8192}  # CPU: tile and temporaries stay in the second-level cache (measured 256 … 2048)
+TILE_SIDE = {"cpu": 512, "cuda": 8192}
+SMALLEST_SIDE = 64  # where memory for less is not there, nothing else is either
+TILE_ASPECT = {"cpu": 4}  # rows for every column: beyond 512 columns the product for d² slows down, and tall tiles make fewer calls
 
 
 class KernelTiles(ABC):
@@ -51,6 +60,10 @@ class KernelTiles(ABC):
         """Return the tiles of k(X1, X2[j])."""
 
     @abstractmethod
+    def between(self, X1: Tensor) -> "KernelTiles":
+        """Return the tiles of k(X1, X2) for other points X1; what is kept of X2 is shared."""
+
+    @abstractmethod
     def transposed(self) -> "KernelTiles":
         """Return the tiles of k(X2, X1)."""
 
@@ -70,30 +83,33 @@ class StationaryTiles(KernelTiles):
         super().__init__(X1, X2)
         self.kernel, self.profile = kernel, PROFILES[kernel.profile]
         self.outputscale = kernel.outputscale.to(X2)
-        centre = kernel.scaled(X2).mean(0)
-        self._factor(kernel.scaled(X1) - centre, kernel.scaled(X2) - centre)
+        self.centre = kernel.scaled(X2).mean(0)
+        self.L = self._left(X1)
+        scaled = kernel.scaled(X2) - self.centre
+        square = scaled.square().sum(1, keepdim=True)
+        self.R = torch.cat([-2.0 * scaled, torch.ones_like(square), square], 1)
 
-    def _factor(self, scaled1: Tensor, scaled2: Tensor) -> None:
-        square1, square2 = scaled1.square().sum(1, keepdim=True), scaled2.square().sum(1, keepdim=True)
-        self.L = torch.cat([scaled1, square1, torch.ones_like(square1)], 1)
-        self.R = torch.cat([-2.0 * scaled2, torch.ones_like(square2), square2], 1)
+    def _left(self, X1: Tensor) -> Tensor:
+        scaled = self.kernel.scaled(X1) - self.centre
+        square = scaled.square().sum(1, keepdim=True)
+        return torch.cat([scaled, square, torch.ones_like(square)], 1)
 
     def _squared_distances(self, i: Index, j: Index) -> Tensor:
         L, R = self.L[i], self.R[j]
         if not self.profile.exact_distances:
-            return L @ R.T
+            return matmul(L, R.T) if L.is_cuda else L @ R.T  # on CUDA never in TF32
         d = L.shape[1] - 2
         return torch.cdist(L[:, :d], -0.5 * R[:, :d], compute_mode="donot_use_mm_for_euclid_dist").square_()
 
     def tile(self, i: Index, j: Index) -> Tensor:
         d2 = self._squared_distances(i, j)
-        return self.profile.value(d2.view(-1), self.outputscale).view_as(d2)  # flat: compiled once for all shapes
+        return self.profile.value_(d2.view(-1), self.outputscale).view_as(d2)  # flat: compiled once for all shapes
 
     def contract(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
         values, slopes = self.contract_distances(i, j, weights)
         # ∂d²/∂x = 2 (x − z): sum over columns with R, which holds −2z and 1.
         d = self.L.shape[1] - 2
-        sums = slopes @ self.R[j][:, : d + 1]
+        sums = matmul(slopes, self.R[j][:, : d + 1])
         gradient = 2.0 * self.L[i][:, :d] * sums[:, d:] + sums[:, :d]
         gradient = self.kernel.unscaled_gradient(gradient, self.X1.shape[1])
         return self.outputscale * values, self.outputscale * gradient
@@ -113,8 +129,11 @@ class StationaryTiles(KernelTiles):
     def _restricted(self, X1: Tensor, X2: Tensor, L: Tensor, R: Tensor) -> KernelTiles:
         part = object.__new__(StationaryTiles)
         part.X1, part.X2, part.L, part.R = X1, X2, L, R
-        part.kernel, part.profile, part.outputscale = self.kernel, self.profile, self.outputscale
+        part.kernel, part.profile, part.outputscale, part.centre = self.kernel, self.profile, self.outputscale, self.centre
         return part
+
+    def between(self, X1: Tensor) -> KernelTiles:
+        return self._restricted(X1, self.X2, self._left(X1), self.R)
 
     def transposed(self) -> KernelTiles:
         return StationaryTiles(self.kernel, self.X2, self.X1)
@@ -148,6 +167,9 @@ class GenericTiles(KernelTiles):
     def columns(self, j: Index) -> KernelTiles:
         return GenericTiles(self.kernel, self.X1, self.X2[j])
 
+    def between(self, X1: Tensor) -> KernelTiles:
+        return GenericTiles(self.kernel, X1, self.X2)
+
     def transposed(self) -> KernelTiles:
         return GenericTiles(self.kernel, self.X2, self.X1)
 
@@ -161,33 +183,60 @@ def spans(length: int, size: int) -> Iterator[slice]:
         yield slice(start, min(start + size, length))
 
 
+def tile_spans(num_rows: int, num_columns: int, side: int, device: torch.device) -> Iterator[tuple[slice, slice]]:
+    """Yield the rows and columns of the tiles of a matrix, row after row: ``side`` columns, and more where there are few rows."""
+    height = max(1, min(num_rows, TILE_ASPECT.get(device.type, 1) * side))
+    for i in spans(num_rows, height):
+        for j in spans(num_columns, max(side, side**2 // height)):
+            yield i, j
+
+
 def tile_side(device: torch.device) -> int:
-    """Return the number of rows and columns of a tile on ``device``."""
-    return TILE_SIDE.get(device.type, TILE_SIDE["cuda"])
+    """Return the number of rows and columns of a tile on ``device``; on CUDA no more than fit in its free memory."""
+    side = TILE_SIDE.get(device.type, TILE_SIDE["cuda"])
+    return memory.side_that_fits(device, side) if device.type == "cuda" else side
 
 
-def tiled_matmul(tiles: KernelTiles, W: Tensor, side: int | None = None) -> Tensor:
+def with_tiles_that_fit(
+    product: Callable[Concatenate[int, KernelTiles, Others], Result],
+) -> Callable[Concatenate[KernelTiles, Others], Result]:
+    """Give ``product(side, tiles, ...)`` the device's tile side first, and half of it whenever memory runs out.
+
+    Raises:
+        MemoryError: if tiles of ``SMALLEST_SIDE`` do not fit.
+    """
+
+    @wraps(product)
+    def fitted(tiles: KernelTiles, *others: Others.args, **named: Others.kwargs) -> Result:
+        side = tile_side(tiles.X1.device)
+        return memory.halving(lambda side: product(side, tiles, *others, **named), side, SMALLEST_SIDE, "A tile")
+
+    return fitted
+
+
+@with_tiles_that_fit
+def tiled_matmul(side: int, tiles: KernelTiles, W: Tensor) -> Tensor:
     """Return k(X1, X2) @ W, (m, s), evaluating one tile at a time."""
-    side = side or tile_side(W.device)
-    m, n = len(tiles.X1), len(tiles.X2)
-    out = W.new_zeros(m, W.shape[1])
-    for i in spans(m, side):
-        for j in spans(n, side):
-            out[i].addmm_(tiles.tile(i, j), W[j])
+    if isinstance(tiles, StationaryTiles) and (fused := fused_matmul(tiles, W)) is not None:
+        return fused
+    out = W.new_zeros(len(tiles.X1), W.shape[1])
+    for i, j in tile_spans(len(tiles.X1), len(tiles.X2), side, W.device):
+        add_matmul_(out[i], tiles.tile(i, j), W[j])
     return out
 
 
-def tiled_matmul_gradient(tiles: KernelTiles, W: Tensor, cotangent: Tensor) -> Tensor:
+@with_tiles_that_fit
+def tiled_matmul_gradient(side: int, tiles: KernelTiles, W: Tensor, cotangent: Tensor) -> Tensor:
     """Return the gradient in X1, (m, d), of ``Σ cotangent ∘ (k(X1, X2) @ W)``."""
-    side = tile_side(W.device)
     gradient = torch.zeros_like(tiles.X1)
     for i in spans(len(tiles.X1), side):
         for j in spans(len(tiles.X2), side):
-            gradient[i] += tiles.contract(i, j, (cotangent[i] @ W[j].T).unsqueeze(0))[1]
+            gradient[i] += tiles.contract(i, j, matmul(cotangent[i], W[j].T).unsqueeze(0))[1]
     return gradient
 
 
-def tiled_rowwise(tiles: KernelTiles, W: Tensor) -> tuple[Tensor, Tensor]:
+@with_tiles_that_fit
+def tiled_rowwise(side: int, tiles: KernelTiles, W: Tensor) -> tuple[Tensor, Tensor]:
     """Return values (s, q) and gradients (s, q, d) of ``f_i(x) = Σ_j k(x, z_j) W_ji``, each function at its own q points.
 
     Args:
@@ -196,7 +245,8 @@ def tiled_rowwise(tiles: KernelTiles, W: Tensor) -> tuple[Tensor, Tensor]:
     """
     num_functions = W.shape[1]
     points = len(tiles.X1) // num_functions
-    side = tile_side(W.device)
+    if isinstance(tiles, StationaryTiles) and (fused := fused_rowwise(tiles, W)) is not None:
+        return fused[0].view(num_functions, points), fused[1].view(num_functions, points, -1)
     values, gradient = W.new_zeros(len(tiles.X1)), torch.zeros_like(tiles.X1)
     weights = W.T.unsqueeze(1)
     point_step = min(points, side)

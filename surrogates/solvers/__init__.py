@@ -1,12 +1,15 @@
 """Solvers of (K + Σ) W = B: each a frozen dataclass, which is its own configuration."""
 
 from surrogates.solvers.auto import Auto
-from surrogates.solvers.base import Callback, IterativeSolver, Progress, Solution, Solver, State
+from surrogates.solvers.base import Callback, IterativeSolver, Progress, Solver
 from surrogates.solvers.cg import CG
+from surrogates.solvers.checkpoint import Checkpoint
 from surrogates.solvers.cholesky import Cholesky
+from surrogates.solvers.run import Solution
 from surrogates.solvers.sdd import SDD
 from surrogates.solvers.sgd import SGD
 from surrogates.solvers.sketch_and_project import SketchAndProject
+from surrogates.solvers.state import State
 
 __all__ = [
     "CG",
@@ -14,6 +17,7 @@ __all__ = [
     "SGD",
     "Auto",
     "Callback",
+    "Checkpoint",
     "Cholesky",
     "IterativeSolver",
     "Progress",

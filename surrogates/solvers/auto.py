@@ -7,7 +7,7 @@ CPU (``benchmarks/solver_sweep.py``); only their ratios matter.
 import math
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,10 +15,11 @@ from torch import Tensor
 from surrogates import checks, memory
 from surrogates.operators import Dense
 from surrogates.preconditioners import Nystrom
-from surrogates.solvers.base import Callback, IterativeSolver, Solution, Solver
+from surrogates.solvers.base import Callback, IterativeSolver, Solver
 from surrogates.solvers.cg import CG
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.forecast import SpectrumModel
+from surrogates.solvers.run import Solution
 from surrogates.solvers.sketch_and_project import SketchAndProject, default_block_size
 from surrogates.systems import KernelSystem, LinearSystem, Targets, check_right_hand_sides
 
@@ -68,7 +69,8 @@ class Auto(Solver):
 
     Where the others fall short of the tolerance (a factorisation in need of jitter, a recursion that broke down), the last takes over.
     A float64 system is solved in float32 first, down to a tolerance of 1e-3, and in float64 from there if it is not converged: the
-    residual reported is that of the float64 system. Systems of inducing points are solved by ``Cholesky()``.
+    residual reported is that of the float64 system. Systems of inducing points are solved by ``Cholesky()``, those whose rows are shared by
+    several processes by ``SketchAndProject.asap()``.
 
     Args:
         tolerance: relative residual wanted.
@@ -78,6 +80,8 @@ class Auto(Solver):
 
     The solution's note begins with the choice and its reason.
     """
+
+    splits_targets: ClassVar[bool] = True  # as Cholesky
 
     tolerance: float = field(default=1e-2, kw_only=True)
     max_epochs: float = field(default=100.0, kw_only=True)
@@ -98,6 +102,9 @@ class Auto(Solver):
         n = system.n
         if not isinstance(system, KernelSystem):
             return Choice(Cholesky(), f"Cholesky(): the system has {n} unknowns")
+        if system.is_shared:
+            solver = SketchAndProject.asap(tolerance=self.tolerance, max_epochs=self.max_epochs, max_seconds=self.max_seconds)
+            return Choice(solver, "SketchAndProject.asap(): the rows are shared by several processes, and it moves the least between them")
         size = torch.finfo(system.dtype).bits // 8
         fits = self.direct and 2 * n**2 * size <= memory.available(system.device)
         if n < SMALLEST_ITERATIVE and fits:
@@ -155,7 +162,7 @@ class Auto(Solver):
         choice = self.choose(system, B.shape[1], generator)
         notes, steps = [choice.reason], torch.zeros(B.shape[1], dtype=torch.long, device=B.device)
 
-        def run(solver: Solver, system: LinearSystem, B: Tensor, initial: Tensor | None) -> Solution:
+        def run(solver: Solver, system: LinearSystem, B: Tensor | Targets, initial: Tensor | None) -> Solution:
             solution = solver.solve(system, B, initial=initial, generator=generator, callback=callback)
             steps.add_(solution.steps)
             if solution.note:
@@ -176,7 +183,8 @@ class Auto(Solver):
             system.entries += single.entries
             initial = first.value.to(B.dtype)
             del single, first
-        solution = run(left(choice.solver), system, B, initial)
+        # Of inducing points, B itself would have lost too much in rounding.
+        solution = run(left(choice.solver), system, B if isinstance(system, KernelSystem) else rhs, initial)
         converged = solution.residual <= self.tolerance
         if isinstance(system, KernelSystem) and not isinstance(choice.solver, SketchAndProject) and not bool(converged.all()):
             rest = left(SketchAndProject.asap(tolerance=self.tolerance))
@@ -198,7 +206,7 @@ class Auto(Solver):
         if system.dtype != torch.float64 or not isinstance(solver, IterativeSolver) or self.tolerance < FLOAT32_REACHES:
             return False
         low, high = FLOAT32_RANGE
-        return bool((system.noise > low).all()) and bool((B.abs() < high).all())
+        return bool(system.smallest_noise > low) and bool(system.all_rows(B.abs() < high).all())
 
 
 def _better_columns(first: Solution, second: Solution) -> Solution:

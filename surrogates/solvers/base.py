@@ -7,13 +7,16 @@ Notation: H (n, n) the system's matrix, B (n, s) right-hand sides, W (n, s) thei
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from surrogates import checks
+from surrogates.solvers.checkpoint import Checkpoint, Keeper, digest
+from surrogates.solvers.run import Run, Solution, Start, Sweep, columns_of
+from surrogates.solvers.state import Parts, State
 from surrogates.systems import LinearSystem, Targets, check_right_hand_sides
 
 
@@ -37,37 +40,6 @@ class Progress:
 Callback = Callable[[Progress], None]
 
 STALLS_ALLOWED = 2  # sweeps in a row without progress: the first may be a stochastic method's bad luck
-CLEAR_DESCENT = 1e-3  # relative decrease of the objective beyond what rounding feigns
-
-
-@dataclass(frozen=True)
-class Solution:
-    """The returned estimate and an honest account of it.
-
-    Attributes:
-        value: (n, s).
-        residual: (s,) relative residual of ``value``, evaluated, not estimated.
-        converged: (s,) whether the tolerance was reached.
-        steps: (s,) steps each column ran.
-        epochs: kernel entries used, checks and preconditioner included; n² of them, between all data and all unknowns, are one epoch.
-        note: what a user should know: jitter added, a step size reduced, precision exhausted. Empty if nothing.
-    """
-
-    value: Tensor
-    residual: Tensor
-    converged: Tensor
-    steps: Tensor
-    epochs: float
-    seconds: float
-    note: str = ""
-
-    def __str__(self) -> str:
-        done = int(self.converged.sum())
-        worst = self.residual.max().item() if self.residual.numel() else 0.0
-        text = (
-            f"{done}/{self.converged.numel()} columns converged, worst residual {worst:.1e}, {self.epochs:.1f} epochs, {self.seconds:.1f} s"
-        )
-        return f"{text}; {self.note}" if self.note else text
 
 
 class Solver(ABC):
@@ -104,43 +76,6 @@ class Solver(ABC):
 
 
 @dataclass(frozen=True)
-class State:
-    """The running columns of an iterative solve: every tensor field, also of a state inside, has them as its last dimension.
-
-    A state owns its tensors: a step may update them in place, and the state it was given is not used again.
-    """
-
-    def select(self, keep: Tensor) -> Self:
-        """Return the state of the columns ``keep``."""
-        selected: dict[str, Any] = {}
-        for name in (f.name for f in fields(self)):
-            value = getattr(self, name)
-            if isinstance(value, Tensor):
-                selected[name] = value[..., keep]
-            elif isinstance(value, State):
-                selected[name] = value.select(keep)
-        return replace(self, **selected)
-
-
-@dataclass(frozen=True)
-class Start:
-    """What a method starts from, for the columns that are still to be solved.
-
-    Attributes:
-        rhs: B (n, s).
-        initial: (n, s), with ``gap = rhs − H initial``.
-        targets: f and ε, if they are known apart.
-        prepared: what ``prepare`` returned.
-    """
-
-    rhs: Tensor
-    initial: Tensor
-    gap: Tensor
-    targets: Targets | None = None
-    prepared: Any = None
-
-
-@dataclass(frozen=True)
 class IterativeSolver(Solver):
     """The loop that iterative methods share. A method defines what it prepares, its state, a step, and two readings of the state.
 
@@ -153,17 +88,21 @@ class IterativeSolver(Solver):
         tolerance: relative residual at which a column stops.
         max_epochs: budget, in n² kernel entries, preconditioner and checks included. A spent budget is a result, not an error.
         max_seconds: budget of time; ``None`` for none.
+        checkpoint: where to save the solve as it goes on, so that the same call can continue one that was cut short; ``None`` for nowhere.
     """
 
     tolerance: float = field(default=1e-2, kw_only=True)
     max_epochs: float = field(default=100.0, kw_only=True)
     max_seconds: float | None = field(default=None, kw_only=True)
+    checkpoint: Checkpoint | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         checks.positive_float("tolerance", self.tolerance)
         checks.positive_float("max_epochs", self.max_epochs)
         if self.max_seconds is not None:
             checks.positive_float("max_seconds", self.max_seconds)
+        if self.checkpoint is not None and not isinstance(self.checkpoint, Checkpoint):
+            raise TypeError(f"`checkpoint` must be a Checkpoint, got {type(self.checkpoint).__name__}. Use `Checkpoint(folder)`.")
 
     def prepare(self, system: Any, generator: torch.Generator) -> Any:
         """Compute what depends on the system alone (a preconditioner, a step size), once a solve."""
@@ -178,11 +117,11 @@ class IterativeSolver(Solver):
         """Return the next state."""
 
     @abstractmethod
-    def estimate(self, state: Any) -> Tensor:
+    def estimate(self, system: Any, state: Any) -> Tensor:
         """Return the solution that the state stands for (an average of iterates, for some methods)."""
 
     @abstractmethod
-    def residual_norm(self, state: Any) -> Tensor:
+    def residual_norm(self, system: Any, state: Any) -> Tensor:
         """Return the method's estimate of ‖b − H w‖ for each running column, (s,), at no extra product; infinite if it has none."""
 
     def epochs_per_step(self, system: Any, num_columns: int) -> float:
@@ -207,51 +146,80 @@ class IterativeSolver(Solver):
         targets = rhs if isinstance(rhs, Targets) else None
         B = system.rhs(rhs) if isinstance(rhs, Targets) else rhs
         check_right_hand_sides(system, B, initial)
-        generator = torch.Generator().manual_seed(0) if generator is None else generator
-        run = _Run(system, B, targets, initial, started, entries)
+        generator = system.agreed(torch.Generator().manual_seed(0) if generator is None else generator, B.shape[1])
+        run = Run(system, B, targets, initial, started, entries)
+        keeper = None if self.checkpoint is None else Keeper(self.checkpoint, system, self._key(run, generator))
         prepared, target, stalls = None, self.tolerance, 0
-        while (columns := run.unfinished(self.tolerance)).numel() and not self._is_spent(run):
-            prepared = self.prepare(system, generator) if prepared is None else prepared
-            stalls = 0 if self._sweep(run, columns, prepared, target, generator, callback) else stalls + 1
+        saved = None if keeper is None else keeper.load()
+        while (columns := run.unfinished(self.tolerance)).numel() and (saved is not None or not self._is_spent(run)):
+            if prepared is None:
+                run.prepared_from = generator.get_state() if saved is None else saved.tensors["run.prepared_from"]
+                generator.set_state(run.prepared_from)
+                prepared = self.prepare(system, generator)
+            sweep = self._begin(run, columns, prepared, target, stalls) if saved is None else self._resume(run, prepared, saved, generator)
+            saved = None
+            stalls = 0 if self._sweep(run, sweep, generator, callback, keeper) else sweep.stalls + 1
             if stalls == STALLS_ALLOWED:
                 break
-            target = max(0.5 * target, 0.1 * self.tolerance)  # what the method took for the tolerance was not: ask it for more
+            target = max(0.5 * sweep.target, 0.1 * self.tolerance)  # what the method took for the tolerance was not: ask it for more
+        if keeper is not None:
+            keeper.clear()
         return run.solution(self.tolerance)
 
-    def _is_spent(self, run: "_Run") -> bool:
+    def _is_spent(self, run: Run) -> bool:
         # One product is kept back for evaluating the residual of what is returned.
         epochs = run.epochs + self.epochs_per_step(run.system, run.rhs.shape[1]) + run.system.epochs_per_product
-        return epochs > self.max_epochs or (self.max_seconds is not None and run.seconds > self.max_seconds)
+        return epochs > self.max_epochs or (self.max_seconds is not None and run.system.agree(run.seconds > self.max_seconds))
 
-    def _sweep(
-        self, run: "_Run", columns: Tensor, prepared: Any, target: float, generator: torch.Generator, callback: Callback | None
-    ) -> bool:
-        """Run the method on ``columns`` until it claims ``target`` for all or the budget is spent; return whether it got anywhere."""
-        rhs, norms = _columns(run.rhs, columns), run.norms[columns]
+    def _begin(self, run: Run, columns: Tensor, prepared: Any, target: float, stalls: int) -> Sweep:
         state = self.init(run.system, run.start(columns, prepared))
-        proposal = torch.empty_like(rhs)
-        running = torch.arange(len(columns), device=columns.device)
-        steps, next_report = 0, 0.0
+        proposal = torch.empty_like(columns_of(run.rhs, columns))
+        return Sweep(columns, target, stalls, state, proposal, torch.arange(len(columns), device=columns.device))
+
+    def _resume(self, run: Run, prepared: Any, saved: Parts, generator: torch.Generator) -> Sweep:
+        columns = saved.tensors["sweep.columns"].to(run.rhs.device)
+        sweep = self._begin(run, columns, prepared, self.tolerance, 0)
+        run.restore(saved)
+        generator.set_state(saved.tensors["generator"])
+        return sweep.restored(saved)
+
+    def _key(self, run: Run, generator: torch.Generator) -> str:
+        """Return what tells this solve from others."""
+        kernel = run.system.kernel.tiles
+        few = slice(0, 16)
+        tensors = [kernel.X1, kernel.tile(few, few), run.system.noise, run.rhs, run.value, generator.get_state()]
+        if run.targets is not None:
+            tensors.append(run.targets.noise_draw)
+        return digest(repr(replace(self, checkpoint=None, max_seconds=None)), tensors)
+
+    def _sweep(self, run: Run, sweep: Sweep, generator: torch.Generator, callback: Callback | None, keeper: Keeper | None) -> bool:
+        """Run the method until it claims the sweep's target for all columns or the budget is spent; return whether it got anywhere."""
+        columns, running, state, proposal, steps = sweep.columns, sweep.running, sweep.state, sweep.proposal, sweep.steps
+        rhs, norms = columns_of(run.rhs, columns[running]), run.norms[columns[running]]
+        del sweep.state  # the steps' alone: they update it in place
         while running.numel() and not (steps and self._is_spent(run)):
             state = self.step(run.system, rhs, state, generator)
             steps += 1
-            residual = self.residual_norm(state) / norms
-            if callback is not None and run.epochs >= next_report:
-                next_report = run.epochs + 1.0
+            residual = self.residual_norm(run.system, state) / norms
+            if callback is not None and run.epochs >= sweep.next_report:
+                sweep.next_report = run.epochs + 1.0
                 worst = residual.max().item()
                 callback(Progress(run.steps + steps, run.epochs, run.seconds, worst, len(running), len(run.norms)))
             # `not >` so that a column whose estimate is not a number stops, too; it is evaluated below like the others.
-            running_mask = residual > target
+            running_mask = residual > sweep.target
             if not bool(running_mask.all()):
                 stopped = (~running_mask).nonzero().squeeze(1)
-                proposal[:, running[stopped]] = self.estimate(state.select(stopped))
+                proposal[:, running[stopped]] = self.estimate(run.system, state.select(stopped))
                 run.column_steps[columns[running[stopped]]] += steps
                 keep = running_mask.nonzero().squeeze(1)
                 running, rhs, norms, note = running[keep], rhs[:, keep], norms[keep], self.describe(state)
                 run.note = note or run.note
                 state = state.select(keep)
+            if keeper is not None and keeper.is_due(run.steps + steps):
+                sweep.running, sweep.steps = running, steps
+                keeper.save(run.steps + steps, _joined(run.parts(), sweep.parts(), state.parts("state."), generator))
         if running.numel():
-            proposal[:, running] = self.estimate(state)
+            proposal[:, running] = self.estimate(run.system, state)
             run.column_steps[columns[running]] += steps
             run.note = self.describe(state) or run.note
         run.steps += steps
@@ -259,71 +227,6 @@ class IterativeSolver(Solver):
         return run.accept(columns, proposal)
 
 
-def _columns(matrix: Tensor, columns: Tensor) -> Tensor:
-    """Return the given columns, without a copy if they are all."""
-    return matrix if len(columns) == matrix.shape[1] else matrix[:, columns]
-
-
-class _Run:
-    """The best value of every column so far, with its evaluated gap B − H W."""
-
-    def __init__(self, system: LinearSystem, rhs: Tensor, targets: Targets | None, initial: Tensor | None, started: float, entries: int):
-        self.system, self.rhs, self.targets, self.started, self.entries_before = system, rhs, targets, started, entries
-        self.value = torch.zeros_like(rhs) if initial is None else initial.clone()
-        self.gap = rhs.clone()
-        if initial is not None and (warm := initial.any(0)).any():
-            self.gap[:, warm] -= system @ initial[:, warm]
-        norms = system.norm(rhs)
-        self.norms = torch.where(norms > 0, norms, torch.ones_like(norms))
-        self.rounding = torch.finfo(rhs.dtype).eps * system.n**0.5 * system.kernel.diagonal().max()
-        self.residual = system.norm(self.gap) / self.norms
-        self.column_steps = torch.zeros(rhs.shape[1], dtype=torch.long, device=rhs.device)
-        self.steps, self.note = 0, ""
-
-    @property
-    def epochs(self) -> float:
-        return (self.system.entries - self.entries_before) / self.system.entries_per_epoch
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self.started
-
-    def unfinished(self, tolerance: float) -> Tensor:
-        return (self.residual > tolerance).nonzero().squeeze(1)
-
-    def start(self, columns: Tensor, prepared: Any) -> Start:
-        """Return what a sweep over ``columns`` starts from."""
-        targets = None if self.targets is None else Targets(*(_columns(part, columns) for part in self.targets))
-        rhs, value, gap = (_columns(matrix, columns) for matrix in (self.rhs, self.value, self.gap))
-        return Start(rhs, value, gap, targets, prepared)
-
-    def accept(self, columns: Tensor, proposal: Tensor) -> bool:
-        """Take over the columns of ``proposal`` that are better than before; return whether one is clearly so."""
-        finite = torch.isfinite(proposal).all(0)
-        proposal[:, ~finite] = 0.0
-        gap = (self.system @ proposal).neg_().add_(_columns(self.rhs, columns))
-        residual, before = self.system.norm(gap) / self.norms[columns], self.residual[columns]
-        # A residual can rise on the way to the solution (that of conjugate gradients does): the objective then decides.
-        objective = self._objective(columns, proposal, gap)
-        objective_before = self._objective(columns, _columns(self.value, columns), _columns(self.gap, columns))
-        # Products of large weights round: what may be that is no descent, nor is a residual to be raised for it.
-        rounding = self.rounding * self.system.norm(proposal).square()
-        descended = objective < objective_before - CLEAR_DESCENT * objective_before.abs() - rounding
-        better = (finite & ((residual < before) | descended)).nonzero().squeeze(1)
-        if better.numel() < columns.numel():
-            self.note = "some columns stopped improving: the precision or the step is exhausted"
-        taken = columns[better]
-        if len(taken) == len(self.norms):
-            self.value, self.gap = proposal, gap
-        else:
-            self.value[:, taken], self.gap[:, taken] = proposal[:, better], gap[:, better]
-        self.residual[taken] = residual[better]
-        return bool((finite & ((residual < 0.9 * before) | descended)).any())
-
-    def _objective(self, columns: Tensor, value: Tensor, gap: Tensor) -> Tensor:
-        """Return ½ wᵀHw − wᵀb of each column, from ``gap = b − H w``."""
-        return -0.5 * (self.system.dot(value, _columns(self.rhs, columns)) + self.system.dot(value, gap))
-
-    def solution(self, tolerance: float) -> Solution:
-        converged = self.residual <= tolerance
-        return Solution(self.value, self.residual, converged, self.column_steps, self.epochs, self.seconds, self.note)
+def _joined(run: Parts, sweep: Parts, state: Parts, generator: torch.Generator) -> Parts:
+    tensors = run.tensors | sweep.tensors | state.tensors | {"generator": generator.get_state()}
+    return Parts(tensors, run.numbers | sweep.numbers | state.numbers)

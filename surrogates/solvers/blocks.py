@@ -106,6 +106,7 @@ class DeterminantalSampler(RowSampler):
 
 def _low_rank(system: KernelSystem, generator: torch.Generator) -> tuple[Tensor, float]:
     """Return L, in float64, and λ."""
+    system.require_all_rows("A sampler of blocks", "Use blocks='partition'.")
     L = column_factor(system, min(SAMPLER_RANK, system.n), generator).double()
     missed = (system.kernel.diagonal().double() - L.square().sum(1)).clamp_min(0.0)
     return L, system.noise.double().mean().item() + missed.mean().item()

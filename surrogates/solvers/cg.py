@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from surrogates.preconditioners import Apply, Identity, Nystrom, Preconditioner
-from surrogates.solvers.base import IterativeSolver, Start, State
+from surrogates.solvers.base import IterativeSolver
+from surrogates.solvers.run import Start
+from surrogates.solvers.state import State
 from surrogates.systems import KernelSystem
 
 
@@ -50,15 +52,15 @@ class CG(IterativeSolver):
         alpha = torch.where(sound, alpha, torch.zeros_like(alpha))
         W = state.W.addcmul_(state.P, alpha)
         R = state.R.addcmul_(HP, -alpha)
-        R[:, ~sound] = 0.0
+        R.masked_fill_(~sound, 0.0)
         del HP
         Z = state.apply(R)
         rho = system.dot(R, Z)
         beta = torch.where(sound, rho / state.rho, torch.zeros_like(rho))
         return CGState(state.apply, W, R, Z.addcmul_(state.P, beta), rho)
 
-    def estimate(self, state: CGState) -> Tensor:
+    def estimate(self, system: KernelSystem, state: CGState) -> Tensor:
         return state.W
 
-    def residual_norm(self, state: CGState) -> Tensor:
-        return torch.linalg.vector_norm(state.R, dim=0)
+    def residual_norm(self, system: KernelSystem, state: CGState) -> Tensor:
+        return system.norm(state.R)

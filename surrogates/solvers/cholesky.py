@@ -2,13 +2,15 @@
 
 import time
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from surrogates import memory
-from surrogates.solvers.base import Callback, Solution, Solver
-from surrogates.systems import LinearSystem, Targets, check_right_hand_sides
+from surrogates.solvers.base import Callback, Solver
+from surrogates.solvers.run import Solution
+from surrogates.systems import InducingSystem, LinearSystem, Targets, check_right_hand_sides
 
 TOLERANCE = {torch.float32: 1e-2, torch.float64: 1e-6}
 
@@ -18,7 +20,8 @@ class Cholesky(Solver):
     """Solve H W = B by a Cholesky factorisation: n³/3 flops, 2 n² numbers of memory.
 
     A system of inducing points is solved as ``W = L⁻ᵀ M⁻¹ L⁻¹ B``, whitened by the factor L of K_ZZ: factorising its matrix A itself would
-    square the condition number. The jitter that L may need is not in ``jitter`` below.
+    square the condition number. All of it is in float64, whatever the system's dtype: in float32, M and B lose the solution in rounding
+    where n k(x, x) exceeds 10⁵ σ². The jitter that L may need is not in ``jitter`` below.
 
     Jitter, growing by tens from 10 eps · max diag(H), is added only if the factorisation fails, and the solution's note says how much.
     The residual is against H without jitter; ``converged`` means at most 1e-2 in float32 and 1e-6 in float64.
@@ -26,6 +29,8 @@ class Cholesky(Solver):
     Raises:
         MemoryError: if the matrix and its factor do not fit in free memory.
     """
+
+    splits_targets: ClassVar[bool] = True  # for B of inducing points in float64
 
     @torch.no_grad()
     def solve(
@@ -37,12 +42,18 @@ class Cholesky(Solver):
         generator: torch.Generator | None = None,
         callback: Callback | None = None,
     ) -> Solution:
-        started, entries = time.perf_counter(), system.entries
-        rhs = system.rhs(rhs) if isinstance(rhs, Targets) else rhs
-        check_right_hand_sides(system, rhs, initial)
+        started = time.perf_counter()
+        exact = system.to(torch.float64) if isinstance(system, InducingSystem) else system
+        before = exact.entries
+        if isinstance(rhs, Targets):
+            rhs = exact.rhs(Targets(*(part.to(exact.dtype) for part in rhs)))
+            check_right_hand_sides(exact, rhs, None)
+        else:
+            check_right_hand_sides(system, rhs, initial)
+            rhs = rhs.to(exact.dtype)
         num_bytes = 2 * system.n**2 * rhs.element_size()
         memory.require(num_bytes, system.device, f"Cholesky() of {system.n} points", "Use an iterative solver such as CG().")
-        L, M = system.whitened()
+        L, M = exact.whitened()
         factor, jitter = factorise(M)
         del M
         whitened_rhs = rhs if L is None else torch.linalg.solve_triangular(L, rhs, upper=False)
@@ -50,14 +61,18 @@ class Cholesky(Solver):
         if L is not None:
             value = torch.linalg.solve_triangular(L.T, value, upper=True)
         del L, factor
-        norms = system.norm(rhs)
-        residual = system.norm(rhs - system @ value) / torch.where(norms > 0, norms, torch.ones_like(norms))
+        value = value.to(system.dtype)
+        norms = exact.norm(rhs)
+        residual = exact.norm(rhs - exact @ value.to(rhs)) / torch.where(norms > 0, norms, torch.ones_like(norms))
+        residual = residual.to(system.dtype)
+        if exact is not system:
+            system.entries += exact.entries
         return Solution(
             value,
             residual,
-            residual <= TOLERANCE[rhs.dtype],
+            residual <= TOLERANCE[system.dtype],
             torch.ones(rhs.shape[1], dtype=torch.long, device=rhs.device),
-            (system.entries - entries) / system.entries_per_epoch,
+            (exact.entries - before) / exact.entries_per_epoch,
             time.perf_counter() - started,
             f"jitter {jitter:.1e} added to the diagonal" if jitter else "",
         )

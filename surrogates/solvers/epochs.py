@@ -11,7 +11,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from surrogates.solvers.base import State
+from surrogates.solvers.order import Order
+from surrogates.solvers.state import State
+from surrogates.systems import LinearSystem
 
 GROWTH_ALLOWED = 2.0  # a residual this many times the best seen means divergence, not noise
 STEP_REDUCTION = 0.25
@@ -23,40 +25,37 @@ class EpochMonitor(State):
     """Deals out batches and watches the residual of every column.
 
     Attributes:
-        num_rows: of the system, or of the data that it is fitted to.
+        order: what is left of the current epoch, of the rows of the system, or of the data that it is fitted to.
         window: steps between two judgements, at least; they end with whole epochs. Momentum swings: a few steps alone mislead.
         steps, epochs: begun since the last judgement.
-        batches: what is left of the current epoch.
         squares: (s,) sum since the last judgement of the squared residuals of the rows dealt.
         residual: (s,) residual norm, the root mean square over the last window's epochs; infinite before, and at a restart.
         best: (s,) smallest such residual.
         checkpoint: (n, s) the iterates that had it.
     """
 
-    num_rows: int
+    order: Order
     window: int
     steps: int
     epochs: int
-    batches: tuple[Tensor, ...]
     squares: Tensor
     residual: Tensor
     best: Tensor
     checkpoint: Tensor
 
     @classmethod
-    def start(cls, initial: Tensor, norms: Tensor, window: int = 1, num_rows: int | None = None) -> Self:
-        """Return the monitor of a run from ``initial`` (n, s), whose residual norms (s,) are known; ``num_rows`` is n if ``None``."""
-        num_rows = len(initial) if num_rows is None else num_rows
-        return cls(num_rows, window, 0, 0, (), torch.zeros_like(norms), torch.full_like(norms, math.inf), norms, initial.clone())
+    def start(cls, initial: Tensor, norms: Tensor, num_rows: int, window: int = 1) -> Self:
+        """Return the monitor of a run from ``initial`` (n, s), whose residual norms (s,) are known."""
+        return cls(Order(num_rows), window, 0, 0, torch.zeros_like(norms), torch.full_like(norms, math.inf), norms, initial.clone())
 
     def deal(self, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Self]:
         """Return the rows of the next step: at most ``batch_size``, parts of one epoch differ by one row at most."""
-        batches, epochs = self.batches, self.epochs
-        if not batches:
+        order, epochs = self.order, self.epochs
+        if order.is_at_end:
             epochs += 1
-            order = torch.randperm(self.num_rows, generator=generator, device=generator.device)
-            batches = order.to(self.checkpoint.device).tensor_split(math.ceil(len(order) / batch_size))
-        return batches[0], replace(self, batches=batches[1:], steps=self.steps + 1, epochs=epochs)
+            order = order.shuffled(batch_size, generator, self.checkpoint.device)
+        batch, order = order.next()
+        return batch, replace(self, order=order, steps=self.steps + 1, epochs=epochs)
 
     def observe(self, gap: Tensor) -> Self:
         """Take note of the residuals ``gap`` (b, s) of the rows just dealt, before the step."""
@@ -64,14 +63,14 @@ class EpochMonitor(State):
         if self.steps == 1:
             # At a restart the batch shows the checkpoint itself, which may be worse than the extrapolated points that made it the
             # best. Without this, the smaller the step the surer the column would restart again.
-            norm = (self.num_rows / len(gap) * square).sqrt()
+            norm = (self.order.num_rows / len(gap) * square).sqrt()
             best = torch.where(self.residual.isinf(), torch.maximum(best, norm), best)
         return replace(self, squares=self.squares + square, best=best)
 
     @property
     def is_due(self) -> bool:
         """Whether ``judge`` is to be called after this step."""
-        return not self.batches and self.steps >= self.window
+        return self.order.is_at_end and self.steps >= self.window
 
     def judge(self, iterates: Tensor, growth_allowed: float = GROWTH_ALLOWED) -> tuple[Self, Tensor]:
         """End the window; return the columns (s,) that diverged, and must go back to the checkpoint.
@@ -119,9 +118,9 @@ class AveragedDescent(State):
             monitor=monitor,
         )
 
-    def estimate(self) -> Tensor:
+    def estimate(self, system: LinearSystem) -> Tensor:
         """Return the average; the checkpoint where a run cut short in its first diverging window averaged what no check has seen."""
-        sound = torch.isfinite(self.average).all(0)
+        sound = system.all_rows(torch.isfinite(self.average))
         return torch.where(sound, self.average, self.monitor.checkpoint)
 
     def describe(self, step: float) -> str:

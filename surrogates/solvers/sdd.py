@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.solvers.base import IterativeSolver, Start
+from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.epochs import SHORTEST_WINDOW, AveragedDescent, EpochMonitor
+from surrogates.solvers.run import Start
 from surrogates.systems import KernelSystem
 
 NUM_SAMPLED_BLOCKS = 3
@@ -103,22 +104,22 @@ class SDD(IterativeSolver):
             V=torch.zeros_like(initial),
             average=initial.clone(),
             step=torch.full_like(norms, start.prepared.step),
-            monitor=EpochMonitor.start(initial, norms, window=SHORTEST_WINDOW),
+            monitor=EpochMonitor.start(initial, norms, system.n, window=SHORTEST_WINDOW),
         )
 
     def step(self, system: KernelSystem, rhs: Tensor, state: SDDState, generator: torch.Generator) -> SDDState:
         index, monitor = state.monitor.deal(state.settings.batch_size, generator)
         A, V, average = state.A, state.V, state.average
-        gap = system.rows_matmul(index, A + self.momentum * V).sub_(rhs[index])
-        V.mul_(self.momentum).index_add_(0, index, gap * state.step, alpha=-system.n / state.settings.batch_size)
+        gap = system.rows_matmul(index, A + self.momentum * V, minus=rhs)
+        system.add_rows(V.mul_(self.momentum), index, gap * state.step, alpha=-system.n / state.settings.batch_size)
         A.add_(V)
         average.lerp_(A, state.settings.averaging)
         return replace(state, monitor=monitor.observe(gap)).end_step()
 
-    def estimate(self, state: SDDState) -> Tensor:
-        return state.estimate()
+    def estimate(self, system: KernelSystem, state: SDDState) -> Tensor:
+        return state.estimate(system)
 
-    def residual_norm(self, state: SDDState) -> Tensor:
+    def residual_norm(self, system: KernelSystem, state: SDDState) -> Tensor:
         return state.monitor.residual
 
     def describe(self, state: SDDState) -> str:

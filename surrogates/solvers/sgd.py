@@ -10,8 +10,9 @@ from torch import Tensor
 from surrogates import checks
 from surrogates.features import RandomFeatures
 from surrogates.operators.tiles import StationaryTiles
-from surrogates.solvers.base import IterativeSolver, Start
+from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.epochs import SHORTEST_WINDOW, AveragedDescent, EpochMonitor
+from surrogates.solvers.run import Start
 from surrogates.systems import LinearSystem
 
 DEFAULT_BATCH = 512
@@ -96,13 +97,13 @@ class SGD(IterativeSolver):
     def init(self, system: LinearSystem, start: Start) -> SGDState:
         initial, data = start.initial, system.regression(start.rhs, start.targets)
         # With inducing points: the weighted misfit of zero weights, which bounds that of the solution.
-        norms = system.norm(start.gap if data.projected_noise is None else data.rhs * _relative_precision(system).sqrt())
+        norms = system.norm(start.gap if data.projected_noise is None else data.rhs * _relative_precision(system, len(data.rhs)).sqrt())
         return SGDState(
             A=initial.clone(),
             V=torch.zeros_like(initial),
             average=initial.clone(),
             step=torch.full_like(norms, self.step_size),
-            monitor=EpochMonitor.start(initial, norms, window=SHORTEST_WINDOW, num_rows=system.num_data),
+            monitor=EpochMonitor.start(initial, norms, system.num_data, window=SHORTEST_WINDOW),
             count=0,
             rhs=data.rhs,
             noise_draw=data.noise_draw,
@@ -139,13 +140,18 @@ class SGD(IterativeSolver):
             rhs, noise_draw: (num_data, s) f + ε and ε.
             projected_noise: (m, s) K_ZX Σ⁻¹ ε with inducing points.
         """
-        precision = _relative_precision(system)[index]
-        scale = system.noise.mean()
+        precision = system.take_rows(_relative_precision(system, len(rhs)), index)
+        scale = system.mean_noise
         rows = system.kernel_rows(index)
-        misfit = rows @ point - (rhs[index] - noise_draw[index])
+        positions, held = system.owned(index)
+        misfit = rows @ point
+        misfit[positions] -= rhs[held] - noise_draw[held]
+        misfit = system.total(misfit)
         if projected_noise is None:
-            gap = misfit + (scale / precision) * point[index] - noise_draw[index]
-            regulariser = self._prior_product(system, scale * point - _relative_precision(system) * noise_draw, generator)
+            own = torch.zeros_like(misfit)
+            own[positions] = (scale / precision[positions]) * point[held] - noise_draw[held]
+            gap = misfit + system.total(own)
+            regulariser = self._prior_product(system, scale * point - _relative_precision(system, len(rhs)) * noise_draw, generator)
         else:
             gap = (misfit - noise_draw[index]) * precision.sqrt()
             regulariser = self._prior_product(system, scale * point, generator).sub_(scale * projected_noise)
@@ -159,12 +165,12 @@ class SGD(IterativeSolver):
             raise ValueError("`kernel` must be RBFKernel or MaternKernel, alone or in ScaleKernel, for SGD's random features. Use `CG()`.")
         X = tiles.X1
         features = RandomFeatures.draw(tiles.kernel, X.shape[1], self.num_features, generator=generator, like=X)(X)
-        return features @ (features.T @ M)
+        return features @ system.total(features.T @ M)
 
-    def estimate(self, state: SGDState) -> Tensor:
-        return state.estimate()
+    def estimate(self, system: LinearSystem, state: SGDState) -> Tensor:
+        return state.estimate(system)
 
-    def residual_norm(self, state: SGDState) -> Tensor:
+    def residual_norm(self, system: LinearSystem, state: SGDState) -> Tensor:
         residual = state.monitor.residual
         return residual if state.projected_noise is None else torch.full_like(residual, math.inf)
 
@@ -172,6 +178,6 @@ class SGD(IterativeSolver):
         return state.describe(self.step_size)
 
 
-def _relative_precision(system: LinearSystem) -> Tensor:
-    """Return σ² Σ⁻¹, (num_data, 1), σ² the mean noise."""
-    return (system.noise.mean() / system.noise).expand(system.num_data).unsqueeze(1)
+def _relative_precision(system: LinearSystem, num_rows: int) -> Tensor:
+    """Return σ² Σ⁻¹ of the data held here, (num_rows, 1), σ² the mean noise."""
+    return (system.mean_noise / system.noise).expand(num_rows).unsqueeze(1)

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.preconditioners import Apply, Exact, Identity, Nystrom, Preconditioner
-from surrogates.solvers.base import IterativeSolver, Start, State
+from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.blocks import DeterminantalSampler, LeverageSampler, RowSampler
 from surrogates.solvers.epochs import GROWTH_ALLOWED, EpochMonitor
+from surrogates.solvers.run import Start
+from surrogates.solvers.state import State
 from surrogates.systems import KernelSystem
 
 NUM_POWER_ITERATIONS = 10
@@ -72,8 +74,8 @@ class SketchAndProject(IterativeSolver):
 
     Args:
         preconditioner: ``Exact()`` (SAP), ``Nystrom(rank, sketch="gaussian")`` (ADASAP) or ``Identity()`` (ADASAP-I).
-        block_size: b; ``None`` for √(1.5 n (s + 50)), where a block's factorisation costs less than half of its product; 256 to n/3, at
-            most 8192.
+        block_size: b; ``None`` for √(1.5 n (s + 50)), where a block's factorisation costs less than half of its product, with n/p for n
+            where p processes share the rows; 256 to n/3, at most 8192.
         blocks: ``"partition"``, the parts of a random partition, anew every epoch; ``"leverage"`` or ``"dpp"``, samples by ridge leverage
             scores or from a determinantal point process, as the theory has it.
         accelerated: use Nesterov's acceleration.
@@ -144,7 +146,7 @@ class SketchAndProject(IterativeSolver):
         return cls.adasap(preconditioner=Identity(), **settings)
 
     def epochs_per_step(self, system: KernelSystem, num_columns: int) -> float:
-        b = min(self.block_size or default_block_size(system.n, num_columns), system.n)
+        b = min(self.block_size or default_block_size(system.n, num_columns, system.place[1]), system.n)
         return b / system.n + (b / system.n) ** 2
 
     def prepare(self, system: KernelSystem, generator: torch.Generator) -> RowSampler | None:
@@ -152,7 +154,7 @@ class SketchAndProject(IterativeSolver):
 
     def init(self, system: KernelSystem, start: Start) -> SketchAndProjectState:
         initial, norms = start.initial, system.norm(start.gap)
-        block_size = self._block_size(system.n, initial.shape[1])
+        block_size = self._block_size(system.n, initial.shape[1], system.place[1])
         momentum = None
         if self.accelerated:
             mu = min(self._mu(system, block_size), 1.0 / self._nu(system.n, block_size))
@@ -170,8 +172,8 @@ class SketchAndProject(IterativeSolver):
             reference=norms,
             stale=zeros,
             resolution=zeros,
-            largest_entry=system.kernel.diagonal().max().item(),
-            monitor=EpochMonitor.start(initial, norms),
+            largest_entry=system.largest_entry.item(),
+            monitor=EpochMonitor.start(initial, norms, system.n),
         )
 
     def step(self, system: KernelSystem, rhs: Tensor, state: SketchAndProjectState, generator: torch.Generator) -> SketchAndProjectState:
@@ -179,7 +181,7 @@ class SketchAndProject(IterativeSolver):
         if state.sampler is not None:
             index = state.sampler.draw(len(index), generator)
         Z = state.W if state.momentum is None else state.momentum.Z
-        gap = system.rows_matmul(index, Z).sub_(rhs[index])
+        gap = system.rows_matmul(index, Z, minus=rhs)
         shown = gap if state.sampler is None else gap * state.sampler.weights[index].to(gap.dtype).unsqueeze(1)
         monitor = monitor.observe(shown)
         # The rows dealt are those not visited for longest: what they show is, if anything, more than the average row's residual.
@@ -188,9 +190,9 @@ class SketchAndProject(IterativeSolver):
         apply = self.preconditioner(block, generator)
         D = apply(gap).mul_(state.step * self._step_size(block, apply, generator))
         if state.momentum is None:
-            W, momentum = state.W.index_add_(0, index, D, alpha=-1.0), None
+            W, momentum = system.add_rows(state.W, index, D, alpha=-1.0), None
         else:
-            W, momentum = accelerate(state.momentum, index, D, self._nu(system.n, state.block_size))
+            W, momentum = accelerate(system, state.momentum, index, D, self._nu(system.n, state.block_size))
         count = state.count + 1
         average = self._averaged(system, state, W, count)
         state = replace(state, count=count, W=W, momentum=momentum, average=average, residual=residual, monitor=monitor)
@@ -233,9 +235,9 @@ class SketchAndProject(IterativeSolver):
     def _first_averaged(self, system: KernelSystem, block_size: int) -> int:
         return math.ceil(0.5 * self.max_epochs * system.n / block_size)
 
-    def _block_size(self, n: int, num_columns: int) -> int:
+    def _block_size(self, n: int, num_columns: int, num_processes: int) -> int:
         if self.block_size is None:
-            block_size = default_block_size(n, num_columns)
+            block_size = default_block_size(n, num_columns, num_processes)
         elif self.block_size > n:
             raise ValueError(f"`block_size` must be at most n = {n}, got {self.block_size}. Reduce it or use `Cholesky()`.")
         else:
@@ -253,7 +255,7 @@ class SketchAndProject(IterativeSolver):
             return self.mu
         if isinstance(self.preconditioner, Exact):
             return MU_NU_OF_EXACT_BLOCKS / self._nu(system.n, block_size)
-        return system.noise.min().item()
+        return system.smallest_noise.item()
 
     def _nu(self, n: int, block_size: int) -> float:
         return self.nu if self.nu is not None else n / block_size
@@ -261,14 +263,14 @@ class SketchAndProject(IterativeSolver):
     def _step_size(self, block: KernelSystem, apply: Apply, generator: torch.Generator) -> float:
         return 1.0 if isinstance(self.preconditioner, Exact) else 1.0 / largest_eigenvalue(block, apply, generator)
 
-    def estimate(self, state: SketchAndProjectState) -> Tensor:
-        if state.average is None or not bool(state.average.any()):
+    def estimate(self, system: KernelSystem, state: SketchAndProjectState) -> Tensor:
+        if state.average is None or state.count < self._first_averaged(system, state.block_size):
             # In the middle of a divergence, the best iterate; `not <=` for a residual that is not a number.
             return torch.where(state.residual <= GROWTH_ALLOWED * state.monitor.best, state.W, state.monitor.checkpoint)
-        sound = torch.isfinite(state.average).all(0)
+        sound = system.all_rows(torch.isfinite(state.average))
         return torch.where(sound, state.average, state.W)
 
-    def residual_norm(self, state: SketchAndProjectState) -> Tensor:
+    def residual_norm(self, system: KernelSystem, state: SketchAndProjectState) -> Tensor:
         # Columns that get nowhere, with a residual that rounding explains, have ended: let it be evaluated.
         ended = (state.stale >= PATIENCE) & (state.monitor.best <= state.resolution)
         return torch.where(ended, 0.0, state.residual)
@@ -278,19 +280,22 @@ class SketchAndProject(IterativeSolver):
         return "" if smallest == 1.0 else f"step size reduced to as little as {smallest:.1e} of itself where the residual grew"
 
 
-def default_block_size(n: int, num_columns: int) -> int:
-    """Return b for n points and s columns: larger blocks need fewer epochs, until their factorisation costs more than that saves."""
-    balanced = math.ceil(math.sqrt(1.5 * n * (num_columns + READ_COLUMNS)))
+def default_block_size(n: int, num_columns: int, num_processes: int = 1) -> int:
+    """Return b for n points and s columns: larger blocks need fewer epochs, until their factorisation costs more than that saves.
+
+    Processes that share the points share the products, but factorise each block on their own.
+    """
+    balanced = math.ceil(math.sqrt(1.5 * n / num_processes * (num_columns + READ_COLUMNS)))
     return min(n, max(SMALLEST_DEFAULT_BLOCK, min(balanced, n // 3, LARGEST_DEFAULT_BLOCK)))
 
 
-def accelerate(momentum: Momentum, index: Tensor, D: Tensor, nu: float) -> tuple[Tensor, Momentum]:
+def accelerate(system: KernelSystem, momentum: Momentum, index: Tensor, D: Tensor, nu: float) -> tuple[Tensor, Momentum]:
     """Return the new W, V and Z of Nesterov's scheme for the block step D (b, s) on the rows ``index``."""
     V, Z, mu = momentum.V, momentum.Z, momentum.mu
     beta, gamma = 1.0 - (mu / nu).sqrt(), 1.0 / (mu * nu).sqrt()
     alpha = 1.0 / (1.0 + gamma * nu)
-    V = V.mul_(beta).addcmul_(Z, 1.0 - beta).index_add_(0, index, D * gamma, alpha=-1.0)
-    W = Z.index_add(0, index, D, alpha=-1.0)
+    V = system.add_rows(V.mul_(beta).addcmul_(Z, 1.0 - beta), index, D * gamma, alpha=-1.0)
+    W = system.add_rows(Z.clone(), index, D, alpha=-1.0)
     return W, Momentum(V, torch.lerp(W, V, alpha), mu)
 
 

@@ -56,12 +56,16 @@ def test_a_solve_starts_from_the_last_weights_in_the_new_units(tmp_path: Path, r
     study.close()
 
 
-@pytest.mark.parametrize(("q", "n", "num_starts"), [(20, 100, 30), (500, 5000, 30), (500, 20_000, 10), (500, 100_000, 5), (4, 100_000, 30)])
+@pytest.mark.parametrize(
+    ("q", "n", "num_starts"), [(20, 100, 120), (500, 5000, 120), (500, 20_000, 50), (500, 100_000, 10), (4, 100_000, 120)]
+)
 def test_many_paths_among_many_rows_ascend_from_fewer_starts(q: int, n: int, num_starts: int) -> None:
     X = torch.rand(n, 2, generator=torch.Generator().manual_seed(0))
     model = PathwiseGP(X, (X[:, :1] - X[:, :1].mean()) / X[:, :1].std(), outcome_transform=None)
     sampler = default_sampler(q, model, torch.tensor([[0.0, 0.0], [1.0, 1.0]]), seed=3)
-    assert (sampler.num_starts, sampler.num_rounds, sampler.num_candidates, sampler.seed) == (num_starts, 30, 5000, 3)
+    assert (sampler.num_starts, sampler.num_rounds, sampler.seed) == (num_starts, num_starts, 3)
+    assert 29_000 < sampler.num_rounds * sampler.num_candidates <= 30_000
+    assert sampler.prune
 
 
 def test_an_ask_says_how_far_it_has_got() -> None:

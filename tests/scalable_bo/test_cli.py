@@ -35,7 +35,7 @@ def test_a_benchmark_writes_a_record_a_run_a_plot_and_a_table(
     assert call(monkeypatch, "bench", "thompson", *arguments, "--out", str(tmp_path / "new" / "folder")) == 0
     files = sorted(file.name for file in (tmp_path / "new" / "folder").iterdir())
     runs = [f"thompson_smoke_{solver}_l0.5_s{seed}.json" for solver in ("cg", "cholesky") for seed in (0, 1)]
-    assert files == sorted([*runs, "thompson_smoke.png"])
+    assert files == sorted([*runs, "thompson.md", "thompson_smoke.png"])
     record = json.loads((tmp_path / "new" / "folder" / runs[0]).read_text())
     assert record["complete"]
     assert record["settings"]["preset"]["q"] == 4
@@ -55,6 +55,7 @@ def test_a_benchmark_writes_a_record_a_run_a_plot_and_a_table(
     ("arguments", "message"),
     [
         ("bench thompson --preset desk", "`preset` must be one of smoke, laptop,.*got 'desk'"),
+        ("bench thompson --preset smoke --scale 0", "`scale` must be above 0 and at most 1, got 0.0"),
         ("bench thompson --preset smoke --solver cg,lu", "`solver` must be one of auto, cholesky, cg, sdd, .*, got 'lu'"),
         ("bench thompson --preset smoke --solver cg,", "`solver` must be names separated by commas, got 'cg,'"),
         ("bench thompson --preset smoke --seeds 3-1", "`seeds` must be whole numbers.*got '3-1'"),
@@ -81,6 +82,7 @@ def test_a_benchmark_writes_a_record_a_run_a_plot_and_a_table(
         ("bench hyperparameters --data bike", r"`data_sets` does not go with the preset recovery, got \['bike'\]"),
         ("bench hyperparameters --preset real --data nope --data-dir /", "`data` must be one of the data sets in /"),
         ("bench hyperparameters --preset real --epochs 0", "`max_epochs` must be at least 1, got 0"),
+        ("bench hyperparameters --preset batch-sizes --kernel cubic", "`kernel` must be one of linear, gaussian, got 'cubic'"),
         ("bench nope", "No such command 'nope'"),
     ],
 )

@@ -48,12 +48,16 @@ rounds = 2
 batch = 5
 executor = "none"
 """
+LINEAR = "coefficients = { n = 1 }\nat_most = 32"
 ENVIRONMENT = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
 OBJECTIVE = """
 def score(params):
     if params["x"] > 0.8:
         raise ValueError("too <large>")
     return params["x"] + (params["kind"] == "b")
+
+def fits(params):
+    return params["n"] <= 4 or params["kind"] == "a"
 """
 
 
@@ -84,6 +88,16 @@ def test_a_configuration_describes_the_space_that_python_would(file: Path) -> No
     with read_config(file).open_study() as study:
         assert study.space.description() == space.description()
     Study(space, maximize=True, seed=3, path=file.parent / "kept").close()
+
+
+def test_a_function_among_the_constraints_is_that_of_the_file_and_met_by_every_point(file: Path) -> None:
+    change(file, LINEAR, 'function = "objective_of_the_test:fits"')
+    config = read_config(file)
+    assert "objective_of_the_test" not in sys.modules
+    with config.open_study() as study:
+        points = study.ask(40).params
+    kinds = {point["kind"]: {other["n"] for other in points if other["kind"] == point["kind"]} for point in points}
+    assert max(kinds["b"]) <= 4 < max(kinds["a"])
 
 
 def test_a_run_ends_and_the_same_command_goes_on(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,6 +222,11 @@ def test_any_results_are_read_or_refused(content: bytes, tmp_path: Path) -> None
         ('fixed = "yes"', "fixed = [1]", r"Parameter `fixed` must be a `Float`, `Int`, `Categorical` or a fixed value, got \[1\]"),
         ("{ n = 1 }", "{ m = 1 }", "A constraint must be on parameters that vary, x, n, kind, got `m`"),
         ("at_most", "atmost", r"`constraints.0.atmost` is not known. Did you mean `at_most`\?"),
+        ("coefficients = { n = 1 }\nat_most = 32", "", "`constraints.0`: .* must have either `coefficients` with limits, or `function`"),
+        ("coefficients = { n = 1 }", 'function = "objective_of_the_test:fits"', "`constraints.0`: .*`at_most` go with `coefficients`"),
+        (LINEAR, 'function = "objective_of_the_test"', "`constraints.0.function`: String should match pattern"),
+        (LINEAR, 'function = "objective_of_the_test:missing"', "`constraints.0.function` must be importable.*missing"),
+        (LINEAR, 'function = "objective_of_the_test:__name__"', "`constraints.0.function` must be a function, got .*which is str"),
         ('"objective_of_the_test:score"', '"objective_of_the_test"', "`objective.function`: String should match pattern"),
         ('"objective_of_the_test:score"', '"objective_of_the_test:missing"', "`objective.function` must be importable.*missing"),
         ('"objective_of_the_test:score"', '"nowhere_at_all:score"', "`objective.function` must be importable.*No module named"),

@@ -1,7 +1,7 @@
 """The Thompson-sampling benchmark: its records, its random streams, its summary and its plot."""
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,15 @@ import pytest
 import torch
 
 from acquisition import ParallelThompsonSampling
+from scalable_bo.experiments.models import coordinate_kernel, matern_kernel
 from scalable_bo.experiments.plots import plot_thompson
-from scalable_bo.experiments.presets import PRESETS, CGBudget, SDDBudget, ThompsonPreset, find_preset
+from scalable_bo.experiments.presets import PRESETS, CGBudget, SDDBudget, ThompsonPreset, find_preset, vary
+from scalable_bo.experiments.records import write_record
+from scalable_bo.experiments.samplers import published_weights
 from scalable_bo.experiments.solvers import SOLVERS, make_solver
 from scalable_bo.experiments.thompson import ThompsonRun, describe_round, mean_and_error, run_thompson, summarise
-from surrogates import CG, SDD, Cholesky, PivotedCholesky, SamplePaths, Solution
+from scalable_bo.experiments.thompson_table import write_thompson_table
+from surrogates import CG, SDD, Cholesky, PivotedCholesky, RandomFeatures, SamplePaths, Solution
 
 TINY = replace(PRESETS["smoke"], name="tiny", num_initial=60, q=6, dim=2, num_candidates=200)
 ROUND_KEYS = {
@@ -98,19 +102,26 @@ def test_rounds_differ_in_their_candidates_and_paths(monkeypatch: pytest.MonkeyP
 
 def test_each_round_starts_the_mean_from_the_round_before(monkeypatch: pytest.MonkeyPatch) -> None:
     starts: list[torch.Tensor | None] = []
-    solve = Cholesky.solve
+    solve = CG.solve
 
-    def record_start(self: Cholesky, system: Any, rhs: torch.Tensor, *, initial: torch.Tensor | None, **options: Any) -> Solution:
+    def record_start(self: CG, system: Any, rhs: torch.Tensor, *, initial: torch.Tensor | None, **options: Any) -> Solution:
         starts.append(initial)
         return solve(self, system, rhs, initial=initial, **options)
 
-    monkeypatch.setattr(Cholesky, "solve", record_start)
-    run()
+    monkeypatch.setattr(CG, "solve", record_start)
+    run("cg")
     assert starts[0] is None
     assert starts[1] is not None
     assert starts[1][: TINY.num_initial, 0].abs().min() > 0
     assert starts[1][TINY.num_initial :].eq(0).all()
     assert starts[1][:, 1:].eq(0).all()
+
+
+@pytest.mark.parametrize("solver", ["cholesky", "auto"])
+def test_each_round_appends_to_the_factor_of_the_round_before(solver: str) -> None:
+    first, second = (entry["note"] for entry in run(solver)["rounds"])
+    assert "0 rows were kept" in first
+    assert f"{TINY.num_initial} rows were kept" in second
 
 
 def test_features_are_shared_only_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,6 +134,63 @@ def test_features_are_shared_only_on_demand(monkeypatch: pytest.MonkeyPatch) -> 
     assert not calls
     assert run(num_rounds=1, share_features=True)["complete"]
     assert len(calls) == 1
+
+
+def test_coordinate_features_are_those_of_a_product_of_one_dimensional_kernels(generator: torch.Generator) -> None:
+    kernel = matern_kernel(0.5, 2.0)
+    X = torch.stack([torch.zeros(8), torch.full((8,), 0.5 / 8**0.5)]).double()  # one lengthscale apart
+    exact = float(kernel(X).to_dense()[0, 1])
+    alone = float(matern_kernel(0.5, 1.0)(X[:, :1]).to_dense()[0, 1])
+    product = coordinate_kernel(kernel, 8)
+    assert float(product(X).to_dense()[0, 1]) == pytest.approx(2.0 * alone**8)
+    features = RandomFeatures.draw(product, 8, 40_000, generator=generator, like=X)(X)
+    assert float(features[0] @ features[1]) == pytest.approx(2.0 * alone**8, abs=4 * 2.0 / 20_000**0.5)
+    assert abs(exact - 2.0 * alone**8) > 0.2
+
+
+def test_published_weights_prefer_the_worst_data_and_are_probabilities() -> None:
+    y = torch.tensor([-2.0, -1.0, 0.0, 1.0, 3.0], dtype=torch.float64)
+    weights = published_weights(y)
+    assert torch.allclose(weights, torch.tensor([4.0, 3.0, 2.0, 1.0, 0.0], dtype=torch.float64) / 10)
+    positive = torch.tensor([1.0, 3.0], dtype=torch.float64)
+    assert torch.allclose(published_weights(positive), torch.tensor([2.0, 4.0], dtype=torch.float64) / 6)
+
+
+@pytest.mark.parametrize("change", [{"coordinate_features": True}, {"candidate_weights": "published"}])
+def test_what_differs_from_the_published_codes_can_be_switched(record: dict[str, Any], change: dict[str, Any]) -> None:
+    switched = run(num_rounds=1, **change)
+    assert switched["settings"]["preset"] | change == switched["settings"]["preset"]
+    assert switched["rounds"][0]["best_observed"] != record["rounds"][0]["best_observed"]
+    # features change the target; weights change nothing but the candidates
+    assert (switched["initial"] == record["initial"]) == ("candidate_weights" in change)
+
+
+def test_a_scaled_preset_shrinks_the_data_and_keeps_the_passes() -> None:
+    small = PRESETS["lin2023-small"]
+    scaled = vary(small, scale=0.04, published_weights=True)
+    assert scaled.name == "lin2023-small-x0.04-published-weights"
+    assert (scaled.scale, scaled.num_initial, scaled.q, scaled.num_candidates) == (0.04, 2000, 40, 2000)
+    assert (scaled.num_rounds, scaled.target_features, scaled.path_features) == (6, 1000, 400)
+    sdd, scaled_sdd = (make_solver("sdd", preset.num_initial, preset.cg, preset.sdd) for preset in (small, scaled))
+    assert scaled_sdd.max_epochs == sdd.max_epochs  # type: ignore[attr-defined]
+    assert vary(small) == small
+    assert vary(small, scale=0.04, share_features=True).path_features == 1000
+    with pytest.raises(ValueError, match="`scale` must be above 0 and at most 1, got 2.0"):
+        vary(small, scale=2.0)
+
+
+def test_the_table_stands_beside_the_published_improvement(tmp_path: Path) -> None:
+    preset = vary(PRESETS["adasap2025"], scale=0.1)
+    for seed in range(2):
+        made = fake_record("adasap", seed, [1.0, 3.0], [0.5, 2.0], preset)
+        made |= {"experiment": "thompson", "environment": {"device": "cpu", "cpu": "a processor", "threads": 1}}
+        made["settings"]["lengthscale"] = 2.0
+        write_record(tmp_path / f"thompson_{seed}.json", made)
+    (tmp_path / "thompson_broken.json").write_text("{")
+    text = write_thompson_table(tmp_path).read_text()
+    assert "## adasap2025-x0.1" in text
+    assert "scaled by 0.1, so that the published numbers are of a larger problem" in text
+    assert "| adasap | 2 | 3.000 ± 0.000 (2) | 2.000 ± 0.000 (2) | 50.00 ± 0.00 (2) | 1.0 | 2.0 | 10.42 |" in text
 
 
 def test_rounds_are_handed_out_as_they_finish_with_the_state_of_the_work() -> None:
@@ -149,11 +217,14 @@ def test_the_published_presets_have_the_published_numbers() -> None:
     assert (adasap.num_initial, adasap.num_rounds, adasap.lengthscales, adasap.num_seeds) == (250_000, 10, (2.0, 3.0), 5)
     assert (adasap.learning_rate, adasap.target_features, adasap.path_features) == (0.1, 5000, 5000)
     laptop = PRESETS["laptop"]
-    assert (laptop.num_initial, laptop.q, laptop.num_rounds, laptop.num_candidates) == (5000, 100, 5, 5000)
+    assert (laptop.num_initial, laptop.q, laptop.num_rounds, laptop.prune_starts) == (5000, 100, 5, True)
     for preset in (small, large, adasap, laptop):
         assert (preset.dim, preset.smoothness, preset.noise, preset.outputscale) == (8, 1.5, 1e-6, 1.0)
-        assert (preset.num_screenings, preset.num_ascent_steps, preset.uniform_fraction) == (30, 100, 0.1)
+        assert preset.uniform_fraction == 0.1
         assert not preset.share_features
+    for preset in (small, large, adasap):
+        assert (preset.num_candidates, preset.num_screenings, preset.num_starts, preset.num_ascent_steps) == (50_000, 30, 30, 100)
+        assert not preset.prune_starts
 
 
 def test_budgets_become_solvers() -> None:
@@ -217,7 +288,7 @@ def fake_record(solver: str, seed: int, best: list[float], random_best: list[flo
     return {
         "complete": True,
         "settings": {
-            "preset": {"name": preset.name, "q": 6, "dim": 2, "num_initial": 60, "num_rounds": len(best)},
+            "preset": asdict(preset) | {"num_rounds": len(best)},
             "solver": solver,
             "lengthscale": 0.5,
             "seed": seed,

@@ -138,3 +138,12 @@ def test_elimination_needs_a_radius_or_a_number() -> None:
             eliminate_neighbours(X, **arguments)
     with pytest.raises(ValueError, match="`radius` must be finite and above 0, got -1"):
         eliminate_neighbours(X, -1.0)
+
+
+def test_no_two_centres_of_repeated_data_coincide(generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inducing, "WHOLE_KMEANS_UP_TO", 0)  # in mini-batches
+    places = torch.cat([problems.uniform(60, 2), 3.0 + problems.uniform(40, 2, seed=1)])
+    data = torch.cat([places[:60].repeat(50, 1) + 1e-7 * problems.normal(3000, 2, seed=2), places[60:]])
+    Z = k_means(data, 80, generator)
+    distances = torch.cdist(Z, Z) + torch.eye(80)
+    assert len(Z) == 80 and distances.min() > 1e-3

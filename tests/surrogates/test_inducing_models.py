@@ -11,7 +11,7 @@ from botorch.models.transforms import Normalize
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from surrogates import CG, SDD, SGD, Cholesky, InducingPathwiseGP, PathwiseGP, gaussian_likelihood
+from surrogates import CG, SDD, SGD, Auto, Cholesky, InducingPathwiseGP, PathwiseGP, VariationalGP, gaussian_likelihood
 from tests import problems
 
 N, D, M, NOISE = 60, 2, 15, 0.02
@@ -53,6 +53,36 @@ def test_the_mean_is_that_of_dense_algebra(known_noise: bool) -> None:
     expected = model.mean_module.constant + estimator(model) @ (Y - model.mean_module.constant)
     torch.testing.assert_close(mean(model), expected.detach())
     torch.testing.assert_close(model.paths(2).mean(TEST).unsqueeze(-1), expected.detach())
+
+
+def float32_and_float64_means(kind: type[PathwiseGP], **options: Any) -> tuple[Tensor, Tensor]:
+    """Return means of 1000 float32 data with little noise, near-duplicates among them and among the inducing points."""
+    coarse = problems.uniform(200, D, seed=5)
+    inputs = (coarse.repeat(5, 1) + 1e-6 * problems.normal(1000, D, seed=6)).float()
+    targets = torch.sin(5 * inputs.sum(1, keepdim=True))
+    means = []
+    for dtype in (torch.float32, torch.float64):
+        model = kind(
+            inputs.to(dtype),
+            targets.to(dtype),
+            covar_module=kernel().to(dtype=dtype),
+            likelihood=gaussian_likelihood(1e-4),
+            outcome_transform=None,
+            inducing_points=inputs[:300].to(dtype),  # type: ignore[call-arg]
+            **options,
+        )
+        means.append(mean(model, TEST.float().to(dtype)))
+    return means[0], means[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(InducingPathwiseGP, {}), (InducingPathwiseGP, {"solver": Auto()}), (VariationalGP, {})],
+    ids=["inducing", "inducing-auto", "variational"],
+)
+def test_little_noise_and_close_inducing_points_cost_float32_no_accuracy(kind: type[PathwiseGP], options: dict[str, Any]) -> None:
+    single, double = float32_and_float64_means(kind, **options)
+    torch.testing.assert_close(single.double(), double, rtol=0, atol=1e-3)
 
 
 def test_the_covariance_of_the_paths_is_the_mean_squared_error_of_the_mean() -> None:

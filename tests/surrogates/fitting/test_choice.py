@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from surrogates import FiniteFeatureGP, FourierFeatures, PathwiseGP, VariationalGP, choose_fit, fit, fit_iterative, fit_minibatch
@@ -39,6 +40,15 @@ def make_model(method: str = "exact", X: Tensor = X, Y: Tensor = Y) -> PathwiseG
 
 def hyperparameters(model: PathwiseGP) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+@torch.no_grad()
+def likelihood(model: PathwiseGP) -> float:
+    """Return (log p(y) + log prior) / n."""
+    model.train()
+    value: Tensor = ExactMarginalLogLikelihood(model.likelihood, model)(model(*model.train_inputs), model.train_targets)
+    model.eval()
+    return value.item()
 
 
 @pytest.mark.parametrize(
@@ -94,7 +104,7 @@ def test_every_method_fits_reports_and_repeats(method: str) -> None:
 @pytest.mark.parametrize("method", GENERAL)
 def test_an_interruption_keeps_the_best_so_far(method: str) -> None:
     model = make_model()
-    before = hyperparameters(model)
+    before = likelihood(model)
 
     def interrupt(step: int, value: float) -> None:
         if step == 5:
@@ -102,7 +112,7 @@ def test_an_interruption_keeps_the_best_so_far(method: str) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         fit(model, method, callback=interrupt, **QUICK[method])
-    assert torch.isfinite(hyperparameters(model)).all() and not torch.equal(hyperparameters(model), before)
+    assert likelihood(model) > before + 0.01
 
 
 @pytest.mark.parametrize("method", GENERAL)
@@ -117,6 +127,26 @@ def test_a_failure_leaves_the_model_as_it_was(method: str) -> None:
     with pytest.raises(RuntimeError, match="the callback's own"):
         fit(model, method, callback=fail, **QUICK[method])
     assert torch.equal(hyperparameters(model), before)
+
+
+@pytest.mark.parametrize("method", ["minibatch", "subsets"])
+def test_a_prior_that_is_not_finite_leaves_the_model_as_it_was(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    before = hyperparameters(model)
+    monkeypatch.setattr(f"surrogates.fitting.{method}.log_prior", lambda gp: gp.covar_module.raw_lengthscale.sum() * math.nan)
+    with pytest.raises(FloatingPointError, match="the model is as it was"):
+        fit(model, method, **QUICK[method])
+    assert torch.equal(hyperparameters(model), before)
+
+
+@pytest.mark.parametrize("method", GENERAL)
+def test_a_float32_model_stays_one_and_what_needs_no_gradient_stays(method: str) -> None:
+    model = PathwiseGP(X.float(), Y.float())
+    model.likelihood.requires_grad_(False)
+    noise, lengthscale = model.noise.item(), model.covar_module.lengthscale.clone()
+    fit(model, method, **QUICK[method])
+    assert model.noise.item() == noise and not torch.equal(model.covar_module.lengthscale, lengthscale)
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
 
 
 def constant_targets() -> tuple[Tensor, Tensor]:
@@ -135,9 +165,16 @@ def fewer_points_than_a_batch() -> tuple[Tensor, Tensor]:
     return X[:7], Y[:7]
 
 
+def two_points() -> tuple[Tensor, Tensor]:
+    return X[:2], Y[:2]
+
+
+DEGENERATE = (constant_targets, duplicated_inputs, one_dimension_without_variation, fewer_points_than_a_batch, two_points)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("method", choice.METHODS)
-@pytest.mark.parametrize("data", [constant_targets, duplicated_inputs, one_dimension_without_variation, fewer_points_than_a_batch])
+@pytest.mark.parametrize("data", DEGENERATE)
 def test_degenerate_data_give_a_finite_posterior(data: Callable[[], tuple[Tensor, Tensor]], method: str, dtype: torch.dtype) -> None:
     inputs, targets = (part.to(dtype) for part in data())
     with warnings.catch_warnings():

@@ -1,6 +1,5 @@
 """Hyperparameters of neighbourhoods, against the exact marginal likelihood."""
 
-import math
 from typing import Any
 
 import pytest
@@ -54,52 +53,6 @@ def test_subsets_fitted_side_by_side_are_the_average_of_subsets_fitted_alone(ave
         torch.testing.assert_close(read(together).detach(), expected, rtol=1e-5, atol=1e-8)
     constants = torch.stack([gp.mean_module.constant.detach() for gp in alone])
     torch.testing.assert_close(together.mean_module.constant.detach(), constants.mean(), rtol=1e-5, atol=1e-8)
-
-
-@pytest.mark.parametrize("case", ["constant targets", "duplicates", "input without variation", "two points"])
-def test_degenerate_data_give_finite_hyperparameters(case: str) -> None:
-    inputs, targets = X.clone(), Y.clone()
-    if case == "constant targets":
-        targets = torch.full_like(Y, 3.0)
-    elif case == "duplicates":
-        inputs = X[:8].repeat(10, 1)
-    elif case == "input without variation":
-        inputs[:, 1] = 0.5
-    else:
-        inputs, targets = X[:2], Y[:2]
-    kernel = problems.scaled(problems.rbf(torch.ones(1, 2), ard_num_dims=2), 1.0)
-    model = PathwiseGP(inputs, targets, covar_module=kernel, likelihood=gaussian_likelihood(1e-4), outcome_transform=None)
-    fit_subsets(model, num_subsets=3, subset_size=30, num_steps=30)
-    assert torch.isfinite(hyperparameters(model)).all()
-
-
-def test_an_interrupted_fit_keeps_what_it_has_learned() -> None:
-    def interrupt(step: int, value: float) -> None:
-        if step == 20:
-            raise KeyboardInterrupt
-
-    model = PathwiseGP(X, Y)
-    before = likelihood_of(model)
-    with pytest.raises(KeyboardInterrupt):
-        fit_subsets(model, num_subsets=2, subset_size=60, callback=interrupt)
-    assert likelihood_of(model) > before + 0.1
-
-
-def test_a_failed_fit_leaves_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = PathwiseGP(X, Y)
-    before = hyperparameters(model)
-    monkeypatch.setattr("surrogates.fitting.subsets.log_prior", lambda gp: gp.covar_module.raw_lengthscale.sum() * math.nan)
-    with pytest.raises(FloatingPointError, match="the model is as it was"):
-        fit_subsets(model, num_steps=2)
-    assert torch.equal(hyperparameters(model), before)
-
-
-def test_what_needs_no_gradient_stays_in_float32() -> None:
-    model = PathwiseGP(X.float(), Y.float())
-    model.likelihood.requires_grad_(False)
-    noise = model.noise.item()
-    fit_subsets(model, num_subsets=2, subset_size=20, average="arithmetic", num_steps=3)
-    assert model.noise.item() == noise and model.covar_module.lengthscale.dtype == torch.float32
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 from surrogates.operators import fusion
-from surrogates.operators.fusion import SMALLEST_COMPILED_TILE, Fused, has_cpp_compiler
+from surrogates.operators.fusion import SMALLEST_COMPILED_TILE, Fused, InPlace, has_cpp_compiler
 from surrogates.operators.stationary import PROFILES
 from tests import problems
 
@@ -52,6 +52,33 @@ def test_auto_compiles_once_there_has_been_enough_work(compiler: Compiler, monke
     values = [square(LARGE)[0, 0].item() for _ in range(5)]
     assert values == [1.0, 1.0, 2.0, 2.0, 2.0]
     assert compiler.calls == 1
+
+
+@pytest.mark.parametrize("length", [1, 7, 8, 100])
+def test_values_overwrite_a_tile_part_by_part(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(fusion.EAGER_PART, "cpu", 8)
+    sizes: list[int] = []
+    tile = problems.uniform(length)
+    expected = tile.square() + 2.0
+
+    def function(part: Tensor, shift: Tensor) -> Tensor:
+        sizes.append(len(part))
+        return part.square() + shift
+
+    assert InPlace(function)(tile, torch.tensor(2.0)) is tile
+    torch.testing.assert_close(tile, expected)
+    assert max(sizes) <= 8 and sum(sizes) == length
+
+
+def test_an_empty_tile_has_no_values() -> None:
+    assert InPlace(torch.square)(torch.empty(0)).shape == (0,)
+
+
+def test_values_overwrite_a_tile_when_compiled(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
+    tile = 3.0 * LARGE.view(-1)
+    InPlace(torch.square)(tile)
+    assert compiler.calls == 1 and (tile == 9.0).all()
 
 
 def test_a_model_of_a_few_thousand_points_never_compiles() -> None:
@@ -103,6 +130,21 @@ def test_a_failing_compiler_leaves_the_eager_path_and_says_so(
     assert "compiling failed (RuntimeError: no such file: cc1plus); going on uncompiled" in caplog.text
 
 
+def test_running_out_of_memory_is_no_failure_to_compile(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
+    failures = [torch.cuda.OutOfMemoryError("no")]
+
+    def square(tile: Tensor) -> Tensor:
+        if failures:
+            raise failures.pop()
+        return tile.square()
+
+    fused = Fused(square)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        fused(LARGE)
+    assert fused(LARGE)[0, 0] == 2.0  # compiled
+
+
 def test_every_function_has_a_compilation_budget_of_its_own(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
     for profile in PROFILES.values():  # closures of one function, and torch counts recompilations by code object
@@ -126,6 +168,7 @@ def test_the_compiler_is_looked_for_where_torch_would(monkeypatch: pytest.Monkey
 def compare_with_eager(profile: str, monkeypatch: pytest.MonkeyPatch, device: str = "cpu") -> None:
     formulas, graphs = PROFILES[profile], counters["stats"]["unique_graphs"]
     value, contract = (Fused(fused.function) for fused in (formulas.value, formulas.contract))  # type: ignore[attr-defined]
+    value_ = InPlace(value.function)
     monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
     for dtype in (torch.float32, torch.float64):
         close = {"rtol": 20 * torch.finfo(dtype).eps, "atol": 20 * torch.finfo(dtype).eps}
@@ -134,13 +177,14 @@ def compare_with_eager(profile: str, monkeypatch: pytest.MonkeyPatch, device: st
             d2[0, :3] = torch.tensor([0.0, -1e-7, 1e-12])
             outputscale = torch.tensor(2.5, dtype=dtype, device=device)
             torch.testing.assert_close(value(d2, outputscale), formulas.value.function(d2, outputscale), **close)  # type: ignore[attr-defined]
+            torch.testing.assert_close(value_(d2.clone().view(-1), outputscale), value(d2, outputscale).view(-1), **close)
             weights = problems.normal(1, 1, columns, dtype=dtype).to(device)
             compiled = contract(d2.unsqueeze(0), weights)
             eager = formulas.contract.function(d2.unsqueeze(0), weights)  # type: ignore[attr-defined]
             torch.testing.assert_close(compiled[0], eager[0], rtol=close["rtol"], atol=columns * close["atol"])
             torch.testing.assert_close(compiled[1], eager[1], **close)
-    assert value._compiled is not None and contract._compiled is not None
-    assert counters["stats"]["unique_graphs"] >= graphs + 2  # the compiler has not fallen back to eager by itself
+    assert value._compiled is not None and value_._compiled is not None and contract._compiled is not None
+    assert counters["stats"]["unique_graphs"] >= graphs + 3  # the compiler has not fallen back to eager by itself
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from surrogates import Dense, KernelOperator, Tiled, kernel_operator
 from surrogates.operators import KernelTiles, tiles
 from surrogates.operators.stationary import StationaryKernel
-from surrogates.operators.tiles import GenericTiles, StationaryTiles, spans
+from surrogates.operators.tiles import TILE_ASPECT, GenericTiles, StationaryTiles, spans, tile_spans
 from tests import problems
 from tests.problems import DIM, GENERIC, KERNELS, STATIONARY
 
@@ -92,6 +92,13 @@ def test_the_tile_size_changes_nothing(m: int, n: int, s: int, side: int, name: 
         torch.testing.assert_close(K.to_dense(), expected)
 
 
+@pytest.mark.parametrize("name", KERNELS)
+def test_other_points_meet_the_same_columns(name: str) -> None:
+    X, Z, others = problems.uniform(7, DIM), problems.uniform(9, DIM, seed=1), problems.uniform(4, DIM, seed=2)
+    found = KernelTiles.of(KERNELS[name](), X, Z).columns(slice(2, 8)).between(others)
+    torch.testing.assert_close(found.tile(slice(None), slice(None)), problems.own_evaluation(KERNELS[name](), others, Z[2:8]))
+
+
 @given(length=st.integers(0, 100), size=st.integers(1, 120))
 def test_spans_cover_every_index_once(length: int, size: int) -> None:
     parts = [range(length)[part] for part in spans(length, size)]
@@ -153,7 +160,21 @@ def test_a_tiled_product_holds_no_more_than_a_tile(monkeypatch: pytest.MonkeyPat
     evaluate = StationaryTiles.tile
     monkeypatch.setattr(StationaryTiles, "tile", lambda self, i, j: sizes.append(evaluate(self, i, j).numel()) or evaluate(self, i, j))
     problems.operator(Tiled, problems.matern(1.5), problems.uniform(50, DIM)) @ problems.normal(50, 2)
-    assert max(sizes) == 64 and sum(sizes) == 2500
+    assert max(sizes) == TILE_ASPECT["cpu"] * 64 and sum(sizes) == 2500
+
+
+@given(m=st.integers(0, 70), n=st.integers(0, 70), side=st.integers(1, 12), device=st.sampled_from(["cpu", "cuda"]))
+def test_tiles_cover_a_matrix_once_and_are_of_bounded_size(m: int, n: int, side: int, device: str) -> None:
+    count = torch.zeros(m, n)
+    for i, j in tile_spans(m, n, side, torch.device(device)):
+        count[i, j] += 1
+        assert 0 < count[i, j].numel() <= TILE_ASPECT.get(device, 1) * side**2
+    assert (count == 1).all()
+
+
+def test_few_rows_have_wide_tiles() -> None:
+    widths = {rows: max(j.stop - j.start for _, j in tile_spans(rows, 10_000, 32, torch.device("cpu"))) for rows in (1, 4, 32, 1000)}
+    assert widths == {1: 1024, 4: 256, 32: 32, 1000: 32}
 
 
 def test_hyperparameters_are_read_when_the_operator_is_made() -> None:

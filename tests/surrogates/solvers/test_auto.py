@@ -332,7 +332,7 @@ def test_the_seconds_of_all_stages_are_kept_to(
 ) -> None:
     counting = CountingOperator(problems.system(N, 1e-4, dtype=dtype).kernel)
     clock = type("Clock", (), {"perf_counter": lambda _: counting.entries / N**2})()  # an epoch takes a second
-    for module in ("auto", "base", "cholesky"):
+    for module in ("auto", "base", "run", "cholesky"):
         monkeypatch.setattr(f"surrogates.solvers.{module}.time", clock)
     solution = Auto(tolerance=1e-3, max_seconds=max_seconds).solve(KernelSystem(counting, 1e-4), problems.normal(N, 2, dtype=dtype))
     assert not solution.converged.any()

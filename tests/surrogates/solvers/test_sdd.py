@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from surrogates import SDD
-from surrogates.solvers.base import Start
+from surrogates.solvers.run import Start
 from surrogates.solvers.sdd import SDDState
 from tests import problems
 from tests.contracts import true_residual
@@ -28,7 +28,7 @@ def test_steps_are_those_of_the_algorithm() -> None:
         v = rho * v - step_size / n * g
         a = a + v
         average = averaging * a + (1 - averaging) * average
-        torch.testing.assert_close(solver.estimate(state), average)
+        torch.testing.assert_close(solver.estimate(system, state), average)
 
 
 @pytest.mark.parametrize("step_size", [5000.0, 1e6, 1e30])

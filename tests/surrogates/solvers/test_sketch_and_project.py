@@ -9,7 +9,7 @@ from torch import Tensor
 
 from surrogates import Exact, Identity, KernelSystem, Nystrom, SketchAndProject, kernel_operator
 from surrogates.preconditioners import nystrom_approximation
-from surrogates.solvers.base import Start
+from surrogates.solvers.run import Start
 from surrogates.solvers.sketch_and_project import Momentum, SketchAndProjectState, accelerate, default_block_size, largest_eigenvalue
 from tests import problems
 from tests.contracts import assert_no_worse
@@ -45,7 +45,7 @@ def test_acceleration_follows_the_corrected_equations() -> None:
         index = torch.randperm(N, generator=torch.Generator().manual_seed(step))[:B]
         D = torch.zeros_like(rhs)
         D[index] = torch.linalg.solve(H[index][:, index], (H @ Z - rhs)[index])  # at the extrapolated point
-        ours_W, ours = accelerate(ours, index, D[index], nu)
+        ours_W, ours = accelerate(system, ours, index, D[index], nu)
         W = Z - D
         V_new = beta * V + (1 - beta) * Z - gamma * D
         printed = alpha * V + (1 - alpha) * W
@@ -112,7 +112,7 @@ def test_tail_averaging_returns_the_mean_of_the_second_half() -> None:
     for _ in range(16):
         state, other = solver.step(system, rhs, state, random), plain.step(system, rhs, other, same)
         iterates.append(other.W.clone())
-    torch.testing.assert_close(solver.estimate(state), torch.stack(iterates[7:]).mean(0))
+    torch.testing.assert_close(solver.estimate(system, state), torch.stack(iterates[7:]).mean(0))
 
 
 def test_divergence_is_undone() -> None:
@@ -250,7 +250,7 @@ def test_the_estimate_is_the_checkpoint_in_the_middle_of_a_divergence() -> None:
     assert not torch.equal(state.W, monitor.checkpoint)
     residual = torch.stack([monitor.best[0], 2.1 * monitor.best[1], torch.tensor(math.nan, dtype=rhs.dtype)])
     broken = replace(state, W=torch.cat([state.W[:, :2], torch.full((N, 1), math.nan, dtype=rhs.dtype)], dim=1), residual=residual)
-    estimate = solver.estimate(broken)
+    estimate = solver.estimate(system, broken)
     assert torch.equal(estimate[:, 0], state.W[:, 0])
     assert torch.equal(estimate[:, 1:], monitor.checkpoint[:, 1:])
 
@@ -264,4 +264,5 @@ def test_the_default_block_grows_with_points_and_columns_between_256_and_8192() 
     assert (sizes <= torch.tensor(points).unsqueeze(1)).all()
     assert sizes.max() == 8192
     assert all(default_block_size(n, 1) == min(n, 256) for n in (1, 100, 256, 500))
+    assert default_block_size(40_000, 64, 4) == default_block_size(10_000, 64)
     assert default_block_size(10_000, 64) == math.ceil(math.sqrt(1.5 * 10_000 * (64 + 50)))

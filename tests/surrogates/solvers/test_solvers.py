@@ -8,7 +8,7 @@ from torch import Tensor
 
 from surrogates import CG, SDD, Auto, Cholesky, IterativeSolver, KernelSystem, Nystrom, PivotedCholesky, SketchAndProject
 from surrogates.solvers import State, auto
-from surrogates.solvers.base import Start
+from surrogates.solvers.run import Start
 from tests import problems
 from tests.contracts import IterativeSolverContract, SolverContract
 
@@ -67,10 +67,10 @@ class Richardson(IterativeSolver):
         R = rhs - system @ W
         return Iterates(W, R, R.norm(dim=0))
 
-    def estimate(self, state: Iterates) -> Tensor:
+    def estimate(self, system: KernelSystem, state: Iterates) -> Tensor:
         return state.W
 
-    def residual_norm(self, state: Iterates) -> Tensor:
+    def residual_norm(self, system: KernelSystem, state: Iterates) -> Tensor:
         return state.norms / self.optimism
 
 

@@ -1,0 +1,314 @@
+"""Solves shared over processes: memory of each, traffic and seconds a step against the prediction, and the speed-up.
+
+    python benchmarks/distributed.py --sizes 1e5,1e6,1e7 --ranks 1,2 --out results/distributed.json --plot results/distributed.png
+
+Single-thread processes are started by torchrun on this machine. Inputs are uniform on [0, 1]^d, made where they are needed from streams of
+random numbers that do not depend on how many processes there are; the target is a smooth function with noise, the kernel Matérn-3/2.
+
+memory    a few steps of each solver, the mean alone, on each number of points: peak resident memory of each process, bytes and seconds
+          beside those of `scalable_bo.costs`, whose rates are measured first. The residual of the result, a product with all of K, is
+          left out: at n = 10⁷ it would take a day.
+speed-up  a whole solve of n = 50 000 points and 64 right-hand sides, the same steps whatever the number of processes.
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from scalable_bo.costs import Costs, Rates, Shape, measure_rates, predict
+from scalable_bo.experiments.models import matern_kernel
+from scalable_bo.experiments.records import describe_environment, peak_memory_bytes, reset_peak_memory, write_record
+from surrogates import CG, SDD, IterativeSolver, SketchAndProject
+from surrogates.distributed_system import DistributedKernelSystem
+from surrogates.operators.distributed import own_rows, processes
+from surrogates.solvers.run import Start
+
+LENGTHSCALE, NOISE = 0.5, 1e-2
+ROWS_PER_STREAM = 2**16
+MEBIBYTE = 2**20
+
+
+def inputs(rows: slice, dim: int) -> Tensor:
+    """Return the rows of X."""
+    return streamed(rows, dim, torch.rand, seed=0)
+
+
+def targets(X: Tensor, rows: slice, columns: int) -> Tensor:
+    """Return a right-hand side for each column: waves with noise."""
+    waves = torch.arange(1, columns + 1, dtype=X.dtype)
+    return torch.sin(3.0 * X.sum(1, keepdim=True) * waves / columns).add_(
+        streamed(rows, columns, torch.randn, seed=2**40), alpha=NOISE**0.5
+    )
+
+
+def streamed(rows: slice, width: int, draw: Callable[..., Tensor], seed: int) -> Tensor:
+    """Return rows of random numbers that have a stream of their own for each 65 536 rows, so that it does not matter who holds which."""
+    out, part = torch.empty(rows.stop - rows.start, width), torch.empty(ROWS_PER_STREAM, width)
+    for stream in range(rows.start // ROWS_PER_STREAM, math.ceil(rows.stop / ROWS_PER_STREAM)):
+        first = stream * ROWS_PER_STREAM
+        draw(part.shape, generator=torch.Generator().manual_seed(seed + stream), out=part)
+        low, high = max(first, rows.start), min(first + ROWS_PER_STREAM, rows.stop)
+        out[low - rows.start : high - rows.start] = part[low - first : high - first]
+    return out
+
+
+def make_solver(shape: Shape, **settings: Any) -> IterativeSolver:
+    settings |= {"tolerance": 1e-12}
+    if shape.solver == "cg":
+        return CG(None, **settings)
+    if shape.solver == "sdd":
+        return SDD(1.0, shape.b, **settings)
+    make = {"sap": SketchAndProject.sap, "asap": SketchAndProject.asap, "adasap": SketchAndProject.adasap}[shape.solver]
+    return make(block_size=shape.b, **settings)
+
+
+def work(shape: Shape, steps: int, epochs: float) -> dict[str, Any]:
+    """Run on this process's rows: so many steps, or a solve of so many epochs if there are no steps. Return what it took."""
+    os.environ["SCALABLE_BO_COMPILE"] = "always"
+    generator = torch.Generator().manual_seed(0)
+    kernel = matern_kernel(LENGTHSCALE, 1.0).float()
+    warm = DistributedKernelSystem(kernel, inputs(slice(0, 4096), shape.dim), NOISE)  # compiles, and opens the connections
+    few = torch.arange(min(256, warm.n))
+    warm.rows_matmul(few, torch.zeros(4096, shape.columns), minus=torch.zeros(4096, shape.columns))
+    warm.block(few)
+    del warm
+    device = torch.device("cpu")
+    reset_peak_memory(device)
+    base = peak_memory_bytes(device)
+
+    rows = own_rows(shape.n)
+    X = inputs(rows, shape.dim)
+    rhs = targets(X, rows, shape.columns)
+    system = DistributedKernelSystem(kernel, X, NOISE)
+    solver = make_solver(shape, max_epochs=epochs)
+    found: dict[str, Any] = {}
+    if steps == 0:
+        started = time.perf_counter()
+        solution = solver.solve(system, rhs, generator=generator)
+        found |= {"seconds": time.perf_counter() - started, "epochs": solution.epochs, "residual": float(solution.residual.max())}
+    else:
+        value, gap = torch.zeros_like(rhs), rhs.clone()  # as the loop of a solver holds them
+        state = solver.init(system, Start(rhs, value, gap, None, solver.prepare(system, generator)))
+        seconds, moved = [], []
+        for _ in range(steps):
+            before, started = system.bytes_moved, time.perf_counter()
+            state = solver.step(system, rhs, state, generator)
+            seconds.append(time.perf_counter() - started)
+            moved.append(system.bytes_moved - before)
+        found |= {"seconds": statistics.median(seconds), "message_bytes": statistics.median(moved)}
+    peaks = torch.zeros(system.rows.size, dtype=torch.long)
+    peaks[system.rows.rank] = peak_memory_bytes(device)
+    bases = torch.zeros_like(peaks)
+    bases[system.rows.rank] = base
+    return found | {"peaks": system.rows.sum(peaks).tolist(), "bases": system.rows.sum(bases).tolist()}
+
+
+def launch(shape: Shape, steps: int, epochs: float, timeout: float) -> dict[str, Any]:
+    """Run ``work`` in ``shape.ranks`` single-thread processes and return what the first one found."""
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"
+        job = json.dumps({"shape": asdict(shape), "steps": steps, "epochs": epochs, "answer": str(answer)})
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(shape.ranks)]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        run = subprocess.run([*torchrun, __file__, "--job", job], env=environment, capture_output=True, text=True, timeout=timeout)
+        if run.returncode:
+            raise RuntimeError(f"{shape} failed:\n{run.stderr[-4000:]}")
+        found: dict[str, Any] = json.loads(answer.read_text())
+        return found
+
+
+def run_job(text: str) -> None:
+    job = json.loads(text)
+    with processes():
+        found = work(Shape(**job["shape"]), job["steps"], job["epochs"])
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            Path(job["answer"]).write_text(json.dumps(found))
+
+
+def measured_memory(shape: Shape, rates: Rates, steps: int, timeout: float) -> dict[str, Any]:
+    found = launch(shape, steps, 100.0, timeout)
+    costs = predict(shape, rates, process_bytes=max(found["bases"]))
+    return {
+        "shape": asdict(shape),
+        "steps": steps,
+        "measured": found,
+        "predicted": described(costs),
+        "memory_ratio": max(found["peaks"]) / costs.step_memory,
+        "time_ratio": found["seconds"] / costs.seconds_per_step,
+    }
+
+
+def described(costs: Costs) -> dict[str, Any]:
+    return {
+        "step_memory": costs.step_memory,
+        "memory": costs.memory,
+        "message_bytes": costs.message_bytes,
+        "network_bytes": costs.network_bytes,
+        "seconds": costs.seconds,
+        "seconds_per_step": costs.seconds_per_step,
+    }
+
+
+def numbers(text: str) -> list[int]:
+    return [int(float(part)) for part in text.split(",")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=numbers, default=[10**5, 10**6], help="points, such as 1e5,1e6,1e7")
+    parser.add_argument("--ranks", type=numbers, default=[1, 2], help="numbers of processes")
+    parser.add_argument("--solvers", default="asap,adasap,sdd", help="asap, sap, adasap, sdd")
+    parser.add_argument("--dim", type=int, default=9)
+    parser.add_argument("--block-size", type=int, default=512)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--speedup-n", type=int, default=50_000, help="points of the solve that is timed; 0 for none")
+    parser.add_argument("--speedup-columns", type=int, default=64)
+    parser.add_argument("--speedup-solvers", default="asap,sdd")
+    parser.add_argument("--speedup-block", type=int, default=1000)
+    parser.add_argument("--speedup-epochs", type=float, default=4.0)
+    parser.add_argument("--repeats", type=int, default=3, help="of each solve that is timed, in turn")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds that one launch may take")
+    parser.add_argument("--out", type=Path, default=None, help="JSON record to write")
+    parser.add_argument("--plot", type=Path, default=None, help="PNG to write")
+    parser.add_argument("--job", default=None, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.job is not None:
+        run_job(arguments.job)
+        return
+
+    torch.set_num_threads(1)
+    os.environ["SCALABLE_BO_COMPILE"] = "always"
+    rates = measure_rates(arguments.dim, 1)
+    memory = []
+    for n in arguments.sizes:
+        for solver in arguments.solvers.split(","):
+            for ranks in arguments.ranks:
+                shape = Shape(n, arguments.dim, 1, ranks, solver, arguments.block_size)
+                memory.append(measured_memory(shape, rates, arguments.steps, arguments.timeout))
+                print(line(memory[-1]), file=sys.stderr, flush=True)
+    speed = speed_ups(arguments) if arguments.speedup_n else []
+
+    console = Console()
+    console.print(memory_table(memory))
+    if speed:
+        console.print(speed_table(speed))
+    if arguments.out is not None:
+        settings = {name: value for name, value in vars(arguments).items() if name not in ("out", "plot", "job")}
+        environment = describe_environment(torch.device("cpu"))
+        record = {"settings": settings, "environment": environment, "rates": asdict(rates), "memory": memory, "speed_up": speed}
+        write_record(arguments.out, {"benchmark": "distributed", **record})
+    if arguments.plot is not None:
+        draw(memory, speed, arguments.plot)
+
+
+def speed_ups(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    results = []
+    for solver in arguments.speedup_solvers.split(","):
+        shape = Shape(arguments.speedup_n, arguments.dim, arguments.speedup_columns, 1, solver, arguments.speedup_block)
+        seconds: dict[int, list[float]] = {ranks: [] for ranks in arguments.ranks}
+        residuals = {}
+        for _ in range(arguments.repeats):
+            for ranks in arguments.ranks:
+                found = launch(replace(shape, ranks=ranks), 0, arguments.speedup_epochs, arguments.timeout)
+                seconds[ranks].append(found["seconds"])
+                residuals[ranks] = found["residual"]
+        alone = statistics.median(seconds[min(seconds)])
+        for ranks, values in seconds.items():
+            results.append(
+                {
+                    "shape": asdict(replace(shape, ranks=ranks)),
+                    "seconds": values,
+                    "residual": residuals[ranks],
+                    "speed_up": alone / statistics.median(values),
+                }
+            )
+    return results
+
+
+def line(result: dict[str, Any]) -> str:
+    shape, measured, predicted = result["shape"], result["measured"], result["predicted"]
+    return (
+        f"{shape['solver']} n {shape['n']:.0e} ranks {shape['ranks']}: peak {max(measured['peaks']) / MEBIBYTE:.0f} MiB "
+        f"({result['memory_ratio']:.2f} of predicted, {max(measured['bases']) / MEBIBYTE:.0f} MiB before), "
+        f"{measured['seconds']:.3f} s a step ({result['time_ratio']:.2f} of predicted), "
+        f"{measured['message_bytes']:.0f} bytes a step (predicted {predicted['message_bytes']})"
+    )
+
+
+def memory_table(results: list[dict[str, Any]]) -> Table:
+    table = Table(title="A few steps, the mean alone: measured, and measured over predicted", title_justify="left")
+    for heading in ("solver", "n", "ranks", "peak MiB", "of predicted", "s a step", "of predicted", "MB a step", "of predicted"):
+        table.add_column(heading, justify="left" if heading == "solver" else "right")
+    for result in results:
+        shape, measured, predicted = result["shape"], result["measured"], result["predicted"]
+        table.add_row(
+            shape["solver"],
+            f"{shape['n']:.0e}",
+            str(shape["ranks"]),
+            f"{max(measured['peaks']) / MEBIBYTE:.0f}",
+            f"{result['memory_ratio']:.2f}",
+            f"{measured['seconds']:.3f}",
+            f"{result['time_ratio']:.2f}",
+            f"{measured['message_bytes'] / 1e6:.3f}",
+            "–" if shape["ranks"] == 1 else f"{measured['message_bytes'] / predicted['message_bytes']:.2f}",
+        )
+    return table
+
+
+def speed_table(results: list[dict[str, Any]]) -> Table:
+    shape = results[0]["shape"]
+    table = Table(title=f"Solves of n = {shape['n']}, s = {shape['columns']}, one thread a process", title_justify="left")
+    for heading in ("solver", "ranks", "seconds", "speed-up", "residual"):
+        table.add_column(heading, justify="left" if heading == "solver" else "right")
+    for result in results:
+        seconds = f"{statistics.median(result['seconds']):.1f}"
+        shape = result["shape"]
+        table.add_row(shape["solver"], str(shape["ranks"]), seconds, f"{result['speed_up']:.2f}", f"{result['residual']:.1e}")
+    return table
+
+
+def draw(memory: list[dict[str, Any]], speed: list[dict[str, Any]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    for ranks in sorted({result["shape"]["ranks"] for result in memory}):
+        own = [result for result in memory if result["shape"]["ranks"] == ranks]
+        predicted = [result["predicted"]["step_memory"] / MEBIBYTE for result in own]
+        measured = [max(result["measured"]["peaks"]) / MEBIBYTE for result in own]
+        left.plot(predicted, measured, "o", alpha=0.7, label=f"{ranks} process{'es' if ranks > 1 else ''}")
+    ends = [result["predicted"]["step_memory"] / MEBIBYTE for result in memory]
+    left.plot([min(ends), max(ends)], [min(ends), max(ends)], color="black", linewidth=0.8, label="as predicted")
+    left.set(xscale="log", yscale="log", xlabel="predicted MiB of a process", ylabel="measured peak MiB", title="Memory")
+    left.legend()
+    for solver in dict.fromkeys(result["shape"]["solver"] for result in speed):
+        own = [result for result in speed if result["shape"]["solver"] == solver]
+        right.plot([r["shape"]["ranks"] for r in own], [r["speed_up"] for r in own], "o-", label=solver)
+    most = max((result["shape"]["ranks"] for result in speed), default=1)
+    right.plot([1, most], [1, most], color="black", linewidth=0.8, label="ideal")
+    right.set(xlabel="single-thread processes", ylabel="speed-up", title="Solve", xticks=range(1, most + 1))
+    right.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""Small workloads whose speed is watched from commit to commit; `benchmarks/compare.py` runs them.
+
+    python benchmarks/workloads.py             # the names, as JSON
+    python benchmarks/workloads.py product-64  # {"seconds": 0.31}, or {"absent": "..."} where the code has no such thing
+
+A workload prepares its data and returns the call that is timed; it uses the public interface alone, so that it runs on older commits, too.
+Inputs are 8-dimensional, the kernel is Matérn-3/2. One call warms up, and the median of those that follow within two seconds is printed.
+"""
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SECONDS, MOST_CALLS = 2.0, 7
+DIM, LENGTHSCALE, NOISE = 8, 0.5, 1e-3
+Call = Callable[[], Any]
+
+
+def points(n: int, dtype: str = "float32") -> Any:
+    import torch
+
+    return torch.rand(n, DIM, generator=torch.Generator().manual_seed(0), dtype=getattr(torch, dtype))
+
+
+def columns(n: int, s: int) -> Any:
+    import torch
+
+    return torch.randn(n, s, generator=torch.Generator().manual_seed(1))
+
+
+def values(X: Any) -> Any:
+    return (3.0 * X).sin().sum(1, keepdim=True)
+
+
+def matern(X: Any) -> Any:
+    from gpytorch.kernels import MaternKernel, ScaleKernel
+
+    kernel = ScaleKernel(MaternKernel(nu=1.5)).to(X).requires_grad_(False)
+    kernel.base_kernel.lengthscale, kernel.outputscale = LENGTHSCALE, 1.0
+    return kernel
+
+
+def product(n: int, s: int) -> Call:
+    """Time K W, the tiles evaluated and discarded, their elementwise part compiled."""
+    from surrogates.operators import kernel_operator
+
+    os.environ["SCALABLE_BO_COMPILE"] = "always"
+    X, W = points(n), columns(n, s)
+    operator = kernel_operator(matern(X), X, memory_budget=0)
+    return lambda: operator @ W
+
+
+def solve(solver: Any, n: int = 3000, s: int = 16) -> Call:
+    """Time a solve by fixed work: its tolerance is out of reach."""
+    from surrogates.operators import kernel_operator
+    from surrogates.systems import KernelSystem
+
+    X, B = points(n), columns(n, s)
+    system = KernelSystem(kernel_operator(matern(X), X, memory_budget=0), NOISE)
+    return lambda: solver.solve(system, B)
+
+
+def cg() -> Call:
+    from surrogates import CG
+
+    return solve(CG(None, tolerance=1e-12, max_epochs=12))
+
+
+def sap() -> Call:
+    from surrogates import SketchAndProject
+
+    return solve(SketchAndProject.sap(block_size=300, tolerance=1e-12, max_epochs=8))
+
+
+def sdd() -> Call:
+    from surrogates import SDD
+
+    return solve(SDD(1.0, 100, tolerance=1e-12, max_epochs=8))
+
+
+def model(n: int) -> Any:
+    from surrogates import CG, PathwiseGP
+
+    X = points(n, "float64")
+    return PathwiseGP(X, values(X), solver=CG(None, tolerance=1e-2))
+
+
+def path_evaluation() -> Call:
+    paths, X = model(2000).paths(64), points(2000, "float64")
+    return lambda: paths(X)
+
+
+def acquisition() -> Call:
+    """Time the screening and the ascent of given paths, with the settings that a user gets but for fewer candidates and starts."""
+    from acquisition import ParallelThompsonSampling
+
+    surrogate = model(1000)
+    paths, bounds = surrogate.paths(10), points(2, "float64")
+    bounds[0], bounds[1] = 0.0, 1.0
+    sampler = ParallelThompsonSampling(surrogate, bounds, num_candidates=1000, num_rounds=5, num_starts=5)
+    return lambda: sampler.generate(10, paths=paths)
+
+
+def minibatch_fit() -> Call:
+    from surrogates import fit_minibatch
+
+    return lambda: fit_minibatch(model(2000), max_epochs=2, num_batches=4, tolerance=0.0)
+
+
+def add_data() -> Call:
+    """Time what it takes to put 50 000 rows into a study on disk."""
+    from scalable_bo import Float, Space, Study
+
+    X = points(50_000, "float64")
+    y, space = values(X).squeeze(1), Space(**{f"x{i}": Float(0.0, 1.0) for i in range(DIM)})
+
+    def call() -> None:
+        with tempfile.TemporaryDirectory() as folder, Study(space, maximize=True, seed=0, path=Path(folder) / "study") as study:
+            study.add_data(X, y, name="history")
+
+    return call
+
+
+WORKLOADS: dict[str, Callable[[], Call]] = {
+    "product-1": lambda: product(8000, 1),
+    "product-64": lambda: product(6000, 64),
+    "product-1000": lambda: product(3000, 1000),
+    "cg": cg,
+    "sap": sap,
+    "sdd": sdd,
+    "path-evaluation": path_evaluation,
+    "acquisition": acquisition,
+    "minibatch-fit": minibatch_fit,
+    "add-data": add_data,
+}
+
+
+def measure(prepare: Callable[[], Call]) -> dict[str, Any]:
+    try:
+        call = prepare()
+        call()
+    except Exception as error:  # what an older commit says of a name, an argument or a value that it does not know
+        return {"absent": f"{type(error).__name__}: {error}"}
+    seconds: list[float] = []
+    while len(seconds) < MOST_CALLS and sum(seconds) < SECONDS:
+        started = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - started)
+    return {"seconds": statistics.median(seconds)}
+
+
+def main() -> None:
+    if len(sys.argv) == 1:
+        print(json.dumps(list(WORKLOADS)))
+    else:
+        print(json.dumps(measure(WORKLOADS[sys.argv[1]])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""The executors that a configuration names: threads, processes, and those of a Dask cluster."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from typing import Any
+
+
+def executor_maker(kind: str, workers: int, scheduler: str | None = None) -> Callable[[], Executor] | None:
+    """Return a function that makes an executor; ``None`` for no executor.
+
+    Args:
+        kind: ``threads``, ``processes``, ``dask`` or ``none``.
+        workers: of the executor.
+        scheduler: address of a Dask cluster; ``None`` to start one here.
+    """
+    if kind == "none":
+        return None
+    if kind == "threads":
+        return partial(ThreadPoolExecutor, workers)
+    if kind == "processes":
+        return partial(ProcessPoolExecutor, workers, mp_context=get_context("spawn"), initializer=_ignore_interrupts)
+    return partial(_dask_executor, workers, scheduler)
+
+
+def _ignore_interrupts() -> None:
+    """Leave Ctrl-C to the main process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class _DaskExecutor(Executor):
+    """The executor of a Dask client that is closed with it, and with the cluster if the client started one."""
+
+    def __init__(self, client: Any) -> None:
+        self._client, self._executor = client, client.get_executor(pure=False)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return self._executor.submit(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._executor.shutdown(wait)
+        self._client.close()
+
+
+def _dask_executor(workers: int, scheduler: str | None) -> Executor:
+    """Return an executor of the Dask cluster at ``scheduler``, or of one started here."""
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ValueError('`executor = "dask"` needs the package distributed. Install it, or use processes.') from error
+    client = Client(scheduler) if scheduler else Client(n_workers=workers, threads_per_worker=1, dashboard_address=None)
+    return _DaskExecutor(client)

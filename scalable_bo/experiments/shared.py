@@ -1,0 +1,102 @@
+"""Benchmarks in the processes that ``torchrun`` started: systems with shared rows, and one process that speaks and writes.
+
+Every process loads the data of a benchmark and solves with its own rows of them; started alone, a program is the only process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from surrogates import KernelSystem, Solution, Solver, kernel_operator
+from surrogates.distributed_system import DistributedKernelSystem
+from surrogates.operators.distributed import own_rows, processes
+from surrogates.solvers import Callback
+
+WITHOUT_SHARED_ROWS = ("cholesky", "sgd-inducing", "inducing", "svgp", "subset")
+
+
+def num_processes() -> int:
+    """Return how many processes take part, 1 before they have joined."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def check_methods(names: Sequence[str], mean_only: bool) -> None:
+    """Require methods that can share rows, if there are several processes.
+
+    Raises:
+        ValueError: naming the first that cannot.
+    """
+    if num_processes() == 1:
+        return
+    if unfit := [name for name in names if name in WITHOUT_SHARED_ROWS]:
+        raise ValueError(f"`solver` must be one whose rows several processes can share, got {unfit[0]!r}. Use auto, or start one process.")
+    if not mean_only:
+        raise ValueError("`mean_only` must be set where several processes share the work. Add --mean-only, or start one process.")
+
+
+@contextmanager
+def one_voice() -> Iterator[dict[str, Any]]:
+    """Join the other processes, and silence all but the first; give the options of a command that differ in this process.
+
+    The options are the device and, in all but the first process, a folder for what they write, which is thrown away.
+    """
+    with ExitStack() as stack:
+        device = stack.enter_context(processes())
+        options: dict[str, Any] = {"device": str(device)}
+        if dist.get_rank() > 0:
+            nowhere = stack.enter_context(open(os.devnull, "w"))
+            stack.enter_context(redirect_stdout(nowhere))
+            stack.enter_context(redirect_stderr(nowhere))
+            options["out"] = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        yield options
+
+
+def of_first(record: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the first process's ``record``, to all."""
+    if num_processes() == 1:
+        return record
+    device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+    message = torch.tensor(list(json.dumps(record).encode()), dtype=torch.uint8, device=device)
+    length = torch.tensor(len(message), device=device)
+    dist.broadcast(length, 0)
+    message = message if dist.get_rank() == 0 else message.new_empty(int(length))
+    dist.broadcast(message, 0)
+    found: dict[str, Any] | None = json.loads(bytes(message.tolist()))
+    return found
+
+
+def solve(
+    kernel: Kernel, X: Tensor, y: Tensor, noise: float, solver: Solver, *, generator: torch.Generator, callback: Callback | None = None
+) -> Solution:
+    """Solve (K + σ² I) w = y, with the rows shared by all processes there are.
+
+    Args:
+        kernel: a GPyTorch kernel.
+        X: (n, d), the same in all processes.
+        y: (n,), likewise.
+        noise: σ².
+        solver: of the system.
+        generator: in the same state in all processes.
+        callback: called with the solver's progress.
+    Returns:
+        The solution, with all n rows in every process.
+    """
+    if num_processes() == 1:
+        system: KernelSystem = KernelSystem(kernel_operator(kernel, X), noise)
+        return solver.solve(system, y[:, None], generator=generator, callback=callback)
+    rows = own_rows(len(X))
+    system = DistributedKernelSystem(kernel, X[rows], noise)
+    solution = solver.solve(system, y[rows, None], generator=generator, callback=callback)
+    return replace(solution, value=torch.cat([part for (part,) in system.rows.chunks(solution.value)]))

@@ -1,0 +1,172 @@
+"""Rows shared over the processes of ``torch.distributed``: who holds which, and the few ways in which they move.
+
+Notation: X (n, d) points, W (n, s) weights; process r of p holds the consecutive rows X_r (n_r, d) and W_r (n_r, s).
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from surrogates import checks
+from surrogates.operators.tiles import spans
+
+CHUNK_BYTES = 2**26  # of rows on their way to all processes; two chunks are held at a time
+ROWS_PER_STREAM = 4096  # that have a stream of random numbers of their own
+DEFAULT_TIMEOUT = 300.0
+
+
+@contextmanager
+def processes(timeout_seconds: float = DEFAULT_TIMEOUT) -> Iterator[torch.device]:
+    """Join the processes that ``torchrun`` started, and leave them at the end; give the device of this one.
+
+    With CUDA devices they communicate by NCCL, a device a process, otherwise by gloo. Started alone, without ``torchrun``, the program
+    is the only process.
+
+    Args:
+        timeout_seconds: a process that is not heard of for so long ends the others, with an error. A killed one usually does so at once.
+    """
+    checks.positive_float("timeout_seconds", timeout_seconds)
+    cuda = torch.cuda.is_available()
+    device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}") if cuda else torch.device("cpu")
+    if not dist.is_torchelastic_launched():
+        yield device
+        return
+    if cuda:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(seconds=timeout_seconds))
+    yield device
+    dist.destroy_process_group()  # not after an error: others may be gone
+
+
+def own_rows(n: int, group: dist.ProcessGroup | None = None) -> slice:
+    """Return the rows of n that are this process's, where all get equally many, or one more."""
+    checks.positive_int("n", n)
+    rank, size = _place(group)
+    return slice(rank * n // size, (rank + 1) * n // size)
+
+
+class SharedRows:
+    """n rows, of which every process holds consecutive ones.
+
+    Every method but ``owned`` is called by all processes, in the same order.
+
+    Args:
+        num_rows: held by this process, n_r.
+        device: of the matrices.
+        group: the processes; ``None`` for all.
+
+    Attributes:
+        n: the number of rows.
+        rank, size: the number of this process, and how many there are.
+        bytes_moved: handed to or received from other processes so far. The network carries up to twice that.
+    """
+
+    def __init__(self, num_rows: int, device: torch.device, group: dist.ProcessGroup | None = None):
+        self.device, self.group = device, group
+        self.rank, self.size = _place(group)
+        self.bytes_moved = 0
+        counts = torch.zeros(self.size, dtype=torch.long, device=device)
+        counts[self.rank] = num_rows
+        self.counts: list[int] = self.sum(counts).tolist()
+        self.n = sum(self.counts)
+        self.start = sum(self.counts[: self.rank])
+
+    def owned(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which of the rows ``index`` are held here, as positions in ``index``, and where they lie here."""
+        own = index - self.start
+        positions = ((own >= 0) & (own < self.counts[self.rank])).nonzero().squeeze(1)
+        return positions, own[positions]
+
+    def sum(self, part: Tensor) -> Tensor:
+        """Return the sum of the processes' parts, bit by bit the same in all; ``part`` is overwritten."""
+        return self._reduce(part, dist.ReduceOp.SUM)
+
+    def max(self, part: Tensor) -> Tensor:
+        """Return the largest of the processes' entries; ``part`` is overwritten."""
+        return self._reduce(part, dist.ReduceOp.MAX)
+
+    def first(self, value: Tensor) -> Tensor:
+        """Return the first process's ``value``; that of the others is overwritten."""
+        if self.size > 1:
+            with self._contact(value):
+                dist.broadcast(value, group=self.group, group_src=0)
+        return value
+
+    def take(self, W: Tensor, index: Tensor) -> Tensor:
+        """Return the rows ``index`` of W, (b, s), to all processes."""
+        rows = W.new_zeros(len(index), W.shape[1])
+        positions, held = self.owned(index)
+        rows[positions] = W[held]
+        return self.sum(rows)
+
+    def chunks(self, *matrices: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """Yield all n rows of the matrices to all processes, chunk by chunk; the next is on its way while one is used."""
+        widths = [matrix.shape[1] for matrix in matrices]
+        row_bytes = sum(widths) * matrices[0].element_size()
+        parts = [(rank, part) for rank, count in enumerate(self.counts) for part in spans(count, max(1, CHUNK_BYTES // row_bytes))]
+
+        def send(rank: int, part: slice) -> tuple[Tensor, dist.Work | None]:
+            if rank == self.rank:
+                chunk = torch.cat([matrix[part] for matrix in matrices], dim=1)
+            else:
+                chunk = matrices[0].new_empty(part.stop - part.start, sum(widths))
+            if self.size == 1:
+                return chunk, None
+            with self._contact(chunk):
+                return chunk, dist.broadcast(chunk, group=self.group, group_src=rank, async_op=True)
+
+        coming = send(*parts[0])
+        for following in [*parts[1:], None]:
+            chunk, work = coming
+            if work is not None:
+                with self._contact():
+                    work.wait()
+            if following is not None:
+                coming = send(*following)
+            yield chunk.split(widths, dim=1)
+
+    def normal(self, num_columns: int, generator: torch.Generator, *, like: Tensor) -> Tensor:
+        """Return this process's rows of n standard normal ones, (n_r, num_columns), which are the same however the rows are shared."""
+        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+        out = like.new_empty(self.counts[self.rank], num_columns)
+        end = self.start + len(out)
+        for stream in range(self.start // ROWS_PER_STREAM, -(-end // ROWS_PER_STREAM)):
+            own = torch.Generator().manual_seed(seed + stream)
+            rows = torch.randn(ROWS_PER_STREAM, num_columns, generator=own, dtype=like.dtype)
+            first = stream * ROWS_PER_STREAM
+            low, high = max(first, self.start), min(first + ROWS_PER_STREAM, end)
+            out[low - self.start : high - self.start] = rows[low - first : high - first]
+        return out
+
+    def _reduce(self, part: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
+        if self.size > 1:
+            part = part.contiguous()
+            with self._contact(part):
+                dist.all_reduce(part, operation, group=self.group)
+        return part
+
+    @contextmanager
+    def _contact(self, message: Tensor | None = None) -> Iterator[None]:
+        if message is not None:
+            self.bytes_moved += message.numel() * message.element_size()
+        try:
+            yield
+        except RuntimeError as error:
+            raise ConnectionError(
+                f"Process {self.rank} of {self.size} lost contact with another, which ended or was not heard of in time ({error}). "
+                "Start all again; a solver with a `checkpoint` goes on from its last one."
+            ) from error
+
+
+def _place(group: dist.ProcessGroup | None) -> tuple[int, int]:
+    if not (dist.is_available() and dist.is_initialized()):
+        return 0, 1
+    rank = dist.get_rank(group)
+    if rank < 0:
+        raise ValueError("`group` must have this process in it, got one that does not. Pass a group only to its members.")
+    return rank, dist.get_world_size(group)

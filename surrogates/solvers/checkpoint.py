@@ -1,0 +1,159 @@
+"""Checkpoints of a solve, so that one that was cut short goes on from its last steps.
+
+A checkpoint is one safetensors file a process, with numbers as JSON in its header; nothing in it is run or imported. It is named after a
+digest of the solve (method, system, right-hand sides, state of the generator), so that another solve never takes it for its own.
+"""
+
+import hashlib
+import json
+import os
+import re
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from surrogates import checks
+from surrogates.solvers.state import Parts
+from surrogates.systems import LinearSystem
+
+NUM_KEPT = 2
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where and how often an iterative solve is saved.
+
+    The same call, made again after the program was stopped, goes on from the last step that all processes have saved, and ends at the
+    same iterates as without the interruption: bit by bit, where the kernel is evaluated the same way (it is compiled once that pays;
+    ``SCALABLE_BO_COMPILE=never`` or ``always`` fixes it). When a solve ends, its files are removed.
+
+    Args:
+        folder: of the files, made if it is not there. Processes on several machines may have folders of their own.
+        every_seconds: seconds from one checkpoint to the next; ``None`` for none by the clock.
+        every_steps: likewise in steps.
+    """
+
+    folder: str | Path
+    every_seconds: float | None = 600.0
+    every_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.folder, str | Path):
+            raise TypeError(f"`folder` must be a path, got {type(self.folder).__name__} {self.folder!r}.")
+        if self.every_seconds is not None:
+            checks.positive_float("every_seconds", self.every_seconds)
+        if self.every_steps is not None:
+            checks.positive_int("every_steps", self.every_steps)
+        if self.every_seconds is None and self.every_steps is None:
+            raise ValueError("`every_seconds` or `every_steps` must be given, got None for both.")
+
+
+class Keeper:
+    """Saves the parts of one solve, and finds them again.
+
+    Args:
+        key: tells this solve from others.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, system: LinearSystem, key: str):
+        self.checkpoint, self.system = checkpoint, system
+        self.folder = Path(checkpoint.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        rank, size = system.place
+        self._end = f".{rank}-of-{size}.safetensors"
+        self._start = f"solve-{key[:16]}-"
+        self._saved_at, self._saved_steps = time.monotonic(), 0
+
+    def is_due(self, steps: int) -> bool:
+        """Return whether the state after so many steps is to be saved, the same in all processes."""
+        every_steps, every_seconds = self.checkpoint.every_steps, self.checkpoint.every_seconds
+        if every_steps is not None and steps - self._saved_steps >= every_steps:
+            return True
+        return every_seconds is not None and self.system.agree(time.monotonic() - self._saved_at >= every_seconds)
+
+    def save(self, steps: int, parts: Parts) -> None:
+        """Write a checkpoint; only when every process has done so are those before the last two removed."""
+        with _replacing(self._path(steps)) as temporary:
+            save_file(_apart(parts.tensors), temporary, metadata={"numbers": json.dumps(parts.numbers)})
+        self.system.least(1)
+        for old in self._steps()[NUM_KEPT:]:
+            self._path(old).unlink()
+        self._saved_at, self._saved_steps = time.monotonic(), steps
+
+    def load(self) -> Parts | None:
+        """Return the parts after the last step that every process has saved; ``None`` if there is none."""
+        read = {steps: parts for steps in self._steps() if (parts := self._read(self._path(steps))) is not None}
+        steps = self.system.least(max(read, default=-1))
+        if not self.system.least(steps in read):
+            return None
+        self._saved_steps = steps
+        return read[steps]
+
+    def clear(self) -> None:
+        """Remove the checkpoints of a solve that every process has ended."""
+        self.system.least(1)
+        for path in self.folder.glob(f"{self._start}*{self._end}*"):
+            path.unlink()
+
+    def _path(self, steps: int) -> Path:
+        return self.folder / f"{self._start}{steps:010d}{self._end}"
+
+    def _steps(self) -> list[int]:
+        """Return the steps of which there are checkpoints, latest first."""
+        name = re.compile(re.escape(self._start) + r"(\d+)" + re.escape(self._end))
+        return sorted((int(match[1]) for path in self.folder.iterdir() if (match := name.fullmatch(path.name))), reverse=True)
+
+    def _read(self, path: Path) -> Parts | None:
+        try:
+            with safe_open(path, framework="pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
+                return Parts(tensors, json.loads((file.metadata() or {})["numbers"]))
+        except (SafetensorError, OSError, ValueError, KeyError) as error:
+            warnings.warn(f"The checkpoint {path} is damaged and was passed over ({error}). An earlier one is used.", stacklevel=2)
+            return None
+
+
+def digest(text: str, tensors: list[Tensor]) -> str:
+    """Return a number in hexadecimal digits that differs if any of the arguments does."""
+    total = hashlib.sha256(text.encode())
+    for tensor in tensors:
+        total.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        total.update(tensor.detach().cpu().reshape(-1).numpy().data)
+    return total.hexdigest()
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors on the CPU, no two of which share memory."""
+    seen: set[int] = set()
+    separate = {}
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().cpu().contiguous()
+        separate[name] = tensor.clone() if tensor.untyped_storage().data_ptr() in seen else tensor
+        seen.add(separate[name].untyped_storage().data_ptr())
+    return separate
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary file beside ``path``; what is written there is synced to disk and takes its place."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except (OSError, SafetensorError) as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(f"{path} could not be written: {error}. Free space or repair the disk, and start again.") from error

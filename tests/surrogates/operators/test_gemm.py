@@ -1,0 +1,120 @@
+"""Products by oneDNN: as precise as PyTorch's own whatever the shapes and layouts, and taken only where they are faster."""
+
+from collections.abc import Callable
+from typing import NoReturn
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from surrogates import CG, Dense, KernelSystem, Tiled
+from surrogates.operators import gemm, rough
+from tests import problems
+
+EPS = torch.finfo(torch.float32).eps
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "dense": lambda A: A,
+    "transposed": lambda A: A.T.contiguous().T,
+    "rows-of-more": lambda A: torch.cat([A, A])[len(A) :],
+    "columns-of-more": lambda A: torch.cat([A, A], 1)[:, A.shape[1] :],
+    "every-other": lambda A: A.repeat_interleave(2, 1)[:, ::2],
+}
+
+
+@pytest.fixture
+def onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemm, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(gemm, "LEAST_WORK", 0)
+
+
+def refuse(*_: object) -> NoReturn:
+    raise AssertionError("this product must be PyTorch's own")
+
+
+def require_single_precision(product: Tensor, A: Tensor, B: Tensor) -> None:
+    exact, bound = A.double() @ B.double(), A.double().abs() @ B.double().abs()
+    assert product.dtype == torch.float32
+    assert ((product - exact).abs() <= (A.shape[1] + 1) * EPS * bound).all()
+
+
+@settings(max_examples=60)
+@given(
+    m=st.integers(1, 70), n=st.integers(1, 70), s=st.integers(2, 40), left=st.sampled_from([*LAYOUTS]), right=st.sampled_from([*LAYOUTS])
+)
+def test_products_have_single_precision_in_any_shape_and_layout(m: int, n: int, s: int, left: str, right: str) -> None:
+    A = LAYOUTS[left](problems.normal(m, n, dtype=torch.float32))
+    B = LAYOUTS[right](problems.normal(n, s, seed=1, dtype=torch.float32))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gemm, "onednn_is_faster", lambda: True)
+        patch.setattr(gemm, "LEAST_WORK", 0)
+        product = gemm.matmul(A, B)
+        require_single_precision(product, A, B)
+        assert torch.equal(gemm.add_matmul_(torch.ones(m, s), A, B), product + 1.0)
+
+
+@pytest.mark.parametrize("kind", [Dense, Tiled])
+@pytest.mark.parametrize("s", [1, 2, 70])
+def test_kernel_products_have_single_precision(kind: type[Dense | Tiled], s: int) -> None:
+    X, Z = problems.uniform(1100, 3, dtype=torch.float32), problems.uniform(1000, 3, seed=1, dtype=torch.float32)
+    K = problems.operator(kind, problems.rbf(), X, Z)
+    assert len(X) * len(Z) * s >= gemm.LEAST_WORK
+    W = problems.normal(len(Z), s, dtype=torch.float32)
+    require_single_precision(K @ W, K.to_dense(), W)
+
+
+@pytest.mark.usefixtures("onednn")
+def test_double_precision_single_columns_and_gradients_are_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    A, B = problems.normal(5, 4, dtype=torch.float32), problems.normal(4, 3, dtype=torch.float32)
+    monkeypatch.setattr(gemm, "_onednn_matmul", refuse)
+    with pytest.raises(AssertionError, match="PyTorch's own"):
+        gemm.matmul(A, B)
+    torch.testing.assert_close(gemm.matmul(A.double(), B.double()), A.double() @ B.double())
+    torch.testing.assert_close(gemm.matmul(A, B[:, :1]), A @ B[:, :1])
+    assert gemm.matmul(A, B.clone().requires_grad_()).requires_grad
+    monkeypatch.setattr(gemm, "LEAST_WORK", A.numel() * 3 + 1)
+    torch.testing.assert_close(gemm.matmul(A, B), A @ B)
+
+
+@pytest.mark.usefixtures("onednn")
+def test_without_gradients_parameters_are_multiplied_like_others() -> None:
+    A, B = problems.normal(5, 4, dtype=torch.float32).requires_grad_(), problems.normal(4, 3, dtype=torch.float32)
+    with torch.no_grad():
+        torch.testing.assert_close(gemm.matmul(A, B), A @ B)
+
+
+@pytest.mark.parametrize(
+    ("cpu_name", "avx512", "expected"),
+    [("AMD EPYC", True, True), ("AMD EPYC", False, False), ("Intel(R) Xeon(R)", True, False), (None, True, False)],
+)
+def test_onednn_is_taken_where_mkl_holds_back(monkeypatch: pytest.MonkeyPatch, cpu_name: str | None, avx512: bool, expected: bool) -> None:
+    found = {"avx512_f": avx512} | ({} if cpu_name is None else {"cpu_name": cpu_name})
+    monkeypatch.setattr(gemm, "capabilities", lambda: found)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    monkeypatch.setattr(gemm, "_onednn_matmul", torch.matmul)
+    assert gemm.onednn_is_faster.__wrapped__() == expected
+
+
+def test_onednn_is_not_taken_where_it_is_missing_or_less_precise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(A: Tensor, B: Tensor) -> Tensor:
+        raise AttributeError("no attribute '_linear_pointwise'")
+
+    monkeypatch.setattr(gemm, "capabilities", lambda: {"cpu_name": "AMD EPYC", "avx512_f": True})
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    for product in (missing, lambda A, B: (A.bfloat16() @ B.bfloat16()).float()):
+        monkeypatch.setattr(gemm, "_onednn_matmul", product)
+        assert not gemm.onednn_is_faster.__wrapped__()
+
+
+@pytest.mark.parametrize("kind", [Dense, Tiled])
+def test_the_residual_reported_is_evaluated_in_the_systems_precision(kind: type[Dense | Tiled], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rough, "FEWEST_COLUMNS", 1)  # rough products would be taken wherever they are offered
+    monkeypatch.setattr(rough, "cpu_multiplies_bfloat16", lambda: True)
+    X, B = problems.uniform(600, 3, dtype=torch.float32), problems.normal(600, 8, dtype=torch.float32)
+    K = problems.operator(kind, problems.matern(1.5), X)
+    solution = CG(tolerance=1e-4).solve(KernelSystem(K, 0.1), B)
+    H = K.to_dense().double() + 0.1 * torch.eye(600, dtype=torch.float64)
+    exact = torch.linalg.vector_norm(B - H @ solution.value.double(), dim=0) / torch.linalg.vector_norm(B.double(), dim=0)
+    assert exact.max() < 2e-4
+    torch.testing.assert_close(solution.residual.double(), exact, rtol=0, atol=2e-5)  # a rough product would be off by a hundred times that

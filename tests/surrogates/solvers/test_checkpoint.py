@@ -1,0 +1,184 @@
+"""Solves that were cut short and go on from their last checkpoint."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from surrogates import CG, SDD, SGD, Checkpoint, IterativeSolver, KernelSystem, Nystrom, SketchAndProject, Targets
+from surrogates.solvers import checkpoint as files
+from tests import problems
+
+N, S = 60, 3
+SOLVERS: dict[str, IterativeSolver] = {
+    "cg": CG(None, tolerance=1e-3),
+    "cg-nystrom": CG(Nystrom(10), tolerance=1e-3),
+    "sap": SketchAndProject(block_size=20, tolerance=1e-3),
+    "asap": SketchAndProject.asap(block_size=20, tolerance=1e-3),
+    "adasap": SketchAndProject.adasap(preconditioner=Nystrom(8, sketch="gaussian"), block_size=20, tolerance=1e-3, max_epochs=12.0),
+    "leverage": SketchAndProject(block_size=20, blocks="leverage", tolerance=1e-3, max_epochs=8.0),
+    "sdd": SDD(batch_size=20, tolerance=0.1, max_epochs=12.0),
+    "sgd": SGD(batch_size=20, tolerance=1e-3, max_epochs=8.0),
+}
+
+
+class Interrupted(Exception):
+    pass
+
+
+def columns_of_unlike_difficulty() -> tuple[KernelSystem, Tensor]:
+    """Return a system and right-hand sides, some of which are solved early."""
+    system = problems.system(N, problems.vector_noise(N))
+    _, vectors = torch.linalg.eigh(system.to_dense())
+    return system, torch.cat([vectors[:, -1:], problems.normal(N, S - 1)], dim=1)
+
+
+def solve(solver: IterativeSolver, folder: Path | None, *, steps: int | None = None, every: int = 3, **arguments: Any) -> Any:
+    """Solve with a checkpoint every few steps, interrupted in step number ``steps + 1``; return the solution and the generator."""
+    system, rhs = columns_of_unlike_difficulty()
+    generator, count = torch.Generator().manual_seed(5), itertools.count()
+
+    class Interruptible(type(solver)):  # type: ignore[misc]
+        def step(self, *given: Any) -> Any:
+            if next(count) == steps:
+                raise Interrupted
+            return super().step(*given)
+
+    saved = None if folder is None else Checkpoint(folder, every_seconds=None, every_steps=every)
+    same = Interruptible(**vars(solver) | {"checkpoint": saved})
+    solution = same.solve(system, arguments.pop("rhs", rhs), generator=generator, **arguments)
+    return solution, generator, next(count)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_an_interrupted_solve_ends_at_the_same_iterates(name: str, tmp_path: Path) -> None:
+    whole, random, steps = solve(SOLVERS[name], tmp_path / "other")
+    for cut in (4, 2 * steps // 3):
+        with pytest.raises(Interrupted):
+            solve(SOLVERS[name], tmp_path / "cut", steps=cut)
+        resumed, same_random, rest = solve(SOLVERS[name], tmp_path / "cut")
+        assert rest == steps - 3 * (cut // 3)
+        for field in ("value", "residual", "converged", "steps"):
+            assert torch.equal(getattr(resumed, field), getattr(whole, field))
+        assert resumed.epochs == whole.epochs
+        assert torch.equal(same_random.get_state(), random.get_state())
+
+
+def test_saving_changes_nothing(tmp_path: Path) -> None:
+    for name, solver in SOLVERS.items():
+        solver = replace(solver, max_epochs=6.0)
+        saved, plain = solve(solver, tmp_path, every=1)[0], solve(solver, None)[0]
+        assert torch.equal(saved.value, plain.value), name
+        assert saved.epochs == plain.epochs
+
+
+def test_an_interrupted_solve_of_two_targets_is_found_again(tmp_path: Path) -> None:
+    targets = Targets(problems.normal(N, S), problems.normal(N, S, seed=2))
+    others = Targets(targets.noise_draw, targets.values)  # of the same sum
+    whole, *_ = solve(SOLVERS["sgd"], None, rhs=targets)
+    with pytest.raises(Interrupted):
+        solve(SOLVERS["sgd"], tmp_path, steps=10, rhs=targets)
+    *_, steps = solve(SOLVERS["sgd"], tmp_path, rhs=others)
+    resumed, _, rest = solve(SOLVERS["sgd"], tmp_path, rhs=targets)
+    assert rest == steps - 9
+    assert torch.equal(resumed.value, whole.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda solver, rhs: (replace(solver, block_size=10), {}),
+        lambda solver, rhs: (solver, {"rhs": rhs + 1.0}),
+        lambda solver, rhs: (solver, {"initial": 0.1 * rhs}),
+    ],
+    ids=["method", "right-hand side", "start"],
+)
+def test_another_solve_never_takes_a_checkpoint_for_its_own(
+    change: Callable[[IterativeSolver, Tensor], tuple[IterativeSolver, dict[str, Any]]], tmp_path: Path
+) -> None:
+    solver, arguments = change(SOLVERS["asap"], columns_of_unlike_difficulty()[1])
+    with pytest.raises(Interrupted):
+        solve(SOLVERS["asap"], tmp_path, steps=10)
+    with_files, _, steps = solve(solver, tmp_path, **arguments)
+    without, _, all_steps = solve(solver, None, **arguments)
+    assert torch.equal(with_files.value, without.value)
+    assert steps == all_steps
+    *_, rest = solve(SOLVERS["asap"], tmp_path)  # whose own files are still there
+    assert rest < solve(SOLVERS["asap"], None)[2]
+
+
+def test_a_time_budget_may_be_raised_for_the_rest(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        solve(SOLVERS["asap"], tmp_path, steps=10)
+    *_, rest = solve(replace(SOLVERS["asap"], max_seconds=1e4), tmp_path)
+    assert rest < solve(SOLVERS["asap"], None)[2]
+
+
+def test_the_last_two_checkpoints_are_kept_until_the_solve_ends(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        solve(SOLVERS["asap"], tmp_path, steps=14)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert [name.partition(".")[0][-4:] for name in names] == ["0009", "0012"]
+    assert all(name.endswith(".0-of-1.safetensors") for name in names)
+    solve(SOLVERS["asap"], tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
+    whole, _, steps = solve(SOLVERS["asap"], None)
+    with pytest.raises(Interrupted):
+        solve(SOLVERS["asap"], tmp_path, steps=14)
+    last = max(tmp_path.iterdir())
+    last.write_bytes(last.read_bytes()[:-100])
+    with pytest.warns(UserWarning, match="is damaged and was passed over"):
+        resumed, _, rest = solve(SOLVERS["asap"], tmp_path)
+    assert rest == steps - 9
+    assert torch.equal(resumed.value, whole.value)
+
+
+def test_a_checkpoint_half_written_is_as_if_it_had_not_been_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no space left")
+
+    with pytest.raises(Interrupted):
+        solve(SOLVERS["asap"], tmp_path, steps=14)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="could not be written: no space left. Free space"):
+        patch.setattr(files.os, "fsync", fail)
+        solve(SOLVERS["asap"], tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_checkpoints_come_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[int] = []
+    clock = itertools.count()  # a second from look to look: one a step, and one for every checkpoint
+    monkeypatch.setattr(files.time, "monotonic", clock.__next__)
+    monkeypatch.setattr(files.Keeper, "save", lambda self, steps, parts: saved.append(steps) or setattr(self, "_saved_at", next(clock)))
+    system, rhs = columns_of_unlike_difficulty()
+    solver = replace(SOLVERS["asap"], checkpoint=Checkpoint(tmp_path, every_seconds=4.0))
+    solver.solve(system, rhs)
+    assert saved[:3] == [4, 8, 12]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"folder": 3}, TypeError, "`folder` must be a path, got int 3"),
+        ({"folder": "x", "every_seconds": -1.0}, ValueError, "`every_seconds` must be finite and above 0"),
+        ({"folder": "x", "every_steps": 0}, ValueError, "`every_steps` must be at least 1, got 0"),
+        ({"folder": "x", "every_seconds": None}, ValueError, "`every_seconds` or `every_steps` must be given"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Checkpoint(**arguments)
+
+
+def test_a_folder_in_place_of_a_checkpoint_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"`checkpoint` must be a Checkpoint, got str. Use `Checkpoint\(folder\)`"):
+        CG(checkpoint="folder")  # type: ignore[arg-type]
