@@ -44,6 +44,7 @@ class BoTorchSampler:
     target: GPPrior
     kernel: Kernel
     generators: dict[str, torch.Generator]
+    mean_weights: Tensor | None = None
 
     def __call__(self, X: Tensor, y: Tensor, number: int) -> Proposal:
         model = SingleTaskGP(

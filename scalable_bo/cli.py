@@ -44,6 +44,7 @@ for command in COMMANDS:
 
 _SOLVERS = "auto, cholesky, cg, sdd, sdd-1, sdd-10, sdd-100, sgd, sap, asap, adasap, adasap-i"
 _METHODS = f"{_SOLVERS}, sgd-inducing, inducing, svgp, subset"
+_THOMPSON_METHODS = f"{_SOLVERS}, svgp"
 Solvers = Annotated[str, typer.Option("--solver", help=f"Solvers, separated by commas: {_SOLVERS}.")]
 Out = Annotated[Path, typer.Option(help="Folder for the records and the plot, made if needed.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets.  [default: ../shared/data/uci]")]
@@ -88,7 +89,7 @@ def alone(context: typer.Context) -> None:
 @bench.command()
 def thompson(
     preset: Annotated[str, typer.Option(help="Settings: smoke, laptop, lin2023-small, lin2023-large or adasap2025.")] = "laptop",
-    solver: Solvers = "cg",
+    solver: Annotated[str, typer.Option("--solver", help=f"Methods, separated by commas: {_THOMPSON_METHODS}.")] = "cg",
     seeds: Annotated[str | None, typer.Option(help="Seeds, such as 0-4 or 0,3; by default the preset's.")] = None,
     lengthscale: Annotated[str | None, typer.Option(help="Lengthscales, separated by commas; by default the preset's.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds, instead of the preset's.")] = None,
@@ -107,10 +108,15 @@ def thompson(
     scale: Annotated[
         float, typer.Option(help="Factor of data, batches and candidates, at most 1; its root is that of rounds and features.")
     ] = 1.0,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Run also what the folder has a record of, from the first round.")] = False,
     device: Device = "cpu",
     out: Out = Path("results"),
 ) -> None:
-    """Maximise functions drawn from a Gaussian process prior by parallel Thompson sampling, random search beside."""
+    """Maximise functions drawn from a Gaussian process prior by parallel Thompson sampling, random search beside.
+
+    Runs (solver, lengthscale, seed) that the folder has a complete record of are kept and not run again; an interrupted one goes on after
+    its last finished round.
+    """
     with bad_input():
         from scalable_bo.experiments.presets import find_preset, vary
 
@@ -128,12 +134,14 @@ def thompson(
         lengthscales = chosen.lengthscales if lengthscale is None else read_floats(lengthscale, "lengthscale")
         names = read_names(solver, "solver")
 
-        from scalable_bo.experiments.records import write_record
-        from scalable_bo.experiments.thompson import ThompsonRun, describe_round, run_thompson, summarise
+        from scalable_bo.experiments.thompson import ThompsonRun, describe_round, summarise
+        from scalable_bo.experiments.thompson_cells import check_settings, run_cells
 
         check_device(device)
         runs = [ThompsonRun(chosen, name, ls, seed, device) for ls in lengthscales for seed in seed_list for name in names]
         check_folder(out)
+        if not rerun:
+            check_settings(runs, out)
 
     from scalable_bo.experiments.plots import plot_thompson
     from scalable_bo.experiments.thompson_table import write_thompson_table
@@ -141,17 +149,21 @@ def thompson(
 
     records: list[dict[str, Any]] = []
     written = ""
-    with interruptible(lambda: f"{count(records, 'complete run')}{written} in {out}"):
+    how_to_go_on = f"the same command{' without --rerun' if rerun else ''} goes on"
+    with interruptible(lambda: f"{count(records, 'complete run')}{written} in {out}; {how_to_go_on}"):
         with RoundProgress(len(runs) * chosen.num_rounds) as progress:
-            for run in runs:
 
-                def keep(record: dict[str, Any], name: str = run.name) -> None:
-                    nonlocal written
-                    write_record(out / f"{name}.json", record)
-                    written = "" if record["complete"] else f" and {count(record['rounds'], 'round')} of {name}"
-                    progress.finish_round(describe_round(record))
+            def describe(record: dict[str, Any]) -> None:
+                nonlocal written
+                written = "" if record["complete"] else f" and {count(record['rounds'], 'round')} of {runs[len(records)].name}"
+                progress.finish_round(describe_round(record))
+                progress.status("", len(records) * chosen.num_rounds + len(record["rounds"]))
 
-                records.append(run_thompson(run, on_round=keep, on_status=progress.status))
+            for record, kept in run_cells(runs, out, rerun=rerun, on_round=describe, on_status=progress.status):
+                records.append(record)
+                if kept:
+                    progress.note(f"{describe_round(record)} (kept)")
+                    progress.status("", len(records) * chosen.num_rounds)
         plot = out / f"thompson_{chosen.name}.png"
         plot_thompson(records, plot)
     print_table(thompson_table(summarise(records), chosen.num_rounds))

@@ -10,7 +10,7 @@ preconditioner, t bytes a number. Each process holds, in numbers,
     right-hand sides    n_r s             B_r, the user's
     iterates            n_r s · held      weights, residuals, momentum, averages, checkpoints: see ``METHODS``
     in passing          n_r s · passing   what a step, the end of an epoch, or the evaluation of a result needs beside them
-    block               5 b² or b² + 8 b r  K_bb, its shifted copies and its factor; or K_bb and a sketch
+    block               3 b² or b² + 8 b r  K_bb, its shifted copy and its factor; or K_bb and a sketch
     preconditioner      n_r r, 3 n_r r while it is made    for conjugate gradients
     order               n whole numbers   of an epoch's rows, the same in all processes; none beyond 2²⁴ points, where it is computed
 
@@ -239,7 +239,7 @@ def _block_memory(shape: Shape) -> dict[str, int]:
         return {"preconditioner": 3 * shape.rows * r * t}
     if shape.solver == "sdd":
         return {"block": b * b * t}  # of the step size's power iterations
-    return {"block": (5 * b * b if r == 0 else b * b + 8 * b * r) * t}
+    return {"block": (3 * b * b if r == 0 else b * b + 8 * b * r) * t}
 
 
 def _message(shape: Shape) -> int:

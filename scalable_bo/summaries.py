@@ -28,7 +28,7 @@ def thompson_table(summaries: Sequence[Summary], num_rounds: int) -> Table:
             plus_minus(*row.best_noiseless, digits=3),
             plus_minus(*row.random_search, digits=3),
             plus_minus(*row.improvement, digits=0),
-            f"{row.worst_residual:.1e}",
+            number(row.worst_residual, ".1e"),
             f"{row.seconds_solve:.1f}",
             f"{row.seconds_acquisition:.1f}",
         )

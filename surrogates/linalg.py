@@ -8,21 +8,22 @@ from torch import Tensor
 SHIFT = 5.0  # times eps · trace: below 4, blocks of clustered points in float32 were found to diverge; 10 slows the largest blocks
 
 
-def stable_cholesky(matrix: Tensor, precision: torch.dtype | None = None) -> Tensor:
+def stable_cholesky(matrix: Tensor, precision: torch.dtype | None = None, *, overwrite: bool = False) -> Tensor:
     """Return the Cholesky factor of a positive semi-definite matrix, shifted by as little as rounding makes necessary.
 
     Args:
         matrix: (m, m).
         precision: in which what is solved for will be used, which the shift keeps from becoming too large for it; ``None`` for the
             matrix's own.
+        overwrite: shift ``matrix`` itself, not a copy.
 
     Raises:
         ValueError: if the matrix is not finite, or not positive semi-definite to within its own trace.
     """
-    return shifted_cholesky(matrix, SHIFT * torch.finfo(precision or matrix.dtype).eps)[0]
+    return shifted_cholesky(matrix, SHIFT * torch.finfo(precision or matrix.dtype).eps, overwrite=overwrite)[0]
 
 
-def shifted_cholesky(matrix: Tensor, share: float) -> tuple[Tensor, float]:
+def shifted_cholesky(matrix: Tensor, share: float, *, overwrite: bool = False) -> tuple[Tensor, float]:
     """Return the Cholesky factor of ``matrix + shift I``, and the shift: ``share`` of the trace, or by tens more until it is enough.
 
     Raises:
@@ -30,9 +31,10 @@ def shifted_cholesky(matrix: Tensor, share: float) -> tuple[Tensor, float]:
     """
     trace = matrix.diagonal().sum().item()
     shift = max(share * trace, torch.finfo(matrix.dtype).tiny)
+    shifted = matrix if overwrite else matrix.clone()
+    diagonal = matrix.diagonal().clone()
     while 0.0 <= trace < math.inf and shift <= max(trace, torch.finfo(matrix.dtype).tiny):
-        shifted = matrix.clone()
-        shifted.diagonal().add_(shift)
+        torch.add(diagonal, shift, out=shifted.diagonal())
         factor, info = torch.linalg.cholesky_ex(shifted)
         if bool((info == 0) & factor.sum().isfinite()):  # a number that is none may pass through the factorisation
             return factor, shift

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.linalg import shifted_cholesky, stable_cholesky
+from surrogates.operators.gemm import matmul
 from surrogates.systems import KernelSystem
 
 Apply = Callable[[Tensor], Tensor]
@@ -44,7 +45,7 @@ class Exact(Preconditioner):
     """P = H, by a Cholesky factorisation: for the blocks of sketch-and-project."""
 
     def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
-        factor = stable_cholesky(system.to_dense())
+        factor = stable_cholesky(system.to_dense(), overwrite=True)
         return lambda R: torch.cholesky_solve(R, factor)
 
 
@@ -178,6 +179,7 @@ def _woodbury(system: KernelSystem, L: Tensor, diagonal: Tensor) -> Apply:
 
     def apply(R: Tensor) -> Tensor:
         scaled = R / root
-        return (scaled - A @ torch.cholesky_solve(system.total(A.T @ scaled).double(), factor).to(R.dtype)) / root
+        inner = torch.cholesky_solve(system.total(matmul(scaled.T, A).T).double(), factor).to(R.dtype)
+        return (scaled - matmul(A, inner)) / root
 
     return apply

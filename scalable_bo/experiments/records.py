@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from scalable_bo.checkpoints import sync_folder
+
 _PACKAGES = ("scalable-bo", "torch", "gpytorch", "linear_operator", "botorch", "numpy")
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,15 +39,19 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
 def write_record(path: Path, record: dict[str, Any]) -> None:
     """Write ``record`` as JSON in one atomic step; numbers that are not finite become null.
 
-    The folder is made if it is not there. A reader finds the former file or the new one, never a part.
+    The folder is made if it is not there. A reader finds the former file or the new one, never a part, and after a crash, too.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        part.write_text(json.dumps(_finite(record), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        with part.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(_finite(record), indent=1, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+    sync_folder(path.parent)
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -62,11 +68,23 @@ def read_record(path: Path) -> dict[str, Any]:
 
 def finished_record(path: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
     """Return the record at ``path`` if it is there and has these settings, so that its run need not be done again."""
+    record = existing_record(path)
+    return record if record is not None and record.get("settings") == json.loads(json.dumps(settings)) else None
+
+
+def existing_record(path: Path) -> dict[str, Any] | None:
+    """Return the record at ``path``, or ``None`` if nothing or something else is there."""
     try:
-        record = read_record(path)
-    except (OSError, ValueError):  # not there, or not a record
+        return read_record(path)
+    except (OSError, ValueError):
         return None
-    return record if record.get("settings") == json.loads(json.dumps(settings)) else None
+
+
+def differences(found: dict[str, Any], settings: dict[str, Any]) -> list[str]:
+    """Say how the settings of a record that was found differ from these, one phrase for each."""
+    there, now = _flat(found), _flat(json.loads(json.dumps(settings)))
+    keys = [key for key in (there | now) if there.get(key, "nothing") != now.get(key, "nothing")]
+    return [f"{key} is {there.get(key, 'nothing')} there, {now.get(key, 'nothing')} now" for key in keys]
 
 
 def reset_peak_memory(device: torch.device) -> None:
@@ -118,6 +136,13 @@ def _cpu_name() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
 
 
 def _finite(value: Any) -> Any:

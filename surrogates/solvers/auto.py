@@ -1,7 +1,7 @@
 """A solver that chooses itself: direct, conjugate gradients or accelerated sketch-and-project, whichever is predicted to be fastest.
 
-Costs are counted in floating-point operations of a large matrix product. The constants come from a sweep over systems easy and hard on a
-CPU (``benchmarks/solver_sweep.py``); only their ratios matter.
+Costs are counted in floating-point operations of a large matrix product by MKL, which factorisations use, too. The constants come from a
+sweep over systems easy and hard on a CPU (``benchmarks/solver_sweep.py``); only their ratios matter.
 """
 
 import math
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.operators import Dense
+from surrogates.operators.gemm import onednn_is_faster
 from surrogates.preconditioners import Nystrom
 from surrogates.solvers.base import Callback, IterativeSolver, Solver
 from surrogates.solvers.cg import CG
@@ -26,7 +27,7 @@ from surrogates.systems import KernelSystem, LinearSystem, Targets, check_right_
 EVALUATE = 350.0  # operations that a kernel entry is worth to evaluate
 READ = 20.0  # likewise to read, one after another
 GATHER = 300.0  # likewise to read in random blocks
-COLUMN = 2.2  # operations an entry and column
+COLUMN, COLUMN_BY_ONEDNN = 2.2, 1.1  # operations an entry and column
 FACTORISE, COPY = 1.2, 400.0  # of a direct solve: n³/3 operations below the rate of a product, and n² entries brought into place
 BLOCK_FACTORISE = 1.5  # of smaller factorisations
 PRECONDITION = 7.0  # operations n r² that a preconditioner of r columns is worth, of which the triangular solve is half
@@ -123,10 +124,12 @@ class Auto(Solver):
         )
 
     def _candidates(self, system: KernelSystem, num_columns: int, probe: SpectrumModel) -> list[_Candidate]:
-        n, s = system.n, num_columns
+        n, s, column = system.n, num_columns, COLUMN
+        if system.dtype == torch.float32 and system.device.type == "cpu" and onednn_is_faster():
+            column = COLUMN_BY_ONEDNN
         digits = max(1.0, -math.log10(self.tolerance)) / 2.0
         evaluate = 0.0 if isinstance(system.kernel, Dense) else EVALUATE
-        epoch = n**2 * (max(evaluate, READ) + COLUMN * s)
+        epoch = n**2 * (max(evaluate, READ) + column * s)
         limits: dict[str, Any] = {"tolerance": self.tolerance, "max_epochs": self.max_epochs, "max_seconds": self.max_seconds}
 
         def candidate(solver: Solver, name: str, epochs: float, extra: float, setup: float = 0.0) -> _Candidate:
@@ -141,7 +144,7 @@ class Auto(Solver):
             if 3 * n * rank * torch.finfo(system.dtype).bits // 8 > memory.available(system.device):
                 continue
             epochs = 1.0 + probe.iterations(rank, self.tolerance)
-            setup, applied = n * rank * (PRECONDITION * rank + evaluate), 2.0 * n * rank * (READ + COLUMN * s)
+            setup, applied = n * rank * (PRECONDITION * rank + evaluate), 2.0 * n * rank * (READ + column * s)
             found.append(candidate(CG(Nystrom(rank), **limits), f"CG(Nystrom({rank}))", epochs, applied, setup))
         return found
 

@@ -16,7 +16,7 @@ from scalable_bo.console import read_integers
 from scalable_bo.experiments import thompson
 from scalable_bo.experiments.methods import METHODS
 from scalable_bo.experiments.presets import PRESETS
-from scalable_bo.experiments.solvers import SOLVERS
+from scalable_bo.experiments.samplers import METHODS as METHODS_OF_THOMPSON
 from tests.scalable_bo.toy_regression import toy_table
 
 
@@ -126,9 +126,31 @@ def test_ctrl_c_exits_with_130_and_says_what_has_been_written(
     arguments = ["bench", "thompson", "--preset", "smoke", "--seeds", "0-3", "--out", str(tmp_path)]
     assert call(monkeypatch, *arguments) == 130
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last == f"Interrupted; 1 complete run and 1 round of thompson_smoke_cg_l0.5_s1 in {tmp_path}."
+    assert last == f"Interrupted; 1 complete run and 1 round of thompson_smoke_cg_l0.5_s1 in {tmp_path}; the same command goes on."
     assert json.loads((tmp_path / "thompson_smoke_cg_l0.5_s0.json").read_text())["complete"]
     assert not json.loads((tmp_path / "thompson_smoke_cg_l0.5_s1.json").read_text())["complete"]
+
+
+def test_an_interrupted_benchmark_goes_on_and_keeps_what_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["bench", "thompson", "--preset", "smoke", "--solver", "cg,svgp", "--out", str(tmp_path)]
+    with monkeypatch.context() as patch:
+        interrupt_after(2, patch, KeyboardInterrupt)
+        assert call(monkeypatch, *arguments) == 130
+    capsys.readouterr()
+    assert call(monkeypatch, *arguments) == 0
+    output = capsys.readouterr()
+    kept, resumed = output.err.splitlines()
+    assert re.match(r"cg lengthscale 0.5 seed 0 round 2/2: .* \(kept\)$", kept)
+    assert re.match(r"svgp lengthscale 0.5 seed 0 round 2/2: n 216, .*, solve \d+\.\d s, acquisition \d+\.\d s \(resumed\)$", resumed)
+    assert re.search(r"^svgp .* – ", output.out, re.MULTILINE)
+    assert not list(tmp_path.glob("*.safetensors"))
+
+    assert call(monkeypatch, *arguments, "--q", "4") == 2
+    assert "preset.q is 8 there, 4 now" in capsys.readouterr().err
+    assert call(monkeypatch, *arguments, "--q", "4", "--rerun") == 0
+    assert "(kept)" not in capsys.readouterr().err
 
 
 def test_a_request_that_cannot_fit_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -320,7 +342,7 @@ def test_help_of_regression_names_every_method(monkeypatch: pytest.MonkeyPatch, 
 def test_help_names_every_preset_and_solver(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(monkeypatch, "bench", "thompson", "--help") == 0
     text = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
-    for name in (*PRESETS, *SOLVERS):
+    for name in (*PRESETS, *METHODS_OF_THOMPSON):
         assert name in text
 
 

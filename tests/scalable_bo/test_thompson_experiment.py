@@ -274,7 +274,7 @@ def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None
 def test_unknown_names_list_the_known_ones() -> None:
     with pytest.raises(ValueError, match="`preset` must be one of smoke, laptop, lin2023-small.*got 'desk'"):
         find_preset("desk")
-    with pytest.raises(ValueError, match="`solver` must be one of auto, cholesky, cg, .*, adasap-i, got 'lu'"):
+    with pytest.raises(ValueError, match="`solver` must be one of auto, cholesky, cg, .*, adasap-i, svgp, got 'lu'"):
         ThompsonRun(TINY, "lu", 0.5, 0)
     with pytest.raises(ValueError, match="`lengthscale` must be positive and finite, got 0"):
         ThompsonRun(TINY, "cg", 0.0, 0)

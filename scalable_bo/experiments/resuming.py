@@ -1,0 +1,74 @@
+"""What an interrupted Thompson run goes on from: a file beside its record, with the state after the last finished round.
+
+It is one safetensors file, whose header carries the record so far as JSON and a digest of it all. Each round replaces it as a whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from scalable_bo.checkpoints import write_atomically
+from scalable_bo.experiments.records import differences
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class RunState:
+    """A run after a round: its record, and tensors by name."""
+
+    record: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+def save_state(path: Path, state: RunState) -> None:
+    """Replace ``path`` by this state: after a crash at any moment there is the former one or this, whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(state.record)
+    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in state.tensors.items()}
+    about = {"format": str(FORMAT), "record": text, "digest": _digest(text, tensors)}
+    write_atomically(path, save(tensors, metadata=about))
+
+
+def load_state(path: Path) -> RunState | None:
+    """Return the state at ``path``; ``None`` if there is none, or, with a warning, if it is damaged."""
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
+        if about["format"] != str(FORMAT):
+            raise ValueError(f"format {about['format']}, not {FORMAT}")
+        if about["digest"] != _digest(about["record"], tensors):
+            raise ValueError("its digest is another")
+        return RunState(json.loads(about["record"]), tensors)
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        warnings.warn(f"The state {path} is damaged and was passed over ({error}). The run starts again.", stacklevel=2)
+        return None
+
+
+def require_same_settings(name: str, found: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Require that the record ``found`` of the run ``name`` was made with these settings.
+
+    Raises:
+        ValueError: if not, naming what differs.
+    """
+    if changes := differences(found.get("settings", {}), settings):
+        raise ValueError(
+            f"`out` has a record of {name} with other settings: {', '.join(changes)}. It is neither resumed nor replaced unasked. "
+            "Choose another folder, or add --rerun to begin again."
+        )
+
+
+def _digest(text: str, tensors: dict[str, Tensor]) -> str:
+    return hashlib.sha256(text.encode() + save(tensors)).hexdigest()

@@ -1,0 +1,180 @@
+"""The Thompson benchmark over interruptions: complete runs are kept, others go on after their last finished round."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalable_bo.experiments import samplers, thompson_cells
+from scalable_bo.experiments.presets import PRESETS
+from scalable_bo.experiments.thompson import ThompsonRun, describe_round, run_thompson
+from scalable_bo.experiments.thompson_cells import check_settings, run_cells
+from surrogates import CG
+
+TINY = replace(PRESETS["smoke"], name="tiny", num_initial=60, num_rounds=3, q=6, dim=2, num_candidates=200, dtype="float64")
+
+
+def cell(solver: str = "sdd", **changes: Any) -> ThompsonRun:
+    return ThompsonRun(replace(TINY, **changes), solver, 0.5, 0)
+
+
+def interrupt_after(round_number: int, run: ThompsonRun, folder: Path) -> None:
+    def stop(record: dict[str, Any]) -> None:
+        if len(record["rounds"]) == round_number:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(run_cells([run], folder, on_round=stop))
+
+
+def run_in(folder: Path, *runs: ThompsonRun, **options: Any) -> list[dict[str, Any]]:
+    return [record for record, _ in run_cells(runs, folder, **options)]
+
+
+def results(record: dict[str, Any]) -> list[float]:
+    """Return all numbers of a record that are no measurements of time or memory."""
+    rounds = [record["initial"], *record["rounds"], *record["random_search"]["rounds"]]
+    keys = ("num_points", "best_noiseless", "best_observed", "residual", "epochs")
+    return [entry[key] for entry in rounds for key in keys if entry.get(key) is not None]
+
+
+@pytest.mark.parametrize("solver", ["sdd", "cg", "svgp", "cholesky"])
+@pytest.mark.parametrize("after", [1, 2])
+def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(solver: str, after: int, tmp_path: Path) -> None:
+    run = cell(solver)
+    whole = run_thompson(run)
+    interrupt_after(after, run, tmp_path)
+    assert len(json.loads((tmp_path / f"{run.name}.json").read_text())["rounds"]) == after
+    (resumed,) = run_in(tmp_path, run)
+    assert resumed["complete"]
+    assert [entry["after_round"] for entry in resumed["resumed"]] == [after]
+    if solver == "cholesky":  # its factor is computed anew; residuals are rounding
+        without = [{**record, "rounds": [entry | {"residual": None} for entry in record["rounds"]]} for record in (resumed, whole)]
+        assert results(without[0]) == pytest.approx(results(without[1]), rel=1e-6)
+    else:
+        assert results(resumed) == results(whole)
+    assert [file.name for file in tmp_path.iterdir()] == [f"{run.name}.json"]
+    assert json.loads((tmp_path / f"{run.name}.json").read_text())["complete"]
+
+
+def test_a_run_may_be_interrupted_again_and_in_the_middle_of_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = cell("cg")
+    interrupt_after(1, run, tmp_path)
+    solve = CG.solve
+
+    def in_the_middle(self: CG, *arguments: Any, generator: Any, **options: Any) -> Any:
+        solve(self, *arguments, generator=generator, **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CG, "solve", in_the_middle)
+        with pytest.raises(KeyboardInterrupt):
+            run_in(tmp_path, run)
+    interrupt_after(2, run, tmp_path)
+    (resumed,) = run_in(tmp_path, run)
+    assert results(resumed) == results(run_thompson(run))
+    assert [entry["after_round"] for entry in resumed["resumed"]] == [1, 2]
+    assert "(resumed)" in describe_round(resumed)
+    assert "(resumed)" not in describe_round(resumed | {"resumed": resumed["resumed"][:1]})
+
+
+def test_finished_rounds_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = cell()
+    interrupt_after(2, run, tmp_path)
+    proposed = []
+    propose = samplers.PathwiseSampler.__call__
+    monkeypatch.setattr(samplers.PathwiseSampler, "__call__", lambda self, X, y, n: proposed.append((n, len(X))) or propose(self, X, y, n))
+    run_in(tmp_path, run)
+    assert proposed == [(3, TINY.num_initial + 2 * TINY.q)]
+
+
+def test_complete_runs_are_kept_until_a_rerun_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, calls = [cell("sdd"), cell("svgp")], []
+    first = run_in(tmp_path, runs[0])
+    run_once = run_thompson
+    monkeypatch.setattr(thompson_cells, "run_thompson", lambda run, **options: calls.append(run.solver) or run_once(run, **options))
+    found = list(run_cells(runs, tmp_path))
+    assert [kept for _, kept in found] == [True, False]
+    assert found[0][0] == json.loads(json.dumps(first[0]))
+    assert describe_round(found[0][0]) == describe_round(first[0])
+    assert calls == ["svgp"]
+    assert [kept for _, kept in run_cells(runs, tmp_path, rerun=True)] == [False, False]
+    assert calls == ["svgp", "sdd", "svgp"]
+
+
+def test_a_rerun_begins_with_the_first_round(tmp_path: Path) -> None:
+    run = cell()
+    interrupt_after(2, run, tmp_path)
+    (record,) = run_in(tmp_path, run, rerun=True)
+    assert "resumed" not in record
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "format"])
+def test_from_a_damaged_state_a_run_starts_again_with_a_warning(damage: str, tmp_path: Path) -> None:
+    run = cell()
+    interrupt_after(1, run, tmp_path)
+    state = tmp_path / f"{run.name}.safetensors"
+    content = bytearray(state.read_bytes())
+    if damage == "flip":
+        content[-1] ^= 1
+    elif damage == "format":
+        content = content.replace(b'"format":"1"', b'"format":"9"')
+    else:
+        content = content[: len(content) // 2 if damage == "cut" else 0]
+    assert content != state.read_bytes()
+    state.write_bytes(content)
+    with pytest.warns(UserWarning, match=f"{run.name}.safetensors is damaged and was passed over .*The run starts again"):
+        (record,) = run_in(tmp_path, run)
+    assert "resumed" not in record
+    assert results(record) == results(run_thompson(run))
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_a_record_of_other_settings_is_neither_resumed_nor_replaced(complete: bool, tmp_path: Path) -> None:
+    run, other = cell(), cell(num_screenings=7, num_starts=7)
+    if complete:
+        run_in(tmp_path, run)
+    else:
+        interrupt_after(1, run, tmp_path)
+    check_settings([run, cell("cg", num_starts=7)], tmp_path)
+    changes = "preset.num_screenings is 5 there, 7 now, preset.num_starts is 5 there, 7 now"
+    with pytest.raises(ValueError, match=f"`out` has a record of {run.name} with other settings: {changes}"):
+        check_settings([other], tmp_path)
+    if not complete:
+        (tmp_path / f"{run.name}.json").unlink()
+        with pytest.raises(ValueError, match="num_starts is 5 there, 7 now.* add --rerun"):
+            check_settings([other], tmp_path)
+        with pytest.raises(ValueError, match="num_starts is 5 there, 7 now"):
+            run_in(tmp_path, other)
+
+
+def test_the_state_is_small_as_the_seed_decides_target_and_initial_data(tmp_path: Path) -> None:
+    run = cell("cholesky", num_initial=500, num_rounds=2)
+    interrupt_after(1, run, tmp_path)
+    rows = 2 * 2 * TINY.q * (TINY.dim + 2)
+    generators = 8 * 5056
+    assert (tmp_path / f"{run.name}.safetensors").stat().st_size < 8 * (500 + rows) + generators + 20_000
+
+
+def test_svgp_proposes_from_the_closed_form_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samplers, "NUM_INDUCING", 32)
+    record = run_thompson(ThompsonRun(PRESETS["smoke"], "svgp", 0.5, 0))
+    for number, entry in enumerate(record["rounds"], start=1):
+        assert entry["num_points"] == 200 + 8 * number
+        assert entry["note"] == "32 inducing points, closed-form optimum in place of steps of Adam"
+        assert entry["residual"] is entry["epochs"] is None
+    assert record["rounds"][-1]["best_noiseless"] > record["random_search"]["rounds"][-1]["best_noiseless"]
+    assert "residual" not in describe_round(record)
+    assert "None" not in describe_round(record)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("solver", ["cg", "svgp"])
+def test_a_run_on_the_gpu_goes_on_there(solver: str, tmp_path: Path) -> None:
+    run = replace(cell(solver), device="cuda")
+    interrupt_after(1, run, tmp_path)
+    (resumed,) = run_in(tmp_path, run)
+    values, expected = ([entry["best_noiseless"] for entry in record["rounds"]] for record in (resumed, run_thompson(run)))
+    assert values == pytest.approx(expected, rel=1e-6)
