@@ -34,7 +34,7 @@ def shifted_cholesky(matrix: Tensor, share: float, *, overwrite: bool = False) -
     shifted = matrix if overwrite else matrix.clone()
     diagonal = matrix.diagonal().clone()
     while 0.0 <= trace < math.inf and shift <= max(trace, torch.finfo(matrix.dtype).tiny):
-        torch.add(diagonal, shift, out=shifted.diagonal())
+        shifted.diagonal().copy_(diagonal + shift)
         factor, info = torch.linalg.cholesky_ex(shifted)
         if bool((info == 0) & factor.sum().isfinite()):  # a number that is none may pass through the factorisation
             return factor, shift

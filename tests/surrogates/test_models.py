@@ -221,7 +221,7 @@ def test_it_works_in_botorch_acquisition_functions(acquisition: Callable[[Pathwi
 
 
 def test_a_joint_batch_of_points_is_optimised() -> None:
-    function = qLogExpectedImprovement(pathwise(), Y.max())
+    function = qLogExpectedImprovement(pathwise(), Y.max(), sampler=SobolQMCNormalSampler(torch.Size([128]), seed=0))
     bounds = torch.stack([torch.zeros(D), torch.ones(D)]).double()
     candidates, _ = optimize_acqf(function, bounds, q=3, num_restarts=2, raw_samples=8, options={"seed": 0, "maxiter": 5})
     assert candidates.shape == (3, D) and (candidates[0] - candidates[1]).abs().max() > 1e-6
