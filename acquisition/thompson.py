@@ -16,7 +16,7 @@ from acquisition.outcomes import Outcome, OutcomePaths, Paths, check_outcomes, m
 from acquisition.search import Search, all_inputs, finest_proposal_std, original_inputs
 from acquisition.selection import KnownPoints, best_choices, distinct_best
 from acquisition.trust_region import TrustRegion
-from surrogates import PathwiseGP, SamplePaths, checks
+from surrogates import PathwiseGP, SamplePaths, checks, memory
 from surrogates.paths import BatchPaths
 
 RATE = 0.5  # learning rate in units of the default proposal_std: a quarter of the lengthscale, measured best for lengthscales 0.2 and 0.5
@@ -135,6 +135,7 @@ class ParallelThompsonSampling:
         self.seed = seed if seed is None else checks.integer("seed", seed, 0)
         self.callback = callback
 
+    @memory.keeping_freed()
     def generate(
         self,
         q: int,

@@ -24,7 +24,7 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihoo
 from gpytorch.means import Mean
 from torch import Tensor
 
-from surrogates import checks
+from surrogates import checks, memory
 from surrogates.batches import check_kernel
 from surrogates.conditioning import check_observations
 from surrogates.drawing import DrawingGP
@@ -154,6 +154,7 @@ class PathwiseGP(DrawingGP):
             raise AttributeError("`custom_fit` is for models of more points.")
         return custom_fit
 
+    @memory.keeping_freed()
     def paths(
         self,
         num_samples: int,

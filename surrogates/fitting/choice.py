@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from botorch.models import SingleTaskGP
 
-from surrogates import checks
+from surrogates import checks, memory
 from surrogates.finite_features import FiniteFeatureGP
 from surrogates.fitting.common import ModelT, StepCallback, restoring
 from surrogates.fitting.exact import fit_exact
@@ -42,6 +42,7 @@ class FitChoice(NamedTuple):
     reason: str
 
 
+@memory.keeping_freed()
 def fit(
     model: ModelT,
     method: str | None = None,

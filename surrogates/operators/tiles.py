@@ -5,6 +5,7 @@ Notation: X1 (m, d) rows, X2 (n, d) columns, W (n, s) weights; a tile is ``k(X1[
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from copy import deepcopy
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
@@ -17,6 +18,7 @@ from surrogates import memory
 from surrogates.operators.cuda import fused_matmul, fused_rowwise
 from surrogates.operators.gemm import add_matmul_, matmul
 from surrogates.operators.stationary import PROFILES, StationaryKernel
+from surrogates.operators.tf32 import float32_products
 
 Index = slice | Tensor
 Others = ParamSpec("Others")
@@ -40,8 +42,8 @@ class KernelTiles(ABC):
         return GenericTiles(kernel, X1, X2) if stationary is None else StationaryTiles(stationary, X1, X2)
 
     @abstractmethod
-    def tile(self, i: Index, j: Index) -> Tensor:
-        """Return k(X1[i], X2[j])."""
+    def tile(self, i: Index, j: Index, out: Tensor | None = None) -> Tensor:
+        """Return k(X1[i], X2[j]), written to ``out``, contiguous, if that is given."""
 
     @abstractmethod
     def contract(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,15 +96,19 @@ class StationaryTiles(KernelTiles):
         square = scaled.square().sum(1, keepdim=True)
         return torch.cat([scaled, square, torch.ones_like(square)], 1)
 
-    def _squared_distances(self, i: Index, j: Index) -> Tensor:
+    def _squared_distances(self, i: Index, j: Index, out: Tensor | None = None) -> Tensor:
         L, R = self.L[i], self.R[j]
         if not self.profile.exact_distances:
-            return matmul(L, R.T) if L.is_cuda else L @ R.T  # on CUDA never in TF32
+            if out is None:
+                return matmul(L, R.T)
+            with float32_products(tf32=False) if L.is_cuda else nullcontext():
+                return torch.mm(L, R.T, out=out)
         d = L.shape[1] - 2
-        return torch.cdist(L[:, :d], -0.5 * R[:, :d], compute_mode="donot_use_mm_for_euclid_dist").square_()
+        d2 = torch.cdist(L[:, :d], -0.5 * R[:, :d], compute_mode="donot_use_mm_for_euclid_dist").square_()
+        return d2 if out is None else out.copy_(d2)
 
-    def tile(self, i: Index, j: Index) -> Tensor:
-        d2 = self._squared_distances(i, j)
+    def tile(self, i: Index, j: Index, out: Tensor | None = None) -> Tensor:
+        d2 = self._squared_distances(i, j, out)
         return self.profile.value_(d2.view(-1), self.outputscale).view_as(d2)  # flat: compiled once for all shapes
 
     def contract(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,8 +156,9 @@ class GenericTiles(KernelTiles):
         self.kernel = kernel
 
     @torch.no_grad()
-    def tile(self, i: Index, j: Index) -> Tensor:
-        return self.kernel(self.X1[i], self.X2[j]).to_dense()
+    def tile(self, i: Index, j: Index, out: Tensor | None = None) -> Tensor:
+        values = self.kernel(self.X1[i], self.X2[j]).to_dense()
+        return values if out is None else out.copy_(values)
 
     def contract(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():

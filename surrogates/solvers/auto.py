@@ -148,6 +148,7 @@ class Auto(Solver):
             found.append(candidate(CG(Nystrom(rank), **limits), f"CG(Nystrom({rank}))", epochs, applied, setup))
         return found
 
+    @memory.keeping_freed()
     @torch.no_grad()
     def solve(
         self,

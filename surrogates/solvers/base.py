@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surrogates import checks
+from surrogates import checks, memory
 from surrogates.solvers.checkpoint import Checkpoint, Keeper, digest
 from surrogates.solvers.run import Run, Solution, Start, Sweep, columns_of
 from surrogates.solvers.state import Parts, State
@@ -132,6 +132,7 @@ class IterativeSolver(Solver):
         """Return what a user should know of how the columns of ``state`` fared; empty if nothing."""
         return ""
 
+    @memory.keeping_freed()
     @torch.no_grad()
     def solve(
         self,

@@ -16,6 +16,7 @@ from surrogates.solvers.run import Start
 from surrogates.systems import LinearSystem
 
 DEFAULT_BATCH = 512
+ENTRIES_AT_ONCE = {"cpu": 2**21}
 
 
 @dataclass(frozen=True)
@@ -140,23 +141,32 @@ class SGD(IterativeSolver):
             rhs, noise_draw: (num_data, s) f + ε and ε.
             projected_noise: (m, s) K_ZX Σ⁻¹ ε with inducing points.
         """
-        precision = system.take_rows(_relative_precision(system, len(rhs)), index)
-        scale = system.mean_noise
-        rows = system.kernel_rows(index)
-        positions, held = system.owned(index)
-        misfit = rows @ point
-        misfit[positions] -= rhs[held] - noise_draw[held]
-        misfit = system.total(misfit)
+        relative = _relative_precision(system, len(rhs))
         if projected_noise is None:
-            own = torch.zeros_like(misfit)
-            own[positions] = (scale / precision[positions]) * point[held] - noise_draw[held]
-            gap = misfit + system.total(own)
-            regulariser = self._prior_product(system, scale * point - _relative_precision(system, len(rhs)) * noise_draw, generator)
+            gradient = self._prior_product(system, system.mean_noise * point - relative * noise_draw, generator)
         else:
-            gap = (misfit - noise_draw[index]) * precision.sqrt()
-            regulariser = self._prior_product(system, scale * point, generator).sub_(scale * projected_noise)
-        regulariser.div_(system.num_data)
-        return torch.addmm(regulariser, rows.T, misfit * precision, alpha=1.0 / len(index)), gap
+            gradient = self._prior_product(system, system.mean_noise * point, generator).sub_(system.mean_noise * projected_noise)
+        gradient.div_(system.num_data)
+        gaps = []
+        for part in index.split(self._rows_at_once(system, len(index))):
+            rows, precision = system.kernel_rows(part), system.take_rows(relative, part)
+            positions, held = system.owned(part)
+            misfit = rows @ point
+            misfit[positions] -= rhs[held] - noise_draw[held]
+            misfit = system.total(misfit)
+            gradient.addmm_(rows.T, misfit * precision, alpha=1.0 / len(index))
+            if projected_noise is None:
+                own = torch.zeros_like(misfit)
+                own[positions] = (system.mean_noise / precision[positions]) * point[held] - noise_draw[held]
+                gaps.append(misfit + system.total(own))
+            else:
+                gaps.append((misfit - noise_draw[part]) * precision.sqrt())
+        return gradient, torch.cat(gaps)
+
+    def _rows_at_once(self, system: LinearSystem, batch_size: int) -> int:
+        """Return how many rows of the kernel are used while a cache holds them; all of the batch where each use is a message."""
+        entries = ENTRIES_AT_ONCE.get(system.device.type)
+        return batch_size if entries is None or system.is_shared else max(1, entries // system.n)
 
     def _prior_product(self, system: LinearSystem, M: Tensor, generator: torch.Generator) -> Tensor:
         """Return Φ Φᵀ M, an unbiased estimate of the kernel between the points of the unknowns times M, for fresh features Φ."""

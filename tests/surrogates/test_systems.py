@@ -108,9 +108,9 @@ def test_no_more_of_the_kernel_is_held_than_the_budget(monkeypatch: pytest.Monke
     held: list[int] = []
     tile = StationaryTiles.tile
 
-    def spied(self: StationaryTiles, i: Index, j: Index) -> torch.Tensor:
+    def spied(self: StationaryTiles, i: Index, j: Index, **out: torch.Tensor) -> torch.Tensor:
         held.append(8 * len(self.X1[i]) * len(self.X2))  # a block of rows is made of tiles: count it whole
-        return tile(self, i, j)
+        return tile(self, i, j, **out)
 
     n, m = 900, 30
     system = problems.inducing_system(n, m, memory_budget=64 * m * 8)

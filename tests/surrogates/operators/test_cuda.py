@@ -36,11 +36,11 @@ class SmallMemory:
             monkeypatch.setattr(StationaryTiles, name, self.limited(getattr(StationaryTiles, name)))
 
     def limited(self, evaluate: Any) -> Any:
-        def limited(part: StationaryTiles, i: slice, j: slice, *weights: Tensor) -> Any:
+        def limited(part: StationaryTiles, i: slice, j: slice, *weights: Tensor, **out: Tensor) -> Any:
             if len(part.X1[i]) * len(part.X2[j]) > self.entries:
                 self.failures += 1
                 raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-            return evaluate(part, i, j, *weights)
+            return evaluate(part, i, j, *weights, **out)
 
         return limited
 
