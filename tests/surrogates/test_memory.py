@@ -91,7 +91,7 @@ def faults():
 first = faults()
 with memory.keeping_freed():
     with memory.keeping_freed():
-        kept = min(faults() for _ in range(20))  # the first ones make room
+        kept = min(faults() for _ in range(10))  # the first ones make room
 print(first, kept, faults())
 """
 
@@ -105,7 +105,7 @@ def test_freed_memory_is_kept_inside_the_context_alone(environment: dict[str, st
     before, inside, after = map(int, done.stdout.split())
     pages = 4 * 2**26 // os.sysconf("SC_PAGE_SIZE")
     assert before > 0.9 * pages, "four tensors of 64 MiB are mapped four times"
-    assert after > 0.9 * pages
+    assert after > 0.4 * pages, "given back, and mapped again"
     assert (inside < 0.1 * pages) == keeps
 
 
