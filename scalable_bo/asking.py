@@ -30,6 +30,7 @@ from surrogates.drawing import COLUMNS_HELD, DIRECT_SOLVE_UP_TO, default_solver
 
 NUM_CANDIDATES = 30_000  # of all screening rounds
 MOST_STARTS, FEWEST_STARTS = 120, 10
+SQUARES_OF_A_FACTOR = 4  # (n, n) matrices that a direct solve holds at once
 COLUMNS_OF_A_PRECONDITIONER = 3  # copies of its (n, n/20) factor held at once
 WORKSPACE = 2**28  # bytes
 ASCENT_BUDGET = 5 * 10**8  # paths × ascents × rows: about a minute on one core in float32
@@ -216,15 +217,20 @@ def default_sampler(q: int, model: PathwiseGP, bounds: Tensor, **settings: Any) 
     return ParallelThompsonSampling(model, bounds, num_candidates=num_candidates, num_rounds=num_starts, num_starts=num_starts, **settings)
 
 
-def predicted_bytes(n: int, q: int, dtype: torch.dtype) -> int:
+def predicted_bytes(n: int, q: int, dtype: torch.dtype, free: int) -> int:
     """Return about how much memory an ask for q points among n rows takes with the default solver, beyond the study's own.
 
-    Right-hand sides and solutions; the kernel matrix, where it is kept, or a preconditioner of n/20 columns; tiles and candidates.
+    Right-hand sides and solutions, tiles and candidates; the kernel matrix, where it is kept, with its factor or its copy in float32, in
+    which solves begin; and a preconditioner of n/20 columns, if ``free`` bytes hold it beside the rest: the solver can do without.
     """
     size = torch.finfo(dtype).bits // 8
-    kept = min(2 * n * n * size, memory.DEFAULT_CPU_BUDGET)
-    preconditioner = 0 if n <= DIRECT_SOLVE_UP_TO else COLUMNS_OF_A_PRECONDITIONER * n * (n // 20) * 4  # solves begin in float32
-    return _columns_bytes(n, q, dtype) + max(kept, preconditioner) + WORKSPACE
+    needed = _columns_bytes(n, q, dtype) + WORKSPACE
+    if n <= DIRECT_SOLVE_UP_TO:
+        return needed + SQUARES_OF_A_FACTOR * n * n * size
+    if n * n * size <= memory.DEFAULT_CPU_BUDGET:
+        needed += n * n * (size if dtype == torch.float32 else size + 4)
+    preconditioner = COLUMNS_OF_A_PRECONDITIONER * n * (n // 20) * 4
+    return needed + preconditioner if needed + preconditioner <= free else needed
 
 
 def _columns_bytes(n: int, q: int, dtype: torch.dtype) -> int:

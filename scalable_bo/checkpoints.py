@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import warnings
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
+
+from surrogates.atomic import write_atomically
 
 NUM_KEPT = 2
 FORMAT = 1
@@ -45,7 +46,8 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     digest = _digest(checkpoint.ask, checkpoint.kernel, tensors)
     about = {"format": FORMAT, "ask": checkpoint.ask, "kernel": checkpoint.kernel, "digest": digest}
     write_atomically(folder / f"ask-{checkpoint.ask:08d}.safetensors", save(tensors, metadata={"scalable_bo": json.dumps(about)}))
-    for _, path in _files(folder)[NUM_KEPT:]:
+    killed = folder.glob("ask-*.tmp")  # a study has one writer: they are of processes that ended in the middle
+    for path in (*(path for _, path in _files(folder)[NUM_KEPT:]), *killed):
         path.unlink(missing_ok=True)
 
 
@@ -65,30 +67,6 @@ def load_checkpoint(folder: Path, up_to: int) -> Checkpoint | None:
                 stacklevel=2,
             )
     return None
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace ``path`` by ``content``: after a crash at any moment there is the old file or the new one, whole."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise OSError(f"{path} could not be written: {error}. Free space or repair the disk, and repeat the call.") from error
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in ``folder`` last."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _read(path: Path, number: int) -> Checkpoint:

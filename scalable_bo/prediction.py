@@ -46,7 +46,7 @@ def predict(space: Space, num_rows: int, rounds: int, batch: int, dtype: torch.d
     The time is that of a rehearsed ask for 10 points among 500 rows, the solve growing like n² q and the search like n q: right to a
     small factor, on a machine that is as busy as now.
     """
-    resident = psutil.Process().memory_info().rss
+    resident, free = psutil.Process().memory_info().rss, psutil.virtual_memory().available
     sizes = [num_rows + number * batch for number in range(rounds)]
     fit, solve, search = _rehearse(space, dtype)
     width = batch / REHEARSED_POINTS
@@ -55,11 +55,11 @@ def predict(space: Space, num_rows: int, rounds: int, batch: int, dtype: torch.d
         for n in sizes
     ]
     last = sizes[-1] if sizes else num_rows
-    columns = space.dim + space.encoded_dim
+    rows_bytes = last * (8 * (space.dim + space.encoded_dim) + BYTES_A_ROW)
     return Prediction(
         num_rows=last,
-        peak_bytes=resident + predicted_bytes(last, batch, dtype) + last * (8 * columns + BYTES_A_ROW),
-        free_bytes=psutil.virtual_memory().available + resident,
+        peak_bytes=resident + rows_bytes + predicted_bytes(last, batch, dtype, free - rows_bytes),
+        free_bytes=free + resident,
         seconds_last_ask=seconds[-1] if seconds else 0.0,
         seconds_asks=sum(seconds),
     )

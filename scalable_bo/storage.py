@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scalable_bo.checkpoints import sync_folder
 from scalable_bo.lock import WriterLock
 from scalable_bo.rounds import AskReport
 from scalable_bo.rows import Outcomes, Rows
+from surrogates.atomic import sync_folder
 
 APPLICATION_ID = 0x5342_4F31  # in the file's header, where `file` and others look
 _NOT_THE_CONTENT = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY}

@@ -36,7 +36,7 @@ from surrogates.systems import KernelSystem
 
 DIRECT_SOLVE_UP_TO = 4096
 PATHS_PER_DRAW = 32  # in the posterior's covariance: several feature draws average the features' own error out
-COLUMNS_HELD = 11  # copies of an (n, s) matrix that the hungriest solver and the paths hold at once
+COLUMNS_HELD = 13  # copies of an (n, s) matrix that the hungriest solver and the paths hold at once
 
 
 class DrawingGP(FreshGP):

@@ -7,8 +7,9 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from surrogates import memory
 from surrogates.operators import kernel_operator
-from surrogates.operators.tiles import spans, tile_side
+from surrogates.operators.tiles import SMALLEST_SIDE, spans, tile_side
 
 
 def approximate_leverage_scores(kernel: Kernel, X: Tensor, sketch: Tensor, regularization: float) -> Tensor:
@@ -30,11 +31,16 @@ def approximate_leverage_scores(kernel: Kernel, X: Tensor, sketch: Tensor, regul
     block = kernel_operator(kernel, X[sketch]).to_dense().clone()
     block.diagonal().add_(regularization * p)
     factor = torch.linalg.cholesky(block)
-    parts = []
-    for part in spans(n, tile_side(X.device)):
-        half = torch.linalg.solve_triangular(factor, kernel_operator(kernel, X[sketch], X[part]).to_dense(), upper=False)
-        parts.append(kernel(X[part], diag=True) - half.square().sum(0))
-    return (torch.cat(parts) / (regularization * n)).clamp(torch.finfo(X.dtype).eps, 1.0)
+
+    def missed(size: int) -> Tensor:
+        parts = []
+        for part in spans(n, size):
+            half = torch.linalg.solve_triangular(factor, kernel_operator(kernel, X[sketch], X[part]).to_dense(), upper=False)
+            parts.append(kernel(X[part], diag=True) - half.square().sum(0))
+        return torch.cat(parts)
+
+    scores = memory.halving(missed, tile_side(X.device), SMALLEST_SIDE, "A part") / (regularization * n)
+    return scores.clamp(torch.finfo(X.dtype).eps, 1.0)
 
 
 def draw_without_replacement(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:

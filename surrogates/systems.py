@@ -5,7 +5,7 @@ with m inducing points Z, K_XZ (n, m) and K_ZZ (m, m) in place of K, and m unkno
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable
 from copy import copy
 from typing import NamedTuple, NoReturn, Self
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from surrogates import checks, memory
 from surrogates.linalg import stable_cholesky
 from surrogates.operators import Dense, KernelOperator, kernel_operator
-from surrogates.operators.tiles import Index, spans, tile_side
+from surrogates.operators.tiles import SMALLEST_SIDE, Index, spans, tile_side
 
 SQUARES_TO_WHITEN = 4  # (m, m) matrices held at once by InducingSystem.whitened
 
@@ -354,18 +354,17 @@ class InducingSystem(LinearSystem):
 
     def project(self, V: Tensor) -> Tensor:
         """Return K_ZX Σ⁻¹ V, (m, s), for V (num_data, s)."""
-        out, weighted = V.new_zeros(self.n, V.shape[1]), V / self._noise_column()
-        for part, rows in self._row_chunks():
-            out.addmm_(rows.T, weighted[part])
-        return out
+        weighted = V / self._noise_column()
+        return self._sum_over_rows(lambda: V.new_zeros(self.n, V.shape[1]), lambda out, part, rows: out.addmm_(rows.T, weighted[part]))
 
     def __matmul__(self, W: Tensor) -> Tensor:
         """Return A W; every entry is evaluated once."""
         self.entries += self.n**2
-        out, noise = self.kernel @ W, self._noise_column()
-        for part, rows in self._row_chunks():
-            out.addmm_(rows.T, (rows @ W).div_(noise[part] if noise.ndim else noise))
-        return out
+        noise = self._noise_column()
+        return self._sum_over_rows(
+            lambda: self.kernel @ W,
+            lambda out, part, rows: out.addmm_(rows.T, (rows @ W).div_(noise[part] if noise.ndim else noise)),
+        )
 
     def kernel_rows(self, index: Tensor) -> Tensor:
         self.entries += len(index) * self.n
@@ -384,19 +383,29 @@ class InducingSystem(LinearSystem):
         memory.require(num_bytes, self.device, f"Whitening a system of {self.n} inducing points", "Use fewer, or an iterative solver.")
         self.entries += self.n**2
         L = stable_cholesky(self.kernel.to_dense(), self.precision)
-        M = torch.eye(self.n, dtype=self.dtype, device=self.device)
         root = self._noise_column().sqrt()
-        for part, rows in self._row_chunks():
+
+        def add(M: Tensor, part: slice, rows: Tensor) -> None:
             T = torch.linalg.solve_triangular(L, (rows / (root[part] if root.ndim else root)).T, upper=False)
             M.addmm_(T, T.T)
-        return L, M
 
-    def _row_chunks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield the rows of K_XZ, evaluated, in parts of bounded size."""
-        for part in spans(self.num_data, self._chunk):
-            rows = self.cross.rows(part).to_dense().to(self.dtype)
-            self.entries += rows.numel()
-            yield part, rows
+        return L, self._sum_over_rows(lambda: torch.eye(self.n, dtype=self.dtype, device=self.device), add)
+
+    def _sum_over_rows(self, start: Callable[[], Tensor], add: Callable[[Tensor, slice, Tensor], object]) -> Tensor:
+        """Return ``out = start()`` after ``add(out, part, rows)`` for all rows of K_XZ, evaluated in parts of bounded size.
+
+        When memory runs out, it begins again with parts of half the size, which are kept to.
+        """
+
+        def total(size: int) -> Tensor:
+            out, self._chunk = start(), size
+            for part in spans(self.num_data, size):
+                rows = self.cross.rows(part).to_dense().to(self.dtype)
+                self.entries += rows.numel()
+                add(out, part, rows)
+            return out
+
+        return memory.halving(total, self._chunk, min(self._chunk, SMALLEST_SIDE), "A part")
 
     def _not_at_hand(self, *_: object, **__: object) -> NoReturn:
         raise TypeError(

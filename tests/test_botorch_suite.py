@@ -40,10 +40,10 @@ class TestSwap(unittest.TestCase):
         assert False
 
     def test_passes_with_this_botorch(self):
-        pass
+        assert get_model(X, X[:, :1]).posterior(X).mean.shape == (5, 1)
 
     def test_passes_by_now(self):
-        pass
+        assert ModelListGP(get_model(X, X[:, :1])).num_outputs == 1
 """
 FILE = "test_end_to_end.py::TestSwap::"
 EXPECTED = f"""

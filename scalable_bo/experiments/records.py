@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from scalable_bo.checkpoints import sync_folder
+from surrogates.atomic import write_atomically
 
 _PACKAGES = ("scalable-bo", "torch", "gpytorch", "linear_operator", "botorch", "numpy")
 _ROOT = Path(__file__).resolve().parents[2]
@@ -42,16 +42,7 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
     The folder is made if it is not there. A reader finds the former file or the new one, never a part, and after a crash, too.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with part.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(_finite(record), indent=1, allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    write_atomically(path, (json.dumps(_finite(record), indent=1, allow_nan=False) + "\n").encode())
 
 
 def read_record(path: Path) -> dict[str, Any]:

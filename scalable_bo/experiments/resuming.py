@@ -16,8 +16,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from scalable_bo.checkpoints import write_atomically
 from scalable_bo.experiments.records import differences
+from surrogates.atomic import write_atomically
 
 FORMAT = 1
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 import scalable_bo
-from scalable_bo.checkpoints import write_atomically
 from scalable_bo.report import plots
 from scalable_bo.report.charts import escape, shorten
 from scalable_bo.report.plots import Chart
 from scalable_bo.snapshot import Snapshot
+from surrogates.atomic import write_atomically
 
 NUM_BEST_ROWS = 15
 NUM_REASONS = 20

@@ -7,8 +7,9 @@ import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 from torch import Tensor
 
+from surrogates import memory
 from surrogates.operators.stationary import PROFILES, StationaryKernel
-from surrogates.operators.tiles import StationaryTiles, spans, tile_side
+from surrogates.operators.tiles import SMALLEST_SIDE, StationaryTiles, spans, tile_side
 
 
 def backward_quadratic_form(kernel: Kernel, X: Tensor, U: Tensor, weights: Tensor) -> float:
@@ -32,18 +33,23 @@ def backward_quadratic_form(kernel: Kernel, X: Tensor, U: Tensor, weights: Tenso
 
 
 def _backward_in_closed_form(kernel: Kernel, stationary: StationaryKernel, X: Tensor, U: Tensor, weights: Tensor) -> float:
-    tiles, V, side = StationaryTiles(stationary, X, X), weights.unsqueeze(1) * U.T, tile_side(X.device)
+    tiles, V = StationaryTiles(stationary, X, X), weights.unsqueeze(1) * U.T
     scaled = tiles.L[:, :-2]
-    q, slope = 0.0, torch.zeros_like(scaled[0], dtype=torch.float64)
-    for i in spans(len(X), side):
-        for j in spans(i.stop, side):
-            share = tiles.outputscale * (1.0 if j.start == i.start else 2.0)
-            values, slopes = tiles.contract_distances(i, j, (U[i] @ V[:, j]).unsqueeze(0))
-            rows, columns = scaled[i], scaled[j]
-            # Σ_ij G_ij (x_ia − x_ja)² for all a, with three products.
-            spread = slopes.sum(1) @ rows.square() + slopes.sum(0) @ columns.square() - 2.0 * (rows * (slopes @ columns)).sum(0)
-            q += (share * values.sum()).item()
-            slope -= 2.0 * share * spread
+
+    def sums(side: int) -> tuple[float, Tensor]:
+        q, slope = 0.0, torch.zeros_like(scaled[0], dtype=torch.float64)
+        for i in spans(len(X), side):
+            for j in spans(i.stop, side):
+                share = tiles.outputscale * (1.0 if j.start == i.start else 2.0)
+                values, slopes = tiles.contract_distances(i, j, (U[i] @ V[:, j]).unsqueeze(0))
+                rows, columns = scaled[i], scaled[j]
+                # Σ_ij G_ij (x_ia − x_ja)² for all a, with three products.
+                spread = slopes.sum(1) @ rows.square() + slopes.sum(0) @ columns.square() - 2.0 * (rows * (slopes @ columns)).sum(0)
+                q += (share * values.sum()).item()
+                slope -= 2.0 * share * spread
+        return q, slope
+
+    q, slope = memory.halving(sums, tile_side(X.device), SMALLEST_SIDE, "A tile")
     with torch.enable_grad():
         surrogate = X.new_zeros(())
         while isinstance(kernel, ScaleKernel):
@@ -55,12 +61,22 @@ def _backward_in_closed_form(kernel: Kernel, stationary: StationaryKernel, X: Te
 
 
 def _backward_by_autograd(kernel: Kernel, X: Tensor, U: Tensor, weights: Tensor) -> float:
-    V, side, q = weights.unsqueeze(1) * U.T, tile_side(X.device), 0.0
-    for i in spans(len(X), side):
-        for j in spans(i.stop, side):
-            with torch.enable_grad():
-                part = (1.0 if j.start == i.start else 2.0) * (kernel(X[i], X[j]).to_dense() * (U[i] @ V[:, j])).sum()
-                if part.requires_grad:
-                    part.backward()
-            q += part.item()
+    V, parameters = weights.unsqueeze(1) * U.T, [parameter for parameter in kernel.parameters() if parameter.requires_grad]
+
+    def sums(side: int) -> tuple[float, dict[Tensor, Tensor]]:
+        q, gradients = 0.0, dict[Tensor, Tensor]()
+        for i in spans(len(X), side):
+            for j in spans(i.stop, side):
+                with torch.enable_grad():
+                    part = (1.0 if j.start == i.start else 2.0) * (kernel(X[i], X[j]).to_dense() * (U[i] @ V[:, j])).sum()
+                if parameters and part.requires_grad:
+                    for parameter, gradient in zip(parameters, torch.autograd.grad(part, parameters, allow_unused=True), strict=True):
+                        if gradient is not None:
+                            gradients[parameter] = gradients[parameter] + gradient if parameter in gradients else gradient
+                q += part.item()
+        return q, gradients
+
+    q, gradients = memory.halving(sums, tile_side(X.device), SMALLEST_SIDE, "A tile")
+    for parameter, gradient in gradients.items():
+        parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
     return q

@@ -6,12 +6,9 @@ digest of the solve (method, system, right-hand sides, state of the generator), 
 
 import hashlib
 import json
-import os
 import re
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from surrogates import checks
+from surrogates.atomic import replacing
 from surrogates.solvers.state import Parts
 from surrogates.systems import LinearSystem
 
@@ -80,8 +78,11 @@ class Keeper:
 
     def save(self, steps: int, parts: Parts) -> None:
         """Write a checkpoint; only when every process has done so are those before the last two removed."""
-        with _replacing(self._path(steps)) as temporary:
-            save_file(_apart(parts.tensors), temporary, metadata={"numbers": json.dumps(parts.numbers)})
+        with replacing(self._path(steps)) as temporary:
+            try:
+                save_file(_apart(parts.tensors), temporary, metadata={"numbers": json.dumps(parts.numbers)})
+            except SafetensorError as error:  # what it makes of a full disk
+                raise OSError(str(error)) from error
         self.system.least(1)
         for old in self._steps()[NUM_KEPT:]:
             self._path(old).unlink()
@@ -138,22 +139,3 @@ def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         separate[name] = tensor.clone() if tensor.untyped_storage().data_ptr() in seen else tensor
         seen.add(separate[name].untyped_storage().data_ptr())
     return separate
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary file beside ``path``; what is written there is synced to disk and takes its place."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
-        raise OSError(f"{path} could not be written: {error}. Free space or repair the disk, and start again.") from error

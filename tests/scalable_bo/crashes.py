@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
-from scalable_bo import asking, checkpoints, storage
+from scalable_bo import asking, storage
 from scalable_bo.space import Float, Int, Space
 from scalable_bo.study import Study
 from surrogates import CG
@@ -21,8 +21,8 @@ from surrogates import CG
 SPACE = Space(x=Float(0.0, 1.0), n=Int(1, 50))
 SAMPLER = partial(ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5)
 BATCH = 3
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.scalable_bo.crashes"])
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["tests.scalable_bo.crashes"])
 
 
 def value(X: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ def work(path: Path | None, num_points: int, num_rows: int, log: Callable[[str],
 
 def start(path: Path, num_points: int, num_rows: int, fault: str | None = None) -> BaseProcess:
     """Run ``work`` in a new process, which logs every call that has returned; with a ``fault``, it kills itself there."""
-    process = _CONTEXT.Process(target=_run, args=(path, num_points, num_rows, fault))
+    process = CONTEXT.Process(target=_run, args=(path, num_points, num_rows, fault))
     process.start()
     return process
 
@@ -99,7 +99,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     "before a tell is stored": partial(_kill, storage.Storage, "add_outcomes", "before", 11),
     "after a tell is stored": partial(_kill, storage.Storage, "add_outcomes", "after", 11),
     "before a checkpoint is written": partial(_kill, asking, "save_checkpoint", "before", 2),
-    "before a checkpoint gets its name": partial(_kill, checkpoints.os, "replace", "before", 2),
+    "before a checkpoint gets its name": partial(_kill, os, "replace", "before", 2),
     "between a checkpoint and its ask": partial(_kill, asking, "save_checkpoint", "after", 2),
     "before an ask is returned": partial(_kill, storage.Storage, "add_ask", "after", 4),
 }

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def test_a_failed_write_leaves_the_former_record_and_nothing_else(tmp_path: Path
     def interrupted(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "replace", interrupted)
+    monkeypatch.setattr(os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_record(path, {"round": 2})
     assert read_record(path) == {"round": 1}

@@ -258,6 +258,12 @@ def test_the_last_two_checkpoints_are_kept_and_the_right_one_is_found(tmp_path: 
     assert load_checkpoint(folder, 2) is None
 
 
+def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "ask-00000001.safetensors.0a1b.tmp").write_bytes(b"half")
+    save_checkpoint(tmp_path, checkpoint(1))
+    assert [file.name for file in tmp_path.iterdir()] == ["ask-00000001.safetensors"]
+
+
 def flip(content: bytes) -> bytes:
     return content[:-5] + bytes([content[-5] ^ 1]) + content[-4:]
 

@@ -1,5 +1,7 @@
 """The systems K + Σ and K_ZX Σ⁻¹ K_XZ + K_ZZ: products, parts, and what they accept."""
 
+from collections.abc import Callable, Sequence
+
 import pytest
 import torch
 from hypothesis import given
@@ -149,3 +151,49 @@ def test_methods_that_need_rows_of_the_matrix_refuse_inducing_points_with_the_re
     system = problems.inducing_system(800, 700)
     with pytest.raises(TypeError, match=r"`system` of inducing points .* Use Cholesky\(\), SGD\(\) or CG\(preconditioner=None\)"):
         solver.solve(system, problems.normal(700, 1))
+
+
+@pytest.mark.parametrize("fails", [1, 2])
+@pytest.mark.parametrize("noise", [0.3, problems.vector_noise(200)], ids=["scalar", "vector"])
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda system: [system.project(problems.normal(200, 3))],
+        lambda system: [system @ problems.normal(10, 3)],
+        lambda system: system.whitened(),
+    ],
+    ids=["project", "matmul", "whitened"],
+)
+def test_when_memory_runs_out_fewer_rows_of_inducing_points_are_evaluated_at_a_time(
+    product: Callable[[InducingSystem], Sequence[torch.Tensor]], noise: float | torch.Tensor, fails: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system, evaluate, tried = inducing_system_of_parts(noise), Tiled.to_dense, list[int]()
+    expected = product(inducing_system_of_parts(noise))
+
+    def limited(part: Tiled) -> torch.Tensor:
+        tried.append(part.shape[0])
+        if len(tried) == fails:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return evaluate(part)
+
+    monkeypatch.setattr(Tiled, "to_dense", limited)
+    for value, reference in zip(product(system), expected, strict=True):
+        torch.testing.assert_close(value, reference)
+    product(system)
+    assert tried == [150, 50][:fails] + 2 * [75, 75, 50]  # what did not fit is not tried again
+
+
+def test_without_memory_for_few_rows_of_inducing_points_there_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(part: Tiled) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+    system = inducing_system_of_parts(0.3)
+    monkeypatch.setattr(Tiled, "to_dense", fail)
+    with pytest.raises(MemoryError, match="A part of 64 rows does not fit in the device's free memory"):
+        system.project(problems.normal(200, 3))
+
+
+def inducing_system_of_parts(noise: float | torch.Tensor) -> InducingSystem:
+    """Return a system of 10 inducing points whose 200 rows are evaluated 150 at a time."""
+    X = problems.uniform(200, 2)
+    return InducingSystem(problems.rbf().double(), X, X[:10], noise, memory_budget=150 * 10 * 8)

@@ -1,11 +1,16 @@
 """Quadratic forms of kernel matrices, and their gradients in the kernel's hyperparameters."""
 
+import itertools
+from typing import Any
+
 import pytest
 import torch
+from gpytorch.kernels import RQKernel
 from torch import Tensor
 
 from surrogates.operators import tiles
 from surrogates.operators.quadratic import backward_quadratic_form
+from surrogates.operators.tiles import StationaryTiles
 from tests import problems
 
 X, U = problems.uniform(70, problems.DIM), problems.normal(70, 3, seed=1)
@@ -34,6 +39,27 @@ def test_parameters_held_fixed_get_no_gradient(name: str) -> None:
     kernel = problems.KERNELS[name]().double().requires_grad_(False)
     backward_quadratic_form(kernel, X, U, WEIGHTS)
     assert not gradients(kernel)
+
+
+@pytest.mark.parametrize(
+    ("name", "owner", "method"), [("scale-matern32", StationaryTiles, "contract_distances"), ("rq", RQKernel, "forward")]
+)
+def test_when_memory_runs_out_tiles_shrink_and_give_the_same(name: str, owner: type, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, U = problems.uniform(150, problems.DIM), problems.normal(150, 3, seed=1)
+    ours, reference = problems.KERNELS[name]().double(), problems.KERNELS[name]().double()
+    expected = backward_quadratic_form(reference, X, U, WEIGHTS)
+    evaluate, calls = getattr(owner, method), itertools.count(1)
+
+    def limited(*arguments: Any, **named: Any) -> Any:
+        if next(calls) == 2:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return evaluate(*arguments, **named)
+
+    monkeypatch.setitem(tiles.TILE_SIDE, "cpu", 128)
+    monkeypatch.setattr(owner, method, limited)
+    assert backward_quadratic_form(ours, X, U, WEIGHTS) == pytest.approx(expected, rel=1e-12)
+    assert next(calls) == 2 + 6 + 1  # two tiles of 128 rows, then all of 64 of the lower triangle
+    torch.testing.assert_close(gradients(ours), gradients(reference))
 
 
 def test_gradients_add_up() -> None:

@@ -1,6 +1,7 @@
 """Solves that were cut short and go on from their last checkpoint."""
 
 import itertools
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -149,7 +150,7 @@ def test_a_checkpoint_half_written_is_as_if_it_had_not_been_begun(tmp_path: Path
         solve(SOLVERS["asap"], tmp_path, steps=14)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     with monkeypatch.context() as patch, pytest.raises(OSError, match="could not be written: no space left. Free space"):
-        patch.setattr(files.os, "fsync", fail)
+        patch.setattr(os, "fsync", fail)
         solve(SOLVERS["asap"], tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
