@@ -192,12 +192,12 @@ def main() -> None:
     record: dict[str, Any] = {"benchmark": "solver_sweep", "cells": {}}
     if arguments.out is not None and arguments.out.exists():
         record = json.loads(arguments.out.read_text())
+    environment = describe_environment(torch.device("cpu"))
     for number, cell in enumerate([] if arguments.summary else cells):
         if cell.name in record["cells"]:
             continue
         console.print(f"{number + 1}/{len(cells)} {cell.name}", highlight=False)
-        record["cells"][cell.name] = measure(cell, arguments.repeats, number, console)
-        record["environment"] = describe_environment(torch.device("cpu"))
+        record["cells"][cell.name] = {**measure(cell, arguments.repeats, number, console), "environment": environment}
         if arguments.out is not None:
             write_record(arguments.out, record)
     summarise(record, console)
