@@ -31,7 +31,7 @@ class EpochMonitor(State):
         squares: (s,) sum since the last judgement of the squared residuals of the rows dealt.
         residual: (s,) residual norm, the root mean square over the last window's epochs; infinite before, and at a restart.
         best: (s,) smallest such residual.
-        checkpoint: (n, s) the iterates that had it.
+        checkpoint: (n, s) what had it, at the window's end.
     """
 
     order: Order
@@ -61,7 +61,7 @@ class EpochMonitor(State):
         """Take note of the residuals ``gap`` (b, s) of the rows just dealt, before the step."""
         square, best = gap.square().sum(0), self.best
         if self.steps == 1:
-            # At a restart the batch shows the checkpoint itself, which may be worse than the extrapolated points that made it the
+            # At a restart the batch shows the checkpoint itself, which may be worse than the points before it that made it the
             # best. Without this, the smaller the step the surer the column would restart again.
             norm = (self.order.num_rows / len(gap) * square).sqrt()
             best = torch.where(self.residual.isinf(), torch.maximum(best, norm), best)
@@ -98,7 +98,7 @@ class EpochMonitor(State):
 class AveragedDescent(State):
     """Iterates with momentum, an average of them, and a step size that is reduced for the columns that diverge."""
 
-    A: Tensor  # (n, s) iterates
+    point: Tensor  # (n, s) where the next gradient is taken: the iterates A, moved on by the momentum times their velocities
     V: Tensor  # (n, s) velocities
     average: Tensor  # (n, s)
     step: Tensor  # (s,) step size
@@ -108,10 +108,10 @@ class AveragedDescent(State):
         """Return the state in which columns that diverged, if a window ends here, are back at their checkpoint, with a shorter step."""
         if not self.monitor.is_due:
             return self
-        monitor, diverged = self.monitor.judge(self.A)
+        monitor, diverged = self.monitor.judge(self.point)
         return replace(
             self,
-            A=torch.where(diverged, monitor.checkpoint, self.A),
+            point=torch.where(diverged, monitor.checkpoint, self.point),
             V=torch.where(diverged, 0.0, self.V),
             average=torch.where(diverged, monitor.checkpoint, self.average),
             step=torch.where(diverged, STEP_REDUCTION * self.step, self.step),

@@ -100,7 +100,7 @@ class SDD(IterativeSolver):
         initial, norms = start.initial, system.norm(start.gap)
         return SDDState(
             settings=start.prepared,
-            A=initial.clone(),
+            point=initial.clone(),
             V=torch.zeros_like(initial),
             average=initial.clone(),
             step=torch.full_like(norms, start.prepared.step),
@@ -109,11 +109,13 @@ class SDD(IterativeSolver):
 
     def step(self, system: KernelSystem, rhs: Tensor, state: SDDState, generator: torch.Generator) -> SDDState:
         index, monitor = state.monitor.deal(state.settings.batch_size, generator)
-        A, V, average = state.A, state.V, state.average
-        gap = system.rows_matmul(index, A + self.momentum * V, minus=rhs)
-        system.add_rows(V.mul_(self.momentum), index, gap * state.step, alpha=-system.n / state.settings.batch_size)
-        A.add_(V)
+        point, V, average = state.point, state.V, state.average
+        gap = system.rows_matmul(index, point, minus=rhs)
+        D, scale = gap * state.step, -system.n / state.settings.batch_size
+        system.add_rows(V.mul_(self.momentum), index, D, alpha=scale)
+        A = system.add_rows(point, index, D, alpha=scale)  # point = A + momentum · V, so that A + V moves those rows alone
         average.lerp_(A, state.settings.averaging)
+        A.add_(V, alpha=self.momentum)  # the next point
         return replace(state, monitor=monitor.observe(gap)).end_step()
 
     def estimate(self, system: KernelSystem, state: SDDState) -> Tensor:

@@ -100,7 +100,7 @@ class SGD(IterativeSolver):
         # With inducing points: the weighted misfit of zero weights, which bounds that of the solution.
         norms = system.norm(start.gap if data.projected_noise is None else data.rhs * _relative_precision(system, len(data.rhs)).sqrt())
         return SGDState(
-            A=initial.clone(),
+            point=initial.clone(),
             V=torch.zeros_like(initial),
             average=initial.clone(),
             step=torch.full_like(norms, self.step_size),
@@ -113,14 +113,14 @@ class SGD(IterativeSolver):
 
     def step(self, system: LinearSystem, rhs: Tensor, state: SGDState, generator: torch.Generator) -> SGDState:
         index, monitor = state.monitor.deal(self._batch_size(system), generator)
-        A, V, average = state.A, state.V, state.average
-        point = A + self.momentum * V
+        point, V, average = state.point, state.V, state.average
         gradient, gap = self.gradient(system, state.rhs, state.noise_draw, point, index, generator, state.projected_noise)
         gradient.mul_((self.clip / system.norm(gradient)).clamp_max(1.0) * state.step)
         V.mul_(self.momentum).sub_(gradient)
-        A.add_(V)
+        A = point.sub_(gradient)  # point = A + momentum · V, so that this is A + V
         count = state.count + 1
         average.lerp_(A, 1.0 / count)
+        A.add_(V, alpha=self.momentum)  # the next point
         return replace(state, count=count, monitor=monitor.observe(gap)).end_step()
 
     def gradient(

@@ -192,7 +192,7 @@ class SketchAndProject(IterativeSolver):
         if state.momentum is None:
             W, momentum = system.add_rows(state.W, index, D, alpha=-1.0), None
         else:
-            W, momentum = accelerate(system, state.momentum, index, D, self._nu(system.n, state.block_size))
+            W, momentum = accelerate(system, state.W, state.momentum, index, D, self._nu(system.n, state.block_size))
         count = state.count + 1
         average = self._averaged(system, state, W, count)
         state = replace(state, count=count, W=W, momentum=momentum, average=average, residual=residual, monitor=monitor)
@@ -289,14 +289,14 @@ def default_block_size(n: int, num_columns: int, num_processes: int = 1) -> int:
     return min(n, max(SMALLEST_DEFAULT_BLOCK, min(balanced, n // 3, LARGEST_DEFAULT_BLOCK)))
 
 
-def accelerate(system: KernelSystem, momentum: Momentum, index: Tensor, D: Tensor, nu: float) -> tuple[Tensor, Momentum]:
-    """Return the new W, V and Z of Nesterov's scheme for the block step D (b, s) on the rows ``index``."""
+def accelerate(system: KernelSystem, W: Tensor, momentum: Momentum, index: Tensor, D: Tensor, nu: float) -> tuple[Tensor, Momentum]:
+    """Return the new W, V and Z of Nesterov's scheme, in place of the old, for the block step D (b, s) on the rows ``index``."""
     V, Z, mu = momentum.V, momentum.Z, momentum.mu
     beta, gamma = 1.0 - (mu / nu).sqrt(), 1.0 / (mu * nu).sqrt()
     alpha = 1.0 / (1.0 + gamma * nu)
     V = system.add_rows(V.mul_(beta).addcmul_(Z, 1.0 - beta), index, D * gamma, alpha=-1.0)
-    W = system.add_rows(Z.clone(), index, D, alpha=-1.0)
-    return W, Momentum(V, torch.lerp(W, V, alpha), mu)
+    W = system.add_rows(W.copy_(Z), index, D, alpha=-1.0)
+    return W, Momentum(V, torch.lerp(W, V, alpha, out=Z), mu)
 
 
 def largest_eigenvalue(block: KernelSystem, apply: Apply, generator: torch.Generator) -> float:

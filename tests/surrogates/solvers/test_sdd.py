@@ -77,7 +77,7 @@ def test_a_warm_start_near_the_solution_is_not_thrown_away() -> None:
     state = solver.init(system, Start(rhs, near, rhs - system @ near, prepared=solver.prepare(system, generator)))
     for _ in range(8):  # two epochs: a velocity that began at the warm start would have doubled it
         state = solver.step(system, rhs, state, generator)
-        assert problems.relative_error(state.A, exact) < 1e-3
+        assert problems.relative_error(state.point, exact) < 1e-3
 
 
 def test_the_published_settings_are_one_call() -> None:

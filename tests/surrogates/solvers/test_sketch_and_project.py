@@ -37,6 +37,7 @@ def test_acceleration_follows_the_corrected_equations() -> None:
     system, rhs, mu, nu = problems.system(N, 0.1), problems.normal(N, 1), 0.05, N / B
     H = system.to_dense()
     W = V = Z = torch.zeros_like(rhs)
+    ours_W = W.clone()
     printed = torch.zeros_like(rhs)
     beta, gamma = 1 - math.sqrt(mu / nu), 1 / math.sqrt(mu * nu)
     alpha = 1 / (1 + gamma * nu)
@@ -45,7 +46,7 @@ def test_acceleration_follows_the_corrected_equations() -> None:
         index = torch.randperm(N, generator=torch.Generator().manual_seed(step))[:B]
         D = torch.zeros_like(rhs)
         D[index] = torch.linalg.solve(H[index][:, index], (H @ Z - rhs)[index])  # at the extrapolated point
-        ours_W, ours = accelerate(system, ours, index, D[index], nu)
+        ours_W, ours = accelerate(system, ours_W, ours, index, D[index], nu)
         W = Z - D
         V_new = beta * V + (1 - beta) * Z - gamma * D
         printed = alpha * V + (1 - alpha) * W
