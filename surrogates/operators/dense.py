@@ -5,8 +5,9 @@ from torch import Tensor
 
 from surrogates.operators.base import KernelOperator
 from surrogates.operators.gemm import matmul
-from surrogates.operators.tiles import Index, KernelTiles, spans, with_tiles_that_fit
+from surrogates.operators.tiles import Index, KernelTiles, spans, tile_side, with_tiles_that_fit
 
+ROWS_IN_TILES = 4  # entries gathered at a time, in tiles
 TILES_IN_ROWS = 2  # entries evaluated at a time, in tiles: written where they stay, they need no buffer that fits a cache
 FEWEST_ROWS = 8  # of fewer, the product for d² takes twice as long
 
@@ -21,15 +22,19 @@ class Dense(KernelOperator):
     def __matmul__(self, W: Tensor) -> Tensor:
         return matmul(self.matrix, W)
 
-    def rows(self, index: Index) -> "Dense":
+    def rows(self, index: Index) -> KernelOperator:
+        if isinstance(index, Tensor):
+            return Gathered(self.tiles.rows(index), self.matrix, index)
         return Dense(self.tiles.rows(index), False, self.matrix[index])
 
     def columns(self, index: Index) -> Tensor:
-        return self.matrix[index].T if self.symmetric else self.matrix[:, index]  # rows lie together in memory
+        return _gather(self.matrix, index).T if self.symmetric else self.matrix[:, index]  # rows lie together in memory
 
     def block(self, index: Index) -> Tensor:
         self._require_symmetric("block(index)")
-        return self.matrix[index][:, index]
+        if not isinstance(index, Tensor):
+            return self.matrix[index][:, index]
+        return torch.cat([_gather(self.matrix, part).index_select(1, index) for part in index.split(_rows_at_once(self.matrix))])
 
     def diagonal(self) -> Tensor:
         self._require_symmetric("diagonal()")
@@ -47,6 +52,49 @@ class Dense(KernelOperator):
     @property
     def T(self) -> "Dense":
         return self if self.symmetric else Dense(self.tiles.transposed(), False, self.matrix.T)
+
+
+class Gathered(KernelOperator):
+    """Some rows of a matrix that is held, in any order, read a few at a time: a copy of all of them would be new memory at every step."""
+
+    def __init__(self, tiles: KernelTiles, matrix: Tensor, index: Tensor):
+        super().__init__(tiles, False)
+        self.matrix, self.index = matrix, index
+
+    def __matmul__(self, W: Tensor) -> Tensor:
+        out = W.new_empty(len(self.index), W.shape[1])
+        for part in spans(len(self.index), _rows_at_once(self.matrix)):
+            out[part] = matmul(_gather(self.matrix, self.index[part]), W)
+        return out
+
+    def rows(self, index: Index) -> KernelOperator:
+        return Gathered(self.tiles.rows(index), self.matrix, self.index[index])
+
+    def columns(self, index: Index) -> Tensor:
+        return self.to_dense()[:, index]
+
+    def block(self, index: Index) -> Tensor:
+        self._require_symmetric("block(index)")
+        return self.rows(index).columns(index)
+
+    def to_dense(self) -> Tensor:
+        return _gather(self.matrix, self.index)
+
+    def to(self, dtype: torch.dtype) -> KernelOperator:
+        return Dense(self.tiles.to(dtype), False, self.to_dense().to(dtype))
+
+    @property
+    def T(self) -> KernelOperator:
+        return Dense(self.tiles.transposed(), False, self.to_dense().T)
+
+
+def _gather(matrix: Tensor, index: Index) -> Tensor:
+    """Return the rows ``index``."""
+    return matrix.index_select(0, index) if isinstance(index, Tensor) else matrix[index]
+
+
+def _rows_at_once(matrix: Tensor) -> int:
+    return max(1, ROWS_IN_TILES * tile_side(matrix.device) ** 2 // max(1, matrix.shape[1]))
 
 
 def evaluate(tiles: KernelTiles) -> Tensor:

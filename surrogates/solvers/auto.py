@@ -24,9 +24,9 @@ from surrogates.solvers.run import Solution
 from surrogates.solvers.sketch_and_project import SketchAndProject, default_block_size
 from surrogates.systems import KernelSystem, LinearSystem, Targets, check_right_hand_sides
 
-EVALUATE = 350.0  # operations that a kernel entry is worth to evaluate
+EVALUATE = 300.0  # operations that a kernel entry is worth to evaluate
 READ = 20.0  # likewise to read, one after another
-GATHER = 300.0  # likewise to read in random blocks
+GATHER = 160.0  # likewise to read in random blocks
 COLUMN, COLUMN_BY_ONEDNN = 2.2, 1.1  # operations an entry and column
 FACTORISE, COPY = 1.2, 400.0  # of a direct solve: n³/3 operations below the rate of a product, and n² entries brought into place
 BLOCK_FACTORISE = 1.5  # of smaller factorisations
