@@ -25,6 +25,7 @@ from scalable_bo.asking import predicted_bytes
 from scalable_bo.experiments.records import describe_environment, peak_memory_bytes, read_record, reset_peak_memory, write_record
 from scalable_bo.space import Float, Space
 from scalable_bo.study import Study
+from surrogates import memory
 
 CPU = torch.device("cpu")
 SPACE = Space(**{f"x{i}": Float(0.0, 1.0) for i in range(8)})
@@ -61,6 +62,7 @@ def ask(folder: Path, n: int, q: int, dtype: torch.dtype, console: Console) -> d
     """One ask for q points among n rows, the hyperparameters fitted."""
     with open_study(folder, dtype) as study, console.status("") as status:
         study.add_data(*rows(n))
+        predicted = predicted_bytes(n, q, dtype, memory.available(CPU))
         with measured() as found:
             batch = study.ask(q, callback=lambda text: status.update(f"{n} rows: {text}"))
         report, model = study.last_ask, study.model
@@ -71,7 +73,7 @@ def ask(folder: Path, n: int, q: int, dtype: torch.dtype, console: Console) -> d
             "q": q,
             "dtype": str(dtype).removeprefix("torch."),
             **found,
-            "predicted_bytes": predicted_bytes(n, q, dtype),
+            "predicted_bytes": predicted,
             "seconds_fit": report.seconds_fit,
             "seconds_solve": report.seconds_solve,
             "seconds_acquisition": report.seconds_acquisition,
