@@ -58,7 +58,9 @@ def draw_problem(problem: str, num_paths: int, seed: int) -> tuple[PathwiseGP, S
         )
         X, y = torch.cat([X, new]), torch.cat([y, target.add_noise(target(new), generator)])
     model = fixed_model(X, y, kernel, NOISE, Cholesky(), NUM_FEATURES)
-    return model, model.paths(num_paths, generator=generator), target.bounds
+    paths = model.paths(num_paths, generator=generator)
+    assert isinstance(paths, SamplePaths)  # of one data set
+    return model, paths, target.bounds
 
 
 def measure(problem: str, ways: list[str], num_paths: int, seed: int) -> list[dict[str, Any]]:

@@ -9,10 +9,12 @@ whole tiled product, kernel evaluation included, with each.
 """
 
 import argparse
+import operator
 import os
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -83,16 +85,15 @@ def main() -> None:
     for columns in arguments.columns:
         W = torch.randn(arguments.n, columns, generator=generator, dtype=dtype).to(device)
         methods: dict[str, Callable[[], Tensor]] = {
-            "gemm": lambda W=W: stored @ W,
-            "gemm_fastest": lambda W=W: matmul(stored, W),
-            "tiled_compiled": with_mode("always", lambda W=W: K @ W),
-            "tiled_eager": with_mode("never", lambda W=W: K @ W),
-            "whole_rows_eager": lambda W=W: eager_rows(X, lengthscale, arguments.rows, W),
+            "gemm": partial(torch.matmul, stored, W),
+            "gemm_fastest": partial(matmul, stored, W),
+            "tiled_compiled": with_mode("always", partial(operator.matmul, K, W)),
+            "tiled_eager": with_mode("never", partial(operator.matmul, K, W)),
+            "whole_rows_eager": partial(eager_rows, X, lengthscale, arguments.rows, W),
         }
         if rough.pays(W):
-            halves = stored.bfloat16(), W.bfloat16()
-            methods["gemm_bfloat16"] = lambda halves=halves: halves[0] @ halves[1]
-            methods["tiled_bfloat16"] = with_mode("always", lambda W=W: K.rough_matmul(W))
+            methods["gemm_bfloat16"] = partial(torch.matmul, stored.bfloat16(), W.bfloat16())
+            methods["tiled_bfloat16"] = with_mode("always", partial(K.rough_matmul, W))
         medians = time_in_turn(methods, arguments.repeats, device)
         results.append(
             {

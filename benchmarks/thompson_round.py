@@ -61,7 +61,7 @@ class BoTorchSampler:
             for start in range(0, self.preset.q, self.paths_at_once):
                 count = min(self.paths_at_once, self.preset.q - start)
                 with Stopwatch(device) as solve:
-                    paths = draw_matheron_paths(model, torch.Size([count]))
+                    paths: Any = draw_matheron_paths(model, torch.Size([count]))
                 with Stopwatch(device) as acquisition:
                     points.append(optimize_posterior_samples(paths, bounds)[0].reshape(count, -1))
                 seconds_solve += solve.seconds

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 from botorch.fit import fit_gpytorch_mll
-from botorch.generation import MaxPosteriorSampling
+from botorch.generation.sampling import MaxPosteriorSampling
 from botorch.models import SingleTaskGP
-from botorch.test_functions import Ackley, Levy, SyntheticTestFunction
+from botorch.test_functions.synthetic import Ackley, Levy, SyntheticTestFunction
 from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from botorch.utils.transforms import unnormalize
 from gpytorch.constraints import Interval
@@ -39,8 +39,8 @@ PROBLEMS: dict[str, Callable[[], SyntheticTestFunction]] = {
     "ackley": lambda: Ackley(dim=20, negate=True, bounds=[(-5.0, 10.0)] * 20),
     "levy": lambda: Levy(dim=50, negate=True, bounds=[(-5.0, 10.0)] * 50),
 }
-FIT = {"num_subsets": 2, "subset_size": 500, "num_steps": 30}
-SEARCH = {"num_candidates": 5000, "num_rounds": 5, "num_starts": 5, "num_steps": 50}
+FIT: dict[str, Any] = {"num_subsets": 2, "subset_size": 500, "num_steps": 30}
+SEARCH: dict[str, Any] = {"num_candidates": 5000, "num_rounds": 5, "num_starts": 5, "num_steps": 50}
 
 
 class Pathwise:
@@ -84,7 +84,8 @@ def unit_box(dim: int) -> Tensor:
 def optimise(name: str, method: str, seed: int, num_evaluations: int, num_initial: int, batch_size: int) -> list[dict[str, float]]:
     """Return a row a round: evaluations, best value, region's length, seconds (process and wall) of proposing that round's batch."""
     problem = PROBLEMS[name]()
-    rounds, count, best = [], 0, -float("inf")
+    rounds: list[dict[str, float]] = []
+    count, best = 0, -float("inf")
     region: TrustRegion | None = None
     while count < num_evaluations:
         draw, wall, process = 1000 * seed + len(rounds), time.perf_counter(), time.process_time()
@@ -95,7 +96,7 @@ def optimise(name: str, method: str, seed: int, num_evaluations: int, num_initia
         else:
             batch = propose(X, Y, region, draw)
         wall, process = time.perf_counter() - wall, time.process_time() - process
-        values = problem(unnormalize(batch, problem.bounds.to(batch))).unsqueeze(1)
+        values = problem(unnormalize(batch, torch.as_tensor(problem.bounds).to(batch))).unsqueeze(1)
         X, Y, region = torch.cat([X, batch]), torch.cat([Y, values]), region.update(values)
         count, best = count + len(batch), max(best, values.max().item())
         rounds.append({"evaluations": count, "best": best, "length": region.length, "seconds": wall, "process_seconds": process})
