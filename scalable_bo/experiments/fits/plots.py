@@ -89,7 +89,7 @@ def _batch_sizes(records: Sequence[dict[str, Any]], panels: list[Axes]) -> None:
             points = sorted((r["settings"]["batch_size"], r[key]) for r in of_line)
             style = "-o" if kernel == "linear" else "--s"
             panel.plot(*zip(*points, strict=True), style, color=_colour(methods.index(method)), label=f"{kernel}, {method}", markersize=4)
-        panel.set(xscale="log", xlabel="batch size")
+        _batch_size_axis(panel, [record["settings"]["batch_size"] for record in records])
 
 
 def _curvature(records: Sequence[dict[str, Any]], panels: list[Axes]) -> None:
@@ -98,14 +98,20 @@ def _curvature(records: Sequence[dict[str, Any]], panels: list[Axes]) -> None:
         panels[0].errorbar(
             sizes, means, stds, marker="o", color=_colour(index), label=record["settings"]["method"], capsize=3, markersize=4
         )
-    panels[0].set(xscale="log", xlabel="points of a minibatch")
+    _batch_size_axis(panels[0], [point["batch_size"] for record in records for point in record["points"]])
 
 
 def _memory(records: Sequence[dict[str, Any]], panels: list[Axes]) -> None:
     for index, record in enumerate(records):
         sizes, values = zip(*((p["batch_size"], p["bytes"] / 2**20) for p in record["points"]), strict=True)
         panels[0].plot(sizes, values, "-o", color=_colour(index), label=record["settings"]["method"], markersize=4)
-    panels[0].set(xscale="log", xlabel="batch size")
+    _batch_size_axis(panels[0], [point["batch_size"] for record in records for point in record["points"]])
+
+
+def _batch_size_axis(panel: Axes, sizes: Sequence[int]) -> None:
+    panel.set(xscale="log", xlabel="batch size")
+    panel.set_xticks(sorted(set(sizes)), [str(size) for size in sorted(set(sizes))])
+    panel.minorticks_off()
 
 
 def _colour(index: int) -> str:
