@@ -56,7 +56,7 @@ def keeping_freed() -> Iterator[None]:
     """Keep the memory of tensors freed inside the context, or function, for the next ones, and give it back to the system at the end.
 
     Tensors above 32 MiB are otherwise mapped anew each time, and their first touch costs up to 1.6 µs for every 4 KiB, more than most
-    arithmetic on them: a step of SGD takes 0.4 of the time with it, one of SDD for 500 columns 0.6. On the CPU and with the GNU C
+    arithmetic on them: with it, SDD for 500 columns takes 0.6 of the time, and acquisition 0.8. On the CPU and with the GNU C
     library; elsewhere, and where an environment variable sets the allocator, nothing changes. For all threads, until the last context ends.
     """
     global _keepers

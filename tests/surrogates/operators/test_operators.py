@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surrogates import Dense, KernelOperator, Tiled, kernel_operator
-from surrogates.operators import KernelTiles, tiles
+from surrogates.operators import KernelTiles, dense, tiles
 from surrogates.operators.stationary import StationaryKernel
 from surrogates.operators.tiles import TILE_ASPECT, GenericTiles, StationaryTiles, spans, tile_spans
 from tests import problems
@@ -184,3 +184,18 @@ def test_hyperparameters_are_read_when_the_operator_is_made() -> None:
     kernel.outputscale = 5.0
     kernel.base_kernel.lengthscale = 0.1
     assert torch.equal(K.to_dense(), before)
+
+
+def test_rows_of_a_kept_matrix_gathered_a_few_at_a_time_are_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, W = problems.uniform(40, DIM), problems.normal(40, 3)
+    operator, index = kernel_operator(problems.rbf().double(), X), torch.randperm(40, generator=torch.Generator().manual_seed(0))[:17]
+    assert isinstance(operator, Dense)
+    K = operator.to_dense()
+    monkeypatch.setattr(dense, "_rows_at_once", lambda matrix: 5)
+    torch.testing.assert_close(operator.rows(index) @ W, K[index] @ W)
+    torch.testing.assert_close(operator.rows(index).rows(torch.tensor([3, 1])).to_dense(), K[index[[3, 1]]])
+    assert torch.equal(operator.block(index), K[index][:, index])
+    torch.testing.assert_close(operator.columns(index), K[:, index])
+    torch.testing.assert_close(operator.rows(index).T.to_dense(), K[:, index])
+    with pytest.raises(ValueError, match="one set of points"):
+        operator.rows(index).block(index)

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from scalable_bo.experiments.regression_data import find_data_dir, load_hyperparameters, load_regression_data
 from surrogates import SGD, KernelSystem, Targets, kernel_operator
+from surrogates.solvers import sgd
+from surrogates.solvers.run import Start
 from tests import problems
 from tests.contracts import assert_no_worse
 
@@ -51,6 +53,35 @@ def test_splitting_the_targets_lowers_the_variance() -> None:
     split = gradients(SGD(), system, f, noise_draw, A, epochs=50)
     unsplit = gradients(SGD(), system, f + noise_draw, torch.zeros_like(f), A, epochs=50)
     assert split.var(0).sum() < 0.2 * unsplit.var(0).sum()
+
+
+def test_rows_used_a_few_at_a_time_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    system, rhs, noise_draw = problems.system(N, problems.vector_noise(N)), problems.normal(N, 2), problems.normal(N, 2, seed=1)
+    A, index = problems.normal(N, 2, seed=2), torch.randperm(N, generator=torch.Generator().manual_seed(0))[:B]
+    found = []
+    for rows in (B, 4, 1):
+        monkeypatch.setattr(sgd, "ENTRIES_AT_ONCE", {"cpu": rows * N})
+        found.append(SGD().gradient(system, rhs, noise_draw, A, index, torch.Generator().manual_seed(0)))
+    for gradient, gap in found[1:]:
+        torch.testing.assert_close(gradient, found[0][0])
+        torch.testing.assert_close(gap, found[0][1])
+
+
+def test_steps_are_nesterovs_on_clipped_gradients() -> None:
+    system, rhs = problems.system(N, 0.3), problems.normal(N, 2)
+    solver, start = SGD(0.4, B, momentum=0.8, clip=0.05), torch.zeros(N, 2, dtype=torch.float64)
+    ours, theirs = (torch.Generator().manual_seed(0) for _ in range(2))
+    state, order = (solver.init(system, Start(rhs, start, rhs)) for _ in range(2))
+    monitor, A, V, mean = order.monitor, start, start, start
+    for step in range(1, 8):
+        state = solver.step(system, rhs, state, ours)
+        index, monitor = monitor.deal(B, theirs)
+        g, gap = solver.gradient(system, rhs, torch.zeros_like(rhs), A + 0.8 * V, index, theirs)
+        monitor = monitor.observe(gap)
+        V = 0.8 * V - 0.4 * g * (0.05 / g.norm(dim=0)).clamp_max(1.0)
+        A = A + V
+        mean = mean + (A - mean) / step
+        torch.testing.assert_close(state.average, mean, rtol=1e-10, atol=1e-12)
 
 
 def test_the_residual_of_the_batch_is_that_of_the_system() -> None:
