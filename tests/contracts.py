@@ -20,6 +20,7 @@ from surrogates import Auto, Dense, IterativeSolver, KernelOperator, KernelSyste
 from surrogates.operators import tiles
 from surrogates.operators.tiles import Index
 from tests import problems
+from tests.simulated_device import simulated_device
 
 DTYPES = (torch.float32, torch.float64)
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-8}
@@ -191,6 +192,16 @@ class SolverContract:
         assert solution.value.shape == (n, s)
         assert solution.converged.all(), str(solution)
         assert str(solution).startswith(f"{s}/{s} columns converged")
+
+    def test_another_device_goes_the_same_way(self, solver: Solver, kind: type[KernelOperator], dtype: torch.dtype, rhs: Tensor) -> None:
+        brief = tight(solver, dtype, max_epochs=5.0)
+        X = problems.uniform(N, 2, dtype=dtype)
+        on_cpu = brief.solve(problems.system(noise=NOISE, kind=kind, dtype=dtype, X=X), rhs)
+        with simulated_device() as device:
+            system = problems.system(noise=NOISE, kind=kind, dtype=dtype, X=X.to(device))
+            there = brief.solve(system, rhs.to(device))
+        assert there.value.device == device
+        assert_close_solutions(there.value.cpu(), on_cpu.value, rhs)
 
     @pytest.mark.gpu
     def test_a_cuda_device_gives_the_same_solution(
