@@ -1,7 +1,5 @@
 """Dense linear algebra that several modules share."""
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -23,20 +21,22 @@ def stable_cholesky(matrix: Tensor, precision: torch.dtype | None = None, *, ove
     return shifted_cholesky(matrix, SHIFT * torch.finfo(precision or matrix.dtype).eps, overwrite=overwrite)[0]
 
 
-def shifted_cholesky(matrix: Tensor, share: float, *, overwrite: bool = False) -> tuple[Tensor, float]:
+def shifted_cholesky(matrix: Tensor, share: float, *, overwrite: bool = False) -> tuple[Tensor, Tensor]:
     """Return the Cholesky factor of ``matrix + shift I``, and the shift: ``share`` of the trace, or by tens more until it is enough.
 
     Raises:
         ValueError: as :func:`stable_cholesky`.
     """
-    trace = matrix.diagonal().sum().item()
-    shift = max(share * trace, torch.finfo(matrix.dtype).tiny)
     shifted = matrix if overwrite else matrix.clone()
     diagonal = matrix.diagonal().clone()
-    while 0.0 <= trace < math.inf and shift <= max(trace, torch.finfo(matrix.dtype).tiny):
+    trace, tiny = diagonal.sum(), torch.finfo(matrix.dtype).tiny
+    shift = (share * trace).clamp_min(tiny)
+    while True:
         shifted.diagonal().copy_(diagonal + shift)
         factor, info = torch.linalg.cholesky_ex(shifted)
         if bool((info == 0) & factor.sum().isfinite()):  # a number that is none may pass through the factorisation
             return factor, shift
         shift = 10.0 * shift
-    raise ValueError(f"`matrix` must be finite and positive semi-definite, got one of trace {trace:g}. Check the kernel.")
+        if not bool(trace.isfinite() & (shift <= trace.clamp_min(tiny))):
+            break
+    raise ValueError(f"`matrix` must be finite and positive semi-definite, got one of trace {trace.item():g}. Check the kernel.")

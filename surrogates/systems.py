@@ -269,8 +269,11 @@ class KernelSystem(LinearSystem):
     def restrict(self, index: Tensor) -> "KernelSystem":
         """Return the system of the points ``index`` alone, its block of K evaluated; the entries count here."""
         self.entries += len(index) ** 2
-        kernel = Dense(self.kernel.tiles.rows(index).columns(index), True, self.kernel.block(index))
-        return KernelSystem(kernel, self.noise[index] if self.noise.ndim else self.noise)
+        part = copy(self)  # not a new one, which would wait for the device to check the noise again
+        part.kernel = Dense(self.kernel.tiles.rows(index).columns(index), True, self.kernel.block(index))
+        part.noise = self.noise[index] if self.noise.ndim else self.noise
+        part.num_data, part.entries = len(index), 0
+        return part
 
     def columns(self, index: Index) -> Tensor:
         """Return K[:, index], (n, b), without the noise."""

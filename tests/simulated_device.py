@@ -22,15 +22,28 @@ _aten = torch.ops.aten
 _COPIES = {_aten.copy_.default, _aten._to_copy.default}  # between devices
 _INDEX_FROM_ANYWHERE = {_aten.index.Tensor, _aten.index_put_.default, _aten.index_put.default, _aten._index_put_impl_.default}
 _SCALARS_TOO = {_aten.mm.default, _aten.bmm.default, _aten.cat.default, _aten.index_select.default, _aten.gather.default}  # must be there
+_WAITS = {_aten._local_scalar_dense.default, _aten.nonzero.default}  # for numbers and sizes
+
+_waits: list[Any] | None = None
 _library = torch.library.Library("aten", "IMPL")
 
 
 @contextmanager
 def simulated_device() -> Iterator[torch.device]:
-    """Give the device, on which tensors can be made inside the context."""
-    _register()
+    """Give the device, on which tensors can be made inside the context, once it is registered."""
     with _Mode():
         yield torch.device(NAME, 0)
+
+
+@contextmanager
+def counting_waits() -> Iterator[list[Any]]:
+    """Give a list to which every operator is added for whose result the CPU has to wait."""
+    global _waits
+    _waits = []
+    try:
+        yield _waits
+    finally:
+        _waits = None
 
 
 class SimulatedTensor(Tensor):
@@ -90,6 +103,8 @@ def _run(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     held_args, held_kwargs = tree_map_only(SimulatedTensor, lambda tensor: tensor.held, (args, kwargs))
     if result_there and device is not None:
         held_kwargs["device"] = torch.device("cpu")
+    if _waits is not None and function in _WAITS:
+        _waits.append(function)
     result = function(*held_args, **held_kwargs)
     if not result_there:
         return result
@@ -108,8 +123,8 @@ def _require_one_device(function: Any, strangers: list[Tensor], kwargs: dict[str
 
 
 @cache
-def _register() -> None:
-    """Register the device, and the operators that are called before the mode can see them."""
+def register() -> None:
+    """Register the device, and the operators that are called before the mode can see them; before the first gradient of the process."""
 
     def empty(size: Sequence[int], *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
         return SimulatedTensor(torch.empty(size, dtype=dtype))

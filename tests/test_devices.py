@@ -19,7 +19,7 @@ from acquisition import FeasibleSet, ParallelThompsonSampling, PathwiseMaxPoster
 from scalable_bo import Float, Space, Study
 from scalable_bo.experiments.presets import PRESETS
 from scalable_bo.experiments.thompson import ThompsonRun, run_thompson
-from tests.simulated_device import NAME, simulated_device
+from tests.simulated_device import NAME, counting_waits, simulated_device
 
 D = 3
 BOUNDS = torch.tensor([[0.0] * D, [1.0] * D], dtype=torch.float64)
@@ -199,6 +199,29 @@ def test_blocks_of_any_kind_are_drawn_there(blocks: str, device: torch.device) -
         solver = sg.SketchAndProject(block_size=20, blocks=blocks, max_epochs=3.0)
         values.append(solver.solve(system, y.to(there), generator=seeded()).value.cpu())
     torch.testing.assert_close(*values, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("solver", "most"),
+    [
+        (sg.SDD(), 1),  # to know whether a column has ended
+        (sg.SGD(), 1),
+        (sg.SketchAndProject.asap(block_size=20), 2),  # and whether a factorisation succeeded
+        (sg.SketchAndProject.adasap(preconditioner=sg.Nystrom(5, sketch="gaussian"), block_size=20), 3),
+    ],
+    ids=["sdd", "sgd", "asap", "adasap"],
+)
+def test_a_step_seldom_waits_for_the_device(solver: sg.IterativeSolver, most: int, device: torch.device) -> None:
+    X, y = (part.to(device) for part in data())
+    waits, steps = [], []
+    for max_epochs in (10.0, 20.0):
+        system = sg.KernelSystem(sg.kernel_operator(MaternKernel(nu=1.5).double().to(device), X), 0.01)
+        with counting_waits() as count:
+            solution = replace(solver, tolerance=1e-14, max_epochs=max_epochs).solve(system, y, generator=seeded())
+        waits.append(len(count))
+        steps.append(int(solution.steps.max()))
+    assert steps[1] > steps[0]
+    assert waits[1] - waits[0] <= most * (steps[1] - steps[0])
 
 
 @pytest.mark.parametrize("method", ["k-means", "random", "neighbours"])

@@ -260,7 +260,7 @@ class SketchAndProject(IterativeSolver):
     def _nu(self, n: int, block_size: int) -> float:
         return self.nu if self.nu is not None else n / block_size
 
-    def _step_size(self, block: KernelSystem, apply: Apply, generator: torch.Generator) -> float:
+    def _step_size(self, block: KernelSystem, apply: Apply, generator: torch.Generator) -> float | Tensor:
         return 1.0 if isinstance(self.preconditioner, Exact) else 1.0 / largest_eigenvalue(block, apply, generator)
 
     def estimate(self, system: KernelSystem, state: SketchAndProjectState) -> Tensor:
@@ -299,13 +299,12 @@ def accelerate(system: KernelSystem, W: Tensor, momentum: Momentum, index: Tenso
     return W, Momentum(V, torch.lerp(W, V, alpha, out=Z), mu)
 
 
-def largest_eigenvalue(block: KernelSystem, apply: Apply, generator: torch.Generator) -> float:
-    """Return λ_max(P⁻¹ H) by power iterations: the Rayleigh quotient of P⁻¹H in the inner product of H, before any normalisation."""
+def largest_eigenvalue(block: KernelSystem, apply: Apply, generator: torch.Generator) -> Tensor:
+    """Return λ_max(P⁻¹ H), (1,), by power iterations: the Rayleigh quotient of P⁻¹H in the inner product of H, before any normalisation."""
     v = torch.randn(block.n, 1, generator=generator, device=generator.device, dtype=block.dtype).to(block.device)
-    eigenvalue = 1.0
     for _ in range(NUM_POWER_ITERATIONS):
         Hv = block @ v
         PHv = apply(Hv)
-        eigenvalue = (block.dot(Hv, PHv) / block.dot(v, Hv)).item()
+        eigenvalue = block.dot(Hv, PHv) / block.dot(v, Hv)
         v = PHv / block.norm(PHv)
     return eigenvalue
