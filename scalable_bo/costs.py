@@ -120,8 +120,7 @@ class Shape:
     def __post_init__(self) -> None:
         for name in ("n", "dim", "columns", "ranks", "itemsize"):
             checks.positive_int(name, getattr(self, name))
-        if self.solver not in METHODS:
-            raise ValueError(f"`solver` must be one of {', '.join(METHODS)}, got {self.solver!r}.")
+        checks.one_of("solver", self.solver, METHODS)
         if self.ranks > self.n:
             raise ValueError(f"`ranks` must be at most n = {self.n}, got {self.ranks}. Every process needs a row.")
         if self.block_size is not None and not 1 <= checks.positive_int("block_size", self.block_size) <= self.n:

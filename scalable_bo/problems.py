@@ -182,9 +182,7 @@ def test_function(name: str, dim: int | None = None, noise: float = 0.0) -> Test
     """
     names = {known.lower(): known for known in TEST_FUNCTIONS}
     key = name.lower().replace("_", "").replace("-", "")
-    if key not in names:
-        raise ValueError(f"`name` must be one of {', '.join(TEST_FUNCTIONS)}, got {name!r}.")
-    cls: Any = getattr(synthetic, names[key])
+    cls: Any = getattr(synthetic, names.get(key) or checks.one_of("name", name, TEST_FUNCTIONS))
     if dim is None:
         return TestFunction(cls(), noise)
     checks.positive_int("dim", dim)

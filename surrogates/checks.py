@@ -1,6 +1,8 @@
 """Validation at the places where a user's data enter. Every message names the argument, the requirement, the value and the remedy."""
 
 import math
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -19,6 +21,16 @@ def integer(name: str, value: Any, minimum: int, remedy: str = "") -> int:
 def positive_int(name: str, value: Any, remedy: str = "") -> int:
     """Return ``value`` if it is an int of at least 1."""
     return integer(name, value, 1, remedy)
+
+
+def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
+    """Return ``value`` if it is one of ``choices``."""
+    known = list(choices)
+    if value not in known:
+        close = get_close_matches(value, known, 1) if isinstance(value, str) else []
+        remedy = f" Did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"`{name}` must be one of {', '.join(known)}, got {value!r}.{remedy}")
+    return str(value)
 
 
 def fraction(name: str, value: Any) -> float:

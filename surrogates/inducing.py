@@ -39,8 +39,7 @@ def choose_inducing_points(
         TypeError, ValueError: if X is not finite, empty or not a matrix, m is not between 1 and n, the method has another name, or
             the lengthscale is not positive.
     """
-    if method not in METHODS:
-        raise ValueError(f"`method` must be one of {', '.join(map(repr, METHODS))}, got {method!r}.")
+    checks.one_of("method", method, METHODS)
     if method == "random":
         return random_subset(X, m, generator)
     if method == "neighbours":
@@ -54,8 +53,7 @@ def check_choice(inducing_points: Tensor | int, method: str, train_X: Tensor) ->
         checks.inducing_points(inducing_points, "train_X", train_X)
     else:
         checks.positive_int("inducing_points", inducing_points)
-    if method not in METHODS:
-        raise ValueError(f"`inducing_method` must be one of {', '.join(map(repr, METHODS))}, got {method!r}.")
+    checks.one_of("inducing_method", method, METHODS)
 
 
 def random_subset(X: Tensor, m: int, generator: torch.Generator) -> Tensor:

@@ -221,8 +221,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         return (operator @ root).__getitem__
 
     def _check_parameters(self) -> None:
-        if self.subset not in SUBSETS:
-            raise ValueError(f"`subset` must be one of {', '.join(map(repr, SUBSETS))}, got {self.subset!r}.")
+        checks.one_of("subset", self.subset, SUBSETS)
         if self.regime is not None and self.regime not in REGIMES:
             raise ValueError(f"`regime` must be None or one of {', '.join(map(repr, REGIMES))}, got {self.regime!r}.")
         for name in ("num_centers", "batch_size", "num_passes", "max_passes"):

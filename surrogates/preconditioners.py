@@ -75,8 +75,7 @@ class Nystrom(Preconditioner):
     def __post_init__(self) -> None:
         if self.rank is not None:
             checks.positive_int("rank", self.rank)
-        if self.sketch not in ("columns", "gaussian"):
-            raise ValueError(f"`sketch` must be 'columns' or 'gaussian', got {self.sketch!r}.")
+        checks.one_of("sketch", self.sketch, ("columns", "gaussian"))
 
     def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
         rank = _rank(self.rank, system)

@@ -199,9 +199,7 @@ def check_method(name: str) -> str:
     Raises:
         ValueError: if there is none; the message lists those there are.
     """
-    if name not in METHODS:
-        raise ValueError(f"`solver` must be one of {', '.join(METHODS)}, got {name!r}.")
-    return name
+    return checks.one_of("solver", name, METHODS)
 
 
 def heeded(name: str, budget: Budget) -> dict[str, Any]:

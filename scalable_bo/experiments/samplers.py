@@ -18,7 +18,7 @@ from scalable_bo.experiments.presets import ThompsonPreset
 from scalable_bo.experiments.solvers import SOLVERS, make_solver
 from scalable_bo.problems import GPPrior
 from scalable_bo.progress import describe_search, describe_solve
-from surrogates import PathwiseGP, PriorPaths
+from surrogates import PathwiseGP, PriorPaths, checks
 from surrogates.variational import VariationalGP
 
 Status = Callable[[str], None]
@@ -34,9 +34,7 @@ def check_method(name: str) -> str:
     Raises:
         ValueError: if it is none; the message lists those there are.
     """
-    if name not in METHODS:
-        raise ValueError(f"`solver` must be one of {', '.join(METHODS)}, got {name!r}.")
-    return name
+    return checks.one_of("solver", name, METHODS)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from scalable_bo.experiments.presets import CGBudget, SDDBudget
-from surrogates import CG, SDD, SGD, Auto, Cholesky, Nystrom, PivotedCholesky, SketchAndProject, Solver
+from surrogates import CG, SDD, SGD, Auto, Cholesky, Nystrom, PivotedCholesky, SketchAndProject, Solver, checks
 
 # Products that CG makes beside its iterations: one for a warm start's residual, one for that of what it returns.
 _CHECK_EPOCHS = 2
@@ -97,9 +97,7 @@ def check_solver(name: str) -> str:
     Raises:
         ValueError: if there is none; the message lists those there are.
     """
-    if name not in _MAKERS:
-        raise ValueError(f"`solver` must be one of {', '.join(SOLVERS)}, got {name!r}.")
-    return name
+    return checks.one_of("solver", name, SOLVERS)
 
 
 def make_solver(name: str, n: int, cg: CGBudget | None = None, sdd: SDDBudget | None = None) -> Solver:

@@ -69,8 +69,8 @@ def fit(
         FloatingPointError: if a hyperparameter stops being finite; the model is then as it was.
         KeyboardInterrupt: passed on; the model has the best hyperparameters so far.
     """
-    if method is not None and method not in METHODS:
-        raise ValueError(f"`method` must be one of {', '.join(map(repr, METHODS))}, or None, got {method!r}.")
+    if method is not None:
+        checks.one_of("method", method, METHODS)
     choice = choose_fit(model)  # which also checks the model
     if method is not None:
         choice = FitChoice((method,), "as asked for")

@@ -61,13 +61,10 @@ def fit_finite_features(
     if not isinstance(model, FiniteFeatureGP):
         raise TypeError(f"`model` must be a FiniteFeatureGP, got {type(model).__name__}.")
     if isinstance(method, str):
-        if method not in METHODS:
-            raise ValueError(f"`method` must be 'scgd' or 'minimax', got {method!r}.")
-        method = METHODS[method]()
+        method = METHODS[checks.one_of("method", method, METHODS)]()
     if not isinstance(method, SCGD | Minimax):
         raise TypeError(f"`method` must be 'scgd', 'minimax' or one of their dataclasses, got {type(method).__name__} {method!r}.")
-    if optimizer not in OPTIMIZERS:
-        raise ValueError(f"`optimizer` must be one of {', '.join(map(repr, OPTIMIZERS))}, got {optimizer!r}.")
+    checks.one_of("optimizer", optimizer, OPTIMIZERS)
     checks.positive_int("batch_size", batch_size)
     checks.positive_int("num_steps", num_steps)
     kind, default_rate = OPTIMIZERS[optimizer]

@@ -74,8 +74,7 @@ def fit_iterative(
     checks.positive_float("first_step", first_step)
     checks.positive_float("tolerance", tolerance)
     checks.positive_int("num_probes", num_probes)
-    if probes not in PROBES:
-        raise ValueError(f"`probes` must be one of {', '.join(map(repr, PROBES))}, got {probes!r}.")
+    checks.one_of("probes", probes, PROBES)
     if solver is not None and not isinstance(solver, Solver):
         raise TypeError(f"`solver` must be a Solver such as CG() or Auto(), got {type(solver).__name__} {solver!r}.")
     X, _ = training_data(model)

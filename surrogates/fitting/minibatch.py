@@ -208,10 +208,8 @@ def _check(
     tolerance: float,
 ) -> None:
     checks.integer("batch_size", batch_size, 2, "One point cannot tell noise from signal.")
-    if sampling not in ("nearest", "uniform"):
-        raise ValueError(f"`sampling` must be 'nearest' or 'uniform', got {sampling!r}.")
-    if optimizer not in LEARNING_RATES:
-        raise ValueError(f"`optimizer` must be 'adam' or 'sgd', got {optimizer!r}.")
+    checks.one_of("sampling", sampling, ("nearest", "uniform"))
+    checks.one_of("optimizer", optimizer, LEARNING_RATES)
     checks.positive_int("max_epochs", max_epochs)
     if num_batches is not None:
         checks.positive_int("num_batches", num_batches)

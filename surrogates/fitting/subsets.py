@@ -55,8 +55,7 @@ def fit_subsets(
     """
     checks.positive_int("num_subsets", num_subsets)
     checks.integer("subset_size", subset_size, 2, "One point cannot tell noise from signal.")
-    if average not in ("log", "arithmetic"):
-        raise ValueError(f"`average` must be 'log' or 'arithmetic', got {average!r}.")
+    checks.one_of("average", average, ("log", "arithmetic"))
     checks.positive_int("num_steps", num_steps)
     checks.positive_float("learning_rate", learning_rate)
     X, y = training_data(model)

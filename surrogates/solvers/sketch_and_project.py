@@ -105,8 +105,7 @@ class SketchAndProject(IterativeSolver):
         super().__post_init__()
         if self.block_size is not None:
             checks.positive_int("block_size", self.block_size)
-        if self.blocks not in ("partition", *SAMPLERS):
-            raise ValueError(f"`blocks` must be 'partition', 'leverage' or 'dpp', got {self.blocks!r}.")
+        checks.one_of("blocks", self.blocks, ("partition", *SAMPLERS))
         for name in ("mu", "nu"):
             if getattr(self, name) is not None:
                 checks.positive_float(name, getattr(self, name))

@@ -79,3 +79,18 @@ def test_memory_that_is_not_there_is_refused_with_its_number() -> None:
     memory.require(1, device, "This", "Less.")
     with pytest.raises(MemoryError, match=r"This needs 1048576.0 GiB and .* GiB are free on cpu. Less."):
         memory.require(2**50, device, "This", "Less.")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("uniforn", r"`kind` must be one of uniform, nearest, got 'uniforn'. Did you mean 'uniform'\?"),
+        ("best", "`kind` must be one of uniform, nearest, got 'best'.$"),
+        (3, "`kind` must be one of uniform, nearest, got 3.$"),
+        (["uniform"], r"`kind` must be one of uniform, nearest, got \['uniform'\].$"),
+    ],
+)
+def test_what_is_none_of_the_choices_is_named_with_them(value: object, message: str) -> None:
+    assert checks.one_of("kind", "nearest", ("uniform", "nearest")) == "nearest"
+    with pytest.raises(ValueError, match=message):
+        checks.one_of("kind", value, ("uniform", "nearest"))

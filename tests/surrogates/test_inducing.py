@@ -128,7 +128,7 @@ def test_a_lengthscale_that_is_none_is_refused(method: str, lengthscale: Any) ->
 
 
 def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="`method` must be one of 'k-means', 'random', 'neighbours', got 'kmeans'"):
+    with pytest.raises(ValueError, match="`method` must be one of k-means, random, neighbours, got 'kmeans'. Did you mean 'k-means'"):
         choose_inducing_points(X, 5, "kmeans", generator=seeded())
 
 

@@ -198,7 +198,7 @@ def test_no_kernel_matrix_is_needed() -> None:
         ({"inducing_points": X[:0]}, r"`inducing_points` must have shape \(m, 2\) with m ≥ 1"),
         ({"inducing_points": torch.cat([X, X])}, f"`inducing_points` must be at most n = {N}, got m = {2 * N}"),
         ({"inducing_points": X[:3].float()}, "`inducing_points` must have the dtype of `train_X`"),
-        ({"inducing_method": "kmeans"}, "`inducing_method` must be one of 'k-means', 'random', 'neighbours', got 'kmeans'"),
+        ({"inducing_method": "kmeans"}, "`inducing_method` must be one of k-means, random, neighbours, got 'kmeans'"),
     ],
 )
 def test_inducing_points_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:

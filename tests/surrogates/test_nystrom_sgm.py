@@ -288,7 +288,7 @@ def test_a_grid_search_may_pass_numpy_numbers() -> None:
         ({"max_passes": 0}, ValueError, r"`max_passes` must be at least 1"),
         ({"step_size": 0.0}, ValueError, r"`step_size` must be finite and above 0, got 0.0"),
         ({"step_size": 1e6, "batch_size": 1}, ValueError, r"`step_size` must be below 2/κ² = 2 to be sure to converge, got 1000000.0"),
-        ({"subset": "best"}, ValueError, r"`subset` must be one of 'uniform', 'leverage', got 'best'"),
+        ({"subset": "best"}, ValueError, r"`subset` must be one of uniform, leverage, got 'best'"),
         ({"leverage_regularization": -1.0}, ValueError, r"`leverage_regularization` must be finite and above 0"),
         ({"regime": "V"}, ValueError, r"`regime` must be None or one of 'I', 'II', 'III', 'IV', got 'V'"),
         ({"source_exponent": 0.75}, ValueError, r"`source_exponent` must be at most 1/2"),

@@ -330,7 +330,7 @@ def test_a_fit_that_diverges_leaves_the_model_as_it_was(num_steps: int, learning
         (
             {"inducing_points": M, "inducing_method": "best"},
             ValueError,
-            "`inducing_method` must be one of 'k-means', 'random', .* got 'best'",
+            "`inducing_method` must be one of k-means, random, .* got 'best'",
         ),
         ({"num_paths": 0}, ValueError, "`num_paths` must be at least 1"),
     ],

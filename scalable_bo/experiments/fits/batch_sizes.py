@@ -73,9 +73,8 @@ class BatchSizeCell(FitCell):
     data_dir: Path | None = None
 
     def __post_init__(self) -> None:
-        _check_method(self.method)
-        if self.kernel not in KERNELS:
-            raise ValueError(f"`kernel` must be one of {', '.join(KERNELS)}, got {self.kernel!r}.")
+        checks.one_of("method", self.method, METHODS)
+        checks.one_of("kernel", self.kernel, KERNELS)
         checks.integer("batch_size", self.batch_size, 2)
         checks.integer("seed", self.seed, 0)
         checks.integer("n", self.n, 10)
@@ -135,7 +134,7 @@ class MemoryCell(FitCell):
     num_steps: int = 2
 
     def __post_init__(self) -> None:
-        _check_method(self.method)
+        checks.one_of("method", self.method, METHODS)
         checks.integer("dim", self.dim, 2)
         checks.positive_int("num_steps", self.num_steps)
         if not self.batch_sizes:
@@ -250,8 +249,3 @@ def _release_free_memory() -> None:
     gc.collect()
     with suppress(AttributeError, OSError):  # glibc only
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def _check_method(method: str) -> None:
-    if method not in METHODS:
-        raise ValueError(f"`method` must be one of {', '.join(METHODS)} for kernels over networks, got {method!r}.")

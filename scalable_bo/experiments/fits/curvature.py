@@ -41,8 +41,7 @@ class CurvatureCell(FitCell):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.method not in SAMPLINGS:
-            raise ValueError(f"`method` must be one of {', '.join(SAMPLINGS)} for the curvature, got {self.method!r}.")
+        checks.one_of("method", self.method, SAMPLINGS)
         checks.positive_int("num_replicates", self.num_replicates)
         for m in self.batch_sizes:
             checks.integer("batch_sizes", m, 1)

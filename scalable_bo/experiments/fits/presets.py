@@ -14,6 +14,7 @@ from scalable_bo.experiments.fits.recovery import STARTS, RecoveryCell
 from scalable_bo.experiments.fits.scores import ScoreCell
 from scalable_bo.experiments.regression_data import existing_data_set
 from scalable_bo.experiments.simulators import SIMULATORS
+from surrogates import checks
 
 SINGULAR = {"methods": "method", "data_sets": "data", "kernels": "kernel", "seeds": "seed", "batch_sizes": "batch_size"}
 
@@ -70,9 +71,7 @@ def plan(preset: str, **choices: Any) -> list[FitCell]:
     Raises:
         TypeError, ValueError: if there is no such preset, it has no such argument, or a value is out of range.
     """
-    if preset not in PRESETS:
-        raise ValueError(f"`preset` must be one of {', '.join(PRESETS)}, got {preset!r}.")
-    chosen = PRESETS[preset]
+    chosen = PRESETS[checks.one_of("preset", preset, PRESETS)]
     arguments = {entry.name for entry in fields(chosen.kind)}
     grid, fixed = dict(chosen.grid), dict(chosen.fixed)
     for name, value in choices.items():

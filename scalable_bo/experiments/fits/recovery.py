@@ -67,8 +67,7 @@ class RecoveryCell(FitCell):
     num_steps: int = 300
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(f"`method` must be one of {', '.join(METHODS)} for the recovery, got {self.method!r}.")
+        checks.one_of("method", self.method, METHODS)
         for name in ("n", "batch_size", "max_epochs", "num_steps"):
             checks.positive_int(name, getattr(self, name))
         if not self.seeds:

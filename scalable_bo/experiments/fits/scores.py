@@ -77,8 +77,7 @@ class ScoreCell(FitCell):
     data_dir: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(f"`method` must be one of {', '.join(METHODS)} for the scores, got {self.method!r}.")
+        checks.one_of("method", self.method, METHODS)
         checks.integer("seed", self.seed, 0)
         if self.n is not None:
             checks.integer("n", self.n, 10)

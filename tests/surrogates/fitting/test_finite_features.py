@@ -278,9 +278,9 @@ def test_a_network_that_breaks_while_learning_leaves_the_model_as_it_was() -> No
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"method": "bsgd"}, ValueError, "`method` must be 'scgd' or 'minimax', got 'bsgd'"),
+        ({"method": "bsgd"}, ValueError, "`method` must be one of scgd, minimax, got 'bsgd'"),
         ({"method": 3}, TypeError, "`method` must be 'scgd', 'minimax' or one of their dataclasses, got int"),
-        ({"optimizer": "lbfgs"}, ValueError, "`optimizer` must be one of 'adam', 'adadelta', 'sgd', got 'lbfgs'"),
+        ({"optimizer": "lbfgs"}, ValueError, "`optimizer` must be one of adam, adadelta, sgd, got 'lbfgs'"),
         ({"batch_size": 0}, ValueError, "`batch_size` must be at least 1"),
         ({"num_steps": 0}, ValueError, "`num_steps` must be at least 1"),
         ({"learning_rate": -1.0}, ValueError, "`learning_rate` must be finite and above 0"),

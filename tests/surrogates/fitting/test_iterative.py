@@ -163,7 +163,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_model_as_it_was(monkeypatch: p
     [
         ({"num_steps": 0}, "`num_steps` must be at least 1, got 0"),
         ({"first_step": 0.0}, "`first_step` must be finite and above 0, got 0.0"),
-        ({"probes": "gaussian"}, "`probes` must be one of 'rademacher', 'pathwise', got 'gaussian'"),
+        ({"probes": "gaussian"}, "`probes` must be one of rademacher, pathwise, got 'gaussian'"),
     ],
 )
 def test_bad_settings_are_named(settings: dict[str, object], message: str) -> None:

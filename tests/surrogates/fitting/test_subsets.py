@@ -60,7 +60,7 @@ def test_subsets_fitted_side_by_side_are_the_average_of_subsets_fitted_alone(ave
     [
         ({"num_subsets": 0}, "`num_subsets` must be at least 1"),
         ({"subset_size": 1}, "`subset_size` must be at least 2, got 1. One point cannot tell noise from signal"),
-        ({"average": "median"}, "`average` must be 'log' or 'arithmetic', got 'median'"),
+        ({"average": "median"}, "`average` must be one of log, arithmetic, got 'median'"),
         ({"num_steps": 0}, "`num_steps` must be at least 1"),
         ({"learning_rate": -1.0}, "`learning_rate` must be finite and above 0"),
     ],
