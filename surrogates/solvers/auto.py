@@ -124,7 +124,7 @@ class Auto(Solver):
         )
 
     def _candidates(self, system: KernelSystem, num_columns: int, probe: SpectrumModel) -> list[_Candidate]:
-        n, s, column = system.n, num_columns, COLUMN
+        n, s, column, free = system.n, num_columns, COLUMN, memory.available(system.device)
         if system.dtype == torch.float32 and system.device.type == "cpu" and onednn_is_faster():
             column = COLUMN_BY_ONEDNN
         digits = max(1.0, -math.log10(self.tolerance)) / 2.0
@@ -141,7 +141,7 @@ class Auto(Solver):
         found = [candidate(SketchAndProject.asap(**limits), f"SketchAndProject.asap(), blocks of {block}", epochs, blocks)]
         found.append(candidate(CG(None, **limits), "CG(None)", PLAIN_SLOWER * probe.iterations(0, self.tolerance), 0.0))
         for rank in sorted({max(1, n // 20), max(1, n // 10), max(1, n // 5)}):
-            if 3 * n * rank * torch.finfo(system.dtype).bits // 8 > memory.available(system.device):
+            if 3 * n * rank * torch.finfo(system.dtype).bits // 8 > free:
                 continue
             epochs = 1.0 + probe.iterations(rank, self.tolerance)
             setup, applied = n * rank * (PRECONDITION * rank + evaluate), 2.0 * n * rank * (READ + column * s)

@@ -64,9 +64,10 @@ class SpectrumModel:
         scale, eps = diagonal.mean().item(), torch.finfo(L.dtype).eps
         missed = (scale - (L.square().sum(0) / n).cumsum(0)).clamp_min(eps * scale).double().cpu().numpy()
         left = (diagonal - L.square().sum(1)).clamp_min(eps * scale).double().cpu().sort().values.numpy()
-        shares = np.quantile(left, (np.arange(NUM_SHARES) + 0.5) / NUM_SHARES)
+        middles = (np.arange(NUM_SHARES) + 0.5) / NUM_SHARES
+        shares = _quantiles(left, middles)
         others = left[len(missed) % n :]  # the columns' own points, the first, miss nothing
-        least = float(np.quantile(others, 0.5 / NUM_SHARES) / others.mean())
+        least = float(_quantiles(others, middles[0]) / others.mean())
         captured = torch.linalg.eigvalsh((L.T @ L).double()).flip(0).clamp_min(0.0).cpu().numpy()
         top, power = _power_law(n, missed)
         return cls(n, system.noise.min().item(), scale, eps, captured, missed, shares / shares.mean(), least, top, power)
@@ -112,6 +113,10 @@ class SpectrumModel:
         edges = np.unique(np.round(np.geomspace(first, last, NUM_LEVELS)))
         values = self.top * (np.sqrt(edges[:-1] * edges[1:]) / len(self.missed)) ** -self.power
         return values, np.diff(edges)
+
+
+def _quantiles(ascending: Array, shares: Array) -> Array:
+    return np.interp(shares * (len(ascending) - 1), np.arange(len(ascending)), ascending)  # NumPy's own takes a millisecond
 
 
 def _power_law(n: int, missed: Array) -> tuple[float, float]:
