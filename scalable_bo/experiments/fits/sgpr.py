@@ -13,6 +13,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.models import ExactGP
+from gpytorch.settings import fast_computations
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
@@ -49,7 +50,7 @@ class SGPR(ExactGP):
         optimizer = torch.optim.Adam([p for p in self.parameters() if p.requires_grad], lr=learning_rate)
         for step in range(1, num_steps + 1):
             optimizer.zero_grad()
-            with _without_jitter_warnings():
+            with _low_rank_algebra(), _without_jitter_warnings():
                 loss = -objective(self(*self.train_inputs), self.train_targets)
                 loss.backward()
             optimizer.step()
@@ -60,9 +61,14 @@ class SGPR(ExactGP):
         """Return mean and variance (q,) of observations at X (q, d)."""
         self.eval()
         self.likelihood.eval()
-        with _without_jitter_warnings():
+        with _low_rank_algebra(), _without_jitter_warnings():
             parts = [self.likelihood(self(points)) for points in X.split(CHUNK)]
             return torch.cat([part.mean for part in parts]), torch.cat([part.variance for part in parts])
+
+
+def _low_rank_algebra() -> fast_computations:
+    """Let GPyTorch use that the covariance is of low rank plus a diagonal; BoTorch has it factorise all matrices as they are, in O(n³)."""
+    return fast_computations(covar_root_decomposition=True, log_prob=True, solves=True)
 
 
 @contextmanager
