@@ -53,7 +53,8 @@ class SGD(IterativeSolver):
         num_features: of Φ, drawn anew at every step.
         momentum: in [0, 1).
         clip: largest norm of a column's g.
-        averaging: share of the newest iterate in the average, once there are 1/``averaging``; before, it is their mean. 0 for the mean of all.
+        averaging: share of the newest iterate in the average, once there are 1/``averaging``; before, it is their mean. 0 for the mean
+            of all.
 
     Raises:
         ValueError: when solving, if ``batch_size`` exceeds n or the kernel has no random features.
