@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 FIT_EXACT_UP_TO = 1000
 REFINE_UP_TO = 10_000
-REFINEMENT = {"num_steps": 8, "first_step": 0.1}  # from hyperparameters that are nearly right
+REFINEMENT: dict[str, Any] = {"num_steps": 8, "first_step": 0.1}  # from hyperparameters that are nearly right
 
 METHODS: dict[str, Callable[..., Any]] = {
     "exact": fit_exact,

@@ -40,6 +40,7 @@ from surrogates import (
     gaussian_likelihood,
     predict_by_neighbours,
 )
+from surrogates.fitting.choice import REFINEMENT
 
 TEST_FRACTION = 0.4
 SIMULATED_POINTS = 10_000
@@ -198,6 +199,12 @@ def _sggp(sampling: Any) -> Method:
     return _fitted_by(fit_model)
 
 
+def _refined(cell: ScoreCell, model: PathwiseGP, **options: Any) -> None:
+    """Fit by minibatches of nearest neighbours, then on all data, as ``fit`` does where that is quick."""
+    fit_minibatch(model, max_epochs=cell.max_epochs, tolerance=cell.tolerance, **options)
+    fit_iterative(model, **options, **REFINEMENT)
+
+
 def _exact(cell: ScoreCell, model: PathwiseGP, generator: torch.Generator, callback: Callback) -> None:
     fit_exact(model, callback=callback)
 
@@ -231,6 +238,7 @@ METHODS: dict[str, Method] = {
     "nearest": _sggp("nearest"),
     "uniform": _sggp("uniform"),
     "subsets": _fitted_by(lambda cell, model, **options: fit_subsets(model, **options)),
+    "refined": _fitted_by(_refined),
     "iterative": _fitted_by(lambda cell, model, **options: fit_iterative(model, **options)),
     "exact": _fitted_by(_exact),
     "auto": _fitted_by(lambda cell, model, **options: fit(model, **options)),
