@@ -40,3 +40,8 @@ def shifted_cholesky(matrix: Tensor, share: float, *, overwrite: bool = False) -
         if not bool(trace.isfinite() & (shift <= trace.clamp_min(tiny))):
             break
     raise ValueError(f"`matrix` must be finite and positive semi-definite, got one of trace {trace.item():g}. Check the kernel.")
+
+
+def times_inverse_transpose(rows: Tensor, lower: Tensor) -> Tensor:
+    """Return rows L⁻ᵀ, (n, r), for L lower triangular: up to half the time of solving for the transposed rows, of which copies are made."""
+    return torch.linalg.solve_triangular(lower.T, rows, upper=True, left=False).contiguous()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.linalg import shifted_cholesky, stable_cholesky
+from surrogates.linalg import shifted_cholesky, stable_cholesky, times_inverse_transpose
 from surrogates.operators.gemm import matmul
 from surrogates.systems import KernelSystem
 
@@ -144,7 +144,7 @@ def column_factor(system: KernelSystem, rank: int, generator: torch.Generator) -
     """Return L (n, r) of the Nyström approximation L Lᵀ of K by r columns drawn uniformly; its first k columns are that of the first k."""
     index = torch.randperm(system.n, generator=generator, device=generator.device)[:rank].to(system.device)
     columns = system.columns(index)
-    return torch.linalg.solve_triangular(stable_cholesky(system.take_rows(columns, index)), columns.T, upper=False).T
+    return times_inverse_transpose(columns, stable_cholesky(system.take_rows(columns, index)))
 
 
 def nystrom_approximation(sketch: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
@@ -156,7 +156,7 @@ def nystrom_approximation(sketch: Tensor, test: Tensor) -> tuple[Tensor, Tensor]
     # The shift goes into the sketch and, by it, into the core, and comes off the eigenvalues again.
     factor, shift = shifted_cholesky(test.T @ sketch, torch.finfo(test.dtype).eps)
     shifted = sketch + shift * test
-    U, singular, _ = torch.linalg.svd(torch.linalg.solve_triangular(factor, shifted.T, upper=False).T, full_matrices=False)
+    U, singular, _ = torch.linalg.svd(times_inverse_transpose(shifted, factor), full_matrices=False)
     return U, (singular.square() - shift).clamp_min(0.0)
 
 

@@ -14,7 +14,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from surrogates import checks, memory
-from surrogates.linalg import stable_cholesky
+from surrogates.linalg import stable_cholesky, times_inverse_transpose
 from surrogates.operators import Dense, KernelOperator, kernel_operator
 from surrogates.operators.tiles import SMALLEST_SIDE, Index, spans, tile_side
 
@@ -389,8 +389,8 @@ class InducingSystem(LinearSystem):
         root = self._noise_column().sqrt()
 
         def add(M: Tensor, part: slice, rows: Tensor) -> None:
-            T = torch.linalg.solve_triangular(L, (rows / (root[part] if root.ndim else root)).T, upper=False)
-            M.addmm_(T, T.T)
+            whitened = times_inverse_transpose(rows / (root[part] if root.ndim else root), L)
+            M.addmm_(whitened.T, whitened)
 
         return L, self._sum_over_rows(lambda: torch.eye(self.n, dtype=self.dtype, device=self.device), add)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from surrogates.linalg import SHIFT, stable_cholesky
+from surrogates.linalg import SHIFT, stable_cholesky, times_inverse_transpose
 from tests import problems
 
 N = 30
@@ -120,3 +120,13 @@ def test_the_matrix_is_left_as_it_is() -> None:
     matrix = torch.ones(N, N)
     stable_cholesky(matrix)
     assert torch.equal(matrix, torch.ones(N, N))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_rows_times_an_inverse_transpose(transposed: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    L = torch.randn(5, 5, generator=generator, dtype=torch.float64).tril() + 5 * torch.eye(5)
+    rows = torch.randn(5, 7, generator=generator, dtype=torch.float64).T if transposed else torch.randn(7, 5, dtype=torch.float64)
+    product = times_inverse_transpose(rows, L)
+    torch.testing.assert_close(product @ L.T, rows)
+    assert product.is_contiguous()
