@@ -202,17 +202,21 @@ def main() -> None:
                 shape = Shape(n, arguments.dim, 1, ranks, solver, arguments.block_size)
                 memory.append(measured_memory(shape, rates, arguments.steps, arguments.timeout))
                 print(line(memory[-1]), file=sys.stderr, flush=True)
-    speed = speed_ups(arguments) if arguments.speedup_n else []
+    settings = {name: value for name, value in vars(arguments).items() if name not in ("out", "plot", "job")}
+    environment = describe_environment(torch.device("cpu"))
 
+    def record(speed: list[dict[str, Any]]) -> None:
+        if arguments.out is not None:
+            found = {"settings": settings, "environment": environment, "rates": asdict(rates), "memory": memory, "speed_up": speed}
+            write_record(arguments.out, {"benchmark": "distributed", **found})
+
+    record([])  # a process that fails in the solves below does not take it with it
+    speed = speed_ups(arguments) if arguments.speedup_n else []
+    record(speed)
     console = Console()
     console.print(memory_table(memory))
     if speed:
         console.print(speed_table(speed))
-    if arguments.out is not None:
-        settings = {name: value for name, value in vars(arguments).items() if name not in ("out", "plot", "job")}
-        environment = describe_environment(torch.device("cpu"))
-        record = {"settings": settings, "environment": environment, "rates": asdict(rates), "memory": memory, "speed_up": speed}
-        write_record(arguments.out, {"benchmark": "distributed", **record})
     if arguments.plot is not None:
         draw(memory, speed, arguments.plot)
 
