@@ -4,6 +4,7 @@ Notation: X (n, d) points, W (n, s) weights; process r of p holds the consecutiv
 """
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -18,6 +19,7 @@ from surrogates.operators.tiles import spans
 CHUNK_BYTES = 2**26  # of rows on their way to all processes; two chunks are held at a time
 ROWS_PER_STREAM = 4096  # that have a stream of random numbers of their own
 DEFAULT_TIMEOUT = 300.0
+SECONDS_TO_LEAVE = 0.1  # gloo's threads need the interpreter to free the last messages, and abort a process whose interpreter is ending
 
 
 @contextmanager
@@ -41,6 +43,7 @@ def processes(timeout_seconds: float = DEFAULT_TIMEOUT) -> Iterator[torch.device
     dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(seconds=timeout_seconds))
     yield device
     dist.destroy_process_group()  # not after an error: others may be gone
+    time.sleep(SECONDS_TO_LEAVE)
 
 
 def own_rows(n: int, group: dist.ProcessGroup | None = None) -> slice:
