@@ -255,7 +255,7 @@ def hyperparameters(
     method: Annotated[
         str | None,
         typer.Option(
-            help="Methods, separated by commas, instead of the preset's: nearest, uniform, subsets, iterative, exact, sgpr, scgd; "
+            help="Methods, separated by commas, instead of the preset's: nearest, uniform, subsets, refined, iterative, exact, sgpr, scgd; "
             "recovery and penalty: also minimax-MU, exact-features; data: also auto; batch-sizes, memory: scgd, minimax, biased, svgp."
         ),
     ] = None,

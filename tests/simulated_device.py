@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 NAME = "simulated"
 
@@ -122,6 +122,15 @@ def _require_one_device(function: Any, strangers: list[Tensor], kwargs: dict[str
         raise RuntimeError(f"Expected all tensors to be on the same device, but found {NAME}:0 and cpu in {function}.")
 
 
+class _Backend(_DummyBackendModule):
+    """What PyTorch asks of any device, such as the state of its random numbers: this one has none of its own."""
+
+    def get_rng_state(self, device: Any = None) -> Tensor:
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: Tensor, device: Any = None) -> None: ...
+
+
 @cache
 def register() -> None:
     """Register the device, and the operators that are called before the mode can see them; before the first gradient of the process."""
@@ -137,7 +146,7 @@ def register() -> None:
         held_target.copy_(held_source)
         return target
 
-    _setup_privateuseone_for_python_backend(NAME)
+    _setup_privateuseone_for_python_backend(NAME, _Backend())
     operators: dict[str, Callable[..., Tensor]] = {"empty.memory_format": empty, "empty_strided": empty_strided, "_copy_from": copy_from}
     for name, operator in operators.items():
         _library.impl(name, operator, "PrivateUse1")
