@@ -10,13 +10,16 @@ preconditioner, t bytes a number. Each process holds, in numbers,
     right-hand sides    n_r s             B_r, the user's
     iterates            n_r s · held      weights, residuals, momentum, averages, checkpoints: see ``METHODS``
     in passing          n_r s · passing   what a step, the end of an epoch, or the evaluation of a result needs beside them
-    block               3 b² or b² + 8 b r  K_bb, its shifted copy and its factor; or K_bb and a sketch
+    block               3 b², 4 b² or b² + 8 b r  K_bb, its shifted copy and its factor, with several processes the factor before it, too;
+                                          or K_bb and a sketch
+    blocks' points      p b d             of the blocks that the processes factorise side by side, exact ones; b d of others
     preconditioner      n_r r, 3 n_r r while it is made    for conjugate gradients
     order               n whole numbers   of an epoch's rows, the same in all processes; none beyond 2²⁴ points, where it is computed
 
-and what Python and the packages take. A step of a block method hands over its block's points (b d numbers) and the sums of the products
-(b s); conjugate gradients pass all of X and of one (n, s) matrix around, n (d + s) numbers, as does the evaluation of the residual of what
-a method returns. A sum over p processes sends and receives 2 (p − 1)/p of that, a broadcast all of it.
+and what Python and the packages take. A step of a block method sums its block's points (b d numbers) and products (b s) over the processes,
+of exact blocks for one process, which sends the block's step (b s) back; conjugate gradients pass all of X and of one (n, s) matrix around,
+n (d + s) numbers, as does the evaluation of the residual of what a method returns. Of what goes from or to one process each of p sends and
+receives a share (p − 1)/p on average, twice that of a sum that all receive. Exact blocks are factorised by one process each, side by side.
 """
 
 from __future__ import annotations
@@ -138,6 +141,10 @@ class Shape:
         return self.solver != "cg"
 
     @property
+    def has_exact_blocks(self) -> bool:
+        return self.solver in ("sap", "asap")
+
+    @property
     def b(self) -> int:
         """The rows of a step; all of them, for conjugate gradients."""
         if not self.is_blockwise:
@@ -146,7 +153,7 @@ class Shape:
             return self.block_size
         if self.solver == "sdd":
             return min(self.n, max(64, min(512, self.n // 100)))
-        return default_block_size(self.n, self.columns, self.ranks)
+        return default_block_size(self.n, self.columns)
 
     @property
     def r(self) -> int:
@@ -162,7 +169,6 @@ class Costs:
         shape: of the solve.
         memory: bytes by what they are of, those of the largest moment of a solve.
         step_memory: bytes of the largest moment before the first epoch ends.
-        message_bytes: handed over in a step: points and sums, or the chunks of a product.
         network_bytes: sent, and as many received, in a step.
         seconds: of a step, by what takes them.
         steps_per_epoch: n / b; 1 for conjugate gradients.
@@ -171,7 +177,6 @@ class Costs:
     shape: Shape
     memory: dict[str, int]
     step_memory: int
-    message_bytes: int
     network_bytes: int
     seconds: dict[str, float]
     steps_per_epoch: int
@@ -221,7 +226,6 @@ def predict(shape: Shape, rates: Rates, process_bytes: int | None = None) -> Cos
         shape=shape,
         memory=max(start, step, epoch_end, evaluation, key=_sum),
         step_memory=max(_sum(start), _sum(step)),
-        message_bytes=_message(shape),
         network_bytes=_network(shape),
         seconds=_seconds(shape, rates),
         steps_per_epoch=math.ceil(shape.n / shape.b) if shape.is_blockwise else 1,
@@ -238,29 +242,28 @@ def _block_memory(shape: Shape) -> dict[str, int]:
         return {"preconditioner": 3 * shape.rows * r * t}
     if shape.solver == "sdd":
         return {"block": b * b * t}  # of the step size's power iterations
-    return {"block": (3 * b * b if r == 0 else b * b + 8 * b * r) * t}
-
-
-def _message(shape: Shape) -> int:
-    if shape.is_blockwise:
-        return shape.b * (shape.dim + shape.columns) * shape.itemsize
-    return (shape.n * (shape.dim + shape.columns) + shape.r * shape.columns) * shape.itemsize
+    if shape.has_exact_blocks:
+        return {"block": (3 if shape.ranks == 1 else 4) * b * b * t, "blocks' points": shape.ranks * b * shape.dim * t}
+    return {"block": (b * b + 8 * b * r) * t, "blocks' points": b * shape.dim * t}
 
 
 def _network(shape: Shape) -> int:
-    share = (shape.ranks - 1) / shape.ranks
-    return math.ceil((2 * share if shape.is_blockwise else share) * _message(shape))
+    if shape.is_blockwise:
+        numbers = 2 * shape.b * (shape.dim + shape.columns)
+    else:
+        numbers = shape.n * (shape.dim + shape.columns) + shape.r * shape.columns
+    return math.ceil((shape.ranks - 1) / shape.ranks * numbers * shape.itemsize)
 
 
 def _seconds(shape: Shape, rates: Rates) -> dict[str, float]:
     b, r, s, rows, t = shape.b, shape.r, shape.columns, shape.rows, shape.itemsize
     entry = rates.entry_seconds + 2.0 * s / rates.gemm_flops
     flops = 4.0 * rows * r * s if shape.solver == "cg" else 0.0
-    if shape.solver in ("sap", "asap"):
-        flops = b**3 / 3.0 + 2.0 * b * b * s
+    if shape.has_exact_blocks:
+        flops = b**3 / 3.0 / shape.ranks + 2.0 * b * b * s
     elif shape.solver == "adasap":
         flops = 2.0 * b * b * r + 20.0 * b * r * r + POWER_ITERATIONS * (2.0 * b * b + 4.0 * b * r) + 4.0 * b * r * s
-    block = 0.0 if shape.solver in ("cg", "sdd") else b * b * rates.entry_seconds
+    block = 0.0 if shape.solver in ("cg", "sdd") else b * b * rates.entry_seconds / (shape.ranks if shape.has_exact_blocks else 1)
     moved = METHODS[shape.solver].sweeps * rows * s
     messages = 2 if shape.is_blockwise else shape.ranks * math.ceil(rows * (shape.dim + s) * t / CHUNK_BYTES) + 2
     latency = messages * rates.latency_seconds * math.log2(shape.ranks) if shape.ranks > 1 else 0.0

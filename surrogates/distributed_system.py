@@ -3,6 +3,7 @@
 Notation: process r of p holds the points X_r (n_r, d), their noise, and W_r, B_r (n_r, s) of all n rows; b is the size of a block.
 """
 
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import NoReturn
 
@@ -24,9 +25,10 @@ class DistributedKernelSystem(KernelSystem):
     Every process runs the same program on its own rows. Right-hand sides, warm starts and solutions are then the process's rows, while
     residuals, steps and epochs are those of the whole system, the same in all processes, bit by bit. A step on a block gathers the
     block's points (b · d numbers), each process multiplies k(X_b, X_r) with its weights, and one sum over the processes (b · s numbers)
-    makes the block's residual; SGD needs two, and one of features. A product with H, of which conjugate gradients take one a step and
-    every method one at the end, passes X and W around in chunks. All processes need the same software, solver and generator state. With
-    the same ``block_size``, any number of processes finds the same solution but for rounding; the default block is smaller for more.
+    makes the block's residual; SGD needs two, and one of features. Exact blocks are factorised side by side, one by each process, which
+    gets the block's residual and sends the step that it makes of it. A product with H, of which conjugate gradients take one a step and
+    every method one at the end, passes X and W around in chunks. All processes need the same software, solver and generator state; any
+    number of them finds the same solution, but for rounding.
 
     Args:
         kernel: a GPyTorch kernel without a batch shape, the same in all processes. Its hyperparameters are read now.
@@ -58,7 +60,7 @@ class DistributedKernelSystem(KernelSystem):
         extremes = self.rows.max(torch.stack([self._diagonal.max().double(), -variances.min()]))
         self._largest_entry, self._smallest_noise = extremes[0].to(X), -extremes[1].to(X)
         self._mean_noise = (self.rows.sum(variances.sum()) / self.n).to(X)
-        self._gathered: tuple[Tensor, Tensor, Tensor] | None = None
+        self._gathered: list[tuple[Tensor, Tensor, Tensor]] = []  # rows asked for last, their points and noise
 
     @property
     def n(self) -> int:
@@ -78,7 +80,7 @@ class DistributedKernelSystem(KernelSystem):
 
     @property
     def bytes_moved(self) -> int:
-        """What this process has handed to or received from others so far; the network carries up to twice that."""
+        """What this process has sent so far, and as much received, on average over the processes."""
         return self.rows.bytes_moved
 
     @property
@@ -119,11 +121,11 @@ class DistributedKernelSystem(KernelSystem):
         return -int(self.rows.max(torch.tensor(-int(number), device=self.device)))
 
     def agree(self, decision: bool) -> bool:
-        return bool(self.rows.first(torch.tensor(int(decision), dtype=torch.uint8, device=self.device)))
+        return bool(self.rows.of(0, torch.tensor(int(decision), dtype=torch.uint8, device=self.device)))
 
     def agreed(self, generator: torch.Generator, num_columns: int) -> torch.Generator:
         own = torch.cat([generator.get_state(), torch.tensor([num_columns]).view(torch.uint8)]).to(self.device)
-        if not self.least(torch.equal(self.rows.first(own.clone()), own)):
+        if not self.least(torch.equal(self.rows.of(0, own.clone()), own)):
             raise ValueError(
                 "`generator` must be in the same state in all processes, and `rhs` have as many columns, got others. Seed it alike."
             )
@@ -150,7 +152,28 @@ class DistributedKernelSystem(KernelSystem):
     def restrict(self, index: Tensor) -> KernelSystem:
         """Return the system of the points ``index`` alone, the same in all processes; the entries count here."""
         self.entries += len(index) ** 2
-        points, noise = self._gather(index)
+        return self._of_points(*self._gather(index))
+
+    def restrict_own(self, blocks: Sequence[Tensor]) -> KernelSystem | None:
+        """Return the system of the points of this process's one of the ``blocks``, at most p; ``None`` if it has none.
+
+        The points of all are gathered, in one message. The entries of a block count in ``rows_matmul_for``.
+        """
+        points, noise = self._gather(torch.cat(list(blocks)))
+        sizes = [len(block) for block in blocks]
+        noises = noise.split(sizes) if noise.ndim else [noise] * len(blocks)
+        self._gathered = list(zip(blocks, points.split(sizes), noises, strict=True))
+        return self._of_points(*self._gathered[self.rows.rank][1:]) if self.rows.rank < len(blocks) else None
+
+    def rows_matmul_for(self, rank: int, index: Tensor, W: Tensor, minus: Tensor) -> Tensor:
+        """Return to process ``rank`` the rows ``index`` of H W less those of ``minus``, (b, s), and nothing of use to the others.
+
+        The entries of the block that process ``rank`` has of them count here: in all processes, and once a step.
+        """
+        self.entries += len(index) ** 2
+        return self.rows.sum_for(rank, self._part_of_rows_matmul(index, W, minus))
+
+    def _of_points(self, points: Tensor, noise: Tensor) -> KernelSystem:
         return KernelSystem(Dense(KernelTiles.of(self.gpytorch_kernel, points, points), True), noise)
 
     def to(self, dtype: torch.dtype) -> "DistributedKernelSystem":
@@ -167,14 +190,17 @@ class DistributedKernelSystem(KernelSystem):
         return Tiled(self.kernel.tiles.between(self._gather(index)[0]), False)
 
     def _gather(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the points ``index`` and their noise; those asked for last are kept, as a step needs them twice."""
-        if self._gathered is None or self._gathered[0] is not index:
-            X, each_noise = self.kernel.tiles.X1, self.noise.ndim
-            rows = X.new_zeros(len(index), X.shape[1] + each_noise)
-            positions, held = self.rows.owned(index)
-            rows[positions, : X.shape[1]] = X[held]
-            if each_noise:
-                rows[positions, -1] = self.noise[held]
-            self.rows.sum(rows)
-            self._gathered = index, rows[:, : X.shape[1]].contiguous(), rows[:, -1] if each_noise else self.noise
-        return self._gathered[1:]
+        """Return the points ``index`` and their noise; those asked for last are kept, as steps need them twice."""
+        for rows, points, noise in self._gathered:
+            if rows is index:
+                return points, noise
+        X, each_noise = self.kernel.tiles.X1, self.noise.ndim
+        found = X.new_zeros(len(index), X.shape[1] + each_noise)
+        positions, held = self.rows.owned(index)
+        found[positions, : X.shape[1]] = X[held]
+        if each_noise:
+            found[positions, -1] = self.noise[held]
+        self.rows.sum(found)
+        points, noise = found[:, : X.shape[1]].contiguous(), found[:, -1] if each_noise else self.noise
+        self._gathered = [(index, points, noise)]
+        return points, noise

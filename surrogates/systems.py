@@ -249,12 +249,16 @@ class KernelSystem(LinearSystem):
 
     def rows_matmul(self, index: Tensor, W: Tensor, minus: Tensor | None = None) -> Tensor:
         """Return the rows ``index`` of H W, less those of ``minus`` (n, s), (b, s)."""
+        return self.total(self._part_of_rows_matmul(index, W, minus))
+
+    def _part_of_rows_matmul(self, index: Tensor, W: Tensor, minus: Tensor | None) -> Tensor:
+        """Return what this process has of them; the sum of all processes' parts is the whole."""
         self.entries += len(index) * self.n
         product, noise = self._rows(index) @ W, self._noise_column()
         positions, rows = self.owned(index)
         own = product[positions].addcmul_(noise[rows] if noise.ndim == 2 else noise, W[rows])
         product[positions] = own if minus is None else own.sub_(minus[rows])
-        return self.total(product)
+        return product
 
     def _rows(self, index: Tensor) -> KernelOperator:
         return self.kernel.rows(index)

@@ -66,7 +66,8 @@ class SharedRows:
     Attributes:
         n: the number of rows.
         rank, size: the number of this process, and how many there are.
-        bytes_moved: handed to or received from other processes so far. The network carries up to twice that.
+        bytes_moved: sent so far, and as many received, on average over the processes: (p − 1)/p of what goes from or to one process, twice
+            that of a sum that all receive.
     """
 
     def __init__(self, num_rows: int, device: torch.device, group: dist.ProcessGroup | None = None):
@@ -93,11 +94,19 @@ class SharedRows:
         """Return the largest of the processes' entries; ``part`` is overwritten."""
         return self._reduce(part, dist.ReduceOp.MAX)
 
-    def first(self, value: Tensor) -> Tensor:
-        """Return the first process's ``value``; that of the others is overwritten."""
+    def sum_for(self, rank: int, part: Tensor) -> Tensor:
+        """Return the sum of the processes' parts in process ``rank``, and nothing of use in the others; ``part`` is overwritten."""
+        if self.size > 1:
+            part = part.contiguous()
+            with self._contact(part):
+                dist.reduce(part, group=self.group, group_dst=rank)
+        return part
+
+    def of(self, rank: int, value: Tensor) -> Tensor:
+        """Return the ``value`` of process ``rank``; that of the others, contiguous, is overwritten."""
         if self.size > 1:
             with self._contact(value):
-                dist.broadcast(value, group=self.group, group_src=0)
+                dist.broadcast(value, group=self.group, group_src=rank)
         return value
 
     def take(self, W: Tensor, index: Tensor) -> Tensor:
@@ -149,14 +158,14 @@ class SharedRows:
     def _reduce(self, part: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
         if self.size > 1:
             part = part.contiguous()
-            with self._contact(part):
+            with self._contact(part, passes=2):
                 dist.all_reduce(part, operation, group=self.group)
         return part
 
     @contextmanager
-    def _contact(self, message: Tensor | None = None) -> Iterator[None]:
+    def _contact(self, message: Tensor | None = None, passes: int = 1) -> Iterator[None]:
         if message is not None:
-            self.bytes_moved += message.numel() * message.element_size()
+            self.bytes_moved += passes * (self.size - 1) * message.numel() * message.element_size() // self.size
         try:
             yield
         except RuntimeError as error:

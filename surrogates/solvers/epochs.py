@@ -48,22 +48,29 @@ class EpochMonitor(State):
         """Return the monitor of a run from ``initial`` (n, s), whose residual norms (s,) are known."""
         return cls(Order(num_rows), window, 0, 0, torch.zeros_like(norms), torch.full_like(norms, math.inf), norms, initial.clone())
 
+    def shuffled(self, batch_size: int, generator: torch.Generator) -> Self:
+        """Return the monitor with a new order, in parts of at most ``batch_size`` rows, where the last has come to its end."""
+        if not self.order.is_at_end:
+            return self
+        return replace(self, order=self.order.shuffled(batch_size, generator, self.checkpoint.device), epochs=self.epochs + 1)
+
     def deal(self, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Self]:
         """Return the rows of the next step: at most ``batch_size``, parts of one epoch differ by one row at most."""
-        order, epochs = self.order, self.epochs
-        if order.is_at_end:
-            epochs += 1
-            order = order.shuffled(batch_size, generator, self.checkpoint.device)
-        batch, order = order.next()
-        return batch, replace(self, order=order, steps=self.steps + 1, epochs=epochs)
+        monitor = self.shuffled(batch_size, generator)
+        batch, order = monitor.order.next()
+        return batch, replace(monitor, order=order, steps=self.steps + 1)
 
     def observe(self, gap: Tensor) -> Self:
         """Take note of the residuals ``gap`` (b, s) of the rows just dealt, before the step."""
-        square, best = gap.square().sum(0), self.best
+        return self.observe_squares(gap.square().sum(0), len(gap))
+
+    def observe_squares(self, square: Tensor, num_rows: int) -> Self:
+        """Take note of the sums of squares (s,) of the residuals of the ``num_rows`` rows just dealt, before the step."""
+        best = self.best
         if self.steps == 1:
             # At a restart the batch shows the checkpoint itself, which may be worse than the points before it that made it the
             # best. Without this, the smaller the step the surer the column would restart again.
-            norm = (self.order.num_rows / len(gap) * square).sqrt()
+            norm = (self.order.num_rows / num_rows * square).sqrt()
             best = torch.where(self.residual.isinf(), torch.maximum(best, norm), best)
         return replace(self, squares=self.squares + square, best=best)
 

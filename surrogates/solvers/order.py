@@ -43,15 +43,18 @@ class Order(State):
     def is_at_end(self) -> bool:
         return self.position == self.num_parts
 
+    def part(self, number: int) -> Tensor:
+        """Return the rows of part ``number``."""
+        size, larger = divmod(self.num_rows, self.num_parts)
+        start = number * size + min(number, larger)
+        stop = start + size + (number < larger)
+        (content,) = self.content
+        return content[start:stop] if self.num_rows <= LARGEST_HELD else permuted(start, stop, self.num_rows, content)
+
     def next(self) -> tuple[Tensor, Self]:
         """Return the rows of the next part, and what is left."""
-        size, larger = divmod(self.num_rows, self.num_parts)
-        start = self.position * size + min(self.position, larger)
-        stop = start + size + (self.position < larger)
-        (content,) = self.content
-        rows = content[start:stop] if self.num_rows <= LARGEST_HELD else permuted(start, stop, self.num_rows, content)
         rest = replace(self, position=self.position + 1)
-        return rows, replace(rest, content=()) if rest.is_at_end else rest
+        return self.part(self.position), replace(rest, content=()) if rest.is_at_end else rest
 
 
 def permuted(start: int, stop: int, n: int, keys: Tensor) -> Tensor:

@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 
 from surrogates import checks
+from surrogates.distributed_system import DistributedKernelSystem
 from surrogates.preconditioners import Apply, Exact, Identity, Nystrom, Preconditioner
 from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.blocks import DeterminantalSampler, LeverageSampler, RowSampler
 from surrogates.solvers.epochs import GROWTH_ALLOWED, EpochMonitor
+from surrogates.solvers.order import Order
 from surrogates.solvers.run import Start
 from surrogates.solvers.state import State
+from surrogates.solvers.turns import Turns
 from surrogates.systems import KernelSystem
 
 NUM_POWER_ITERATIONS = 10
@@ -58,6 +61,7 @@ class SketchAndProjectState(State):
     resolution: Tensor  # (s,) residual norm that rounding may cause in a product with W
     largest_entry: float  # of K
     monitor: EpochMonitor
+    turns: Turns | None = None  # of processes that share the rows
 
 
 @dataclass(frozen=True)
@@ -74,8 +78,8 @@ class SketchAndProject(IterativeSolver):
 
     Args:
         preconditioner: ``Exact()`` (SAP), ``Nystrom(rank, sketch="gaussian")`` (ADASAP) or ``Identity()`` (ADASAP-I).
-        block_size: b; ``None`` for √(1.5 n (s + 50)), where a block's factorisation costs less than half of its product, with n/p for n
-            where p processes share the rows; 256 to n/3, at most 8192.
+        block_size: b; ``None`` for √(1.5 n (s + 50)), where a block's factorisation costs less than half of its product; 256 to n/3, at
+            most 8192.
         blocks: ``"partition"``, the parts of a random partition, anew every epoch; ``"leverage"`` or ``"dpp"``, samples by ridge leverage
             scores or from a determinantal point process, as the theory has it.
         accelerated: use Nesterov's acceleration.
@@ -146,7 +150,7 @@ class SketchAndProject(IterativeSolver):
         return cls.adasap(preconditioner=Identity(), **settings)
 
     def epochs_per_step(self, system: KernelSystem, num_columns: int) -> float:
-        b = min(self.block_size or default_block_size(system.n, num_columns, system.place[1]), system.n)
+        b = min(self.block_size or default_block_size(system.n, num_columns), system.n)
         return b / system.n + (b / system.n) ** 2
 
     def prepare(self, system: KernelSystem, generator: torch.Generator) -> RowSampler | None:
@@ -154,7 +158,7 @@ class SketchAndProject(IterativeSolver):
 
     def init(self, system: KernelSystem, start: Start) -> SketchAndProjectState:
         initial, norms = start.initial, system.norm(start.gap)
-        block_size = self._block_size(system.n, initial.shape[1], system.place[1])
+        block_size = self._block_size(system.n, initial.shape[1])
         momentum = None
         if self.accelerated:
             mu = min(self._mu(system, block_size), 1.0 / self._nu(system.n, block_size))
@@ -177,26 +181,44 @@ class SketchAndProject(IterativeSolver):
         )
 
     def step(self, system: KernelSystem, rhs: Tensor, state: SketchAndProjectState, generator: torch.Generator) -> SketchAndProjectState:
-        index, monitor = state.monitor.deal(state.block_size, generator)
+        monitor = state.monitor.shuffled(state.block_size, generator)
+        number, turns = monitor.order.position, self._turns(system, monitor.order, state.turns, generator)
+        index, monitor = monitor.deal(state.block_size, generator)
         if state.sampler is not None:
             index = state.sampler.draw(len(index), generator)
         Z = state.W if state.momentum is None else state.momentum.Z
-        gap = system.rows_matmul(index, Z, minus=rhs)
-        shown = gap if state.sampler is None else gap * state.sampler.weights[index].to(gap.dtype).unsqueeze(1)
-        monitor = monitor.observe(shown)
+        if turns is None:
+            D, squares = self._block_step(system, index, Z, rhs, state.sampler, generator)
+        else:
+            D, squares = turns.step(number, Z, rhs)
+        D.mul_(state.step)
+        monitor = monitor.observe_squares(squares, len(index))
         # The rows dealt are those not visited for longest: what they show is, if anything, more than the average row's residual.
-        residual = (system.n / len(index)) ** 0.5 * torch.linalg.vector_norm(shown, dim=0)
-        block = system.restrict(index)
-        apply = self.preconditioner(block, generator)
-        D = apply(gap).mul_(state.step * self._step_size(block, apply, generator))
+        residual = (system.n / len(index) * squares).sqrt()
         if state.momentum is None:
             W, momentum = system.add_rows(state.W, index, D, alpha=-1.0), None
         else:
             W, momentum = accelerate(system, state.W, state.momentum, index, D, self._nu(system.n, state.block_size))
         count = state.count + 1
         average = self._averaged(system, state, W, count)
-        state = replace(state, count=count, W=W, momentum=momentum, average=average, residual=residual, monitor=monitor)
+        state = replace(state, count=count, W=W, momentum=momentum, average=average, residual=residual, monitor=monitor, turns=turns)
         return self._end_epoch(system, state) if monitor.is_due else state
+
+    def _turns(self, system: KernelSystem, order: Order, before: Turns | None, generator: torch.Generator) -> Turns | None:
+        """Return whose turn it is to step on exact blocks; ``None`` where a process takes all steps, alone or as the others do."""
+        if not (isinstance(self.preconditioner, Exact) and isinstance(system, DistributedKernelSystem) and system.rows.size > 1):
+            return None
+        return Turns.of(system, order, before, lambda block: self.preconditioner(block, generator))
+
+    def _block_step(
+        self, system: KernelSystem, index: Tensor, Z: Tensor, rhs: Tensor, sampler: RowSampler | None, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Return D (b, s) for the block ``index``, and the sums of squares (s,) of its residual as the rows of a sampler speak for all."""
+        gap = system.rows_matmul(index, Z, minus=rhs)
+        shown = gap if sampler is None else gap * sampler.weights[index].to(gap.dtype).unsqueeze(1)
+        block = system.restrict(index)
+        apply = self.preconditioner(block, generator)
+        return apply(gap).mul_(self._step_size(block, apply, generator)), shown.square().sum(0)
 
     def _end_epoch(self, system: KernelSystem, state: SketchAndProjectState) -> SketchAndProjectState:
         exact = isinstance(self.preconditioner, Exact)
@@ -235,9 +257,9 @@ class SketchAndProject(IterativeSolver):
     def _first_averaged(self, system: KernelSystem, block_size: int) -> int:
         return math.ceil(0.5 * self.max_epochs * system.n / block_size)
 
-    def _block_size(self, n: int, num_columns: int, num_processes: int) -> int:
+    def _block_size(self, n: int, num_columns: int) -> int:
         if self.block_size is None:
-            block_size = default_block_size(n, num_columns, num_processes)
+            block_size = default_block_size(n, num_columns)
         elif self.block_size > n:
             raise ValueError(f"`block_size` must be at most n = {n}, got {self.block_size}. Reduce it or use `Cholesky()`.")
         else:
@@ -280,12 +302,9 @@ class SketchAndProject(IterativeSolver):
         return "" if smallest == 1.0 else f"step size reduced to as little as {smallest:.1e} of itself where the residual grew"
 
 
-def default_block_size(n: int, num_columns: int, num_processes: int = 1) -> int:
-    """Return b for n points and s columns: larger blocks need fewer epochs, until their factorisation costs more than that saves.
-
-    Processes that share the points share the products, but factorise each block on their own.
-    """
-    balanced = math.ceil(math.sqrt(1.5 * n / num_processes * (num_columns + READ_COLUMNS)))
+def default_block_size(n: int, num_columns: int) -> int:
+    """Return b for n points and s columns: larger blocks need fewer epochs, until their factorisation costs more than that saves."""
+    balanced = math.ceil(math.sqrt(1.5 * n * (num_columns + READ_COLUMNS)))
     return min(n, max(SMALLEST_DEFAULT_BLOCK, min(balanced, n // 3, LARGEST_DEFAULT_BLOCK)))
 
 

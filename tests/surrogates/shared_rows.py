@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -32,7 +33,9 @@ from surrogates import (
     Solver,
     shared_paths,
 )
+from surrogates.preconditioners import Apply, Exact
 from surrogates.solvers.run import Start
+from surrogates.systems import KernelSystem
 from tests import problems
 
 Results = dict[str, Tensor]
@@ -129,11 +132,36 @@ def use_the_system(part: slice) -> Results:
     }
     for name in ("asap", "sdd", "sgd", "adasap"):
         found[f"moved.{name}"] = _bytes_of_steps(SOLVERS[name], system(part, vector=False), rhs)
-    return found
+    counting = Counting()
+    _bytes_of_steps(SketchAndProject.asap(block_size=B, preconditioner=counting), system(part), rhs)
+    return found | {"factorised": torch.tensor(len(counting.sizes))}
+
+
+@dataclass(frozen=True)
+class Counting(Exact):
+    """Notes the size of every block that this process factorises."""
+
+    sizes: list[int] = field(default_factory=list)
+
+    def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
+        self.sizes.append(system.n)
+        return super().__call__(system, generator)
+
+
+@dataclass(frozen=True)
+class Failing(Exact):
+    """Cannot factorise a block in the processes that have to fail."""
+
+    fails: bool = False
+
+    def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
+        if self.fails:
+            raise ValueError("`matrix` must be another one.")
+        return super().__call__(system, generator)
 
 
 def _bytes_of_steps(solver: Solver, shared: DistributedKernelSystem, rhs: Tensor) -> Tensor:
-    """Return the most bytes that one of six steps moves, two epochs of three."""
+    """Return the bytes that a step moves, the mean of six, two epochs of three blocks."""
     assert isinstance(solver, IterativeSolver)
     generator = torch.Generator().manual_seed(0)
     prepared = solver.prepare(shared, generator)
@@ -143,7 +171,7 @@ def _bytes_of_steps(solver: Solver, shared: DistributedKernelSystem, rhs: Tensor
         state = solver.step(shared, rhs, state, generator)
         solver.residual_norm(shared, state)
         moved.append(shared.bytes_moved - before)
-    return torch.tensor(max(moved))
+    return torch.tensor(sum(moved) / len(moved))
 
 
 def draw_paths(part: slice) -> Results:
@@ -172,6 +200,7 @@ def make_mistakes(part: slice) -> Results:
         "leverage": lambda: SketchAndProject(block_size=B, blocks="leverage").solve(shared, rhs),
         "all rows": lambda: CG(None).solve(shared, data()[2]),
         "seed": lambda: SketchAndProject(block_size=B).solve(shared, rhs, generator=own_seed),
+        "factor": lambda: SketchAndProject(Failing(fails=part.start > 0), block_size=B).solve(shared, rhs),
         "targets": lambda: shared_paths(shared, rhs, 4),
         "kinds": lambda: DistributedKernelSystem(KERNEL, torch.ones(4, 2 + (part.start > 0)).double(), 0.1),
     }
