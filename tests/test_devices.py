@@ -204,14 +204,14 @@ def test_blocks_of_any_kind_are_drawn_there(blocks: str, device: torch.device) -
 @pytest.mark.parametrize(
     ("solver", "most"),
     [
-        (sg.SDD(), 1),  # to know whether a column has ended
-        (sg.SGD(), 1),
-        (sg.SketchAndProject.asap(block_size=20), 2),  # and whether a factorisation succeeded
+        (sg.SDD(), 0.1),  # to know whether a column has ended, where a window ends
+        (sg.SGD(), 0.1),
+        (sg.SketchAndProject.asap(block_size=20), 2),  # in every step, and whether a factorisation succeeded
         (sg.SketchAndProject.adasap(preconditioner=sg.Nystrom(5, sketch="gaussian"), block_size=20), 3),
     ],
     ids=["sdd", "sgd", "asap", "adasap"],
 )
-def test_a_step_seldom_waits_for_the_device(solver: sg.IterativeSolver, most: int, device: torch.device) -> None:
+def test_a_step_seldom_waits_for_the_device(solver: sg.IterativeSolver, most: float, device: torch.device) -> None:
     X, y = (part.to(device) for part in data())
     waits, steps = [], []
     for max_epochs in (10.0, 20.0):

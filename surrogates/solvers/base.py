@@ -4,6 +4,7 @@ Notation: H (n, n) the system's matrix, B (n, s) right-hand sides, W (n, s) thei
 ‖b − H w‖ / ‖b‖.
 """
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -121,8 +122,11 @@ class IterativeSolver(Solver):
         """Return the solution that the state stands for (an average of iterates, for some methods)."""
 
     @abstractmethod
-    def residual_norm(self, system: Any, state: Any) -> Tensor:
-        """Return the method's estimate of ‖b − H w‖ for each running column, (s,), at no extra product; infinite if it has none."""
+    def residual_norm(self, system: Any, state: Any) -> Tensor | None:
+        """Return the method's estimate of ‖b − H w‖ for each running column, (s,), at no extra product; infinite if it has none.
+
+        ``None`` if it has not changed in this step: whether a column has ended is not asked then, which would wait for the device.
+        """
 
     def epochs_per_step(self, system: Any, num_columns: int) -> float:
         """Return the epochs that a step uses, of a solve for so many columns."""
@@ -197,23 +201,25 @@ class IterativeSolver(Solver):
         """Run the method until it claims the sweep's target for all columns or the budget is spent; return whether it got anywhere."""
         columns, running, state, proposal, steps = sweep.columns, sweep.running, sweep.state, sweep.proposal, sweep.steps
         rhs, norms = columns_of(run.rhs, columns[running]), run.norms[columns[running]]
+        residual = torch.full_like(norms, math.inf)
         del sweep.state  # the steps' alone: they update it in place
         while running.numel() and not (steps and self._is_spent(run)):
             state = self.step(run.system, rhs, state, generator)
             steps += 1
-            residual = self.residual_norm(run.system, state) / norms
+            news = self.residual_norm(run.system, state)
+            if news is not None:
+                residual = news / norms
             if callback is not None and run.epochs >= sweep.next_report:
                 sweep.next_report = run.epochs + 1.0
                 worst = residual.max().item()
                 callback(Progress(run.steps + steps, run.epochs, run.seconds, worst, len(running), len(run.norms)))
             # `not >` so that a column whose estimate is not a number stops, too; it is evaluated below like the others.
-            running_mask = residual > sweep.target
-            if not bool(running_mask.all()):
+            if news is not None and not bool((running_mask := residual > sweep.target).all()):
                 stopped = (~running_mask).nonzero().squeeze(1)
                 proposal[:, running[stopped]] = self.estimate(run.system, state.select(stopped))
                 run.column_steps[columns[running[stopped]]] += steps
                 keep = running_mask.nonzero().squeeze(1)
-                running, rhs, norms, note = running[keep], rhs[:, keep], norms[keep], self.describe(state)
+                running, rhs, norms, residual, note = running[keep], rhs[:, keep], norms[keep], residual[keep], self.describe(state)
                 run.note = note or run.note
                 state = state.select(keep)
             if keeper is not None and keeper.is_due(run.steps + steps):

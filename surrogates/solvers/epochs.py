@@ -79,6 +79,11 @@ class EpochMonitor(State):
         """Whether ``judge`` is to be called after this step."""
         return self.order.is_at_end and self.steps >= self.window
 
+    @property
+    def has_judged(self) -> bool:
+        """Whether a window ended with this step, and ``residual`` is new."""
+        return self.steps == 0
+
     def judge(self, iterates: Tensor, growth_allowed: float = GROWTH_ALLOWED) -> tuple[Self, Tensor]:
         """End the window; return the columns (s,) that diverged, and must go back to the checkpoint.
 

@@ -121,8 +121,8 @@ class SDD(IterativeSolver):
     def estimate(self, system: KernelSystem, state: SDDState) -> Tensor:
         return state.estimate(system)
 
-    def residual_norm(self, system: KernelSystem, state: SDDState) -> Tensor:
-        return state.monitor.residual
+    def residual_norm(self, system: KernelSystem, state: SDDState) -> Tensor | None:
+        return state.monitor.residual if state.monitor.has_judged else None
 
     def describe(self, state: SDDState) -> str:
         return state.describe(state.settings.step)

@@ -1,6 +1,5 @@
 """Stochastic gradient descent on the primal objective, with the noise in the regulariser."""
 
-import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -184,9 +183,8 @@ class SGD(IterativeSolver):
     def estimate(self, system: LinearSystem, state: SGDState) -> Tensor:
         return state.estimate(system)
 
-    def residual_norm(self, system: LinearSystem, state: SGDState) -> Tensor:
-        residual = state.monitor.residual
-        return residual if state.projected_noise is None else torch.full_like(residual, math.inf)
+    def residual_norm(self, system: LinearSystem, state: SGDState) -> Tensor | None:
+        return state.monitor.residual if state.monitor.has_judged and state.projected_noise is None else None
 
     def describe(self, state: SGDState) -> str:
         return state.describe(self.step_size)
