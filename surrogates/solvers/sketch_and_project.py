@@ -11,6 +11,7 @@ from torch import Tensor
 from surrogates import checks
 from surrogates.distributed_system import DistributedKernelSystem
 from surrogates.preconditioners import Apply, Exact, Identity, Nystrom, Preconditioner
+from surrogates.solvers.acceleration import Momentum, accelerate
 from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.blocks import DeterminantalSampler, LeverageSampler, RowSampler
 from surrogates.solvers.epochs import GROWTH_ALLOWED, EpochMonitor
@@ -35,15 +36,6 @@ SAMPLERS: dict[str, Callable[[KernelSystem, torch.Generator], RowSampler]] = {
     "leverage": LeverageSampler.of,
     "dpp": DeterminantalSampler.of,
 }
-
-
-@dataclass(frozen=True)
-class Momentum(State):
-    """Nesterov's two further sequences, and the parameters of each column: none of this exists without acceleration."""
-
-    V: Tensor  # (n, s)
-    Z: Tensor  # (n, s), where the gradient is taken
-    mu: Tensor  # (s,) assumed strong convexity
 
 
 @dataclass(frozen=True)
@@ -306,16 +298,6 @@ def default_block_size(n: int, num_columns: int) -> int:
     """Return b for n points and s columns: larger blocks need fewer epochs, until their factorisation costs more than that saves."""
     balanced = math.ceil(math.sqrt(1.5 * n * (num_columns + READ_COLUMNS)))
     return min(n, max(SMALLEST_DEFAULT_BLOCK, min(balanced, n // 3, LARGEST_DEFAULT_BLOCK)))
-
-
-def accelerate(system: KernelSystem, W: Tensor, momentum: Momentum, index: Tensor, D: Tensor, nu: float) -> tuple[Tensor, Momentum]:
-    """Return the new W, V and Z of Nesterov's scheme, in place of the old, for the block step D (b, s) on the rows ``index``."""
-    V, Z, mu = momentum.V, momentum.Z, momentum.mu
-    beta, gamma = 1.0 - (mu / nu).sqrt(), 1.0 / (mu * nu).sqrt()
-    alpha = 1.0 / (1.0 + gamma * nu)
-    V = system.add_rows(V.mul_(beta).addcmul_(Z, 1.0 - beta), index, D * gamma, alpha=-1.0)
-    W = system.add_rows(W.copy_(Z), index, D, alpha=-1.0)
-    return W, Momentum(V, torch.lerp(W, V, alpha, out=Z), mu)
 
 
 def largest_eigenvalue(block: KernelSystem, apply: Apply, generator: torch.Generator) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from surrogates import Exact, Identity, KernelSystem, Nystrom, SketchAndProject, kernel_operator
 from surrogates.preconditioners import nystrom_approximation
 from surrogates.solvers.run import Start
-from surrogates.solvers.sketch_and_project import Momentum, SketchAndProjectState, accelerate, default_block_size, largest_eigenvalue
+from surrogates.solvers.sketch_and_project import SketchAndProjectState, default_block_size, largest_eigenvalue
 from tests import problems
 from tests.contracts import assert_no_worse
 
@@ -31,29 +31,6 @@ def test_a_step_solves_the_equations_of_its_block() -> None:
     torch.testing.assert_close(gap[index], torch.zeros_like(gap[index]), rtol=0, atol=1e-10)
     moved = state.W.abs().sum(1) > 0
     assert moved.nonzero().squeeze(1).tolist() == sorted(index.tolist())
-
-
-def test_acceleration_follows_the_corrected_equations() -> None:
-    system, rhs, mu, nu = problems.system(N, 0.1), problems.normal(N, 1), 0.05, N / B
-    H = system.to_dense()
-    W = V = Z = torch.zeros_like(rhs)
-    ours_W = W.clone()
-    printed = torch.zeros_like(rhs)
-    beta, gamma = 1 - math.sqrt(mu / nu), 1 / math.sqrt(mu * nu)
-    alpha = 1 / (1 + gamma * nu)
-    ours = Momentum(V.clone(), Z.clone(), torch.tensor([mu], dtype=torch.float64))
-    for step in range(8):
-        index = torch.randperm(N, generator=torch.Generator().manual_seed(step))[:B]
-        D = torch.zeros_like(rhs)
-        D[index] = torch.linalg.solve(H[index][:, index], (H @ Z - rhs)[index])  # at the extrapolated point
-        ours_W, ours = accelerate(system, ours_W, ours, index, D[index], nu)
-        W = Z - D
-        V_new = beta * V + (1 - beta) * Z - gamma * D
-        printed = alpha * V + (1 - alpha) * W
-        V, Z = V_new, alpha * V_new + (1 - alpha) * W
-        for mine, theirs in ((ours_W, W), (ours.V, V), (ours.Z, Z)):
-            torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
-    assert not torch.allclose(ours.Z, printed, rtol=1e-3)  # Z made of the old V, as printed
 
 
 def preconditioned_matrix(system: KernelSystem, apply: object) -> Tensor:

@@ -1,0 +1,28 @@
+"""Nesterov's acceleration of block steps: three sequences in place of one."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from surrogates.solvers.state import State
+from surrogates.systems import KernelSystem
+
+
+@dataclass(frozen=True)
+class Momentum(State):
+    """Nesterov's two further sequences, and the parameters of each column: none of this exists without acceleration."""
+
+    V: Tensor  # (n, s)
+    Z: Tensor  # (n, s), where the gradient is taken
+    mu: Tensor  # (s,) assumed strong convexity
+
+
+def accelerate(system: KernelSystem, W: Tensor, momentum: Momentum, index: Tensor, D: Tensor, nu: float) -> tuple[Tensor, Momentum]:
+    """Return the new W, V and Z of Nesterov's scheme, in place of the old, for the block step D (b, s) on the rows ``index``."""
+    V, Z, mu = momentum.V, momentum.Z, momentum.mu
+    beta, gamma = 1.0 - (mu / nu).sqrt(), 1.0 / (mu * nu).sqrt()
+    alpha = 1.0 / (1.0 + gamma * nu)
+    V = system.add_rows(V.mul_(beta).addcmul_(Z, 1.0 - beta), index, D * gamma, alpha=-1.0)
+    W = system.add_rows(W.copy_(Z), index, D, alpha=-1.0)
+    return W, Momentum(V, torch.lerp(W, V, alpha, out=Z), mu)
