@@ -44,8 +44,10 @@ class Fused:
         if self._compiled is None:
             self._compiled = torch.compile(_with_own_code(self.function), dynamic=True)
             logger.info("compiling the kernel's elementwise part; this takes some seconds, once")
-            return self._first_compiled_call(tile, *others)
-        return self._compiled(tile, *others)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the compiler's own, about its internals
+                return self._attempt(tile, *others)
+        return self._attempt(tile, *others)
 
     def _use_compiled(self, tile: torch.Tensor) -> bool:
         mode = os.environ.get("SCALABLE_BO_COMPILE", "auto")
@@ -63,16 +65,15 @@ class Fused:
             return False
         return True
 
-    def _first_compiled_call(self, *arguments: torch.Tensor) -> Any:
+    def _attempt(self, *arguments: torch.Tensor) -> Any:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the compiler's own, about its internals
-                return self._compiled(*arguments)  # type: ignore[misc]
+            return self._compiled(*arguments)  # type: ignore[misc]
         except torch.cuda.OutOfMemoryError:
             raise  # for smaller tiles
-        except Exception as error:  # any failure of the tool chain: the eager formula is always there
+        except Exception as error:  # any failure of the tool chain, at a later compilation, too: the eager formula is always there
             self._unavailable, self._compiled = True, None
-            logger.warning("compiling failed (%s: %s); going on uncompiled", type(error).__name__, error)
+            reason = str(error).partition("\n")[0]
+            logger.warning("compiling failed (%s: %s); going on uncompiled", type(error).__name__, reason)
             return self._eagerly(*arguments)
 
     def _eagerly(self, tile: torch.Tensor, *others: torch.Tensor) -> Any:

@@ -130,6 +130,17 @@ def test_a_failing_compiler_leaves_the_eager_path_and_says_so(
     assert "compiling failed (RuntimeError: no such file: cc1plus); going on uncompiled" in caplog.text
 
 
+def test_a_later_compilation_that_fails_leaves_the_eager_path(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
+    square = Fused(torch.square)
+    assert square(LARGE)[0, 0] == 2.0  # compiled
+    compiler.fails = True  # for other dtypes, say, or with gradients
+    assert square(LARGE)[0, 0] == square(LARGE)[0, 0] == 1.0
+    assert caplog.text.count("going on uncompiled") == 1
+
+
 def test_running_out_of_memory_is_no_failure_to_compile(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
     failures = [torch.cuda.OutOfMemoryError("no")]
