@@ -301,7 +301,8 @@ def draw(memory: list[dict[str, Any]], speed: list[dict[str, Any]], path: Path) 
         left.plot(predicted, measured, "o", alpha=0.7, label=f"{ranks} process{'es' if ranks > 1 else ''}")
     ends = [result["predicted"]["step_memory"] / MEBIBYTE for result in memory]
     left.plot([min(ends), max(ends)], [min(ends), max(ends)], color="black", linewidth=0.8, label="as predicted")
-    left.set(xscale="log", yscale="log", xlabel="predicted MiB of a process", ylabel="measured peak MiB", title="Memory")
+    scale = "log" if max(ends) > 10 * min(ends) else "linear"
+    left.set(xscale=scale, yscale=scale, xlabel="predicted MiB of a process", ylabel="measured peak MiB", title="Memory")
     left.legend()
     for solver in dict.fromkeys(result["shape"]["solver"] for result in speed):
         own = [result for result in speed if result["shape"]["solver"] == solver]
