@@ -241,10 +241,12 @@ def _block_memory(shape: Shape) -> dict[str, int]:
     if shape.solver == "cg":
         return {"preconditioner": 3 * shape.rows * r * t}
     if shape.solver == "sdd":
-        return {"block": b * b * t}  # of the step size's power iterations
-    if shape.has_exact_blocks:
-        return {"block": (3 if shape.ranks == 1 else 4) * b * b * t, "blocks' points": shape.ranks * b * shape.dim * t}
-    return {"block": (b * b + 8 * b * r) * t, "blocks' points": b * shape.dim * t}
+        numbers = b * b  # of the step size's power iterations
+    elif shape.has_exact_blocks:
+        numbers = (3 if shape.ranks == 1 else 4) * b * b
+    else:
+        numbers = b * b + 8 * b * r
+    return {"block": numbers * t, "blocks' points": (shape.ranks if shape.has_exact_blocks else 1) * b * shape.dim * t}
 
 
 def _network(shape: Shape) -> int:
