@@ -1,6 +1,8 @@
-"""The points that may be proposed: a box, with features fixed, linear constraints and nonlinear ones, some of it discrete.
+"""The points that may be proposed: a box, with features fixed, linear constraints and nonlinear
+ones, some of it discrete.
 
-Notation: X (..., d) points, A X ≥ b linear inequalities, C X = c equalities, g(x) ≥ 0 nonlinear inequalities; bounds (2, d).
+Notation: X (..., d) points, A X ≥ b linear inequalities, C X = c equalities, g(x) ≥ 0 nonlinear
+inequalities; bounds (2, d).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +17,8 @@ from surrogates import checks
 LinearConstraint = tuple[Tensor, Tensor, float]
 NonlinearConstraint = Callable[[Tensor], Tensor]
 
-TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-6}  # BoTorch's, here relative to the largest term of a constraint
+# BoTorch's, here relative to the largest term of a constraint
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-6}
 NUM_REDRAWS = 8  # rounds of candidates drawn before infeasible ones are moved
 FEWEST_TRIED = 40_000  # candidates, before there is said to be no feasible point
 NUM_SWEEPS = 100  # over the constraints, when points are moved; single constraints need one
@@ -26,16 +29,19 @@ STEP_FRACTIONS = (0.125, 0.25, 0.5, 1.0)
 class FeasibleSet:
     """The points of a box that satisfy the constraints.
 
-    Inequalities hold strictly in the arithmetic of the points' dtype, equalities up to ``TOLERANCE``.
+    Inequalities hold strictly in the arithmetic of the points' dtype, equalities up to
+    ``TOLERANCE``.
 
     Attributes:
         bounds: (2, d), both equal for a fixed feature.
-        scale: (d,) the sides of the whole box, 0 for a fixed feature: what distances are measured in when points are moved.
+        scale: (d,) the sides of the whole box, 0 for a fixed feature: what distances are measured
+            in when points are moved.
         inequalities: rows a (r, d) and their b (r,): a · x ≥ b.
         equalities: rows a (e, d) and their b (e,): a · x = b.
         nonlinear: maps of one point (d,) to a number, at least 0 where feasible.
         rounding: moves points (..., d) to where they would be evaluated; ``None`` if they stay.
-        accepts: tells which of the points (n, d) may be evaluated, (n,), in place of a formula; met by rejection alone.
+        accepts: tells which of the points (n, d) may be evaluated, (n,), in place of a formula; met
+            by rejection alone.
     """
 
     bounds: Tensor
@@ -58,14 +64,15 @@ class FeasibleSet:
         rounding: Callable[[Tensor], Tensor] | None = None,
         accepts: Callable[[Tensor], Tensor] | None = None,
     ) -> Self:
-        """Return the set of BoTorch's constraints: ``Σ_i X[indices[i]] · coefficients[i] ≥ rhs`` (or ``= rhs``), and ``g(x) ≥ 0``.
+        """Return the set of BoTorch's constraints: ``Σ_i X[indices[i]] · coefficients[i] ≥ rhs``
+        (or ``= rhs``), and ``g(x) ≥ 0``.
 
         Args:
             bounds: (2, d), a valid box.
             inequality_constraints: triples (indices, coefficients, rhs), on one point each.
             equality_constraints: the same.
-            nonlinear_inequality_constraints: callables (d,) -> scalar of torch operations, called under ``torch.vmap``; a pair
-                (callable, ``True``) is BoTorch's way to write one.
+            nonlinear_inequality_constraints: callables (d,) -> scalar of torch operations, called
+                under ``torch.vmap``; a pair (callable, ``True``) is BoTorch's way to write one.
             fixed_features: values by index.
             rounding: as the attribute.
             accepts: as the attribute.
@@ -82,12 +89,22 @@ class FeasibleSet:
             narrowed[:, index] = value
         if (narrowed[0] == narrowed[1]).all():
             raise ValueError(f"`fixed_features` must leave a feature free, got all {d}. Omit one.")
-        return cls(narrowed, narrowed[1] - narrowed[0], inequalities, equalities, nonlinear, rounding, accepts)
+        return cls(
+            narrowed,
+            narrowed[1] - narrowed[0],
+            inequalities,
+            equalities,
+            nonlinear,
+            rounding,
+            accepts,
+        )
 
     @property
     def constrained(self) -> bool:
         """Whether there is more to satisfy than the bounds."""
-        return bool(len(self.inequalities[1]) or len(self.equalities[1]) or self.nonlinear or self.accepts)
+        return bool(
+            len(self.inequalities[1]) or len(self.equalities[1]) or self.nonlinear or self.accepts
+        )
 
     def rounded(self, X: Tensor) -> Tensor:
         """Return where the points X (..., d) would be evaluated."""
@@ -105,7 +122,9 @@ class FeasibleSet:
         return inside
 
     def meets(self, X: Tensor) -> Tensor:
-        """Return which of the points X (..., d) lie in the box and meet the constraints that have a formula: (...)."""
+        """Return which of the points X (..., d) lie in the box and meet the constraints that have a
+        formula: (...).
+        """
         inside = torch.clamp(X, self.bounds[0], self.bounds[1]).eq(X).all(-1)
         for a, b in zip(*self.inequalities, strict=True):
             inside = inside & (X @ a >= b)
@@ -116,10 +135,12 @@ class FeasibleSet:
         return inside
 
     def nearby(self, X: Tensor) -> Tensor:
-        """Move infeasible points X (..., d) to the feasible set by cyclic projections; some may stay infeasible.
+        """Move infeasible points X (..., d) to the feasible set by cyclic projections; some may
+        stay infeasible.
 
-        Each violated constraint in turn moves the point to its boundary, nonlinear ones to that of their linearisation; a coordinate at
-        a bound is left out of a move that would take it further out, so that sliding along bounds needs few sweeps.
+        Each violated constraint in turn moves the point to its boundary, nonlinear ones to that of
+        their linearisation; a coordinate at a bound is left out of a move that would take it
+        further out, so that sliding along bounds needs few sweeps.
         """
         flat = torch.clamp(X.detach().reshape(-1, X.shape[-1]), self.bounds[0], self.bounds[1])
         for _ in range(NUM_SWEEPS):
@@ -130,7 +151,9 @@ class FeasibleSet:
         return flat.view_as(X)
 
     def advance(self, X: Tensor, target: Tensor) -> Tensor:
-        """Return the feasible point furthest on the way from the feasible X (..., d) to where ``target`` (..., d) is moved."""
+        """Return the feasible point furthest on the way from the feasible X (..., d) to where
+        ``target`` (..., d) is moved.
+        """
         target = self.nearby(target)
         reached = X
         for fraction in STEP_FRACTIONS:
@@ -139,21 +162,28 @@ class FeasibleSet:
         return reached
 
     def tangent(self, X: Tensor, direction: Tensor, length: float) -> Tensor:
-        """Return the part of ``direction`` (..., d), in units of the box's sides, in which a step of ``length`` from X stays feasible.
+        """Return the part of ``direction`` (..., d), in units of the box's sides, in which a step
+        of ``length`` from X stays feasible.
 
-        Without it, an optimiser that scales coordinates would drift along a constraint that holds it back.
+        Without it, an optimiser that scales coordinates would drift along a constraint that holds
+        it back.
         """
-        norm = torch.linalg.vector_norm(direction, dim=-1, keepdim=True).clamp_min(torch.finfo(X.dtype).tiny)
+        norm = torch.linalg.vector_norm(direction, dim=-1, keepdim=True).clamp_min(
+            torch.finfo(X.dtype).tiny
+        )
         moved = self.nearby(X + length * self.scale * direction / norm)
         return (moved - X) / torch.where(self.scale > 0, self.scale, 1.0) * (norm / length)
 
     def candidates(self, draws: Iterator[Tensor]) -> Tensor:
-        """Return at most as many feasible points as a draw has: by rejection, by moving a draw, or by rejection of many more.
+        """Return at most as many feasible points as a draw has: by rejection, by moving a draw, or
+        by rejection of many more.
 
         Raises:
             ValueError: if none is found.
         """
-        kept, count, tried = [], 0, 0
+        kept = []
+        count = 0
+        tried = 0
         for drawn in (next(draws) for _ in range(NUM_REDRAWS)):
             kept.append(drawn[self.contains(drawn)])
             count += len(kept[-1])
@@ -166,17 +196,21 @@ class FeasibleSet:
         points = torch.cat(kept)[: len(drawn)]
         while not len(points) and tried < FEWEST_TRIED:
             drawn = next(draws)
-            points, tried = drawn[self.contains(drawn)], tried + len(drawn)
+            points = drawn[self.contains(drawn)]
+            tried = tried + len(drawn)
         if not len(points):
             raise ValueError(
-                f"The constraints must leave a feasible point inside `bounds`, got none among {tried} candidates, "
-                "nor by moving them. Widen `bounds`, or relax `inequality_constraints`, `equality_constraints`, "
-                "`nonlinear_inequality_constraints` or `fixed_features`."
+                "The constraints must leave a feasible point inside `bounds`, got none among"
+                f" {tried} candidates, nor by moving them. Widen `bounds`, or relax"
+                " `inequality_constraints`, `equality_constraints`,"
+                " `nonlinear_inequality_constraints` or `fixed_features`."
             )
         return points
 
     def _sweep(self, X: Tensor) -> Tensor:
-        """Move each point X (p, d) to the boundary of every constraint that it violates, one after the other."""
+        """Move each point X (p, d) to the boundary of every constraint that it violates,
+        one after the other.
+        """
         for a, b in zip(*self.inequalities, strict=True):
             value = X @ a
             X = self._moved(X, a, torch.where(value < b, b + self._margin(a, b) - value, 0.0))
@@ -193,45 +227,66 @@ class FeasibleSet:
         return X
 
     def _moved(self, X: Tensor, a: Tensor, shortfall: Tensor) -> Tensor:
-        """Move X (p, d) by the shortest way, in units of the box, on which a · x grows by ``shortfall`` (p,)."""
+        """Move X (p, d) by the shortest way, in units of the box,
+        on which a · x grows by ``shortfall`` (p,).
+        """
         direction = self.scale.square() * a * shortfall.sign().unsqueeze(-1)
-        blocked = ((self.bounds[0] >= X) & (direction < 0)) | ((self.bounds[1] <= X) & (direction > 0))
+        blocked = ((self.bounds[0] >= X) & (direction < 0)) | (
+            (self.bounds[1] <= X) & (direction > 0)
+        )
         direction = torch.where(blocked, 0.0, direction)
         gain = (direction * a).sum(-1)
         step = torch.where(gain == 0, 0.0, shortfall / torch.where(gain == 0, 1.0, gain))
         return torch.clamp(X + step.unsqueeze(-1) * direction, self.bounds[0], self.bounds[1])
 
     def _margin(self, a: Tensor, b: Tensor) -> Tensor:
-        return TOLERANCE[b.dtype] * torch.maximum((a * self.bounds).abs().max(), b.abs()).clamp_min(1.0)
+        return TOLERANCE[b.dtype] * torch.maximum((a * self.bounds).abs().max(), b.abs()).clamp_min(
+            1.0
+        )
 
 
 def _each(g: NonlinearConstraint, X: Tensor) -> Tensor:
     return torch.vmap(g)(X.reshape(-1, X.shape[-1])).reshape(X.shape[:-1])
 
 
-def _rows(name: str, constraints: Sequence[LinearConstraint] | None, bounds: Tensor) -> tuple[Tensor, Tensor]:
+def _rows(
+    name: str, constraints: Sequence[LinearConstraint] | None, bounds: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return constraints as rows (r, d) and right-hand sides (r,)."""
     d = bounds.shape[1]
-    rows, rhs = bounds.new_zeros(len(constraints or ()), d), bounds.new_zeros(len(constraints or ()))
+    rows = bounds.new_zeros(len(constraints or ()), d)
+    rhs = bounds.new_zeros(len(constraints or ()))
     for j, constraint in enumerate(constraints or ()):
         if not isinstance(constraint, tuple) or len(constraint) != 3:
-            raise TypeError(f"`{name}[{j}]` must be a tuple (indices, coefficients, rhs), got {constraint!r}.")
+            raise TypeError(
+                f"`{name}[{j}]` must be a tuple (indices, coefficients, rhs), got {constraint!r}."
+            )
         indices, coefficients, value = (torch.as_tensor(part) for part in constraint)
         if indices.ndim != 1 or indices.shape != coefficients.shape or not len(indices):
             raise ValueError(
-                f"`{name}[{j}]` must have indices and coefficients of one shape (k,), got {tuple(indices.shape)} and "
-                f"{tuple(coefficients.shape)}. Constraints between points of a batch are not supported."
+                f"`{name}[{j}]` must have indices and coefficients of one shape (k,), got"
+                f" {tuple(indices.shape)} and {tuple(coefficients.shape)}. Constraints between"
+                " points of a batch are not supported."
             )
         if indices.is_floating_point() or not bool(((indices >= 0) & (indices < d)).all()):
-            raise ValueError(f"`{name}[{j}]` must have integer indices from 0 to {d - 1}, got {indices.tolist()}.")
-        if value.numel() != 1 or not bool(torch.isfinite(coefficients).all() and torch.isfinite(value).all()):
             raise ValueError(
-                f"`{name}[{j}]` must have finite coefficients and one finite rhs, got {coefficients.tolist()}, {value.tolist()}."
+                f"`{name}[{j}]` must have integer indices from 0 to {d - 1}, got"
+                f" {indices.tolist()}."
+            )
+        if value.numel() != 1 or not bool(
+            torch.isfinite(coefficients).all() and torch.isfinite(value).all()
+        ):
+            raise ValueError(
+                f"`{name}[{j}]` must have finite coefficients and one finite rhs, got"
+                f" {coefficients.tolist()}, {value.tolist()}."
             )
         rows[j].index_add_(0, indices.to(rows.device), coefficients.to(rows))
         rhs[j] = value
         if not rows[j].any():
-            raise ValueError(f"`{name}[{j}]` must have a coefficient that is not 0, got {coefficients.tolist()}. Omit the constraint.")
+            raise ValueError(
+                f"`{name}[{j}]` must have a coefficient that is not 0, got {coefficients.tolist()}."
+                " Omit the constraint."
+            )
     return rows, rhs
 
 
@@ -240,21 +295,28 @@ def _callables(constraints: Sequence[Any] | None, bounds: Tensor) -> Iterator[No
     for j, constraint in enumerate(constraints or ()):
         name = f"nonlinear_inequality_constraints[{j}]"
         if isinstance(constraint, tuple) and len(constraint) == 2 and constraint[1] is False:
-            raise ValueError(f"`{name}` must constrain one point, got a constraint between the points of a batch. Write it for one point.")
+            raise ValueError(
+                f"`{name}` must constrain one point, got a constraint between the points of a"
+                " batch. Write it for one point."
+            )
         g = constraint[0] if isinstance(constraint, tuple) and len(constraint) == 2 else constraint
         if not callable(g):
-            raise TypeError(f"`{name}` must be a callable, or a pair (callable, True), got {type(constraint).__name__} {constraint!r}.")
+            raise TypeError(
+                f"`{name}` must be a callable, or a pair (callable, True), got"
+                f" {type(constraint).__name__} {constraint!r}."
+            )
         try:
             value = torch.vmap(g)(bounds)
         except Exception as error:
             raise ValueError(
-                f"`{name}` must map a point ({bounds.shape[1]},) to a number by torch operations that `torch.vmap` can follow, "
-                f"got {type(error).__name__}: {error}"
+                f"`{name}` must map a point ({bounds.shape[1]},) to a number by torch operations"
+                f" that `torch.vmap` can follow, got {type(error).__name__}: {error}"
             ) from error
         if value.shape != (2,) or not value.is_floating_point():
             raise ValueError(
-                f"`{name}` must map a point ({bounds.shape[1]},) to one floating-point number, got {value.dtype} of shape "
-                f"{tuple(value.shape[1:])}. Write one callable for each constraint, ≥ 0 where feasible."
+                f"`{name}` must map a point ({bounds.shape[1]},) to one floating-point number, got"
+                f" {value.dtype} of shape {tuple(value.shape[1:])}. Write one callable for each"
+                " constraint, ≥ 0 where feasible."
             )
         yield g
 
@@ -266,7 +328,12 @@ def _fixed(features: Mapping[int, float] | None, bounds: Tensor) -> Iterator[tup
             raise ValueError(f"`fixed_features` must have keys from 0 to {d - 1}, got {index}.")
         lower, upper = bounds[:, index].tolist()
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise TypeError(f"`fixed_features[{index}]` must be a number, got {type(value).__name__} {value!r}.")
+            raise TypeError(
+                f"`fixed_features[{index}]` must be a number, got {type(value).__name__} {value!r}."
+            )
         if not lower <= value <= upper:
-            raise ValueError(f"`fixed_features[{index}]` must lie in `bounds`, [{lower:g}, {upper:g}], got {value}. Widen the bounds.")
+            raise ValueError(
+                f"`fixed_features[{index}]` must lie in `bounds`, [{lower:g}, {upper:g}], got"
+                f" {value}. Widen the bounds."
+            )
         yield index, float(value)

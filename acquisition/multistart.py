@@ -15,7 +15,9 @@ from acquisition.constraints import FeasibleSet
 ADAM_DECAYS = (0.9, 0.999)
 ADAM_EPSILON = 1e-8
 SCREENED_AT_ONCE = 2**23  # values of paths × candidates held at a time
-KEPT, FEWEST_KEPT = 1 / 3, 4  # of the starts, from one stage of a pruned ascent to the next
+# of the starts, from one stage of a pruned ascent to the next
+KEPT = 1 / 3
+FEWEST_KEPT = 4
 LAST_RATE = 0.1  # of the learning rate, at the end of a pruned ascent
 
 
@@ -33,7 +35,13 @@ class Functions(Protocol):
         """Return function i at its own points ``X[i]``, differentiably: (s, k), for X (s, k, d)."""
 
 
-def screen(paths: Functions, rounds: Iterable[Tensor], *, sign: float = 1.0, after_round: Callable[[], None] | None = None) -> Tensor:
+def screen(
+    paths: Functions,
+    rounds: Iterable[Tensor],
+    *,
+    sign: float = 1.0,
+    after_round: Callable[[], None] | None = None,
+) -> Tensor:
     """Return each path's best candidate of every round: (s, number of rounds, d).
 
     Args:
@@ -43,7 +51,8 @@ def screen(paths: Functions, rounds: Iterable[Tensor], *, sign: float = 1.0, aft
     best = []
     for candidates in rounds:
         chunk = max(1, SCREENED_AT_ONCE // paths.num_samples)
-        values, index = [], []
+        values = []
+        index = []
         for start in range(0, len(candidates), chunk):
             value, position = (sign * paths(candidates[start : start + chunk])).max(dim=1)
             values.append(value)
@@ -68,25 +77,31 @@ def ascend(
     unit_gradients: bool = False,
     after_step: Callable[[], None] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Ascend every path from its starts by Adam, inside the box; return the best points visited (s, k, d) and their values (s, k).
+    """Ascend every path from its starts by Adam, inside the box; return the best points visited (s,
+    k, d) and their values (s, k).
 
-    All gradients of a step come from one tiled computation. Coordinates are scaled to the unit cube for the steps. Among constraints,
-    gradients are projected to the directions that stay feasible, and steps to the feasible set. Where points are rounded, the values
-    and gradients are those of the rounded points, and the steps go on from the others: small ones add up until they reach the next value.
+    All gradients of a step come from one tiled computation. Coordinates are scaled to the unit cube
+    for the steps. Among constraints, gradients are projected to the directions that stay feasible,
+    and steps to the feasible set. Where points are rounded, the values and gradients are those of
+    the rounded points, and the steps go on from the others: small ones add up until they reach the
+    next value.
 
-    Most starts lead to lesser maxima, and show it soon: with ``prune``, stage i of the ascent has a share ∝ i of the steps, each path
-    leaves all but the best third of its starts behind after a stage, and the learning rate falls linearly to a tenth. The long first steps
-    pass over small maxima, the short last ones settle.
+    Most starts lead to lesser maxima, and show it soon: with ``prune``, stage i of the ascent has a
+    share ∝ i of the steps, each path leaves all but the best third of its starts behind after a
+    stage, and the learning rate falls linearly to a tenth. The long first steps pass over small
+    maxima, the short last ones settle.
 
     Args:
         starts: (s, k, d), feasible.
         bounds: (2, d); a feature whose two bounds are equal stays fixed.
         learning_rate: of Adam, in units of the box's sides, a number or (d,).
-        prune: go on from fewer and fewer starts; with it, the points of a path are returned with its best at the stages' ends first.
+        prune: go on from fewer and fewer starts; with it, the points of a path are returned with
+            its best at the stages' ends first.
         sign: 1 to maximise, −1 to minimise; the values returned are those of the paths.
-        feasible_set: constraints beyond the bounds, within which every point returned lies, and how points are rounded; ``None`` for
-            none of either.
-        unit_gradients: scale each gradient to norm 1, for functions whose pieces have different units.
+        feasible_set: constraints beyond the bounds, within which every point returned lies, and how
+            points are rounded; ``None`` for none of either.
+        unit_gradients: scale each gradient to norm 1, for functions whose pieces have different
+            units.
 
     References:
         Kingma, Ba (2015), "Adam: A Method for Stochastic Optimization".
@@ -97,23 +112,40 @@ def ascend(
     rate = torch.as_tensor(learning_rate, dtype=width.dtype, device=width.device)
     longest = float(rate.max())
     starts = starts.detach()
-    X, points = starts, (starts - lower) / side
-    first, second = torch.zeros_like(points), torch.zeros_like(points)
+    X = starts
+    points = (starts - lower) / side
+    first = torch.zeros_like(points)
+    second = torch.zeros_like(points)
     best_points = starts.clone()
     best_values = start_values = torch.full_like(starts[..., 0], -math.inf)
-    for step, count in enumerate(_starts_kept(starts.shape[1], num_steps) if prune else [starts.shape[1]] * (num_steps + 1)):
+    for step, count in enumerate(
+        _starts_kept(starts.shape[1], num_steps) if prune else [starts.shape[1]] * (num_steps + 1)
+    ):
         if count < X.shape[1]:
             order = _ranking(best_points, best_values, start_values, X.shape[1], feasible_set)
-            starts, start_values, best_points, best_values = _ordered(order, starts, start_values, best_points, best_values)
+            starts, start_values, best_points, best_values = _ordered(
+                order, starts, start_values, best_points, best_values
+            )
             X, points, first, second = _ordered(order[:, :count], X, points, first, second)
         with torch.enable_grad():
-            evaluated = (X if feasible_set is None else feasible_set.rounded(X)).detach().requires_grad_(step < num_steps)
+            evaluated = (
+                (X if feasible_set is None else feasible_set.rounded(X))
+                .detach()
+                .requires_grad_(step < num_steps)
+            )
             values = sign * paths.each(evaluated)
         better = values.detach() > best_values[:, :count]
-        if feasible_set is not None and feasible_set.rounding is not None and feasible_set.constrained:
-            better &= feasible_set.meets(evaluated.detach())  # the others are feasible by the way they were reached
+        if (
+            feasible_set is not None
+            and feasible_set.rounding is not None
+            and feasible_set.constrained
+        ):
+            # The others are feasible by the way they were reached
+            better &= feasible_set.meets(evaluated.detach())
         best_values[:, :count] = torch.where(better, values.detach(), best_values[:, :count])
-        best_points[:, :count] = torch.where(better.unsqueeze(-1), evaluated.detach(), best_points[:, :count])
+        best_points[:, :count] = torch.where(
+            better.unsqueeze(-1), evaluated.detach(), best_points[:, :count]
+        )
         if step == 0:
             start_values = best_values.clone()
         if step == num_steps:
@@ -121,7 +153,9 @@ def ascend(
         (gradient,) = torch.autograd.grad(values.sum(), evaluated)
         gradient = width * gradient
         if unit_gradients:
-            gradient = torch.nn.functional.normalize(gradient, dim=-1, eps=torch.finfo(gradient.dtype).tiny)
+            gradient = torch.nn.functional.normalize(
+                gradient, dim=-1, eps=torch.finfo(gradient.dtype).tiny
+            )
         share = 1.0 - (1.0 - LAST_RATE) * step / num_steps if prune else 1.0
         if feasible_set is not None and feasible_set.constrained:
             gradient = feasible_set.tangent(X.detach(), gradient, share * longest)
@@ -130,7 +164,9 @@ def ascend(
         corrected = first / (1.0 - ADAM_DECAYS[0] ** (step + 1))
         scale = (second / (1.0 - ADAM_DECAYS[1] ** (step + 1))).sqrt() + ADAM_EPSILON
         points = (points + share * rate * corrected / scale).clamp(0.0, 1.0)
-        previous, X = X.detach(), torch.lerp(lower, upper, points)  # exact at both ends; lower + width · points may round past upper
+        # exact at both ends; lower + width · points may round past upper
+        previous = X.detach()
+        X = torch.lerp(lower, upper, points)
         if feasible_set is not None and feasible_set.constrained:
             X = feasible_set.advance(previous, X)
             points = (X - lower) / side
@@ -144,17 +180,32 @@ def ascend(
 
 
 def _starts_kept(num_starts: int, num_steps: int) -> list[int]:
-    """Return how many of its starts a path goes on from, for every step and the evaluation after the last."""
+    """Return how many of its starts a path goes on from,
+    for every step and the evaluation after the last.
+    """
     stages = [num_starts]
     while stages[-1] > FEWEST_KEPT:
         stages.append(math.ceil(KEPT * stages[-1]))
     parts = len(stages) * (len(stages) + 1) / 2
-    ends = [max(1, round(num_steps * i * (i + 1) / 2 / parts)) for i in range(1, len(stages))] + [num_steps + 1]
-    return [next(count for count, end in zip(stages, ends, strict=True) if step < end) for step in range(num_steps + 1)]
+    ends = [max(1, round(num_steps * i * (i + 1) / 2 / parts)) for i in range(1, len(stages))] + [
+        num_steps + 1
+    ]
+    return [
+        next(count for count, end in zip(stages, ends, strict=True) if step < end)
+        for step in range(num_steps + 1)
+    ]
 
 
-def _ranking(points: Tensor, values: Tensor, start_values: Tensor, count: int, feasible_set: FeasibleSet | None) -> Tensor:
-    """Return the order (s, k) of the starts by the values that they have led to, those beyond the first ``count`` last."""
+def _ranking(
+    points: Tensor,
+    values: Tensor,
+    start_values: Tensor,
+    count: int,
+    feasible_set: FeasibleSet | None,
+) -> Tensor:
+    """Return the order (s, k) of the starts by the values that they have led to,
+    those beyond the first ``count`` last.
+    """
     if feasible_set is not None and feasible_set.accepts is not None:
         values = torch.where(feasible_set.contains(points), values, start_values)
     behind = torch.arange(count, values.shape[1], device=values.device).expand(len(values), -1)
@@ -163,4 +214,7 @@ def _ranking(points: Tensor, values: Tensor, start_values: Tensor, count: int, f
 
 def _ordered(order: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
     """Return entries ``order`` (s, k) of tensors (s, K) or (s, K, d)."""
-    return tuple(tensor.take_along_dim(order if tensor.ndim == 2 else order.unsqueeze(-1), dim=1) for tensor in tensors)
+    return tuple(
+        tensor.take_along_dim(order if tensor.ndim == 2 else order.unsqueeze(-1), dim=1)
+        for tensor in tensors
+    )

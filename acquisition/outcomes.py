@@ -1,4 +1,5 @@
-"""What is maximised over several models: an objective of their joint draws, subject to constraints on outcomes.
+"""What is maximised over several models: an objective of their joint draws, subject to constraints
+on outcomes.
 
 Notation: m outputs of all models, s joint draws, values Y (..., m) of the outputs at a point.
 """
@@ -20,19 +21,22 @@ Paths = SamplePaths | BatchPaths
 
 @dataclass(frozen=True, eq=False)
 class OutcomePaths:
-    """s functions of which larger is better: the objective where draw i is feasible; where not, below all that, less the violation.
+    """s functions of which larger is better: the objective where draw i is feasible; where not,
+    below all that, less the violation.
 
-    Feasibility comes first: any point that meets the constraints by a draw exceeds any point that does not, and among those the one
-    with the least total violation is the best.
+    Feasibility comes first: any point that meets the constraints by a draw exceeds any point that
+    does not, and among those the one with the least total violation is the best.
 
     Args:
         parts: s paths of each model; draw i is path i of all of them.
         objective: maps Y (..., m) to (...).
-        constraints: map Y (..., m) to (...), feasible where ≤ 0. Their violations are added up: give them comparable units.
+        constraints: map Y (..., m) to (...), feasible where ≤ 0. Their violations are added up:
+            give them comparable units.
         sign: 1 to maximise the objective, −1 to minimise it.
 
     References:
-        Eriksson, Poloczek (2021), "Scalable Constrained Bayesian Optimization", Section 3: the order of the points.
+        Eriksson, Poloczek (2021), "Scalable Constrained Bayesian Optimization", Section 3: the
+        order of the points.
     """
 
     parts: tuple[Paths, ...]
@@ -54,19 +58,25 @@ class OutcomePaths:
 
     @torch.no_grad()
     def standing(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the points among X (n, d) that are best in the models' means, with values that rank them.
+        """Return the points among X (n, d) that are best in the models' means, with values that
+        rank them.
 
-        These are the feasible ones with their objective or, if there are none, all with the negative violation.
+        These are the feasible ones with their objective or, if there are none, all with the
+        negative violation.
         """
         Y = self._outputs([paths.mean(X) for paths in self.parts])
-        value, violation = self.sign * self.objective(Y), self._violation(Y)
+        value = self.sign * self.objective(Y)
+        violation = self._violation(Y)
         feasible = violation <= 0
         return (X[feasible], value[feasible]) if feasible.any() else (X, -violation)
 
     def _outputs(self, values: list[Tensor]) -> Tensor:
         """Return the values of all parts as Y (..., m)."""
         several = [isinstance(paths, BatchPaths) and paths.several_outputs for paths in self.parts]
-        return torch.cat([Y if last else Y.unsqueeze(-1) for Y, last in zip(values, several, strict=True)], dim=-1)
+        return torch.cat(
+            [Y if last else Y.unsqueeze(-1) for Y, last in zip(values, several, strict=True)],
+            dim=-1,
+        )
 
     def _merit(self, Y: Tensor) -> Tensor:
         value = self.sign * self.objective(Y)
@@ -77,7 +87,8 @@ class OutcomePaths:
         floor = torch.finfo(Y.dtype).max ** 0.5
         ranked = torch.where(feasible, value, -floor * (1.0 + violation)).detach()
         smooth = torch.where(feasible, value, -violation)
-        return ranked + (smooth - smooth.detach())  # the values of the one, the gradients of the other
+        # The values of the one, the gradients of the other
+        return ranked + (smooth - smooth.detach())
 
     def _violation(self, Y: Tensor) -> Tensor:
         total = Y.new_zeros(Y.shape[:-1])
@@ -90,7 +101,8 @@ def model_list(model: Any) -> tuple[PathwiseGP, ...]:
     """Return the models in ``model``: one, a sequence of them, or a BoTorch ``ModelListGP``.
 
     Raises:
-        TypeError, ValueError: if there are none, others than ``PathwiseGP``, models of different inputs, or batches of data sets.
+        TypeError, ValueError: if there are none, others than ``PathwiseGP``, models of different
+            inputs, or batches of data sets.
     """
     if isinstance(model, ModelListGP):
         model = list(model.models)
@@ -99,36 +111,67 @@ def model_list(model: Any) -> tuple[PathwiseGP, ...]:
         raise ValueError("`model` must hold a model or more, got an empty list.")
     for part in models:
         if not isinstance(part, PathwiseGP):
-            raise TypeError(f"`model` must be a PathwiseGP, got {type(part).__name__}. Several go in a list or a ModelListGP.")
+            raise TypeError(
+                f"`model` must be a PathwiseGP, got {type(part).__name__}. Several go in a list or"
+                " a ModelListGP."
+            )
         if part.batch_shape:
-            raise ValueError(f"`model` must hold one data set, got a batch of shape {tuple(part.batch_shape)}. Take a model for each.")
+            raise ValueError(
+                f"`model` must hold one data set, got a batch of shape {tuple(part.batch_shape)}."
+                " Take a model for each."
+            )
     inputs = [part.train_inputs[0] for part in models]
-    if any((X.shape[-1], X.dtype, X.device) != (inputs[0].shape[-1], inputs[0].dtype, inputs[0].device) for X in inputs):
+    if any(
+        (X.shape[-1], X.dtype, X.device) != (inputs[0].shape[-1], inputs[0].dtype, inputs[0].device)
+        for X in inputs
+    ):
         received = ", ".join(f"{X.shape[-1]} of {X.dtype} on {X.device}" for X in inputs)
-        raise ValueError(f"`model` must hold models of the same inputs, of one dtype and device, got {received}. Convert them.")
+        raise ValueError(
+            f"`model` must hold models of the same inputs, of one dtype and device, got {received}."
+            " Convert them."
+        )
     return models
 
 
-def check_outcomes(models: Sequence[PathwiseGP], objective: Any, constraints: Any) -> tuple[Outcome | None, tuple[Outcome, ...]]:
-    """Return objective and constraints if each maps values (..., m) to (...); the objective of one output may be left out."""
+def check_outcomes(
+    models: Sequence[PathwiseGP], objective: Any, constraints: Any
+) -> tuple[Outcome | None, tuple[Outcome, ...]]:
+    """Return objective and constraints if each maps values (..., m) to (...);
+    the objective of one output may be left out.
+    """
     num_outputs = sum(model.num_outputs for model in models)
     if objective is None and num_outputs > 1:
-        raise ValueError(f"`objective` must be given for {num_outputs} outputs, got None. For the first, pass `lambda Y: Y[..., 0]`.")
+        raise ValueError(
+            f"`objective` must be given for {num_outputs} outputs, got None. For the first, pass"
+            " `lambda Y: Y[..., 0]`."
+        )
     if constraints is not None and not isinstance(constraints, list | tuple):
-        raise TypeError(f"`outcome_constraints` must be a list of callables, got {type(constraints).__name__}. Put it in a list.")
+        raise TypeError(
+            f"`outcome_constraints` must be a list of callables, got {type(constraints).__name__}."
+            " Put it in a list."
+        )
     constraints = tuple(constraints or ())
     named = {f"outcome_constraints[{j}]": constraint for j, constraint in enumerate(constraints)}
     if objective is not None:
         named["objective"] = objective
-    trial = torch.ones(1, 2, num_outputs, dtype=models[0].train_targets.dtype, device=models[0].train_targets.device)
+    trial = torch.ones(
+        1,
+        2,
+        num_outputs,
+        dtype=models[0].train_targets.dtype,
+        device=models[0].train_targets.device,
+    )
     for name, outcome in named.items():
         if not callable(outcome):
-            raise TypeError(f"`{name}` must be a callable, got {type(outcome).__name__} {outcome!r}.")
+            raise TypeError(
+                f"`{name}` must be a callable, got {type(outcome).__name__} {outcome!r}."
+            )
         value = outcome(trial)
         if not isinstance(value, Tensor) or value.shape != trial.shape[:-1]:
             shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(
-                f"`{name}` must map values (..., {num_outputs}) to (...), got {shape} for {tuple(trial.shape)}. Reduce the last dimension."
+                f"`{name}` must map values (..., {num_outputs}) to (...), got {shape} for"
+                f" {tuple(trial.shape)}. Reduce the last dimension."
             )
     return objective, constraints
 

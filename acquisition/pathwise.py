@@ -1,6 +1,8 @@
-"""Thompson sampling where BoTorch expects an acquisition function, or a strategy that samples from candidates.
+"""Thompson sampling where BoTorch expects an acquisition function, or a strategy that samples from
+candidates.
 
-Notation: q paths, X (batch, q, d) points of an acquisition function, (batch, c, d) candidates of a strategy.
+Notation: q paths, X (batch, q, d) points of an acquisition function, (batch, c, d) candidates of a
+strategy.
 """
 
 from typing import Any
@@ -19,15 +21,18 @@ from surrogates import PathwiseGP, checks
 
 
 class PathwiseThompsonSampling(thompson_sampling.PathwiseThompsonSampling):
-    """The sum over i = 1 … q of path i at point i, for ``optimize_acqf``: its maximiser is a Thompson batch.
+    """The sum over i = 1 … q of path i at point i, for ``optimize_acqf``: its maximiser is a
+    Thompson batch.
 
-    The paths are drawn at the first evaluation, by the model's solver, and kept, so that the function is deterministic, until the model or
-    the pending points change. Values and gradients are computed tile by tile. Beyond about 50 points a batch, one optimisation of q · d
-    variables no longer scales: use :class:`ParallelThompsonSampling`.
+    The paths are drawn at the first evaluation, by the model's solver, and kept, so that the
+    function is deterministic, until the model or the pending points change. Values and gradients
+    are computed tile by tile. Beyond about 50 points a batch, one optimisation of q · d variables
+    no longer scales: use :class:`ParallelThompsonSampling`.
 
     Args:
         model: a ``PathwiseGP``, or a ``ModelListGP`` of them, without batch shape.
-        objective: maps values (..., m) to (...); needed for several outputs, unless ``posterior_transform`` makes them one.
+        objective: maps values (..., m) to (...); needed for several outputs, unless
+            ``posterior_transform`` makes them one.
         posterior_transform: applied to the values of the paths first.
         seed: of the paths; the model's if ``None``.
 
@@ -38,8 +43,9 @@ class PathwiseThompsonSampling(thompson_sampling.PathwiseThompsonSampling):
         TypeError, ValueError: for other models, and a seed that is not an int of at least 0.
         UnsupportedError: for several outputs without an objective.
     References:
-        Differs from BoTorch's class of this name: (1) a seed in place of the global generator; (2) paths never outlive what they were
-        drawn from; (3) after pending points, as in ``optimize_acqf(…, sequential=True)``, comes the next path, not the same one again.
+        Differs from BoTorch's class of this name: (1) a seed in place of the global generator; (2)
+        paths never outlive what they were drawn from; (3) after pending points, as in
+        ``optimize_acqf(…, sequential=True)``, comes the next path, not the same one again.
     """
 
     def __init__(
@@ -52,7 +58,8 @@ class PathwiseThompsonSampling(thompson_sampling.PathwiseThompsonSampling):
     ) -> None:
         models = model_list(model)
         super().__init__(model, objective, posterior_transform)
-        self.models, self.seed = models, seed if seed is None else checks.integer("seed", seed, 0)
+        self.models = models
+        self.seed = seed if seed is None else checks.integer("seed", seed, 0)
         self.paths: OutcomePaths | None = None
         self.set_X_pending()  # none
         self._drawn_from: tuple[Any, ...] = ()
@@ -63,7 +70,11 @@ class PathwiseThompsonSampling(thompson_sampling.PathwiseThompsonSampling):
         self._num_redraws += 1
         self.paths = None
         if batch_size is not None or self.batch_size is not None:
-            self._draw(checks.positive_int("batch_size", self.batch_size if batch_size is None else batch_size))
+            self._draw(
+                checks.positive_int(
+                    "batch_size", self.batch_size if batch_size is None else batch_size
+                )
+            )
 
     def _pathwise_forward(self, X: Tensor) -> Tensor:
         """Return path i at point i, (batch, q), for X (batch, q, d)."""
@@ -71,34 +82,49 @@ class PathwiseThompsonSampling(thompson_sampling.PathwiseThompsonSampling):
         if self.paths is None or not self._is_fresh():
             self._draw(batch_size if self.batch_size is None else self.batch_size)
         if self.paths is None or batch_size != self.paths.num_samples:
-            raise ValueError(f"`X` must hold q = {self.batch_size} points, one a path, got {batch_size}. Call `redraw(batch_size)` first.")
+            raise ValueError(
+                f"`X` must hold q = {self.batch_size} points, one a path, got {batch_size}. Call"
+                " `redraw(batch_size)` first."
+            )
         points = X.reshape(-1, batch_size, X.shape[-1]).transpose(0, 1)
         return self.paths.each(points).T.reshape(X.shape[:-1])
 
     def _draw(self, batch_size: int) -> None:
         num_pending = 0 if self.X_pending is None else len(self.X_pending)
-        seed = (self.models[0].seed if self.seed is None else self.seed) + self._num_redraws + num_pending
+        seed = (
+            (self.models[0].seed if self.seed is None else self.seed)
+            + self._num_redraws
+            + num_pending
+        )
         generator = torch.Generator().manual_seed(seed)
         parts = tuple(model.paths(batch_size, generator=generator) for model in self.models)
-        self.batch_size, self.paths = batch_size, OutcomePaths(parts, _outcome(self.objective, self.posterior_transform))
+        self.batch_size, self.paths = (
+            batch_size,
+            OutcomePaths(parts, _outcome(self.objective, self.posterior_transform)),
+        )
         self._drawn_from = (num_pending, *(model._state_key().frozen() for model in self.models))
 
     def _is_fresh(self) -> bool:
         num_pending, *keys = self._drawn_from
         for model in self.models:
             model.eval()
-        same = all(model._state_key().matches(key) for model, key in zip(self.models, keys, strict=True))
+        same = all(
+            model._state_key().matches(key) for model, key in zip(self.models, keys, strict=True)
+        )
         return same and num_pending == (0 if self.X_pending is None else len(self.X_pending))
 
 
 class PathwiseMaxPosteriorSampling(MaxPosteriorSampling):
-    """Choose among candidates the maximiser of each of ``num_samples`` paths: BoTorch's ``MaxPosteriorSampling`` for any number of them.
+    """Choose among candidates the maximiser of each of ``num_samples`` paths: BoTorch's
+    ``MaxPosteriorSampling`` for any number of them.
 
-    Where BoTorch's draws from the joint posterior of all candidates, this evaluates functions, tile by tile. Every call draws new ones.
+    Where BoTorch's draws from the joint posterior of all candidates, this evaluates functions, tile
+    by tile. Every call draws new ones.
 
     Args:
         model: as in :class:`PathwiseThompsonSampling`, and so are the objective and the transform.
-        replacement: whether a candidate may be chosen by several paths; otherwise each takes its best of those that are left.
+        replacement: whether a candidate may be chosen by several paths; otherwise each takes its
+            best of those that are left.
         seed: of the first call's paths; the model's if ``None``.
 
     Raises:
@@ -116,33 +142,51 @@ class PathwiseMaxPosteriorSampling(MaxPosteriorSampling):
     ) -> None:
         models = model_list(model)
         super().__init__(model, objective, posterior_transform, replacement)
-        self.models, self.seed = models, seed if seed is None else checks.integer("seed", seed, 0)
+        self.models = models
+        self.seed = seed if seed is None else checks.integer("seed", seed, 0)
         self._num_calls = 0
 
     @torch.no_grad()
     def forward(self, X: Tensor, num_samples: int = 1, observation_noise: bool = False) -> Tensor:
-        """Return (batch, num_samples, d) of the candidates X (batch, c, d), chosen by the same paths in every element of the batch.
+        """Return (batch, num_samples, d) of the candidates X (batch, c, d), chosen by the same
+        paths in every element of the batch.
 
         Raises:
-            ValueError: if ``observation_noise`` is set, or there are fewer candidates than samples without replacement.
+            ValueError: if ``observation_noise`` is set, or there are fewer candidates than samples
+                without replacement.
         """
         checks.positive_int("num_samples", num_samples)
         if observation_noise:
-            raise ValueError("`observation_noise` must be False, got True: paths are functions without noise.")
+            raise ValueError(
+                "`observation_noise` must be False, got True: paths are functions without noise."
+            )
         if not self.replacement and num_samples > X.shape[-2]:
-            raise ValueError(f"`num_samples` must be at most the {X.shape[-2]} candidates without replacement, got {num_samples}.")
+            raise ValueError(
+                f"`num_samples` must be at most the {X.shape[-2]} candidates without replacement,"
+                f" got {num_samples}."
+            )
         seed = (self.models[0].seed if self.seed is None else self.seed) + self._num_calls
         self._num_calls += 1
         generator = torch.Generator().manual_seed(seed)
         parts = tuple(model.paths(num_samples, generator=generator) for model in self.models)
         functions = OutcomePaths(parts, _outcome(self.objective, self.posterior_transform))
         chosen = [
-            screen(functions, [candidates]).squeeze(1) if self.replacement else best_choices(functions, candidates)
+            (
+                screen(functions, [candidates]).squeeze(1)
+                if self.replacement
+                else best_choices(functions, candidates)
+            )
             for candidates in X.reshape(-1, *X.shape[-2:])
         ]
         return torch.stack(chosen).reshape(*X.shape[:-2], num_samples, X.shape[-1])
 
 
-def _outcome(objective: MCAcquisitionObjective, posterior_transform: PosteriorTransform | None) -> Outcome:
+def _outcome(
+    objective: MCAcquisitionObjective, posterior_transform: PosteriorTransform | None
+) -> Outcome:
     """Return the map of values Y (..., m) to what is maximised (...)."""
-    return objective if posterior_transform is None else lambda Y: objective(posterior_transform.evaluate(Y))
+    return (
+        objective
+        if posterior_transform is None
+        else lambda Y: objective(posterior_transform.evaluate(Y))
+    )

@@ -1,4 +1,5 @@
-"""Where candidates come from: the data they gather around, and the part of the box they are sought in.
+"""Where candidates come from: the data they gather around, and the part of the box they are sought
+in.
 
 Notation: X (n, d) data, y (n,) their values (larger is better), bounds (2, d).
 """
@@ -41,17 +42,22 @@ class Search:
     center: Tensor | None = None
 
     def within(self, trust_region: TrustRegion, bounds: Tensor, lengthscale: Tensor) -> Self:
-        """Return the search in the trust region around the best feasible data point, among the data inside; the best of all if none is."""
+        """Return the search in the trust region around the best feasible data point,
+        among the data inside; the best of all if none is.
+        """
         X = torch.clamp(self.X, self.feasible.bounds[0], self.feasible.bounds[1])
         allowed = self.feasible.contains(X)
         ranking = torch.where(allowed, self.y, -torch.inf) if allowed.any() else self.y
         center = X[ranking.argmax()]
         box = trust_region.bounds(center, bounds, lengthscale)
         inside = torch.clamp(X, box[0], box[1]).eq(X).all(-1)
-        return replace(self, X=X[inside], y=self.y[inside], feasible=self.feasible.within(box), center=center)
+        return replace(
+            self, X=X[inside], y=self.y[inside], feasible=self.feasible.within(box), center=center
+        )
 
     def rounds(self, generator: torch.Generator) -> Iterator[Tensor]:
-        """Yield feasible candidates (num_candidates, d), without end; fewer in a round where few are found.
+        """Yield feasible candidates (num_candidates, d), without end; fewer in a round where few
+        are found.
 
         Raises:
             ValueError: if none is found.
@@ -77,26 +83,39 @@ class Search:
 
 
 def original_inputs(model: PathwiseGP) -> Tensor:
-    """Return the training inputs (n, d) of ``model`` as they were given, before its input transform."""
+    """Return the training inputs (n, d) of ``model`` as they were given,
+    before its input transform.
+    """
     model.eval()
-    X = getattr(model, "_original_train_inputs", model.train_inputs[0]) if hasattr(model, "input_transform") else model.train_inputs[0]
+    X = (
+        getattr(model, "_original_train_inputs", model.train_inputs[0])
+        if hasattr(model, "input_transform")
+        else model.train_inputs[0]
+    )
     return X if X.ndim == 2 else X[0]  # the outputs of a model share them
 
 
 def all_inputs(models: Sequence[PathwiseGP]) -> Tensor:
     """Return the training inputs of all models, each point once if they differ."""
     X, *others = (original_inputs(model) for model in models)
-    return X if all(torch.equal(X, other) for other in others) else torch.unique(torch.cat([X, *others]), dim=0)
+    return (
+        X
+        if all(torch.equal(X, other) for other in others)
+        else torch.unique(torch.cat([X, *others]), dim=0)
+    )
 
 
 def default_proposal_std(model: PathwiseGP, width: Tensor) -> Tensor:
-    """Return half the kernel's lengthscale (d,), in the units of the inputs; a tenth of the box where it has none."""
+    """Return half the kernel's lengthscale (d,), in the units of the inputs;
+    a tenth of the box where it has none.
+    """
     kernel = getattr(model.covar_module, "base_kernel", model.covar_module)
     on_all_inputs = kernel.active_dims is None and model.covar_module.active_dims is None
     if not kernel.has_lengthscale or not on_all_inputs or hasattr(model, "input_transform"):
         return 0.1 * width
     lengthscale = kernel.lengthscale.detach()
-    return (0.5 * lengthscale.reshape(-1, lengthscale.shape[-1]).amin(0)).to(width).expand_as(width)  # the shortest of all outputs
+    # The shortest of all outputs
+    return (0.5 * lengthscale.reshape(-1, lengthscale.shape[-1]).amin(0)).to(width).expand_as(width)
 
 
 def finest_proposal_std(models: Sequence[PathwiseGP], width: Tensor) -> Tensor:

@@ -12,20 +12,31 @@ from torch import Tensor
 from acquisition.candidates import sampling_weights
 from acquisition.constraints import FeasibleSet, LinearConstraint
 from acquisition.multistart import Functions, ascend, screen
-from acquisition.outcomes import Outcome, OutcomePaths, Paths, check_outcomes, model_list, only_output
+from acquisition.outcomes import (
+    Outcome,
+    OutcomePaths,
+    Paths,
+    check_outcomes,
+    model_list,
+    only_output,
+)
 from acquisition.search import Search, all_inputs, finest_proposal_std, original_inputs
 from acquisition.selection import KnownPoints, best_choices, distinct_best
 from acquisition.trust_region import TrustRegion
 from surrogates import PathwiseGP, SamplePaths, checks, memory
 from surrogates.paths import BatchPaths
 
-RATE = 0.5  # learning rate in units of the default proposal_std: a quarter of the lengthscale, measured best for lengthscales 0.2 and 0.5
+# Learning rate in units of the default proposal_std: a quarter of the lengthscale, measured best
+# for lengthscales 0.2 and 0.5
+RATE = 0.5
 HIGHEST_RATE = 0.15  # in units of the box's sides
 
 
 @dataclass(frozen=True)
 class AcquisitionProgress:
-    """A moment of a running ``generate``: the stage (``"screening"`` or ``"ascent"``) and how much of it is done."""
+    """A moment of a running ``generate``: the stage (``"screening"`` or ``"ascent"``) and how much
+    of it is done.
+    """
 
     stage: str
     done: int
@@ -35,48 +46,66 @@ class AcquisitionProgress:
 class ParallelThompsonSampling:
     """A batch of q points, each the maximiser of a path of its own.
 
-    For every path: (1) ``num_rounds`` rounds of candidates, shared by all paths, partly uniform and partly near good data; each
-    path keeps its best of every round; (2) ``num_steps`` Adam steps on that path from its ``num_starts`` best, most of which are left
-    behind after the first steps (see :func:`ascend`); (3) the best point found. A point already in the batch, pending or in the
-    training data is passed over for the path's next best. Memory is bounded by tiles whatever q and n.
+    For every path: (1) ``num_rounds`` rounds of candidates, shared by all paths, partly uniform and
+    partly near good data; each path keeps its best of every round; (2) ``num_steps`` Adam steps on
+    that path from its ``num_starts`` best, most of which are left behind after the first steps (see
+    :func:`ascend`); (3) the best point found. A point already in the batch, pending or in the
+    training data is passed over for the path's next best. Memory is bounded by tiles whatever q and
+    n.
 
-    The model is read when a batch is generated, and may change in between. :class:`PathwiseThompsonSampling` puts the same paths into
-    ``optimize_acqf``, as one function of q · d variables, :class:`PathwiseMaxPosteriorSampling` into a choice among candidates.
+    The model is read when a batch is generated, and may change in between.
+    :class:`PathwiseThompsonSampling` puts the same paths into ``optimize_acqf``, as one function of
+    q · d variables, :class:`PathwiseMaxPosteriorSampling` into a choice among candidates.
 
     Args:
-        model: draws the paths; several models (a list, or a ``ModelListGP``), of one output or more each, draw jointly.
+        model: draws the paths; several models (a list, or a ``ModelListGP``), of one output or more
+            each, draw jointly.
         bounds: (2, d), in the units of the model's inputs, of its dtype and device.
-        objective: what is maximised: maps the outputs' values (..., m) to (...). The value itself if ``None``, for one output.
-        outcome_constraints: map the outputs' values (..., m) to (...), feasible where ≤ 0. A path's best point is its best feasible one
-            or, if it has none, that with the least total violation.
-        inequality_constraints: BoTorch's triples (indices, coefficients, rhs): Σ X[indices] · coefficients ≥ rhs.
+        objective: what is maximised: maps the outputs' values (..., m) to (...). The value itself
+            if ``None``, for one output.
+        outcome_constraints: map the outputs' values (..., m) to (...), feasible where ≤ 0. A path's
+            best point is its best feasible one or, if it has none, that with the least total
+            violation.
+        inequality_constraints: BoTorch's triples (indices, coefficients, rhs): Σ X[indices] ·
+            coefficients ≥ rhs.
         equality_constraints: the same, with =.
-        nonlinear_inequality_constraints: callables (d,) -> scalar of torch operations, ≥ 0 where feasible.
+        nonlinear_inequality_constraints: callables (d,) -> scalar of torch operations, ≥ 0 where
+            feasible.
         fixed_features: values by index of the inputs that are not chosen.
-        rounding: moves points (..., d) to where they would be evaluated, such as integers; paths are evaluated, and points compared and
-            returned, after it. ``choices`` are taken as they are.
-        accepts: tells which of the points (n, d) may be evaluated, (n,): a constraint without a formula, met by rejection.
-        trust_region: the part of the box that is searched, around the best data point; all of it if ``None``.
+        rounding: moves points (..., d) to where they would be evaluated, such as integers; paths
+            are evaluated, and points compared and returned, after it. ``choices`` are taken as they
+            are.
+        accepts: tells which of the points (n, d) may be evaluated, (n,): a constraint without a
+            formula, met by rejection.
+        trust_region: the part of the box that is searched, around the best data point; all of it if
+            ``None``.
         num_candidates: a round.
         num_rounds: at least ``num_starts``.
         num_starts: ascents a path.
         uniform_fraction: share of uniform candidates.
-        proposal_std: standard deviation around data points, a number or (d,); half the kernel's lengthscale, as it is then, if ``None``.
-        candidate_weights: maps values (n,), larger is better, to the probabilities of the data points that candidates lie around.
+        proposal_std: standard deviation around data points, a number or (d,); half the kernel's
+            lengthscale, as it is then, if ``None``.
+        candidate_weights: maps values (n,), larger is better, to the probabilities of the data
+            points that candidates lie around.
         num_steps: of Adam.
-        learning_rate: of Adam, in units of the box's sides; half the default ``proposal_std``, at most 0.15, if ``None``. The published
-            1e-3 ends a sixth of the ascent short (lengthscale 0.5, d = 8).
-        prune: leave starts behind and let the learning rate fall. ``False`` takes all steps from all starts at one rate, as published.
+        learning_rate: of Adam, in units of the box's sides; half the default ``proposal_std``, at
+            most 0.15, if ``None``. The published 1e-3 ends a sixth of the ascent short (lengthscale
+            0.5, d = 8).
+        prune: leave starts behind and let the learning rate fall. ``False`` takes all steps from
+            all starts at one rate, as published.
         maximize: ``False`` to take minimisers.
-        seed: of paths and candidates; the same seed gives the same batch. The first model's if ``None``.
+        seed: of paths and candidates; the same seed gives the same batch. The first model's if
+            ``None``.
         callback: called with :class:`AcquisitionProgress`.
 
     Raises:
         TypeError, ValueError: for arguments out of their range.
     References:
-        Lin et al. (2023), App. A.3. Differs: (1) data points drawn by ``y − min(y)``; (2) the best point visited, not the last;
-        (3) duplicates are passed over; (4) 120 starts from rounds of 250 candidates, not 30 from 50 000, of which few go
-        on to the last step, at a rate that falls: as high values, or higher, as from 30 rounds of 5000 and 100 fixed steps, at 0.4 of the
+        Lin et al. (2023), App. A.3. Differs: (1) data points drawn by ``y − min(y)``; (2) the best
+        point visited, not the last; (3) duplicates are passed over; (4) 120 starts from rounds of
+        250 candidates, not 30 from 50 000, of which few go
+        on to the last step, at a rate that falls: as high values, or higher, as from 30 rounds of
+            5000 and 100 fixed steps, at 0.4 of the
         cost (d = 8 and 20, lengthscales 0.2 and 0.5).
     """
 
@@ -107,9 +136,12 @@ class ParallelThompsonSampling:
         seed: int | None = None,
         callback: Callable[[AcquisitionProgress], None] | None = None,
     ) -> None:
-        self.models, self.bounds = model_list(model), checks.box(bounds)
+        self.models = model_list(model)
+        self.bounds = checks.box(bounds)
         self._check_bounds()
-        self.objective, self.outcome_constraints = check_outcomes(self.models, objective, outcome_constraints)
+        self.objective, self.outcome_constraints = check_outcomes(
+            self.models, objective, outcome_constraints
+        )
         self.feasible_set = FeasibleSet.of(
             self.bounds,
             inequality_constraints=inequality_constraints,
@@ -123,12 +155,19 @@ class ParallelThompsonSampling:
         self.num_rounds = checks.positive_int("num_rounds", num_rounds)
         self.num_starts = checks.positive_int("num_starts", num_starts)
         if num_starts > num_rounds:
-            raise ValueError(f"`num_starts` must be at most `num_rounds` = {num_rounds}, got {num_starts}. Each round gives one start.")
+            raise ValueError(
+                f"`num_starts` must be at most `num_rounds` = {num_rounds}, got {num_starts}. Each"
+                " round gives one start."
+            )
         self.uniform_fraction = checks.fraction("uniform_fraction", uniform_fraction)
         self.proposal_std = self._proposal_std(proposal_std)
         self.candidate_weights = candidate_weights
         self.num_steps = checks.integer("num_steps", num_steps, 0)
-        self.learning_rate = learning_rate if learning_rate is None else checks.positive_float("learning_rate", learning_rate)
+        self.learning_rate = (
+            learning_rate
+            if learning_rate is None
+            else checks.positive_float("learning_rate", learning_rate)
+        )
         self.prune = prune
         self.maximize = maximize
         self.trust_region = self._trust_region(trust_region)
@@ -148,10 +187,12 @@ class ParallelThompsonSampling:
 
         Args:
             q: points, and paths.
-            paths: q paths to maximise, of each model if there are several; drawn from the model if ``None``.
+            paths: q paths to maximise, of each model if there are several; drawn from the model if
+                ``None``.
             X_pending: (p, d), points under evaluation.
-            choices: (c, d), the only points to choose from, in place of candidates and ascent; those that are infeasible, outside the
-                bounds or the trust region, pending or in the training data are passed over.
+            choices: (c, d), the only points to choose from, in place of candidates and ascent;
+                those that are infeasible, outside the bounds or the trust region, pending or in the
+                training data are passed over.
 
         Raises:
             TypeError: if the model's dtype is no longer that of the bounds.
@@ -169,7 +210,9 @@ class ParallelThompsonSampling:
         functions, sign = self._functions(q, paths, generator)
         search = self._search(functions)
         if choices is not None:
-            return best_choices(functions, self._usable(q, choices, search.feasible, known), sign=sign)
+            return best_choices(
+                functions, self._usable(q, choices, search.feasible, known), sign=sign
+            )
         rounds = search.rounds(generator)
         starts = screen(
             functions,
@@ -185,7 +228,11 @@ class ParallelThompsonSampling:
             starts,
             search.feasible.bounds,
             num_steps=self.num_steps,
-            learning_rate=self._rate(search.feasible.bounds) if self.learning_rate is None else self.learning_rate,
+            learning_rate=(
+                self._rate(search.feasible.bounds)
+                if self.learning_rate is None
+                else self.learning_rate
+            ),
             prune=self.prune,
             sign=sign,
             feasible_set=search.feasible,
@@ -197,32 +244,55 @@ class ParallelThompsonSampling:
             batch[~found] = self._others(functions, sign, rounds, known, batch, found)
         return batch
 
-    def _functions(self, q: int, paths: Paths | Sequence[Paths] | None, generator: torch.Generator) -> tuple[Functions, float]:
+    def _functions(
+        self, q: int, paths: Paths | Sequence[Paths] | None, generator: torch.Generator
+    ) -> tuple[Functions, float]:
         """Return what is to be optimised, and 1 to maximise it or −1 to minimise it."""
         if paths is None:
             paths = [model.paths(q, generator=generator) for model in self.models]
         parts = (paths,) if isinstance(paths, SamplePaths | BatchPaths) else tuple(paths)
         if len(parts) != len(self.models):
-            raise ValueError(f"`paths` must hold the paths of each of the {len(self.models)} models, got {len(parts)}.")
+            raise ValueError(
+                f"`paths` must hold the paths of each of the {len(self.models)} models, got"
+                f" {len(parts)}."
+            )
         for part in parts:
             if part.num_samples != q:
                 raise ValueError(f"`paths` must hold q = {q} paths, got {part.num_samples}.")
         sign = 1.0 if self.maximize else -1.0
         if self.objective is None and not self.outcome_constraints:
             return parts[0], sign
-        return OutcomePaths(parts, self.objective or only_output, self.outcome_constraints, sign), 1.0
+        return (
+            OutcomePaths(parts, self.objective or only_output, self.outcome_constraints, sign),
+            1.0,
+        )
 
     def _search(self, functions: Functions | None) -> Search:
-        """Return where candidates come from: the data as ``functions`` rank them or, before there are any, the first model's targets."""
+        """Return where candidates come from: the data as ``functions`` rank them or,
+        before there are any, the first model's targets.
+        """
         if isinstance(functions, OutcomePaths):
             X, y = functions.standing(all_inputs(self.models))
         else:
-            X, targets = original_inputs(self.models[0]), self.models[0].train_targets
+            X = original_inputs(self.models[0])
+            targets = self.models[0].train_targets
             y = (1.0 if self.maximize else -1.0) * targets.reshape(-1, len(X))[0]
         finest = finest_proposal_std(self.models, self.bounds[1] - self.bounds[0])
         std = finest if self.proposal_std is None else self.proposal_std
-        search = Search(X, y, self.feasible_set, std, self.num_candidates, self.uniform_fraction, self.candidate_weights)
-        return search if self.trust_region is None or functions is None else search.within(self.trust_region, self.bounds, finest)
+        search = Search(
+            X,
+            y,
+            self.feasible_set,
+            std,
+            self.num_candidates,
+            self.uniform_fraction,
+            self.candidate_weights,
+        )
+        return (
+            search
+            if self.trust_region is None or functions is None
+            else search.within(self.trust_region, self.bounds, finest)
+        )
 
     def _rate(self, bounds: Tensor) -> Tensor:
         """Return a learning rate (d,) in units of the sides of ``bounds``."""
@@ -234,24 +304,38 @@ class ParallelThompsonSampling:
         usable = torch.unique(choices[feasible.contains(choices) & ~known.near(choices)], dim=0)
         if len(usable) < q:
             raise ValueError(
-                f"`choices` must hold q = {q} distinct points that are feasible, neither pending nor in the training data, "
-                f"got {len(usable)} of {len(choices)}. Add choices, or lower `q`."
+                f"`choices` must hold q = {q} distinct points that are feasible, neither pending"
+                f" nor in the training data, got {len(usable)} of {len(choices)}. Add choices, or"
+                " lower `q`."
             )
         return usable
 
     def _others(
-        self, functions: Functions, sign: float, rounds: Iterator[Tensor], known: KnownPoints, batch: Tensor, found: Tensor
+        self,
+        functions: Functions,
+        sign: float,
+        rounds: Iterator[Tensor],
+        known: KnownPoints,
+        batch: Tensor,
+        found: Tensor,
     ) -> Tensor:
-        """Return candidates for the paths whose every point was taken: each one's best that is neither known nor in the batch."""
-        taken, rows = KnownPoints(batch[found], self.bounds), (~found).nonzero().squeeze(1)
+        """Return candidates for the paths whose every point was taken:
+        each one's best that is neither known nor in the batch.
+        """
+        taken = KnownPoints(batch[found], self.bounds)
+        rows = (~found).nonzero().squeeze(1)
         usable = batch[:0]
         for candidates in islice(rounds, self.num_rounds):
-            usable = torch.unique(torch.cat([usable, candidates[~(known.near(candidates) | taken.near(candidates))]]), dim=0)
+            usable = torch.unique(
+                torch.cat([usable, candidates[~(known.near(candidates) | taken.near(candidates))]]),
+                dim=0,
+            )
             if len(usable) >= len(rows):
                 return best_choices(functions, usable, rows=rows, sign=sign)
         raise ValueError(
-            f"`q` must be at most the number of distinct feasible points, got {len(found)}, of which {int(found.sum()) + len(usable)} "
-            "were found. Lower `q`, or raise `num_candidates`."
+            f"`q` must be at most the number of distinct feasible points, got {len(found)}, of"
+            f" which {int(found.sum()) + len(usable)} were found. Lower `q`, or raise"
+            " `num_candidates`."
         )
 
     def _known_points(self, X_pending: Tensor | None) -> KnownPoints:
@@ -264,7 +348,10 @@ class ParallelThompsonSampling:
         checks.floating_tensor(name, X)
         checks.like(name, X, "bounds", self.bounds)
         if X.ndim != 2 or X.shape[1] != self.bounds.shape[1]:
-            raise ValueError(f"`{name}` must have shape (number of points, {self.bounds.shape[1]}), got {tuple(X.shape)}.")
+            raise ValueError(
+                f"`{name}` must have shape (number of points, {self.bounds.shape[1]}), got"
+                f" {tuple(X.shape)}."
+            )
         return X
 
     def _trust_region(self, given: TrustRegion | None) -> TrustRegion | None:
@@ -274,13 +361,18 @@ class ParallelThompsonSampling:
             raise TypeError(f"`trust_region` must be a TrustRegion, got {type(given).__name__}.")
         if given.dim != self.bounds.shape[1] or given.maximize != self.maximize:
             required = f"dim = {self.bounds.shape[1]} and maximize = {self.maximize}"
-            raise ValueError(f"`trust_region` must have {required}, got {given.dim} and {given.maximize}.")
+            raise ValueError(
+                f"`trust_region` must have {required}, got {given.dim} and {given.maximize}."
+            )
         return given
 
     def _check_bounds(self) -> None:
         X = original_inputs(self.models[0])
         if self.bounds.shape[1] != X.shape[1]:
-            raise ValueError(f"`bounds` must have shape (2, {X.shape[1]}) for this model, got {tuple(self.bounds.shape)}.")
+            raise ValueError(
+                f"`bounds` must have shape (2, {X.shape[1]}) for this model, got"
+                f" {tuple(self.bounds.shape)}."
+            )
         checks.like("bounds", self.bounds, "train_X", X)
 
     def _proposal_std(self, given: float | Tensor | None) -> Tensor | None:
@@ -288,10 +380,16 @@ class ParallelThompsonSampling:
         if given is None:
             return None
         if not isinstance(given, int | float | Tensor):
-            raise TypeError(f"`proposal_std` must be a number or a tensor, got {type(given).__name__} {given!r}.")
+            raise TypeError(
+                f"`proposal_std` must be a number or a tensor, got {type(given).__name__}"
+                f" {given!r}."
+            )
         std = torch.as_tensor(given, dtype=width.dtype, device=width.device)
         if std.shape not in ((), width.shape) or not bool((torch.isfinite(std) & (std > 0)).all()):
-            raise ValueError(f"`proposal_std` must be a number or ({len(width)},) numbers above 0, got {given!r}.")
+            raise ValueError(
+                f"`proposal_std` must be a number or ({len(width)},) numbers above 0, got"
+                f" {given!r}."
+            )
         return std.expand_as(width)
 
     def _report(self, stage: str, total: int) -> Callable[[], None]:

@@ -1,12 +1,14 @@
-"""What maximising the paths of a Thompson round acquires, and what it costs: ways to screen and ascend, side by side.
+"""What maximising the paths of a Thompson round acquires, and what it costs: ways to screen and
+ascend, side by side.
 
     python benchmarks/acquired_value.py --seeds 2 --out benchmarks/results/acquired_value.json
     python benchmarks/acquired_value.py --problems 8:5000:0.5:1,8:5000:0.5:5 --paths 100
 
-A problem is d:n:lengthscale:round, a function from the surrogate's Matérn-3/2 prior on the unit cube with noise variance 1e-6: round 1
-has n uniform points, a later one n of which 100 a round before it are Thompson points. All ways maximise the same paths, one after the
-other in an order that moves on with the seed. The shortfall is the mean over paths of the best value that any way has found less its
-own, in standard deviations of the prior; `reference` is 60 ascents of 300 steps.
+A problem is d:n:lengthscale:round, a function from the surrogate's Matérn-3/2 prior on the unit
+cube with noise variance 1e-6: round 1 has n uniform points, a later one n of which 100 a round
+before it are Thompson points. All ways maximise the same paths, one after the other in an order
+that moves on with the seed. The shortfall is the mean over paths of the best value that any way has
+found less its own, in standard deviations of the prior; `reference` is 60 ascents of 300 steps.
 """
 
 import argparse
@@ -25,9 +27,20 @@ from scalable_bo.experiments.records import describe_environment, write_record
 from scalable_bo.problems import GPPrior
 from surrogates import Cholesky, PathwiseGP, SamplePaths
 
-PROBLEMS = "8:5000:0.5:1,8:5000:0.5:5,8:3000:0.2:1,2:2000:0.2:1,2:2000:0.5:3,20:3000:0.5:1,20:3000:0.2:3"
-NOISE, NUM_FEATURES, POINTS_A_ROUND = 1e-6, 2000, 100
-FIXED = {"num_candidates": 5000, "num_rounds": 30, "num_starts": 30, "num_steps": 100, "learning_rate": 2e-2, "prune": False}
+PROBLEMS = (
+    "8:5000:0.5:1,8:5000:0.5:5,8:3000:0.2:1,2:2000:0.2:1,2:2000:0.5:3,20:3000:0.5:1,20:3000:0.2:3"
+)
+NOISE = 1e-6
+NUM_FEATURES = 2000
+POINTS_A_ROUND = 100
+FIXED = {
+    "num_candidates": 5000,
+    "num_rounds": 30,
+    "num_starts": 30,
+    "num_steps": 100,
+    "learning_rate": 2e-2,
+    "prune": False,
+}
 WAYS: dict[str, dict[str, Any]] = {
     "reference": FIXED | {"num_rounds": 60, "num_starts": 60, "num_steps": 300},
     "fixed": FIXED,
@@ -42,21 +55,28 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def draw_problem(problem: str, num_paths: int, seed: int) -> tuple[PathwiseGP, SamplePaths, torch.Tensor]:
-    """Return model, paths and bounds of the problem's round; the rounds before it are cheap ones."""
+def draw_problem(
+    problem: str, num_paths: int, seed: int
+) -> tuple[PathwiseGP, SamplePaths, torch.Tensor]:
+    """Return model, paths and bounds of the problem's round;
+    the rounds before it are cheap ones.
+    """
     d, n, round_number = (int(part) for part in (problem.split(":")[i] for i in (0, 1, 3)))
     generator = torch.Generator().manual_seed(seed)
     kernel = matern_kernel(float(problem.split(":")[2]), 1.0).float()
-    target = GPPrior(kernel, d, noise=NOISE, num_features=5000, generator=generator, dtype=torch.float32)
+    target = GPPrior(
+        kernel, d, noise=NOISE, num_features=5000, generator=generator, dtype=torch.float32
+    )
     X = torch.rand(n - POINTS_A_ROUND * (round_number - 1), d, generator=generator)
     y = target.add_noise(target(X), generator)
     for number in range(1, round_number):
         model = fixed_model(X, y, kernel, NOISE, Cholesky(), NUM_FEATURES)
         paths = model.paths(POINTS_A_ROUND, generator=generator)
-        new = ParallelThompsonSampling(model, target.bounds, num_rounds=10, num_starts=10, num_steps=40, seed=number).generate(
-            POINTS_A_ROUND, paths=paths
-        )
-        X, y = torch.cat([X, new]), torch.cat([y, target.add_noise(target(new), generator)])
+        new = ParallelThompsonSampling(
+            model, target.bounds, num_rounds=10, num_starts=10, num_steps=40, seed=number
+        ).generate(POINTS_A_ROUND, paths=paths)
+        X = torch.cat([X, new])
+        y = torch.cat([y, target.add_noise(target(new), generator)])
     model = fixed_model(X, y, kernel, NOISE, Cholesky(), NUM_FEATURES)
     paths = model.paths(num_paths, generator=generator)
     assert isinstance(paths, SamplePaths)  # of one data set
@@ -64,49 +84,89 @@ def draw_problem(problem: str, num_paths: int, seed: int) -> tuple[PathwiseGP, S
 
 
 def measure(problem: str, ways: list[str], num_paths: int, seed: int) -> list[dict[str, Any]]:
-    """Return one row a way: seconds, processor seconds, mean value of the batch and mean shortfall."""
+    """Return one row a way: seconds, processor seconds,
+    mean value of the batch and mean shortfall.
+    """
     model, paths, bounds = draw_problem(problem, num_paths, seed)
-    rows, found = {}, {}
+    rows = {}
+    found = {}
     for way in ways[seed % len(ways) :] + ways[: seed % len(ways)]:
         sampler = ParallelThompsonSampling(model, bounds, seed=seed, **WAYS[way])
-        wall, processor = time.perf_counter(), time.process_time()
+        wall = time.perf_counter()
+        processor = time.process_time()
         batch = sampler.generate(num_paths, paths=paths)
-        rows[way] = {"seconds": time.perf_counter() - wall, "processor_seconds": time.process_time() - processor}
+        rows[way] = {
+            "seconds": time.perf_counter() - wall,
+            "processor_seconds": time.process_time() - processor,
+        }
         found[way] = paths.each(batch.unsqueeze(1)).squeeze(1)
     best = torch.stack(list(found.values())).amax(0)
     return [
-        {"problem": problem, "seed": seed, "way": way, **rows[way], "value": float(found[way].mean())}
-        | {"shortfall": float((best - found[way]).mean()), "largest_shortfall": float((best - found[way]).max())}
+        {
+            "problem": problem,
+            "seed": seed,
+            "way": way,
+            **rows[way],
+            "value": float(found[way].mean()),
+        }
+        | {
+            "shortfall": float((best - found[way]).mean()),
+            "largest_shortfall": float((best - found[way]).max()),
+        }
         for way in ways
     ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", default=PROBLEMS, help="d:n:lengthscale:round, separated by commas")
-    parser.add_argument("--ways", default=";".join(WAYS), help=f"separated by semicolons, of: {'; '.join(WAYS)}")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--problems", default=PROBLEMS, help="d:n:lengthscale:round, separated by commas"
+    )
+    parser.add_argument(
+        "--ways", default=";".join(WAYS), help=f"separated by semicolons, of: {'; '.join(WAYS)}"
+    )
     parser.add_argument("--paths", type=int, default=50)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--out", type=Path, default=None, help="JSON record to write")
     arguments = parser.parse_args()
 
-    ways, console, rows = arguments.ways.split(";"), Console(), []
+    ways = arguments.ways.split(";")
+    console = Console()
+    rows = []
     for problem in arguments.problems.split(","):
-        here = [row for seed in range(arguments.seeds) for row in measure(problem, ways, arguments.paths, seed)]
+        here = [
+            row
+            for seed in range(arguments.seeds)
+            for row in measure(problem, ways, arguments.paths, seed)
+        ]
         table = Table(title=f"{problem}, {arguments.paths} paths, {arguments.seeds} seeds")
         for heading in ("way", "value", "shortfall", "largest", "seconds", "processor seconds"):
             table.add_column(heading, justify="left" if heading == "way" else "right")
         for way in ways:
             own = [row for row in here if row["way"] == way]
             keys = ("value", "shortfall", "largest_shortfall", "seconds", "processor_seconds")
-            table.add_row(way, *(f"{statistics.fmean(row[key] for row in own):.{4 if 'shortfall' in key else 2}f}" for key in keys))
+            mean = {key: statistics.fmean(row[key] for row in own) for key in keys}
+            table.add_row(
+                way,
+                *(f"{mean[key]:.{4 if 'shortfall' in key else 2}f}" for key in keys),
+            )
         console.print(table)
         rows += here
         if arguments.out is not None:
             settings = {"num_paths": arguments.paths, "noise": NOISE, "num_features": NUM_FEATURES}
             settings |= {"ways": {way: WAYS[way] for way in ways}}
             environment = describe_environment(torch.device("cpu"))
-            write_record(arguments.out, {"benchmark": "acquired_value", "environment": environment, "settings": settings, "rows": rows})
+            write_record(
+                arguments.out,
+                {
+                    "benchmark": "acquired_value",
+                    "environment": environment,
+                    "settings": settings,
+                    "rows": rows,
+                },
+            )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
 """The speed of two commits, measured in turn in one run: is something slower than it was?
 
-    python benchmarks/compare.py                                # the last commit against the working tree
-    python benchmarks/compare.py main~5 main --workloads sap,cg --repeats 9 --fail-above 1.2 --out results/compare.json
+    python benchmarks/compare.py                                # the last commit against the
+    working tree python benchmarks/compare.py main~5 main --workloads sap,cg --repeats 9
+    --fail-above 1.2 --out results/compare.json
 
-Each commit is unpacked into a temporary folder (the repository is only read), and every workload of `benchmarks/workloads.py` (that of the
-working tree, for both) runs in a fresh process of one or the other, A B B A A B …, so that what else the machine does meets both. The ratio
-is that of the medians; the interval holds the ratios of all neighbouring pairs. A workload counts as slower where the ratio is above the
-limit and no pair says the contrary, and as lost where only the first commit has it; the exit code is then 1. One that the first commit
-lacks is absent, and no alarm.
+Each commit is unpacked into a temporary folder (the repository is only read), and every workload of
+`benchmarks/workloads.py` (that of the working tree, for both) runs in a fresh process of one or the
+other, A B B A A B …, so that what else the machine does meets both. The ratio is that of the
+medians; the interval holds the ratios of all neighbouring pairs. A workload counts as slower where
+the ratio is above the limit and no pair says the contrary, and as lost where only the first commit
+has it; the exit code is then 1. One that the first commit lacks is absent, and no alarm.
 """
 
 import argparse
@@ -50,7 +52,11 @@ class Comparison:
     @property
     def ratio(self) -> float | None:
         """The median of ``after`` over that of ``before``."""
-        return statistics.median(self.after) / statistics.median(self.before) if self.absent is None else None
+        return (
+            statistics.median(self.after) / statistics.median(self.before)
+            if self.absent is None
+            else None
+        )
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -61,8 +67,15 @@ class Comparison:
         return min(ratios), max(ratios)
 
     def is_slower(self, limit: float) -> bool:
-        """Whether the ratio is above ``limit`` and every pair says slower, or the workload is lost."""
-        return self.lost or (self.ratio is not None and self.interval is not None and self.ratio > limit and self.interval[0] > 1.0)
+        """Whether the ratio is above ``limit`` and every pair says slower,
+        or the workload is lost.
+        """
+        return self.lost or (
+            self.ratio is not None
+            and self.interval is not None
+            and self.ratio > limit
+            and self.interval[0] > 1.0
+        )
 
 
 def compare(
@@ -82,7 +95,8 @@ def compare(
         repository: whose top folder holds the packages.
         before: a commit, or "." for the working tree as it is.
         after: likewise.
-        script: prints ``{"seconds": …}`` or ``{"absent": …}`` for the name of a workload, with the code that PYTHONPATH names.
+        script: prints ``{"seconds": …}`` or ``{"absent": …}`` for the name of a workload, with the
+            code that PYTHONPATH names.
         workloads: their names.
         repeats: processes of each commit and workload.
         threads: of each process.
@@ -96,7 +110,11 @@ def compare(
     with ExitStack() as stack:
         folders = []
         for commit in (before, after):
-            folder = repository if commit == WORKING_TREE else Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            folder = (
+                repository
+                if commit == WORKING_TREE
+                else Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            )
             if commit != WORKING_TREE:
                 unpack(repository, commit, folder)
             folders.append(folder)
@@ -107,8 +125,11 @@ def compare(
     return found
 
 
-def compare_one(workload: str, folders: Sequence[Path], script: Path, repeats: int, threads: int) -> Comparison:
-    before, after = [], []
+def compare_one(
+    workload: str, folders: Sequence[Path], script: Path, repeats: int, threads: int
+) -> Comparison:
+    before = []
+    after = []
     for repeat in range(repeats):
         order = (0, 1) if repeat % 2 == 0 else (1, 0)
         answers = {side: run_once(script, workload, folders[side], threads) for side in order}
@@ -120,10 +141,19 @@ def compare_one(workload: str, folders: Sequence[Path], script: Path, repeats: i
 
 
 def run_once(script: Path, workload: str, folder: Path, threads: int) -> dict[str, Any]:
-    environment = os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    environment = os.environ | {
+        "PYTHONPATH": str(folder),
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+    }
     environment.pop("SCALABLE_BO_COMPILE", None)
     run = subprocess.run(
-        [sys.executable, str(script), workload], cwd=folder, env=environment, capture_output=True, text=True, timeout=MOST_SECONDS
+        [sys.executable, str(script), workload],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=MOST_SECONDS,
     )
     if run.returncode:
         last = (run.stderr.strip().splitlines() or ["no message"])[-1]
@@ -134,7 +164,9 @@ def run_once(script: Path, workload: str, folder: Path, threads: int) -> dict[st
 
 def unpack(repository: Path, commit: str, folder: Path) -> None:
     """Write the files of ``commit`` into ``folder``."""
-    archive = subprocess.run(["git", "-C", str(repository), "archive", "--format=tar", commit], capture_output=True)
+    archive = subprocess.run(
+        ["git", "-C", str(repository), "archive", "--format=tar", commit], capture_output=True
+    )
     if archive.returncode:
         reason = archive.stderr.decode(errors="replace").strip()
         raise ValueError(f"`commit` must name a commit of {repository}, got {commit!r} ({reason}).")
@@ -162,21 +194,41 @@ def describe(found: Comparison, limit: float) -> tuple[str, ...]:
     if found.ratio is None or found.interval is None:
         return found.workload, "–", "–", "–", "–", "LOST" if found.lost else "absent"
     low, high = found.interval
-    milliseconds = [f"{1e3 * statistics.median(seconds):.1f}" for seconds in (found.before, found.after)]
-    verdict = "SLOWER" if found.is_slower(limit) else "faster" if high < 1.0 and found.ratio < 1.0 / limit else ""
+    milliseconds = [
+        f"{1e3 * statistics.median(seconds):.1f}" for seconds in (found.before, found.after)
+    ]
+    verdict = (
+        "SLOWER"
+        if found.is_slower(limit)
+        else "faster"
+        if high < 1.0 and found.ratio < 1.0 / limit
+        else ""
+    )
     return found.workload, *milliseconds, f"{found.ratio:.2f}", f"{low:.2f} – {high:.2f}", verdict
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("before", nargs="?", default="HEAD", help="commit to compare with")
-    parser.add_argument("after", nargs="?", default=WORKING_TREE, help="commit to judge; . for the working tree")
-    parser.add_argument("--workloads", default=None, help="names, separated by commas; all by default")
-    parser.add_argument("--repeats", type=int, default=5, help="processes of each commit and workload")
+    parser.add_argument(
+        "after", nargs="?", default=WORKING_TREE, help="commit to judge; . for the working tree"
+    )
+    parser.add_argument(
+        "--workloads", default=None, help="names, separated by commas; all by default"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="processes of each commit and workload"
+    )
     parser.add_argument("--threads", type=int, default=1, help="of each process")
-    parser.add_argument("--fail-above", type=float, default=1.2, help="ratio above which a workload is slower")
+    parser.add_argument(
+        "--fail-above", type=float, default=1.2, help="ratio above which a workload is slower"
+    )
     parser.add_argument("--repository", type=Path, default=ROOT)
-    parser.add_argument("--script", type=Path, default=ROOT / "benchmarks" / "workloads.py", help="of the workloads")
+    parser.add_argument(
+        "--script", type=Path, default=ROOT / "benchmarks" / "workloads.py", help="of the workloads"
+    )
     parser.add_argument("--out", type=Path, default=None, help="JSON record to write")
     options = parser.parse_args(arguments)
     if options.repeats < 1:
@@ -185,7 +237,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{options.after} against {options.before}: medians of {options.repeats}, milliseconds", title_justify="left")
+    table = Table(
+        title=(
+            f"{options.after} against {options.before}: medians of {options.repeats}, milliseconds"
+        ),
+        title_justify="left",
+    )
     for heading in ("workload", "before", "after", "ratio", "of pairs", ""):
         table.add_column(heading, justify="left" if heading == "workload" else "right")
 
@@ -213,7 +270,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     slower = [entry.workload for entry in found if entry.is_slower(options.fail_above)]
     if options.out is not None:
         write(options, found, slower)
-    print(f"slower by more than {options.fail_above:g}, or lost: {', '.join(slower)}" if slower else "nothing is slower")
+    print(
+        f"slower by more than {options.fail_above:g}, or lost: {', '.join(slower)}"
+        if slower
+        else "nothing is slower"
+    )
     return 1 if slower else 0
 
 
@@ -222,13 +283,28 @@ def write(options: argparse.Namespace, found: Sequence[Comparison], slower: Sequ
 
     from scalable_bo.experiments.records import describe_environment, write_record
 
-    commits = {side: identity(options.repository, getattr(options, side)) for side in ("before", "after")}
-    settings = {"repeats": options.repeats, "threads": options.threads, "fail_above": options.fail_above, "commits": commits}
-    results = [asdict(entry) | {"ratio": entry.ratio, "interval": entry.interval} for entry in found]
+    commits = {
+        side: identity(options.repository, getattr(options, side)) for side in ("before", "after")
+    }
+    settings = {
+        "repeats": options.repeats,
+        "threads": options.threads,
+        "fail_above": options.fail_above,
+        "commits": commits,
+    }
+    results = [
+        asdict(entry) | {"ratio": entry.ratio, "interval": entry.interval} for entry in found
+    ]
     environment = describe_environment(torch.device("cpu"))
     write_record(
         options.out,
-        {"benchmark": "compare", "settings": settings, "environment": environment, "slower": list(slower), "results": results},
+        {
+            "benchmark": "compare",
+            "settings": settings,
+            "environment": environment,
+            "slower": list(slower),
+            "results": results,
+        },
     )
 
 

@@ -1,14 +1,19 @@
-"""Solves shared over processes: memory of each, traffic and seconds a step against the prediction, and the speed-up.
+"""Solves shared over processes: memory of each, traffic and seconds a step against the prediction,
+and the speed-up.
 
-    python benchmarks/distributed.py --sizes 1e5,1e6,1e7 --ranks 1,2 --out results/distributed.json --plot results/distributed.png
+    python benchmarks/distributed.py --sizes 1e5,1e6,1e7 --ranks 1,2 --out results/distributed.json
+    --plot results/distributed.png
 
-Single-thread processes are started by torchrun on this machine. Inputs are uniform on [0, 1]^d, made where they are needed from streams of
-random numbers that do not depend on how many processes there are; the target is a smooth function with noise, the kernel Matérn-3/2.
+Single-thread processes are started by torchrun on this machine. Inputs are uniform on [0, 1]^d,
+made where they are needed from streams of random numbers that do not depend on how many processes
+there are; the target is a smooth function with noise, the kernel Matérn-3/2.
 
-memory    a few steps of each solver, the mean alone, on each number of points: peak resident memory of each process, bytes and seconds
-          beside those of `scalable_bo.costs`, whose rates are measured first. The residual of the result, a product with all of K, is
-          left out: at n = 10⁷ it would take a day.
-speed-up  a whole solve of n = 50 000 points and 64 right-hand sides, the same steps whatever the number of processes.
+memory    a few steps of each solver, the mean alone, on each number of points: peak resident memory
+of each process, bytes and seconds
+          beside those of `scalable_bo.costs`, whose rates are measured first. The residual of the
+          result, a product with all of K, is left out: at n = 10⁷ it would take a day.
+speed-up  a whole solve of n = 50 000 points and 64 right-hand sides, the same steps whatever the
+number of processes.
 """
 
 import argparse
@@ -33,13 +38,19 @@ from torch import Tensor
 
 from scalable_bo.costs import Costs, Rates, Shape, measure_rates, predict
 from scalable_bo.experiments.models import matern_kernel
-from scalable_bo.experiments.records import describe_environment, peak_memory_bytes, reset_peak_memory, write_record
+from scalable_bo.experiments.records import (
+    describe_environment,
+    peak_memory_bytes,
+    reset_peak_memory,
+    write_record,
+)
 from surrogates import CG, SDD, IterativeSolver, SketchAndProject
 from surrogates.distributed_system import DistributedKernelSystem
 from surrogates.operators.distributed import own_rows, processes
 from surrogates.solvers.run import Start
 
-LENGTHSCALE, NOISE = 0.5, 1e-2
+LENGTHSCALE = 0.5
+NOISE = 1e-2
 ROWS_PER_STREAM = 2**16
 MEBIBYTE = 2**20
 
@@ -58,12 +69,16 @@ def targets(X: Tensor, rows: slice, columns: int) -> Tensor:
 
 
 def streamed(rows: slice, width: int, draw: Callable[..., Tensor], seed: int) -> Tensor:
-    """Return rows of random numbers that have a stream of their own for each 65 536 rows, so that it does not matter who holds which."""
-    out, part = torch.empty(rows.stop - rows.start, width), torch.empty(ROWS_PER_STREAM, width)
+    """Return rows of random numbers that have a stream of their own for each 65 536 rows,
+    so that it does not matter who holds which.
+    """
+    out = torch.empty(rows.stop - rows.start, width)
+    part = torch.empty(ROWS_PER_STREAM, width)
     for stream in range(rows.start // ROWS_PER_STREAM, math.ceil(rows.stop / ROWS_PER_STREAM)):
         first = stream * ROWS_PER_STREAM
         draw(part.shape, generator=torch.Generator().manual_seed(seed + stream), out=part)
-        low, high = max(first, rows.start), min(first + ROWS_PER_STREAM, rows.stop)
+        low = max(first, rows.start)
+        high = min(first + ROWS_PER_STREAM, rows.stop)
         out[low - rows.start : high - rows.start] = part[low - first : high - first]
     return out
 
@@ -74,16 +89,23 @@ def make_solver(shape: Shape, **settings: Any) -> IterativeSolver:
         return CG(None, **settings)
     if shape.solver == "sdd":
         return SDD(1.0, shape.b, **settings)
-    make = {"sap": SketchAndProject.sap, "asap": SketchAndProject.asap, "adasap": SketchAndProject.adasap}[shape.solver]
+    make = {
+        "sap": SketchAndProject.sap,
+        "asap": SketchAndProject.asap,
+        "adasap": SketchAndProject.adasap,
+    }[shape.solver]
     return make(block_size=shape.b, **settings)
 
 
 def work(shape: Shape, steps: int, epochs: float) -> dict[str, Any]:
-    """Run on this process's rows: so many steps, or a solve of so many epochs if there are no steps. Return what it took."""
+    """Run on this process's rows: so many steps, or a solve of so many epochs if there are no
+    steps. Return what it took.
+    """
     os.environ["SCALABLE_BO_COMPILE"] = "always"
     generator = torch.Generator().manual_seed(0)
     kernel = matern_kernel(LENGTHSCALE, 1.0).float()
-    warm = DistributedKernelSystem(kernel, inputs(slice(0, 4096), shape.dim), NOISE)  # compiles, and opens the connections
+    # Compiles, and opens the connections
+    warm = DistributedKernelSystem(kernel, inputs(slice(0, 4096), shape.dim), NOISE)
     few = torch.arange(min(256, warm.n))
     warm.rows_matmul(few, torch.zeros(4096, shape.columns), minus=torch.zeros(4096, shape.columns))
     warm.block(few)
@@ -101,13 +123,21 @@ def work(shape: Shape, steps: int, epochs: float) -> dict[str, Any]:
     if steps == 0:
         started = time.perf_counter()
         solution = solver.solve(system, rhs, generator=generator)
-        found |= {"seconds": time.perf_counter() - started, "epochs": solution.epochs, "residual": float(solution.residual.max())}
+        found |= {
+            "seconds": time.perf_counter() - started,
+            "epochs": solution.epochs,
+            "residual": float(solution.residual.max()),
+        }
     else:
-        value, gap = torch.zeros_like(rhs), rhs.clone()  # as the loop of a solver holds them
+        # as the loop of a solver holds them
+        value = torch.zeros_like(rhs)
+        gap = rhs.clone()
         state = solver.init(system, Start(rhs, value, gap, None, solver.prepare(system, generator)))
-        seconds, moved = [], []
+        seconds = []
+        moved = []
         for _ in range(steps):
-            before, started = system.bytes_moved, time.perf_counter()
+            before = system.bytes_moved
+            started = time.perf_counter()
             state = solver.step(system, rhs, state, generator)
             seconds.append(time.perf_counter() - started)
             moved.append(system.bytes_moved - before)
@@ -117,17 +147,37 @@ def work(shape: Shape, steps: int, epochs: float) -> dict[str, Any]:
     peaks[system.rows.rank] = peak_memory_bytes(device)
     bases = torch.zeros_like(peaks)
     bases[system.rows.rank] = base
-    return found | {"peaks": system.rows.sum(peaks).tolist(), "bases": system.rows.sum(bases).tolist()}
+    return found | {
+        "peaks": system.rows.sum(peaks).tolist(),
+        "bases": system.rows.sum(bases).tolist(),
+    }
 
 
 def launch(shape: Shape, steps: int, epochs: float, timeout: float) -> dict[str, Any]:
-    """Run ``work`` in ``shape.ranks`` single-thread processes and return what the first one found."""
+    """Run ``work`` in ``shape.ranks`` single-thread processes and return what the first one
+    found.
+    """
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
-        job = json.dumps({"shape": asdict(shape), "steps": steps, "epochs": epochs, "answer": str(answer)})
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(shape.ranks)]
+        job = json.dumps(
+            {"shape": asdict(shape), "steps": steps, "epochs": epochs, "answer": str(answer)}
+        )
+        torchrun = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(shape.ranks),
+        ]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        run = subprocess.run([*torchrun, __file__, "--job", job], env=environment, capture_output=True, text=True, timeout=timeout)
+        run = subprocess.run(
+            [*torchrun, __file__, "--job", job],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
         if run.returncode:
             raise RuntimeError(f"{shape} failed:\n{run.stderr[-4000:]}")
         found: dict[str, Any] = json.loads(answer.read_text())
@@ -170,20 +220,35 @@ def numbers(text: str) -> list[int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=numbers, default=[10**5, 10**6], help="points, such as 1e5,1e6,1e7")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--sizes", type=numbers, default=[10**5, 10**6], help="points, such as 1e5,1e6,1e7"
+    )
     parser.add_argument("--ranks", type=numbers, default=[1, 2], help="numbers of processes")
     parser.add_argument("--solvers", default="asap,adasap,sdd", help="asap, sap, adasap, sdd")
     parser.add_argument("--dim", type=int, default=9)
     parser.add_argument("--block-size", type=int, default=512)
-    parser.add_argument("--steps", type=int, default=4, help="whose mean is taken: a multiple of the processes")
-    parser.add_argument("--speedup-n", type=int, default=50_000, help="points of the solve that is timed; 0 for none")
+    parser.add_argument(
+        "--steps", type=int, default=4, help="whose mean is taken: a multiple of the processes"
+    )
+    parser.add_argument(
+        "--speedup-n",
+        type=int,
+        default=50_000,
+        help="points of the solve that is timed; 0 for none",
+    )
     parser.add_argument("--speedup-columns", type=int, default=64)
     parser.add_argument("--speedup-solvers", default="asap,sdd")
     parser.add_argument("--speedup-block", type=int, default=1000)
     parser.add_argument("--speedup-epochs", type=float, default=4.0)
-    parser.add_argument("--repeats", type=int, default=3, help="of each solve that is timed, in turn")
-    parser.add_argument("--timeout", type=float, default=600.0, help="seconds that one launch may take")
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="of each solve that is timed, in turn"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=600.0, help="seconds that one launch may take"
+    )
     parser.add_argument("--out", type=Path, default=None, help="JSON record to write")
     parser.add_argument("--plot", type=Path, default=None, help="PNG to write")
     parser.add_argument("--job", default=None, help=argparse.SUPPRESS)
@@ -202,12 +267,20 @@ def main() -> None:
                 shape = Shape(n, arguments.dim, 1, ranks, solver, arguments.block_size)
                 memory.append(measured_memory(shape, rates, arguments.steps, arguments.timeout))
                 print(line(memory[-1]), file=sys.stderr, flush=True)
-    settings = {name: value for name, value in vars(arguments).items() if name not in ("out", "plot", "job")}
+    settings = {
+        name: value for name, value in vars(arguments).items() if name not in ("out", "plot", "job")
+    }
     environment = describe_environment(torch.device("cpu"))
 
     def record(speed: list[dict[str, Any]]) -> None:
         if arguments.out is not None:
-            found = {"settings": settings, "environment": environment, "rates": asdict(rates), "memory": memory, "speed_up": speed}
+            found = {
+                "settings": settings,
+                "environment": environment,
+                "rates": asdict(rates),
+                "memory": memory,
+                "speed_up": speed,
+            }
             write_record(arguments.out, {"benchmark": "distributed", **found})
 
     record([])  # a process that fails in the solves below does not take it with it
@@ -224,12 +297,21 @@ def main() -> None:
 def speed_ups(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     results = []
     for solver in arguments.speedup_solvers.split(","):
-        shape = Shape(arguments.speedup_n, arguments.dim, arguments.speedup_columns, 1, solver, arguments.speedup_block)
+        shape = Shape(
+            arguments.speedup_n,
+            arguments.dim,
+            arguments.speedup_columns,
+            1,
+            solver,
+            arguments.speedup_block,
+        )
         seconds: dict[int, list[float]] = {ranks: [] for ranks in arguments.ranks}
         residuals = {}
         for _ in range(arguments.repeats):
             for ranks in arguments.ranks:
-                found = launch(replace(shape, ranks=ranks), 0, arguments.speedup_epochs, arguments.timeout)
+                found = launch(
+                    replace(shape, ranks=ranks), 0, arguments.speedup_epochs, arguments.timeout
+                )
                 seconds[ranks].append(found["seconds"])
                 residuals[ranks] = found["residual"]
         alone = statistics.median(seconds[min(seconds)])
@@ -246,21 +328,39 @@ def speed_ups(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def line(result: dict[str, Any]) -> str:
-    shape, measured, predicted = result["shape"], result["measured"], result["predicted"]
+    shape = result["shape"]
+    measured = result["measured"]
+    predicted = result["predicted"]
     return (
-        f"{shape['solver']} n {shape['n']:.0e} ranks {shape['ranks']}: peak {max(measured['peaks']) / MEBIBYTE:.0f} MiB "
-        f"({result['memory_ratio']:.2f} of predicted, {max(measured['bases']) / MEBIBYTE:.0f} MiB before), "
-        f"{measured['seconds']:.3f} s a step ({result['time_ratio']:.2f} of predicted), "
-        f"{measured['network_bytes']:.0f} bytes a step (predicted {predicted['network_bytes']})"
+        f"{shape['solver']} n {shape['n']:.0e} ranks {shape['ranks']}: peak"
+        f" {max(measured['peaks']) / MEBIBYTE:.0f} MiB ({result['memory_ratio']:.2f} of predicted,"
+        f" {max(measured['bases']) / MEBIBYTE:.0f} MiB before), {measured['seconds']:.3f} s a step"
+        f" ({result['time_ratio']:.2f} of predicted), {measured['network_bytes']:.0f} bytes a step"
+        f" (predicted {predicted['network_bytes']})"
     )
 
 
 def memory_table(results: list[dict[str, Any]]) -> Table:
-    table = Table(title="A few steps, the mean alone: measured, and measured over predicted", title_justify="left")
-    for heading in ("solver", "n", "ranks", "peak MiB", "of predicted", "s a step", "of predicted", "MB a step", "of predicted"):
+    table = Table(
+        title="A few steps, the mean alone: measured, and measured over predicted",
+        title_justify="left",
+    )
+    for heading in (
+        "solver",
+        "n",
+        "ranks",
+        "peak MiB",
+        "of predicted",
+        "s a step",
+        "of predicted",
+        "MB a step",
+        "of predicted",
+    ):
         table.add_column(heading, justify="left" if heading == "solver" else "right")
     for result in results:
-        shape, measured, predicted = result["shape"], result["measured"], result["predicted"]
+        shape = result["shape"]
+        measured = result["measured"]
+        predicted = result["predicted"]
         table.add_row(
             shape["solver"],
             f"{shape['n']:.0e}",
@@ -270,20 +370,33 @@ def memory_table(results: list[dict[str, Any]]) -> Table:
             f"{measured['seconds']:.3f}",
             f"{result['time_ratio']:.2f}",
             f"{measured['network_bytes'] / 1e6:.3f}",
-            "–" if shape["ranks"] == 1 else f"{measured['network_bytes'] / predicted['network_bytes']:.2f}",
+            (
+                "–"
+                if shape["ranks"] == 1
+                else f"{measured['network_bytes'] / predicted['network_bytes']:.2f}"
+            ),
         )
     return table
 
 
 def speed_table(results: list[dict[str, Any]]) -> Table:
     shape = results[0]["shape"]
-    table = Table(title=f"Solves of n = {shape['n']}, s = {shape['columns']}, one thread a process", title_justify="left")
+    table = Table(
+        title=f"Solves of n = {shape['n']}, s = {shape['columns']}, one thread a process",
+        title_justify="left",
+    )
     for heading in ("solver", "ranks", "seconds", "speed-up", "residual"):
         table.add_column(heading, justify="left" if heading == "solver" else "right")
     for result in results:
         seconds = f"{statistics.median(result['seconds']):.1f}"
         shape = result["shape"]
-        table.add_row(shape["solver"], str(shape["ranks"]), seconds, f"{result['speed_up']:.2f}", f"{result['residual']:.1e}")
+        table.add_row(
+            shape["solver"],
+            str(shape["ranks"]),
+            seconds,
+            f"{result['speed_up']:.2f}",
+            f"{result['residual']:.1e}",
+        )
     return table
 
 
@@ -298,18 +411,39 @@ def draw(memory: list[dict[str, Any]], speed: list[dict[str, Any]], path: Path) 
         own = [result for result in memory if result["shape"]["ranks"] == ranks]
         predicted = [result["predicted"]["step_memory"] / MEBIBYTE for result in own]
         measured = [max(result["measured"]["peaks"]) / MEBIBYTE for result in own]
-        left.plot(predicted, measured, "o", alpha=0.7, label=f"{ranks} process{'es' if ranks > 1 else ''}")
+        left.plot(
+            predicted, measured, "o", alpha=0.7, label=f"{ranks} process{'es' if ranks > 1 else ''}"
+        )
     ends = [result["predicted"]["step_memory"] / MEBIBYTE for result in memory]
-    left.plot([min(ends), max(ends)], [min(ends), max(ends)], color="black", linewidth=0.8, label="as predicted")
+    left.plot(
+        [min(ends), max(ends)],
+        [min(ends), max(ends)],
+        color="black",
+        linewidth=0.8,
+        label="as predicted",
+    )
     scale = "log" if max(ends) > 10 * min(ends) else "linear"
-    left.set(xscale=scale, yscale=scale, xlabel="predicted MiB of a process", ylabel="measured peak MiB", title="Memory")
+    left.set(
+        xscale=scale,
+        yscale=scale,
+        xlabel="predicted MiB of a process",
+        ylabel="measured peak MiB",
+        title="Memory",
+    )
     left.legend()
     for solver in dict.fromkeys(result["shape"]["solver"] for result in speed):
         own = [result for result in speed if result["shape"]["solver"] == solver]
-        right.plot([r["shape"]["ranks"] for r in own], [r["speed_up"] for r in own], "o-", label=solver)
+        right.plot(
+            [r["shape"]["ranks"] for r in own], [r["speed_up"] for r in own], "o-", label=solver
+        )
     most = max((result["shape"]["ranks"] for result in speed), default=1)
     right.plot([1, most], [1, most], color="black", linewidth=0.8, label="ideal")
-    right.set(xlabel="single-thread processes", ylabel="speed-up", title="Solve", xticks=range(1, most + 1))
+    right.set(
+        xlabel="single-thread processes",
+        ylabel="speed-up",
+        title="Solve",
+        xticks=range(1, most + 1),
+    )
     right.legend()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)

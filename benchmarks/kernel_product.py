@@ -1,11 +1,14 @@
-"""Speed of the kernel product K(A, X) @ W against products with a stored matrix and the eager whole-row version.
+"""Speed of the kernel product K(A, X) @ W against products with a stored matrix and the eager
+whole-row version.
 
     python benchmarks/kernel_product.py --out benchmarks/results/kernel_product.json
 
-Matérn-3/2, d = 8, float32 by default. Every method is timed in turn, several times over, and medians are reported, so that ratios
-hold on a noisy machine. ``gemm`` is a stored K times W by PyTorch, ``gemm_fastest`` by the faster of the libraries it has (see
-``surrogates/operators/gemm.py``), ``gemm_bfloat16`` of K and W in bfloat16, the peer of ``tiled_bfloat16``. ``fraction_of`` compares the
-whole tiled product, kernel evaluation included, with each.
+Matérn-3/2, d = 8, float32 by default. Every method is timed in turn, several times over, and
+medians are reported, so that ratios hold on a noisy machine. ``gemm`` is a stored K times W by
+PyTorch, ``gemm_fastest`` by the faster of the libraries it has (see
+``surrogates/operators/gemm.py``), ``gemm_bfloat16`` of K and W in bfloat16, the peer of
+``tiled_bfloat16``. ``fraction_of`` compares the whole tiled product, kernel evaluation included,
+with each.
 """
 
 import argparse
@@ -27,11 +30,17 @@ from scalable_bo.experiments.records import describe_environment, write_record
 from surrogates.operators import Tiled, kernel_operator, rough
 from surrogates.operators.gemm import matmul
 
-PEERS = {"gemm": "tiled_compiled", "gemm_fastest": "tiled_compiled", "gemm_bfloat16": "tiled_bfloat16"}
+PEERS = {
+    "gemm": "tiled_compiled",
+    "gemm_fastest": "tiled_compiled",
+    "gemm_bfloat16": "tiled_bfloat16",
+}
 
 
 def eager_rows(X: Tensor, lengthscale: float, rows: int, W: Tensor) -> Tensor:
-    """Return the plain product: 512 whole rows at a time, every elementwise operation over all of them."""
+    """Return the plain product: 512 whole rows at a time,
+    every elementwise operation over all of them.
+    """
     parts = []
     for start in range(0, rows, 512):
         r = 3.0**0.5 * torch.cdist(X[start : start + 512], X) / lengthscale
@@ -47,7 +56,9 @@ def with_mode(mode: str, product: Callable[[], Tensor]) -> Callable[[], Tensor]:
     return run
 
 
-def time_in_turn(methods: dict[str, Callable[[], Tensor]], repeats: int, device: torch.device) -> dict[str, float]:
+def time_in_turn(
+    methods: dict[str, Callable[[], Tensor]], repeats: int, device: torch.device
+) -> dict[str, float]:
     """Return the median seconds of each method, all of them timed once in every repeat."""
     seconds: dict[str, list[float]] = {name: [] for name in methods}
     for repeat in range(repeats + 1):
@@ -62,7 +73,9 @@ def time_in_turn(methods: dict[str, Callable[[], Tensor]], repeats: int, device:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--n", type=int, default=20_000)
     parser.add_argument("--rows", type=int, default=4096, help="rows of the product that are timed")
     parser.add_argument("--dim", type=int, default=8)
@@ -74,14 +87,18 @@ def main() -> None:
     arguments = parser.parse_args()
 
     generator = torch.Generator().manual_seed(0)
-    dtype, device, lengthscale = getattr(torch, arguments.dtype), torch.device(arguments.device), 0.5
+    dtype = getattr(torch, arguments.dtype)
+    device = torch.device(arguments.device)
+    lengthscale = 0.5
     X = torch.rand(arguments.n, arguments.dim, generator=generator, dtype=dtype).to(device)
     kernel = ScaleKernel(MaternKernel(nu=1.5)).to(X)
-    kernel.base_kernel.lengthscale, kernel.outputscale = lengthscale, 1.0
+    kernel.base_kernel.lengthscale = lengthscale
+    kernel.outputscale = 1.0
     K = kernel_operator(kernel, X[: arguments.rows], X, memory_budget=0)
     assert isinstance(K, Tiled)
     stored = torch.rand(arguments.rows, arguments.n, generator=generator, dtype=dtype).to(device)
-    results, entries = [], arguments.rows * arguments.n
+    results = []
+    entries = arguments.rows * arguments.n
     for columns in arguments.columns:
         W = torch.randn(arguments.n, columns, generator=generator, dtype=dtype).to(device)
         methods: dict[str, Callable[[], Tensor]] = {
@@ -98,30 +115,56 @@ def main() -> None:
         results.append(
             {
                 "columns": columns,
-                "nanoseconds_per_entry": {name: 1e9 * value / entries for name, value in medians.items()},
-                "gflops": {name: 2e-9 * entries * columns / value for name, value in medians.items()},
+                "nanoseconds_per_entry": {
+                    name: 1e9 * value / entries for name, value in medians.items()
+                },
+                "gflops": {
+                    name: 2e-9 * entries * columns / value for name, value in medians.items()
+                },
                 "fraction_of": {
-                    gemm: medians[gemm] / medians[tiled] for gemm, tiled in PEERS.items() if gemm in medians and tiled in medians
+                    gemm: medians[gemm] / medians[tiled]
+                    for gemm, tiled in PEERS.items()
+                    if gemm in medians and tiled in medians
                 },
                 "speedup_over_whole_rows": medians["whole_rows_eager"] / medians["tiled_compiled"],
             }
         )
 
-    table = Table(title=f"k(A, X) @ W, {arguments.rows} x {arguments.n}, d = {arguments.dim}, {arguments.dtype}: ns an entry")
+    table = Table(
+        title=(
+            f"k(A, X) @ W, {arguments.rows} x {arguments.n}, d = {arguments.dim},"
+            f" {arguments.dtype}: ns an entry"
+        )
+    )
     for heading in ("columns", *map(str, arguments.columns)):
         table.add_column(heading, justify="right")
-    for name in dict.fromkeys(name for result in results for name in result["nanoseconds_per_entry"]):
+    for name in dict.fromkeys(
+        name for result in results for name in result["nanoseconds_per_entry"]
+    ):
         times = [result["nanoseconds_per_entry"].get(name) for result in results]
         table.add_row(name, *("" if time is None else f"{time:.2f}" for time in times))
     for gemm, tiled in PEERS.items():
         fractions = [result["fraction_of"].get(gemm) for result in results]
-        table.add_row(f"{tiled} of {gemm}", *("" if fraction is None else f"{fraction:.0%}" for fraction in fractions))
+        table.add_row(
+            f"{tiled} of {gemm}",
+            *("" if fraction is None else f"{fraction:.0%}" for fraction in fractions),
+        )
     Console().print(table)
     if arguments.out is not None:
-        settings = {**vars(arguments), "out": None, "lengthscale": lengthscale, "kernel": "Matérn-3/2"}
+        settings = {
+            **vars(arguments),
+            "out": None,
+            "lengthscale": lengthscale,
+            "kernel": "Matérn-3/2",
+        }
         write_record(
             arguments.out,
-            {"benchmark": "kernel_product", "settings": settings, "environment": describe_environment(device), "results": results},
+            {
+                "benchmark": "kernel_product",
+                "settings": settings,
+                "environment": describe_environment(device),
+                "results": results,
+            },
         )
 
 

@@ -1,13 +1,17 @@
-"""Seconds and epochs that each solver needs for residuals of 1e-1, 1e-2 and 1e-3, over systems easy and hard.
+"""Seconds and epochs that each solver needs for residuals of 1e-1, 1e-2 and 1e-3, over systems easy
+and hard.
 
-    python benchmarks/solver_sweep.py --size 2000 --fraction 6 --out benchmarks/results/solver_sweep.json
-    python benchmarks/solver_sweep.py --summary --out benchmarks/results/solver_sweep.json
+    python benchmarks/solver_sweep.py --size 2000 --fraction 6 --out
+    benchmarks/results/solver_sweep.json python benchmarks/solver_sweep.py --summary --out
+    benchmarks/results/solver_sweep.json
 
-The design crosses inputs, dimension, lengthscale, noise and columns, and takes one of ``--fraction`` cells, in an order that is shuffled by
-a fixed seed. Inputs are uniform on the unit cube, or half uniform and half clustered as Thompson rounds leave them: maximisers of posterior
-paths, a tenth of the data a round. Right-hand sides are noisy prior draws. Every solver runs ``--repeats`` times to 1e-2, of which the
-median counts, the kernel matrix included, and once to 1e-3, where its own estimate of the worst column says when the larger residuals were
-passed. A run ends after three times the seconds of the fastest so far. A finished cell is not run again.
+The design crosses inputs, dimension, lengthscale, noise and columns, and takes one of
+``--fraction`` cells, in an order that is shuffled by a fixed seed. Inputs are uniform on the unit
+cube, or half uniform and half clustered as Thompson rounds leave them: maximisers of posterior
+paths, a tenth of the data a round. Right-hand sides are noisy prior draws. Every solver runs
+``--repeats`` times to 1e-2, of which the median counts, the kernel matrix included, and once to
+1e-3, where its own estimate of the worst column says when the larger residuals were passed. A run
+ends after three times the seconds of the fastest so far. A finished cell is not run again.
 """
 
 import argparse
@@ -29,7 +33,18 @@ from torch import Tensor
 from acquisition import ParallelThompsonSampling
 from scalable_bo.experiments.models import fixed_model
 from scalable_bo.experiments.records import describe_environment, write_record
-from surrogates import CG, SDD, Auto, Cholesky, KernelSystem, PriorPaths, Progress, SketchAndProject, Solver, kernel_operator
+from surrogates import (
+    CG,
+    SDD,
+    Auto,
+    Cholesky,
+    KernelSystem,
+    PriorPaths,
+    Progress,
+    SketchAndProject,
+    Solver,
+    kernel_operator,
+)
 
 SMALL = 4000
 TOLERANCES = (1e-1, 1e-2, 1e-3)
@@ -58,7 +73,13 @@ class Cell:
 
 def design(n: int, fraction: int) -> list[Cell]:
     """Return one of ``fraction`` of the shuffled cells of n points."""
-    levels = itertools.product(["uniform", "clustered"], [2, 8, 20], [0.1, 0.5, 2.0, 3.0], [1e-6, 1e-2, 1e-1], [1, 64, 1000])
+    levels = itertools.product(
+        ["uniform", "clustered"],
+        [2, 8, 20],
+        [0.1, 0.5, 2.0, 3.0],
+        [1e-6, 1e-2, 1e-1],
+        [1, 64, 1000],
+    )
     cells = [Cell(n, *level) for level in levels]
     random.Random(n).shuffle(cells)
     return cells[::fraction]
@@ -85,14 +106,28 @@ def inputs(cell: Cell, generator: torch.Generator) -> Tensor:
         return X
     kernel = kernel_of(cell).double()
     bounds = torch.tensor([[0.0] * cell.dim, [1.0] * cell.dim], dtype=torch.float64)
-    target = PriorPaths.draw(kernel, cell.dim, 1, num_features=2000, generator=generator, like=bounds)
+    target = PriorPaths.draw(
+        kernel, cell.dim, 1, num_features=2000, generator=generator, like=bounds
+    )
     X = X[: cell.n // 2].double()
     while len(X) < cell.n:
         values = target(X)[0]
         best = values.topk(min(len(X), CLUSTER_MODEL // 2)).indices
-        known = torch.cat([best, torch.randperm(len(X), generator=generator)[: CLUSTER_MODEL // 2]]).unique()
-        model = fixed_model(X[known], values[known], kernel, max(cell.noise, 1e-6), Cholesky(), num_features=500)
-        sampler = ParallelThompsonSampling(model, bounds, num_candidates=1000, num_rounds=3, num_starts=1, num_steps=30, seed=len(X))
+        known = torch.cat(
+            [best, torch.randperm(len(X), generator=generator)[: CLUSTER_MODEL // 2]]
+        ).unique()
+        model = fixed_model(
+            X[known], values[known], kernel, max(cell.noise, 1e-6), Cholesky(), num_features=500
+        )
+        sampler = ParallelThompsonSampling(
+            model,
+            bounds,
+            num_candidates=1000,
+            num_rounds=3,
+            num_starts=1,
+            num_steps=30,
+            seed=len(X),
+        )
         X = torch.cat([X, sampler.generate(min(cell.n // (2 * CLUSTER_ROUNDS), cell.n - len(X)))])
     return X[torch.randperm(cell.n, generator=generator)].float()
 
@@ -106,8 +141,12 @@ def kernel_of(cell: Cell) -> MaternKernel:
 def measure(cell: Cell, repeats: int, seed: int, console: Console) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(seed)
     X = inputs(cell, generator)
-    prior = PriorPaths.draw(kernel_of(cell), cell.dim, cell.s, num_features=2000, generator=generator, like=X)
-    B = (prior(X) + cell.noise**0.5 * torch.randn(cell.s, cell.n, generator=generator)).T.contiguous()
+    prior = PriorPaths.draw(
+        kernel_of(cell), cell.dim, cell.s, num_features=2000, generator=generator, like=X
+    )
+    B = (
+        prior(X) + cell.noise**0.5 * torch.randn(cell.s, cell.n, generator=generator)
+    ).T.contiguous()
 
     def solve(make: Any, tolerance: float, max_seconds: float | None) -> dict[str, Any]:
         trace: list[Progress] = []
@@ -122,7 +161,14 @@ def measure(cell: Cell, repeats: int, seed: int, console: Console) -> dict[str, 
             "seconds": seconds,
             "note": solution.note,
             "passed": {
-                f"{level:g}": next(({"epochs": p.epochs, "seconds": p.seconds} for p in trace if p.residual <= level), None)
+                f"{level:g}": next(
+                    (
+                        {"epochs": p.epochs, "seconds": p.seconds}
+                        for p in trace
+                        if p.residual <= level
+                    ),
+                    None,
+                )
                 for level in TOLERANCES
             },
         }
@@ -132,7 +178,8 @@ def measure(cell: Cell, repeats: int, seed: int, console: Console) -> dict[str, 
     for name, make in solvers(cell.n).items():
         limit = None if math.isinf(fastest) else max(SHORTEST, OUT_OF_REACH * fastest)
         if cell.n < SMALL:
-            solve(make, COMPARED, limit)  # so that no run of few milliseconds is the first to touch memory
+            # So that no run of few milliseconds is the first to touch memory
+            solve(make, COMPARED, limit)
         runs = [solve(make, COMPARED, limit) for _ in range(repeats)]
         results[name] = {"to_1e-2": runs}
         if runs[0]["residual"] <= COMPARED and name != "auto":
@@ -154,7 +201,9 @@ def seconds_of(result: dict[str, Any]) -> float:
 
 def summarise(record: dict[str, Any], console: Console) -> None:
     """Print how far Auto is from the best single solver, and how often each is the best."""
-    ratios, wins, short = {}, dict.fromkeys(solvers(10), 0), []
+    ratios = {}
+    wins = dict.fromkeys(solvers(10), 0)
+    short = []
     for name, entry in record["cells"].items():
         reached = {
             solver: seconds_of(result)
@@ -170,25 +219,40 @@ def summarise(record: dict[str, Any], console: Console) -> None:
             continue
         ratios[name] = reached["auto"] / min(singles.values())
     ordered = sorted(ratios.values())
-    console.print(f"{len(record['cells'])} cells; best single solver: " + ", ".join(f"{k} {v}" for k, v in wins.items() if v))
     console.print(
-        f"auto over the best: median {statistics.median(ordered):.2f}, 90 % within {ordered[math.ceil(0.9 * len(ordered)) - 1]:.2f}, "
-        f"largest {ordered[-1]:.2f}; within 1.5: {sum(r <= 1.5 for r in ordered)} of {len(ordered)}; short where another is not: {short}"
+        f"{len(record['cells'])} cells; best single solver: "
+        + ", ".join(f"{k} {v}" for k, v in wins.items() if v)
+    )
+    console.print(
+        f"auto over the best: median {statistics.median(ordered):.2f}, 90 % within"
+        f" {ordered[math.ceil(0.9 * len(ordered)) - 1]:.2f}, largest {ordered[-1]:.2f}; within 1.5:"
+        f" {sum(r <= 1.5 for r in ordered)} of {len(ordered)}; short where another is not: {short}"
     )
     for name, ratio in sorted(ratios.items(), key=lambda item: -item[1])[:12]:
         entry = record["cells"][name]["solvers"]
-        console.print(f"  {ratio:5.2f} {name}: " + ", ".join(f"{k} {seconds_of(v):.2f}" for k, v in entry.items()), soft_wrap=True)
+        console.print(
+            f"  {ratio:5.2f} {name}: "
+            + ", ".join(f"{k} {seconds_of(v):.2f}" for k, v in entry.items()),
+            soft_wrap=True,
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", type=int, default=2000, help="n")
     parser.add_argument("--fraction", type=int, default=6, help="take one of so many cells")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--summary", action="store_true", help="only summarise what the record holds")
-    parser.add_argument("--out", type=Path, default=None, help="JSON record; finished cells in it are kept")
+    parser.add_argument(
+        "--summary", action="store_true", help="only summarise what the record holds"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=None, help="JSON record; finished cells in it are kept"
+    )
     arguments = parser.parse_args()
-    console, cells = Console(), design(arguments.size, arguments.fraction)
+    console = Console()
+    cells = design(arguments.size, arguments.fraction)
     record: dict[str, Any] = {"benchmark": "solver_sweep", "cells": {}}
     if arguments.out is not None and arguments.out.exists():
         record = json.loads(arguments.out.read_text())
@@ -197,7 +261,10 @@ def main() -> None:
         if cell.name in record["cells"]:
             continue
         console.print(f"{number + 1}/{len(cells)} {cell.name}", highlight=False)
-        record["cells"][cell.name] = {**measure(cell, arguments.repeats, number, console), "environment": environment}
+        record["cells"][cell.name] = {
+            **measure(cell, arguments.repeats, number, console),
+            "environment": environment,
+        }
         if arguments.out is not None:
             write_record(arguments.out, record)
     summarise(record, console)

@@ -1,9 +1,12 @@
-"""What a stored study costs: asking for 500 points among many rows, a million rows added and opened again, and a resumed round.
+"""What a stored study costs: asking for 500 points among many rows, a million rows added and opened
+again, and a resumed round.
 
-    python benchmarks/study.py --parts ask,add,resume --rows 5000,20000 --dtype float32 --out benchmarks/results/study.json
+    python benchmarks/study.py --parts ask,add,resume --rows 5000,20000 --dtype float32 --out
+    benchmarks/results/study.json
 
-The record keeps what it has of other parts, rows and dtypes. Seconds are of the clock, `cpu_seconds` of all threads. The rows are uniform
-in [0, 1]⁸ with a smooth value and noise of standard deviation 0.05. `peak_bytes` is the growth of the process's resident memory,
+The record keeps what it has of other parts, rows and dtypes. Seconds are of the clock,
+`cpu_seconds` of all threads. The rows are uniform in [0, 1]⁸ with a smooth value and noise of
+standard deviation 0.05. `peak_bytes` is the growth of the process's resident memory,
 `predicted_bytes` what was said before.
 """
 
@@ -22,7 +25,13 @@ from rich.console import Console
 from torch import Tensor
 
 from scalable_bo.asking import predicted_bytes
-from scalable_bo.experiments.records import describe_environment, peak_memory_bytes, read_record, reset_peak_memory, write_record
+from scalable_bo.experiments.records import (
+    describe_environment,
+    peak_memory_bytes,
+    read_record,
+    reset_peak_memory,
+    write_record,
+)
 from scalable_bo.space import Float, Space
 from scalable_bo.study import Study
 from surrogates import memory
@@ -30,7 +39,8 @@ from surrogates import memory
 CPU = torch.device("cpu")
 SPACE = Space(**{f"x{i}": Float(0.0, 1.0) for i in range(8)})
 NUM_ADDED = 1_000_000
-RESUMED_ROWS, RESUMED_Q = 5000, 20
+RESUMED_ROWS = 5000
+RESUMED_Q = 20
 
 
 def rows(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -45,12 +55,17 @@ def value(X: Tensor) -> Tensor:
 
 @contextmanager
 def measured() -> Iterator[dict[str, Any]]:
-    """Yield a dict that has the seconds, processor seconds and growth of the resident memory at the end."""
+    """Yield a dict that has the seconds, processor seconds and growth of the resident memory at the
+    end.
+    """
     reset_peak_memory(CPU)
-    before, start, cpu = psutil.Process().memory_info().rss, time.perf_counter(), time.process_time()
+    before = psutil.Process().memory_info().rss
+    start = time.perf_counter()
+    cpu = time.process_time()
     found: dict[str, Any] = {}
     yield found
-    found["seconds"], found["cpu_seconds"] = time.perf_counter() - start, time.process_time() - cpu
+    found["seconds"] = time.perf_counter() - start
+    found["cpu_seconds"] = time.process_time() - cpu
     found["peak_bytes"] = max(0, peak_memory_bytes(CPU) - before)
 
 
@@ -65,7 +80,8 @@ def ask(folder: Path, n: int, q: int, dtype: torch.dtype, console: Console) -> d
         predicted = predicted_bytes(n, q, dtype, memory.available(CPU))
         with measured() as found:
             batch = study.ask(q, callback=lambda text: status.update(f"{n} rows: {text}"))
-        report, model = study.last_ask, study.model
+        report = study.last_ask
+        model = study.model
         assert model is not None
         assert model.solution is not None
         return {
@@ -80,7 +96,10 @@ def ask(folder: Path, n: int, q: int, dtype: torch.dtype, console: Console) -> d
             "residual": report.residual,
             "epochs": model.solution.epochs,
             "note": model.solution.note,
-            "best_noiseless": {"rows": value(rows(n)[0]).max().item(), "batch": value(batch.X).max().item()},
+            "best_noiseless": {
+                "rows": value(rows(n)[0]).max().item(),
+                "batch": value(batch.X).max().item(),
+            },
         }
 
 
@@ -95,7 +114,10 @@ def add(folder: Path, dtype: torch.dtype) -> list[dict[str, Any]]:
     with measured() as opened, open_study(folder, dtype) as study:
         assert study.num_observations == NUM_ADDED
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    return [{"what": "add", "rows": NUM_ADDED, **added, "folder_bytes": size}, {"what": "open", "rows": NUM_ADDED, **opened}]
+    return [
+        {"what": "add", "rows": NUM_ADDED, **added, "folder_bytes": size},
+        {"what": "open", "rows": NUM_ADDED, **opened},
+    ]
 
 
 def resume(folder: Path, dtype: torch.dtype) -> list[dict[str, Any]]:
@@ -113,18 +135,25 @@ def resume(folder: Path, dtype: torch.dtype) -> list[dict[str, Any]]:
     with measured() as resumed, open_study(folder, dtype) as study:
         one_round(study)
     common = {"rows": RESUMED_ROWS, "q": RESUMED_Q}
-    return [{"what": "ordinary round", **common, **ordinary}, {"what": "open and round", **common, **resumed}]
+    return [
+        {"what": "ordinary round", **common, **ordinary},
+        {"what": "open and round", **common, **resumed},
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--parts", default="ask,add,resume")
     parser.add_argument("--rows", default="5000,20000", help="of the asks")
     parser.add_argument("--q", type=int, default=500)
     parser.add_argument("--dtype", default="float64", choices=["float32", "float64"])
     parser.add_argument("--out", type=Path, default=None, help="JSON record to write")
     arguments = parser.parse_args()
-    dtype, console, parts = getattr(torch, arguments.dtype), Console(), arguments.parts.split(",")
+    dtype = getattr(torch, arguments.dtype)
+    console = Console()
+    parts = arguments.parts.split(",")
     record: dict[str, Any] = {"benchmark": "study", "runs": []}
     if arguments.out is not None and arguments.out.exists():
         record = read_record(arguments.out)
@@ -134,7 +163,9 @@ def main() -> None:
         for run in runs:
             console.print(run)
             same = ("what", "rows", "q", "dtype")
-            record["runs"] = [old for old in record["runs"] if any(old.get(key) != run.get(key) for key in same)]
+            record["runs"] = [
+                old for old in record["runs"] if any(old.get(key) != run.get(key) for key in same)
+            ]
             record["runs"].append({**run, "environment": environment})
         if arguments.out is not None:
             write_record(arguments.out, record)
@@ -146,7 +177,14 @@ def main() -> None:
             keep(resume(Path(folder) / "resume", dtype))
         if "ask" in parts:
             for n in map(int, arguments.rows.split(",")):
-                keep([{"what": "ask", **ask(Path(folder) / f"ask{n}", n, arguments.q, dtype, console)}])
+                keep(
+                    [
+                        {
+                            "what": "ask",
+                            **ask(Path(folder) / f"ask{n}", n, arguments.q, dtype, console),
+                        }
+                    ]
+                )
 
 
 if __name__ == "__main__":

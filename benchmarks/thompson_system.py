@@ -2,9 +2,11 @@
 
     python benchmarks/thompson_system.py --out benchmarks/results/thompson_system.json
 
-Matérn-3/2, d = 8, n = 20 000 uniform points, σ² = 1e-6, 100 columns of noisy prior draws, float32. `adasap` has the published settings of
-the Bayesian optimisation experiments (blocks of n/5, Nyström sketches of rank 100, acceleration with μ = σ², tail averaging), `auto` is
-kept from the direct solve, and `auto-0.9` has nine tenths of the epochs. The kernel matrix is kept, so that products cost the same to all.
+Matérn-3/2, d = 8, n = 20 000 uniform points, σ² = 1e-6, 100 columns of noisy prior draws, float32.
+`adasap` has the published settings of the Bayesian optimisation experiments (blocks of n/5, Nyström
+sketches of rank 100, acceleration with μ = σ², tail averaging), `auto` is kept from the direct
+solve, and `auto-0.9` has nine tenths of the epochs. The kernel matrix is kept, so that products
+cost the same to all.
 """
 
 import argparse
@@ -16,9 +18,19 @@ from gpytorch.kernels import MaternKernel
 from rich.console import Console
 
 from scalable_bo.experiments.records import describe_environment, write_record
-from surrogates import CG, SDD, Auto, KernelSystem, PriorPaths, SketchAndProject, Solver, kernel_operator
+from surrogates import (
+    CG,
+    SDD,
+    Auto,
+    KernelSystem,
+    PriorPaths,
+    SketchAndProject,
+    Solver,
+    kernel_operator,
+)
 
-DIM, NOISE = 8, 1e-6
+DIM = 8
+NOISE = 1e-6
 UNREACHED = 1e-7  # a tolerance that makes every solver spend its budget
 
 
@@ -38,21 +50,30 @@ def solvers(n: int, epochs: float) -> dict[str, Solver]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--n", type=int, default=20_000)
     parser.add_argument("--columns", type=int, default=100)
-    parser.add_argument("--epochs", type=float, default=10.0, help="budget, the evaluation of the residual included")
+    parser.add_argument(
+        "--epochs", type=float, default=10.0, help="budget, the evaluation of the residual included"
+    )
     parser.add_argument("--lengthscales", default="0.5,2")
     parser.add_argument("--out", type=Path, default=None, help="JSON record to write")
     arguments = parser.parse_args()
-    console, runs = Console(), []
+    console = Console()
+    runs = []
     for lengthscale in map(float, arguments.lengthscales.split(",")):
         generator = torch.Generator().manual_seed(0)
         kernel = MaternKernel(nu=1.5).requires_grad_(False)
         kernel.lengthscale = lengthscale
         X = torch.rand(arguments.n, DIM, generator=generator)
-        prior = PriorPaths.draw(kernel, DIM, arguments.columns, num_features=2000, generator=generator, like=X)
-        B = (prior(X) + NOISE**0.5 * torch.randn(arguments.columns, arguments.n, generator=generator)).T.contiguous()
+        prior = PriorPaths.draw(
+            kernel, DIM, arguments.columns, num_features=2000, generator=generator, like=X
+        )
+        B = (
+            prior(X) + NOISE**0.5 * torch.randn(arguments.columns, arguments.n, generator=generator)
+        ).T.contiguous()
         system = KernelSystem(kernel_operator(kernel, X), NOISE)
         for name, solver in solvers(arguments.n, arguments.epochs).items():
             solution = solver.solve(system, B)
@@ -69,15 +90,30 @@ def main() -> None:
             )
             row = runs[-1]
             console.print(
-                f"lengthscale {lengthscale:g} {name:9s} residual {row['residual_median']:.1e} (largest {row['residual_max']:.1e}), "
-                f"{row['epochs']:.1f} epochs, {row['seconds']:.1f} s  {row['note']}",
+                f"lengthscale {lengthscale:g} {name:9s} residual {row['residual_median']:.1e}"
+                f" (largest {row['residual_max']:.1e}), {row['epochs']:.1f} epochs,"
+                f" {row['seconds']:.1f} s  {row['note']}",
                 soft_wrap=True,
                 highlight=False,
             )
     if arguments.out is not None:
-        settings = {"n": arguments.n, "dim": DIM, "noise": NOISE, "columns": arguments.columns, "epochs": arguments.epochs}
+        settings = {
+            "n": arguments.n,
+            "dim": DIM,
+            "noise": NOISE,
+            "columns": arguments.columns,
+            "epochs": arguments.epochs,
+        }
         environment = describe_environment(torch.device("cpu"))
-        write_record(arguments.out, {"benchmark": "thompson_system", "settings": settings, "environment": environment, "runs": runs})
+        write_record(
+            arguments.out,
+            {
+                "benchmark": "thompson_system",
+                "settings": settings,
+                "environment": environment,
+                "runs": runs,
+            },
+        )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
-"""TuRBO with batches of 100: Thompson batches of posterior paths, and BoTorch's way with a SingleTaskGP, in one run.
+"""TuRBO with batches of 100: Thompson batches of posterior paths, and BoTorch's way with a
+SingleTaskGP, in one run.
 
-    python benchmarks/turbo.py --problems ackley,levy --evaluations 1000 --seeds 2 --out benchmarks/results/turbo.json
+    python benchmarks/turbo.py --problems ackley,levy --evaluations 1000 --seeds 2 --out
+    benchmarks/results/turbo.json
 
-Both methods meet the same functions (Ackley of 20 inputs, Levy of 50, on [-5, 10]; the optimum of both is 0), initial points, kernel
-and rules of the trust region. `pathwise` fits a PathwiseGP to neighbourhoods of the data, from the last round's hyperparameters, and
-ascends each path inside the region. `botorch` is the way of BoTorch's TuRBO tutorial: the marginal likelihood of all data, and joint
-draws at up to 5000 candidates. Both start anew from Sobol points when their region has shrunk to nothing.
+Both methods meet the same functions (Ackley of 20 inputs, Levy of 50, on [-5, 10]; the optimum of
+both is 0), initial points, kernel and rules of the trust region. `pathwise` fits a PathwiseGP to
+neighbourhoods of the data, from the last round's hyperparameters, and ascends each path inside the
+region. `botorch` is the way of BoTorch's TuRBO tutorial: the marginal likelihood of all data, and
+joint draws at up to 5000 candidates. Both start anew from Sobol points when their region has shrunk
+to nothing.
 """
 
 import argparse
@@ -44,67 +48,107 @@ SEARCH: dict[str, Any] = {"num_candidates": 5000, "num_rounds": 5, "num_starts":
 
 
 class Pathwise:
-    """Thompson batches by our paths; the hyperparameters of a round are where the next one's fit starts."""
+    """Thompson batches by our paths; the hyperparameters of a round are where the next one's fit
+    starts.
+    """
 
     def __init__(self, dim: int) -> None:
         self.modules = prior(dim)
 
     def __call__(self, X: Tensor, Y: Tensor, region: TrustRegion, seed: int) -> Tensor:
         model = fit_subsets(PathwiseGP(X, Y, **self.modules, seed=seed), **FIT)
-        return ParallelThompsonSampling(model, unit_box(region.dim), trust_region=region, **SEARCH).generate(region.batch_size)
+        return ParallelThompsonSampling(
+            model, unit_box(region.dim), trust_region=region, **SEARCH
+        ).generate(region.batch_size)
 
 
 def tutorial_batch(X: Tensor, Y: Tensor, region: TrustRegion, seed: int) -> Tensor:
     """Return a Thompson batch as BoTorch's tutorial makes it."""
     model = SingleTaskGP(X, Y, **prior(region.dim))
     fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
-    center, num_candidates = X[Y.argmax()], min(5000, max(2000, 200 * region.dim))
-    corners = region.bounds(center, unit_box(region.dim), model.covar_module.base_kernel.lengthscale.detach().squeeze(0))
+    center = X[Y.argmax()]
+    num_candidates = min(5000, max(2000, 200 * region.dim))
+    corners = region.bounds(
+        center, unit_box(region.dim), model.covar_module.base_kernel.lengthscale.detach().squeeze(0)
+    )
     points = draw_sobol_samples(corners, num_candidates, 1, seed=seed).squeeze(1)
     generator = torch.Generator().manual_seed(seed)
     changed = torch.rand(points.shape, generator=generator) < min(20 / region.dim, 1.0)
     one = torch.randint(region.dim, (num_candidates, 1), generator=generator)
     candidates = torch.where(changed.scatter(1, one, True), points, center)
     with torch.no_grad(), manual_seed(seed):
-        return MaxPosteriorSampling(model, replacement=False)(candidates, num_samples=region.batch_size)
+        return MaxPosteriorSampling(model, replacement=False)(
+            candidates, num_samples=region.batch_size
+        )
 
 
-METHODS: dict[str, Callable[[int], Any]] = {"pathwise": Pathwise, "botorch": lambda dim: tutorial_batch}
+METHODS: dict[str, Callable[[int], Any]] = {
+    "pathwise": Pathwise,
+    "botorch": lambda dim: tutorial_batch,
+}
 
 
 def prior(dim: int) -> dict[str, Any]:
-    kernel = ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=dim, lengthscale_constraint=Interval(0.005, 4.0)))
-    return {"covar_module": kernel.to(DTYPE), "likelihood": GaussianLikelihood(noise_constraint=Interval(1e-8, 1e-3)).to(DTYPE)}
+    kernel = ScaleKernel(
+        MaternKernel(nu=2.5, ard_num_dims=dim, lengthscale_constraint=Interval(0.005, 4.0))
+    )
+    return {
+        "covar_module": kernel.to(DTYPE),
+        "likelihood": GaussianLikelihood(noise_constraint=Interval(1e-8, 1e-3)).to(DTYPE),
+    }
 
 
 def unit_box(dim: int) -> Tensor:
     return torch.tensor([[0.0], [1.0]], dtype=DTYPE).repeat(1, dim)
 
 
-def optimise(name: str, method: str, seed: int, num_evaluations: int, num_initial: int, batch_size: int) -> list[dict[str, float]]:
-    """Return a row a round: evaluations, best value, region's length, seconds (process and wall) of proposing that round's batch."""
+def optimise(
+    name: str, method: str, seed: int, num_evaluations: int, num_initial: int, batch_size: int
+) -> list[dict[str, float]]:
+    """Return a row a round: evaluations, best value, region's length,
+    seconds (process and wall) of proposing that round's batch.
+    """
     problem = PROBLEMS[name]()
     rounds: list[dict[str, float]] = []
-    count, best = 0, -float("inf")
+    count = 0
+    best = -float("inf")
     region: TrustRegion | None = None
     while count < num_evaluations:
-        draw, wall, process = 1000 * seed + len(rounds), time.perf_counter(), time.process_time()
+        draw = 1000 * seed + len(rounds)
+        wall = time.perf_counter()
+        process = time.process_time()
         if region is None or region.restart:
-            region, propose = TrustRegion(problem.dim, batch_size), METHODS[method](problem.dim)
-            X, Y = torch.zeros(0, problem.dim, dtype=DTYPE), torch.zeros(0, 1, dtype=DTYPE)
+            region = TrustRegion(problem.dim, batch_size)
+            propose = METHODS[method](problem.dim)
+            X = torch.zeros(0, problem.dim, dtype=DTYPE)
+            Y = torch.zeros(0, 1, dtype=DTYPE)
             batch = draw_sobol_samples(unit_box(problem.dim), num_initial, 1, seed=draw).squeeze(1)
         else:
             batch = propose(X, Y, region, draw)
-        wall, process = time.perf_counter() - wall, time.process_time() - process
+        wall = time.perf_counter() - wall
+        process = time.process_time() - process
         values = problem(unnormalize(batch, torch.as_tensor(problem.bounds).to(batch))).unsqueeze(1)
-        X, Y, region = torch.cat([X, batch]), torch.cat([Y, values]), region.update(values)
-        count, best = count + len(batch), max(best, values.max().item())
-        rounds.append({"evaluations": count, "best": best, "length": region.length, "seconds": wall, "process_seconds": process})
+        X = torch.cat([X, batch])
+        Y = torch.cat([Y, values])
+        region = region.update(values)
+        count = count + len(batch)
+        best = max(best, values.max().item())
+        rounds.append(
+            {
+                "evaluations": count,
+                "best": best,
+                "length": region.length,
+                "seconds": wall,
+                "process_seconds": process,
+            }
+        )
     return rounds
 
 
 def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return for every problem and method: best values, mean seconds a run, and seconds of the last full round."""
+    """Return for every problem and method: best values, mean seconds a run,
+    and seconds of the last full round.
+    """
     rows = []
     for name, method in dict.fromkeys((run["problem"], run["method"]) for run in runs):
         own = [run["rounds"] for run in runs if (run["problem"], run["method"]) == (name, method)]
@@ -116,15 +160,21 @@ def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "evaluations": final[0]["evaluations"],
                 "best": [last["best"] for last in final],
                 "best_mean": statistics.fmean(last["best"] for last in final),
-                "process_seconds": statistics.fmean(sum(entry["process_seconds"] for entry in rounds) for rounds in own),
-                "process_seconds_last_round": statistics.fmean(last["process_seconds"] for last in final),
+                "process_seconds": statistics.fmean(
+                    sum(entry["process_seconds"] for entry in rounds) for rounds in own
+                ),
+                "process_seconds_last_round": statistics.fmean(
+                    last["process_seconds"] for last in final
+                ),
             }
         )
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--problems", default=",".join(PROBLEMS))
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--evaluations", type=int, default=1000)
@@ -133,25 +183,45 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--out", type=Path, default=None, help="JSON record to write")
     arguments = parser.parse_args()
-    console, runs = Console(), []
+    console = Console()
+    runs = []
     for seed in range(arguments.seeds):
         for name in arguments.problems.split(","):
             for method in arguments.methods.split(","):
-                rounds = optimise(name, method, seed, arguments.evaluations, arguments.initial, arguments.batch)
+                rounds = optimise(
+                    name, method, seed, arguments.evaluations, arguments.initial, arguments.batch
+                )
                 runs.append({"problem": name, "method": method, "seed": seed, "rounds": rounds})
-                total, last = sum(entry["process_seconds"] for entry in rounds), rounds[-1]
-                line = f"{name} {method} seed {seed}: best {last['best']:.3f} after {last['evaluations']} evaluations, {total:.1f} s"
+                total = sum(entry["process_seconds"] for entry in rounds)
+                last = rounds[-1]
+                line = (
+                    f"{name} {method} seed {seed}: best {last['best']:.3f} after"
+                    f" {last['evaluations']} evaluations, {total:.1f} s"
+                )
                 console.print(line, soft_wrap=True, highlight=False)
                 if arguments.out is not None:
-                    settings = {key: value for key, value in vars(arguments).items() if key != "out"} | {"fit": FIT, "search": SEARCH}
+                    settings = {
+                        key: value for key, value in vars(arguments).items() if key != "out"
+                    } | {"fit": FIT, "search": SEARCH}
                     environment = describe_environment(torch.device("cpu"))
                     summary = summarise(runs)
                     write_record(
                         arguments.out,
-                        {"benchmark": "turbo", "settings": settings, "environment": environment, "summary": summary, "runs": runs},
+                        {
+                            "benchmark": "turbo",
+                            "settings": settings,
+                            "environment": environment,
+                            "summary": summary,
+                            "runs": runs,
+                        },
                     )
 
-    table = Table(title=f"{arguments.evaluations} evaluations in batches of {arguments.batch}, {arguments.seeds} seeds")
+    table = Table(
+        title=(
+            f"{arguments.evaluations} evaluations in batches of {arguments.batch},"
+            f" {arguments.seeds} seeds"
+        )
+    )
     for heading in ("problem", "method", "best", "processor s/run", "s/last round"):
         table.add_column(heading, justify="left" if heading in ("problem", "method") else "right")
     for row in summarise(runs):

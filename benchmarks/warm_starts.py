@@ -1,21 +1,26 @@
-"""What the sample columns of a Thompson round may start from: in cost, in statistics and in what is found.
+"""What the sample columns of a Thompson round may start from: in cost, in statistics and in what is
+found.
 
     python benchmarks/warm_starts.py --parts cost,carrying --out benchmarks/results/warm_starts.json
 
-Every round of parallel Thompson sampling solves (K + Σ) a = f(X) + ε anew for q prior functions f. Compared are
+Every round of parallel Thompson sampling solves (K + Σ) a = f(X) + ε anew for q prior functions f.
+Compared are
 
 * ``zero``: fresh functions, from zero;
-* ``nystrom``, ``subset``: fresh functions, from a coarse solve whose set-up could be kept over the rounds (it is not charged for): P⁻¹B
-  with the Nyström approximation P by n/10 columns, or the exact solve of the first n/4 points alone, and zero elsewhere;
-* ``factor``: fresh functions, solved by the Cholesky factor of the last round with the new rows appended
-  (``PathwiseGP(keep_factor=True)``);
-* ``carried``: the functions and noise of the last round, evaluated at the new points too, from their old weights.
+* ``nystrom``, ``subset``: fresh functions, from a coarse solve whose set-up could be kept over the
+  rounds (it is not charged for): P⁻¹B with the Nyström approximation P by n/10 columns, or the
+  exact solve of the first n/4 points alone, and zero elsewhere;
+* ``factor``: fresh functions, solved by the Cholesky factor of the last round with the new rows
+  appended (``PathwiseGP(keep_factor=True)``);
+* ``carried``: the functions and noise of the last round, evaluated at the new points too, from
+  their old weights.
 
-``cost`` gives epochs and processor seconds a round, on the same growing data, to a residual of 1e-2; a kept K is not charged for.
-``carrying`` runs Thompson rounds with fresh and with carried paths on the same target, initial data and noise: the best value found, the
-mean maximum of the last paths less that of fresh paths on the same data, and z = (path − mean) / standard deviation of the exact
-posterior, of which fresh paths are draws: at uniform points, and a tenth of a lengthscale from the points that the same path (``own``)
-or another (``others``) chose.
+``cost`` gives epochs and processor seconds a round, on the same growing data, to a residual of
+1e-2; a kept K is not charged for. ``carrying`` runs Thompson rounds with fresh and with carried
+paths on the same target, initial data and noise: the best value found, the mean maximum of the last
+paths less that of fresh paths on the same data, and z = (path − mean) / standard deviation of the
+exact posterior, of which fresh paths are draws: at uniform points, and a tenth of a lengthscale
+from the points that the same path (``own``) or another (``others``) chose.
 """
 
 import argparse
@@ -39,14 +44,34 @@ from acquisition import ParallelThompsonSampling
 from scalable_bo.experiments.models import fixed_model, matern_kernel
 from scalable_bo.experiments.records import describe_environment, write_record
 from scalable_bo.problems import GPPrior
-from surrogates import CG, SDD, Auto, Cholesky, KernelSystem, Nystrom, PriorPaths, SamplePaths, SketchAndProject, Solver
+from surrogates import (
+    CG,
+    SDD,
+    Auto,
+    Cholesky,
+    KernelSystem,
+    Nystrom,
+    PriorPaths,
+    SamplePaths,
+    SketchAndProject,
+    Solver,
+)
 from surrogates.batches import DataSet
 from surrogates.factors import DirectSolver, KeptFactor, tiled_system
 from surrogates.features import standard_normal
 from surrogates.operators import KernelBasis, kernel_operator
 
-DIM, NOISE, Q, NUM_FEATURES = 8, 1e-6, 100, 2048
-SOLVERS: dict[str, Solver] = {"asap": SketchAndProject.asap(), "cg": CG(), "sdd": SDD(), "auto": Auto(), "cholesky": Cholesky()}
+DIM = 8
+NOISE = 1e-6
+Q = 100
+NUM_FEATURES = 2048
+SOLVERS: dict[str, Solver] = {
+    "asap": SketchAndProject.asap(),
+    "cg": CG(),
+    "sdd": SDD(),
+    "auto": Auto(),
+    "cholesky": Cholesky(),
+}
 STARTS = ("zero", "nystrom", "subset", "carried")
 BESIDE = 0.1  # lengthscales from a path's earlier maximisers
 STATISTICS = (
@@ -63,7 +88,9 @@ STATISTICS = (
 
 @dataclass
 class Draws:
-    """q prior functions and their noise at the data: new ones, or those of before, extended to further data."""
+    """q prior functions and their noise at the data: new ones, or those of before,
+    extended to further data.
+    """
 
     kernel: Kernel
     generator: torch.Generator
@@ -73,7 +100,9 @@ class Draws:
     def at(self, X: Tensor, carry: bool) -> Tensor:
         """Return f(X) + ε, (n, q)."""
         if self.prior is None or not carry:
-            self.prior = PriorPaths.draw(self.kernel, DIM, Q, num_features=NUM_FEATURES, generator=self.generator, like=X)
+            self.prior = PriorPaths.draw(
+                self.kernel, DIM, Q, num_features=NUM_FEATURES, generator=self.generator, like=X
+            )
             self.noise = X.new_empty(0, Q)
         new = math.sqrt(NOISE) * standard_normal((len(X) - len(self.noise), Q), X, self.generator)
         self.noise = torch.cat([self.noise, new])
@@ -83,13 +112,16 @@ class Draws:
         """Return the functions conditioned on y at X exactly."""
         B = torch.cat([y.unsqueeze(1), self.at(X, carry)], dim=1)
         weights = Cholesky().solve(system_of(self.kernel, X), B).value
-        v, a = weights[:, :1], weights[:, 1:]
+        v = weights[:, :1]
+        a = weights[:, 1:]
         return SamplePaths(self.prior, KernelBasis(self.kernel, X), v - a, v, ZeroMean())
 
 
 @dataclass
 class Run:
-    """Thompson rounds: the data after them, the best value before and after each, their batches, and paths on all data."""
+    """Thompson rounds: the data after them, the best value before and after each,
+    their batches, and paths on all data.
+    """
 
     kernel: Kernel
     X: Tensor
@@ -99,19 +131,40 @@ class Run:
     paths: SamplePaths
 
 
-def run_rounds(n: int, lengthscale: float, rounds: int, seed: int, *, carry: bool, dtype: torch.dtype = torch.float64) -> Run:
-    """Run Thompson rounds from n uniform points; either kind of paths meets the same target, data and noise."""
+def run_rounds(
+    n: int,
+    lengthscale: float,
+    rounds: int,
+    seed: int,
+    *,
+    carry: bool,
+    dtype: torch.dtype = torch.float64,
+) -> Run:
+    """Run Thompson rounds from n uniform points; either kind of paths meets the same target,
+    data and noise.
+    """
     streams = [torch.Generator().manual_seed(1000 * seed + i) for i in range(4)]
     kernel = matern_kernel(lengthscale, 1.0).to(dtype)
-    target = GPPrior(kernel, DIM, noise=NOISE, num_features=5000, generator=streams[0], dtype=dtype, device=torch.device("cpu"))
+    target = GPPrior(
+        kernel,
+        DIM,
+        noise=NOISE,
+        num_features=5000,
+        generator=streams[0],
+        dtype=dtype,
+        device=torch.device("cpu"),
+    )
     X = torch.rand(n, DIM, generator=streams[1], dtype=dtype)
     values = target(X)
-    y, best, batches = target.add_noise(values, streams[2]), [float(values.max())], []
+    y = target.add_noise(values, streams[2])
+    best = [float(values.max())]
+    batches = []
     draws = Draws(kernel, streams[3])
     for number in range(rounds):
         batch = maximisers(draws.paths(X, y, carry), X, y, kernel, 1000 * seed + number)
         values = target(batch)
-        X, y = torch.cat([X, batch]), torch.cat([y, target.add_noise(values, streams[2])])
+        X = torch.cat([X, batch])
+        y = torch.cat([y, target.add_noise(values, streams[2])])
         best.append(max(best[-1], float(values.max())))
         batches.append(batch)
     return Run(kernel, X, y, best, batches, draws.paths(X, y, carry))
@@ -121,7 +174,9 @@ def maximisers(paths: SamplePaths, X: Tensor, y: Tensor, kernel: Kernel, seed: i
     """Return a batch by a cheap search: 4 times 2000 candidates, two starts a path, 30 steps."""
     model = fixed_model(X, y, kernel, NOISE, Cholesky())
     bounds = torch.tensor([[0.0], [1.0]]).to(X).repeat(1, DIM)
-    search = ParallelThompsonSampling(model, bounds, num_candidates=2000, num_rounds=4, num_starts=2, num_steps=30, seed=seed)
+    search = ParallelThompsonSampling(
+        model, bounds, num_candidates=2000, num_rounds=4, num_starts=2, num_steps=30, seed=seed
+    )
     return search.generate(Q, paths=paths)
 
 
@@ -136,21 +191,34 @@ def cost(n: int, lengthscale: float, rounds: int, seed: int) -> list[dict[str, A
     for solver in SOLVERS:
         for start in ("zero", "factor") if solver == "cholesky" else STARTS:
             for row in solves(run, n, solver, start):
-                rows.append({"lengthscale": lengthscale, "seed": seed, "solver": solver, "start": start, **row})
+                rows.append(
+                    {
+                        "lengthscale": lengthscale,
+                        "seed": seed,
+                        "solver": solver,
+                        "start": start,
+                        **row,
+                    }
+                )
     return rows
 
 
 @torch.no_grad()
 def solves(run: Run, n: int, solver: str, start: str) -> list[dict[str, Any]]:
     """Return what the solve of every round took, from the first n points to all of them."""
-    draws, rows, value, factor = Draws(run.kernel, torch.Generator().manual_seed(0)), [], None, None
+    draws = Draws(run.kernel, torch.Generator().manual_seed(0))
+    rows = []
+    value = None
+    factor = None
     for size in range(n, len(run.X) + 1, Q):
         X = run.X[:size]
         B = draws.at(X, carry=start == "carried")
         data = DataSet(X, run.y[:size], torch.tensor(NOISE), run.kernel, ZeroMean())
         coarse = COARSE[start](system_of(run.kernel, X)) if start in COARSE else None
         system = tiled_system(data) if start == "factor" else system_of(run.kernel, X)
-        began, initial, chosen = time.process_time(), None, SOLVERS[solver]
+        began = time.process_time()
+        initial = None
+        chosen = SOLVERS[solver]
         if coarse is not None:
             initial = coarse(B)
         elif start == "factor":
@@ -159,11 +227,26 @@ def solves(run: Run, n: int, solver: str, start: str) -> list[dict[str, Any]]:
             chosen = DirectSolver(factor, chosen)
         elif start == "carried" and value is not None:
             initial = torch.cat([value, value.new_zeros(Q, Q)])
-        solution = chosen.solve(system, B, initial=initial, generator=torch.Generator().manual_seed(size))
-        seconds, value = time.process_time() - began, solution.value
-        gap = 1.0 if initial is None else float((system.norm(B - system @ initial) / system.norm(B)).mean())
+        solution = chosen.solve(
+            system, B, initial=initial, generator=torch.Generator().manual_seed(size)
+        )
+        seconds = time.process_time() - began
+        value = solution.value
+        gap = (
+            1.0
+            if initial is None
+            else float((system.norm(B - system @ initial) / system.norm(B)).mean())
+        )
         residual = float(solution.residual.max())
-        rows.append({"n": size, "start_residual": gap, "residual": residual, "epochs": solution.epochs, "seconds": seconds})
+        rows.append(
+            {
+                "n": size,
+                "start_residual": gap,
+                "residual": residual,
+                "epochs": solution.epochs,
+                "seconds": seconds,
+            }
+        )
     return rows[1:]
 
 
@@ -181,7 +264,9 @@ COARSE = {"nystrom": coarse_nystrom, "subset": coarse_subset}
 
 
 def compare_carried(n: int, lengthscale: float, rounds: int, seed: int) -> dict[str, Any]:
-    """Return what fresh and carried paths found from one seed, and the statistics of the paths after the last round."""
+    """Return what fresh and carried paths found from one seed,
+    and the statistics of the paths after the last round.
+    """
     result: dict[str, Any] = {"n": n, "lengthscale": lengthscale, "rounds": rounds, "seed": seed}
     for name in ("fresh", "carried"):
         run = run_rounds(n, lengthscale, rounds, seed, carry=name == "carried")
@@ -190,23 +275,41 @@ def compare_carried(n: int, lengthscale: float, rounds: int, seed: int) -> dict[
 
 
 def path_statistics(run: Run, lengthscale: float, seed: int) -> dict[str, float]:
-    """Return mean, mean square and share beyond 1.96 of z at three kinds of points, and the mean maximum less that of fresh paths."""
+    """Return mean, mean square and share beyond 1.96 of z at three kinds of points,
+    and the mean maximum less that of fresh paths.
+    """
     generator = torch.Generator().manual_seed(seed)
     own = torch.stack(run.batches, dim=1)  # (q, rounds, d)
-    step = torch.nn.functional.normalize(torch.randn(own.shape, generator=generator, dtype=own.dtype), dim=-1)
+    step = torch.nn.functional.normalize(
+        torch.randn(own.shape, generator=generator, dtype=own.dtype), dim=-1
+    )
     beside = own + BESIDE * lengthscale * step
     uniform = torch.rand(200, DIM, generator=generator, dtype=own.dtype).expand(Q, -1, -1)
     moments: dict[str, float] = {}
     with torch.no_grad():
         factor = torch.linalg.cholesky(system_of(run.kernel, run.X).to_dense())
-        for name, points in {"uniform": uniform, "own": beside, "others": beside.roll(1, 0)}.items():
+        for name, points in {
+            "uniform": uniform,
+            "own": beside,
+            "others": beside.roll(1, 0),
+        }.items():
             cross = run.kernel(run.X, points.reshape(-1, DIM)).to_dense()
-            explained = torch.linalg.solve_triangular(factor, cross, upper=False).square().sum(0).reshape(points.shape[:2])
-            z = (run.paths.each(points) - run.paths.mean(points)) / (1.0 - explained).sqrt()  # the prior variance is 1
+            explained = (
+                torch.linalg.solve_triangular(factor, cross, upper=False)
+                .square()
+                .sum(0)
+                .reshape(points.shape[:2])
+            )
+            # The prior variance is 1
+            z = (run.paths.each(points) - run.paths.mean(points)) / (1.0 - explained).sqrt()
             moments |= {f"{name}_mean": z.mean().item(), f"{name}_square": z.square().mean().item()}
             moments |= {f"{name}_outside": (z.abs() > 1.96).double().mean().item()}
     reference = Draws(run.kernel, generator).paths(run.X, run.y, carry=False)
-    return moments | {"maximum_less_fresh": mean_maximum(run.paths, run, seed) - mean_maximum(reference, run, seed)}
+    return moments | {
+        "maximum_less_fresh": (
+            mean_maximum(run.paths, run, seed) - mean_maximum(reference, run, seed)
+        )
+    }
 
 
 def mean_maximum(paths: SamplePaths, run: Run, seed: int) -> float:
@@ -222,10 +325,19 @@ def cost_table(rows: list[dict[str, Any]]) -> Table:
         table.add_column(heading)
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault((row["num_initial"], row["lengthscale"], row["solver"], row["start"]), []).append(row)
+        groups.setdefault(
+            (row["num_initial"], row["lengthscale"], row["solver"], row["start"]), []
+        ).append(row)
     for (n, lengthscale, solver, start), group in groups.items():
-        middle = {key: statistics.median(row[key] for row in group) for key in ("start_residual", "epochs", "seconds")}
-        numbers = (f"{middle['start_residual']:.2f}", f"{middle['epochs']:.1f}", f"{middle['seconds']:.2f}")
+        middle = {
+            key: statistics.median(row[key] for row in group)
+            for key in ("start_residual", "epochs", "seconds")
+        }
+        numbers = (
+            f"{middle['start_residual']:.2f}",
+            f"{middle['epochs']:.1f}",
+            f"{middle['seconds']:.2f}",
+        )
         table.add_row(f"{n}, {lengthscale:g}", solver, start, *numbers)
     return table
 
@@ -238,11 +350,16 @@ def carrying_table(results: list[dict[str, Any]]) -> Table:
         group = [result for result in results if result["lengthscale"] == lengthscale]
         for statistic in (*STATISTICS, "best"):
             fresh, carried = (
-                [result[kind][statistic][-1] if statistic == "best" else result[kind][statistic] for result in group]
+                [
+                    result[kind][statistic][-1] if statistic == "best" else result[kind][statistic]
+                    for result in group
+                ]
                 for kind in ("fresh", "carried")
             )
             difference = [c - f for c, f in zip(carried, fresh, strict=True)]
-            table.add_row(f"{lengthscale:g}", statistic, *map(with_error, (fresh, carried, difference)))
+            table.add_row(
+                f"{lengthscale:g}", statistic, *map(with_error, (fresh, carried, difference))
+            )
     return table
 
 
@@ -252,16 +369,25 @@ def with_error(values: list[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--parts", default="cost,carrying")
     parser.add_argument("--sizes", default="2000,5000", help="initial points of the cost")
-    parser.add_argument("--initial", type=int, default=2000, help="initial points of the runs with carried paths")
+    parser.add_argument(
+        "--initial", type=int, default=2000, help="initial points of the runs with carried paths"
+    )
     parser.add_argument("--lengthscales", default="0.3,0.5")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seeds", type=int, default=10, help="of the runs with carried paths; the cost has one")
-    parser.add_argument("--out", type=Path, default=None, help="JSON record; what it has already is not run again")
+    parser.add_argument(
+        "--seeds", type=int, default=10, help="of the runs with carried paths; the cost has one"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=None, help="JSON record; what it has already is not run again"
+    )
     arguments = parser.parse_args()
-    console, lengthscales = Console(), [float(part) for part in arguments.lengthscales.split(",")]
+    console = Console()
+    lengthscales = [float(part) for part in arguments.lengthscales.split(",")]
     record: dict[str, Any] = {
         "benchmark": "warm_starts",
         "environment": describe_environment(torch.device("cpu")),
@@ -282,13 +408,21 @@ def main() -> None:
         for n in map(int, arguments.sizes.split(",")):
             for lengthscale in lengthscales:
                 if not done("cost", num_initial=n, lengthscale=lengthscale):
-                    record["cost"] += [{"num_initial": n, **row} for row in cost(n, lengthscale, arguments.rounds, 0)]
+                    record["cost"] += [
+                        {"num_initial": n, **row}
+                        for row in cost(n, lengthscale, arguments.rounds, 0)
+                    ]
                     save()
         console.print(cost_table(record["cost"]))
     if "carrying" in arguments.parts.split(","):
         for seed in range(arguments.seeds):
             for lengthscale in lengthscales:
-                settings = {"n": arguments.initial, "rounds": arguments.rounds, "lengthscale": lengthscale, "seed": seed}
+                settings = {
+                    "n": arguments.initial,
+                    "rounds": arguments.rounds,
+                    "lengthscale": lengthscale,
+                    "seed": seed,
+                }
                 if not done("carrying", **settings):
                     record["carrying"].append(compare_carried(**settings))
                     save()

@@ -1,10 +1,12 @@
 """Small workloads whose speed is watched from commit to commit; `benchmarks/compare.py` runs them.
 
     python benchmarks/workloads.py             # the names, as JSON
-    python benchmarks/workloads.py product-64  # {"seconds": 0.31}, or {"absent": "..."} where the code has no such thing
+    python benchmarks/workloads.py product-64  # {"seconds": 0.31}, or {"absent": "..."} where the
+    code has no such thing
 
-A workload prepares its data and returns the call that is timed; it uses the public interface alone, so that it runs on older commits, too.
-Inputs are 8-dimensional, the kernel is Matérn-3/2. One call warms up, and the median of those that follow within two seconds is printed.
+A workload prepares its data and returns the call that is timed; it uses the public interface alone,
+so that it runs on older commits, too. Inputs are 8-dimensional, the kernel is Matérn-3/2. One call
+warms up, and the median of those that follow within two seconds is printed.
 """
 
 import json
@@ -17,15 +19,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SECONDS, MOST_CALLS = 2.0, 7
-DIM, LENGTHSCALE, NOISE = 8, 0.5, 1e-3
+SECONDS = 2.0
+MOST_CALLS = 7
+DIM = 8
+LENGTHSCALE = 0.5
+NOISE = 1e-3
 Call = Callable[[], Any]
 
 
 def points(n: int, dtype: str = "float32") -> Any:
     import torch
 
-    return torch.rand(n, DIM, generator=torch.Generator().manual_seed(0), dtype=getattr(torch, dtype))
+    return torch.rand(
+        n, DIM, generator=torch.Generator().manual_seed(0), dtype=getattr(torch, dtype)
+    )
 
 
 def columns(n: int, s: int) -> Any:
@@ -42,7 +49,8 @@ def matern(X: Any) -> Any:
     from gpytorch.kernels import MaternKernel, ScaleKernel
 
     kernel = ScaleKernel(MaternKernel(nu=1.5)).to(X).requires_grad_(False)
-    kernel.base_kernel.lengthscale, kernel.outputscale = LENGTHSCALE, 1.0
+    kernel.base_kernel.lengthscale = LENGTHSCALE
+    kernel.outputscale = 1.0
     return kernel
 
 
@@ -51,7 +59,8 @@ def product(n: int, s: int) -> Call:
     from surrogates.operators import kernel_operator
 
     os.environ["SCALABLE_BO_COMPILE"] = "always"
-    X, W = points(n), columns(n, s)
+    X = points(n)
+    W = columns(n, s)
     operator = kernel_operator(matern(X), X, memory_budget=0)
     return lambda: operator @ W
 
@@ -61,7 +70,8 @@ def solve(solver: Any, n: int = 3000, s: int = 16) -> Call:
     from surrogates.operators import kernel_operator
     from surrogates.systems import KernelSystem
 
-    X, B = points(n), columns(n, s)
+    X = points(n)
+    B = columns(n, s)
     system = KernelSystem(kernel_operator(matern(X), X, memory_budget=0), NOISE)
     return lambda: solver.solve(system, B)
 
@@ -92,18 +102,25 @@ def model(n: int) -> Any:
 
 
 def path_evaluation() -> Call:
-    paths, X = model(2000).paths(64), points(2000, "float64")
+    paths = model(2000).paths(64)
+    X = points(2000, "float64")
     return lambda: paths(X)
 
 
 def acquisition() -> Call:
-    """Time the screening and the ascent of given paths, with the settings that a user gets but for fewer candidates and starts."""
+    """Time the screening and the ascent of given paths, with the settings that a user gets but for
+    fewer candidates and starts.
+    """
     from acquisition import ParallelThompsonSampling
 
     surrogate = model(1000)
-    paths, bounds = surrogate.paths(10), points(2, "float64")
-    bounds[0], bounds[1] = 0.0, 1.0
-    sampler = ParallelThompsonSampling(surrogate, bounds, num_candidates=1000, num_rounds=5, num_starts=5)
+    paths = surrogate.paths(10)
+    bounds = points(2, "float64")
+    bounds[0] = 0.0
+    bounds[1] = 1.0
+    sampler = ParallelThompsonSampling(
+        surrogate, bounds, num_candidates=1000, num_rounds=5, num_starts=5
+    )
     return lambda: sampler.generate(10, paths=paths)
 
 
@@ -118,10 +135,14 @@ def add_data() -> Call:
     from scalable_bo import Float, Space, Study
 
     X = points(50_000, "float64")
-    y, space = values(X).squeeze(1), Space(**{f"x{i}": Float(0.0, 1.0) for i in range(DIM)})
+    y = values(X).squeeze(1)
+    space = Space(**{f"x{i}": Float(0.0, 1.0) for i in range(DIM)})
 
     def call() -> None:
-        with tempfile.TemporaryDirectory() as folder, Study(space, maximize=True, seed=0, path=Path(folder) / "study") as study:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            Study(space, maximize=True, seed=0, path=Path(folder) / "study") as study,
+        ):
             study.add_data(X, y, name="history")
 
     return call
@@ -145,7 +166,8 @@ def measure(prepare: Callable[[], Call]) -> dict[str, Any]:
     try:
         call = prepare()
         call()
-    except Exception as error:  # what an older commit says of a name, an argument or a value that it does not know
+    # What an older commit says of a name, an argument or a value that it does not know
+    except Exception as error:
         return {"absent": f"{type(error).__name__}: {error}"}
     seconds: list[float] = []
     while len(seconds) < MOST_CALLS and sum(seconds) < SECONDS:

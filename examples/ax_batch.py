@@ -1,4 +1,6 @@
-"""Large Thompson batches in Ax: trials one by one through its Client, and 500 arms in one batch trial."""
+"""Large Thompson batches in Ax: trials one by one through its Client,
+and 500 arms in one batch trial.
+"""
 
 # %% Maximise BoTorch's Hartmann function of six parameters; its maximum is 3.32
 import logging
@@ -21,7 +23,11 @@ def value(params: dict[str, float]) -> float:
 
 
 client = Client()
-client.configure_experiment(parameters=[RangeParameterConfig(name=name, parameter_type="float", bounds=(0.0, 1.0)) for name in NAMES])
+client.configure_experiment(
+    parameters=[
+        RangeParameterConfig(name=name, parameter_type="float", bounds=(0.0, 1.0)) for name in NAMES
+    ]
+)
 client.configure_optimization(objective="hartmann")
 strategy = pathwise_generation_strategy(batch_size=40, num_initial=40)
 client.set_generation_strategy(strategy)
@@ -39,4 +45,7 @@ for number in range(3):
 start = time.perf_counter()
 ((run,),) = strategy.gen(experiment=client._experiment, n=500)
 values = [value(arm.parameters) for arm in run.arms]
-print(f"batch trial: {len(values)} arms in {time.perf_counter() - start:.1f} s, best {max(values):.3f}, median {sorted(values)[250]:.3f}")
+print(
+    f"batch trial: {len(values)} arms in {time.perf_counter() - start:.1f} s, best"
+    f" {max(values):.3f}, median {sorted(values)[250]:.3f}"
+)

@@ -1,4 +1,6 @@
-"""Use PathwiseGP where a BoTorch script has SingleTaskGP: with `optimize_acqf`, and with large Thompson batches."""
+"""Use PathwiseGP where a BoTorch script has SingleTaskGP: with `optimize_acqf`,
+and with large Thompson batches.
+"""
 
 # %% Maximise BoTorch's Hartmann function, six inputs on the unit cube; its maximum is 3.32
 import torch
@@ -16,19 +18,33 @@ Y_initial = problem(X_initial).unsqueeze(1)
 print(f"best of {len(X_initial)} random points: {Y_initial.max():.3f}")
 
 # %% Four points a round by expected improvement
-X, Y = X_initial, Y_initial
+X = X_initial
+Y = Y_initial
 for number in range(1, 3):
     model = fit_exact(PathwiseGP(X, Y))
     improvement = qLogExpectedImprovement(model, best_f=Y.max())
-    candidates, _ = optimize_acqf(improvement, bounds, q=4, num_restarts=2, raw_samples=32, options={"maxiter": 20})
-    X, Y = torch.cat([X, candidates]), torch.cat([Y, problem(candidates).unsqueeze(1)])
+    candidates, _ = optimize_acqf(
+        improvement, bounds, q=4, num_restarts=2, raw_samples=32, options={"maxiter": 20}
+    )
+    X = torch.cat([X, candidates])
+    Y = torch.cat([Y, problem(candidates).unsqueeze(1)])
     print(f"expected improvement, round {number}: {len(X)} points, best {Y.max():.3f}")
 
 # %% A hundred points a round by Thompson sampling: each maximises a posterior path of its own
-X, Y = X_initial, Y_initial
+X = X_initial
+Y = Y_initial
 for number in range(1, 4):
     model = fit_exact(PathwiseGP(X, Y))
-    sampler = ParallelThompsonSampling(model, bounds, num_candidates=2000, num_rounds=5, num_starts=5, learning_rate=0.01, seed=number)
+    sampler = ParallelThompsonSampling(
+        model,
+        bounds,
+        num_candidates=2000,
+        num_rounds=5,
+        num_starts=5,
+        learning_rate=0.01,
+        seed=number,
+    )
     candidates = sampler.generate(100)
-    X, Y = torch.cat([X, candidates]), torch.cat([Y, problem(candidates).unsqueeze(1)])
+    X = torch.cat([X, candidates])
+    Y = torch.cat([Y, problem(candidates).unsqueeze(1)])
     print(f"Thompson sampling, round {number}: {len(X)} points, best {Y.max():.3f}")

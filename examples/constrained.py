@@ -1,6 +1,9 @@
-"""Constraints on inputs, which are known, and on outcomes, which are measured: qLogEI for a few points, Thompson batches for many."""
+"""Constraints on inputs, which are known, and on outcomes, which are measured:
+qLogEI for a few points, Thompson batches for many.
+"""
 
-# %% Gramacy's problem: the smallest x₀ + x₁ where two functions are at most 0, here with x₀ ≥ x₁ besides
+# %% Gramacy's problem: the smallest x₀ + x₁ where two functions are at most 0, here with x₀ ≥ x₁
+# besides
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -14,7 +17,8 @@ from scalable_bo import ParallelThompsonSampling, PathwiseGP, fit_exact
 
 gramacy = ConstrainedGramacy()
 bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
-half = [(torch.tensor([0, 1]), torch.tensor([1.0, -1.0], dtype=torch.float64), 0.0)]  # BoTorch's form: x₀ − x₁ ≥ 0
+# BoTorch's form: x₀ − x₁ ≥ 0
+half = [(torch.tensor([0, 1]), torch.tensor([1.0, -1.0], dtype=torch.float64), 0.0)]
 
 
 def measure(X: torch.Tensor) -> torch.Tensor:
@@ -38,7 +42,8 @@ print(f"in {len(X_initial)} random points: {smallest(X_initial, Y_initial):.4f}"
 
 # %% Three points a round by expected improvement
 torch.manual_seed(0)  # BoTorch's own starting points come from the global generator
-X, Y = X_initial, Y_initial
+X = X_initial
+Y = Y_initial
 for number in range(1, 4):
     improvement = qLogExpectedImprovement(
         fit_exact(PathwiseGP(X, Y)),
@@ -46,12 +51,21 @@ for number in range(1, 4):
         objective=GenericMCObjective(lambda samples, X=None: -samples[..., 0]),
         constraints=[lambda samples: samples[..., 1], lambda samples: samples[..., 2]],
     )
-    batch, _ = optimize_acqf(improvement, bounds, q=3, num_restarts=4, raw_samples=64, inequality_constraints=half)
-    X, Y = torch.cat([X, batch]), torch.cat([Y, measure(batch)])
-    print(f"expected improvement, round {number}: {len(X)} points, smallest feasible value {smallest(X, Y):.4f}")
+    batch, _ = optimize_acqf(
+        improvement, bounds, q=3, num_restarts=4, raw_samples=64, inequality_constraints=half
+    )
+    X = torch.cat([X, batch])
+    Y = torch.cat([Y, measure(batch)])
+    print(
+        f"expected improvement, round {number}: {len(X)} points, smallest feasible value"
+        f" {smallest(X, Y):.4f}"
+    )
 
-# %% Twenty points a round by Thompson sampling: each is the best feasible point of a joint draw of the three outcomes
-X, Y, batches = X_initial, Y_initial, []
+# %% Twenty points a round by Thompson sampling: each is the best feasible point of a joint draw of
+# the three outcomes
+X = X_initial
+Y = Y_initial
+batches = []
 for number in range(1, 4):
     sampler = ParallelThompsonSampling(
         fit_exact(PathwiseGP(X, Y)),
@@ -67,9 +81,14 @@ for number in range(1, 4):
     )
     batch = sampler.generate(20)
     batches.append(batch)
-    X, Y = torch.cat([X, batch]), torch.cat([Y, measure(batch)])
+    X = torch.cat([X, batch])
+    Y = torch.cat([Y, measure(batch)])
     share = (Y[-20:, 1:] <= 0).all(1).double().mean()
-    print(f"Thompson sampling, round {number}: {len(X)} points, smallest feasible value {smallest(X, Y):.4f}", end=", ")
+    print(
+        f"Thompson sampling, round {number}: {len(X)} points, smallest feasible value"
+        f" {smallest(X, Y):.4f}",
+        end=", ",
+    )
     print(f"{share:.0%} of the batch feasible")
 
 # %% Plot
@@ -78,11 +97,22 @@ feasible = ((outcomes[:, 1:] <= 0).all(1) & (grid[:, 0] >= grid[:, 1])).reshape(
 axes.contourf(side, side, feasible, levels=[0.5, 1.5], colors=["0.9"])
 axes.plot(side, side, color="0.5", linewidth=1, linestyle="--")
 axes.plot(*X_initial.T, "x", color="0.4", markersize=5, clip_on=False, label="random points")
-for number, (batch, color) in enumerate(zip(batches, ("#9ECAE1", "#4292C6", "#08306B"), strict=True), 1):
-    axes.plot(*batch.T, "o", color=color, markersize=9 - 2 * number, clip_on=False, label=f"Thompson batch {number}")
+for number, (batch, color) in enumerate(
+    zip(batches, ("#9ECAE1", "#4292C6", "#08306B"), strict=True), 1
+):
+    axes.plot(
+        *batch.T,
+        "o",
+        color=color,
+        markersize=9 - 2 * number,
+        clip_on=False,
+        label=f"Thompson batch {number}",
+    )
 best = grid[torch.where(feasible.T.flatten(), outcomes[:, 0], torch.inf).argmin()]
 axes.plot(*best, "*", color="#D55E00", markersize=20, fillstyle="none", label="optimum")
-axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="x₀", ylabel="x₁", aspect="equal", title="Feasible where grey")
+axes.set(
+    xlim=(0, 1), ylim=(0, 1), xlabel="x₀", ylabel="x₁", aspect="equal", title="Feasible where grey"
+)
 axes.spines[["top", "right"]].set_visible(False)
 figure.legend(loc="outside lower center", ncols=3, frameon=False)
 file = Path("results/constrained.png")

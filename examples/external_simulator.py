@@ -1,6 +1,9 @@
-"""Drive an external simulator: a program that reads a JSON line for each point, and writes one. Some points fail, one hangs."""
+"""Drive an external simulator: a program that reads a JSON line for each point,
+and writes one. Some points fail, one hangs.
+"""
 
-# %% The simulator, in whatever language: here a thrown ball that is to land 80 m away; it knows nothing of this package
+# %% The simulator, in whatever language: here a thrown ball that is to land 80 m away; it knows
+# nothing of this package
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +32,8 @@ for line in sys.stdin:
     print(json.dumps(answer), flush=True)
 """
 
-# %% A process for each thread; what takes longer than the timeout is killed, and is a failed point with its reason
+# %% A process for each thread; what takes longer than the timeout is killed, and is a failed point
+# with its reason
 space = Space(speed=Float(5, 50), angle=Float(5, 89))
 with tempfile.TemporaryDirectory() as folder:
     program = Path(folder) / "simulate.py"

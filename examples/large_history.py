@@ -1,10 +1,12 @@
-"""Expected improvement on a history of 20 000 points: the loop of a SingleTaskGP, with PathwiseGP in its place.
+"""Expected improvement on a history of 20 000 points: the loop of a SingleTaskGP, with PathwiseGP
+in its place.
 
-An exact posterior would factorise a 20 000 × 20 000 matrix every round. That of paths multiplies with it, tile by tile, and factorises
-small matrices alone.
+An exact posterior would factorise a 20 000 × 20 000 matrix every round. That of paths multiplies
+with it, tile by tile, and factorises small matrices alone.
 """
 
-# %% Hartmann's function of six inputs, maximum 3.32, with noise: earlier campaigns have left 20 000 points, none above 2.5
+# %% Hartmann's function of six inputs, maximum 3.32, with noise: earlier campaigns have left 20 000
+# points, none above 2.5
 import time
 
 import torch
@@ -14,7 +16,9 @@ from botorch.test_functions import Hartmann
 
 from scalable_bo import PathwiseGP, fit
 
-NUM_POINTS, LARGEST, NUM_ROUNDS = 20_000, 2.5, 2
+NUM_POINTS = 20_000
+LARGEST = 2.5
+NUM_ROUNDS = 2
 hartmann = Hartmann(dim=6, negate=True, noise_std=0.1)
 bounds = hartmann.bounds.double()
 torch.manual_seed(0)  # noise and BoTorch's starting points come from the global generator
@@ -22,23 +26,42 @@ X = torch.rand(2 * NUM_POINTS, 6, dtype=torch.float64)
 X = X[hartmann(X, noise=False) < LARGEST][:NUM_POINTS]
 Y = hartmann(X).unsqueeze(1)
 
-# %% Hyperparameters from a few neighbourhoods of the data (fit_gpytorch_mll(ExactMarginalLogLikelihood(...)) would do the same)
+# %% Hyperparameters from a few neighbourhoods of the data
+# (fit_gpytorch_mll(ExactMarginalLogLikelihood(...)) would do the same)
 start = time.perf_counter()
 model = fit(PathwiseGP(X, Y, num_paths=64), "subsets", num_subsets=5, progress=False)
-print(f"fit to {NUM_POINTS} points: {time.perf_counter() - start:.1f} s, noise {model.likelihood.noise.item():.3f}", end=", ")
-print(f"lengthscales {', '.join(f'{value:.2f}' for value in model.covar_module.lengthscale.squeeze(0).tolist())}")
+print(
+    f"fit to {NUM_POINTS} points: {time.perf_counter() - start:.1f} s, noise"
+    f" {model.likelihood.noise.item():.3f}",
+    end=", ",
+)
+print(
+    "lengthscales"
+    f" {', '.join(f'{value:.2f}' for value in model.covar_module.lengthscale.squeeze(0).tolist())}"
+)
 
-# %% Four points a round; the model of the next round sees them, too, and its solve starts from this one's
+# %% Four points a round; the model of the next round sees them, too, and its solve starts from this
+# one's
 for number in range(1, NUM_ROUNDS + 1):
     start = time.perf_counter()
     leaders = X[Y.squeeze(1).topk(200).indices]
     best = model.posterior(leaders).mean.max()  # the largest Y is mostly noise
     seconds = time.perf_counter() - start
     improvement = qLogExpectedImprovement(model, best_f=best)
-    batch, _ = optimize_acqf(improvement, bounds, q=4, num_restarts=2, raw_samples=64, options={"maxiter": 30})
+    batch, _ = optimize_acqf(
+        improvement, bounds, q=4, num_restarts=2, raw_samples=64, options={"maxiter": 30}
+    )
     values = hartmann(batch).unsqueeze(1)
-    print(f"round {number}: best mean {best:.2f}, best value of the batch {hartmann(batch, noise=False).max():.2f}", end=", ")
-    print(f"{seconds:.1f} s for the solve, {time.perf_counter() - start - seconds:.1f} s for expected improvement")
+    print(
+        f"round {number}: best mean {best:.2f}, best value of the batch"
+        f" {hartmann(batch, noise=False).max():.2f}",
+        end=", ",
+    )
+    print(
+        f"{seconds:.1f} s for the solve, {time.perf_counter() - start - seconds:.1f} s for expected"
+        " improvement"
+    )
     print(f"  {model.solution}")
     model = model.condition_on_observations(batch, values)
-    X, Y = torch.cat([X, batch]), torch.cat([Y, values])
+    X = torch.cat([X, batch])
+    Y = torch.cat([Y, values])

@@ -1,6 +1,9 @@
-"""Two objectives at once: one PathwiseGP of two outputs with qLogNEHVI for a few points, a ModelListGP with Thompson batches for many."""
+"""Two objectives at once: one PathwiseGP of two outputs with qLogNEHVI for a few points,
+a ModelListGP with Thompson batches for many.
+"""
 
-# %% DTLZ2: two functions of six inputs, both to be minimised (here negated), with a history of random points
+# %% DTLZ2: two functions of six inputs, both to be minimised (here negated), with a history of
+# random points
 import torch
 from botorch.acquisition.multi_objective import qLogNoisyExpectedHypervolumeImprovement
 from botorch.models import ModelListGP
@@ -11,7 +14,10 @@ from botorch.utils.multi_objective import Hypervolume, is_non_dominated
 
 from scalable_bo import ParallelThompsonSampling, PathwiseGP, fit, fit_exact
 
-NUM_POINTS, NUM_FITTED, NUM_TRADE_OFFS, POINTS_EACH = 2500, 200, 8, 10
+NUM_POINTS = 2500
+NUM_FITTED = 200
+NUM_TRADE_OFFS = 8
+POINTS_EACH = 10
 problem = DTLZ2(dim=6, num_objectives=2, negate=True)
 bounds = problem.bounds.double()
 reference = problem.ref_point.double()
@@ -25,23 +31,48 @@ def hypervolume(Y: torch.Tensor) -> float:
 
 print(f"hypervolume of {len(Y)} random points {hypervolume(Y):.4f}, at most {problem.max_hv:.4f}")
 
-# %% One model of two outputs, as SingleTaskGP takes them, with hyperparameters from a part of the data: means (q, 2), paths (s, q, 2)
+# %% One model of two outputs, as SingleTaskGP takes them, with hyperparameters from a part of the
+# data: means (q, 2), paths (s, q, 2)
 part = fit_exact(PathwiseGP(X[:NUM_FITTED], Y[:NUM_FITTED]))
-model = PathwiseGP(X, Y, covar_module=part.covar_module, mean_module=part.mean_module, likelihood=part.likelihood)
+model = PathwiseGP(
+    X, Y, covar_module=part.covar_module, mean_module=part.mean_module, likelihood=part.likelihood
+)
 paths = model.paths(100)
 X_new = torch.rand(1000, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 error = (model.posterior(X_new).mean - problem(X_new)).square().mean(0).sqrt()
-print(f"{paths.num_samples} paths at {len(X_new)} points {tuple(paths(X_new).shape)}, error of the mean {error[0]:.4f} and {error[1]:.4f}")
+print(
+    f"{paths.num_samples} paths at {len(X_new)} points {tuple(paths(X_new).shape)}, error of the"
+    f" mean {error[0]:.4f} and {error[1]:.4f}"
+)
 
 # %% Four points by expected hypervolume improvement
 torch.manual_seed(0)  # BoTorch's own starting points come from the global generator
 front = X[is_non_dominated(Y)]
-improvement = qLogNoisyExpectedHypervolumeImprovement(model, reference, front, sampler=SobolQMCNormalSampler(torch.Size([64]), seed=0))
-batch, _ = optimize_acqf(improvement, bounds, q=4, num_restarts=2, raw_samples=64, options={"maxiter": 30}, sequential=True)
-print(f"qLogNEHVI: {len(X)} + {len(batch)} points, hypervolume {hypervolume(torch.cat([Y, problem(batch)])):.4f}")
+improvement = qLogNoisyExpectedHypervolumeImprovement(
+    model, reference, front, sampler=SobolQMCNormalSampler(torch.Size([64]), seed=0)
+)
+batch, _ = optimize_acqf(
+    improvement,
+    bounds,
+    q=4,
+    num_restarts=2,
+    raw_samples=64,
+    options={"maxiter": 30},
+    sequential=True,
+)
+print(
+    f"qLogNEHVI: {len(X)} + {len(batch)} points, hypervolume"
+    f" {hypervolume(torch.cat([Y, problem(batch)])):.4f}"
+)
 
-# %% A list of models with hyperparameters of their own: Thompson batches for several trade-offs, the worse of two weighted outputs each
-models = ModelListGP(*(fit(PathwiseGP(X, Y[:, [i]]), "subsets", num_subsets=3, num_steps=30, progress=False) for i in range(2)))
+# %% A list of models with hyperparameters of their own: Thompson batches for several trade-offs,
+# the worse of two weighted outputs each
+models = ModelListGP(
+    *(
+        fit(PathwiseGP(X, Y[:, [i]]), "subsets", num_subsets=3, num_steps=30, progress=False)
+        for i in range(2)
+    )
+)
 batch = X[:0]
 for number, share in enumerate(torch.linspace(0.1, 0.9, NUM_TRADE_OFFS).tolist()):
     weights = torch.tensor([share, 1.0 - share], dtype=torch.float64)
@@ -56,4 +87,7 @@ for number, share in enumerate(torch.linspace(0.1, 0.9, NUM_TRADE_OFFS).tolist()
         seed=number,
     )
     batch = torch.cat([batch, sampler.generate(POINTS_EACH, X_pending=batch)])
-print(f"Thompson sampling: {len(X)} + {len(batch)} points, hypervolume {hypervolume(torch.cat([Y, problem(batch)])):.4f}")
+print(
+    f"Thompson sampling: {len(X)} + {len(batch)} points, hypervolume"
+    f" {hypervolume(torch.cat([Y, problem(batch)])):.4f}"
+)

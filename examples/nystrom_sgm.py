@@ -1,6 +1,8 @@
-"""Stop stochastic gradient steps early in place of a penalty: Figure 1 of Lin and Rosasco (2017), and the same as a regressor.
+"""Stop stochastic gradient steps early in place of a penalty: Figure 1 of Lin and Rosasco (2017),
+and the same as a regressor.
 
-One hundred noisy values of f(x) = |x − 1/2| − 1/2; the noise, of standard deviation 1, hides nearly all of f.
+One hundred noisy values of f(x) = |x − 1/2| − 1/2; the noise, of standard deviation 1, hides nearly
+all of f.
 """
 
 # %% Fifty data sets, and the distance to f at 2000 points
@@ -14,7 +16,10 @@ from sklearn.model_selection import GridSearchCV
 from scalable_bo import NystromSGM
 from surrogates.nystrom_sgm import descend, inverse_root
 
-NUM_TRIALS, N, BANDWIDTH, NUM_PASSES = 50, 100, 0.2, 150
+NUM_TRIALS = 50
+N = 100
+BANDWIDTH = 0.2
+NUM_PASSES = 150
 LEVELS = (2, 4, 6, 8, 10, 12)
 generator = torch.Generator().manual_seed(0)
 
@@ -35,51 +40,107 @@ X = torch.rand(NUM_TRIALS, N, generator=generator, dtype=torch.float64)
 y = f(X) + torch.randn(NUM_TRIALS, N, generator=generator, dtype=torch.float64)
 x = torch.rand(2000, generator=generator, dtype=torch.float64)
 
-# %% One datum a step, step size 1/(8n), m centres: the distance after every pass, all data sets at once
+# %% One datum a step, step size 1/(8n), m centres: the distance after every pass, all data sets at
+# once
 curves = {}
 for m in LEVELS:
     centers = X[:, :m]
-    features, features_x = torch.zeros(NUM_TRIALS, N, m, dtype=torch.float64), torch.zeros(NUM_TRIALS, len(x), m, dtype=torch.float64)
+    features = torch.zeros(NUM_TRIALS, N, m, dtype=torch.float64)
+    features_x = torch.zeros(NUM_TRIALS, len(x), m, dtype=torch.float64)
     for trial, Z in enumerate(centers):
         root = inverse_root(kernel(Z, Z))
         features[trial, :, : root.shape[1]] = kernel(X[trial], Z) @ root
         features_x[trial, :, : root.shape[1]] = kernel(x, Z) @ root
-    start, step_size = torch.zeros(NUM_TRIALS, m, 1, dtype=torch.float64), torch.tensor([1 / (8 * N)], dtype=torch.float64)
-    passes = descend(lambda j, features=features: features[:, j], y, start, step_size, 1, NUM_PASSES, generator)
+    start = torch.zeros(NUM_TRIALS, m, 1, dtype=torch.float64)
+    step_size = torch.tensor([1 / (8 * N)], dtype=torch.float64)
+    passes = descend(
+        lambda j, features=features: features[:, j], y, start, step_size, 1, NUM_PASSES, generator
+    )
     curves[m] = torch.stack([distance((features_x @ c).squeeze(-1)) for c in passes])
     best = int(curves[m].mean(1).argmin())
-    mean, spread = curves[m][best].mean(), curves[m][best].std()
-    print(f"m = {m:2d}: smallest distance {mean:.3f} ± {spread:.3f} after {best + 1} passes, {curves[m][-1].mean():.3f} after {NUM_PASSES}")
+    mean = curves[m][best].mean()
+    spread = curves[m][best].std()
+    print(
+        f"m = {m:2d}: smallest distance {mean:.3f} ± {spread:.3f} after {best + 1} passes,"
+        f" {curves[m][-1].mean():.3f} after {NUM_PASSES}"
+    )
 
-# %% What one does without knowing f: stop where held-out data say so, or choose a penalty by cross-validation
-stopped, ridge = [], []
+# %% What one does without knowing f: stop where held-out data say so, or choose a penalty by
+# cross-validation
+stopped = []
+ridge = []
 penalties = {"alpha": [0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0]}
 for inputs, targets in zip(X.unsqueeze(-1).numpy(), y.numpy(), strict=True):
-    model = NystromSGM(BANDWIDTH, num_centers=8, step_size=1 / (8 * N**0.5), validation_fraction=0.2, random_state=0).fit(inputs, targets)
+    model = NystromSGM(
+        BANDWIDTH,
+        num_centers=8,
+        step_size=1 / (8 * N**0.5),
+        validation_fraction=0.2,
+        random_state=0,
+    ).fit(inputs, targets)
     stopped.append(distance(torch.from_numpy(model.predict(x.unsqueeze(-1).numpy()))))
-    search = GridSearchCV(KernelRidge(kernel="rbf", gamma=0.5 / BANDWIDTH**2), penalties, scoring="neg_mean_squared_error")
-    ridge.append(distance(torch.from_numpy(search.fit(inputs, targets).predict(x.unsqueeze(-1).numpy()))))
-stopped, ridge, zero = torch.stack(stopped), torch.stack(ridge), distance(torch.zeros_like(x))
-print(f"NystromSGM, batches of √n, passes chosen on a held-out fifth: {stopped.mean():.3f} ± {stopped.std():.3f}")
-print(f"kernel ridge regression, penalty chosen by cross-validation: {ridge.mean():.3f} ± {ridge.std():.3f}; f = 0: {zero:.3f}")
+    search = GridSearchCV(
+        KernelRidge(kernel="rbf", gamma=0.5 / BANDWIDTH**2),
+        penalties,
+        scoring="neg_mean_squared_error",
+    )
+    ridge.append(
+        distance(torch.from_numpy(search.fit(inputs, targets).predict(x.unsqueeze(-1).numpy())))
+    )
+stopped = torch.stack(stopped)
+ridge = torch.stack(ridge)
+zero = distance(torch.zeros_like(x))
+print(
+    f"NystromSGM, batches of √n, passes chosen on a held-out fifth: {stopped.mean():.3f} ±"
+    f" {stopped.std():.3f}"
+)
+print(
+    f"kernel ridge regression, penalty chosen by cross-validation: {ridge.mean():.3f} ±"
+    f" {ridge.std():.3f}; f = 0: {zero:.3f}"
+)
 
 # %% Plot
 figure, axes = plt.subplots(2, 3, figsize=(9, 5), sharex=True, sharey=True, layout="constrained")
 position = torch.arange(1, NUM_PASSES + 1)
 for axis, m in zip(axes.flat, LEVELS, strict=True):
-    mean, spread, best = curves[m].mean(1), curves[m].std(1), int(curves[m].mean(1).argmin())
-    axis.fill_between(position, mean - spread, mean + spread, color="#0072B2", alpha=0.15, linewidth=0, label="± 1 standard deviation")
+    mean = curves[m].mean(1)
+    spread = curves[m].std(1)
+    best = int(curves[m].mean(1).argmin())
+    axis.fill_between(
+        position,
+        mean - spread,
+        mean + spread,
+        color="#0072B2",
+        alpha=0.15,
+        linewidth=0,
+        label="± 1 standard deviation",
+    )
     axis.plot(position, mean, color="#0072B2", label="Nyström SGM, mean of 50")
     axis.plot(best + 1, mean[best], "o", color="#0072B2", markersize=5, label="smallest")
-    axis.axhline(ridge.mean(), color="#D55E00", linewidth=1, linestyle="--", label="cross-validated ridge")
-    axis.annotate(f"{mean[best]:.3f}", (best + 1, mean[best]), (0, -13), textcoords="offset points", ha="center", color="#0072B2")
+    axis.axhline(
+        ridge.mean(), color="#D55E00", linewidth=1, linestyle="--", label="cross-validated ridge"
+    )
+    axis.annotate(
+        f"{mean[best]:.3f}",
+        (best + 1, mean[best]),
+        (0, -13),
+        textcoords="offset points",
+        ha="center",
+        color="#0072B2",
+    )
     axis.set_title(f"m = {m} centres", fontsize=10)
     axis.spines[["top", "right"]].set_visible(False)
 axes[0, 0].set(xlim=(0, NUM_PASSES), ylim=(0, None))
 for axis in axes[1]:
     axis.set_xlabel("passes over the data")
 figure.supylabel("distance to f (root mean square)", fontsize=10)
-figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+figure.legend(
+    *axes[0, 0].get_legend_handles_labels(),
+    loc="outside lower center",
+    ncols=4,
+    frameon=False,
+    fontsize=9,
+)
 file = Path("results/nystrom_sgm.png")
 file.parent.mkdir(exist_ok=True)
 figure.savefig(file, dpi=150)

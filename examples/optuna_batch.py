@@ -1,6 +1,9 @@
-"""Large Thompson batches in Optuna: a sampler for mixed parameters, asked for a hundred trials at once."""
+"""Large Thompson batches in Optuna: a sampler for mixed parameters,
+asked for a hundred trials at once.
+"""
 
-# %% Minimise a cost of a float, a log-scaled float, an integer and a category, in whichever way trials are evaluated
+# %% Minimise a cost of a float, a log-scaled float, an integer and a category, in whichever way
+# trials are evaluated
 import math
 
 import optuna
@@ -20,7 +23,12 @@ SPACE = {
 def cost(params: dict) -> float:
     """Smallest, 0, at momentum = 0.9, rate = 0.003, three layers, gelu."""
     activation = {"relu": 0.2, "gelu": 0.0, "tanh": 0.5}[params["activation"]]
-    return (params["momentum"] - 0.9) ** 2 + math.log10(params["rate"] / 0.003) ** 2 + 0.1 * (params["layers"] - 3) ** 2 + activation
+    return (
+        (params["momentum"] - 0.9) ** 2
+        + math.log10(params["rate"] / 0.003) ** 2
+        + 0.1 * (params["layers"] - 3) ** 2
+        + activation
+    )
 
 
 # %% A hundred trials a round: ask for all, evaluate them anywhere, tell their values

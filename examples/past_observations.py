@@ -1,6 +1,9 @@
-"""Add past observations and ask for a large batch: here 2 500 rows and 50 points; with SCALE = 1, 100 000 and 500."""
+"""Add past observations and ask for a large batch: here 2 500 rows and 50 points;
+with SCALE = 1, 100 000 and 500.
+"""
 
-# %% A table of past observations, with names, as it comes out of a database; some of its rows failed
+# %% A table of past observations, with names, as it comes out of a database; some of its rows
+# failed
 import tempfile
 import time
 from pathlib import Path
@@ -11,13 +14,23 @@ import pandas as pd
 from scalable_bo import Categorical, Float, Space, Study
 
 SCALE = 40
-NUM_ROWS, NUM_POINTS = 100_000 // SCALE, max(50, 500 // SCALE)
-space = Space(temperature=Float(20, 120), time=Float(1, 100, log=True), ratio=Float(0, 1), solvent=Categorical(["water", "ethanol"]))
+NUM_ROWS = 100_000 // SCALE
+NUM_POINTS = max(50, 500 // SCALE)
+space = Space(
+    temperature=Float(20, 120),
+    time=Float(1, 100, log=True),
+    ratio=Float(0, 1),
+    solvent=Categorical(["water", "ethanol"]),
+)
 
 
 def yield_of(frame: pd.DataFrame) -> pd.Series:
     """The yield of a reaction, at most 0.95, at 80 degrees, 20 minutes, ratio 0.6 in ethanol."""
-    distance = ((frame["temperature"] - 80) / 40) ** 2 + np.log10(frame["time"] / 20) ** 2 + (frame["ratio"] - 0.6) ** 2
+    distance = (
+        ((frame["temperature"] - 80) / 40) ** 2
+        + np.log10(frame["time"] / 20) ** 2
+        + (frame["ratio"] - 0.6) ** 2
+    )
     return 0.95 * np.exp(-distance) * np.where(frame["solvent"] == "ethanol", 1.0, 0.7)
 
 
@@ -33,7 +46,8 @@ history = pd.DataFrame(
 history["yield"] = yield_of(history) + 0.05 * random.standard_normal(NUM_ROWS)
 history.loc[::100, "yield"] = np.nan
 
-# %% They are read by name, once, however often this is run; then a batch is asked for, each point the maximum of its own function
+# %% They are read by name, once, however often this is run; then a batch is asked for, each point
+# the maximum of its own function
 with tempfile.TemporaryDirectory() as folder:
     history.to_parquet(file := Path(folder) / "history.parquet")
     with Study(space, maximize=True, seed=0, path=Path(folder) / "study") as study:
@@ -45,7 +59,16 @@ with tempfile.TemporaryDirectory() as folder:
         values = yield_of(pd.DataFrame(batch.params))
         study.tell(batch.ids, values)
         report = study.last_ask
-        print(f"{study.num_observations} values, {study.num_failed} failed; added in {added:.1f} s, {NUM_POINTS} points: ", end="")
-        print(f"fit {report.seconds_fit:.1f} s, solve {report.seconds_solve:.1f} s, search {report.seconds_acquisition:.1f} s")
-        medians = f"{yield_of(history).median():.2f} of the past, {values.median():.2f} of the batch"
+        print(
+            f"{study.num_observations} values, {study.num_failed} failed; added in {added:.1f} s,"
+            f" {NUM_POINTS} points: ",
+            end="",
+        )
+        print(
+            f"fit {report.seconds_fit:.1f} s, solve {report.seconds_solve:.1f} s, search"
+            f" {report.seconds_acquisition:.1f} s"
+        )
+        medians = (
+            f"{yield_of(history).median():.2f} of the past, {values.median():.2f} of the batch"
+        )
         print(f"median yields, without noise: {medians}, whose best is {values.max():.3f}")

@@ -1,6 +1,8 @@
-"""Run a small Thompson-sampling benchmark from Python: two solvers, two seeds, random search beside, a table and a plot.
+"""Run a small Thompson-sampling benchmark from Python: two solvers, two seeds, random search
+beside, a table and a plot.
 
-`scalable-bo bench thompson` does the same from the command line, with the published settings as presets.
+`scalable-bo bench thompson` does the same from the command line, with the published settings as
+presets.
 """
 
 # %% Settings are a preset, or one with changes
@@ -29,8 +31,9 @@ for solver in ("cg", "sdd"):
 for row in summarise(records):
     best, error = row.best_noiseless
     print(
-        f"{row.solver}: best {best:.3f} ± {error:.3f}, random search {row.random_search[0]:.3f}, worst residual {row.worst_residual:.0e}, "
-        f"{row.seconds_solve:.2f} s solve and {row.seconds_acquisition:.2f} s acquisition a round"
+        f"{row.solver}: best {best:.3f} ± {error:.3f}, random search {row.random_search[0]:.3f},"
+        f" worst residual {row.worst_residual:.0e}, {row.seconds_solve:.2f} s solve and"
+        f" {row.seconds_acquisition:.2f} s acquisition a round"
     )
 plot_thompson(records, out / "thompson.png")
 print(f"wrote {out / 'thompson.png'}")

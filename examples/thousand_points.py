@@ -1,4 +1,6 @@
-"""A Thompson batch of 1000 points from a large history, where joint acquisition functions would optimise 6000 variables at once."""
+"""A Thompson batch of 1000 points from a large history, where joint acquisition functions would
+optimise 6000 variables at once.
+"""
 
 # %% Hartmann's function of six inputs, maximum 3.32, with noise, and a history of random points
 import time
@@ -8,7 +10,8 @@ from botorch.test_functions import Hartmann
 
 from scalable_bo import ParallelThompsonSampling, PathwiseGP, fit
 
-NUM_POINTS, BATCH_SIZE = 10_000, 1000
+NUM_POINTS = 10_000
+BATCH_SIZE = 1000
 hartmann = Hartmann(dim=6, negate=True, noise_std=0.1)
 bounds = hartmann.bounds.double()
 torch.manual_seed(0)  # of the noise
@@ -21,7 +24,9 @@ start = time.perf_counter()
 paths = model.paths(BATCH_SIZE)
 print(f"{BATCH_SIZE} paths in {time.perf_counter() - start:.1f} s: {model.solution}")
 start = time.perf_counter()
-sampler = ParallelThompsonSampling(model, bounds, num_candidates=2000, num_rounds=3, num_starts=1, num_steps=20)
+sampler = ParallelThompsonSampling(
+    model, bounds, num_candidates=2000, num_rounds=3, num_starts=1, num_steps=20
+)
 batch = sampler.generate(BATCH_SIZE, paths=paths)
 print(f"their maximisers in {time.perf_counter() - start:.1f} s")
 
@@ -30,4 +35,6 @@ values = hartmann(batch, noise=False)
 distances = torch.pdist(batch)
 for name, points in (("history", hartmann(X, noise=False)), ("batch", values)):
     print(f"{name}: best {points.max():.2f}, median {points.median():.2f}")
-print(f"distances within the batch: at least {distances.min():.4f}, median {distances.median():.2f}")
+print(
+    f"distances within the batch: at least {distances.min():.4f}, median {distances.median():.2f}"
+)

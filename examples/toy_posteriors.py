@@ -1,9 +1,12 @@
-"""Compare posteriors by SGD, conjugate gradients and inducing points with the exact one, where data fill a place and where they extend.
+"""Compare posteriors by SGD, conjugate gradients and inducing points with the exact one, where data
+fill a place and where they extend.
 
-Figure 1 of Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient Descent", with 2000 data for its 10 000.
+Figure 1 of Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient
+Descent", with 2000 data for its 10 000.
 """
 
-# %% Two problems: ever more data in one place, which makes the kernel matrix ill-conditioned, and data over ever more space
+# %% Two problems: ever more data in one place, which makes the kernel matrix ill-conditioned, and
+# data over ever more space
 import math
 import time
 from pathlib import Path
@@ -15,7 +18,9 @@ from gpytorch.means import ZeroMean
 
 from scalable_bo import CG, SGD, PathwiseGP, VariationalGP, gaussian_likelihood
 
-N, NOISE, NUM_PATHS = 2000, 0.5, 100
+N = 2000
+NOISE = 0.5
+NUM_PATHS = 100
 generator = torch.Generator().manual_seed(0)
 kernel = RBFKernel()
 kernel.lengthscale = 0.5
@@ -27,57 +32,116 @@ problems = {
 
 
 def observe(X: torch.Tensor) -> torch.Tensor:
-    return torch.sin(2 * X) + torch.cos(5 * X) + math.sqrt(NOISE) * torch.randn(X.shape, generator=generator)
+    return (
+        torch.sin(2 * X)
+        + torch.cos(5 * X)
+        + math.sqrt(NOISE) * torch.randn(X.shape, generator=generator)
+    )
 
 
-def exact_posterior(X: torch.Tensor, y: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def exact_posterior(
+    X: torch.Tensor, y: torch.Tensor, x: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return mean and standard deviation at x, in double precision."""
     K, k_x = (kernel(a, X).to_dense().detach().double() for a in (X, x))
     factor = torch.linalg.cholesky(K + NOISE * torch.eye(len(X)))
     half = torch.linalg.solve_triangular(factor, torch.cat([k_x.T, y.double()], 1), upper=False)
-    features, targets = half[:, :-1], half[:, -1]
+    features = half[:, :-1]
+    targets = half[:, -1]
     return features.T @ targets, (1.0 - features.square().sum(0)).sqrt()
 
 
-# %% Three methods. The inducing points are ample for the first problem; the second has one for every five lengthscales
+# %% Three methods. The inducing points are ample for the first problem; the second has one for
+# every five lengthscales
 def models(name: str, X: torch.Tensor, y: torch.Tensor) -> dict[str, PathwiseGP]:
     shared = {**prior, "likelihood": gaussian_likelihood(NOISE)}
     step_size, num_inducing = {"infill": (0.5, 20), "large domain": (5.0, 200)}[name]
     sgd = SGD(step_size=step_size, batch_size=64, max_epochs=60)
     return {
         "SGD, 60 epochs": PathwiseGP(X, y, solver=sgd, **shared),
-        "CG, 10 iterations": PathwiseGP(X, y, solver=CG(preconditioner=None, max_epochs=11), **shared),  # one product for the residual
-        "SVGP": VariationalGP(X, y, inducing_points=num_inducing, inducing_method="neighbours", **shared),
+        # One product for the residual
+        "CG, 10 iterations": PathwiseGP(
+            X, y, solver=CG(preconditioner=None, max_epochs=11), **shared
+        ),
+        "SVGP": VariationalGP(
+            X, y, inducing_points=num_inducing, inducing_method="neighbours", **shared
+        ),
     }
 
 
 # %% Fit, compare, plot: what a method says in colour, the exact posterior dashed
-figure, axes = plt.subplots(2, 3, figsize=(11, 5.5), sharex="row", sharey="row", layout="constrained")
+figure, axes = plt.subplots(
+    2, 3, figsize=(11, 5.5), sharex="row", sharey="row", layout="constrained"
+)
 for row, (name, (X, x)) in zip(axes, problems.items(), strict=True):
-    y, x = observe(X), x.unsqueeze(1)
+    y = observe(X)
+    x = x.unsqueeze(1)
     exact_mean, exact_std = exact_posterior(X, y, x)
     for axis, (method, model) in zip(row, models(name, X, y).items(), strict=True):
         started = time.perf_counter()
         paths = model.paths(NUM_PATHS, generator=torch.Generator().manual_seed(1))
-        mean, values = paths.mean(x), paths(x)
+        mean = paths.mean(x)
+        values = paths(x)
         std = (values - mean).square().mean(0).sqrt()
         seconds = time.perf_counter() - started
-        distance = ((mean - exact_mean).square() + (std - exact_std).square()).sqrt()  # of two normal distributions, at each x
-        print(f"{name}, {method}: 2-Wasserstein distance {distance.mean():.2f} on average, {distance.max():.2f} at most, {seconds:.1f} s")
+        # Of two normal distributions, at each x
+        distance = ((mean - exact_mean).square() + (std - exact_std).square()).sqrt()
+        print(
+            f"{name}, {method}: 2-Wasserstein distance {distance.mean():.2f} on average,"
+            f" {distance.max():.2f} at most, {seconds:.1f} s"
+        )
 
-        shown, position = x.max() >= X, x.squeeze(1)
+        shown = x.max() >= X
+        position = x.squeeze(1)
         size = 2 if shown.sum() > 500 else 4
-        axis.plot(X[shown], y[shown], "o", color="#D55E00", markersize=size, alpha=0.35, markeredgewidth=0, zorder=1, label="data")
+        axis.plot(
+            X[shown],
+            y[shown],
+            "o",
+            color="#D55E00",
+            markersize=size,
+            alpha=0.35,
+            markeredgewidth=0,
+            zorder=1,
+            label="data",
+        )
         axis.fill_between(
-            position, mean - 2 * std, mean + 2 * std, color="#0072B2", alpha=0.2, linewidth=0, label="mean ± 2 standard deviations"
+            position,
+            mean - 2 * std,
+            mean + 2 * std,
+            color="#0072B2",
+            alpha=0.2,
+            linewidth=0,
+            label="mean ± 2 standard deviations",
         )
         for i, path in enumerate(values[:5]):
-            axis.plot(position, path, color="#0072B2", linewidth=0.5, alpha=0.6, label=None if i else "sample paths")
+            axis.plot(
+                position,
+                path,
+                color="#0072B2",
+                linewidth=0.5,
+                alpha=0.6,
+                label=None if i else "sample paths",
+            )
         axis.plot(position, mean, color="#0072B2", linewidth=1.5, label="mean")
-        for i, line in enumerate((exact_mean, exact_mean - 2 * exact_std, exact_mean + 2 * exact_std)):
-            axis.plot(position, line, color="black", linewidth=0.9, linestyle="--", label=None if i else "exact")
+        for i, line in enumerate(
+            (exact_mean, exact_mean - 2 * exact_std, exact_mean + 2 * exact_std)
+        ):
+            axis.plot(
+                position,
+                line,
+                color="black",
+                linewidth=0.9,
+                linestyle="--",
+                label=None if i else "exact",
+            )
         axis.set_title(
-            f"{name}: {method}" if method != "SVGP" else f"{name}: SVGP, {len(model.inducing_points)} inducing points", fontsize=10
+            (
+                f"{name}: {method}"
+                if method != "SVGP"
+                else f"{name}: SVGP, {len(model.inducing_points)} inducing points"
+            ),
+            fontsize=10,
         )
         axis.set(ylim=(-4, 4), xlim=(x[0].item(), x[-1].item()))
         axis.spines[["top", "right"]].set_visible(False)

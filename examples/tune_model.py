@@ -1,4 +1,6 @@
-"""Tune a scikit-learn model: mixed parameters, evaluations in several processes, a study that survives in a folder."""
+"""Tune a scikit-learn model: mixed parameters, evaluations in several processes,
+a study that survives in a folder.
+"""
 
 # %% The objective is a function of a dict at the top of a module, so that processes can import it
 import tempfile
@@ -15,23 +17,37 @@ from sklearn.preprocessing import PowerTransformer, StandardScaler
 from scalable_bo import Categorical, Int, Space, Study
 
 SCALERS = {"none": "passthrough", "standard": StandardScaler(), "power": PowerTransformer()}
-SPACE = Space(neighbours=Int(1, 50, log=True), p=Int(1, 4), weights=Categorical(["uniform", "distance"]), scaler=Categorical(list(SCALERS)))
+SPACE = Space(
+    neighbours=Int(1, 50, log=True),
+    p=Int(1, 4),
+    weights=Categorical(["uniform", "distance"]),
+    scaler=Categorical(list(SCALERS)),
+)
 
 
 def error(params: dict) -> float:
     """The cross-validated error of a nearest-neighbour classifier on handwritten digits."""
     X, y = load_digits(return_X_y=True)
-    classifier = KNeighborsClassifier(params["neighbours"], p=params["p"], weights=params["weights"])
-    return 1 - cross_val_score(make_pipeline(SCALERS[params["scaler"]], classifier), X[::3], y[::3], cv=3).mean()
+    classifier = KNeighborsClassifier(
+        params["neighbours"], p=params["p"], weights=params["weights"]
+    )
+    return (
+        1
+        - cross_val_score(
+            make_pipeline(SCALERS[params["scaler"]], classifier), X[::3], y[::3], cv=3
+        ).mean()
+    )
 
 
-# %% Two rounds of twelve; a function that makes the pool lets the study go on after a process has died
+# %% Two rounds of twelve; a function that makes the pool lets the study go on after a process has
+# died
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         make_pool = partial(ProcessPoolExecutor, 2, mp_context=get_context("spawn"))
         with Study(SPACE, maximize=False, seed=0, path=folder) as study:
             study.optimize(error, rounds=2, batch=12, executor=make_pool, timeout=60.0)
-        with Study(SPACE, maximize=False, seed=0, path=folder) as study:  # the same line opens it again, here or after a crash
+        # The same line opens it again, here or after a crash
+        with Study(SPACE, maximize=False, seed=0, path=folder) as study:
             result = study.optimize(error, rounds=1, batch=12, executor=make_pool, timeout=60.0)
             print(study.to_dataframe().nsmallest(5, "value")[[*SPACE.names, "value"]].to_string())
     print(f"error {result.best_value:.4f} with {result.best_params}")

@@ -1,6 +1,8 @@
-"""TuRBO with batches of 100: Thompson sampling in a trust region that grows with success and shrinks with failure.
+"""TuRBO with batches of 100: Thompson sampling in a trust region that grows with success and
+shrinks with failure.
 
-`benchmarks/turbo.py` compares it with BoTorch's TuRBO tutorial, which has a SingleTaskGP and chooses among random candidates.
+`benchmarks/turbo.py` compares it with BoTorch's TuRBO tutorial, which has a SingleTaskGP and
+chooses among random candidates.
 """
 
 # %% Maximise Ackley's function of 20 inputs, scaled to the unit cube; its maximum is 0
@@ -13,7 +15,10 @@ from gpytorch.kernels import MaternKernel, ScaleKernel
 
 from scalable_bo import ParallelThompsonSampling, PathwiseGP, TrustRegion, fit_subsets
 
-DIM, BATCH_SIZE, NUM_INITIAL, NUM_ROUNDS = 20, 100, 200, 6
+DIM = 20
+BATCH_SIZE = 100
+NUM_INITIAL = 200
+NUM_ROUNDS = 6
 SEARCH = {"num_candidates": 5000, "num_rounds": 5, "num_starts": 5, "num_steps": 50}
 ackley = Ackley(dim=DIM, negate=True, bounds=[(-5.0, 10.0)] * DIM)
 bounds = torch.tensor([[0.0], [1.0]], dtype=torch.float64).repeat(1, DIM)
@@ -27,17 +32,27 @@ X = draw_sobol_samples(bounds, NUM_INITIAL, 1, seed=0).squeeze(1)
 Y = evaluate(X)
 print(f"best of {NUM_INITIAL} Sobol points: {Y.max():.2f}")
 
-# %% The region is a value: each round returns the next one. The search takes the part of the box around the best point from it
+# %% The region is a value: each round returns the next one. The search takes the part of the box
+# around the best point from it
 region = TrustRegion(DIM, BATCH_SIZE).update(Y)
-kernel = ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=DIM)).double()  # every fit starts where the last one ended
+# Every fit starts where the last one ended
+kernel = ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=DIM)).double()
 for number in range(1, NUM_ROUNDS + 1):
     start = time.perf_counter()
     model = fit_subsets(PathwiseGP(X, Y, covar_module=kernel), num_subsets=2, num_steps=30)
-    batch = ParallelThompsonSampling(model, bounds, trust_region=region, **SEARCH).generate(BATCH_SIZE)
+    batch = ParallelThompsonSampling(model, bounds, trust_region=region, **SEARCH).generate(
+        BATCH_SIZE
+    )
     seconds = time.perf_counter() - start
     values = evaluate(batch)
-    X, Y, region = torch.cat([X, batch]), torch.cat([Y, values]), region.update(values)
-    print(f"round {number}: {len(X)} evaluations, best {Y.max():.2f}, median of the batch {values.median():.2f}", end=", ")
+    X = torch.cat([X, batch])
+    Y = torch.cat([Y, values])
+    region = region.update(values)
+    print(
+        f"round {number}: {len(X)} evaluations, best {Y.max():.2f}, median of the batch"
+        f" {values.median():.2f}",
+        end=", ",
+    )
     print(f"next length {region.length:g}, {seconds:.1f} s")
     if region.restart:
         break  # it has shrunk to nothing: begin another from new points

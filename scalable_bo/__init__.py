@@ -1,7 +1,7 @@
 """Bayesian optimisation with Gaussian processes on large data and in large batches.
 
-The public names of `surrogates`, `acquisition` and `scalable_bo` in one place. Each is imported at its first use, so
-that `import scalable_bo`, and with it the command line's `--help`, is quick.
+The public names of `surrogates`, `acquisition` and `scalable_bo` in one place. Each is imported at
+its first use, so that `import scalable_bo`, and with it the command line's `--help`, is quick.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,12 @@ from scalable_bo._packages import check_sibling_packages
 check_sibling_packages()
 
 if TYPE_CHECKING:
-    from acquisition import ParallelThompsonSampling, PathwiseMaxPosteriorSampling, PathwiseThompsonSampling, TrustRegion
+    from acquisition import (
+        ParallelThompsonSampling,
+        PathwiseMaxPosteriorSampling,
+        PathwiseThompsonSampling,
+        TrustRegion,
+    )
     from scalable_bo.command import Command
     from scalable_bo.fitting import fit
     from scalable_bo.problems import GPPrior, Problem, TestFunction, test_function
@@ -123,7 +128,12 @@ __all__ = [
 ]
 
 _MODULES = {
-    "acquisition": ("ParallelThompsonSampling", "PathwiseMaxPosteriorSampling", "PathwiseThompsonSampling", "TrustRegion"),
+    "acquisition": (
+        "ParallelThompsonSampling",
+        "PathwiseMaxPosteriorSampling",
+        "PathwiseThompsonSampling",
+        "TrustRegion",
+    ),
     "scalable_bo.command": ("Command",),
     "scalable_bo.fitting": ("fit",),
     "scalable_bo.problems": ("GPPrior", "Problem", "TestFunction", "test_function"),

@@ -1,4 +1,6 @@
-"""Make sure that ``surrogates`` and ``acquisition`` are the ones that were installed with this package."""
+"""Make sure that ``surrogates`` and ``acquisition`` are the ones that were installed with this
+package.
+"""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,32 +11,37 @@ SIBLINGS = ("surrogates", "acquisition")
 def check_sibling_packages() -> None:
     """Raise if importing a sibling package would load somebody else's module of the same name.
 
-    The three packages are installed side by side, so each sibling must lie beside this package's folder.
-    Nothing is imported.
+    The three packages are installed side by side, so each sibling must lie beside this package's
+    folder. Nothing is imported.
 
     Raises:
-        ImportError: naming the file that was found in place of ours, or the package that is missing.
+        ImportError: naming the file that was found in place of ours, or the package that is
+            missing.
     """
     root = Path(__file__).resolve().parent.parent
     for name in SIBLINGS:
-        found, expected = _location(name), root / name / "__init__.py"
+        found = _location(name)
+        expected = root / name / "__init__.py"
         if found is None:
             raise ImportError(
-                f"scalable_bo needs its package `{name}` at {expected}, and no module of that name was found. Install scalable-bo again.",
+                f"scalable_bo needs its package `{name}` at {expected}, and no module of that name"
+                " was found. Install scalable-bo again.",
                 name=name,
             )
         if found.resolve() != expected:
             raise ImportError(
-                f"scalable_bo needs its own package `{name}` at {expected}, but Python finds another module "
-                f"of that name first: {found}. Rename or remove that one, uninstall the distribution that brought it, "
-                "or start Python from another folder.",
+                f"scalable_bo needs its own package `{name}` at {expected}, but Python finds"
+                f" another module of that name first: {found}. Rename or remove that one, uninstall"
+                " the distribution that brought it, or start Python from another folder.",
                 name=name,
                 path=str(found),
             )
 
 
 def _location(name: str) -> Path | None:
-    """Return the file, or for a folder without ``__init__.py`` the folder, that ``import name`` loads."""
+    """Return the file, or for a folder without ``__init__.py`` the folder,
+    that ``import name`` loads.
+    """
     spec = find_spec(name)
     if spec is None:
         return None

@@ -1,4 +1,5 @@
-"""Where to evaluate next: points of the design, then maximisers of paths; and how a study finds back to where it was.
+"""Where to evaluate next: points of the design, then maximisers of paths; and how a study finds
+back to where it was.
 
 Notation: n values known to an ask, q points; ``X`` in the user's units, ``U`` on the unit cube.
 """
@@ -29,7 +30,8 @@ from surrogates import PathwiseGP, SamplePaths, memory
 from surrogates.drawing import COLUMNS_HELD, DIRECT_SOLVE_UP_TO, default_solver
 
 NUM_CANDIDATES = 30_000  # of all screening rounds
-MOST_STARTS, FEWEST_STARTS = 120, 10
+MOST_STARTS = 120
+FEWEST_STARTS = 10
 SQUARES_OF_A_FACTOR = 4  # (n, n) matrices that a direct solve holds at once
 COLUMNS_OF_A_PRECONDITIONER = 3  # copies of its (n, n/20) factor held at once
 WORKSPACE = 2**28  # bytes
@@ -44,7 +46,8 @@ class Known:
         asks: those before.
         num_observed: n.
         unusable: (p, d) points without a value: pending ones and failed ones.
-        taken: ``keys`` of the points that are not to be asked: the unusable ones, in a finite space all.
+        taken: ``keys`` of the points that are not to be asked: the unusable ones, in a finite space
+            all.
         data: returns the first n values as training data.
     """
 
@@ -61,7 +64,8 @@ class Known:
 
 
 class Proposer:
-    """Proposes the points of one ask after the other. All randomness of the k-th ask comes from the seed and k.
+    """Proposes the points of one ask after the other. All randomness of the k-th ask comes from the
+    seed and k.
 
     Args:
         space: where.
@@ -81,15 +85,22 @@ class Proposer:
         sampler: Callable[..., ParallelThompsonSampling] | None,
         checkpoints: Path | None,
     ) -> None:
-        self._space, self._seed, self._num_initial = space, seed, num_initial
-        self._factory, self._sampler, self._checkpoints = factory, sampler, checkpoints
+        self._space = space
+        self._seed = seed
+        self._num_initial = num_initial
+        self._factory = factory
+        self._sampler = sampler
+        self._checkpoints = checkpoints
         self._design = Design(space, seed)
         self.model: PathwiseGP | None = None
         self._scale = 1.0  # of the values behind it
         self.checkpoint: Checkpoint | None = None
 
-    def propose(self, q: int, known: Known, callback: Callable[[str], None] | None = None) -> tuple[Tensor, Ask, AskReport]:
-        """Return points (q, d) in the user's units, how the ask is to be recorded, and what it cost.
+    def propose(
+        self, q: int, known: Known, callback: Callable[[str], None] | None = None
+    ) -> tuple[Tensor, Ask, AskReport]:
+        """Return points (q, d) in the user's units, how the ask is to be recorded, and what it
+        cost.
 
         Args:
             callback: receives a line of text whenever the solve or the search has got on.
@@ -100,8 +111,9 @@ class Proposer:
         left = self._design.remaining(known.taken)
         if left is not None and len(left) < q:
             raise ValueError(
-                f"`q` must be at most the number of points that have not been asked for or added, {len(left)} in this finite space, "
-                f"got {q}. " + ("Ask for fewer." if len(left) else "It is exhausted: see `result`.")
+                "`q` must be at most the number of points that have not been asked for or added,"
+                f" {len(left)} in this finite space, got {q}. "
+                + ("Ask for fewer." if len(left) else "It is exhausted: see `result`.")
             )
         number = len(known.asks) + 1
         if known.num_observed < self._num_initial:
@@ -121,15 +133,23 @@ class Proposer:
         data = known.data(known.num_observed)
         model = self._make_model(data, refit, generator)
         fitted = time.perf_counter()
-        paths = model.paths(q, generator=generator, callback=callback and (lambda progress: callback(describe_solve(progress))))
+        paths = model.paths(
+            q,
+            generator=generator,
+            callback=callback and (lambda progress: callback(describe_solve(progress))),
+        )
         assert isinstance(paths, SamplePaths)  # of one data set
         solved = time.perf_counter()
         seed = int(torch.randint(2**62, (), generator=generator))
-        X, num_drawn = self._replace_unusable(self._maximize(model, paths, known, left, seed, callback), known)
+        X, num_drawn = self._replace_unusable(
+            self._maximize(model, paths, known, left, seed, callback), known
+        )
         checkpoint = self._factory.checkpoint(number, model, paths.mean_weights)
         if self._checkpoints is not None:
             save_checkpoint(self._checkpoints, checkpoint)
-        self.model, self.checkpoint, self._scale = model, checkpoint, data.scale
+        self.model = model
+        self.checkpoint = checkpoint
+        self._scale = data.scale
         assert model.solution is not None  # paths() has just made it
         report = AskReport(
             seconds_fit=fitted - start,
@@ -140,11 +160,17 @@ class Proposer:
         )
         return X, Ask(number, q, known.num_observed, num_drawn, refit), report
 
-    def _make_model(self, data: TrainingData, refit: bool, generator: torch.Generator) -> PathwiseGP:
-        """Return the surrogate of an ask: refitted, or with the last hyperparameters and weights to start from."""
+    def _make_model(
+        self, data: TrainingData, refit: bool, generator: torch.Generator
+    ) -> PathwiseGP:
+        """Return the surrogate of an ask: refitted, or with the last hyperparameters and weights to
+        start from.
+        """
         if refit or self.model is None:
             return self._factory.build(data, self._factory.fit(data, generator))
-        return self._factory.build(data, self.model).warm_start(self.model, scale=self._scale / data.scale)
+        return self._factory.build(data, self.model).warm_start(
+            self.model, scale=self._scale / data.scale
+        )
 
     def _maximize(
         self,
@@ -170,8 +196,11 @@ class Proposer:
         return self._space.unnormalize(new.detach().to("cpu", torch.float64).clamp(0, 1))
 
     def _replace_unusable(self, X: Tensor, known: Known) -> tuple[Tensor, int]:
-        """Replace points that are taken, occur twice or break a constraint by points of the design; return how many it has drawn then."""
-        usable, taken = self._space.feasible(X), set(known.taken)
+        """Replace points that are taken, occur twice or break a constraint by points of the design;
+        return how many it has drawn then.
+        """
+        usable = self._space.feasible(X)
+        taken = set(known.taken)
         for row, key in enumerate(keys(X)):
             usable[row] &= key not in taken
             if usable[row]:
@@ -182,7 +211,9 @@ class Proposer:
         return X, num_drawn
 
     def _restore(self, known: Known) -> None:
-        """Bring back the surrogate after the last ask: from its checkpoint or, from where there is none, by solving again."""
+        """Bring back the surrogate after the last ask: from its checkpoint or,
+        from where there is none, by solving again.
+        """
         asks = [ask for ask in known.asks if ask.refitted is not None]
         if self.model is not None or self._checkpoints is None or not asks:
             return
@@ -190,7 +221,8 @@ class Proposer:
         checkpoint = load_checkpoint(self._checkpoints, asks[-1].number)
         if checkpoint is not None:
             data = known.data(known.asks[checkpoint.ask - 1].num_observed)
-            self.model, self._scale = self._factory.restore(data, checkpoint), data.scale
+            self.model = self._factory.restore(data, checkpoint)
+            self._scale = data.scale
             if self.model is not None:
                 first = checkpoint.ask + 1
         for ask in asks:
@@ -199,7 +231,8 @@ class Proposer:
                 data = known.data(ask.num_observed)
                 model = self._make_model(data, bool(ask.refitted), generator)
                 model.paths(ask.num_points, generator=generator)
-                self.model, self._scale = model, data.scale
+                self.model = model
+                self._scale = data.scale
 
     def _generator(self, number: int) -> torch.Generator:
         """Return the randomness of an ask."""
@@ -207,21 +240,36 @@ class Proposer:
         return torch.Generator().manual_seed(int(state[0]))
 
 
-def default_sampler(q: int, model: PathwiseGP, bounds: Tensor, **settings: Any) -> ParallelThompsonSampling:
-    """Return the acquisition of a study without one of its own: 30 000 candidates, 120 starts a path.
+def default_sampler(
+    q: int, model: PathwiseGP, bounds: Tensor, **settings: Any
+) -> ParallelThompsonSampling:
+    """Return the acquisition of a study without one of its own: 30 000 candidates, 120 starts a
+    path.
 
-    Fewer starts from the same candidates, down to 10, where many paths among many rows would make them take longer than all the rest.
+    Fewer starts from the same candidates, down to 10, where many paths among many rows would make
+    them take longer than all the rest.
     """
-    num_starts = max(FEWEST_STARTS, min(MOST_STARTS, ASCENT_BUDGET // (q * model.train_targets.shape[-1])))
+    num_starts = max(
+        FEWEST_STARTS, min(MOST_STARTS, ASCENT_BUDGET // (q * model.train_targets.shape[-1]))
+    )
     num_candidates = NUM_CANDIDATES // num_starts
-    return ParallelThompsonSampling(model, bounds, num_candidates=num_candidates, num_rounds=num_starts, num_starts=num_starts, **settings)
+    return ParallelThompsonSampling(
+        model,
+        bounds,
+        num_candidates=num_candidates,
+        num_rounds=num_starts,
+        num_starts=num_starts,
+        **settings,
+    )
 
 
 def predicted_bytes(n: int, q: int, dtype: torch.dtype, free: int) -> int:
-    """Return about how much memory an ask for q points among n rows takes with the default solver, beyond the study's own.
+    """Return about how much memory an ask for q points among n rows takes with the default solver,
+    beyond the study's own.
 
-    Right-hand sides and solutions, tiles and candidates; the kernel matrix, where it is kept, with its factor or its copy in float32, in
-    which solves begin; and a preconditioner of n/20 columns, if ``free`` bytes hold it beside the rest: the solver can do without.
+    Right-hand sides and solutions, tiles and candidates; the kernel matrix, where it is kept, with
+    its factor or its copy in float32, in which solves begin; and a preconditioner of n/20 columns,
+    if ``free`` bytes hold it beside the rest: the solver can do without.
     """
     size = torch.finfo(dtype).bits // 8
     needed = _columns_bytes(n, q, dtype) + WORKSPACE

@@ -1,7 +1,9 @@
-"""Checkpoints of a study's surrogate: its hyperparameters and the weights that the next solve starts from.
+"""Checkpoints of a study's surrogate: its hyperparameters and the weights that the next solve
+starts from.
 
-A checkpoint is one safetensors file whose header carries JSON: which ask it belongs to, which kernel, and a digest of it all. It is
-derived from the stored rows: losing every one costs time, no data. The files hold numbers and text; nothing in them is run or imported.
+A checkpoint is one safetensors file whose header carries JSON: which ask it belongs to, which
+kernel, and a digest of it all. It is derived from the stored rows: losing every one costs time, no
+data. The files hold numbers and text; nothing in them is run or imported.
 """
 
 from __future__ import annotations
@@ -42,17 +44,25 @@ class Checkpoint:
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint, complete or not at all, and remove all but the last two."""
     folder.mkdir(exist_ok=True)
-    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in checkpoint.tensors.items()}
+    tensors = {
+        name: tensor.detach().cpu().clone().contiguous()
+        for name, tensor in checkpoint.tensors.items()
+    }
     digest = _digest(checkpoint.ask, checkpoint.kernel, tensors)
     about = {"format": FORMAT, "ask": checkpoint.ask, "kernel": checkpoint.kernel, "digest": digest}
-    write_atomically(folder / f"ask-{checkpoint.ask:08d}.safetensors", save(tensors, metadata={"scalable_bo": json.dumps(about)}))
-    killed = folder.glob("ask-*.tmp")  # a study has one writer: they are of processes that ended in the middle
+    write_atomically(
+        folder / f"ask-{checkpoint.ask:08d}.safetensors",
+        save(tensors, metadata={"scalable_bo": json.dumps(about)}),
+    )
+    # A study has one writer: they are of processes that ended in the middle
+    killed = folder.glob("ask-*.tmp")
     for path in (*(path for _, path in _files(folder)[NUM_KEPT:]), *killed):
         path.unlink(missing_ok=True)
 
 
 def load_checkpoint(folder: Path, up_to: int) -> Checkpoint | None:
-    """Return the newest whole checkpoint of an ask no later than ``up_to``; ``None`` if there is none.
+    """Return the newest whole checkpoint of an ask no later than ``up_to``; ``None`` if there is
+    none.
 
     A broken one is passed over with a warning.
     """
@@ -63,7 +73,8 @@ def load_checkpoint(folder: Path, up_to: int) -> Checkpoint | None:
             return _read(path, number)
         except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             warnings.warn(
-                f"The checkpoint {path} is damaged and was passed over ({error}). The surrogate is computed again from the stored rows.",
+                f"The checkpoint {path} is damaged and was passed over ({error}). The surrogate is"
+                " computed again from the stored rows.",
                 stacklevel=2,
             )
     return None
@@ -85,7 +96,11 @@ def _read(path: Path, number: int) -> Checkpoint:
 
 def _files(folder: Path) -> list[tuple[int, Path]]:
     """Return the checkpoints in ``folder`` with their asks, newest first."""
-    found = [(int(match[1]), path) for path in folder.glob("ask-*.safetensors") if (match := _NAME.fullmatch(path.name))]
+    found = [
+        (int(match[1]), path)
+        for path in folder.glob("ask-*.safetensors")
+        if (match := _NAME.fullmatch(path.name))
+    ]
     return sorted(found, reverse=True)
 
 

@@ -37,7 +37,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-bench = typer.Typer(help="Run the papers' benchmarks; each run writes one JSON record.", no_args_is_help=True)
+bench = typer.Typer(
+    help="Run the papers' benchmarks; each run writes one JSON record.", no_args_is_help=True
+)
 app.add_typer(bench, name="bench")
 for command in COMMANDS:
     app.command()(command)
@@ -45,21 +47,28 @@ for command in COMMANDS:
 _SOLVERS = "auto, cholesky, cg, sdd, sdd-1, sdd-10, sdd-100, sgd, sap, asap, adasap, adasap-i"
 _METHODS = f"{_SOLVERS}, sgd-inducing, inducing, svgp, subset"
 _THOMPSON_METHODS = f"{_SOLVERS}, svgp"
-Solvers = Annotated[str, typer.Option("--solver", help=f"Solvers, separated by commas: {_SOLVERS}.")]
+Solvers = Annotated[
+    str, typer.Option("--solver", help=f"Solvers, separated by commas: {_SOLVERS}.")
+]
 Out = Annotated[Path, typer.Option(help="Folder for the records and the plot, made if needed.")]
-DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets.  [default: ../shared/data/uci]")]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Folder of the data sets.  [default: ../shared/data/uci]")
+]
 Device = Annotated[str, typer.Option(help="Device to compute on: cpu, cuda, cuda:1.")]
 
 
 def main() -> None:
-    """Run the command line. An error is one line on stderr with exit code 2; Ctrl-C is exit code 130."""
+    """Run the command line. An error is one line on stderr with exit code 2;
+    Ctrl-C is exit code 130.
+    """
     try:
         code = app(standalone_mode=False)
         if code == 130:  # a command's own work says more, see `interruptible`
             stop("Interrupted; nothing has been written.", code)
         sys.exit(code)
     except Exception as error:
-        # Typer's errors of usage know their message and exit code; any other exception is a defect and keeps its trace.
+        # Typer's errors of usage know their message and exit code; any other exception is a defect
+        # and keeps its trace.
         if not hasattr(error, "format_message"):
             raise
         message = error.format_message()
@@ -83,39 +92,80 @@ def root(
 @bench.callback()
 def alone(context: typer.Context) -> None:
     if in_several_processes() and context.invoked_subcommand not in ("regression", "solvers"):
-        stop(f"`bench {context.invoked_subcommand}` runs in one process, unlike regression and solvers. Start it without torchrun.", 2)
+        stop(
+            f"`bench {context.invoked_subcommand}` runs in one process, unlike regression and"
+            " solvers. Start it without torchrun.",
+            2,
+        )
 
 
 @bench.command()
 def thompson(
-    preset: Annotated[str, typer.Option(help="Settings: smoke, laptop, lin2023-small, lin2023-large or adasap2025.")] = "laptop",
-    solver: Annotated[str, typer.Option("--solver", help=f"Methods, separated by commas: {_THOMPSON_METHODS}.")] = "cg",
-    seeds: Annotated[str | None, typer.Option(help="Seeds, such as 0-4 or 0,3; by default the preset's.")] = None,
-    lengthscale: Annotated[str | None, typer.Option(help="Lengthscales, separated by commas; by default the preset's.")] = None,
+    preset: Annotated[
+        str,
+        typer.Option(help="Settings: smoke, laptop, lin2023-small, lin2023-large or adasap2025."),
+    ] = "laptop",
+    solver: Annotated[
+        str, typer.Option("--solver", help=f"Methods, separated by commas: {_THOMPSON_METHODS}.")
+    ] = "cg",
+    seeds: Annotated[
+        str | None, typer.Option(help="Seeds, such as 0-4 or 0,3; by default the preset's.")
+    ] = None,
+    lengthscale: Annotated[
+        str | None, typer.Option(help="Lengthscales, separated by commas; by default the preset's.")
+    ] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds, instead of the preset's.")] = None,
     q: Annotated[int | None, typer.Option(help="Points a round, instead of the preset's.")] = None,
-    num_initial: Annotated[int | None, typer.Option(help="Initial points, instead of the preset's.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32 or float64, instead of the preset's.")] = None,
+    num_initial: Annotated[
+        int | None, typer.Option(help="Initial points, instead of the preset's.")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32 or float64, instead of the preset's.")
+    ] = None,
     share_features: Annotated[
-        bool, typer.Option("--share-features", help="As published: let the surrogate's paths use the target's own random features.")
+        bool,
+        typer.Option(
+            "--share-features",
+            help="As published: let the surrogate's paths use the target's own random features.",
+        ),
     ] = False,
     coordinate_features: Annotated[
-        bool, typer.Option("--coordinate-features", help="As published: random features of a product of one-dimensional Matérn kernels.")
+        bool,
+        typer.Option(
+            "--coordinate-features",
+            help="As published: random features of a product of one-dimensional Matérn kernels.",
+        ),
     ] = False,
     published_weights: Annotated[
-        bool, typer.Option("--published-weights", help="As published: candidates around data drawn by y + min y, in place of y - min y.")
+        bool,
+        typer.Option(
+            "--published-weights",
+            help="As published: candidates around data drawn by y + min y, in place of y - min y.",
+        ),
     ] = False,
     scale: Annotated[
-        float, typer.Option(help="Factor of data, batches and candidates, at most 1; its root is that of rounds and features.")
+        float,
+        typer.Option(
+            help=(
+                "Factor of data, batches and candidates, at most 1; its root is that of rounds and"
+                " features."
+            )
+        ),
     ] = 1.0,
-    rerun: Annotated[bool, typer.Option("--rerun", help="Run also what the folder has a record of, from the first round.")] = False,
+    rerun: Annotated[
+        bool,
+        typer.Option(
+            "--rerun", help="Run also what the folder has a record of, from the first round."
+        ),
+    ] = False,
     device: Device = "cpu",
     out: Out = Path("results"),
 ) -> None:
-    """Maximise functions drawn from a Gaussian process prior by parallel Thompson sampling, random search beside.
+    """Maximise functions drawn from a Gaussian process prior by parallel Thompson sampling, random
+    search beside.
 
-    Runs (solver, lengthscale, seed) that the folder has a complete record of are kept and not run again; an interrupted one goes on after
-    its last finished round.
+    Runs (solver, lengthscale, seed) that the folder has a complete record of are kept and not run
+    again; an interrupted one goes on after its last finished round.
     """
     with bad_input():
         from scalable_bo.experiments.presets import find_preset, vary
@@ -127,18 +177,32 @@ def thompson(
             coordinate_features=coordinate_features,
             published_weights=published_weights,
         )
-        overrides: dict[str, Any] = {"num_rounds": rounds, "q": q, "num_initial": num_initial, "dtype": dtype}
+        overrides: dict[str, Any] = {
+            "num_rounds": rounds,
+            "q": q,
+            "num_initial": num_initial,
+            "dtype": dtype,
+        }
         overrides = {name: value for name, value in overrides.items() if value is not None}
         chosen = replace(chosen, **overrides)
-        seed_list = list(range(chosen.num_seeds)) if seeds is None else read_integers(seeds, "seeds")
-        lengthscales = chosen.lengthscales if lengthscale is None else read_floats(lengthscale, "lengthscale")
+        seed_list = (
+            list(range(chosen.num_seeds)) if seeds is None else read_integers(seeds, "seeds")
+        )
+        lengthscales = (
+            chosen.lengthscales if lengthscale is None else read_floats(lengthscale, "lengthscale")
+        )
         names = read_names(solver, "solver")
 
         from scalable_bo.experiments.thompson import ThompsonRun, describe_round, summarise
         from scalable_bo.experiments.thompson_cells import check_settings, run_cells
 
         check_device(device)
-        runs = [ThompsonRun(chosen, name, ls, seed, device) for ls in lengthscales for seed in seed_list for name in names]
+        runs = [
+            ThompsonRun(chosen, name, ls, seed, device)
+            for ls in lengthscales
+            for seed in seed_list
+            for name in names
+        ]
         check_folder(out)
         if not rerun:
             check_settings(runs, out)
@@ -150,16 +214,24 @@ def thompson(
     records: list[dict[str, Any]] = []
     written = ""
     how_to_go_on = f"the same command{' without --rerun' if rerun else ''} goes on"
-    with interruptible(lambda: f"{count(records, 'complete run')}{written} in {out}; {how_to_go_on}"):
+    with interruptible(
+        lambda: f"{count(records, 'complete run')}{written} in {out}; {how_to_go_on}"
+    ):
         with RoundProgress(len(runs) * chosen.num_rounds) as progress:
 
             def describe(record: dict[str, Any]) -> None:
                 nonlocal written
-                written = "" if record["complete"] else f" and {count(record['rounds'], 'round')} of {runs[len(records)].name}"
+                written = (
+                    ""
+                    if record["complete"]
+                    else f" and {count(record['rounds'], 'round')} of {runs[len(records)].name}"
+                )
                 progress.finish_round(describe_round(record))
                 progress.status("", len(records) * chosen.num_rounds + len(record["rounds"]))
 
-            for record, kept in run_cells(runs, out, rerun=rerun, on_round=describe, on_status=progress.status):
+            for record, kept in run_cells(
+                runs, out, rerun=rerun, on_round=describe, on_status=progress.status
+            ):
                 records.append(record)
                 if kept:
                     progress.note(f"{describe_round(record)} (kept)")
@@ -167,7 +239,10 @@ def thompson(
         plot = out / f"thompson_{chosen.name}.png"
         plot_thompson(records, plot)
     print_table(thompson_table(summarise(records), chosen.num_rounds))
-    typer.echo(f"{count(records, 'record')} in {out}, all beside the published in {write_thompson_table(out)}, plot in {plot}")
+    typer.echo(
+        f"{count(records, 'record')} in {out}, all beside the published in"
+        f" {write_thompson_table(out)}, plot in {plot}"
+    )
 
 
 @bench.command()
@@ -175,33 +250,71 @@ def thompson(
 def regression(
     data: Annotated[
         str,
-        typer.Option(help="Data sets, separated by commas: pol, elevators, bike, protein, keggdirected; or your .parquet and .csv tables."),
+        typer.Option(
+            help=(
+                "Data sets, separated by commas: pol, elevators, bike, protein, keggdirected; or"
+                " your .parquet and .csv tables."
+            )
+        ),
     ] = "pol",
     split: Annotated[str, typer.Option(help="Splits, such as 0 or 0-4.")] = "0",
-    solver: Annotated[str, typer.Option("--solver", help=f"Methods, separated by commas: {_METHODS}.")] = "cg",
-    noise: Annotated[float | None, typer.Option(help="Noise variance, such as 1e-6, instead of the given or fitted one.")] = None,
-    mean_only: Annotated[bool, typer.Option("--mean-only", help="Compute the posterior mean alone: no paths, no likelihood.")] = False,
-    tolerance: Annotated[float, typer.Option(help="Relative residual at which a column stops.")] = 1e-2,
-    max_epochs: Annotated[float, typer.Option(help="Passes over the kernel matrix that a method may spend.")] = 100.0,
-    sgd_steps: Annotated[int, typer.Option(help="Steps of sgd and sgd-inducing, all of which they take.")] = 100_000,
-    num_points: Annotated[int, typer.Option(help="Inducing points, or points of the subset.")] = 4096,
-    target: Annotated[str | None, typer.Option(help="Column of your table to predict from all others.")] = None,
-    test_fraction: Annotated[float, typer.Option(help="Part of your table to test on, chosen at random for each split.")] = 0.1,
-    rerun: Annotated[bool, typer.Option("--rerun", help="Run also what the folder has a record of.")] = False,
+    solver: Annotated[
+        str, typer.Option("--solver", help=f"Methods, separated by commas: {_METHODS}.")
+    ] = "cg",
+    noise: Annotated[
+        float | None,
+        typer.Option(help="Noise variance, such as 1e-6, instead of the given or fitted one."),
+    ] = None,
+    mean_only: Annotated[
+        bool,
+        typer.Option(
+            "--mean-only", help="Compute the posterior mean alone: no paths, no likelihood."
+        ),
+    ] = False,
+    tolerance: Annotated[
+        float, typer.Option(help="Relative residual at which a column stops.")
+    ] = 1e-2,
+    max_epochs: Annotated[
+        float, typer.Option(help="Passes over the kernel matrix that a method may spend.")
+    ] = 100.0,
+    sgd_steps: Annotated[
+        int, typer.Option(help="Steps of sgd and sgd-inducing, all of which they take.")
+    ] = 100_000,
+    num_points: Annotated[
+        int, typer.Option(help="Inducing points, or points of the subset.")
+    ] = 4096,
+    target: Annotated[
+        str | None, typer.Option(help="Column of your table to predict from all others.")
+    ] = None,
+    test_fraction: Annotated[
+        float, typer.Option(help="Part of your table to test on, chosen at random for each split.")
+    ] = 0.1,
+    rerun: Annotated[
+        bool, typer.Option("--rerun", help="Run also what the folder has a record of.")
+    ] = False,
     data_dir: DataDir = None,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     device: Device = "cpu",
     out: Out = Path("results"),
 ) -> None:
-    """Measure a Gaussian process on regression data: the UCI sets with their published hyperparameters, or your own table.
+    """Measure a Gaussian process on regression data: the UCI sets with their published
+    hyperparameters, or your own table.
 
-    Cells (data set, split, method) that the folder has a record of, with the same settings, are kept and not run again.
+    Cells (data set, split, method) that the folder has a record of, with the same settings, are
+    kept and not run again.
     """
     with bad_input():
-        splits, sets, names = read_integers(split, "split"), read_names(data, "data"), read_names(solver, "solver")
+        splits = read_integers(split, "split")
+        sets = read_names(data, "data")
+        names = read_names(solver, "solver")
 
         from scalable_bo.experiments.methods import Budget
-        from scalable_bo.experiments.regression import RegressionRun, check_files, describe_cell, run_cells
+        from scalable_bo.experiments.regression import (
+            RegressionRun,
+            check_files,
+            describe_cell,
+            run_cells,
+        )
         from scalable_bo.experiments.shared import check_methods
         from scalable_bo.experiments.tables import write_regression_table
 
@@ -216,7 +329,8 @@ def regression(
             "device": device,
         }
         runs = [
-            RegressionRun(name, index, method, data_dir, **shared)  # one data set and split after another: they are loaded once
+            # One data set and split after another: they are loaded once
+            RegressionRun(name, index, method, data_dir, **shared)
             for name in sets
             for index in splits
             for method in names
@@ -237,37 +351,65 @@ def regression(
     with interruptible(written):
         try:
             with RoundProgress(len(runs)) as progress:
-                for run, record, kept in run_cells(runs, out, rerun=rerun, on_status=lines_of(progress.status)):
+                for run, record, kept in run_cells(
+                    runs, out, rerun=rerun, on_status=lines_of(progress.status)
+                ):
                     records.append(record)
                     progress.finish_round(describe_cell(run, record, kept))
         finally:
             table = f" and {write_regression_table(out).name}"
     print_table(regression_table(records))
-    typer.echo(f"{count(records, 'record')} in {out}, with all others there in {out / 'regression.md'}")
+    typer.echo(
+        f"{count(records, 'record')} in {out}, with all others there in {out / 'regression.md'}"
+    )
 
 
 @bench.command()
 def hyperparameters(
     preset: Annotated[
         str,
-        typer.Option(help="Benchmark: recovery, penalty, simulated, real, epochs, millions, batch-sizes, curvature or memory."),
+        typer.Option(
+            help=(
+                "Benchmark: recovery, penalty, simulated, real, epochs, millions, batch-sizes,"
+                " curvature or memory."
+            )
+        ),
     ] = "recovery",
     method: Annotated[
         str | None,
         typer.Option(
-            help="Methods, separated by commas, instead of the preset's: nearest, uniform, subsets, refined, iterative, exact, sgpr, scgd; "
-            "recovery and penalty: also minimax-MU, exact-features; data: also auto; batch-sizes, memory: scgd, minimax, biased, svgp."
+            help=(
+                "Methods, separated by commas, instead of the preset's: nearest, uniform, subsets,"
+                " refined, iterative, exact, sgpr, scgd; "
+                "recovery and penalty: also minimax-MU, exact-features; data: also auto;"
+                " batch-sizes, memory: scgd, minimax, biased, svgp."
+            )
         ),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="Data, separated by commas: levy, griewank, borehole, otl, wing; or sets such as bike, protein.")
+        str | None,
+        typer.Option(
+            help=(
+                "Data, separated by commas: levy, griewank, borehole, otl, wing; or sets such as"
+                " bike, protein."
+            )
+        ),
     ] = None,
-    kernel: Annotated[str | None, typer.Option(help="Kernels over a network, separated by commas: linear, gaussian.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds of data, splits and methods, such as 0-9.")] = None,
+    kernel: Annotated[
+        str | None,
+        typer.Option(help="Kernels over a network, separated by commas: linear, gaussian."),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Seeds of data, splits and methods, such as 0-9.")
+    ] = None,
     n: Annotated[int | None, typer.Option(help="Points, of training and test together.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data at most.")] = None,
-    batch_sizes: Annotated[str | None, typer.Option(help="Sizes of minibatches, such as 32,128.")] = None,
-    rerun: Annotated[bool, typer.Option("--rerun", help="Run also what the folder has a record of.")] = False,
+    batch_sizes: Annotated[
+        str | None, typer.Option(help="Sizes of minibatches, such as 32,128.")
+    ] = None,
+    rerun: Annotated[
+        bool, typer.Option("--rerun", help="Run also what the folder has a record of.")
+    ] = False,
     data_dir: DataDir = None,
     device: Device = "cpu",
     out: Out = Path("results"),
@@ -282,7 +424,9 @@ def hyperparameters(
             "data_sets": None if data is None else read_names(data, "data"),
             "kernels": None if kernel is None else read_names(kernel, "kernel"),
             "seeds": None if seeds is None else tuple(read_integers(seeds, "seeds")),
-            "batch_sizes": None if batch_sizes is None else tuple(read_integers(batch_sizes, "batch_sizes")),
+            "batch_sizes": (
+                None if batch_sizes is None else tuple(read_integers(batch_sizes, "batch_sizes"))
+            ),
             "n": n,
             "max_epochs": epochs,
             "data_dir": data_dir,
@@ -305,14 +449,19 @@ def hyperparameters(
     with interruptible(lambda: f"{count(records, 'complete run')}{written_table} in {out}"):
         try:
             with RoundProgress(len(cells)) as progress:
-                for cell, record, kept in run_cells(cells, out, rerun=rerun, on_status=lines_of(progress.status)):
+                for cell, record, kept in run_cells(
+                    cells, out, rerun=rerun, on_status=lines_of(progress.status)
+                ):
                     records.append(record)
                     progress.finish_round(f"{cell.describe(record)}{' (kept)' if kept else ''}")
         finally:
             written_table = f" and {write_fits_table(out).name}"
         plot = out / f"hyperparameters_{preset}.png"
         plot_fits(records, plot)
-    typer.echo(f"{count(records, 'record')} in {out}, with all others there in {out / 'hyperparameters.md'}, plot in {plot}")
+    typer.echo(
+        f"{count(records, 'record')} in {out}, with all others there in"
+        f" {out / 'hyperparameters.md'}, plot in {plot}"
+    )
 
 
 @bench.command()
@@ -328,18 +477,42 @@ def table(out: Out = Path("results")) -> None:
 @bench.command()
 @under_torchrun
 def solvers(
-    data: Annotated[str, typer.Option(help="Data set: pol, elevators, bike, protein or keggdirected.")] = "pol",
+    data: Annotated[
+        str, typer.Option(help="Data set: pol, elevators, bike, protein or keggdirected.")
+    ] = "pol",
     split: Annotated[int, typer.Option(help="Split of the data set.")] = 0,
     problem: Annotated[
-        str | None, typer.Option(help="thompson: a function drawn from the prior on [0, 1]^8, instead of a data set.")
+        str | None,
+        typer.Option(
+            help="thompson: a function drawn from the prior on [0, 1]^8, instead of a data set."
+        ),
     ] = None,
-    n: Annotated[int, typer.Option("--n", "--num-data", help="Points of the Thompson problem; torchrun takes --n for its own.")] = 2000,
+    n: Annotated[
+        int,
+        typer.Option(
+            "--n",
+            "--num-data",
+            help="Points of the Thompson problem; torchrun takes --n for its own.",
+        ),
+    ] = 2000,
     lengthscale: Annotated[float, typer.Option(help="Lengthscale of the Thompson problem.")] = 0.5,
-    noise: Annotated[float | None, typer.Option(help="Noise variance, such as 1e-6, instead of the problem's.")] = None,
+    noise: Annotated[
+        float | None, typer.Option(help="Noise variance, such as 1e-6, instead of the problem's.")
+    ] = None,
     solver: Solvers = "sgd,sdd,cg,sap,adasap",
-    epochs: Annotated[float, typer.Option(help="Largest budget, in passes over the kernel matrix.")] = 100.0,
-    points: Annotated[int, typer.Option(help="Checkpoints, their budgets in geometric progression; each is a run of its own.")] = 12,
-    exact: Annotated[bool, typer.Option(help="Compare with the exact solution, by Cholesky; up to 20 000 points.")] = True,
+    epochs: Annotated[
+        float, typer.Option(help="Largest budget, in passes over the kernel matrix.")
+    ] = 100.0,
+    points: Annotated[
+        int,
+        typer.Option(
+            help="Checkpoints, their budgets in geometric progression; each is a run of its own."
+        ),
+    ] = 12,
+    exact: Annotated[
+        bool,
+        typer.Option(help="Compare with the exact solution, by Cholesky; up to 20 000 points."),
+    ] = True,
     data_dir: DataDir = None,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     device: Device = "cpu",
@@ -362,9 +535,17 @@ def solvers(
         )
 
         if problem not in (None, THOMPSON):
-            raise ValueError(f"`problem` must be {THOMPSON}, got {problem!r}. Data sets are named by --data.")
+            raise ValueError(
+                f"`problem` must be {THOMPSON}, got {problem!r}. Data sets are named by --data."
+            )
         check_device(device)
-        settings: dict[str, Any] = {"n": n, "lengthscale": lengthscale, "noise": noise, "epochs": epochs, "points": points}
+        settings: dict[str, Any] = {
+            "n": n,
+            "lengthscale": lengthscale,
+            "noise": noise,
+            "epochs": epochs,
+            "points": points,
+        }
         settings |= {"exact": exact, "data_dir": data_dir, "dtype": dtype, "device": device}
         runs = [TraceRun(name, problem or data, split, **settings) for name in names]
         check_problem(runs[0])
@@ -378,7 +559,10 @@ def solvers(
     records: dict[str, dict[str, Any]] = {}
 
     def written() -> str:
-        return f"{count(sum(len(record['checkpoints']) for record in records.values()), 'checkpoint')} in {out}"
+        return (
+            f"{count(sum(len(record['checkpoints']) for record in records.values()), 'checkpoint')}"
+            f" in {out}"
+        )
 
     with interruptible(written):
         with RoundProgress(sum(len(run.budgets()) for run in runs)) as progress:
@@ -391,7 +575,9 @@ def solvers(
                     records[run.solver] = record
                     progress.finish_round(describe_checkpoint(record))
 
-                run_trace(run, system, solution, on_checkpoint=keep, on_status=lines_of(progress.status))
+                run_trace(
+                    run, system, solution, on_checkpoint=keep, on_status=lines_of(progress.status)
+                )
         plot = out / f"solvers_{runs[0].problem_name}.png"
         plot_solvers(list(records.values()), plot)
     print_table(solvers_table(list(records.values())))

@@ -33,27 +33,32 @@ SECONDS_TO_END = 5.0
 class Command:
     """Evaluates points by a program, one process for each thread that calls.
 
-    What is no answer to the point (no JSON object, another id, a line above 1 MiB, none in time, the end of the program) fails the point,
-    and the process is killed with those it started. The next point gets a new one.
+    What is no answer to the point (no JSON object, another id, a line above 1 MiB, none in time,
+    the end of the program) fails the point, and the process is killed with those it started. The
+    next point gets a new one.
 
     Args:
-        command: the program and its arguments; a string is split like a shell's line, and no shell is run.
+        command: the program and its arguments; a string is split like a shell's line, and no shell
+            is run.
         folder: where it runs; ``None`` for the current one.
     Raises:
         TypeError, ValueError: if ``command`` is no list of strings, or empty.
 
     ```python
-    study.optimize(Command("./simulate --quick"), rounds=10, batch=50, executor=ThreadPoolExecutor(8), timeout=600.0)
-    ```
+    study.optimize(Command("./simulate --quick"), rounds=10, batch=50,
+    executor=ThreadPoolExecutor(8), timeout=600.0) ```
     """
 
-    def __init__(self, command: str | Sequence[str], *, folder: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self, command: str | Sequence[str], *, folder: str | os.PathLike[str] | None = None
+    ) -> None:
         parts = shlex.split(command) if isinstance(command, str) else command
         if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
             raise TypeError(f"`command` must be a string or a list of strings, got {command!r}.")
         if not parts or not parts[0]:
             raise ValueError(f"`command` must name a program, got {command!r}.")
-        self.command, self.folder = tuple(parts), None if folder is None else Path(folder)
+        self.command = tuple(parts)
+        self.folder = None if folder is None else Path(folder)
         self._idle: SimpleQueue[_Process] = SimpleQueue()
         self._running: set[_Process] = set()
 
@@ -72,7 +77,9 @@ class Command:
         try:
             process = _Process.start(self.command, self.folder)
         except OSError as error:
-            return Evaluation.failed(id, f"{self.command[0]} could not be started: {error.strerror}")
+            return Evaluation.failed(
+                id, f"{self.command[0]} could not be started: {error.strerror}"
+            )
         try:
             return self._ask(process, timeout, id, line)
         except _EndedError as error:
@@ -133,8 +140,11 @@ class _Process:
     @classmethod
     def start(cls, command: Sequence[str], folder: Path | None) -> _Process:
         pipe = subprocess.PIPE
-        # In a session of its own: Ctrl-C does not reach it, and all that it starts can be killed together.
-        popen = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, cwd=folder, start_new_session=True)
+        # In a session of its own: Ctrl-C does not reach it, and all that it starts can be killed
+        # together.
+        popen = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, cwd=folder, start_new_session=True
+        )
         assert popen.stdin and popen.stdout and popen.stderr
         for stream in (popen.stdin, popen.stdout, popen.stderr):
             os.set_blocking(stream.fileno(), False)
@@ -154,7 +164,8 @@ class _Process:
         Raises:
             _NoAnswerError: if there is none.
         """
-        popen, end = self.popen, math.inf if timeout is None else time.monotonic() + timeout
+        popen = self.popen
+        end = math.inf if timeout is None else time.monotonic() + timeout
         assert popen.stdin and popen.stdout and popen.stderr
         unsent = memoryview(line.encode() + b"\n")
         with selectors.DefaultSelector() as selector:
@@ -174,7 +185,9 @@ class _Process:
                         selector.unregister(key.fileobj)
                         if key.fileobj is popen.stdout and b"\n" not in self.output:
                             self._receive(popen.stderr.fileno(), is_answer=False)
-                            raise _EndedError(f"the program ended without an answer, {self._end_state()}")
+                            raise _EndedError(
+                                f"the program ended without an answer, {self._end_state()}"
+                            )
                 if len(self.output) > MAX_LINE:
                     raise _NoAnswerError(f"the answer is longer than {MAX_LINE} bytes")
         answer, _, rest = self.output.partition(b"\n")
@@ -252,8 +265,14 @@ def _read_answer(id: int, line: bytes) -> Evaluation:
         answer = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise _NoAnswerError(f"the answer is no JSON: {line[:80]!r}") from error
-    if not isinstance(answer, dict) or "id" not in answer or not ("value" in answer or "error" in answer):
-        raise _NoAnswerError(f"the answer must be an object with `id`, and `value` or `error`, got {line[:80]!r}")
+    if (
+        not isinstance(answer, dict)
+        or "id" not in answer
+        or not ("value" in answer or "error" in answer)
+    ):
+        raise _NoAnswerError(
+            f"the answer must be an object with `id`, and `value` or `error`, got {line[:80]!r}"
+        )
     if answer["id"] != id or isinstance(answer["id"], bool):
         raise _NoAnswerError(f"the answer must be to the point {id}, got `id` {answer['id']!r:.80}")
     if answer.get("error") is not None:

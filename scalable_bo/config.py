@@ -1,4 +1,5 @@
-"""The configuration of a study: a TOML file, checked strictly, and the space, objective and executor that it describes.
+"""The configuration of a study: a TOML file, checked strictly, and the space, objective and
+executor that it describes.
 
 [study]
 path = "runs/tuning"          # relative to this file
@@ -113,12 +114,19 @@ class ConstraintConfig(_Table):
     @model_validator(mode="after")
     def _is_of_one_kind(self) -> Self:
         if (self.function is None) == (self.coefficients is None):
-            raise ValueError("a constraint must have either `coefficients` with limits, or `function`")
+            raise ValueError(
+                "a constraint must have either `coefficients` with limits, or `function`"
+            )
         if self.function is not None and not self.at_least is self.at_most is None:
-            raise ValueError("`at_least` and `at_most` go with `coefficients`; a function returns whether the parameters are allowed")
+            raise ValueError(
+                "`at_least` and `at_most` go with `coefficients`; a function returns whether the"
+                " parameters are allowed"
+            )
         return self
 
-    def build(self, load: Callable[[str], Callable[..., Any]]) -> LinearConstraint | CallableConstraint:
+    def build(
+        self, load: Callable[[str], Callable[..., Any]]
+    ) -> LinearConstraint | CallableConstraint:
         """Return the constraint, a function by ``load``."""
         if self.coefficients is None:
             assert self.function is not None
@@ -186,7 +194,9 @@ class Config(_Table):
         return self.folder / self.study.path
 
     def build_space(self, *, imports: bool = True) -> Space:
-        """Return the search space; without ``imports``, something callable stands for functions among the constraints."""
+        """Return the search space; without ``imports``, something callable stands for functions
+        among the constraints.
+        """
         params = {name: _read_parameter(name, value) for name, value in self.space.items()}
         constraints = []
         for number, constraint in enumerate(self.constraints):
@@ -222,14 +232,19 @@ class Config(_Table):
         """
         section = self.objective
         if section is None or (section.function is None) == (section.command is None):
-            raise ValueError('`objective` must have either `function`, such as "module:function", or `command`, to run.')
+            raise ValueError(
+                '`objective` must have either `function`, such as "module:function", or `command`,'
+                " to run."
+            )
         if section.command is not None:
             return Command(section.command, folder=self.folder)
         assert section.function is not None
         return self._load_function("objective.function", section.function)
 
     def _load_function(self, key: str, reference: str) -> Callable[..., Any]:
-        """Import "module:function", from the folder of the file or from where Python finds modules."""
+        """Import "module:function", from the folder of the file or from where Python finds
+        modules.
+        """
         module_name, _, name = reference.partition(":")
         if (folder := str(self.folder.resolve())) not in sys.path:
             sys.path.insert(0, folder)
@@ -238,7 +253,10 @@ class Config(_Table):
         except (ImportError, AttributeError) as error:
             raise ValueError(f"`{key}` must be importable, got {reference!r}: {error}.") from error
         if not callable(function):
-            raise ValueError(f"`{key}` must be a function, got {reference!r}, which is {type(function).__name__}.")
+            raise ValueError(
+                f"`{key}` must be a function, got {reference!r}, which is"
+                f" {type(function).__name__}."
+            )
         return function
 
     def make_executor(self) -> Callable[[], Executor] | None:
@@ -253,7 +271,9 @@ class Config(_Table):
             ValueError: if there is none.
         """
         if self.run is None:
-            raise ValueError("The configuration must have the table [run] with `rounds` and `batch`.")
+            raise ValueError(
+                "The configuration must have the table [run] with `rounds` and `batch`."
+            )
         return self.run
 
 
@@ -261,7 +281,8 @@ def read_config(file: Path) -> Config:
     """Read a configuration; nothing is imported.
 
     Raises:
-        ValueError: if it cannot be read, with each problem and, for unknown keys, the nearest known one.
+        ValueError: if it cannot be read, with each problem and, for unknown keys, the nearest known
+            one.
     """
     try:
         with file.open("rb") as stream:
@@ -269,7 +290,10 @@ def read_config(file: Path) -> Config:
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror}.") from error
     if len(content) > MAX_BYTES:
-        raise ValueError(f"{file} must have at most {MAX_BYTES} bytes. Put data into a table, and name it under [[data]].")
+        raise ValueError(
+            f"{file} must have at most {MAX_BYTES} bytes. Put data into a table, and name it under"
+            " [[data]]."
+        )
     try:
         tables = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -286,7 +310,10 @@ def _read_parameter(name: str, value: Any) -> Any:
     kinds = {"float": FloatConfig, "int": IntConfig, "categorical": CategoricalConfig}
     kind = value.get("type")
     if kind not in kinds:
-        raise ValueError(f"`space.{name}.type` must be {', '.join(kinds)}, got {kind!r}.{_nearest(str(kind), kinds)}")
+        raise ValueError(
+            f"`space.{name}.type` must be {', '.join(kinds)}, got"
+            f" {kind!r}.{_nearest(str(kind), kinds)}"
+        )
     return _validate(kinds[kind], dict(value), f"space.{name}.").build()
 
 
@@ -294,7 +321,12 @@ def _validate(kind: type[Any], tables: dict[str, Any], prefix: str) -> Any:
     try:
         return kind.model_validate(tables)
     except ValidationError as error:
-        raise ValueError("\n".join(_describe(kind, prefix, dict(problem)) for problem in error.errors(include_url=False))) from None
+        raise ValueError(
+            "\n".join(
+                _describe(kind, prefix, dict(problem))
+                for problem in error.errors(include_url=False)
+            )
+        ) from None
 
 
 def _describe(kind: type[_Table], prefix: str, problem: dict[str, Any]) -> str:
@@ -315,7 +347,9 @@ def _keys_at(kind: Any, place: tuple[Any, ...]) -> list[str]:
         if isinstance(part, str):
             annotation = kind.model_fields[part].annotation
             tables = [annotation, *getattr(annotation, "__args__", ())]
-            kind = next(table for table in tables if isinstance(table, type) and issubclass(table, _Table))
+            kind = next(
+                table for table in tables if isinstance(table, type) and issubclass(table, _Table)
+            )
     return list(kind.model_fields)
 
 

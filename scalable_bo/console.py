@@ -1,4 +1,6 @@
-"""What the commands share: reading of options, errors as one line, tables, progress. Quick to import."""
+"""What the commands share: reading of options, errors as one line, tables,
+progress. Quick to import.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,14 @@ def read_integers(text: str, option: str) -> list[int]:
     numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise ValueError(f"`{option}` must be whole numbers and ranges such as 0-4 or 0,3, got {text!r}.")
+        if (
+            not first.isdecimal()
+            or (dash and not last.isdecimal())
+            or (dash and int(last) < int(first))
+        ):
+            raise ValueError(
+                f"`{option}` must be whole numbers and ranges such as 0-4 or 0,3, got {text!r}."
+            )
         numbers.extend(range(int(first), int(last or first) + 1))
     return list(dict.fromkeys(numbers))
 
@@ -53,17 +61,23 @@ def check_device(name: str) -> None:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ValueError(f"`device` must name a torch device, got {name!r}. Try cpu or cuda.") from error
+        raise ValueError(
+            f"`device` must name a torch device, got {name!r}. Try cpu or cuda."
+        ) from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"`device` is {name!r}, and torch finds no CUDA device. Use cpu.")
 
 
 def check_folder(folder: Path) -> None:
-    """Make the folder, and find out now rather than after the first round that it cannot be written to."""
+    """Make the folder, and find out now rather than after the first round that it cannot be written
+    to.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"`out` must be a folder to write to, got {folder} ({error.strerror}).") from error
+        raise ValueError(
+            f"`out` must be a folder to write to, got {folder} ({error.strerror})."
+        ) from error
     if not os.access(folder, os.W_OK):
         raise ValueError(f"`out` must be a folder to write to, and {folder} is read-only.")
 
@@ -74,7 +88,9 @@ def in_several_processes() -> bool:
 
 
 def under_torchrun(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command share its work with the other processes that ``torchrun`` has started; the first alone prints and writes."""
+    """Let a command share its work with the other processes that ``torchrun`` has started;
+    the first alone prints and writes.
+    """
 
     @wraps(command)
     def run(**options: Any) -> None:
@@ -100,7 +116,9 @@ def bad_input() -> Iterator[None]:
 
 @contextmanager
 def interruptible(written: Callable[[], str]) -> Iterator[None]:
-    """Turn Ctrl-C into one line that says what has been written, and memory that is not there into one that says so."""
+    """Turn Ctrl-C into one line that says what has been written,
+    and memory that is not there into one that says so.
+    """
     try:
         yield
     except KeyboardInterrupt:
@@ -116,7 +134,9 @@ def stop(message: str, code: int) -> NoReturn:
 
 
 def lines_of(status: Callable[[str], None]) -> Callable[[str], None]:
-    """Return ``status``, which shows something on a terminal only, joined by a line a minute where stderr is none."""
+    """Return ``status``, which shows something on a terminal only,
+    joined by a line a minute where stderr is none.
+    """
     last = time.monotonic()
 
     def report(text: str) -> None:

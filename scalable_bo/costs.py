@@ -1,25 +1,31 @@
-"""What a solve with rows shared over processes will take: memory of each, traffic and time of a step, before it is started.
+"""What a solve with rows shared over processes will take: memory of each, traffic and time of a
+step, before it is started.
 
-Notation: n points of d inputs, s right-hand sides, p processes (ranks) with n_r = ⌈n/p⌉ rows each, blocks of b rows, r the rank of a
-preconditioner, t bytes a number. Each process holds, in numbers,
+Notation: n points of d inputs, s right-hand sides, p processes (ranks) with n_r = ⌈n/p⌉ rows each,
+blocks of b rows, r the rank of a preconditioner, t bytes a number. Each process holds, in numbers,
 
     points              n_r d             X_r, the user's
-    kernel factors      2 n_r (d + 2)     of the closed form, for rows and columns of K; n_r (3 d + 4) more while they are made, which a
+    kernel factors      2 n_r (d + 2)     of the closed form, for rows and columns of K; n_r (3 d +
+    4) more while they are made, which a
                                           product with all of K does anew for each chunk of X
-    chunks                                of X and W on their way, in such a product: four times 64 MiB at most
-    right-hand sides    n_r s             B_r, the user's
-    iterates            n_r s · held      weights, residuals, momentum, averages, checkpoints: see ``METHODS``
-    in passing          n_r s · passing   what a step, the end of an epoch, or the evaluation of a result needs beside them
-    block               3 b², 4 b² or b² + 8 b r  K_bb, its shifted copy and its factor, with several processes the factor before it, too;
+    chunks                                of X and W on their way, in such a product: four times 64
+    MiB at most right-hand sides    n_r s             B_r, the user's
+    iterates            n_r s · held      weights, residuals, momentum, averages, checkpoints: see
+    ``METHODS`` in passing          n_r s · passing   what a step, the end of an epoch, or the
+    evaluation of a result needs beside them block               3 b², 4 b² or b² + 8 b r  K_bb, its
+    shifted copy and its factor, with several processes the factor before it, too;
                                           or K_bb and a sketch
-    blocks' points      p b d             of the blocks that the processes factorise side by side, exact ones; b d of others
-    preconditioner      n_r r, 3 n_r r while it is made    for conjugate gradients
-    order               n whole numbers   of an epoch's rows, the same in all processes; none beyond 2²⁴ points, where it is computed
+    blocks' points      p b d             of the blocks that the processes factorise side by side,
+    exact ones; b d of others preconditioner      n_r r, 3 n_r r while it is made    for conjugate
+    gradients order               n whole numbers   of an epoch's rows, the same in all processes;
+    none beyond 2²⁴ points, where it is computed
 
-and what Python and the packages take. A step of a block method sums its block's points (b d numbers) and products (b s) over the processes,
-of exact blocks for one process, which sends the block's step (b s) back; conjugate gradients pass all of X and of one (n, s) matrix around,
-n (d + s) numbers, as does the evaluation of the residual of what a method returns. Of what goes from or to one process each of p sends and
-receives a share (p − 1)/p on average, twice that of a sum that all receive. Exact blocks are factorised by one process each, side by side.
+and what Python and the packages take. A step of a block method sums its block's points (b d
+numbers) and products (b s) over the processes, of exact blocks for one process, which sends the
+block's step (b s) back; conjugate gradients pass all of X and of one (n, s) matrix around, n (d +
+s) numbers, as does the evaluation of the residual of what a method returns. Of what goes from or to
+one process each of p sends and receives a share (p − 1)/p on average, twice that of a sum that all
+receive. Exact blocks are factorised by one process each, side by side.
 """
 
 from __future__ import annotations
@@ -43,14 +49,17 @@ from surrogates.solvers.order import LARGEST_HELD
 from surrogates.solvers.sketch_and_project import NUM_POWER_ITERATIONS, default_block_size
 
 BYTES_AN_INDEX = 8
-EVALUATED = 3  # iterates held while the residual of a result is evaluated: the value before, its residual, the result
+# Iterates held while the residual of a result is evaluated: the value before, its residual, the
+# result
+EVALUATED = 3
 DEFAULT_RANKS = {"adasap": 100, "cg": 2000}
 POWER_ITERATIONS = NUM_POWER_ITERATIONS
 
 
 @dataclass(frozen=True)
 class Method:
-    """How many (n_r, s) matrices a method needs beside the right-hand side, and the numbers that a step reads or writes in them.
+    """How many (n_r, s) matrices a method needs beside the right-hand side, and the numbers that a
+    step reads or writes in them.
 
     Attributes:
         held: as long as it runs, the value and the residual of the loop among them.
@@ -69,7 +78,8 @@ METHODS = {
     "sap": Method(held=4, step=0, epoch_end=2, sweeps=0),  # value, residual; W, checkpoint
     "asap": Method(held=6, step=2, epoch_end=4, sweeps=10),  # and V, Z
     "adasap": Method(held=7, step=2, epoch_end=4, sweeps=13),  # and an average
-    "sdd": Method(held=6, step=2, epoch_end=4, sweeps=13),  # value, residual; A, V, average, checkpoint
+    # Value, residual; A, V, average, checkpoint
+    "sdd": Method(held=6, step=2, epoch_end=4, sweeps=13),
     "cg": Method(held=5, step=2, epoch_end=2, sweeps=14),  # value, residual; W, R, P
 }
 
@@ -104,7 +114,8 @@ class Shape:
         ranks: p.
         solver: one of ``METHODS``.
         block_size: b; ``None`` for the solver's own choice.
-        rank: of the preconditioner (adasap, cg); ``None`` for the published 100 or the default of conjugate gradients; 0 for none.
+        rank: of the preconditioner (adasap, cg); ``None`` for the published 100 or the default of
+            conjugate gradients; 0 for none.
         itemsize: t.
 
     Raises:
@@ -125,9 +136,17 @@ class Shape:
             checks.positive_int(name, getattr(self, name))
         checks.one_of("solver", self.solver, METHODS)
         if self.ranks > self.n:
-            raise ValueError(f"`ranks` must be at most n = {self.n}, got {self.ranks}. Every process needs a row.")
-        if self.block_size is not None and not 1 <= checks.positive_int("block_size", self.block_size) <= self.n:
-            raise ValueError(f"`block_size` must be at most n = {self.n}, got {self.block_size}. Reduce it.")
+            raise ValueError(
+                f"`ranks` must be at most n = {self.n}, got {self.ranks}. Every process needs a"
+                " row."
+            )
+        if (
+            self.block_size is not None
+            and not 1 <= checks.positive_int("block_size", self.block_size) <= self.n
+        ):
+            raise ValueError(
+                f"`block_size` must be at most n = {self.n}, got {self.block_size}. Reduce it."
+            )
         if self.rank is not None:
             checks.integer("rank", self.rank, 0)
 
@@ -202,7 +221,9 @@ def predict(shape: Shape, rates: Rates, process_bytes: int | None = None) -> Cos
         rates: of a process; see :func:`measure_rates`.
         process_bytes: of Python and the packages; ``None`` for what this process has.
     """
-    method, rows, t = METHODS[shape.solver], shape.rows, shape.itemsize
+    method = METHODS[shape.solver]
+    rows = shape.rows
+    t = shape.itemsize
     matrix = rows * shape.columns * t
     factors = 2 * rows * (shape.dim + 2) * t
     common = {
@@ -211,7 +232,11 @@ def predict(shape: Shape, rates: Rates, process_bytes: int | None = None) -> Cos
         "right-hand sides": matrix,
         "iterates": method.held * matrix,
         **_block_memory(shape),
-        **({"order": BYTES_AN_INDEX * shape.n if shape.n <= LARGEST_HELD else 0} if shape.is_blockwise else {}),
+        **(
+            {"order": BYTES_AN_INDEX * shape.n if shape.n <= LARGEST_HELD else 0}
+            if shape.is_blockwise
+            else {}
+        ),
         "process": psutil.Process().memory_info().rss if process_bytes is None else process_bytes,
     }
     making = {"kernel factors": factors + rows * (3 * shape.dim + 4) * t}
@@ -219,7 +244,9 @@ def predict(shape: Shape, rates: Rates, process_bytes: int | None = None) -> Cos
         "chunks": min(4 * CHUNK_BYTES, 4 * shape.n * (shape.dim + shape.columns) * t),
     }
     start = common | making | {"iterates": 0, "in passing": 0}
-    step = common | {"in passing": method.step * matrix} | ({} if shape.is_blockwise else full_product)
+    step = (
+        common | {"in passing": method.step * matrix} | ({} if shape.is_blockwise else full_product)
+    )
     epoch_end = common | {"in passing": method.epoch_end * matrix}
     evaluation = common | full_product | {"iterates": EVALUATED * matrix, "in passing": 2 * matrix}
     return Costs(
@@ -237,7 +264,9 @@ def _sum(parts: dict[str, int]) -> int:
 
 
 def _block_memory(shape: Shape) -> dict[str, int]:
-    b, r, t = shape.b, shape.r, shape.itemsize
+    b = shape.b
+    r = shape.r
+    t = shape.itemsize
     if shape.solver == "cg":
         return {"preconditioner": 3 * shape.rows * r * t}
     if shape.solver == "sdd":
@@ -246,7 +275,10 @@ def _block_memory(shape: Shape) -> dict[str, int]:
         numbers = (3 if shape.ranks == 1 else 4) * b * b
     else:
         numbers = b * b + 8 * b * r
-    return {"block": numbers * t, "blocks' points": (shape.ranks if shape.has_exact_blocks else 1) * b * shape.dim * t}
+    return {
+        "block": numbers * t,
+        "blocks' points": (shape.ranks if shape.has_exact_blocks else 1) * b * shape.dim * t,
+    }
 
 
 def _network(shape: Shape) -> int:
@@ -258,16 +290,33 @@ def _network(shape: Shape) -> int:
 
 
 def _seconds(shape: Shape, rates: Rates) -> dict[str, float]:
-    b, r, s, rows, t = shape.b, shape.r, shape.columns, shape.rows, shape.itemsize
+    b = shape.b
+    r = shape.r
+    s = shape.columns
+    rows = shape.rows
+    t = shape.itemsize
     entry = rates.entry_seconds + 2.0 * s / rates.gemm_flops
     flops = 4.0 * rows * r * s if shape.solver == "cg" else 0.0
     if shape.has_exact_blocks:
         flops = b**3 / 3.0 / shape.ranks + 2.0 * b * b * s
     elif shape.solver == "adasap":
-        flops = 2.0 * b * b * r + 20.0 * b * r * r + POWER_ITERATIONS * (2.0 * b * b + 4.0 * b * r) + 4.0 * b * r * s
-    block = 0.0 if shape.solver in ("cg", "sdd") else b * b * rates.entry_seconds / (shape.ranks if shape.has_exact_blocks else 1)
+        flops = (
+            2.0 * b * b * r
+            + 20.0 * b * r * r
+            + POWER_ITERATIONS * (2.0 * b * b + 4.0 * b * r)
+            + 4.0 * b * r * s
+        )
+    block = (
+        0.0
+        if shape.solver in ("cg", "sdd")
+        else b * b * rates.entry_seconds / (shape.ranks if shape.has_exact_blocks else 1)
+    )
     moved = METHODS[shape.solver].sweeps * rows * s
-    messages = 2 if shape.is_blockwise else shape.ranks * math.ceil(rows * (shape.dim + s) * t / CHUNK_BYTES) + 2
+    messages = (
+        2
+        if shape.is_blockwise
+        else shape.ranks * math.ceil(rows * (shape.dim + s) * t / CHUNK_BYTES) + 2
+    )
     latency = messages * rates.latency_seconds * math.log2(shape.ranks) if shape.ranks > 1 else 0.0
     return {
         "product": b * rows * entry,
@@ -277,17 +326,21 @@ def _seconds(shape: Shape, rates: Rates) -> dict[str, float]:
     }
 
 
-def measure_rates(dim: int, columns: int, dtype: torch.dtype = torch.float32, seconds: float = 1.5) -> Rates:
-    """Measure this machine, with as many threads as torch has here, in about so many seconds (compiling comes on top).
+def measure_rates(
+    dim: int, columns: int, dtype: torch.dtype = torch.float32, seconds: float = 1.5
+) -> Rates:
+    """Measure this machine, with as many threads as torch has here, in about so many seconds
+    (compiling comes on top).
 
-    The kernel is Matérn-3/2, its products those of the solvers. What lies between two processes is measured between two threads, by gloo
-    over the loopback device.
+    The kernel is Matérn-3/2, its products those of the solvers. What lies between two processes is
+    measured between two threads, by gloo over the loopback device.
     """
     from scalable_bo.experiments.models import matern_kernel
 
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(16_384, dim, generator=generator, dtype=dtype)
-    kernel, W = matern_kernel(0.5, 1.0).to(X), torch.randn(len(X), max(2, columns), generator=generator, dtype=dtype)
+    kernel = matern_kernel(0.5, 1.0).to(X)
+    W = torch.randn(len(X), max(2, columns), generator=generator, dtype=dtype)
     share = seconds / 5.0
     rows = 512
 
@@ -299,9 +352,15 @@ def measure_rates(dim: int, columns: int, dtype: torch.dtype = torch.float32, se
     A = torch.rand(2048, 2048, generator=generator, dtype=dtype)
     gemm = 2.0 * len(A) ** 3 / _fastest(lambda: A @ A, share)
     entries = rows * len(X)
-    alone, together = product(1) / entries, product(columns) / entries
-    # With many columns the elementwise part hides behind the product, or the product is slower than a large one: the sum is right.
-    gemm = min(gemm, 2.0 * (columns - 1) / (together - alone)) if columns > 1 and together > alone else gemm
+    alone = product(1) / entries
+    together = product(columns) / entries
+    # With many columns the elementwise part hides behind the product, or the product is slower than
+    # a large one: the sum is right.
+    gemm = (
+        min(gemm, 2.0 * (columns - 1) / (together - alone))
+        if columns > 1 and together > alone
+        else gemm
+    )
     array = torch.zeros(2**24, dtype=dtype)
     memory = 2 * array.numel() * array.element_size() / _fastest(lambda: array.add_(1.0), share)
     latency, network = _measure_gloo()
@@ -320,13 +379,19 @@ def _fastest(call: Callable[[], object], seconds: float) -> float:
 
 
 def _measure_gloo() -> tuple[float, float]:
-    """Return the seconds of a sum of one number over two members of a group, and the bytes a second of a sum of many."""
+    """Return the seconds of a sum of one number over two members of a group,
+    and the bytes a second of a sum of many.
+    """
     gloo: Any = dist  # whose parts have no types
-    store, small, large = gloo.HashStore(), torch.ones(1), torch.ones(2**20)
+    store = gloo.HashStore()
+    small = torch.ones(1)
+    large = torch.ones(2**20)
     found: dict[str, float] = {}
 
     def member(rank: int) -> None:
-        group = gloo.ProcessGroupGloo(gloo.PrefixStore("rates", store), rank, 2, timedelta(seconds=30))
+        group = gloo.ProcessGroupGloo(
+            gloo.PrefixStore("rates", store), rank, 2, timedelta(seconds=30)
+        )
         for name, message in (("small", small.clone()), ("large", large.clone())):
             calls = 20 if name == "small" else 5
             group.allreduce([message]).wait()
@@ -341,4 +406,6 @@ def _measure_gloo() -> tuple[float, float]:
     for thread in threads:
         thread.join()
     # Of two members each sends, and receives, as many bytes as the message has.
-    return found["small"], large.numel() * large.element_size() / max(found["large"] - found["small"], 1e-6)
+    return found["small"], large.numel() * large.element_size() / max(
+        found["large"] - found["small"], 1e-6
+    )

@@ -1,4 +1,5 @@
-"""Evaluate points on an executor, where whatever goes wrong is the failure of a point: exceptions, time, workers that die.
+"""Evaluate points on an executor, where whatever goes wrong is the failure of a point: exceptions,
+time, workers that die.
 
 Nothing here needs torch, so that the processes of an executor start quickly.
 """
@@ -19,8 +20,11 @@ from types import FrameType, TracebackType
 from typing import Any, NamedTuple, Self
 
 SECONDS_BETWEEN_LOOKS = 0.2  # at interruptions and at evaluations that do not end
-SECONDS_OF_GRACE = 10.0  # beyond two timeouts: a process pool calls a point running while it still waits for its worker
-MAX_SUSPECTS = 64  # after a pool broke: so many of the oldest points are evaluated one by one, to find the one that breaks it
+# Beyond two timeouts: a process pool calls a point running while it still waits for its worker
+SECONDS_OF_GRACE = 10.0
+# After a pool broke: so many of the oldest points are evaluated one by one, to find the one that
+# breaks it
+MAX_SUSPECTS = 64
 MAX_REASON = 500
 
 
@@ -54,13 +58,24 @@ class Evaluation:
             number = None
         if number is None:
             return cls.failed(id, f"not a number: {type(value).__name__} {value!r:.80}")
-        return cls(id, number) if math.isfinite(number) else cls.failed(id, f"the value is {number}")
+        return (
+            cls(id, number) if math.isfinite(number) else cls.failed(id, f"the value is {number}")
+        )
 
 
-def call(objective: Callable[[dict[str, Any]], Any], timeout: float | None, id: int, params: dict[str, Any]) -> Evaluation:
-    """Evaluate ``objective(params)``; after ``timeout`` seconds the point has failed, and the call goes on in a thread of its own."""
+def call(
+    objective: Callable[[dict[str, Any]], Any],
+    timeout: float | None,
+    id: int,
+    params: dict[str, Any],
+) -> Evaluation:
+    """Evaluate ``objective(params)``; after ``timeout`` seconds the point has failed,
+    and the call goes on in a thread of its own.
+    """
     try:
-        return Evaluation.of(id, objective(params) if timeout is None else _within(timeout, objective, params))
+        return Evaluation.of(
+            id, objective(params) if timeout is None else _within(timeout, objective, params)
+        )
     except (Exception, SystemExit) as error:
         return Evaluation.failed(id, f"{type(error).__name__}: {error}")
 
@@ -68,13 +83,16 @@ def call(objective: Callable[[dict[str, Any]], Any], timeout: float | None, id: 
 class Evaluator:
     """Evaluates points on an executor, as a context manager that shuts down the executors it made.
 
-    A point whose evaluation ends its process breaks a whole pool of processes. With a function that makes a new pool, the points that
-    were out are evaluated one by one until the one that breaks the pool is found; it has failed, the others go on.
+    A point whose evaluation ends its process breaks a whole pool of processes. With a function that
+    makes a new pool, the points that were out are evaluated one by one until the one that breaks
+    the pool is found; it has failed, the others go on.
 
     Args:
-        evaluate: from an id and a dict of parameters to an ``Evaluation``, in whatever thread or process.
+        evaluate: from an id and a dict of parameters to an ``Evaluation``, in whatever thread or
+            process.
         executor: where; a function that makes an executor; or ``None`` for the calling thread.
-        timeout: seconds after which ``evaluate`` ends by itself. What has not answered long after is given up, with its executor.
+        timeout: seconds after which ``evaluate`` ends by itself. What has not answered long after
+            is given up, with its executor.
         stopped: asked now and then: whether to evaluate nothing more.
     """
 
@@ -85,7 +103,8 @@ class Evaluator:
         timeout: float | None,
         stopped: Callable[[], bool],
     ) -> None:
-        self._evaluate, self._stopped = evaluate, stopped
+        self._evaluate = evaluate
+        self._stopped = stopped
         self._patience = math.inf if timeout is None else 2 * timeout + SECONDS_OF_GRACE
         self._make = None if executor is None or isinstance(executor, Executor) else executor
         self._executor = executor if isinstance(executor, Executor) else None
@@ -95,12 +114,18 @@ class Evaluator:
             self._executor = self._make()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._make is not None and self._executor is not None:
             self._executor.shutdown(wait=kind is None)
 
     def run(self, points: Mapping[int, dict[str, Any]]) -> Generator[list[Evaluation], None, None]:
-        """Yield evaluations as they finish, some at a time. Stopped, it yields an empty list and then what is still running.
+        """Yield evaluations as they finish, some at a time. Stopped, it yields an empty list and
+        then what is still running.
 
         Raises:
             RuntimeError: if the executor broke, or hangs, and there is no way to make another.
@@ -112,7 +137,8 @@ class Evaluator:
                     return
                 yield [self._evaluate(id, params)]
             return
-        left, suspects = dict(points), 0
+        left = dict(points)
+        suspects = 0
         while left and not self._stopped():
             chosen = dict(islice(left.items(), 1 if suspects else None))
             loss = yield from self._follow(chosen, left)
@@ -121,8 +147,10 @@ class Evaluator:
                 continue
             if self._make is None:
                 raise RuntimeError(
-                    f"The executor is lost: {loss.reason}. {len(left)} points stay pending. Give `executor` as a function that makes one, "
-                    "such as `lambda: ProcessPoolExecutor(4)`: then the points that were out are tried again in a new one."
+                    f"The executor is lost: {loss.reason}. {len(left)} points stay pending. Give"
+                    " `executor` as a function that makes one, such as `lambda:"
+                    " ProcessPoolExecutor(4)`: then the points that were out are tried again in a"
+                    " new one."
                 )
             if not loss.culprit_is_known:
                 if len(chosen) == 1:
@@ -135,12 +163,15 @@ class Evaluator:
     def _follow(
         self, points: Mapping[int, dict[str, Any]], left: dict[int, dict[str, Any]]
     ) -> Generator[list[Evaluation], None, _Loss | None]:
-        """Evaluate ``points``, removing what has finished from ``left``; return how the executor was lost, if it was."""
+        """Evaluate ``points``, removing what has finished from ``left``;
+        return how the executor was lost, if it was.
+        """
         assert self._executor is not None
         done: SimpleQueue[Future[Evaluation]] = SimpleQueue()
         futures: dict[Future[Evaluation], int] = {}
         begun: dict[Future[Evaluation], float] = {}
-        loss, announced = None, False
+        loss = None
+        announced = False
         try:
             try:
                 for id, params in points.items():
@@ -181,7 +212,8 @@ class Evaluator:
 
     def _replace_executor(self) -> None:
         assert self._executor is not None and self._make is not None
-        # Processes that hang would keep this one from ending. Python 3.14 has `kill_workers` for it.
+        # Processes that hang would keep this one from ending. Python 3.14 has `kill_workers` for
+        # it.
         processes = list((getattr(self._executor, "_processes", None) or {}).values())
         self._executor.shutdown(wait=False)
         for process in processes:
@@ -192,7 +224,8 @@ class Evaluator:
 class Interruption:
     """While entered, the first Ctrl-C sets ``requested``, the second raises ``KeyboardInterrupt``.
 
-    It may be entered again. In other threads than the main one, and beside a handler of the program's own, it changes nothing.
+    It may be entered again. In other threads than the main one, and beside a handler of the
+    program's own, it changes nothing.
     """
 
     def __init__(self) -> None:
@@ -200,12 +233,20 @@ class Interruption:
         self._installed = False
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        if (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        ):
             signal.signal(signal.SIGINT, self._handle)
             self._installed = True
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._installed:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             self._installed = False
@@ -220,12 +261,14 @@ class FailureLimit:
     """Counts failures.
 
     Args:
-        maximum: of failures, over all evaluations; ``None`` for no limit but that a number in a row must not fail.
+        maximum: of failures, over all evaluations; ``None`` for no limit but that a number in a row
+            must not fail.
         in_a_row: that number.
     """
 
     def __init__(self, maximum: int | None, in_a_row: int) -> None:
-        self._maximum, self._in_a_row = maximum, in_a_row
+        self._maximum = maximum
+        self._in_a_row = in_a_row
         self._total = self._row = 0
 
     def check(self, reasons: list[str | None]) -> None:
@@ -245,7 +288,10 @@ class FailureLimit:
             what = f"The last {self._row} evaluations failed, and `max_failures` is not set"
         else:
             return
-        raise RuntimeError(f"{what}; the last reason: {last}. Mend the objective, or raise the limit; all values are kept.")
+        raise RuntimeError(
+            f"{what}; the last reason: {last}. Mend the objective, or raise the limit; all values"
+            " are kept."
+        )
 
 
 class _Loss(NamedTuple):
@@ -255,7 +301,9 @@ class _Loss(NamedTuple):
     culprit_is_known: bool
 
 
-def _within(seconds: float, objective: Callable[[dict[str, Any]], Any], params: dict[str, Any]) -> Any:
+def _within(
+    seconds: float, objective: Callable[[dict[str, Any]], Any], params: dict[str, Any]
+) -> Any:
     answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
 
     def work() -> None:
@@ -293,14 +341,22 @@ def _evaluation_of(future: Future[Evaluation], id: int, error: BaseException | N
     # `evaluate` keeps the objective's errors to itself: these are of the way there and back.
     if isinstance(error, AttributeError | TypeError) or "Pickl" in type(error).__name__:
         raise TypeError(
-            f"The objective, its parameters or its answer could not be sent between processes: {error}. Define the objective at the "
-            "top of a module, or use threads."
+            "The objective, its parameters or its answer could not be sent between processes:"
+            f" {error}. Define the objective at the top of a module, or use threads."
         ) from error
-    return future.result() if error is None else Evaluation.failed(id, f"{type(error).__name__}: {error}")
+    return (
+        future.result()
+        if error is None
+        else Evaluation.failed(id, f"{type(error).__name__}: {error}")
+    )
 
 
-def _late(futures: dict[Future[Evaluation], int], begun: dict[Future[Evaluation], float], patience: float) -> list[int]:
-    """Return the points that have run longer than ``patience``; ``begun`` keeps when each was first seen running."""
+def _late(
+    futures: dict[Future[Evaluation], int], begun: dict[Future[Evaluation], float], patience: float
+) -> list[int]:
+    """Return the points that have run longer than ``patience``;
+    ``begun`` keeps when each was first seen running.
+    """
     if math.isinf(patience):
         return []
     now = time.monotonic()

@@ -10,7 +10,9 @@ from multiprocessing import get_context
 from typing import Any
 
 
-def executor_maker(kind: str, workers: int, scheduler: str | None = None) -> Callable[[], Executor] | None:
+def executor_maker(
+    kind: str, workers: int, scheduler: str | None = None
+) -> Callable[[], Executor] | None:
     """Return a function that makes an executor; ``None`` for no executor.
 
     Args:
@@ -23,7 +25,12 @@ def executor_maker(kind: str, workers: int, scheduler: str | None = None) -> Cal
     if kind == "threads":
         return partial(ThreadPoolExecutor, workers)
     if kind == "processes":
-        return partial(ProcessPoolExecutor, workers, mp_context=get_context("spawn"), initializer=_ignore_interrupts)
+        return partial(
+            ProcessPoolExecutor,
+            workers,
+            mp_context=get_context("spawn"),
+            initializer=_ignore_interrupts,
+        )
     return partial(_dask_executor, workers, scheduler)
 
 
@@ -33,10 +40,13 @@ def _ignore_interrupts() -> None:
 
 
 class _DaskExecutor(Executor):
-    """The executor of a Dask client that is closed with it, and with the cluster if the client started one."""
+    """The executor of a Dask client that is closed with it,
+    and with the cluster if the client started one.
+    """
 
     def __init__(self, client: Any) -> None:
-        self._client, self._executor = client, client.get_executor(pure=False)
+        self._client = client
+        self._executor = client.get_executor(pure=False)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         return self._executor.submit(fn, *args, **kwargs)
@@ -51,6 +61,12 @@ def _dask_executor(workers: int, scheduler: str | None) -> Executor:
     try:
         from distributed import Client
     except ImportError as error:
-        raise ValueError('`executor = "dask"` needs the package distributed. Install it, or use processes.') from error
-    client = Client(scheduler) if scheduler else Client(n_workers=workers, threads_per_worker=1, dashboard_address=None)
+        raise ValueError(
+            '`executor = "dask"` needs the package distributed. Install it, or use processes.'
+        ) from error
+    client = (
+        Client(scheduler)
+        if scheduler
+        else Client(n_workers=workers, threads_per_worker=1, dashboard_address=None)
+    )
     return _DaskExecutor(client)

@@ -1,4 +1,6 @@
-"""One writer at a time: a lock of the operating system on a file, which ends with the process that holds it, however that ends."""
+"""One writer at a time: a lock of the operating system on a file,
+which ends with the process that holds it, however that ends.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ _held: weakref.WeakSet[WriterLock] = weakref.WeakSet()
 class WriterLock:
     """Hold ``path`` for this process until ``release``; the file says by whom.
 
-    A process that died, even by SIGKILL, holds nothing. Children made by ``fork`` do not inherit the lock.
+    A process that died, even by SIGKILL, holds nothing. Children made by ``fork`` do not inherit
+    the lock.
 
     Raises:
         RuntimeError: if another writer holds it, naming its process and host.
@@ -30,16 +33,23 @@ class WriterLock:
             self._file.seek(0)
             holder = _read_holder(self._file.read(1000))
             self._file.close()
-            raise RuntimeError(f"The study in {path.parent} is in use by {holder}. Wait for it to end, or use another `path`.") from error
+            raise RuntimeError(
+                f"The study in {path.parent} is in use by {holder}. Wait for it to end, or use"
+                " another `path`."
+            ) from error
         self._file.truncate(0)
         with suppress(OSError):  # a full disk: the lock holds without the note
-            os.write(self._file.fileno(), json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+            os.write(
+                self._file.fileno(),
+                json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(),
+            )
         _held.add(self)
 
     def release(self) -> None:
         """Let others write; a second call does nothing."""
         if not self._file.closed:
-            fcntl.flock(self._file, fcntl.LOCK_UN)  # a child that was just forked may still have the file open
+            # A child that was just forked may still have the file open
+            fcntl.flock(self._file, fcntl.LOCK_UN)
             self._file.close()
 
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from scalable_bo.study import Study
 
 CPU = torch.device("cpu")
-FEWEST_FAILURES_IN_A_ROW = 10  # without `max_failures`, a run stops when a whole batch, but no fewer than these, have failed
+# Without `max_failures`, a run stops when a whole batch, but no fewer than these, have failed
+FEWEST_FAILURES_IN_A_ROW = 10
 
 
 def run_rounds(
@@ -46,15 +47,24 @@ def run_rounds(
     if max_failures is not None:
         checks.integer("max_failures", max_failures, 0)
     if not (executor is None or isinstance(executor, Executor) or callable(executor)):
-        raise TypeError(f"`executor` must be a concurrent.futures.Executor, a function that makes one, or None, got {executor!r}.")
-    if vectorized and (executor is not None or timeout is not None or isinstance(objective, Command)):
+        raise TypeError(
+            "`executor` must be a concurrent.futures.Executor, a function that makes one, or None,"
+            f" got {executor!r}."
+        )
+    if vectorized and (
+        executor is not None or timeout is not None or isinstance(objective, Command)
+    ):
         raise ValueError(
-            "`vectorized` must be False with an `executor`, a `timeout` or a `Command`, which are for single points, got "
-            "True. Leave one out."
+            "`vectorized` must be False with an `executor`, a `timeout` or a `Command`, which are"
+            " for single points, got True. Leave one out."
         )
     interruption = Interruption()
     limit = FailureLimit(max_failures, max(batch, FEWEST_FAILURES_IN_A_ROW))
-    evaluate = partial(objective.evaluate, timeout) if isinstance(objective, Command) else partial(call, objective, timeout)
+    evaluate = (
+        partial(objective.evaluate, timeout)
+        if isinstance(objective, Command)
+        else partial(call, objective, timeout)
+    )
     first = study.num_asks + 1
     last = first + rounds - 1
     evaluator = Evaluator(evaluate, executor, timeout, lambda: interruption.requested)
@@ -74,12 +84,20 @@ def run_rounds(
                 bar.status(f"{what}: evaluating {len(points.ids)} points")
                 for part in evaluator.run(dict(zip(points.ids, points.params, strict=True))):
                     if interruption.requested and not part:
-                        bar.note("Interrupted: waiting for the evaluations that are running. Press Ctrl-C again to stop at once.")
+                        bar.note(
+                            "Interrupted: waiting for the evaluations that are running. Press"
+                            " Ctrl-C again to stop at once."
+                        )
                         continue
                     failures = {one.id: one.reason for one in part if one.reason is not None}
-                    study.tell([one.id for one in part], [one.value for one in part], reasons=failures)
-                    done, failed = done + len(part), failed + len(failures)
-                    bar.status(f"{what}: {done} of {len(points.ids)} points evaluated, {failed} failed")
+                    study.tell(
+                        [one.id for one in part], [one.value for one in part], reasons=failures
+                    )
+                    done = done + len(part)
+                    failed = failed + len(failures)
+                    bar.status(
+                        f"{what}: {done} of {len(points.ids)} points evaluated, {failed} failed"
+                    )
                     limit.check([one.reason for one in part])
             if interruption.requested:
                 raise KeyboardInterrupt

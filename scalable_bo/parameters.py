@@ -1,7 +1,8 @@
 """The kinds of parameters, and how each is written on the unit cube.
 
-Every value has a number: a ``Float`` or an ``Int`` its own, a choice of a ``Categorical`` its position. Numbers are what ``X``
-holds; ``normalize`` maps them to ``num_columns`` columns of the unit cube, and ``unnormalize`` back, to values that exist.
+Every value has a number: a ``Float`` or an ``Int`` its own, a choice of a ``Categorical`` its
+position. Numbers are what ``X`` holds; ``normalize`` maps them to ``num_columns`` columns of the
+unit cube, and ``unnormalize`` back, to values that exist.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Float:
         log: spread the search evenly over log(value); needs ``low`` > 0.
     Raises:
         TypeError: if a bound is not a number.
-        ValueError: if a bound is not finite, the bounds are reversed or equal, or ``log`` is set with ``low`` <= 0.
+        ValueError: if a bound is not finite, the bounds are reversed or equal, or ``log`` is set
+            with ``low`` <= 0.
     """
 
     low: float
@@ -45,9 +47,15 @@ class Float:
             if not math.isfinite(bound):
                 raise ValueError(f"`{name}` must be finite, got {bound}.")
         if self.low >= self.high:
-            raise ValueError(f"`low` must be below `high`, got low = {self.low} and high = {self.high}. Swap them?")
+            raise ValueError(
+                f"`low` must be below `high`, got low = {self.low} and high = {self.high}. Swap"
+                " them?"
+            )
         if self.log and self.low <= 0:
-            raise ValueError(f"`low` must be positive with `log=True`, got {self.low}. Raise it or use `log=False`.")
+            raise ValueError(
+                f"`low` must be positive with `log=True`, got {self.low}. Raise it or use"
+                " `log=False`."
+            )
         object.__setattr__(self, "low", float(self.low))  # 0 and 0.0 are the same space
         object.__setattr__(self, "high", float(self.high))
 
@@ -62,15 +70,22 @@ class Float:
 
     def normalize(self, values: Tensor) -> Tensor:
         """Map values in [``low``, ``high``] to [0, 1]."""
-        low, high = self.low, self.high
+        low = self.low
+        high = self.high
         if self.log:
-            low, high, values = math.log(low), math.log(high), values.log()
+            low = math.log(low)
+            high = math.log(high)
+            values = values.log()
         return ((values - low) / (high - low)).clamp(0.0, 1.0)
 
     def unnormalize(self, units: Tensor) -> Tensor:
-        """Map numbers in [0, 1] to values in [``low``, ``high``]; the ends to the bounds themselves, whatever the rounding."""
+        """Map numbers in [0, 1] to values in [``low``, ``high``];
+        the ends to the bounds themselves, whatever the rounding.
+        """
         if self.log:
-            values = torch.exp(math.log(self.low) + units * (math.log(self.high) - math.log(self.low)))
+            values = torch.exp(
+                math.log(self.low) + units * (math.log(self.high) - math.log(self.low))
+            )
         else:
             values = self.low + units * (self.high - self.low)
         values = torch.where(units == 1, self.high, torch.where(units == 0, self.low, values))
@@ -94,7 +109,8 @@ class Float:
 class Int:
     """An integer parameter between ``low`` and ``high``, both included.
 
-    Each integer has the same share of the unit interval (with ``log``: of the logarithmic one) and stands in its middle.
+    Each integer has the same share of the unit interval (with ``log``: of the logarithmic one) and
+    stands in its middle.
 
     Args:
         low: smallest value.
@@ -102,7 +118,8 @@ class Int:
         log: spread the search evenly over log(value); needs ``low`` ≥ 1.
     Raises:
         TypeError: if a bound is not an int.
-        ValueError: if the bounds are reversed or equal, beyond ±2⁴⁰, or ``log`` is set with ``low`` < 1.
+        ValueError: if the bounds are reversed or equal, beyond ±2⁴⁰, or ``log`` is set with ``low``
+            < 1.
     """
 
     low: int
@@ -113,13 +130,21 @@ class Int:
     def __post_init__(self) -> None:
         for name, bound in (("low", self.low), ("high", self.high)):
             if isinstance(bound, bool) or not isinstance(bound, int):
-                raise TypeError(f"`{name}` must be an int, got {bound!r}. Use `Float` for real numbers.")
+                raise TypeError(
+                    f"`{name}` must be an int, got {bound!r}. Use `Float` for real numbers."
+                )
             if abs(bound) > LARGEST_INT:
                 raise ValueError(f"`{name}` must lie within ±2**40, got {bound}. Use `Float`.")
         if self.low >= self.high:
-            raise ValueError(f"`low` must be below `high`, got low = {self.low} and high = {self.high}. Swap them?")
+            raise ValueError(
+                f"`low` must be below `high`, got low = {self.low} and high = {self.high}. Swap"
+                " them?"
+            )
         if self.log and self.low < 1:
-            raise ValueError(f"`low` must be at least 1 with `log=True`, got {self.low}. Raise it or use `log=False`.")
+            raise ValueError(
+                f"`low` must be at least 1 with `log=True`, got {self.low}. Raise it or use"
+                " `log=False`."
+            )
 
     @property
     def num_values(self) -> float:
@@ -159,7 +184,8 @@ class Int:
 
 @dataclass(frozen=True)
 class Categorical:
-    """A choice among values without an order; the surrogate sees one column of the unit cube for each choice, 1 for the one taken.
+    """A choice among values without an order; the surrogate sees one column of the unit cube for
+    each choice, 1 for the one taken.
 
     Args:
         choices: at least two different strings, booleans or finite numbers.
@@ -176,11 +202,17 @@ class Categorical:
         choices = tuple(self.choices)
         for choice in choices:
             if not isinstance(choice, str | bool | int | float):
-                raise TypeError(f"`choices` must be strings, booleans or numbers, got {choice!r}. Name the choices, and map the names.")
+                raise TypeError(
+                    f"`choices` must be strings, booleans or numbers, got {choice!r}. Name the"
+                    " choices, and map the names."
+                )
             if isinstance(choice, float) and not math.isfinite(choice):
                 raise ValueError(f"`choices` must be finite, got {choice}. Use a name for it.")
         if len(choices) < 2:
-            raise ValueError(f"`choices` must be at least two, got {list(choices)!r}. Give the space a fixed value instead.")
+            raise ValueError(
+                f"`choices` must be at least two, got {list(choices)!r}. Give the space a fixed"
+                " value instead."
+            )
         if len(set(choices)) < len(choices):
             raise ValueError(f"`choices` must be different, got {list(choices)!r}.")
         object.__setattr__(self, "choices", choices)
@@ -240,4 +272,6 @@ Parameter = Float | Int | Categorical
 
 def is_fixed_value(value: Any) -> bool:
     """Return whether ``value`` can stand for a parameter that does not vary."""
-    return isinstance(value, str | bool | Integral) or (isinstance(value, float) and math.isfinite(value))
+    return isinstance(value, str | bool | Integral) or (
+        isinstance(value, float) and math.isfinite(value)
+    )

@@ -1,4 +1,6 @@
-"""What a run will take: memory by the sizes of its largest arrays, time by a rehearsal among few rows."""
+"""What a run will take: memory by the sizes of its largest arrays,
+time by a rehearsal among few rows.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from scalable_bo.asking import predicted_bytes
 from scalable_bo.space import Space
 from scalable_bo.study import Study
 
-REHEARSED_ROWS, REHEARSED_POINTS = 500, 10
+REHEARSED_ROWS = 500
+REHEARSED_POINTS = 10
 BYTES_A_ROW = 120  # of what is known beside its parameters
 
 
@@ -40,18 +43,28 @@ class Prediction:
         return self.peak_bytes <= self.free_bytes
 
 
-def predict(space: Space, num_rows: int, rounds: int, batch: int, dtype: torch.dtype, num_initial: int) -> Prediction:
-    """Predict ``rounds`` rounds of ``batch`` points after ``num_rows`` rows, with the default solver on a CPU.
+def predict(
+    space: Space, num_rows: int, rounds: int, batch: int, dtype: torch.dtype, num_initial: int
+) -> Prediction:
+    """Predict ``rounds`` rounds of ``batch`` points after ``num_rows`` rows, with the default
+    solver on a CPU.
 
-    The time is that of a rehearsed ask for 10 points among 500 rows, the solve growing like n² q and the search like n q: right to a
-    small factor, on a machine that is as busy as now.
+    The time is that of a rehearsed ask for 10 points among 500 rows, the solve growing like n² q
+    and the search like n q: right to a small factor, on a machine that is as busy as now.
     """
-    resident, free = psutil.Process().memory_info().rss, psutil.virtual_memory().available
+    resident = psutil.Process().memory_info().rss
+    free = psutil.virtual_memory().available
     sizes = [num_rows + number * batch for number in range(rounds)]
     fit, solve, search = _rehearse(space, dtype)
     width = batch / REHEARSED_POINTS
     seconds = [
-        fit + solve * width * max(1.0, n / REHEARSED_ROWS) ** 2 + search * width * max(1.0, n / REHEARSED_ROWS) if n >= num_initial else 0.0
+        (
+            fit
+            + solve * width * max(1.0, n / REHEARSED_ROWS) ** 2
+            + search * width * max(1.0, n / REHEARSED_ROWS)
+            if n >= num_initial
+            else 0.0
+        )
         for n in sizes
     ]
     last = sizes[-1] if sizes else num_rows
@@ -66,12 +79,18 @@ def predict(space: Space, num_rows: int, rounds: int, batch: int, dtype: torch.d
 
 
 def _rehearse(space: Space, dtype: torch.dtype) -> tuple[float, float, float]:
-    """Return the seconds of a fit, a solve and a search in the parameters of ``space``, constraints and limits of their number aside."""
+    """Return the seconds of a fit, a solve and a search in the parameters of ``space``,
+    constraints and limits of their number aside.
+    """
     box = torch.tensor([[0.0], [1.0]], dtype=torch.float64).repeat(1, space.encoded_dim)
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(REHEARSED_ROWS, space.encoded_dim, dtype=torch.float64, generator=generator)
     study = Study(box, maximize=True, dtype=dtype)
-    study.add_data(X, (X - 0.4).square().sum(1) + 0.01 * torch.randn(REHEARSED_ROWS, dtype=torch.float64, generator=generator))
+    study.add_data(
+        X,
+        (X - 0.4).square().sum(1)
+        + 0.01 * torch.randn(REHEARSED_ROWS, dtype=torch.float64, generator=generator),
+    )
     start = time.perf_counter()
     study.ask(REHEARSED_POINTS)
     report = study.last_ask

@@ -1,4 +1,5 @@
-"""Objectives to try an optimiser on: draws from a Gaussian process prior, and BoTorch's standard test functions.
+"""Objectives to try an optimiser on: draws from a Gaussian process prior, and BoTorch's standard
+test functions.
 
 All of them are to be *maximised*, within ``bounds (2, d)``.
 """
@@ -42,7 +43,8 @@ TEST_FUNCTIONS = (
 
 
 class Problem(ABC):
-    """An objective to maximise: ``problem(X)`` is its value, ``problem.observe(X, generator)`` a noisy measurement.
+    """An objective to maximise: ``problem(X)`` is its value, ``problem.observe(X, generator)`` a
+    noisy measurement.
 
     Attributes:
         bounds: (2, d) lower and upper bounds.
@@ -72,7 +74,10 @@ class Problem(ABC):
             raise ValueError(f"`X` must have shape (n, {self.dim}), got {tuple(X.shape)}.")
         low, high = self.bounds.to(X)
         if not ((low <= X) & (high >= X)).all():
-            raise ValueError("`X` must lie within the problem's `bounds`. Clamp it, or scale it from the unit cube.")
+            raise ValueError(
+                "`X` must lie within the problem's `bounds`. Clamp it, or scale it from the unit"
+                " cube."
+            )
         return self._evaluate(X)
 
     def observe(self, X: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -86,7 +91,9 @@ class Problem(ABC):
 
     def add_noise(self, values: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Return noiseless ``values`` (n,) plus independent noise N(0, ``noise``), (n,)."""
-        draws = torch.randn(len(values), generator=generator or _fresh_generator(), dtype=values.dtype)
+        draws = torch.randn(
+            len(values), generator=generator or _fresh_generator(), dtype=values.dtype
+        )
         return values + math.sqrt(self.noise) * draws.to(values.device)
 
     @abstractmethod
@@ -97,12 +104,13 @@ class Problem(ABC):
 class GPPrior(Problem):
     """A function drawn from a zero-mean Gaussian process prior on [0, 1]^d, by random features.
 
-    The features are the target's own: a surrogate that draws others does not have the target in the span of its
-    prior paths. To share them, as the published benchmarks do, give ``target.share_features(…)`` to the surrogate's
-    ``paths``.
+    The features are the target's own: a surrogate that draws others does not have the target in the
+    span of its prior paths. To share them, as the published benchmarks do, give
+    ``target.share_features(…)`` to the surrogate's ``paths``.
 
     Args:
-        kernel: a GPyTorch kernel that has random features (RBF or Matérn, ARD, inside ``ScaleKernel``).
+        kernel: a GPyTorch kernel that has random features (RBF or Matérn, ARD, inside
+            ``ScaleKernel``).
         dim: number of inputs, d.
         noise: variance of the observation noise.
         num_features: random features of the draw, an even number.
@@ -125,7 +133,9 @@ class GPPrior(Problem):
         device: torch.device | str | None = None,
     ) -> None:
         checks.positive_int("dim", dim)
-        bounds = torch.stack([torch.zeros(dim, dtype=dtype), torch.ones(dim, dtype=dtype)]).to(device)
+        bounds = torch.stack([torch.zeros(dim, dtype=dtype), torch.ones(dim, dtype=dtype)]).to(
+            device
+        )
         super().__init__(bounds, noise)
         self.prior = PriorPaths.draw(
             kernel,
@@ -136,8 +146,12 @@ class GPPrior(Problem):
             like=bounds,
         )
 
-    def share_features(self, num_paths: int, generator: torch.Generator | None = None) -> PriorPaths:
-        """Draw ``num_paths`` functions from the prior, of the target's own random features but with weights of their own."""
+    def share_features(
+        self, num_paths: int, generator: torch.Generator | None = None
+    ) -> PriorPaths:
+        """Draw ``num_paths`` functions from the prior, of the target's own random features but with
+        weights of their own.
+        """
         ((features, weights),) = self.prior.draws
         shape = (features.num_features, num_paths)
         fresh = torch.randn(shape, generator=generator or _fresh_generator(), dtype=weights.dtype)
@@ -150,7 +164,9 @@ class GPPrior(Problem):
 
 @final
 class TestFunction(Problem):
-    """One of BoTorch's synthetic functions, negated where the literature minimises it; see ``test_function``."""
+    """One of BoTorch's synthetic functions, negated where the literature minimises it;
+    see ``test_function``.
+    """
 
     __test__ = False  # pytest would take the name for a test class
 
@@ -165,7 +181,8 @@ class TestFunction(Problem):
 
     def _evaluate(self, X: Tensor) -> Tensor:
         low, high = self.bounds
-        inside = X.to(self.bounds).clamp(low, high)  # a bound rounded to float32 may lie outside in float64
+        # A bound rounded to float32 may lie outside in float64
+        inside = X.to(self.bounds).clamp(low, high)
         with torch.no_grad():
             return (self._sign * self._function.evaluate_true(inside)).to(X)
 
@@ -175,7 +192,8 @@ def test_function(name: str, dim: int | None = None, noise: float = 0.0) -> Test
 
     Args:
         name: one of ``TEST_FUNCTIONS``; case, underscores and hyphens do not matter.
-        dim: number of inputs; ``None`` takes BoTorch's default. Some functions have one dimension only.
+        dim: number of inputs; ``None`` takes BoTorch's default. Some functions have one dimension
+            only.
         noise: variance of the observation noise.
     Raises:
         ValueError: if the name is unknown or the function does not exist in ``dim`` dimensions.

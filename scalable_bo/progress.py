@@ -7,7 +7,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 if TYPE_CHECKING:  # torch need not be there for a bar
     from acquisition import AcquisitionProgress
@@ -23,7 +30,9 @@ class RoundProgress:
         enabled: write nothing if false.
     """
 
-    def __init__(self, total: int | None, *, console: Console | None = None, enabled: bool = True) -> None:
+    def __init__(
+        self, total: int | None, *, console: Console | None = None, enabled: bool = True
+    ) -> None:
         self._console = Console(stderr=True) if console is None else console
         self._enabled = enabled
         self._bar = Progress(
@@ -40,7 +49,9 @@ class RoundProgress:
         self._log = _LinesOf(self)
 
     def status(self, text: str, completed: int | None = None) -> None:
-        """Say what is happening now, beside the bar, which may move to so many ``completed``; a terminal only."""
+        """Say what is happening now, beside the bar, which may move to so many ``completed``;
+        a terminal only.
+        """
         self._bar.update(self._task, description=text, completed=completed)
 
     def finish_round(self, line: str) -> None:
@@ -57,7 +68,12 @@ class RoundProgress:
         self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._bar.stop()
         self._log.detach()
 
@@ -69,7 +85,10 @@ class RoundProgress:
 def describe_solve(progress: SolveProgress) -> str:
     """Say how far a solve has got."""
     done = progress.num_columns - progress.num_active
-    return f"solving, {progress.epochs:.1f} epochs, residual {progress.residual:.1e}, {done}/{progress.num_columns} columns done"
+    return (
+        f"solving, {progress.epochs:.1f} epochs, residual {progress.residual:.1e},"
+        f" {done}/{progress.num_columns} columns done"
+    )
 
 
 def describe_search(progress: AcquisitionProgress) -> str:
@@ -78,7 +97,9 @@ def describe_search(progress: AcquisitionProgress) -> str:
 
 
 class _LinesOf(logging.Handler):
-    """Prints what the surrogates' loggers say while a job runs, such as that a kernel is being compiled."""
+    """Prints what the surrogates' loggers say while a job runs,
+    such as that a kernel is being compiled.
+    """
 
     def __init__(self, progress: RoundProgress) -> None:
         super().__init__(logging.INFO)

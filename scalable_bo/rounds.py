@@ -16,7 +16,8 @@ class Batch:
     Attributes:
         ids: q numbers to ``tell`` the values by.
         params: q dicts of parameter values.
-        X: (q, d) the same in the user's units, columns in the order of the space's names, choices by their position, float64.
+        X: (q, d) the same in the user's units, columns in the order of the space's names, choices
+            by their position, float64.
     """
 
     ids: list[int]
@@ -85,9 +86,17 @@ class Round:
             parts.append("initial design")
         else:
             parts.append(f"fit {self.ask.seconds_fit:.1f} s")
-            parts.append(f"solve {self.ask.seconds_solve:.1f} s to residual {self.ask.residual:.1e}")
+            parts.append(
+                f"solve {self.ask.seconds_solve:.1f} s to residual {self.ask.residual:.1e}"
+            )
             parts.append(f"ask {self.ask.seconds_acquisition:.1f} s")
-        return ", ".join([*parts, f"objective {self.seconds_objective:.1f} s", f"memory {self.peak_bytes / 2**30:.1f} GiB"])
+        return ", ".join(
+            [
+                *parts,
+                f"objective {self.seconds_objective:.1f} s",
+                f"memory {self.peak_bytes / 2**30:.1f} GiB",
+            ]
+        )
 
 
 @dataclass(frozen=True)

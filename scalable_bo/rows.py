@@ -55,11 +55,17 @@ class Outcomes:
                 raise TypeError(f"`noise` must be numbers, got {noise!r:.80}.") from error
             given = given[:, 0] if given.ndim == 2 and given.shape[1] == 1 else given
             if given.shape not in ((), numbers.shape):
-                raise ValueError(f"`noise` must be one number or have shape ({len(numbers)},), got {tuple(given.shape)}.")
+                raise ValueError(
+                    f"`noise` must be one number or have shape ({len(numbers)},), got"
+                    f" {tuple(given.shape)}."
+                )
             given = given.expand(len(numbers))
             if not ((given > 0) & given.isfinite())[finite].all():
                 wrong = given[finite][~((given > 0) & given.isfinite())[finite]][0].item()
-                raise ValueError(f"`noise` must be variances above 0, got {wrong}. Use a small one such as 1e-6 for exact values.")
+                raise ValueError(
+                    f"`noise` must be variances above 0, got {wrong}. Use a small one such as 1e-6"
+                    " for exact values."
+                )
             variances = torch.where(finite, given, math.nan)
         return cls(torch.where(finite, numbers, math.nan), variances, reasons)
 
@@ -71,13 +77,22 @@ class Outcomes:
         """
         for position, reason in reasons.items():
             if not self.values[position].isnan():
-                raise ValueError(f"`reasons` must be of failures, got {reason!r:.80} beside the value {self.values[position]:g}. Tell NaN.")
-        return Outcomes(self.values, self.noise, self.reasons | {position: str(reason) for position, reason in reasons.items()})
+                raise ValueError(
+                    f"`reasons` must be of failures, got {reason!r:.80} beside the value"
+                    f" {self.values[position]:g}. Tell NaN."
+                )
+        return Outcomes(
+            self.values,
+            self.noise,
+            self.reasons | {position: str(reason) for position, reason in reasons.items()},
+        )
 
     def select(self, positions: Sequence[int]) -> Outcomes:
         """Return the outcomes at ``positions``, in their order."""
         index = torch.tensor(positions, dtype=torch.long)
-        reasons = {new: self.reasons[old] for new, old in enumerate(positions) if old in self.reasons}
+        reasons = {
+            new: self.reasons[old] for new, old in enumerate(positions) if old in self.reasons
+        }
         return Outcomes(self.values[index], self.noise[index], reasons)
 
 
@@ -118,7 +133,8 @@ class Rows:
 
     def append(self, X: Tensor, ask: int) -> list[int]:
         """Add rows without a value; return their ids."""
-        first, new = len(self), len(X)
+        first = len(self)
+        new = len(X)
         self.X = torch.cat([self.X, X])
         self.asks = torch.cat([self.asks, torch.full((new,), ask)])
         self.values = torch.cat([self.values, X.new_full((new,), math.nan)])
@@ -129,15 +145,19 @@ class Rows:
     def record(self, ids: Sequence[int], outcomes: Outcomes) -> None:
         """Give rows their outcomes."""
         index = torch.tensor(ids, dtype=torch.long)
-        self.values[index], self.noise[index], self.told[index] = outcomes.values, outcomes.noise, True
+        self.values[index] = outcomes.values
+        self.noise[index] = outcomes.noise
+        self.told[index] = True
         self.reasons |= {ids[position]: reason for position, reason in outcomes.reasons.items()}
         self.observed.extend(index[outcomes.values.isfinite()].tolist())
 
     def untold(self, ids: Sequence[int], outcomes: Outcomes) -> tuple[list[int], Outcomes]:
-        """Return what of these rows and their outcomes has not been told; the rest must be what was told.
+        """Return what of these rows and their outcomes has not been told; the rest must be what was
+        told.
 
         Raises:
-            ValueError: if an id is unknown, repeated or was told another value, or as ``require_same_noise``.
+            ValueError: if an id is unknown, repeated or was told another value, or as
+                ``require_same_noise``.
         """
         if unknown := [number for number in ids if not 0 <= number < len(self)]:
             raise ValueError(f"`ids` must have been asked, got unknown {few(unknown)}.")
@@ -145,8 +165,14 @@ class Rows:
             raise ValueError(f"`ids` must be distinct, got {few(repeated)} twice.")
         new = [position for position, number in enumerate(ids) if not self.told[number]]
         again = set(range(len(ids))) - set(new)
-        if other := [ids[position] for position in sorted(again) if not self._is_repeated(ids[position], outcomes, position)]:
-            raise ValueError(f"`ids` must not have been told before with another value, got {few(other)}.")
+        if other := [
+            ids[position]
+            for position in sorted(again)
+            if not self._is_repeated(ids[position], outcomes, position)
+        ]:
+            raise ValueError(
+                f"`ids` must not have been told before with another value, got {few(other)}."
+            )
         outcomes = outcomes.select(new)
         self.require_same_noise(outcomes)
         return [ids[position] for position in new], outcomes
@@ -161,12 +187,16 @@ class Rows:
         before = self.noise_is_known
         if len(known) and before is not None and bool(known[0]) is not before:
             raise ValueError(
-                f"`noise` must be given for all values or for none; those told before came {'with' if before else 'without'} it."
+                "`noise` must be given for all values or for none; those told before came"
+                f" {'with' if before else 'without'} it."
             )
 
     def _is_repeated(self, row: int, outcomes: Outcomes, position: int) -> bool:
         """Return whether ``outcomes`` say at ``position`` what ``row`` was told."""
-        pairs = ((self.values[row], outcomes.values[position]), (self.noise[row], outcomes.noise[position]))
+        pairs = (
+            (self.values[row], outcomes.values[position]),
+            (self.noise[row], outcomes.noise[position]),
+        )
         same = all(torch.equal(a, b) or bool(a.isnan() & b.isnan()) for a, b in pairs)
         return same and self.reasons.get(row) == outcomes.reasons.get(position)
 
@@ -204,8 +234,13 @@ def _numbers(values: Any, argument: str) -> tuple[Tensor, dict[int, str]]:
     try:
         numbers = as_float64(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        if isinstance(values, str | bytes) or not (isinstance(values, Sequence) or hasattr(values, "__array__")):
-            raise TypeError(f"`{argument}` must be numbers, got {values!r:.80}. Use NaN for a failed evaluation.") from error
+        if isinstance(values, str | bytes) or not (
+            isinstance(values, Sequence) or hasattr(values, "__array__")
+        ):
+            raise TypeError(
+                f"`{argument}` must be numbers, got {values!r:.80}. Use NaN for a failed"
+                " evaluation."
+            ) from error
         numbers = torch.full((len(values),), math.nan, dtype=torch.float64)
         for position, value in enumerate(values):
             if isinstance(value, Real):

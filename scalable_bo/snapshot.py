@@ -1,4 +1,6 @@
-"""A study as it stands at one moment, for those who only look at it: from the study itself, or from its folder while it runs."""
+"""A study as it stands at one moment, for those who only look at it: from the study itself,
+or from its folder while it runs.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +35,15 @@ class Snapshot:
     Attributes:
         space: of a folder, without its constraints.
         maximize: whether larger values are better.
-        settings: what the study was made with, as text: the space, its constraints, the direction, the seed and, if it runs, more.
+        settings: what the study was made with, as text: the space, its constraints, the direction,
+            the seed and, if it runs, more.
         rows: a copy.
         asks: in order.
         costs: of asks, by number.
         sources: of added data.
-        mean: the surrogate's posterior mean as of the last ask, from points (k, d) in the user's units to values (k,) in the user's;
-            ``None`` before the first, and where a folder does not tell: with a kernel of its own.
+        mean: the surrogate's posterior mean as of the last ask, from points (k, d) in the user's
+            units to values (k,) in the user's; ``None`` before the first, and where a folder does
+            not tell: with a kernel of its own.
     """
 
     space: Space
@@ -53,7 +57,8 @@ class Snapshot:
 
 
 def read_snapshot(folder: Path) -> Snapshot:
-    """Return what is stored in a study's folder, which another process may use; nothing there is run or imported.
+    """Return what is stored in a study's folder, which another process may use; nothing there is
+    run or imported.
 
     Raises:
         ValueError: if there is no study, or its parameters cannot be read.
@@ -61,15 +66,28 @@ def read_snapshot(folder: Path) -> Snapshot:
     """
     with closing(Storage.copy_of(folder)) as storage:
         settings = storage.load_settings()
-        space, maximize = _read_space(settings), settings.get("direction") == "maximize"
-        rows, asks = storage.load_rows(space.dim), storage.load_asks()
+        space = _read_space(settings)
+        maximize = settings.get("direction") == "maximize"
+        rows = storage.load_rows(space.dim)
+        asks = storage.load_asks()
         mean = None
         checkpoint = load_checkpoint(storage.checkpoints, asks[-1].number) if asks else None
         if checkpoint is not None:
             kernel = get_covar_module_with_dim_scaled_prior(ard_num_dims=space.encoded_dim)
-            factory = SurrogateFactory(kernel, None, checkpoint.tensors[MEAN_WEIGHTS].dtype, torch.device("cpu"))
+            factory = SurrogateFactory(
+                kernel, None, checkpoint.tensors[MEAN_WEIGHTS].dtype, torch.device("cpu")
+            )
             mean = mean_of_values(factory, checkpoint, space, rows, asks, maximize)
-        return Snapshot(space, maximize, settings, rows, asks, storage.load_costs(), storage.load_sources(), mean)
+        return Snapshot(
+            space,
+            maximize,
+            settings,
+            rows,
+            asks,
+            storage.load_costs(),
+            storage.load_sources(),
+            mean,
+        )
 
 
 def to_frame(space: Space, rows: Rows) -> pd.DataFrame:
@@ -77,7 +95,12 @@ def to_frame(space: Space, rows: Rows) -> pd.DataFrame:
     frame = space.to_frame(rows.X)
     status = np.where(rows.values.isfinite(), "observed", np.where(rows.told, "failed", "pending"))
     reasons = [rows.reasons.get(row, "") for row in range(len(rows))]
-    columns = {"value": rows.values.numpy().copy(), "noise": rows.noise.numpy().copy(), "status": status, "reason": reasons}
+    columns = {
+        "value": rows.values.numpy().copy(),
+        "noise": rows.noise.numpy().copy(),
+        "status": status,
+        "reason": reasons,
+    }
     for name, column in {**columns, "ask": rows.asks.numpy().copy()}.items():
         frame[name if name not in frame else f"{name}_"] = column
     frame.index.name = "id"
@@ -92,15 +115,23 @@ def training_data(space: Space, rows: Rows, num_observed: int, maximize: bool) -
 
 
 def mean_of_values(
-    factory: SurrogateFactory, checkpoint: Checkpoint, space: Space, rows: Rows, asks: Sequence[Ask], maximize: bool
+    factory: SurrogateFactory,
+    checkpoint: Checkpoint,
+    space: Space,
+    rows: Rows,
+    asks: Sequence[Ask],
+    maximize: bool,
 ) -> Callable[[Tensor], Tensor] | None:
-    """Return the mean behind a checkpoint, from points (k, d) to values (k,) in the user's units; ``None`` if it is of another kernel."""
+    """Return the mean behind a checkpoint, from points (k, d) to values (k,) in the user's units;
+    ``None`` if it is of another kernel.
+    """
     num_observed = asks[checkpoint.ask - 1].num_observed
     data = training_data(space, rows, num_observed, maximize)
     standardised = posterior_mean(factory, data, checkpoint)
     if standardised is None:
         return None
-    offset, scale = rows.values[rows.observed[:num_observed]].mean(), data.scale if maximize else -data.scale
+    offset = rows.values[rows.observed[:num_observed]].mean()
+    scale = data.scale if maximize else -data.scale
     return lambda X: offset + scale * standardised(space.normalize(X))
 
 
@@ -111,10 +142,13 @@ def _read_space(settings: dict[str, str]) -> Space:
         kind, _, name = setting.partition(" `")
         if kind in ("parameter", "fixed"):
             try:
-                params[name.removesuffix("`")] = _read_value(ast.parse(description, mode="eval").body)
+                params[name.removesuffix("`")] = _read_value(
+                    ast.parse(description, mode="eval").body
+                )
             except (SyntaxError, TypeError, ValueError, KeyError, RecursionError) as error:
                 raise ValueError(
-                    f"The study's {setting} cannot be read: {description!r}. Use the study in the program that made it."
+                    f"The study's {setting} cannot be read: {description!r}. Use the study in the"
+                    " program that made it."
                 ) from error
     return Space(**params)
 
@@ -124,7 +158,10 @@ def _read_value(node: ast.AST) -> Any:
     if isinstance(node, ast.Tuple):
         return tuple(_read_value(element) for element in node.elts)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        return _PARAMETERS[node.func.id](**{str(keyword.arg): _read_value(keyword.value) for keyword in node.keywords})
-    if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("np."):  # a number or string of NumPy, as np.float64(0.5)
+        return _PARAMETERS[node.func.id](
+            **{str(keyword.arg): _read_value(keyword.value) for keyword in node.keywords}
+        )
+    # A number or string of NumPy, as np.float64(0.5)
+    if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("np."):
         (node,) = node.args
     return ast.literal_eval(node)

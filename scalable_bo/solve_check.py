@@ -1,4 +1,6 @@
-"""``scalable-bo check --n … --ranks …``: what a solve shared over processes will take, in memory, traffic and time. Quick to import."""
+"""``scalable-bo check --n … --ranks …``: what a solve shared over processes will take,
+in memory, traffic and time. Quick to import.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,14 @@ def check_solve(
         rates = replace(measure_rates(dim, 1 + samples, kind), **overrides)
     found = [predict(shape, rates) for shape in shapes]
     if as_json:
-        described = [asdict(costs) | {"total_memory": costs.total_memory, "seconds_per_epoch": costs.seconds_per_epoch} for costs in found]
+        described = [
+            asdict(costs)
+            | {
+                "total_memory": costs.total_memory,
+                "seconds_per_epoch": costs.seconds_per_epoch,
+            }
+            for costs in found
+        ]
         typer.echo(json.dumps({"rates": asdict(rates), "predictions": described}))
     else:
         _print(found, rates)
@@ -75,12 +84,21 @@ def check_solve(
 def _print(found: list[Costs], rates: Rates) -> None:
     shape = found[0].shape
     of_blocks = f"blocks of {shape.b}" if shape.is_blockwise else f"rank {shape.r}"
-    typer.echo(f"{shape.solver}, {of_blocks}: n = {shape.n}, d = {shape.dim}, {shape.columns} right-hand sides, {8 * shape.itemsize} bits")
     typer.echo(
-        f"each process: {1e9 * rates.entry_seconds:.3g} ns a kernel entry, {rates.gemm_flops / 1e9:.0f} GFLOP/s, "
-        f"{rates.network_bytes / 1e9:.2f} GB/s to others"
+        f"{shape.solver}, {of_blocks}: n = {shape.n}, d = {shape.dim}, {shape.columns} right-hand"
+        f" sides, {8 * shape.itemsize} bits"
     )
-    numbers = ("memory of\neach", "sent by\neach a step", "time of\na step", "of it\nnetwork", "an epoch")
+    typer.echo(
+        f"each process: {1e9 * rates.entry_seconds:.3g} ns a kernel entry,"
+        f" {rates.gemm_flops / 1e9:.0f} GFLOP/s, {rates.network_bytes / 1e9:.2f} GB/s to others"
+    )
+    numbers = (
+        "memory of\neach",
+        "sent by\neach a step",
+        "time of\na step",
+        "of it\nnetwork",
+        "an epoch",
+    )
     table = new_table("Predicted", ("processes",), numbers)
     for costs in found:
         table.add_row(
@@ -94,7 +112,10 @@ def _print(found: list[Costs], rates: Rates) -> None:
     print_table(table)
     last = found[-1]
     parts = sorted(last.memory.items(), key=lambda part: -part[1])
-    typer.echo(f"memory with {last.shape.ranks}: " + ", ".join(f"{name} {describe_bytes(size)}" for name, size in parts if size))
+    typer.echo(
+        f"memory with {last.shape.ranks}: "
+        + ", ".join(f"{name} {describe_bytes(size)}" for name, size in parts if size)
+    )
 
 
 def describe_bytes(number: int) -> str:
@@ -118,7 +139,8 @@ def _as_in_a_long_solve(threads: int) -> Iterator[None]:
     """Compute with so many threads, and compile the kernel at once, as a long solve would."""
     import torch
 
-    before, mode = torch.get_num_threads(), os.environ.get("SCALABLE_BO_COMPILE")
+    before = torch.get_num_threads()
+    mode = os.environ.get("SCALABLE_BO_COMPILE")
     torch.set_num_threads(threads)
     os.environ.setdefault("SCALABLE_BO_COMPILE", "always")
     try:

@@ -1,7 +1,7 @@
 """Optimise a black box: ask for points, tell their values, or let ``optimize`` do both.
 
-Notation: N rows asked or added so far, n of them with a finite value; ``U (N, e)`` on the unit cube,
-``X (N, d)`` in the user's units.
+Notation: N rows asked or added so far, n of them with a finite value; ``U (N, e)`` on the unit
+cube, ``X (N, d)`` in the user's units.
 """
 
 from __future__ import annotations
@@ -41,31 +41,37 @@ from surrogates import PathwiseGP, Solver, checks
 class Study:
     """Maximise or minimise a black box by parallel Thompson sampling on a Gaussian process.
 
-    The first points are a scrambled Sobol design. Then each ``ask(q)`` draws q functions from the posterior given all
-    values told so far and returns a maximiser of each, where it can be run: integers are integers while the functions are maximised.
-    Points that are asked and not told need no special treatment: each batch is its own set of functions; the same point is not asked
-    twice while its value is out or if it failed, and in a finite space not at all.
+    The first points are a scrambled Sobol design. Then each ``ask(q)`` draws q functions from the
+    posterior given all values told so far and returns a maximiser of each, where it can be run:
+    integers are integers while the functions are maximised. Points that are asked and not told need
+    no special treatment: each batch is its own set of functions; the same point is not asked twice
+    while its value is out or if it failed, and in a finite space not at all.
 
-    With a ``path``, every change is on disk when the call that made it returns, and ``Study(...)`` with the same arguments goes on from
-    there as if it had never stopped, however the process ended. The randomness of the k-th ``ask`` depends on the seed and k alone.
-    Methods may be called from several threads.
+    With a ``path``, every change is on disk when the call that made it returns, and ``Study(...)``
+    with the same arguments goes on from there as if it had never stopped, however the process
+    ended. The randomness of the k-th ``ask`` depends on the seed and k alone. Methods may be called
+    from several threads.
 
     Args:
         space: a ``Space``, or BoTorch's bounds (2, d), which name the parameters ``x0, x1, …``.
         maximize: whether larger values are better; ``False`` to minimise.
         seed: of everything random here; the same seed, data and calls give the same points.
-        path: the folder to keep the study in, created if it is not there; ``None`` for a study in memory.
+        path: the folder to keep the study in, created if it is not there; ``None`` for a study in
+            memory.
         num_initial: values to have before the surrogate takes over; ``None`` for 2 (d + 1).
         solver: of the surrogate's linear systems; ``None`` for the model's default.
-        kernel: on the unit cube, its hyperparameters fitted; ``None`` for BoTorch's default, RBF with dimension-scaled priors.
-        sampler: makes the acquisition of a model, bounds, ``seed`` and what the space needs (``rounding``, constraints), such as
-            ``partial(ParallelThompsonSampling, num_candidates=50_000)``; ``None`` for 30 000 candidates and 120 starts a path, or
-            fewer, down to 10, with many paths and rows.
+        kernel: on the unit cube, its hyperparameters fitted; ``None`` for BoTorch's default, RBF
+            with dimension-scaled priors.
+        sampler: makes the acquisition of a model, bounds, ``seed`` and what the space needs
+            (``rounding``, constraints), such as
+            ``partial(ParallelThompsonSampling, num_candidates=50_000)``; ``None`` for 30 000
+            candidates and 120 starts a path, or fewer, down to 10, with many paths and rows.
         dtype: of the surrogate.
         device: of the surrogate.
     Raises:
         TypeError: if an argument has the wrong kind.
-        ValueError: if an argument is out of range, or ``path`` holds a study of another space, direction or seed.
+        ValueError: if an argument is out of range, or ``path`` holds a study of another space,
+            direction or seed.
         RuntimeError: if another process uses ``path``, or what it holds is damaged.
 
     ```python
@@ -98,17 +104,28 @@ class Study:
         if dtype not in (torch.float32, torch.float64):
             raise TypeError(f"`dtype` must be torch.float32 or torch.float64, got {dtype}.")
         self.space = space if isinstance(space, Space) else Space.from_bounds(space)
-        self.maximize, self.seed = maximize, seed
-        self.num_initial = checks.positive_int("num_initial", 2 * (self.space.dim + 1) if num_initial is None else num_initial)
+        self.maximize = maximize
+        self.seed = seed
+        self.num_initial = checks.positive_int(
+            "num_initial", 2 * (self.space.dim + 1) if num_initial is None else num_initial
+        )
         dim = self.space.encoded_dim
-        kernel = get_covar_module_with_dim_scaled_prior(ard_num_dims=dim) if kernel is None else deepcopy(kernel)
+        kernel = (
+            get_covar_module_with_dim_scaled_prior(ard_num_dims=dim)
+            if kernel is None
+            else deepcopy(kernel)
+        )
         self._factory = SurrogateFactory(kernel, solver, dtype, torch.device(device or "cpu"))
         self._last_ask = AskReport()
-        self._asking, self._lock = threading.Lock(), threading.RLock()  # one ask at a time; what is known of the rows
+        # one ask at a time; what is known of the rows
+        self._asking = threading.Lock()
+        self._lock = threading.RLock()
         self._storage = None if path is None else Storage(Path(path), self._settings())
         self._load()
         checkpoints = None if self._storage is None else self._storage.checkpoints
-        self._proposer = Proposer(self.space, seed, self.num_initial, self._factory, sampler, checkpoints)
+        self._proposer = Proposer(
+            self.space, seed, self.num_initial, self._factory, sampler, checkpoints
+        )
 
     @property
     def num_observations(self) -> int:
@@ -136,7 +153,9 @@ class Study:
 
     @property
     def model(self) -> PathwiseGP | None:
-        """The surrogate behind the last batch: unit-cube inputs, standardised outputs to be maximised; ``None`` before."""
+        """The surrogate behind the last batch: unit-cube inputs,
+        standardised outputs to be maximised; ``None`` before.
+        """
         return self._proposer.model
 
     @property
@@ -154,8 +173,12 @@ class Study:
         with self._lock:
             rows = self._rows
             if not rows.observed:
-                raise ValueError("There is no `result` yet: no finite value has been told. Tell one, or add data.")
-            X, values = rows.X[rows.observed], rows.values[rows.observed]
+                raise ValueError(
+                    "There is no `result` yet: no finite value has been told. Tell one, or add"
+                    " data."
+                )
+            X = rows.X[rows.observed]
+            values = rows.values[rows.observed]
             best = int(values.argmax() if self.maximize else values.argmin())
             return Result(
                 best_params=self.space.to_dicts(X[best : best + 1])[0],
@@ -180,10 +203,11 @@ class Study:
             return [self._rows.reasons.get(number) for number in ids]
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Return all rows by id: the parameters, ``value``, ``noise``, ``status``, ``reason`` and ``ask``.
+        """Return all rows by id: the parameters, ``value``, ``noise``, ``status``, ``reason`` and
+        ``ask``.
 
-        ``status`` is "observed", "failed" for a ``reason``, or "pending"; ``ask`` is the number of the ask, 0 for added data. A column
-        that is named like a parameter gets an underscore.
+        ``status`` is "observed", "failed" for a ``reason``, or "pending"; ``ask`` is the number of
+        the ask, 0 for added data. A column that is named like a parameter gets an underscore.
         """
         with self._lock:
             return to_frame(self.space, self._rows)
@@ -193,9 +217,11 @@ class Study:
 
         Args:
             q: how many.
-            callback: receives a line of text whenever the solve or the search has got on: with 100 000 rows an ask takes minutes.
+            callback: receives a line of text whenever the solve or the search has got on: with 100
+                000 rows an ask takes minutes.
         Raises:
-            TypeError, ValueError: if ``q`` is not an int of at least 1, or exceeds the points that are left.
+            TypeError, ValueError: if ``q`` is not an int of at least 1, or exceeds the points that
+                are left.
             MemoryError: if the solve for ``q`` paths cannot fit in free memory.
         """
         checks.positive_int("q", q)
@@ -210,30 +236,45 @@ class Study:
             self._last_ask = report
         return Batch(ids, self.space.to_dicts(X), X)
 
-    def tell(self, ids: Sequence[int], values: Any, noise: Any = None, reasons: Mapping[int, str] | None = None) -> None:
-        """Record the values of asked points. What is NaN, infinite or no number means that the evaluation failed.
+    def tell(
+        self,
+        ids: Sequence[int],
+        values: Any,
+        noise: Any = None,
+        reasons: Mapping[int, str] | None = None,
+    ) -> None:
+        """Record the values of asked points. What is NaN, infinite or no number means that the
+        evaluation failed.
 
-        Failed points are kept with the reason, never given to the surrogate and not asked again. Telling the same again does nothing.
-        Nothing is recorded on an error.
+        Failed points are kept with the reason, never given to the surrogate and not asked again.
+        Telling the same again does nothing. Nothing is recorded on an error.
 
         Args:
             ids: from ``Batch.ids``, any subset in any order.
             values: one for each id.
-            noise: known variances of the values, one for each id or one for all; ``None`` if they are to be inferred.
+            noise: known variances of the values, one for each id or one for all; ``None`` if they
+                are to be inferred.
             reasons: why evaluations failed, by id, in place of what their values say, which is NaN.
         Raises:
             TypeError: if ``values`` is no sequence.
-            ValueError: if the lengths differ, an id is unknown, repeated or was told another value, a reason is given beside a finite
-                value, or the variances of some values are known and those of others are not.
+            ValueError: if the lengths differ, an id is unknown, repeated or was told another value,
+                a reason is given beside a finite value, or the variances of some values are known
+                and those of others are not.
         """
-        ids, outcomes = [operator.index(number) for number in ids], Outcomes.of(values, noise)
+        ids = [operator.index(number) for number in ids]
+        outcomes = Outcomes.of(values, noise)
         if len(ids) != len(outcomes.values):
-            raise ValueError(f"`values` must have one entry for each of the {len(ids)} `ids`, got {len(outcomes.values)}.")
+            raise ValueError(
+                f"`values` must have one entry for each of the {len(ids)} `ids`, got"
+                f" {len(outcomes.values)}."
+            )
         if reasons:
             positions = {number: position for position, number in enumerate(ids)}
             if other := [number for number in reasons if number not in positions]:
                 raise ValueError(f"`reasons` must be of `ids`, got {few(other)}.")
-            outcomes = outcomes.explain({positions[number]: reason for number, reason in reasons.items()})
+            outcomes = outcomes.explain(
+                {positions[number]: reason for number, reason in reasons.items()}
+            )
         with self._lock:
             ids, outcomes = self._rows.untold(ids, outcomes)
             if not ids:
@@ -243,21 +284,34 @@ class Study:
                     self._storage.add_outcomes(ids, outcomes, self._rows.num_told)
                 self._rows.record(ids, outcomes)
 
-    def add_data(self, X: Any, y: Any = None, *, noise: Any = None, target: str | None = None, name: str | None = None) -> None:
-        """Add points that were evaluated elsewhere; what has a value that is NaN, infinite or no number is added as failed.
+    def add_data(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        noise: Any = None,
+        target: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Add points that were evaluated elsewhere; what has a value that is NaN, infinite or no
+        number is added as failed.
 
-        All are added or, on an error, none. The same data again are not added twice, so a program may add its data whenever it starts.
+        All are added or, on an error, none. The same data again are not added twice, so a program
+        may add its data whenever it starts.
 
         Args:
-            X: (n, d) in the user's units, columns in the order of ``space.names``; or a list of dicts; or a table with a column for each
-                parameter, a DataFrame or the path of a CSV or Parquet file.
+            X: (n, d) in the user's units, columns in the order of ``space.names``; or a list of
+                dicts; or a table with a column for each parameter, a DataFrame or the path of a CSV
+                or Parquet file.
             y: (n,) or (n, 1) values.
-            noise: their known variances, (n,) or one for all, or the name of a table's column; ``None`` if they are to be inferred.
+            noise: their known variances, (n,) or one for all, or the name of a table's column;
+                ``None`` if they are to be inferred.
             target: the name of the table's column with the values, in place of ``y``.
             name: of these data; ``None`` for the name of the file.
         Raises:
             TypeError: if these are not numbers.
-            ValueError: if the shapes do not fit, a point lies outside the space, or other data were added under the same name.
+            ValueError: if the shapes do not fit, a point lies outside the space, or other data were
+                added under the same name.
             MemoryError: if a file is too large.
         """
         history = read_history(self.space, X, y, target=target, noise=noise, name=name)
@@ -288,31 +342,37 @@ class Study:
     ) -> Result:
         """Ask, evaluate and tell for a number of rounds.
 
-        Points that are pending are evaluated first. Values are told as they arrive. An evaluation fails, with the reason, by an
-        exception, a value that is NaN, infinite or no number, a timeout, or the end of its process. Ctrl-C once (with an ``executor``):
-        nothing more is begun, and what is running is awaited and told; twice, or without an executor: at once. Call ``optimize`` again
-        to go on.
+        Points that are pending are evaluated first. Values are told as they arrive. An evaluation
+        fails, with the reason, by an exception, a value that is NaN, infinite or no number, a
+        timeout, or the end of its process. Ctrl-C once (with an ``executor``): nothing more is
+        begun, and what is running is awaited and told; twice, or without an executor: at once. Call
+        ``optimize`` again to go on.
 
         Args:
-            objective: maps a dict of parameters to a number; called point by point. Or a ``Command``.
-            rounds: how many rounds, beyond those that there were before; 0 to evaluate what is pending alone.
+            objective: maps a dict of parameters to a number; called point by point. Or a
+                ``Command``.
+            rounds: how many rounds, beyond those that there were before; 0 to evaluate what is
+                pending alone.
             batch: points a round.
-            executor: where points are evaluated: a ``concurrent.futures.Executor`` of threads, processes, Dask and so on, or a function
-                that makes one, such as ``lambda: ProcessPoolExecutor(8)``, which is called again when a pool is lost because a process
-                died; ``None`` for this thread, one after the other.
-            timeout: seconds for one evaluation; ``None`` for no limit. A function that takes longer is left to itself in a thread of its
-                own, a ``Command`` is killed.
-            max_failures: failed evaluations in this call, beyond which it stops; ``None`` for no limit but that a whole batch, and at least
-                10, must not fail in a row.
-            vectorized: call ``objective(X)`` with all points of a round, (q, d) in the user's units, for (q,) values; its exceptions are
-                raised, and the points stay pending.
+            executor: where points are evaluated: a ``concurrent.futures.Executor`` of threads,
+                processes, Dask and so on, or a function that makes one, such as
+                ``lambda: ProcessPoolExecutor(8)``, which is called again when a pool is lost
+                because a process died; ``None`` for this thread, one after the other.
+            timeout: seconds for one evaluation; ``None`` for no limit. A function that takes longer
+                is left to itself in a thread of its own, a ``Command`` is killed.
+            max_failures: failed evaluations in this call, beyond which it stops; ``None`` for no
+                limit but that a whole batch, and at least 10, must not fail in a row.
+            vectorized: call ``objective(X)`` with all points of a round, (q, d) in the user's
+                units, for (q,) values; its exceptions are raised, and the points stay pending.
             callbacks: each called with the study and the ``Round`` at the end of a round.
             progress: show a bar on a terminal, one plain line a round elsewhere, on stderr.
         Returns:
             ``result``.
         Raises:
-            TypeError, ValueError: if an argument is out of range, or what the objective returns is no sequence of the right length.
-            RuntimeError: if too many evaluations fail, or the executor is lost and there is no way to make another.
+            TypeError, ValueError: if an argument is out of range, or what the objective returns is
+                no sequence of the right length.
+            RuntimeError: if too many evaluations fail, or the executor is lost and there is no way
+                to make another.
         """
         run_rounds(
             self,
@@ -329,7 +389,8 @@ class Study:
         return self.result
 
     def report(self, path: str | os.PathLike[str]) -> None:
-        """Write one HTML page that shows the study as it stands; it needs no network and runs no script.
+        """Write one HTML page that shows the study as it stands; it needs no network and runs no
+        script.
 
         Args:
             path: of the page, whose folder is there; a page that is there is replaced.
@@ -348,7 +409,12 @@ class Study:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def _settings(self) -> dict[str, str]:
@@ -363,15 +429,24 @@ class Study:
     def _snapshot(self) -> Snapshot:
         """Return the study as it stands after the ask that runs, if one does."""
         with self._asking, self._lock:
-            rows, asks, costs, sources = deepcopy(self._rows), tuple(self._asks), dict(self._costs), tuple(self._sources)
+            rows = deepcopy(self._rows)
+            asks = tuple(self._asks)
+            costs = dict(self._costs)
+            sources = tuple(self._sources)
             checkpoint = self._proposer.checkpoint
         if checkpoint is None and self._storage is not None and asks:
             checkpoint = load_checkpoint(self._storage.checkpoints, asks[-1].number)
         factory = self._factory
-        mean = None if checkpoint is None else mean_of_values(factory, checkpoint, self.space, rows, asks, self.maximize)
+        mean = (
+            None
+            if checkpoint is None
+            else mean_of_values(factory, checkpoint, self.space, rows, asks, self.maximize)
+        )
         settings = self._settings() | {
             "initial values": str(self.num_initial),
-            "solver": "chosen by the number of points" if factory.solver is None else repr(factory.solver),
+            "solver": (
+                "chosen by the number of points" if factory.solver is None else repr(factory.solver)
+            ),
             "kernel": " ".join(str(factory.kernel).split()),
             "computed in": f"{factory.dtype} on {factory.device}",
         }
@@ -387,7 +462,9 @@ class Study:
 
     @contextmanager
     def _stored(self) -> Iterator[None]:
-        """Change the storage and then the rows; interrupted between the two, or if one fails, read again what has been stored."""
+        """Change the storage and then the rows; interrupted between the two, or if one fails,
+        read again what has been stored.
+        """
         try:
             yield
         except BaseException:
@@ -399,9 +476,16 @@ class Study:
         with self._lock:
             rows = self._rows
             unusable = rows.X[rows.values.isnan()]
-            # A point of a finite space comes up by chance again; a Float makes that as good as impossible.
+            # A point of a finite space comes up by chance again; a Float makes that as good as
+            # impossible.
             taken = rows.X if math.isfinite(self.space.num_points) else unusable
-            return Known(tuple(self._asks), len(rows.observed), unusable, set(keys(taken)), self._training_data)
+            return Known(
+                tuple(self._asks),
+                len(rows.observed),
+                unusable,
+                set(keys(taken)),
+                self._training_data,
+            )
 
     def _training_data(self, num_observed: int) -> TrainingData:
         """Return the first values told."""

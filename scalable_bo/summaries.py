@@ -17,9 +17,18 @@ def thompson_table(summaries: Sequence[Summary], num_rounds: int) -> Table:
     """Return the end of each solver's Thompson runs, beside random search."""
     seeds = f"{summaries[0].num_seeds} seed{'s' if summaries[0].num_seeds > 1 else ''}"
     table = new_table(
-        f"Best value after {num_rounds} rounds, mean ± standard error over {seeds}; seconds a round",
+        f"Best value after {num_rounds} rounds, mean ± standard error over {seeds}; seconds a"
+        " round",
         ("solver",),
-        ("length-\nscale", "best", "random\nsearch", "better\nby (%)", "worst\nresidual", "solve\n(s)", "acquire\n(s)"),
+        (
+            "length-\nscale",
+            "best",
+            "random\nsearch",
+            "better\nby (%)",
+            "worst\nresidual",
+            "solve\n(s)",
+            "acquire\n(s)",
+        ),
     )
     for row in summaries:
         table.add_row(

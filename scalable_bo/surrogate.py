@@ -1,4 +1,5 @@
-"""The surrogate of a study: a model of its values, fitted on a schedule, kept between rounds and in checkpoints.
+"""The surrogate of a study: a model of its values, fitted on a schedule, kept between rounds and in
+checkpoints.
 
 Notation: n values; ``U (n, e)`` on the unit cube.
 """
@@ -19,7 +20,8 @@ from surrogates import PathwiseGP, SamplePaths, Solver, fit_exact
 from surrogates.batches import data_sets
 from surrogates.operators import KernelBasis
 
-# Hyperparameters are fitted to at most so many observations, drawn anew each time: O(n³) a likelihood evaluation.
+# Hyperparameters are fitted to at most so many observations, drawn anew each time: O(n³) a
+# likelihood evaluation.
 MAX_FIT_POINTS = 1000
 # They are fitted again when the observations are this many times those of the last fit.
 REFIT_GROWTH = 1.5
@@ -71,9 +73,18 @@ class SurrogateFactory:
     def fit(self, data: TrainingData, generator: torch.Generator) -> PathwiseGP:
         """Return a small model whose hyperparameters maximise the likelihood of a random subset."""
         rows = torch.randperm(len(data.U), generator=generator)[:MAX_FIT_POINTS]
-        # In float64 whatever the surrogate's dtype: the optimiser's line search fails on float32 gradients.
+        # In float64 whatever the surrogate's dtype: the optimiser's line search fails on float32
+        # gradients.
         noise = None if data.noise is None else data.noise[rows]
-        return fit_exact(PathwiseGP(data.U[rows], data.y[rows], noise, covar_module=deepcopy(self.kernel), outcome_transform=None))
+        return fit_exact(
+            PathwiseGP(
+                data.U[rows],
+                data.y[rows],
+                noise,
+                covar_module=deepcopy(self.kernel),
+                outcome_transform=None,
+            )
+        )
 
     def build(self, data: TrainingData, hyperparameters: PathwiseGP) -> PathwiseGP:
         """Return the model of all data with the hyperparameters of another."""
@@ -90,25 +101,42 @@ class SurrogateFactory:
 
     def checkpoint(self, ask: int, model: PathwiseGP, mean_weights: Tensor) -> Checkpoint:
         """Return what ``restore`` needs to make ``model`` again."""
-        return Checkpoint(ask, describe_module(self.kernel), {**model.state_dict(), MEAN_WEIGHTS: mean_weights})
+        return Checkpoint(
+            ask, describe_module(self.kernel), {**model.state_dict(), MEAN_WEIGHTS: mean_weights}
+        )
 
     def restore(self, data: TrainingData, checkpoint: Checkpoint) -> PathwiseGP | None:
-        """Return the model behind a checkpoint on its data; ``None`` if the checkpoint is of another kernel."""
+        """Return the model behind a checkpoint on its data;
+        ``None`` if the checkpoint is of another kernel.
+        """
         if checkpoint.kernel != describe_module(self.kernel):
             return None
-        small = TrainingData(data.U[:1], data.y[:1], None if data.noise is None else data.noise[:1], data.scale)
-        fresh = PathwiseGP(small.U, small.y, small.noise, covar_module=deepcopy(self.kernel), outcome_transform=None)
+        small = TrainingData(
+            data.U[:1], data.y[:1], None if data.noise is None else data.noise[:1], data.scale
+        )
+        fresh = PathwiseGP(
+            small.U,
+            small.y,
+            small.noise,
+            covar_module=deepcopy(self.kernel),
+            outcome_transform=None,
+        )
         model = self.build(data, fresh)
         tensors = dict(checkpoint.tensors)
         weights = tensors.pop(MEAN_WEIGHTS)
-        if {n: t.shape for n, t in tensors.items()} != {n: t.shape for n, t in model.state_dict().items()} or len(weights) != len(data.U):
+        if {n: t.shape for n, t in tensors.items()} != {
+            n: t.shape for n, t in model.state_dict().items()
+        } or len(weights) != len(data.U):
             return None
         model.load_state_dict(tensors)
         return model.start_from(weights.to(self.device, self.dtype))
 
 
-def posterior_mean(factory: SurrogateFactory, data: TrainingData, checkpoint: Checkpoint) -> Callable[[Tensor], Tensor] | None:
-    """Return the mean behind a checkpoint on its data, from (k, e) to (k,) in standardised units, without a solve.
+def posterior_mean(
+    factory: SurrogateFactory, data: TrainingData, checkpoint: Checkpoint
+) -> Callable[[Tensor], Tensor] | None:
+    """Return the mean behind a checkpoint on its data, from (k, e) to (k,) in standardised units,
+    without a solve.
 
     ``None`` if the checkpoint is of another kernel.
     """
@@ -117,7 +145,9 @@ def posterior_mean(factory: SurrogateFactory, data: TrainingData, checkpoint: Ch
         return None
     weights = checkpoint.tensors[MEAN_WEIGHTS].to(factory.device, factory.dtype)
     (whole,) = data_sets(model)
-    mean = SamplePaths(None, KernelBasis(whole.kernel, whole.X), weights, weights, whole.mean_module).mean
+    mean = SamplePaths(
+        None, KernelBasis(whole.kernel, whole.X), weights, weights, whole.mean_module
+    ).mean
 
     @torch.no_grad()
     def evaluate(U: Tensor) -> Tensor:
@@ -131,6 +161,10 @@ def describe_module(module: Module) -> str:
     plain = bool | int | float | str
     parts = []
     for name, part in module.named_modules():
-        settings = {key: value for key, value in vars(part).items() if isinstance(value, plain) and key != "training"}
+        settings = {
+            key: value
+            for key, value in vars(part).items()
+            if isinstance(value, plain) and key != "training"
+        }
         parts.append(f"{name}:{type(part).__name__}{settings}")
     return "; ".join(parts)

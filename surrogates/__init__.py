@@ -3,7 +3,12 @@
 from surrogates.dispatch import PathwiseSamplePath
 from surrogates.distributed_system import DistributedKernelSystem
 from surrogates.fantasies import FantasyGP
-from surrogates.feature_maps import AttentionFeatures, FeatureKernel, FourierFeatures, NystromFeatures
+from surrogates.feature_maps import (
+    AttentionFeatures,
+    FeatureKernel,
+    FourierFeatures,
+    NystromFeatures,
+)
 from surrogates.features import PriorPaths, RandomFeatures
 from surrogates.finite_features import FiniteFeatureGP
 from surrogates.fitting import (
@@ -29,7 +34,19 @@ from surrogates.operators.distributed import SharedRows, own_rows, processes
 from surrogates.paths import BatchPaths, SamplePaths
 from surrogates.preconditioners import Exact, Identity, Nystrom, PivotedCholesky, Preconditioner
 from surrogates.shared_paths import shared_paths
-from surrogates.solvers import CG, SDD, SGD, Auto, Checkpoint, Cholesky, IterativeSolver, Progress, SketchAndProject, Solution, Solver
+from surrogates.solvers import (
+    CG,
+    SDD,
+    SGD,
+    Auto,
+    Checkpoint,
+    Cholesky,
+    IterativeSolver,
+    Progress,
+    SketchAndProject,
+    Solution,
+    Solver,
+)
 from surrogates.systems import InducingSystem, KernelSystem, Targets
 from surrogates.variational import VariationalGP
 

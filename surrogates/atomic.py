@@ -1,4 +1,6 @@
-"""Files that are replaced as a whole: after a crash at any moment there is the former file or the new one, never a part."""
+"""Files that are replaced as a whole: after a crash at any moment there is the former file or the
+new one, never a part.
+"""
 
 import os
 import secrets
@@ -19,10 +21,11 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give the name of a temporary file beside ``path``; what is written there is synced to disk and takes its place.
+    """Give the name of a temporary file beside ``path``; what is written there is synced to disk
+    and takes its place.
 
-    Every writer has a name of its own, ``path`` with an ending ``.tmp``. The file is removed on any exception; only a process that is
-    killed leaves it.
+    Every writer has a name of its own, ``path`` with an ending ``.tmp``. The file is removed on any
+    exception; only a process that is killed leaves it.
 
     Raises:
         OSError: if it cannot be written; the former file stays.
@@ -35,7 +38,10 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
-        raise OSError(f"{path} could not be written: {error}. Free space or repair the disk, and repeat the call.") from error
+        raise OSError(
+            f"{path} could not be written: {error}. Free space or repair the disk, and repeat the"
+            " call."
+        ) from error
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -1,4 +1,6 @@
-"""Validation at the places where a user's data enter. Every message names the argument, the requirement, the value and the remedy."""
+"""Validation at the places where a user's data enter. Every message names the argument,
+the requirement, the value and the remedy.
+"""
 
 import math
 from collections.abc import Iterable
@@ -54,67 +56,114 @@ def positive_float(name: str, value: Any, remedy: str = "") -> float:
 def floating_tensor(name: str, value: Any) -> Tensor:
     """Return ``value`` if it is a float32 or float64 tensor without NaN or infinity."""
     if not isinstance(value, Tensor):
-        raise TypeError(f"`{name}` must be a torch.Tensor, got {type(value).__name__}. Use torch.as_tensor.")
+        raise TypeError(
+            f"`{name}` must be a torch.Tensor, got {type(value).__name__}. Use torch.as_tensor."
+        )
     if value.dtype not in (torch.float32, torch.float64):
-        raise TypeError(f"`{name}` must have dtype float32 or float64, got {value.dtype}. Convert it with `.double()`.")
+        raise TypeError(
+            f"`{name}` must have dtype float32 or float64, got {value.dtype}. Convert it with"
+            " `.double()`."
+        )
     finite = torch.isfinite(value)
     if not finite.all():
         where = tuple((~finite).nonzero()[0].tolist())
         count = int((~finite).sum())
-        raise ValueError(f"`{name}` must be finite, got {value[where].item()} at index {where} ({count} such values). Remove those rows.")
+        raise ValueError(
+            f"`{name}` must be finite, got {value[where].item()} at index {where} ({count} such"
+            " values). Remove those rows."
+        )
     return value
 
 
 def like(name: str, value: Tensor, reference_name: str, reference: Tensor) -> None:
     """Require the dtype and device of ``reference``."""
     if value.dtype != reference.dtype:
-        raise TypeError(f"`{name}` must have the dtype of `{reference_name}`, {reference.dtype}, got {value.dtype}. Convert one of them.")
+        raise TypeError(
+            f"`{name}` must have the dtype of `{reference_name}`, {reference.dtype}, got"
+            f" {value.dtype}. Convert one of them."
+        )
     if value.device != reference.device:
-        raise ValueError(f"`{name}` must be on the device of `{reference_name}`, {reference.device}, got {value.device}. Move one of them.")
+        raise ValueError(
+            f"`{name}` must be on the device of `{reference_name}`, {reference.device}, got"
+            f" {value.device}. Move one of them."
+        )
 
 
 def box(bounds: Any, name: str = "bounds") -> Tensor:
     """Return ``bounds`` (2, d) if every lower bound lies below its upper bound."""
     bounds = floating_tensor(name, bounds)
     if bounds.ndim != 2 or len(bounds) != 2 or bounds.shape[1] < 1:
-        raise ValueError(f"`{name}` must have shape (2, d), lower bounds first, got {tuple(bounds.shape)}.")
+        raise ValueError(
+            f"`{name}` must have shape (2, d), lower bounds first, got {tuple(bounds.shape)}."
+        )
     if not (bounds[0] < bounds[1]).all():
         i = int((bounds[0] >= bounds[1]).nonzero()[0])
         received = f"[{bounds[0, i]:g}, {bounds[1, i]:g}] in dimension {i}"
-        raise ValueError(f"`{name}` must have each lower bound below its upper bound, got {received}. Swap or widen them.")
+        raise ValueError(
+            f"`{name}` must have each lower bound below its upper bound, got {received}. Swap or"
+            " widen them."
+        )
     return bounds
 
 
 def batch_of_points(X: Tensor, batch_shape: tuple[int, ...]) -> None:
-    """Require points X (..., q, d) whose batch broadcasts with ``batch_shape``, that of the data sets."""
-    if any(1 not in (own, size) and own != size for own, size in zip(X.shape[-3::-1], batch_shape[::-1], strict=False)):
+    """Require points X (..., q, d) whose batch broadcasts with ``batch_shape``,
+    that of the data sets.
+    """
+    if any(
+        1 not in (own, size) and own != size
+        for own, size in zip(X.shape[-3::-1], batch_shape[::-1], strict=False)
+    ):
         raise ValueError(
-            f"`X` must have a batch shape that broadcasts with that of the model, {tuple(batch_shape)}, got {tuple(X.shape[:-2])}. "
-            "Give each data set its points, or all the same."
+            "`X` must have a batch shape that broadcasts with that of the model,"
+            f" {tuple(batch_shape)}, got {tuple(X.shape[:-2])}. Give each data set its points, or"
+            " all the same."
         )
 
 
 def training_data(train_X: Any, train_Y: Any) -> tuple[Tensor, Tensor]:
-    """Return X (*batch, n, d) and Y (*batch, n, m) if they are finite, of equal batch and length, dtype and device."""
-    X, Y = floating_tensor("train_X", train_X), floating_tensor("train_Y", train_Y)
+    """Return X (*batch, n, d) and Y (*batch, n, m) if they are finite,
+    of equal batch and length, dtype and device.
+    """
+    X = floating_tensor("train_X", train_X)
+    Y = floating_tensor("train_Y", train_Y)
     if X.ndim < 2 or 0 in X.shape:
-        raise ValueError(f"`train_X` must have shape (n, d) or (*batch, n, d) with n, d ≥ 1, got {tuple(X.shape)}.")
+        raise ValueError(
+            "`train_X` must have shape (n, d) or (*batch, n, d) with n, d ≥ 1, got"
+            f" {tuple(X.shape)}."
+        )
     if Y.ndim < 2 or not Y.shape[-1]:
-        raise ValueError(f"`train_Y` must have shape (n, m) with m ≥ 1, got {tuple(Y.shape)}. Use `.reshape(-1, 1)` for one output.")
+        raise ValueError(
+            f"`train_Y` must have shape (n, m) with m ≥ 1, got {tuple(Y.shape)}. Use `.reshape(-1,"
+            " 1)` for one output."
+        )
     if X.shape[-2] != Y.shape[-2]:
-        raise ValueError(f"`train_X` and `train_Y` must have the same number of rows, got {X.shape[-2]} and {Y.shape[-2]}.")
+        raise ValueError(
+            f"`train_X` and `train_Y` must have the same number of rows, got {X.shape[-2]} and"
+            f" {Y.shape[-2]}."
+        )
     if X.shape[:-2] != Y.shape[:-2]:
-        raise ValueError(f"`train_X` and `train_Y` must have the same batch shape, got {tuple(X.shape[:-2])} and {tuple(Y.shape[:-2])}.")
+        raise ValueError(
+            f"`train_X` and `train_Y` must have the same batch shape, got {tuple(X.shape[:-2])} and"
+            f" {tuple(Y.shape[:-2])}."
+        )
     like("train_Y", Y, "train_X", X)
     return X, Y
 
 
 def inducing_points(Z: Any, data_name: str, X: Tensor) -> Tensor:
-    """Return ``Z`` (m, d) if its points are finite, at least one, at most as many as the data ``X`` (n, d), and like them."""
+    """Return ``Z`` (m, d) if its points are finite, at least one,
+    at most as many as the data ``X`` (n, d), and like them.
+    """
     Z = floating_tensor("inducing_points", Z)
     if Z.ndim != 2 or not len(Z) or Z.shape[1] != X.shape[1]:
-        raise ValueError(f"`inducing_points` must have shape (m, {X.shape[1]}) with m ≥ 1, got {tuple(Z.shape)}.")
+        raise ValueError(
+            f"`inducing_points` must have shape (m, {X.shape[1]}) with m ≥ 1, got {tuple(Z.shape)}."
+        )
     if len(Z) > len(X):
-        raise ValueError(f"`inducing_points` must be at most n = {len(X)}, got m = {len(Z)}. Use fewer, or a system of all data.")
+        raise ValueError(
+            f"`inducing_points` must be at most n = {len(X)}, got m = {len(Z)}. Use fewer, or a"
+            " system of all data."
+        )
     like("inducing_points", Z, data_name, X)
     return Z

@@ -1,4 +1,6 @@
-"""How a pathwise model is conditioned on its data, and how it knows that what it keeps still belongs to them."""
+"""How a pathwise model is conditioned on its data, and how it knows that what it keeps still
+belongs to them.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
@@ -16,11 +18,13 @@ from surrogates.systems import LinearSystem, Targets
 
 
 class StateKey(NamedTuple):
-    """All that a posterior depends on, compared by value: GPyTorch's setters write through ``.data``, past every version counter.
+    """All that a posterior depends on, compared by value: GPyTorch's setters write through
+    ``.data``, past every version counter.
 
     Attributes:
         tensors: parameters, buffers, noise and data.
-        settings: the model's own, and the types and plain numbers of its mean and kernel, such as Matérn's ν.
+        settings: the model's own, and the types and plain numbers of its mean and kernel, such as
+            Matérn's ν.
     """
 
     tensors: tuple[Tensor, ...]
@@ -30,15 +34,32 @@ class StateKey(NamedTuple):
     def of(cls, model: ExactGP, *settings: Any) -> Self:
         """Return the present key of ``model``, which shares its tensors."""
         parts = cls.of_parts([model.mean_module, model.covar_module])
-        tensors = (*model.parameters(), *model.buffers(), model.noise, *model.train_inputs, model.train_targets)
+        tensors = (
+            *model.parameters(),
+            *model.buffers(),
+            model.noise,
+            *model.train_inputs,
+            model.train_targets,
+        )
         return cls(tensors, (*settings, *parts.settings))
 
     @classmethod
     def of_parts(cls, modules: list[Module]) -> Self:
         """Return the present key of ``modules`` alone, which shares their tensors."""
         parts = [part for module in modules for part in module.modules()]
-        plain = [(type(part), *(value for value in vars(part).values() if isinstance(value, int | float | str))) for part in parts]
-        return cls(tuple(tensor for module in modules for tensor in (*module.parameters(), *module.buffers())), tuple(plain))
+        plain = [
+            (
+                type(part),
+                *(value for value in vars(part).values() if isinstance(value, int | float | str)),
+            )
+            for part in parts
+        ]
+        return cls(
+            tuple(
+                tensor for module in modules for tensor in (*module.parameters(), *module.buffers())
+            ),
+            tuple(plain),
+        )
 
     def frozen(self) -> "StateKey":
         """Return a key that no longer follows the model."""
@@ -58,8 +79,8 @@ class PathsState:
     """The paths behind ``posterior``, and what they were drawn from.
 
     Attributes:
-        covariances: the posterior's :class:`Covariance` of each data set that fantasies have asked for; all that is ever added, so that
-            copies of the model share the state.
+        covariances: the posterior's :class:`Covariance` of each data set that fantasies have asked
+            for; all that is ever added, so that copies of the model share the state.
     """
 
     key: StateKey
@@ -82,7 +103,8 @@ def solve_weights(
     generator: torch.Generator,
     callback: Callback | None = None,
 ) -> Solution:
-    """Solve for v (first column) and the a of every prior path (the others) in one block: H v = y − μ(X), H a = f(X) + ε.
+    """Solve for v (first column) and the a of every prior path (the others) in one block: H v = y −
+    μ(X), H a = f(X) + ε.
 
     Args:
         system: of the weights' points.
@@ -92,7 +114,8 @@ def solve_weights(
         noise: Σ, a scalar or (n,) variances.
         warm: (k, 1) weights of the first k points to start the mean from; ``None`` for zeros.
     """
-    n, s = len(X), prior.num_paths
+    n = len(X)
+    s = prior.num_paths
     mean_targets = residuals.unsqueeze(1)
     noise_draw = noise.sqrt().unsqueeze(-1) * standard_normal((n, s), X, generator)
     targets = Targets(
@@ -109,7 +132,9 @@ def solve_weights(
 
 
 def join_solutions(solutions: list[Solution | None]) -> Solution | None:
-    """Return one account of several solves, over the columns of all of them; ``None`` if there were none."""
+    """Return one account of several solves, over the columns of all of them;
+    ``None`` if there were none.
+    """
     done = [solution for solution in solutions if solution is not None]
     if len(done) < 2:
         return done[0] if done else None
@@ -124,8 +149,11 @@ def join_solutions(solutions: list[Solution | None]) -> Solution | None:
     )
 
 
-def check_observations(X: Any, Y: Any, noise: Any, *, like: Tensor, shape: tuple[int, ...], known_noise: bool) -> None:
-    """Require X (*batch, k, d), Y (*batch, k, m) and, if the model's noise is known, ``noise`` of the shape of Y.
+def check_observations(
+    X: Any, Y: Any, noise: Any, *, like: Tensor, shape: tuple[int, ...], known_noise: bool
+) -> None:
+    """Require X (*batch, k, d), Y (*batch, k, m) and, if the model's noise is known, ``noise`` of
+    the shape of Y.
 
     Args:
         like: the model's inputs.
@@ -137,7 +165,8 @@ def check_observations(X: Any, Y: Any, noise: Any, *, like: Tensor, shape: tuple
     checks.floating_tensor("X", X)
     checks.floating_tensor("Y", Y)
     *batch, _, m = shape
-    front, d = "".join(f"{size}, " for size in batch), like.shape[-1]
+    front = "".join(f"{size}, " for size in batch)
+    d = like.shape[-1]
     if X.ndim != len(shape) or X.shape[:-2] != shape[:-2] or X.shape[-1] != d:
         raise ValueError(f"`X` must have shape ({front}k, {d}), got {tuple(X.shape)}.")
     if Y.shape != (*X.shape[:-1], m):
@@ -145,11 +174,17 @@ def check_observations(X: Any, Y: Any, noise: Any, *, like: Tensor, shape: tuple
     checks.like("X", X, "train_X", like)
     checks.like("Y", Y, "train_X", like)
     if known_noise and noise is None:
-        raise ValueError("`noise` must be given, variances of the shape of `Y` in standardised units: the model's noise is known.")
+        raise ValueError(
+            "`noise` must be given, variances of the shape of `Y` in standardised units: the"
+            " model's noise is known."
+        )
     if known_noise:
         checks.floating_tensor("noise", noise)
         if noise.shape != Y.shape or not (noise > 0).all():
-            raise ValueError(f"`noise` must be variances above 0 of the shape of `Y`, {tuple(Y.shape)}, got {tuple(noise.shape)}.")
+            raise ValueError(
+                f"`noise` must be variances above 0 of the shape of `Y`, {tuple(Y.shape)}, got"
+                f" {tuple(noise.shape)}."
+            )
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

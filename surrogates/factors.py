@@ -1,11 +1,13 @@
-"""The Cholesky factor of a data set, kept over the rounds of an optimisation: further data are rows appended to it.
+"""The Cholesky factor of a data set, kept over the rounds of an optimisation: further data are rows
+appended to it.
 
 With H = K + Σ = L Lᵀ of n points, and m further points X',
 
     H' = L' L'ᵀ,    L' = [L 0; Mᵀ N],    L M = k(X, X'),    N Nᵀ = k(X', X') + Σ' − Mᵀ M,
 
-takes n² m operations where a new factorisation takes (n + m)³/3, and gives the same numbers. Fresh paths are then solved for directly, at
-the cost of two products with K, one of which evaluates the residual.
+takes n² m operations where a new factorisation takes (n + m)³/3, and gives the same numbers. Fresh
+paths are then solved for directly, at the cost of two products with K, one of which evaluates the
+residual.
 """
 
 import time
@@ -50,21 +52,30 @@ class KeptFactor:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, data: DataSet, earlier: Sequence["KeptFactor"] = (), budget: int | None = None) -> Self | None:
-        """Return the factor of ``data``, appended to the longest of those ``earlier`` that are of its first points, kernel and noise.
+    def of(
+        cls, data: DataSet, earlier: Sequence["KeptFactor"] = (), budget: int | None = None
+    ) -> Self | None:
+        """Return the factor of ``data``, appended to the longest of those ``earlier`` that are of
+        its first points, kernel and noise.
 
         Args:
-            budget: bytes that a kept matrix may take; ``None`` for 2 GiB, or a quarter of a CUDA device's memory.
+            budget: bytes that a kept matrix may take; ``None`` for 2 GiB, or a quarter of a CUDA
+                device's memory.
 
         Returns:
-            ``None`` if a factor exceeds the budget or twice its size the free memory, or if rounding leaves H indefinite.
+            ``None`` if a factor exceeds the budget or twice its size the free memory, or if
+            rounding leaves H indefinite.
         """
         num_bytes = len(data.X) ** 2 * data.X.element_size()
         fits = num_bytes <= (memory.default_budget(data.X.device) if budget is None else budget)
         if not fits or 2 * num_bytes > memory.available(data.X.device):
             return None
         key = StateKey.of_parts([data.kernel])
-        start = max((factor.lower for factor in earlier if factor._is_of_the_first(data, key)), key=len, default=data.X.new_empty(0, 0))
+        start = max(
+            (factor.lower for factor in earlier if factor._is_of_the_first(data, key)),
+            key=len,
+            default=data.X.new_empty(0, 0),
+        )
         lower = _appended(tiled_system(data), start)
         return None if lower is None else cls(data.X, data.noise, key, lower, len(start))
 
@@ -72,12 +83,18 @@ class KeptFactor:
         k = len(self.X)
         noise = data.noise[:k] if data.noise.ndim else data.noise
         first = StateKey((data.X[:k], noise), ())
-        return k <= len(data.X) and self.kernel.matches(key) and StateKey((self.X, self.noise), ()).matches(first)
+        return (
+            k <= len(data.X)
+            and self.kernel.matches(key)
+            and StateKey((self.X, self.noise), ()).matches(first)
+        )
 
 
 @dataclass(frozen=True)
 class DirectSolver(Solver):
-    """Solve H W = B by a kept factor; by another solver, if rounding leaves a residual that this would not."""
+    """Solve H W = B by a kept factor; by another solver,
+    if rounding leaves a residual that this would not.
+    """
 
     factor: KeptFactor
     otherwise: Solver
@@ -92,17 +109,22 @@ class DirectSolver(Solver):
         generator: torch.Generator | None = None,
         callback: Callback | None = None,
     ) -> Solution:
-        started, entries = time.perf_counter(), system.entries
+        started = time.perf_counter()
+        entries = system.entries
         B = system.rhs(rhs) if isinstance(rhs, Targets) else rhs
         check_right_hand_sides(system, B, initial)
         lower = self.factor.lower
         value = torch.linalg.solve_triangular(lower, B, upper=False)
         value = torch.linalg.solve_triangular(lower.mT, value, upper=True)
         norms = system.norm(B)
-        residual = system.norm((system @ value).neg_().add_(B)) / torch.where(norms > 0, norms, torch.ones_like(norms))
+        residual = system.norm((system @ value).neg_().add_(B)) / torch.where(
+            norms > 0, norms, torch.ones_like(norms)
+        )
         tolerance = getattr(self.otherwise, "tolerance", TOLERANCE[B.dtype])
         if not bool((residual <= max(tolerance, RESOLUTION * torch.finfo(B.dtype).eps)).all()):
-            return self.otherwise.solve(system, rhs, initial=initial, generator=generator, callback=callback)
+            return self.otherwise.solve(
+                system, rhs, initial=initial, generator=generator, callback=callback
+            )
         return Solution(
             value,
             residual,
@@ -115,13 +137,18 @@ class DirectSolver(Solver):
 
 
 def tiled_system(data: DataSet) -> KernelSystem:
-    """Return the system of ``data`` without its matrix: beside a factor, one product is all that is needed of it."""
+    """Return the system of ``data`` without its matrix: beside a factor,
+    one product is all that is needed of it.
+    """
     return KernelSystem(kernel_operator(data.kernel, data.X, memory_budget=0), data.noise)
 
 
 def _appended(system: KernelSystem, lower: Tensor) -> Tensor | None:
-    """Return the factor of ``system`` given that of its first points, or ``None`` if rounding leaves it indefinite."""
-    k, n = len(lower), system.n
+    """Return the factor of ``system`` given that of its first points,
+    or ``None`` if rounding leaves it indefinite.
+    """
+    k = len(lower)
+    n = system.n
     if k == n:
         return lower
     if k == 0:
@@ -135,5 +162,8 @@ def _appended(system: KernelSystem, lower: Tensor) -> Tensor | None:
     if info:
         return None
     appended = lower.new_empty(n, n)
-    appended[:k, :k], appended[:k, k:], appended[k:, :k], appended[k:, k:] = lower, 0.0, cross.T, corner
+    appended[:k, :k] = lower
+    appended[:k, k:] = 0.0
+    appended[k:, :k] = cross.T
+    appended[k:, k:] = corner
     return appended

@@ -1,7 +1,8 @@
 """Gaussian processes with finitely many features, exact in weight space at any n.
 
-Notation: Φ (n, F) features at the data, outputscale included, so that k(X, X) = Φ Φᵀ; Σ noise variances, r = y − μ(X) residuals. A
-function is μ(·) + φ(·)ᵀ w with w ~ N(0, I) a priori, and with P = I + Φᵀ Σ⁻¹ Φ = L Lᵀ
+Notation: Φ (n, F) features at the data, outputscale included, so that k(X, X) = Φ Φᵀ; Σ noise
+variances, r = y − μ(X) residuals. A function is μ(·) + φ(·)ᵀ w with w ~ N(0, I) a priori, and with
+P = I + Φᵀ Σ⁻¹ Φ = L Lᵀ
 
     posterior      w | y ~ N(m, P⁻¹),   m = P⁻¹ Φᵀ Σ⁻¹ r
     log p(y)       −½ (rᵀ Σ⁻¹ r − mᵀ P m + log|P| + log|Σ| + n log 2π),
@@ -57,28 +58,32 @@ class WeightPosterior(NamedTuple):
 
 
 class FiniteFeatureGP(PathwiseGP):
-    """A Gaussian process with the kernel ``outputscale · φ(x)ᵀ φ(z)``, φ any network or finite feature map: exact, at any n.
+    """A Gaussian process with the kernel ``outputscale · φ(x)ᵀ φ(z)``, φ any network or finite
+    feature map: exact, at any n.
 
-    All is computed in weight space, in O(n F² + F³) and chunks of rows: the posterior's mean and covariance, whose root has F columns,
-    and paths, which are draws of the F weights. Posterior, paths, transforms and conditioning are otherwise those of
-    :class:`PathwiseGP`; there is no linear solver, so that ``solution`` stays ``None`` and a warm start changes nothing. Hyperparameters:
-    :func:`fit_finite_features`.
+    All is computed in weight space, in O(n F² + F³) and chunks of rows: the posterior's mean and
+    covariance, whose root has F columns, and paths, which are draws of the F weights. Posterior,
+    paths, transforms and conditioning are otherwise those of :class:`PathwiseGP`; there is no
+    linear solver, so that ``solution`` stays ``None`` and a warm start changes nothing.
+    Hyperparameters: :func:`fit_finite_features`.
 
     Args:
         train_X: (n, d), or batches (*batch, n, d).
         train_Y: (n, m), m outputs, which are independent and share the kernel.
         train_Yvar: (n, m) known noise variances; ``None`` for one inferred σ².
         likelihood: Gaussian; see :func:`gaussian_likelihood` for a given σ².
-        feature_map: φ, a ``torch.nn.Module`` from (m, d), after the input transform, to (m, F), each row by itself: a network,
-            :class:`FourierFeatures`, :class:`NystromFeatures`, :class:`AttentionFeatures`, or several in ``torch.nn.Sequential``. It is
-            used in evaluation mode, and becomes part of the model.
+        feature_map: φ, a ``torch.nn.Module`` from (m, d), after the input transform, to (m, F),
+            each row by itself: a network, :class:`FourierFeatures`, :class:`NystromFeatures`,
+            :class:`AttentionFeatures`, or several in ``torch.nn.Sequential``. It is used in
+            evaluation mode, and becomes part of the model.
         mean_module: any GPyTorch mean; constant if ``None``.
         outcome_transform: as in ``PathwiseGP``.
         input_transform: as in ``SingleTaskGP``.
         seed: of the paths.
 
     Raises:
-        TypeError, ValueError: as ``PathwiseGP``, and for a feature map that does not return (m, F) finite features.
+        TypeError, ValueError: as ``PathwiseGP``, and for a feature map that does not return (m, F)
+            finite features.
     """
 
     has_exact_posterior = False
@@ -111,14 +116,15 @@ class FiniteFeatureGP(PathwiseGP):
         )
         self.eval()
         with torch.no_grad():
-            (first, *_) = data_sets(self)
+            first, *_ = data_sets(self)
             basis = FeatureBasis.of(first.kernel, first.X)
             basis(first.X[:TRIED_ROWS])
         self.num_features = basis.shape[1]
         self.train()
 
     def weight_posterior(self) -> WeightPosterior:
-        """Return the law of the weights of a model of one output and one data set, in standardised units.
+        """Return the law of the weights of a model of one output and one data set, in standardised
+        units.
 
         Raises:
             ValueError: if a feature is not finite, or the model has several outputs or data sets.
@@ -127,11 +133,15 @@ class FiniteFeatureGP(PathwiseGP):
         self.eval()
         elements = data_sets(self)
         if len(elements) > 1:
-            raise ValueError(f"`weight_posterior` needs a model of one output and one data set, got {len(elements)} of them.")
+            raise ValueError(
+                "`weight_posterior` needs a model of one output and one data set, got"
+                f" {len(elements)} of them."
+            )
         return self._solve(elements[0])[1]
 
     def log_marginal_likelihood(self) -> float:
-        """Return log p(y) of the standardised targets in nats, without the priors of the hyperparameters, in O(n F² + F³).
+        """Return log p(y) of the standardised targets in nats, without the priors of the
+        hyperparameters, in O(n F² + F³).
 
         Raises:
             ValueError, MemoryError: as :meth:`weight_posterior`.
@@ -146,14 +156,23 @@ class FiniteFeatureGP(PathwiseGP):
         prior: PriorPaths | None = None,
         callback: Callback | None = None,
     ) -> list[SamplePaths]:
-        """Return ``num_paths`` draws of the weights for every data set; they share the features, which are the kernel's own."""
+        """Return ``num_paths`` draws of the weights for every data set;
+        they share the features, which are the kernel's own.
+        """
         if prior is not None:
-            raise ValueError("`prior` must be None for a FiniteFeatureGP, whose paths are draws of the posterior's weights.")
+            raise ValueError(
+                "`prior` must be None for a FiniteFeatureGP, whose paths are draws of the"
+                " posterior's weights."
+            )
         streams = iter(self._streams(generator))
-        return self._paths_of(lambda like: standard_normal((self.num_features, num_paths), like, next(streams)))
+        return self._paths_of(
+            lambda like: standard_normal((self.num_features, num_paths), like, next(streams))
+        )
 
     def _paths_of(self, normals: Callable[[Tensor], Tensor]) -> list[SamplePaths]:
-        """Return paths with the weights m + L⁻ᵀ Z for every data set, with the Z (F, s) that ``normals`` makes of a tensor like it."""
+        """Return paths with the weights m + L⁻ᵀ Z for every data set,
+        with the Z (F, s) that ``normals`` makes of a tensor like it.
+        """
         parts = []
         for data in data_sets(self):
             basis, law = self._solve(data)
@@ -174,12 +193,22 @@ class FiniteFeatureGP(PathwiseGP):
 
     def _covariance(self, data: DataSet, paths: SamplePaths) -> FiniteRank:
         """Return φ(·)ᵀ P⁻¹ φ(·), of which the posterior's paths are the root."""
-        return FiniteRank(paths.data, (paths.weights - paths.mean_weights) / math.sqrt(paths.num_samples))
+        return FiniteRank(
+            paths.data, (paths.weights - paths.mean_weights) / math.sqrt(paths.num_samples)
+        )
 
     def _posterior_paths(self) -> SamplePaths | BatchPaths:
-        """Return F functions whose covariance about the mean is the posterior's: one for every column of L⁻ᵀ."""
+        """Return F functions whose covariance about the mean is the posterior's:
+        one for every column of L⁻ᵀ.
+        """
         if self._drop_stale_state() is None:
-            self._keep(self._paths_of(lambda like: math.sqrt(self.num_features) * torch.eye(self.num_features).to(like)))
+            self._keep(
+                self._paths_of(
+                    lambda like: (
+                        math.sqrt(self.num_features) * torch.eye(self.num_features).to(like)
+                    )
+                )
+            )
         paths: SamplePaths | BatchPaths = self.prediction_strategy.paths
         return paths
 
@@ -198,7 +227,9 @@ class FeatureBasis(Basis):
 
     @classmethod
     def of(cls, kernel: ScaleKernel, X: Tensor) -> Self:
-        """Return the basis of ``kernel`` at points such as X (n, d), on some of which it is tried."""
+        """Return the basis of ``kernel`` at points such as X (n, d),
+        on some of which it is tried.
+        """
         return cls(kernel, (X.shape[1], kernel.base_kernel.features(X[:TRIED_ROWS]).shape[1]))
 
     @property
@@ -213,12 +244,15 @@ class FeatureBasis(Basis):
         """
         features: Tensor = self.kernel.outputscale.sqrt() * self.kernel.base_kernel.features(X)
         if features.shape[-1] != self.shape[1]:
-            raise ValueError(f"`feature_map` must always return {self.shape[1]} features, as it did first, got {features.shape[-1]}.")
+            raise ValueError(
+                f"`feature_map` must always return {self.shape[1]} features, as it did first, got"
+                f" {features.shape[-1]}."
+            )
         finite = torch.isfinite(features)
         if not finite.all():
             raise ValueError(
-                f"`feature_map` must return finite features, got {int((~finite).sum())} others among {features.numel()}. "
-                "Scale its inputs or its weights."
+                f"`feature_map` must return finite features, got {int((~finite).sum())} others"
+                f" among {features.numel()}. Scale its inputs or its weights."
             )
         return features
 
@@ -226,10 +260,13 @@ class FeatureBasis(Basis):
         return torch.cat([self(X[rows]) @ W for rows in self.chunks(len(X))])
 
     def matmul_gradient(self, X: Tensor, W: Tensor, cotangent: Tensor) -> Tensor:
-        return torch.cat([self._gradient(X[rows], cotangent[rows] @ W.T)[1] for rows in self.chunks(len(X))])
+        return torch.cat(
+            [self._gradient(X[rows], cotangent[rows] @ W.T)[1] for rows in self.chunks(len(X))]
+        )
 
     def rowwise(self, X: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-        values, gradient = X.new_empty(X.shape[:-1]), torch.empty_like(X)
+        values = X.new_empty(X.shape[:-1])
+        gradient = torch.empty_like(X)
         for group in self.chunks(len(X), X.shape[1]):
             weights = W.T[group].unsqueeze(1)
             features, gradient[group] = self._gradient(X[group], weights)
@@ -248,13 +285,18 @@ class FeatureBasis(Basis):
         return features.detach(), gradient
 
     def chunks(self, length: int, width: int = 1) -> list[slice]:
-        """Return consecutive rows of ``width`` points each, such that a chunk has about as many features as are evaluated at a time."""
+        """Return consecutive rows of ``width`` points each, such that a chunk has about as many
+        features as are evaluated at a time.
+        """
         entries = CHUNK_ENTRIES.get(self.kernel.outputscale.device.type, CHUNK_ENTRIES["cuda"])
         return list(spans(length, max(1, entries // (width * self.shape[1]))))
 
 
-def solve_weight_posterior(basis: FeatureBasis, X: Tensor, residuals: Tensor, noise: Tensor) -> WeightPosterior:
-    """Return the law of the weights given residuals y − μ(X) (n,) at X (n, d), whose noise is a scalar or (n,).
+def solve_weight_posterior(
+    basis: FeatureBasis, X: Tensor, residuals: Tensor, noise: Tensor
+) -> WeightPosterior:
+    """Return the law of the weights given residuals y − μ(X) (n,) at X (n, d), whose noise is a
+    scalar or (n,).
 
     Raises:
         ValueError: if a feature is not finite.
@@ -262,7 +304,9 @@ def solve_weight_posterior(basis: FeatureBasis, X: Tensor, residuals: Tensor, no
     """
     num_features = basis.shape[1]
     num_bytes = SQUARES_HELD * num_features**2 * torch.float64.itemsize
-    memory.require(num_bytes, X.device, f"A posterior of {num_features} weights", "Use fewer features.")
+    memory.require(
+        num_bytes, X.device, f"A posterior of {num_features} weights", "Use fewer features."
+    )
     std = noise.double().sqrt().expand(len(X))
     with torch.no_grad():
         P = torch.eye(num_features, dtype=torch.float64, device=X.device)

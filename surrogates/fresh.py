@@ -25,24 +25,33 @@ SQUARES_HELD = 4  # copies of an (n, n) matrix that GPyTorch's exact posterior h
 class FreshGP(SingleTaskGP):
     """A ``SingleTaskGP`` whose posterior is that of its present hyperparameters, data and settings.
 
-    GPyTorch forgets what it has kept on ``train()`` and ``set_train_data``, but not when a hyperparameter is assigned; BoTorch transforms
-    the inputs on ``eval()``, but not again when the transform changes, and loses inputs that are set in evaluation mode. Here, what is
-    kept carries the key of the model that it belongs to. All factorisations are direct.
+    GPyTorch forgets what it has kept on ``train()`` and ``set_train_data``, but not when a
+    hyperparameter is assigned; BoTorch transforms the inputs on ``eval()``, but not again when the
+    transform changes, and loses inputs that are set in evaluation mode. Here, what is kept carries
+    the key of the model that it belongs to. All factorisations are direct.
     """
 
-    prediction_strategy: Any  # GPyTorch's slot for what `train()` and `set_train_data` must reset; what lies here has a `key`
-    _stays_exact: bool = False  # a batch of fantasies is what it was made as, however many points it has
+    # GPyTorch's slot for what `train()` and `set_train_data` must reset; what lies here has a `key`
+    prediction_strategy: Any
+    # A batch of fantasies is what it was made as, however many points it has
+    _stays_exact: bool = False
 
     @property
     def noise(self) -> Tensor:
-        """The noise variances in standardised units: a scalar, or (n,) with ``train_Yvar``; after the batch shape if there is one."""
+        """The noise variances in standardised units: a scalar, or (n,) with ``train_Yvar``;
+        after the batch shape if there is one.
+        """
         noise: Tensor = self.likelihood.noise.detach()
         return noise.reshape(()) if noise.numel() == 1 else noise
 
-    def set_train_data(self, inputs: Any = None, targets: Tensor | None = None, strict: bool = True) -> None:
-        """Replace the inputs, in the units of ``train_X`` whatever the mode, or the targets, in standardised units.
+    def set_train_data(
+        self, inputs: Any = None, targets: Tensor | None = None, strict: bool = True
+    ) -> None:
+        """Replace the inputs, in the units of ``train_X`` whatever the mode, or the targets, in
+        standardised units.
 
-        Differs from BoTorch, which in evaluation mode takes inputs for transformed ones and forgets them in the next ``train()``.
+        Differs from BoTorch, which in evaluation mode takes inputs for transformed ones and forgets
+        them in the next ``train()``.
         """
         transformed = inputs is not None and self._has_transformed_inputs
         if transformed:
@@ -52,7 +61,9 @@ class FreshGP(SingleTaskGP):
             self._set_transformed_inputs()
 
     def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> Self:
-        """Return the exact model of appended data, which may be batches, on transformed inputs and in standardised units."""
+        """Return the exact model of appended data, which may be batches,
+        on transformed inputs and in standardised units.
+        """
         with direct_algebra(), as_given():
             model: Self = super().get_fantasy_model(inputs, targets, **kwargs)
         (inputs,) = model.train_inputs
@@ -62,7 +73,8 @@ class FreshGP(SingleTaskGP):
         return model
 
     def subset_output(self, idcs: list[int]) -> Self:
-        """Return a copy of the outputs ``idcs``, with the hyperparameters of theirs, and those that all share.
+        """Return a copy of the outputs ``idcs``, with the hyperparameters of theirs, and those that
+        all share.
 
         Raises:
             NotImplementedError: for a mean whose parameters cannot be told apart.
@@ -84,7 +96,12 @@ class FreshGP(SingleTaskGP):
             key = self._state_key().frozen()
             X = self.train_inputs[0]
             num_bytes = SQUARES_HELD * X.shape[:-1].numel() * X.shape[-2] * X.element_size()
-            memory.require(num_bytes, X.device, f"The exact posterior of {X.shape[-2]} points", "Use an iterative solver such as CG().")
+            memory.require(
+                num_bytes,
+                X.device,
+                f"The exact posterior of {X.shape[-2]} points",
+                "Use an iterative solver such as CG().",
+            )
         with direct_algebra():
             distribution = SingleTaskGP.__call__(self, *inputs, **kwargs)
         self.prediction_strategy.key = key
@@ -92,7 +109,11 @@ class FreshGP(SingleTaskGP):
 
     @property
     def _units(self) -> Units:
-        return Units.of(getattr(self, "outcome_transform", None), self.train_targets.shape[:-1], self.train_targets)
+        return Units.of(
+            getattr(self, "outcome_transform", None),
+            self.train_targets.shape[:-1],
+            self.train_targets,
+        )
 
     def _state_settings(self) -> tuple[Any, ...]:
         """Return what the posterior depends on besides tensors, mean and kernel."""
@@ -102,7 +123,9 @@ class FreshGP(SingleTaskGP):
         return StateKey.of(self, *self._state_settings())
 
     def _drop_stale_state(self) -> StateKey | None:
-        """Forget what is kept unless it is of the present model; return the key that it has then."""
+        """Forget what is kept unless it is of the present model;
+        return the key that it has then.
+        """
         kept: StateKey | None = getattr(self.prediction_strategy, "key", None)
         if kept is not None and self._state_key().matches(kept):
             return kept
@@ -111,7 +134,8 @@ class FreshGP(SingleTaskGP):
 
     def _without_state(self) -> Self:
         """Return a copy that has kept nothing."""
-        state, self.prediction_strategy = self.prediction_strategy, None
+        state = self.prediction_strategy
+        self.prediction_strategy = None
         try:
             return deepcopy(self)
         finally:
@@ -120,7 +144,9 @@ class FreshGP(SingleTaskGP):
     @property
     def _given_inputs(self) -> Tensor:
         """The training inputs before the input transform."""
-        original: Tensor = self._original_train_inputs if self._has_transformed_inputs else self.train_inputs[0]  # type: ignore[assignment]
+        if not self._has_transformed_inputs:
+            return self.train_inputs[0]
+        original: Tensor = self._original_train_inputs  # type: ignore[assignment]
         return original
 
     def _set_transformed_inputs(self) -> None:
@@ -134,7 +160,8 @@ class FreshGP(SingleTaskGP):
     def _revert_to_original_inputs(self) -> None:
         if self._has_transformed_inputs:
             inputs = self._given_inputs
-            self._has_transformed_inputs = False  # before the inputs are set, which must not transform them again
+            # Before the inputs are set, which must not transform them again
+            self._has_transformed_inputs = False
             self.set_train_data(inputs, strict=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Self:
@@ -147,13 +174,21 @@ class FreshGP(SingleTaskGP):
 @contextmanager
 def direct_algebra() -> Iterator[None]:
     """Let GPyTorch factorise, whatever the size and the global settings."""
-    with gpytorch.settings.fast_computations(False, False, False), gpytorch.settings.max_cholesky_size(sys.maxsize):
+    with (
+        gpytorch.settings.fast_computations(False, False, False),
+        gpytorch.settings.max_cholesky_size(sys.maxsize),
+    ):
         yield
 
 
 @contextmanager
 def as_given() -> Iterator[None]:
-    """Take data as they are: without BoTorch's advice to use float64, nor GPyTorch's lower bound on known noise."""
-    with warnings.catch_warnings(), gpytorch.settings.min_fixed_noise(float_value=0.0, double_value=0.0):
+    """Take data as they are: without BoTorch's advice to use float64,
+    nor GPyTorch's lower bound on known noise.
+    """
+    with (
+        warnings.catch_warnings(),
+        gpytorch.settings.min_fixed_noise(float_value=0.0, double_value=0.0),
+    ):
         warnings.filterwarnings("ignore", "The model inputs are of type", InputDataWarning)
         yield

@@ -31,13 +31,14 @@ def choose_inducing_points(
 
     Args:
         m: at most n.
-        method: ``"k-means"``, ``"random"`` (data points, uniformly), or ``"neighbours"`` (data points, thinned where they are dense).
+        method: ``"k-means"``, ``"random"`` (data points, uniformly), or ``"neighbours"`` (data
+            points, thinned where they are dense).
         generator: source of all randomness.
         lengthscale: of the kernel; ``"random"`` does not need it.
 
     Raises:
-        TypeError, ValueError: if X is not finite, empty or not a matrix, m is not between 1 and n, the method has another name, or
-            the lengthscale is not positive.
+        TypeError, ValueError: if X is not finite, empty or not a matrix, m is not between 1 and n,
+            the method has another name, or the lengthscale is not positive.
     """
     checks.one_of("method", method, METHODS)
     if method == "random":
@@ -48,7 +49,9 @@ def choose_inducing_points(
 
 
 def check_choice(inducing_points: Tensor | int, method: str, train_X: Tensor) -> None:
-    """Require what a model takes as inducing points: Z (m, d) in the units of ``train_X``, or their number and a method."""
+    """Require what a model takes as inducing points: Z (m, d) in the units of ``train_X``,
+    or their number and a method.
+    """
     if isinstance(inducing_points, Tensor):
         checks.inducing_points(inducing_points, "train_X", train_X)
     else:
@@ -62,11 +65,15 @@ def random_subset(X: Tensor, m: int, generator: torch.Generator) -> Tensor:
     return X[_shuffled(len(X), generator)[:m].to(X.device)]
 
 
-def k_means(X: Tensor, m: int, generator: torch.Generator, *, lengthscale: Tensor | float | None = None) -> Tensor:
-    """Return the m centres (m, d) of a k-means clustering of X (n, d), from k-means++ seeds; in mini-batches where n · m is large.
+def k_means(
+    X: Tensor, m: int, generator: torch.Generator, *, lengthscale: Tensor | float | None = None
+) -> Tensor:
+    """Return the m centres (m, d) of a k-means clustering of X (n, d), from k-means++ seeds; in
+    mini-batches where n · m is large.
 
-    Centres that lie on another, as many do where data are repeated, are replaced by the data furthest from the others. Where X has fewer
-    than m distinct points, the rest are data points drawn at random.
+    Centres that lie on another, as many do where data are repeated, are replaced by the data
+    furthest from the others. Where X has fewer than m distinct points, the rest are data points
+    drawn at random.
     """
     _check(X, m)
     scaled, scale = _scaled(X, lengthscale)
@@ -79,7 +86,13 @@ def k_means(X: Tensor, m: int, generator: torch.Generator, *, lengthscale: Tenso
     if len(X) * m <= WHOLE_KMEANS_UP_TO:
         clustering = KMeans(m, n_init=1, random_state=seed)
     else:
-        clustering = MiniBatchKMeans(m, n_init=1, batch_size=KMEANS_BATCH, init_size=max(3 * m, KMEANS_BATCH), random_state=seed)
+        clustering = MiniBatchKMeans(
+            m,
+            n_init=1,
+            batch_size=KMEANS_BATCH,
+            init_size=max(3 * m, KMEANS_BATCH),
+            random_state=seed,
+        )
     return torch.as_tensor(_apart(clustering.fit(data).cluster_centers_, distinct)).to(X) * scale
 
 
@@ -91,30 +104,39 @@ def eliminate_neighbours(
     generator: torch.Generator | None = None,
     lengthscale: Tensor | float | None = None,
 ) -> Tensor:
-    """Return the points of X (n, d) that are left when, in random order, every point with a kept neighbour within ``radius`` is dropped.
+    """Return the points of X (n, d) that are left when, in random order, every point with a kept
+    neighbour within ``radius`` is dropped.
 
-    No two kept points are within the radius of one another, and every dropped point is within that of a kept one.
+    No two kept points are within the radius of one another, and every dropped point is within that
+    of a kept one.
 
     Args:
         radius: at least 0; ``None`` to give ``m`` instead.
-        m: how many points to keep: the radius is found by bisection, and the first m are taken of what it keeps, which are at most
-            1% more unless the points come in clumps.
+        m: how many points to keep: the radius is found by bisection, and the first m are taken of
+            what it keeps, which are at most 1% more unless the points come in clumps.
         generator: source of the order; one seeded with 0 if ``None``.
 
     Raises:
-        TypeError, ValueError: if not exactly one of ``radius`` and ``m`` is given, or they or X do not fit.
+        TypeError, ValueError: if not exactly one of ``radius`` and ``m`` is given, or they or X do
+            not fit.
     References:
-        Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient Descent", Appendix A.2.
-        Differs: (1) all neighbours within the radius count, not the nearest 100; (2) exact neighbours; (3) the kept points alone
+        Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient
+        Descent", Appendix A.2.
+        Differs: (1) all neighbours within the radius count, not the nearest 100; (2) exact
+            neighbours; (3) the kept points alone
         eliminate, so that nothing is further than the radius from what is kept.
     """
     if (radius is None) == (m is None):
-        raise ValueError(f"Exactly one of `radius` and `m` must be given, got radius = {radius} and m = {m}.")
+        raise ValueError(
+            f"Exactly one of `radius` and `m` must be given, got radius = {radius} and m = {m}."
+        )
     _check(X, 1 if m is None else m)
     order = _shuffled(len(X), torch.Generator().manual_seed(0) if generator is None else generator)
     points = _scaled(X, lengthscale)[0][order.to(X.device)].cpu().double().numpy()
     if m is None:
-        kept = _kept(points, NearestNeighbors().fit(points), checks.positive_float("radius", radius))
+        kept = _kept(
+            points, NearestNeighbors().fit(points), checks.positive_float("radius", radius)
+        )
     else:
         kept = _kept_at_least(points, m)[:m]
     return X[order[kept].to(X.device)]
@@ -122,8 +144,10 @@ def eliminate_neighbours(
 
 def _kept(points: np.ndarray, search: NearestNeighbors, radius: float) -> Tensor:
     """Return the indices of the points that are not within ``radius`` of an earlier kept one."""
-    dropped, kept = np.zeros(len(points), dtype=bool), []
-    start, size = 0, 1
+    dropped = np.zeros(len(points), dtype=bool)
+    kept = []
+    start = 0
+    size = 1
     while start < len(points):
         candidates = start + np.flatnonzero(~dropped[start : start + size])
         if len(candidates):
@@ -132,29 +156,38 @@ def _kept(points: np.ndarray, search: NearestNeighbors, radius: float) -> Tensor
                 if not dropped[candidate]:
                     kept.append(int(candidate))
                     dropped[near] = True
-        # The first points drop most of the others, each with many neighbours to list: few of them at a time.
-        start, size = start + size, min(2 * size, QUERY_CHUNK)
+        # The first points drop most of the others, each with many neighbours to list: few of them
+        # at a time.
+        start = start + size
+        size = min(2 * size, QUERY_CHUNK)
     return torch.tensor(kept)
 
 
 def _kept_at_least(points: np.ndarray, m: int) -> Tensor:
-    """Return what is kept at the largest radius that bisection finds to keep at least m: up to 1% more; all, if m is not reached."""
-    search, kept = NearestNeighbors().fit(points), torch.arange(len(points))
-    low, high = 0.0, float(np.linalg.norm(np.ptp(points, axis=0)))
+    """Return what is kept at the largest radius that bisection finds to keep at least m:
+    up to 1% more; all, if m is not reached.
+    """
+    search = NearestNeighbors().fit(points)
+    kept = torch.arange(len(points))
+    low = 0.0
+    high = float(np.linalg.norm(np.ptp(points, axis=0)))
     for _ in range(BISECTIONS):
         if len(kept) <= m + m // 100:
             break
         radius = 0.5 * (low + high)
         found = _kept(points, search, radius)
         if len(found) >= m:
-            low, kept = radius, found
+            low = radius
+            kept = found
         else:
             high = radius
     return kept
 
 
 def _apart(centres: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Return the centres with those on an earlier one replaced by the points furthest from what is left."""
+    """Return the centres with those on an earlier one replaced by the points furthest from what is
+    left.
+    """
     kept = centres[_kept(centres, NearestNeighbors().fit(centres), SAME).numpy()]
     if len(kept) == len(centres):
         return centres
@@ -175,7 +208,10 @@ def _scaled(X: Tensor, lengthscale: Tensor | float | None) -> tuple[Tensor, Tens
     """Return X in units of the lengthscale, and the lengthscale (d,)."""
     scale = torch.as_tensor(1.0 if lengthscale is None else lengthscale).detach().to(X).reshape(-1)
     if len(scale) not in (1, X.shape[1]) or not bool((torch.isfinite(scale) & (scale > 0)).all()):
-        raise ValueError(f"`lengthscale` must be a finite number above 0, or {X.shape[1]} of them, got {lengthscale}.")
+        raise ValueError(
+            f"`lengthscale` must be a finite number above 0, or {X.shape[1]} of them, got"
+            f" {lengthscale}."
+        )
     scale = scale.expand(X.shape[1])
     return X / scale, scale
 

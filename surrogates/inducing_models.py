@@ -1,6 +1,7 @@
 """Gaussian processes whose posterior has its weights on inducing points.
 
-Notation: X (n, d) training inputs, Z (m, d) inducing points, Σ noise variances, f prior paths at X, ε ~ N(0, Σ).
+Notation: X (n, d) training inputs, Z (m, d) inducing points, Σ noise variances, f prior paths at X,
+ε ~ N(0, Σ).
 """
 
 from typing import Self
@@ -30,23 +31,27 @@ DEFAULT_NUM_INDUCING = 1024
 
 
 class InducingPathwiseGP(PathwiseGP):
-    """A :class:`PathwiseGP` whose weights are on m inducing points Z alone: O(m) numbers a path, O(n m) a pass over the data.
+    """A :class:`PathwiseGP` whose weights are on m inducing points Z alone: O(m) numbers a path,
+    O(n m) a pass over the data.
 
     With A = K_ZX Σ⁻¹ K_XZ + K_ZZ and a prior path f, a posterior path is
 
         μ(·) + f(·) + k(·, Z) (v − a),   v = A⁻¹ K_ZX Σ⁻¹ (y − μ(X)),   a = A⁻¹ K_ZX Σ⁻¹ (f(X) + ε).
 
-    The mean is that of Titsias' variational posterior. The paths' covariance is the mean squared error of this mean under the prior: that
-    of the exact posterior for Z = X, and never below it. Away from Z the update vanishes and the prior returns, even where there are
-    data: choose Z to cover them, to about half a lengthscale.
+    The mean is that of Titsias' variational posterior. The paths' covariance is the mean squared
+    error of this mean under the prior: that of the exact posterior for Z = X, and never below it.
+    Away from Z the update vanishes and the prior returns, even where there are data: choose Z to
+    cover them, to about half a lengthscale.
 
     Args:
-        inducing_points: Z (m, d) in the units of ``train_X``, or their number, of which at most n are chosen. They stay what they are on
-            transformed inputs when a learnable input transform changes.
-        inducing_method: how a number of them is chosen, see :func:`choose_inducing_points`; distances are in units of the lengthscale
-            that the kernel has now.
-        solver: ``None`` for ``Cholesky()`` up to 4096 inducing points and ``SGD()`` beyond. ``CG(preconditioner=None)`` is possible, too,
-            with a far smaller tolerance than its default: see :class:`InducingSystem` on residuals.
+        inducing_points: Z (m, d) in the units of ``train_X``, or their number, of which at most n
+            are chosen. They stay what they are on transformed inputs when a learnable input
+            transform changes.
+        inducing_method: how a number of them is chosen, see :func:`choose_inducing_points`;
+            distances are in units of the lengthscale that the kernel has now.
+        solver: ``None`` for ``Cholesky()`` up to 4096 inducing points and ``SGD()`` beyond.
+            ``CG(preconditioner=None)`` is possible, too, with a far smaller tolerance than its
+            default: see :class:`InducingSystem` on residuals.
 
     The other arguments are those of :class:`PathwiseGP`.
 
@@ -54,11 +59,13 @@ class InducingPathwiseGP(PathwiseGP):
         inducing_points: Z (m, d) on transformed inputs, a buffer.
 
     Raises:
-        TypeError, ValueError: as ``PathwiseGP``, and for inducing points that are empty, more than n, not finite, or of wrong shape.
+        TypeError, ValueError: as ``PathwiseGP``, and for inducing points that are empty, more than
+            n, not finite, or of wrong shape.
 
     References:
-        Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient Descent", Section 3.3 and Appendix C. Like
-        there, a fits f(X) + ε, where samples of Titsias' posterior would fit the projection K_XZ K_ZZ⁻¹ f(Z) in place of f(X).
+        Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient
+        Descent", Section 3.3 and Appendix C. Like there, a fits f(X) + ε, where samples of Titsias'
+        posterior would fit the projection K_XZ K_ZZ⁻¹ f(Z) in place of f(X).
     """
 
     has_exact_posterior = False
@@ -102,42 +109,59 @@ class InducingPathwiseGP(PathwiseGP):
             seed=seed,
             memory_budget=memory_budget,
         )
-        self.register_buffer("inducing_points", place_inducing_points(self, inducing_points, inducing_method))
+        self.register_buffer(
+            "inducing_points", place_inducing_points(self, inducing_points, inducing_method)
+        )
 
     def warm_start(self, previous: DrawingGP, *, scale: float = 1.0) -> Self:
-        """Start the mean's next solve from ``previous``, a model of the same inducing points and the first rows of the same data.
+        """Start the mean's next solve from ``previous``, a model of the same inducing points and
+        the first rows of the same data.
 
         Args:
-            scale: one unit of its targets in the units of this model's, where the caller standardises them.
+            scale: one unit of its targets in the units of this model's, where the caller
+                standardises them.
         Raises:
-            ValueError: if the inducing points differ, or the training inputs of ``previous`` are not the first of this model's.
+            ValueError: if the inducing points differ, or the training inputs of ``previous`` are
+                not the first of this model's.
         """
-        same = isinstance(previous, InducingPathwiseGP) and torch.equal(previous.inducing_points, self.inducing_points)
+        same = isinstance(previous, InducingPathwiseGP) and torch.equal(
+            previous.inducing_points, self.inducing_points
+        )
         if not same:
             raise ValueError(
-                "`previous` must be an InducingPathwiseGP with the inducing points of this model, got other ones. "
-                "Give both models the same `inducing_points`."
+                "`previous` must be an InducingPathwiseGP with the inducing points of this model,"
+                " got other ones. Give both models the same `inducing_points`."
             )
         return super().warm_start(previous, scale=scale)
 
     def _centres(self, data: DataSet) -> Tensor:
-        return self.inducing_points.clone()  # a state dict is loaded into the buffer, which must not move the paths drawn before
+        # A state dict is loaded into the buffer, which must not move the paths drawn before
+        return self.inducing_points.clone()
 
     def _system(self, data: DataSet) -> InducingSystem:
-        return InducingSystem(data.kernel, data.X, self._centres(data), data.noise, memory_budget=self.memory_budget)
+        return InducingSystem(
+            data.kernel, data.X, self._centres(data), data.noise, memory_budget=self.memory_budget
+        )
 
     def _covariance(self, data: DataSet, paths: SamplePaths) -> FiniteRank:
         """Return k(·, Z) A⁻¹ k(Z, ·), the covariance by which new data move the mean."""
         L, M = self._system(data).to(torch.float64).whitened()
-        root = torch.linalg.solve_triangular(stable_cholesky(M).T, torch.eye(len(M), dtype=M.dtype, device=M.device), upper=True)
-        return FiniteRank(paths.data, torch.linalg.solve_triangular(L.T, root, upper=True).to(data.X), perturbed=True)
+        root = torch.linalg.solve_triangular(
+            stable_cholesky(M).T, torch.eye(len(M), dtype=M.dtype, device=M.device), upper=True
+        )
+        return FiniteRank(
+            paths.data,
+            torch.linalg.solve_triangular(L.T, root, upper=True).to(data.X),
+            perturbed=True,
+        )
 
     def _default_solver(self, num_centres: int) -> Solver:
         return Cholesky() if num_centres <= DIRECT_SOLVE_UP_TO else SGD()
 
 
 def place_inducing_points(model: PathwiseGP, inducing_points: Tensor | int, method: str) -> Tensor:
-    """Return Z (m, d) on the transformed inputs of ``model``: the points given, or so many chosen among its data, at most all.
+    """Return Z (m, d) on the transformed inputs of ``model``: the points given, or so many chosen
+    among its data, at most all.
 
     Several outputs share them; distances are in lengthscales of the first.
     """
@@ -145,10 +169,13 @@ def place_inducing_points(model: PathwiseGP, inducing_points: Tensor | int, meth
     try:
         if isinstance(inducing_points, Tensor):
             return model.transform_inputs(inducing_points).detach().clone()
-        data, generator = data_sets(model)[0], torch.Generator().manual_seed(model.seed)
+        data = data_sets(model)[0]
+        generator = torch.Generator().manual_seed(model.seed)
         X = data.X.detach()
         m = min(inducing_points, len(X))
-        return choose_inducing_points(X, m, method, generator=generator, lengthscale=_lengthscale(data.kernel))
+        return choose_inducing_points(
+            X, m, method, generator=generator, lengthscale=_lengthscale(data.kernel)
+        )
     finally:
         model.train()
 
@@ -161,12 +188,14 @@ def check_one_data_set(train_X: Tensor) -> None:
     """
     if train_X.ndim != 2:
         raise ValueError(
-            f"`train_X` must have shape (n, d) for a model of inducing points, got {tuple(train_X.shape)}. "
-            "Build a model for each data set, or a PathwiseGP."
+            "`train_X` must have shape (n, d) for a model of inducing points, got"
+            f" {tuple(train_X.shape)}. Build a model for each data set, or a PathwiseGP."
         )
 
 
 def _lengthscale(kernel: Kernel) -> Tensor | None:
     """Return the lengthscales of ``kernel`` if it has a closed form in all inputs."""
     stationary = StationaryKernel.of(kernel)
-    return None if stationary is None or stationary.active_dims is not None else stationary.lengthscale
+    return (
+        None if stationary is None or stationary.active_dims is not None else stationary.lengthscale
+    )

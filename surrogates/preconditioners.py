@@ -1,8 +1,8 @@
 """Preconditioners: cheap approximations P of H = K + Σ, applied as R → P⁻¹R.
 
-Each is a frozen dataclass; called with a system and a generator it returns the map. Both low-rank ones have the form P = L Lᵀ + D with
-L (n, r) and a positive diagonal D, inverted by Woodbury's identity,
-``P⁻¹ = D⁻¹ − D⁻¹ L (I + Lᵀ D⁻¹ L)⁻¹ Lᵀ D⁻¹``, in O(n r s) an application.
+Each is a frozen dataclass; called with a system and a generator it returns the map. Both low-rank
+ones have the form P = L Lᵀ + D with L (n, r) and a positive diagonal D, inverted by Woodbury's
+identity, ``P⁻¹ = D⁻¹ − D⁻¹ L (I + Lᵀ D⁻¹ L)⁻¹ Lᵀ D⁻¹``, in O(n r s) an application.
 """
 
 from abc import ABC, abstractmethod
@@ -19,8 +19,10 @@ from surrogates.systems import KernelSystem
 
 Apply = Callable[[Tensor], Tensor]
 
-# With the columns of many paths, r columns of K and an r × r factorisation cost less than the epochs that they save.
-SMALLEST_DEFAULT_RANK, LARGEST_DEFAULT_RANK = 500, 2000
+# With the columns of many paths, r columns of K and an r × r factorisation cost less than the
+# epochs that they save.
+SMALLEST_DEFAULT_RANK = 500
+LARGEST_DEFAULT_RANK = 2000
 GRAM_ROWS = 8192  # converted to float64 at once
 
 
@@ -53,11 +55,12 @@ class Exact(Preconditioner):
 class Nystrom(Preconditioner):
     """P = K̂ + δ I + Σ with a Nyström approximation K̂ of rank r.
 
-    ``sketch="columns"``: K̂ = K_{·C} K_CC⁻¹ K_{C·} for r columns C drawn uniformly, δ the mean of what they leave of K's diagonal. It costs
-    r n entries, and δ keeps the part of the spectrum that the columns miss from being amplified by Σ⁻¹.
+    ``sketch="columns"``: K̂ = K_{·C} K_CC⁻¹ K_{C·} for r columns C drawn uniformly, δ the mean of
+    what they leave of K's diagonal. It costs r n entries, and δ keeps the part of the spectrum that
+    the columns miss from being amplified by Σ⁻¹.
 
-    ``sketch="gaussian"``: K̂ = U S Uᵀ from the product of K with r random orthonormal columns (n² entries), δ = S_rr, the smallest
-    eigenvalue kept.
+    ``sketch="gaussian"``: K̂ = U S Uᵀ from the product of K with r random orthonormal columns (n²
+    entries), δ = S_rr, the smallest eigenvalue kept.
 
     Args:
         rank: r; ``None`` for n / 5, between 500 and 2000.
@@ -65,8 +68,9 @@ class Nystrom(Preconditioner):
     Raises:
         ValueError: when called, if ``rank`` exceeds n.
     References:
-        Frangella, Tropp, Udell (2023), "Randomized Nyström Preconditioning". Differs: (1) by default, a column sample, and δ from the
-        diagonal. Rathore et al. (2025), "Turbocharging Gaussian Process Inference with Approximate Sketch-and-Project", Algorithm 5.
+        Frangella, Tropp, Udell (2023), "Randomized Nyström Preconditioning". Differs: (1) by
+        default, a column sample, and δ from the diagonal. Rathore et al. (2025), "Turbocharging
+        Gaussian Process Inference with Approximate Sketch-and-Project", Algorithm 5.
     """
 
     rank: int | None = None
@@ -79,7 +83,11 @@ class Nystrom(Preconditioner):
 
     def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
         rank = _rank(self.rank, system)
-        return self._from_columns(system, rank, generator) if self.sketch == "columns" else self._from_sketch(system, rank, generator)
+        return (
+            self._from_columns(system, rank, generator)
+            if self.sketch == "columns"
+            else self._from_sketch(system, rank, generator)
+        )
 
     def _from_columns(self, system: KernelSystem, rank: int, generator: torch.Generator) -> Apply:
         L = column_factor(system, rank, generator)
@@ -88,7 +96,9 @@ class Nystrom(Preconditioner):
 
     def _from_sketch(self, system: KernelSystem, rank: int, generator: torch.Generator) -> Apply:
         system.require_all_rows("Nystrom(sketch='gaussian')", "Use sketch='columns'.")
-        normal = torch.randn(system.n, rank, generator=generator, device=generator.device, dtype=system.dtype).to(system.device)
+        normal = torch.randn(
+            system.n, rank, generator=generator, device=generator.device, dtype=system.dtype
+        ).to(system.device)
         test = torch.linalg.qr(normal).Q
         U, eigenvalues = nystrom_approximation(system.kernel_matmul(test), test)
         return _woodbury(system, U * eigenvalues.sqrt(), system.noise + eigenvalues[-1])
@@ -96,14 +106,17 @@ class Nystrom(Preconditioner):
 
 @dataclass(frozen=True)
 class PivotedCholesky(Preconditioner):
-    """P = L Lᵀ + δ I + Σ with L the partial Cholesky factor of K, pivoted greedily on the largest remaining diagonal.
+    """P = L Lᵀ + δ I + Σ with L the partial Cholesky factor of K, pivoted greedily on the largest
+    remaining diagonal.
 
     Args:
-        rank: r; ``None`` for n / 5, between 500 and 2000. The factorisation takes r sequential steps.
+        rank: r; ``None`` for n / 5, between 500 and 2000. The factorisation takes r sequential
+            steps.
     Raises:
         ValueError: when called, if ``rank`` exceeds n.
     References:
-        Harbrecht, Peters, Schneider (2012), "On the low-rank approximation by the pivoted Cholesky decomposition".
+        Harbrecht, Peters, Schneider (2012), "On the low-rank approximation by the pivoted Cholesky
+        decomposition".
         Differs: δ, the mean of the remaining diagonal, is added to the damping.
     """
 
@@ -141,14 +154,19 @@ def _rank(rank: int | None, system: KernelSystem) -> int:
 
 
 def column_factor(system: KernelSystem, rank: int, generator: torch.Generator) -> Tensor:
-    """Return L (n, r) of the Nyström approximation L Lᵀ of K by r columns drawn uniformly; its first k columns are that of the first k."""
-    index = torch.randperm(system.n, generator=generator, device=generator.device)[:rank].to(system.device)
+    """Return L (n, r) of the Nyström approximation L Lᵀ of K by r columns drawn uniformly;
+    its first k columns are that of the first k.
+    """
+    index = torch.randperm(system.n, generator=generator, device=generator.device)[:rank].to(
+        system.device
+    )
     columns = system.columns(index)
     return times_inverse_transpose(columns, stable_cholesky(system.take_rows(columns, index)))
 
 
 def nystrom_approximation(sketch: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
-    """Return U (n, r) and the eigenvalues S (r,), descending, of the Nyström approximation of K with ``sketch = K test``.
+    """Return U (n, r) and the eigenvalues S (r,), descending, of the Nyström approximation of K
+    with ``sketch = K test``.
 
     Args:
         test: (n, r) with orthonormal columns.
@@ -161,10 +179,12 @@ def nystrom_approximation(sketch: Tensor, test: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _woodbury(system: KernelSystem, L: Tensor, diagonal: Tensor) -> Apply:
-    """Return R → (L Lᵀ + D)⁻¹ R for a diagonal D given as a scalar or (n,), and the rows of ``system`` that are held here.
+    """Return R → (L Lᵀ + D)⁻¹ R for a diagonal D given as a scalar or (n,), and the rows of
+    ``system`` that are held here.
 
-    The scaled factor A = D^{-1/2} L is kept; the inner matrix I + AᵀA is the only one that is factorised. It is in float64: in float32,
-    rounding of its largest eigenvalues, which exceed 10⁶ where n is large and the noise is small, would swallow the I.
+    The scaled factor A = D^{-1/2} L is kept; the inner matrix I + AᵀA is the only one that is
+    factorised. It is in float64: in float32, rounding of its largest eigenvalues, which exceed 10⁶
+    where n is large and the noise is small, would swallow the I.
     """
     root = diagonal.sqrt().unsqueeze(-1)
     A = L / root
@@ -178,7 +198,9 @@ def _woodbury(system: KernelSystem, L: Tensor, diagonal: Tensor) -> Apply:
 
     def apply(R: Tensor) -> Tensor:
         scaled = R / root
-        inner = torch.cholesky_solve(system.total(matmul(scaled.T, A).T).double(), factor).to(R.dtype)
+        inner = torch.cholesky_solve(system.total(matmul(scaled.T, A).T).double(), factor).to(
+            R.dtype
+        )
         return (scaled - matmul(A, inner)) / root
 
     return apply

@@ -1,6 +1,7 @@
 """Sample paths whose weights several processes share, for as many data as fit all of them together.
 
-Notation: process r of p holds the points X_r (n_r, d), their targets, and its rows of the weights (n, s).
+Notation: process r of p holds the points X_r (n_r, d), their targets, and its rows of the weights
+(n, s).
 """
 
 from collections.abc import Callable
@@ -23,7 +24,8 @@ from surrogates.systems import Targets
 
 @dataclass(frozen=True, eq=False)
 class SharedBasis(Basis):
-    """The functions of all processes, of which ``own`` are this one's; combinations are summed over the processes.
+    """The functions of all processes, of which ``own`` are this one's; combinations are summed over
+    the processes.
 
     All processes evaluate it at the same points.
     """
@@ -36,7 +38,9 @@ class SharedBasis(Basis):
         return self.own.dim
 
     def to(self, device: torch.device | str) -> NoReturn:
-        raise TypeError("Paths of shared weights stay on the device of the system that they were drawn from.")
+        raise TypeError(
+            "Paths of shared weights stay on the device of the system that they were drawn from."
+        )
 
     def matmul(self, X: Tensor, W: Tensor) -> Tensor:
         return self.rows.sum(self.own.matmul(X, W))
@@ -61,10 +65,11 @@ def shared_paths(
     generator: torch.Generator | None = None,
     callback: Callback | None = None,
 ) -> tuple[SamplePaths, Solution]:
-    """Draw paths of the posterior of all data, of which each process holds its rows; called by all, in the same way.
+    """Draw paths of the posterior of all data, of which each process holds its rows; called by all,
+    in the same way.
 
-    Evaluating the paths is a joint call, too: all processes give the same points, and get the same values and gradients. The paths do not
-    depend on how the rows are shared, but for rounding.
+    Evaluating the paths is a joint call, too: all processes give the same points, and get the same
+    values and gradients. The paths do not depend on how the rows are shared, but for rounding.
 
     Args:
         system: k(X, X) + Σ of the data.
@@ -76,20 +81,33 @@ def shared_paths(
         generator: in the same state in all processes; one seeded with 0 if ``None``.
 
     Raises:
-        TypeError, ValueError: if the targets are not finite or do not fit, or the kernel has no random features.
+        TypeError, ValueError: if the targets are not finite or do not fit, or the kernel has no
+            random features.
         ConnectionError: if another process ended, or was not heard of within the group's timeout.
     """
     X = system.kernel.tiles.X1
     checks.floating_tensor("targets", targets)
     checks.like("targets", targets, "X", X)
     if targets.shape != X.shape[:1]:
-        raise ValueError(f"`targets` must have shape ({len(X)},), as this process holds so many points, got {tuple(targets.shape)}.")
+        raise ValueError(
+            f"`targets` must have shape ({len(X)},), as this process holds so many points, got"
+            f" {tuple(targets.shape)}."
+        )
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     mean = ZeroMean() if mean is None else mean
-    prior = PriorPaths.draw(system.gpytorch_kernel, X.shape[1], num_samples, num_features=num_features, generator=generator, like=X)
+    prior = PriorPaths.draw(
+        system.gpytorch_kernel,
+        X.shape[1],
+        num_samples,
+        num_features=num_features,
+        generator=generator,
+        like=X,
+    )
     noise = system.noise.sqrt().unsqueeze(-1) * system.rows.normal(num_samples, generator, like=X)
     misfit = (targets - mean(X)).unsqueeze(1)
-    parts = Targets(torch.cat([misfit, prior(X).T], dim=1), torch.cat([torch.zeros_like(misfit), noise], dim=1))
+    parts = Targets(
+        torch.cat([misfit, prior(X).T], dim=1), torch.cat([torch.zeros_like(misfit), noise], dim=1)
+    )
     solver = SketchAndProject.asap() if solver is None else solver
     rhs = parts if solver.splits_targets else system.rhs(parts)
     solution = solver.solve(system, rhs, generator=generator, callback=callback)

@@ -1,10 +1,12 @@
 """Random waves of a GPyTorch kernel: what its random features are made of.
 
-A kernel is written as an average of waves with frequencies ω (d), weights w ≥ 0 and amplitudes a(x), products of affine functions,
+A kernel is written as an average of waves with frequencies ω (d), weights w ≥ 0 and amplitudes
+a(x), products of affine functions,
 
     k(x, z)  =  E Σ_j w_j a_j(x) a_j(z) cos(ω_jᵀ (x − z)),    j = 1 … h.
 
-Sums put waves side by side. A product adds the frequencies of independent waves, cos α cos β = E cos(α ± β), and multiplies the rest.
+Sums put waves side by side. A product adds the frequencies of independent waves, cos α cos β = E
+cos(α ± β), and multiplies the rest.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,20 +27,35 @@ from gpytorch.kernels import (
 from scipy.special import gammaincinv
 from torch import Tensor
 
-KINDS = "RBFKernel, MaternKernel, RQKernel, PeriodicKernel or LinearKernel, or made of them by ScaleKernel, sums and products"
+KINDS = (
+    "RBFKernel, MaternKernel, RQKernel, PeriodicKernel or LinearKernel, or made of them by"
+    " ScaleKernel, sums and products"
+)
 
 Normal = Callable[[tuple[int, int], Tensor, torch.Generator], Tensor]
 
 
 def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generator) -> Tensor:
-    """Return N(0, 1) draws of the dtype and device of ``like``, drawn where the generator is: a seed means the same everywhere."""
-    return torch.randn(*shape, generator=generator, device=generator.device, dtype=like.dtype).to(like.device)
+    """Return N(0, 1) draws of the dtype and device of ``like``, drawn where the generator is:
+    a seed means the same everywhere.
+    """
+    return torch.randn(*shape, generator=generator, device=generator.device, dtype=like.dtype).to(
+        like.device
+    )
 
 
-def isotropic(shape: tuple[int, int], degrees: int | None, like: Tensor, normal: Normal, generator: torch.Generator) -> Tensor:
-    """Return frequencies (d, h) of a kernel of lengthscale 1: RBF's normal ones, or Matérn's, multivariate t with ``degrees`` = 2ν.
+def isotropic(
+    shape: tuple[int, int],
+    degrees: int | None,
+    like: Tensor,
+    normal: Normal,
+    generator: torch.Generator,
+) -> Tensor:
+    """Return frequencies (d, h) of a kernel of lengthscale 1: RBF's normal ones, or Matérn's,
+    multivariate t with ``degrees`` = 2ν.
 
-    ``ω = g sqrt(2ν / c)`` has one ``c ~ χ²(2ν)`` a frequency: one a coordinate would be a product of one-dimensional kernels.
+    ``ω = g sqrt(2ν / c)`` has one ``c ~ χ²(2ν)`` a frequency: one a coordinate would be a product
+    of one-dimensional kernels.
     """
     directions = normal(shape, like, generator)
     if degrees is None:
@@ -54,7 +71,8 @@ class Waves:
     Attributes:
         frequencies: Ω (d, h), lengthscales included.
         weights: (h,).
-        amplitudes: factors (d + 1, h) of the amplitudes: slopes, and in the last row the intercepts; none for amplitudes of 1.
+        amplitudes: factors (d + 1, h) of the amplitudes: slopes, and in the last row the
+            intercepts; none for amplitudes of 1.
     """
 
     frequencies: Tensor
@@ -70,18 +88,33 @@ class Waves:
         return Waves(
             torch.cat([self.frequencies, other.frequencies], dim=1),
             torch.cat([self.weights, other.weights]),
-            tuple(torch.cat(pair, dim=1) for pair in zip(self._padded(longest), other._padded(longest), strict=True)),
+            tuple(
+                torch.cat(pair, dim=1)
+                for pair in zip(self._padded(longest), other._padded(longest), strict=True)
+            ),
         )
 
     def __mul__(self, other: "Waves") -> "Waves":
-        """Return the waves of the product of two kernels, of which these are as many and in independent orders."""
-        return Waves(self.frequencies + other.frequencies, len(self) * self.weights * other.weights, (*self.amplitudes, *other.amplitudes))
+        """Return the waves of the product of two kernels, of which these are as many and in
+        independent orders.
+        """
+        return Waves(
+            self.frequencies + other.frequencies,
+            len(self) * self.weights * other.weights,
+            (*self.amplitudes, *other.amplitudes),
+        )
 
     def reordered(self, order: Tensor) -> "Waves":
-        return Waves(self.frequencies[:, order], self.weights[order], tuple(factor[:, order] for factor in self.amplitudes))
+        return Waves(
+            self.frequencies[:, order],
+            self.weights[order],
+            tuple(factor[:, order] for factor in self.amplitudes),
+        )
 
     def _padded(self, count: int) -> tuple[Tensor, ...]:
-        ones = torch.cat([torch.zeros_like(self.frequencies), torch.ones_like(self.frequencies[:1])])
+        ones = torch.cat(
+            [torch.zeros_like(self.frequencies), torch.ones_like(self.frequencies[:1])]
+        )
         return (*self.amplitudes, *[ones] * (count - len(self.amplitudes)))
 
 
@@ -94,8 +127,8 @@ class WaveSource:
         like: tensor whose dtype and device the waves take.
         normal: draws the (d, h) normal directions of isotropic kernels.
         generator: source of all randomness.
-        few_linear: whether linear summands get no more waves than make them exact. In a product every wave meets but one other: there
-            they would leave most of the other factor out.
+        few_linear: whether linear summands get no more waves than make them exact. In a product
+            every wave meets but one other: there they would leave most of the other factor out.
     """
 
     dim: int
@@ -108,30 +141,41 @@ class WaveSource:
         """Return ``count`` waves of ``kernel``.
 
         Raises:
-            ValueError: if the kernel, or one that it is made of, has no such waves, or has more summands than there are waves.
+            ValueError: if the kernel, or one that it is made of, has no such waves, or has more
+                summands than there are waves.
         """
         return self._called(kernel, torch.arange(self.dim, device=self.like.device), count)
 
     def _called(self, kernel: Kernel, columns: Tensor, count: int) -> Waves:
-        """Return waves of ``kernel(x, z)`` for x, z of the input ``columns``: a kernel that is called picks its active dimensions."""
+        """Return waves of ``kernel(x, z)`` for x, z of the input ``columns``:
+        a kernel that is called picks its active dimensions.
+        """
         return self._forward(kernel, _visible(kernel, columns), count)
 
     def _forward(self, kernel: Kernel, columns: Tensor, count: int) -> Waves:
         kind = type(kernel)
         if kernel.batch_shape:
             shape = tuple(kernel.batch_shape)
-            raise ValueError(f"`kernel` must have no batch shape, to have random features, got {kind.__name__} of {shape}.")
+            raise ValueError(
+                f"`kernel` must have no batch shape, to have random features, got {kind.__name__}"
+                f" of {shape}."
+            )
         if kind is ScaleKernel:  # has taken over the active dimensions of its base kernel
             waves = self._forward(kernel.base_kernel, columns, count)
             return replace(waves, weights=kernel.outputscale.detach().to(self.like) * waves.weights)
         if kind is AdditiveKernel:
-            parts = [self._called(part, columns, size) for part, size in self._shares(kernel, columns, count)]
+            parts = [
+                self._called(part, columns, size)
+                for part, size in self._shares(kernel, columns, count)
+            ]
             return sum(parts[1:], start=parts[0])
         if kind is ProductKernel:
             source = replace(self, few_linear=False)
             first, *others = [source._called(part, columns, count) for part in kernel.kernels]
             for waves in others:
-                order = torch.randperm(count, generator=self.generator, device=self.generator.device).to(self.like.device)
+                order = torch.randperm(
+                    count, generator=self.generator, device=self.generator.device
+                ).to(self.like.device)
                 first = first * waves.reordered(order)
             return first
         draw = {
@@ -142,34 +186,53 @@ class WaveSource:
             LinearKernel: self._linear,
         }.get(kind)
         if draw is None:
-            raise ValueError(f"`kernel` must be {KINDS}, to have random features, got {kind.__name__}.")
+            raise ValueError(
+                f"`kernel` must be {KINDS}, to have random features, got {kind.__name__}."
+            )
         return draw(kernel, columns, count)
 
     def _rbf(self, kernel: Kernel, columns: Tensor, count: int) -> Waves:
         return self._stationary(self._directions(columns, count), kernel, columns)
 
     def _matern(self, kernel: Kernel, columns: Tensor, count: int) -> Waves:
-        return self._stationary(self._directions(columns, count, int(2 * kernel.nu)), kernel, columns)
+        return self._stationary(
+            self._directions(columns, count, int(2 * kernel.nu)), kernel, columns
+        )
 
     def _rational_quadratic(self, kernel: Kernel, columns: Tensor, count: int) -> Waves:
         """A mixture of RBF kernels: (1 + r²/2α)^-α = E exp(−τ r²/2), τ ~ Gamma(α, rate α)."""
         directions = self._directions(columns, count)
-        uniform = torch.rand(count, generator=self.generator, device=self.generator.device, dtype=torch.float64)
+        uniform = torch.rand(
+            count, generator=self.generator, device=self.generator.device, dtype=torch.float64
+        )
         alpha = kernel.alpha.item()
         precision = torch.as_tensor(gammaincinv(alpha, uniform.cpu().numpy()) / alpha).to(self.like)
         return self._stationary(directions * precision.sqrt(), kernel, columns)
 
     def _periodic(self, kernel: Kernel, columns: Tensor, count: int) -> Waves:
-        """Fourier series: exp(−2 sin²(πr/p)/ℓ) = E cos(2πjr/p), for j the difference of two Poisson(1/2ℓ) counts."""
-        rate = (0.5 / kernel.lengthscale.detach()).reshape(-1, 1).to(self.generator.device, self.like.dtype).expand(len(columns), count)
-        counts = torch.poisson(rate, generator=self.generator) - torch.poisson(rate, generator=self.generator)
+        """Fourier series: exp(−2 sin²(πr/p)/ℓ) = E cos(2πjr/p),
+        for j the difference of two Poisson(1/2ℓ) counts.
+        """
+        rate = (
+            (0.5 / kernel.lengthscale.detach())
+            .reshape(-1, 1)
+            .to(self.generator.device, self.like.dtype)
+            .expand(len(columns), count)
+        )
+        counts = torch.poisson(rate, generator=self.generator) - torch.poisson(
+            rate, generator=self.generator
+        )
         period = kernel.period_length.detach().reshape(-1, 1).to(self.like)
         return self._waves(2.0 * torch.pi * counts.to(self.like) / period, columns)
 
     def _linear(self, kernel: Kernel, columns: Tensor, count: int) -> Waves:
-        """Waves of frequency 0, exact if there are as many as columns: each has the amplitude of one of them."""
+        """Waves of frequency 0, exact if there are as many as columns:
+        each has the amplitude of one of them.
+        """
         m = len(columns)
-        order = torch.randperm(m, generator=self.generator, device=self.generator.device).to(self.like.device)
+        order = torch.randperm(m, generator=self.generator, device=self.generator.device).to(
+            self.like.device
+        )
         axis = order[torch.arange(count, device=self.like.device) % m]
         slopes = self.like.new_zeros(self.dim + 1, count)
         variance = kernel.variance.detach().reshape(-1).to(self.like).expand(m)
@@ -182,20 +245,32 @@ class WaveSource:
         return isotropic((len(columns), count), degrees, self.like, self.normal, self.generator)
 
     def _stationary(self, directions: Tensor, kernel: Kernel, columns: Tensor) -> Waves:
-        return self._waves(directions / kernel.lengthscale.detach().reshape(-1, 1).to(self.like), columns)
+        return self._waves(
+            directions / kernel.lengthscale.detach().reshape(-1, 1).to(self.like), columns
+        )
 
     def _waves(self, active: Tensor, columns: Tensor) -> Waves:
-        """Return waves of equal weights that sum to 1, with frequency 0 in the columns that are not active."""
+        """Return waves of equal weights that sum to 1, with frequency 0 in the columns that are not
+        active.
+        """
         count = active.shape[1]
         frequencies = self.like.new_zeros(self.dim, count)
         frequencies[columns] = active
         return Waves(frequencies, self.like.new_full((count,), 1.0 / count))
 
-    def _shares(self, kernel: AdditiveKernel, columns: Tensor, count: int) -> list[tuple[Kernel, int]]:
-        """Return the summands of ``kernel`` with the number of waves of each, equal but for linear ones."""
-        parts, left = sorted(kernel.kernels, key=_is_linear, reverse=True), count
+    def _shares(
+        self, kernel: AdditiveKernel, columns: Tensor, count: int
+    ) -> list[tuple[Kernel, int]]:
+        """Return the summands of ``kernel`` with the number of waves of each,
+        equal but for linear ones.
+        """
+        parts = sorted(kernel.kernels, key=_is_linear, reverse=True)
+        left = count
         if count < len(parts):
-            raise ValueError(f"`num_features` must be at least {2 * len(parts)} for a sum of {len(parts)} kernels, got {2 * count}.")
+            raise ValueError(
+                f"`num_features` must be at least {2 * len(parts)} for a sum of {len(parts)}"
+                f" kernels, got {2 * count}."
+            )
         shares: list[tuple[Kernel, int]] = []
         for others in reversed(range(len(parts))):
             part = parts[len(shares)]

@@ -8,11 +8,14 @@ from tests import simulated_device
 
 pytest.register_assert_rewrite("tests.contracts")  # a suite, though not in a test file
 
-torch.set_num_threads(1)  # the problems are small: on a busy machine, threads would wait for one another 10 times longer than they work
+# The problems are small: on a busy machine, threads would wait for one another 10 times longer than
+# they work
+torch.set_num_threads(1)
 
 simulated_device.register()
 
-# On a busy machine a deadline fails at random; the same examples in every run make a failure repeatable.
+# On a busy machine a deadline fails at random; the same examples in every run make a failure
+# repeatable.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 

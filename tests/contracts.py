@@ -1,4 +1,5 @@
-"""What every solver promises, as one suite over operators and dtypes; ``surrogates/solvers/test_solvers.py`` lists the solvers.
+"""What every solver promises, as one suite over operators and dtypes;
+``surrogates/solvers/test_solvers.py`` lists the solvers.
 
 Bounds come from ‖w − w*‖ ≤ ‖b − H w‖ / λ_min(H) with λ_min(H) ≥ the smallest noise variance.
 """
@@ -16,7 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from surrogates import Auto, Dense, IterativeSolver, KernelOperator, KernelSystem, Progress, Solution, Solver, Tiled
+from surrogates import (
+    Auto,
+    Dense,
+    IterativeSolver,
+    KernelOperator,
+    KernelSystem,
+    Progress,
+    Solution,
+    Solver,
+    Tiled,
+)
 from surrogates.operators import tiles
 from surrogates.operators.tiles import Index
 from tests import problems
@@ -24,7 +35,8 @@ from tests.simulated_device import simulated_device
 
 DTYPES = (torch.float32, torch.float64)
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-8}
-N, S = 90, 3
+N = 90
+S = 3
 NOISE = 0.1
 
 
@@ -42,8 +54,11 @@ def true_residual(system: KernelSystem, rhs: Tensor, value: Tensor) -> Tensor:
 
 
 def assert_no_worse(system: KernelSystem, rhs: Tensor, value: Tensor, start: Tensor) -> None:
-    """Require a residual or an objective ½ wᵀHw − wᵀb no higher than that of ``start`` in every column."""
-    H, B = system.to_dense().double(), rhs.double()
+    """Require a residual or an objective ½ wᵀHw − wᵀb no higher than that of ``start`` in every
+    column.
+    """
+    H = system.to_dense().double()
+    B = rhs.double()
 
     def objective(W: Tensor) -> Tensor:
         return (W * (0.5 * H @ W - B)).sum(0)
@@ -52,7 +67,9 @@ def assert_no_worse(system: KernelSystem, rhs: Tensor, value: Tensor, start: Ten
     assert (residuals | (objective(value.double()) < objective(start.double()))).all()
 
 
-def assert_close_solutions(a: Tensor, b: Tensor, rhs: Tensor, smallest_noise: float = NOISE, solves: int = 2) -> None:
+def assert_close_solutions(
+    a: Tensor, b: Tensor, rhs: Tensor, smallest_noise: float = NOISE, solves: int = 2
+) -> None:
     """Require that solutions with residuals within the tolerance are as close as that implies."""
     allowed = solves * TOLERANCE[rhs.dtype] * rhs.double().norm(dim=0) / smallest_noise
     distance = (a.double() - b.double()).norm(dim=0)
@@ -63,7 +80,9 @@ class SolverContract:
     """Claims about every solver. Subclasses are parametrised over ``solver``."""
 
     @pytest.fixture(params=[Dense, Tiled], ids=["dense", "tiled"])
-    def kind(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[KernelOperator]:
+    def kind(
+        self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    ) -> type[KernelOperator]:
         monkeypatch.setitem(tiles.TILE_SIDE, "cpu", 32)
         return request.param
 
@@ -81,71 +100,115 @@ class SolverContract:
 
     @pytest.mark.parametrize("vector", [False, True], ids=["scalar_noise", "vector_noise"])
     def test_agrees_with_a_dense_solve(
-        self, solver: Solver, kind: type[KernelOperator], dtype: torch.dtype, rhs: Tensor, vector: bool
+        self,
+        solver: Solver,
+        kind: type[KernelOperator],
+        dtype: torch.dtype,
+        rhs: Tensor,
+        vector: bool,
     ) -> None:
         noise = problems.vector_noise(N, dtype) if vector else torch.tensor(NOISE, dtype=dtype)
         system = problems.system(N, noise, kind=kind, dtype=dtype)
-        dense = problems.own_evaluation(problems.scaled(problems.matern(1.5, 0.4), 1.5), system.kernel.tiles.X1, system.kernel.tiles.X2)
+        dense = problems.own_evaluation(
+            problems.scaled(problems.matern(1.5, 0.4), 1.5),
+            system.kernel.tiles.X1,
+            system.kernel.tiles.X2,
+        )
         dense.diagonal().add_(noise)
         solution = tight(solver, dtype).solve(system, rhs)
         assert solution.converged.all(), str(solution)
-        assert_close_solutions(solution.value, torch.linalg.solve(dense, rhs.double()), rhs, noise.min().item())
+        assert_close_solutions(
+            solution.value, torch.linalg.solve(dense, rhs.double()), rhs, noise.min().item()
+        )
 
-    def test_the_reported_residual_is_the_true_one(self, solver: Solver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor) -> None:
+    def test_the_reported_residual_is_the_true_one(
+        self, solver: Solver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor
+    ) -> None:
         for budget in ({}, {"max_epochs": 5.0, "tolerance": 1e-3}):
             solution = tight(solver, dtype, **budget).solve(system, rhs)
             rounding = N * torch.finfo(dtype).eps
-            torch.testing.assert_close(solution.residual.double(), true_residual(system, rhs, solution.value), rtol=1e-3, atol=rounding)
+            torch.testing.assert_close(
+                solution.residual.double(),
+                true_residual(system, rhs, solution.value),
+                rtol=1e-3,
+                atol=rounding,
+            )
 
     def test_permuting_the_points_permutes_the_answer(
         self, solver: Solver, kind: type[KernelOperator], dtype: torch.dtype, rhs: Tensor
     ) -> None:
         order = torch.randperm(N, generator=torch.Generator().manual_seed(3))
         noise = problems.vector_noise(N, dtype)
-        value = tight(solver, dtype).solve(problems.system(N, noise, kind=kind, dtype=dtype), rhs).value
-        permuted = tight(solver, dtype).solve(problems.system(N, noise, kind=kind, dtype=dtype, order=order), rhs[order]).value
+        value = (
+            tight(solver, dtype).solve(problems.system(N, noise, kind=kind, dtype=dtype), rhs).value
+        )
+        permuted = (
+            tight(solver, dtype)
+            .solve(problems.system(N, noise, kind=kind, dtype=dtype, order=order), rhs[order])
+            .value
+        )
         assert_close_solutions(permuted, value[order], rhs, noise.min().item())
 
     def test_columns_solved_together_match_columns_solved_alone(
         self, solver: Solver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor
     ) -> None:
         together = tight(solver, dtype).solve(system, rhs).value
-        alone = torch.cat([tight(solver, dtype).solve(system, column).value for column in rhs.split(1, dim=1)], dim=1)
+        alone = torch.cat(
+            [tight(solver, dtype).solve(system, column).value for column in rhs.split(1, dim=1)],
+            dim=1,
+        )
         assert_close_solutions(together, alone, rhs)
 
-    def test_a_zero_right_hand_side_gives_zero(self, solver: Solver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor) -> None:
+    def test_a_zero_right_hand_side_gives_zero(
+        self, solver: Solver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor
+    ) -> None:
         rhs[:, 1] = 0.0
         solution = tight(solver, dtype).solve(system, rhs)
         assert torch.equal(solution.value[:, 1], torch.zeros_like(rhs[:, 1]))
         assert solution.residual[1] == 0.0
         assert solution.converged.all()
 
-    def test_the_same_seed_gives_the_same_result(self, solver: Solver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor) -> None:
+    def test_the_same_seed_gives_the_same_result(
+        self, solver: Solver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor
+    ) -> None:
         global_state = torch.get_rng_state()
-        first, second = (tight(solver, dtype).solve(system, rhs, generator=torch.Generator().manual_seed(5)) for _ in range(2))
+        first, second = (
+            tight(solver, dtype).solve(system, rhs, generator=torch.Generator().manual_seed(5))
+            for _ in range(2)
+        )
         assert torch.equal(first.value, second.value)
         assert torch.equal(first.steps, second.steps)
         assert first.epochs == second.epochs
         assert torch.equal(torch.get_rng_state(), global_state)
 
-    def test_arguments_are_left_as_they_are(self, solver: Solver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor) -> None:
+    def test_arguments_are_left_as_they_are(
+        self, solver: Solver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor
+    ) -> None:
         initial = problems.normal(N, S, seed=1, dtype=dtype)
         before = rhs.clone(), initial.clone(), system.kernel.to_dense().clone()
         tight(solver, dtype).solve(system, rhs, initial=initial)
         assert all(map(torch.equal, (rhs, initial, system.kernel.to_dense()), before))
 
-    def test_a_warm_start_leads_to_the_same_solution(self, solver: Solver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor) -> None:
+    def test_a_warm_start_leads_to_the_same_solution(
+        self, solver: Solver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor
+    ) -> None:
         initial = problems.normal(N, S, seed=1, dtype=dtype)
         warm = tight(solver, dtype).solve(system, rhs, initial=initial)
         assert warm.converged.all(), str(warm)
         assert_close_solutions(warm.value, tight(solver, dtype).solve(system, rhs).value, rhs)
 
-    def test_duplicate_points_are_fine(self, solver: Solver, kind: type[KernelOperator], dtype: torch.dtype, rhs: Tensor) -> None:
+    def test_duplicate_points_are_fine(
+        self, solver: Solver, kind: type[KernelOperator], dtype: torch.dtype, rhs: Tensor
+    ) -> None:
         X = problems.uniform(N // 3, 2, dtype=dtype).repeat(3, 1)
-        solution = tight(solver, dtype).solve(problems.system(noise=NOISE, kind=kind, dtype=dtype, X=X), rhs)
+        solution = tight(solver, dtype).solve(
+            problems.system(noise=NOISE, kind=kind, dtype=dtype, X=X), rhs
+        )
         assert solution.converged.all(), str(solution)
 
-    def test_every_kernel_entry_used_is_counted(self, solver: Solver, kind: type[KernelOperator], dtype: torch.dtype, rhs: Tensor) -> None:
+    def test_every_kernel_entry_used_is_counted(
+        self, solver: Solver, kind: type[KernelOperator], dtype: torch.dtype, rhs: Tensor
+    ) -> None:
         system = problems.system(N, NOISE, kind=kind, dtype=dtype)
         counting = CountingOperator(system.kernel)
         system = KernelSystem(counting, NOISE)
@@ -156,7 +219,9 @@ class SolverContract:
 
     @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
     @pytest.mark.parametrize("name", ["rhs", "initial"])
-    def test_numbers_that_are_not_finite_are_refused(self, solver: Solver, bad: float, name: str) -> None:
+    def test_numbers_that_are_not_finite_are_refused(
+        self, solver: Solver, bad: float, name: str
+    ) -> None:
         arguments = {"rhs": problems.normal(N, S), "initial": problems.normal(N, S)}
         arguments[name][4, 2] = bad
         with pytest.raises(ValueError, match=rf"`{name}` must be finite, got .* at index \(4, 2\)"):
@@ -166,11 +231,27 @@ class SolverContract:
         ("arguments", "error", "message"),
         [
             ({"rhs": torch.ones(N)}, ValueError, r"`rhs` must have shape \(90, s\), got \(90,\)"),
-            ({"rhs": torch.ones(N - 1, 2)}, ValueError, r"`rhs` must have shape \(90, s\), got \(89, 2\)"),
-            ({"rhs": torch.ones(N, 2), "initial": torch.ones(N, 3)}, ValueError, r"`initial` must have the shape of `rhs`, \(90, 2\)"),
+            (
+                {"rhs": torch.ones(N - 1, 2)},
+                ValueError,
+                r"`rhs` must have shape \(90, s\), got \(89, 2\)",
+            ),
+            (
+                {"rhs": torch.ones(N, 2), "initial": torch.ones(N, 3)},
+                ValueError,
+                r"`initial` must have the shape of `rhs`, \(90, 2\)",
+            ),
             ({"rhs": [[1.0]] * N}, TypeError, "`rhs` must be a torch.Tensor, got list"),
-            ({"rhs": torch.ones(N, 2).double()}, TypeError, "`rhs` must have the system's dtype torch.float32, got torch.float64"),
-            ({"rhs": torch.ones(N, 2, dtype=torch.long)}, TypeError, "`rhs` must have dtype float32 or float64, got torch.int64"),
+            (
+                {"rhs": torch.ones(N, 2).double()},
+                TypeError,
+                "`rhs` must have the system's dtype torch.float32, got torch.float64",
+            ),
+            (
+                {"rhs": torch.ones(N, 2, dtype=torch.long)},
+                TypeError,
+                "`rhs` must have dtype float32 or float64, got torch.int64",
+            ),
         ],
     )
     def test_arguments_that_do_not_fit_are_named(
@@ -181,8 +262,14 @@ class SolverContract:
 
     @settings(max_examples=25)
     @given(n=st.integers(1, 24), s=st.integers(0, 4), seed=st.integers(0, 100))
-    def test_any_number_of_points_and_columns_is_solved(self, solver: Solver, n: int, s: int, seed: int) -> None:
-        small = {name: min(value, n) for name, value in vars(solver).items() if name in ("batch_size", "block_size") and value}
+    def test_any_number_of_points_and_columns_is_solved(
+        self, solver: Solver, n: int, s: int, seed: int
+    ) -> None:
+        small = {
+            name: min(value, n)
+            for name, value in vars(solver).items()
+            if name in ("batch_size", "block_size") and value
+        }
         if rank := getattr(getattr(solver, "preconditioner", None), "rank", None):
             smallest_block = n // math.ceil(n / small.get("block_size", n))
             small["preconditioner"] = replace(solver.preconditioner, rank=min(rank, smallest_block))  # type: ignore[attr-defined]
@@ -193,7 +280,9 @@ class SolverContract:
         assert solution.converged.all(), str(solution)
         assert str(solution).startswith(f"{s}/{s} columns converged")
 
-    def test_another_device_goes_the_same_way(self, solver: Solver, kind: type[KernelOperator], dtype: torch.dtype, rhs: Tensor) -> None:
+    def test_another_device_goes_the_same_way(
+        self, solver: Solver, kind: type[KernelOperator], dtype: torch.dtype, rhs: Tensor
+    ) -> None:
         brief = tight(solver, dtype, max_epochs=5.0)
         X = problems.uniform(N, 2, dtype=dtype)
         on_cpu = brief.solve(problems.system(noise=NOISE, kind=kind, dtype=dtype, X=X), rhs)
@@ -208,8 +297,12 @@ class SolverContract:
         self, solver: Solver, kind: type[KernelOperator], dtype: torch.dtype, rhs: Tensor
     ) -> None:
         X = problems.uniform(N, 2, dtype=dtype)
-        on_cpu = tight(solver, dtype).solve(problems.system(noise=NOISE, kind=kind, dtype=dtype, X=X), rhs)
-        on_cuda = tight(solver, dtype).solve(problems.system(noise=NOISE, kind=kind, dtype=dtype, X=X.cuda()), rhs.cuda())
+        on_cpu = tight(solver, dtype).solve(
+            problems.system(noise=NOISE, kind=kind, dtype=dtype, X=X), rhs
+        )
+        on_cuda = tight(solver, dtype).solve(
+            problems.system(noise=NOISE, kind=kind, dtype=dtype, X=X.cuda()), rhs.cuda()
+        )
         assert on_cuda.value.is_cuda
         assert_close_solutions(on_cuda.value.cpu(), on_cpu.value, rhs)
 
@@ -221,7 +314,9 @@ class IterativeSolverContract(SolverContract):
         self, solver: IterativeSolver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor
     ) -> None:
         solved = tight(solver, dtype).solve(system, rhs)
-        again = tight(solver, dtype, tolerance=2 * TOLERANCE[dtype]).solve(system, rhs, initial=solved.value)
+        again = tight(solver, dtype, tolerance=2 * TOLERANCE[dtype]).solve(
+            system, rhs, initial=solved.value
+        )
         assert torch.equal(again.value, solved.value)
         assert not again.steps.any()
         assert again.epochs == 1.0  # the product that found it solved
@@ -242,7 +337,9 @@ class IterativeSolverContract(SolverContract):
         initial = torch.zeros_like(rhs)
         initial[:, 1:2] = done
         moments: list[Progress] = []
-        solution = tight(solver, dtype, tolerance=1.5 * TOLERANCE[dtype]).solve(system, rhs, initial=initial, callback=moments.append)
+        solution = tight(solver, dtype, tolerance=1.5 * TOLERANCE[dtype]).solve(
+            system, rhs, initial=initial, callback=moments.append
+        )
         assert torch.equal(solution.value[:, 1:2], done)
         assert solution.steps[1] == 0
         assert (solution.steps[[0, 2]] > 0).all()
@@ -250,7 +347,12 @@ class IterativeSolverContract(SolverContract):
 
     @pytest.mark.parametrize("max_epochs", [0.5, 1.0, 3.0, 6.5])
     def test_a_spent_budget_is_kept_to_and_reported(
-        self, solver: IterativeSolver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor, max_epochs: float
+        self,
+        solver: IterativeSolver,
+        system: KernelSystem,
+        dtype: torch.dtype,
+        rhs: Tensor,
+        max_epochs: float,
     ) -> None:
         solution = tight(solver, dtype, max_epochs=max_epochs, tolerance=1e-9).solve(system, rhs)
         assert not solution.converged.any()
@@ -259,11 +361,18 @@ class IterativeSolverContract(SolverContract):
         assert solution.value.isfinite().all()
 
     def test_a_spent_time_is_kept_to_and_reported(
-        self, solver: IterativeSolver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor, monkeypatch: pytest.MonkeyPatch
+        self,
+        solver: IterativeSolver,
+        system: KernelSystem,
+        dtype: torch.dtype,
+        rhs: Tensor,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         clock: Iterator[int] = itertools.count()  # every look at it takes a second
         for module in ("base", "run"):
-            monkeypatch.setattr(f"surrogates.solvers.{module}.time", SimpleNamespace(perf_counter=clock.__next__))
+            monkeypatch.setattr(
+                f"surrogates.solvers.{module}.time", SimpleNamespace(perf_counter=clock.__next__)
+            )
         solution = tight(solver, dtype, max_seconds=5.0, tolerance=1e-9).solve(system, rhs)
         assert not solution.converged.any()
         assert 0 < solution.steps.max() <= 5
@@ -281,15 +390,22 @@ class IterativeSolverContract(SolverContract):
             assert (earlier.steps, earlier.epochs) < (later.steps, later.epochs)
             assert earlier.seconds <= later.seconds
 
-    def test_a_column_is_never_returned_worse_than_it_came(self, solver: IterativeSolver, dtype: torch.dtype, rhs: Tensor) -> None:
-        system = problems.system(N, 1e-9, dtype=dtype)  # hopeless in a few epochs, and beyond float32's precision
+    def test_a_column_is_never_returned_worse_than_it_came(
+        self, solver: IterativeSolver, dtype: torch.dtype, rhs: Tensor
+    ) -> None:
+        # Hopeless in a few epochs, and beyond float32's precision
+        system = problems.system(N, 1e-9, dtype=dtype)
         initial = 0.1 * problems.normal(N, S, seed=1, dtype=dtype)
-        solution: Solution = tight(solver, dtype, max_epochs=8.0).solve(system, rhs, initial=initial)
+        solution: Solution = tight(solver, dtype, max_epochs=8.0).solve(
+            system, rhs, initial=initial
+        )
         assert_no_worse(system, rhs, solution.value, initial)
 
     @pytest.mark.parametrize("name", ["tolerance", "max_epochs", "max_seconds"])
     @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
-    def test_settings_that_make_no_sense_are_refused(self, solver: IterativeSolver, name: str, value: float) -> None:
+    def test_settings_that_make_no_sense_are_refused(
+        self, solver: IterativeSolver, name: str, value: float
+    ) -> None:
         with pytest.raises(ValueError, match=f"`{name}` must be finite and above 0, got"):
             replace(solver, **{name: value})
         with pytest.raises(TypeError, match=f"`{name}` must be a number, got str"):
@@ -301,7 +417,8 @@ class CountingOperator(KernelOperator):
 
     def __init__(self, operator: KernelOperator):
         super().__init__(operator.tiles, operator.symmetric)
-        self.operator, self.entries = operator, 0
+        self.operator = operator
+        self.entries = 0
 
     def _count(self, entries: int) -> None:
         self.entries += entries

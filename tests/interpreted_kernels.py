@@ -1,7 +1,9 @@
-"""Compare the fused Triton kernels with exact products on the CPU: ``TRITON_INTERPRET=1 python -m tests.interpreted_kernels``.
+"""Compare the fused Triton kernels with exact products on the CPU:
+``TRITON_INTERPRET=1 python -m tests.interpreted_kernels``.
 
-Triton decides when it is imported whether it compiles or interprets, so this needs a process of its own. Prints the largest error of every
-case, divided by the rounding error that its sums may have, as JSON.
+Triton decides when it is imported whether it compiles or interprets, so this needs a process of its
+own. Prints the largest error of every case, divided by the rounding error that its sums may have,
+as JSON.
 """
 
 import json
@@ -18,7 +20,12 @@ from tests.problems import DIM, STATIONARY
 KERNELS = ["rbf", "matern12-ard", "scale-matern32", "matern52-active"]
 
 # (rows, columns, weights' columns, programs the columns are spread over)
-PRODUCTS = {"one-entry": (1, 1, 1, 1), "vector": (70, 75, 1, 1), "few": (66, 97, 5, 3), "many": (3, 130, 32, 1)}
+PRODUCTS = {
+    "one-entry": (1, 1, 1, 1),
+    "vector": (70, 75, 1, 1),
+    "few": (66, 97, 5, 3),
+    "many": (3, 130, 32, 1),
+}
 # (functions, points of each, columns, programs)
 ROWWISE = {"one-entry": (1, 1, 1, 1), "short": (3, 2, 75, 1), "long": (2, 67, 97, 6)}
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -27,7 +34,12 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 def case_names() -> list[str]:
     """Return the names of all cases: product, kernel, shape and precision."""
     shapes = [("matmul", shape) for shape in PRODUCTS] + [("rowwise", shape) for shape in ROWWISE]
-    return [f"{what} {name} {shape} {dtype}" for what, shape in shapes for name in KERNELS for dtype in DTYPES]
+    return [
+        f"{what} {name} {shape} {dtype}"
+        for what, shape in shapes
+        for name in KERNELS
+        for dtype in DTYPES
+    ]
 
 
 def error(case: str) -> float:
@@ -54,12 +66,17 @@ def rowwise_error(name: str, shape: str, dtype: torch.dtype) -> float:
     fused = cuda.fused_rowwise(tiles, W.to(dtype))
     assert fused is not None and fused[0].dtype == fused[1].dtype == dtype
     expected = exact.contract(slice(None), slice(None), W.T.unsqueeze(1))
-    return max(scaled_error(value, reference, n) for value, reference in zip(fused, expected, strict=True))
+    return max(
+        scaled_error(value, reference, n) for value, reference in zip(fused, expected, strict=True)
+    )
 
 
-def tiles_of(name: str, m: int, n: int, dtype: torch.dtype) -> tuple[StationaryTiles, StationaryTiles]:
+def tiles_of(
+    name: str, m: int, n: int, dtype: torch.dtype
+) -> tuple[StationaryTiles, StationaryTiles]:
     """Return the tiles of a kernel in ``dtype`` and, for the same rounded points, in float64."""
-    X, Z = problems.uniform(m, DIM, dtype=dtype), 1.0 + problems.uniform(n, DIM, seed=1, dtype=dtype)
+    X = problems.uniform(m, DIM, dtype=dtype)
+    Z = 1.0 + problems.uniform(n, DIM, seed=1, dtype=dtype)
     tiles = KernelTiles.of(STATIONARY[name]().to(X), X, Z)
     exact = tiles.to(torch.float64)
     assert isinstance(tiles, StationaryTiles) and isinstance(exact, StationaryTiles)
@@ -74,10 +91,13 @@ def with_programs(count: int) -> None:
 
 def scaled_error(value: Tensor, reference: Tensor, terms: int) -> float:
     assert value.shape == reference.shape
-    return ((value.double() - reference).abs().max() / (3 * (terms + 3) * torch.finfo(value.dtype).eps)).item()
+    return (
+        (value.double() - reference).abs().max() / (3 * (terms + 3) * torch.finfo(value.dtype).eps)
+    ).item()
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    cuda.DEVICE_TYPES, cuda.FEWEST_ENTRIES = {"cpu"}, 1
+    cuda.DEVICE_TYPES = {"cpu"}
+    cuda.FEWEST_ENTRIES = 1
     sys.stdout.write(json.dumps({case: error(case) for case in case_names()}))

@@ -1,4 +1,6 @@
-"""Small problems that several tests share: kernels of every kind, systems with a known answer, and tolerances."""
+"""Small problems that several tests share: kernels of every kind, systems with a known answer,
+and tolerances.
+"""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -16,11 +18,15 @@ OPERATORS: tuple[type[KernelOperator], ...] = KernelOperator.__subclasses__()  #
 
 
 def uniform(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.rand(
+        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).to(dtype)
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).to(dtype)
 
 
 def with_lengthscale(kernel: Kernel, lengthscale: float | Tensor) -> Kernel:
@@ -71,7 +77,9 @@ def own_evaluation(kernel: Kernel, X: Tensor, Z: Tensor) -> Tensor:
         return deepcopy(kernel).double()(X.double(), Z.double()).to_dense()
 
 
-def operator(kind: type[KernelOperator], kernel: Kernel, X: Tensor, Z: Tensor | None = None) -> KernelOperator:
+def operator(
+    kind: type[KernelOperator], kernel: Kernel, X: Tensor, Z: Tensor | None = None
+) -> KernelOperator:
     return kind(KernelTiles.of(kernel.to(X), X, X if Z is None else Z), symmetric=Z is None)
 
 
@@ -84,7 +92,9 @@ def system(
     order: Tensor | None = None,
     X: Tensor | None = None,
 ) -> KernelSystem:
-    """Return a well-conditioned system of n points in two dimensions, its points (and noise) in ``order``."""
+    """Return a well-conditioned system of n points in two dimensions,
+    its points (and noise) in ``order``.
+    """
     X = uniform(n, 2, dtype=dtype) if X is None else X
     if order is not None:
         X = X[order]
@@ -93,16 +103,26 @@ def system(
 
 
 def inducing_system(
-    n: int = 60, m: int = 20, noise: float | Tensor = 0.1, *, spread: float = 1.0, memory_budget: int | None = None
+    n: int = 60,
+    m: int = 20,
+    noise: float | Tensor = 0.1,
+    *,
+    spread: float = 1.0,
+    memory_budget: int | None = None,
 ) -> InducingSystem:
-    """Return the system of m of n points in two dimensions; the larger ``spread``, the better its condition."""
+    """Return the system of m of n points in two dimensions; the larger ``spread``,
+    the better its condition.
+    """
     X = spread * uniform(n, 2)
-    return InducingSystem(scaled(matern(1.5, 0.4), 1.5).to(X), X, X[:m], noise, memory_budget=memory_budget)
+    return InducingSystem(
+        scaled(matern(1.5, 0.4), 1.5).to(X), X, X[:m], noise, memory_budget=memory_budget
+    )
 
 
 def dense_inducing(system: InducingSystem) -> tuple[Tensor, Tensor, Tensor]:
     """Return A, K_XZ and K_ZZ."""
-    K_XZ, K_ZZ = system.cross.to_dense(), system.kernel.to_dense()
+    K_XZ = system.cross.to_dense()
+    K_ZZ = system.kernel.to_dense()
     return K_XZ.T @ (K_XZ / system.noise.expand(system.num_data).unsqueeze(1)) + K_ZZ, K_XZ, K_ZZ
 
 

@@ -1,8 +1,10 @@
-"""A device for tests where there is none: its tensors are computed on the CPU, and refuse to meet the CPU's where CUDA's would.
+"""A device for tests where there is none: its tensors are computed on the CPU, and refuse to meet
+the CPU's where CUDA's would.
 
-What a program has to get right on any accelerator is so tested without one: that no tensor is made on the CPU and then used with those
-of the device, that no generator of the CPU draws on it, that nothing becomes an array without ``cpu()``. What only CUDA does, its kernels,
-memory and speed, is not.
+What a program has to get right on any accelerator is so tested without one: that no tensor is made
+on the CPU and then used with those of the device, that no generator of the CPU draws on it, that
+nothing becomes an array without ``cpu()``. What only CUDA does, its kernels, memory and speed, is
+not.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,14 +16,29 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
+from torch.utils.backend_registration import (
+    _DummyBackendModule,
+    _setup_privateuseone_for_python_backend,
+)
 
 NAME = "simulated"
 
 _aten = torch.ops.aten
 _COPIES = {_aten.copy_.default, _aten._to_copy.default}  # between devices
-_INDEX_FROM_ANYWHERE = {_aten.index.Tensor, _aten.index_put_.default, _aten.index_put.default, _aten._index_put_impl_.default}
-_SCALARS_TOO = {_aten.mm.default, _aten.bmm.default, _aten.cat.default, _aten.index_select.default, _aten.gather.default}  # must be there
+_INDEX_FROM_ANYWHERE = {
+    _aten.index.Tensor,
+    _aten.index_put_.default,
+    _aten.index_put.default,
+    _aten._index_put_impl_.default,
+}
+# Must be there
+_SCALARS_TOO = {
+    _aten.mm.default,
+    _aten.bmm.default,
+    _aten.cat.default,
+    _aten.index_select.default,
+    _aten.gather.default,
+}
 _WAITS = {_aten._local_scalar_dense.default, _aten.nonzero.default}  # for numbers and sizes
 
 _waits: list[Any] | None = None
@@ -67,7 +84,13 @@ class SimulatedTensor(Tensor):
         return made
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        cls,
+        function: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         return _run(function, args, kwargs or {})
 
     def __repr__(self, **_: Any) -> str:
@@ -77,14 +100,22 @@ class SimulatedTensor(Tensor):
         return self.held.tolist()
 
     def numpy(self, **_: Any) -> NoReturn:
-        raise TypeError(f"can't convert a tensor on {self.device} to numpy. Use Tensor.cpu() first.")
+        raise TypeError(
+            f"can't convert a tensor on {self.device} to numpy. Use Tensor.cpu() first."
+        )
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         self.numpy()
 
 
 class _Mode(TorchDispatchMode):
-    def __torch_dispatch__(self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        function: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         return _run(function, args, kwargs or {})
 
 
@@ -97,10 +128,18 @@ def _run(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if not there and not result_there:
         return function(*args, **kwargs)
     if result_there and kwargs.get("generator") is not None:
-        raise RuntimeError(f"Expected a '{NAME}' device type for generator but found 'cpu' ({function}).")
+        raise RuntimeError(
+            f"Expected a '{NAME}' device type for generator but found 'cpu' ({function})."
+        )
     if there and function not in _COPIES:
-        _require_one_device(function, [tensor for tensor in tensors if not isinstance(tensor, SimulatedTensor)], kwargs)
-    held_args, held_kwargs = tree_map_only(SimulatedTensor, lambda tensor: tensor.held, (args, kwargs))
+        _require_one_device(
+            function,
+            [tensor for tensor in tensors if not isinstance(tensor, SimulatedTensor)],
+            kwargs,
+        )
+    held_args, held_kwargs = tree_map_only(
+        SimulatedTensor, lambda tensor: tensor.held, (args, kwargs)
+    )
     if result_there and device is not None:
         held_kwargs["device"] = torch.device("cpu")
     if _waits is not None and function in _WAITS:
@@ -119,11 +158,16 @@ def _require_one_device(function: Any, strangers: list[Tensor], kwargs: dict[str
     elif function not in _SCALARS_TOO:
         unwelcome = [tensor for tensor in strangers if tensor.ndim or tensor is kwargs.get("out")]
     if unwelcome:
-        raise RuntimeError(f"Expected all tensors to be on the same device, but found {NAME}:0 and cpu in {function}.")
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found {NAME}:0 and cpu in"
+            f" {function}."
+        )
 
 
 class _Backend(_DummyBackendModule):
-    """What PyTorch asks of any device, such as the state of its random numbers: this one has none of its own."""
+    """What PyTorch asks of any device, such as the state of its random numbers:
+    this one has none of its own.
+    """
 
     def get_rng_state(self, device: Any = None) -> Tensor:
         return torch.get_rng_state()
@@ -133,20 +177,30 @@ class _Backend(_DummyBackendModule):
 
 @cache
 def register() -> None:
-    """Register the device, and the operators that are called before the mode can see them; before the first gradient of the process."""
+    """Register the device, and the operators that are called before the mode can see them;
+    before the first gradient of the process.
+    """
 
     def empty(size: Sequence[int], *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
         return SimulatedTensor(torch.empty(size, dtype=dtype))
 
-    def empty_strided(size: Sequence[int], stride: Sequence[int], *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    def empty_strided(
+        size: Sequence[int], stride: Sequence[int], *, dtype: torch.dtype | None = None, **_: Any
+    ) -> Tensor:
         return SimulatedTensor(torch.empty_strided(size, stride, dtype=dtype))
 
     def copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
-        held_source, held_target = tree_map_only(SimulatedTensor, lambda tensor: tensor.held, (source, target))
+        held_source, held_target = tree_map_only(
+            SimulatedTensor, lambda tensor: tensor.held, (source, target)
+        )
         held_target.copy_(held_source)
         return target
 
     _setup_privateuseone_for_python_backend(NAME, _Backend())
-    operators: dict[str, Callable[..., Tensor]] = {"empty.memory_format": empty, "empty_strided": empty_strided, "_copy_from": copy_from}
+    operators: dict[str, Callable[..., Tensor]] = {
+        "empty.memory_format": empty,
+        "empty_strided": empty_strided,
+        "_copy_from": copy_from,
+    }
     for name, operator in operators.items():
         _library.impl(name, operator, "PrivateUse1")

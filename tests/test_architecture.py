@@ -1,4 +1,6 @@
-"""The dependency arrows between the packages, what library code never does, and the guard against foreign packages."""
+"""The dependency arrows between the packages, what library code never does,
+and the guard against foreign packages.
+"""
 
 import ast
 import os
@@ -21,7 +23,13 @@ LAYERS = (
     ("surrogates.systems",),
     ("surrogates.preconditioners", "surrogates.features", "surrogates.solvers"),
     ("surrogates.paths",),
-    ("surrogates.posterior", "surrogates.models", "surrogates.inducing_models", "surrogates.fitting", "surrogates.dispatch"),
+    (
+        "surrogates.posterior",
+        "surrogates.models",
+        "surrogates.inducing_models",
+        "surrogates.fitting",
+        "surrogates.dispatch",
+    ),
     ("acquisition",),
     ("scalable_bo",),
 )
@@ -46,7 +54,9 @@ SOURCES = {
     for file in sorted((ROOT / package).rglob("*.py"))
 }
 
-MODULES_BELOW = {face: tuple(name for name in SOURCES if name.startswith(f"{face}.")) for face in PACKAGES}
+MODULES_BELOW = {
+    face: tuple(name for name in SOURCES if name.startswith(f"{face}.")) for face in PACKAGES
+}
 
 
 def inside(name: str, parents: tuple[str, ...]) -> bool:
@@ -60,8 +70,12 @@ def imports(module: str) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            yield from (".".join([*above, *filter(None, [node.module]), alias.name]) for alias in node.names)
+            above = (
+                package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            )
+            yield from (
+                ".".join([*above, *filter(None, [node.module]), alias.name]) for alias in node.names
+            )
 
 
 def uses(module: str) -> Iterator[str]:
@@ -84,18 +98,26 @@ def test_imports_point_down(module: str) -> None:
     height = layer(module)
     if height is None:  # a helper, or the face of `surrogates`, stays below the other packages
         height = layer("surrogates.models")
-    upward = [name for name in imports(module) if (target := layer(name)) is not None and target > height]
+    upward = [
+        name for name in imports(module) if (target := layer(name)) is not None and target > height
+    ]
     assert not upward
 
 
-@pytest.mark.parametrize("module", [module for module in SOURCES if inside(module, ("surrogates", "acquisition"))])
+@pytest.mark.parametrize(
+    "module", [module for module in SOURCES if inside(module, ("surrogates", "acquisition"))]
+)
 def test_no_module_imports_from_its_own_package_face(module: str) -> None:
     face = module.partition(".")[0]
     siblings = [name for name in imports(module) if inside(name, (face,))]
-    assert module == face or not [name for name in siblings if not inside(name, MODULES_BELOW[face])]
+    assert module == face or not [
+        name for name in siblings if not inside(name, MODULES_BELOW[face])
+    ]
 
 
-@pytest.mark.parametrize("module", [module for module in SOURCES if inside(module, WITHOUT_BOTORCH)])
+@pytest.mark.parametrize(
+    "module", [module for module in SOURCES if inside(module, WITHOUT_BOTORCH)]
+)
 def test_operators_and_solvers_know_nothing_of_botorch(module: str) -> None:
     assert not [name for name in imports(module) if inside(name, ("botorch",))]
 
@@ -131,7 +153,9 @@ def test_a_foreign_package_in_the_way_is_named(tmp_path: Path, file: str) -> Non
     assert str(foreign) in last_line
 
 
-def test_a_foreign_package_that_is_already_imported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_foreign_package_that_is_already_imported_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "acquisition", pytest)
     with pytest.raises(ImportError, match="acquisition") as error:
         check_sibling_packages()
@@ -140,7 +164,9 @@ def test_a_foreign_package_that_is_already_imported_is_named(monkeypatch: pytest
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scalable_bo._packages.SIBLINGS", ("surrogates_that_nobody_wrote",))
-    with pytest.raises(ImportError, match="surrogates_that_nobody_wrote.*Install scalable-bo again"):
+    with pytest.raises(
+        ImportError, match="surrogates_that_nobody_wrote.*Install scalable-bo again"
+    ):
         check_sibling_packages()
 
 

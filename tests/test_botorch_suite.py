@@ -65,12 +65,29 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def run(folder: Path, name: str, *arguments: str, more: str = "") -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, name: str, *arguments: str, more: str = ""
+) -> subprocess.CompletedProcess[str]:
     (folder / "test_end_to_end.py").write_text(TESTS.replace("NAME", name))
     expected = folder.parent / "expected.toml"
     expected.write_text(EXPECTED.format(more=more))
-    command = [sys.executable, "-m", "tests.botorch_suite.runner", str(folder), "--expected", str(expected), "-rxX", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "tests.botorch_suite.runner",
+        str(folder),
+        "--expected",
+        str(expected),
+        "-rxX",
+        *arguments,
+    ]
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
 
 
 def test_our_model_takes_the_name_and_expected_failures_are_held_to_the_list(folder: Path) -> None:
@@ -90,13 +107,20 @@ def test_without_the_swap_expected_failures_are_those_of_any_model(folder: Path)
 
 
 @pytest.mark.parametrize("given", [[], [""], ["/nowhere"], ["."]])
-def test_a_folder_that_is_not_botorchs_is_refused(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_not_botorchs_is_refused(
+    given: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         runner.main(given)
-    assert "BOTORCH_TESTS must be the folder test/ of a checkout of BoTorch's repository" in capsys.readouterr().err
+    assert (
+        "BOTORCH_TESTS must be the folder test/ of a checkout of BoTorch's repository"
+        in capsys.readouterr().err
+    )
 
 
 def test_an_unknown_mode_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         runner.main([str(folder), "--mode", "fast"])
-    assert "BOTORCH_MODE must be one of exact, paths, botorch, got 'fast'" in capsys.readouterr().err
+    assert (
+        "BOTORCH_MODE must be one of exact, paths, botorch, got 'fast'" in capsys.readouterr().err
+    )

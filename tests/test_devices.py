@@ -1,4 +1,6 @@
-"""Everything runs on a device that is not the CPU, with the results that the CPU gives: on a simulated one, wherever the tests run."""
+"""Everything runs on a device that is not the CPU, with the results that the CPU gives:
+on a simulated one, wherever the tests run.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,11 +13,24 @@ from botorch.acquisition import qLogExpectedImprovement
 from botorch.models import SingleTaskGP
 from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
-from gpytorch.kernels import Kernel, LinearKernel, MaternKernel, PeriodicKernel, RBFKernel, RQKernel, ScaleKernel
+from gpytorch.kernels import (
+    Kernel,
+    LinearKernel,
+    MaternKernel,
+    PeriodicKernel,
+    RBFKernel,
+    RQKernel,
+    ScaleKernel,
+)
 from torch import Tensor
 
 import surrogates as sg
-from acquisition import FeasibleSet, ParallelThompsonSampling, PathwiseMaxPosteriorSampling, PathwiseThompsonSampling
+from acquisition import (
+    FeasibleSet,
+    ParallelThompsonSampling,
+    PathwiseMaxPosteriorSampling,
+    PathwiseThompsonSampling,
+)
 from scalable_bo import Float, Space, Study
 from scalable_bo.experiments.presets import PRESETS
 from scalable_bo.experiments.thompson import ThompsonRun, run_thompson
@@ -34,7 +49,9 @@ def device() -> Iterator[torch.device]:
 def data(n: int = 60) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(n, D, generator=generator, dtype=torch.float64)
-    return X, torch.sin(5 * X.sum(1, keepdim=True)) + 0.05 * torch.randn(n, 1, generator=generator, dtype=torch.float64)
+    return X, torch.sin(5 * X.sum(1, keepdim=True)) + 0.05 * torch.randn(
+        n, 1, generator=generator, dtype=torch.float64
+    )
 
 
 def seeded() -> torch.Generator:
@@ -55,7 +72,9 @@ class TestSimulatedDevice:
             lambda there: there[torch.tensor([0.0, 1.0])],
         ],
     )
-    def test_a_tensor_of_the_cpu_is_refused(self, device: torch.device, mix: Callable[[Tensor], Any]) -> None:
+    def test_a_tensor_of_the_cpu_is_refused(
+        self, device: torch.device, mix: Callable[[Tensor], Any]
+    ) -> None:
         with pytest.raises((RuntimeError, IndexError)):
             mix(torch.ones(2, 2, device=device))
 
@@ -92,17 +111,27 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_the_posterior_and_paths_of_any_kernel_are_those_on_the_cpu(name: str, device: torch.device) -> None:
+def test_the_posterior_and_paths_of_any_kernel_are_those_on_the_cpu(
+    name: str, device: torch.device
+) -> None:
     X, y = data()
     moments = []
     for there in ("cpu", device):
-        model = sg.PathwiseGP(X.to(there), y.to(there), covar_module=KERNELS[name]().double().to(there), num_features=64, num_paths=16)
+        model = sg.PathwiseGP(
+            X.to(there),
+            y.to(there),
+            covar_module=KERNELS[name]().double().to(there),
+            num_features=64,
+            num_paths=16,
+        )
         points = X[:5].to(there).requires_grad_()
         posterior = model.posterior(points)
         paths = model.paths(4, generator=seeded())(points)
         (gradient,) = torch.autograd.grad(paths.sum(), points)
         assert posterior.mean.device.type == torch.device(there).type
-        moments.append([part.detach().cpu() for part in (posterior.mean, posterior.variance, paths, gradient)])
+        moments.append(
+            [part.detach().cpu() for part in (posterior.mean, posterior.variance, paths, gradient)]
+        )
     for on_cpu, on_device in zip(*moments, strict=True):
         torch.testing.assert_close(on_device, on_cpu, rtol=1e-6, atol=1e-8)
 
@@ -111,9 +140,17 @@ MODELS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "noise of every point": lambda X, y: sg.PathwiseGP(X, y, torch.full_like(y, 0.01)),
     "inducing": lambda X, y: sg.InducingPathwiseGP(X, y, inducing_points=20),
     "variational": lambda X, y: sg.VariationalGP(X, y, inducing_points=20),
-    "finite": lambda X, y: sg.FiniteFeatureGP(X, y, feature_map=sg.FourierFeatures(MaternKernel(nu=1.5).to(X), D, 32)),
-    "conditioned": lambda X, y: evaluated(sg.PathwiseGP(X, y)).condition_on_observations(X[:4] + 0.01, y[:4]),
-    "fantasies": lambda X, y: evaluated(sg.PathwiseGP(X, y)).fantasize(X[:2], SobolQMCNormalSampler(torch.Size([3]), seed=0)),
+    "finite": lambda X, y: sg.FiniteFeatureGP(
+        X, y, feature_map=sg.FourierFeatures(MaternKernel(nu=1.5).to(X), D, 32)
+    ),
+    "conditioned": (
+        lambda X, y: evaluated(sg.PathwiseGP(X, y)).condition_on_observations(X[:4] + 0.01, y[:4])
+    ),
+    "fantasies": (
+        lambda X, y: evaluated(sg.PathwiseGP(X, y)).fantasize(
+            X[:2], SobolQMCNormalSampler(torch.Size([3]), seed=0)
+        )
+    ),
 }
 
 
@@ -156,7 +193,9 @@ def test_finite_features_are_fitted_there(method: Any, device: torch.device) -> 
     X, y = (part.to(device) for part in data())
     model = MODELS["finite"](X, y)
     before = model.likelihood.noise.item()
-    fitted = sg.fit_finite_features(model, method=method, num_steps=3, batch_size=20, generator=seeded())
+    fitted = sg.fit_finite_features(
+        model, method=method, num_steps=3, batch_size=20, generator=seeded()
+    )
     assert fitted.likelihood.noise.item() != before
     assert fitted.posterior(X[:2]).mean.device == device
 
@@ -174,7 +213,13 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
 def test_thompson_sampling_acquires_there(name: str, device: torch.device) -> None:
     X, y = (part.to(device) for part in data())
     sampler = ParallelThompsonSampling(
-        sg.PathwiseGP(X, y), BOUNDS.to(device), num_candidates=100, num_starts=2, num_steps=5, seed=0, **CONSTRAINTS[name]
+        sg.PathwiseGP(X, y),
+        BOUNDS.to(device),
+        num_candidates=100,
+        num_starts=2,
+        num_steps=5,
+        seed=0,
+        **CONSTRAINTS[name],
     )
     batch = sampler.generate(4)
     assert batch.device == device
@@ -183,11 +228,19 @@ def test_thompson_sampling_acquires_there(name: str, device: torch.device) -> No
 
 def test_botorch_acquires_there(device: torch.device) -> None:
     X, y = (part.to(device) for part in data())
-    model, bounds = sg.PathwiseGP(X, y), BOUNDS.to(device)
-    for acquisition in (PathwiseThompsonSampling(model, seed=0), qLogExpectedImprovement(model, best_f=y.max())):
-        points, _ = optimize_acqf(acquisition, bounds, q=1, num_restarts=2, raw_samples=8, options={"maxiter": 3})
+    model = sg.PathwiseGP(X, y)
+    bounds = BOUNDS.to(device)
+    for acquisition in (
+        PathwiseThompsonSampling(model, seed=0),
+        qLogExpectedImprovement(model, best_f=y.max()),
+    ):
+        points, _ = optimize_acqf(
+            acquisition, bounds, q=1, num_restarts=2, raw_samples=8, options={"maxiter": 3}
+        )
         assert points.device == device
-    assert PathwiseMaxPosteriorSampling(model, seed=0)(X.unsqueeze(0), num_samples=3).device == device
+    assert (
+        PathwiseMaxPosteriorSampling(model, seed=0)(X.unsqueeze(0), num_samples=3).device == device
+    )
 
 
 @pytest.mark.parametrize("blocks", ["partition", "leverage", "dpp"])
@@ -195,7 +248,9 @@ def test_blocks_of_any_kind_are_drawn_there(blocks: str, device: torch.device) -
     X, y = data()
     values = []
     for there in ("cpu", device):
-        system = sg.KernelSystem(sg.kernel_operator(MaternKernel(nu=1.5).double().to(there), X.to(there)), 0.01)
+        system = sg.KernelSystem(
+            sg.kernel_operator(MaternKernel(nu=1.5).double().to(there), X.to(there)), 0.01
+        )
         solver = sg.SketchAndProject(block_size=20, blocks=blocks, max_epochs=3.0)
         values.append(solver.solve(system, y.to(there), generator=seeded()).value.cpu())
     torch.testing.assert_close(*values, rtol=1e-6, atol=1e-6)
@@ -206,18 +261,31 @@ def test_blocks_of_any_kind_are_drawn_there(blocks: str, device: torch.device) -
     [
         (sg.SDD(), 0.1),  # to know whether a column has ended, where a window ends
         (sg.SGD(), 0.1),
-        (sg.SketchAndProject.asap(block_size=20), 2),  # in every step, and whether a factorisation succeeded
-        (sg.SketchAndProject.adasap(preconditioner=sg.Nystrom(5, sketch="gaussian"), block_size=20), 3),
+        # In every step, and whether a factorisation succeeded
+        (sg.SketchAndProject.asap(block_size=20), 2),
+        (
+            sg.SketchAndProject.adasap(
+                preconditioner=sg.Nystrom(5, sketch="gaussian"), block_size=20
+            ),
+            3,
+        ),
     ],
     ids=["sdd", "sgd", "asap", "adasap"],
 )
-def test_a_step_seldom_waits_for_the_device(solver: sg.IterativeSolver, most: float, device: torch.device) -> None:
+def test_a_step_seldom_waits_for_the_device(
+    solver: sg.IterativeSolver, most: float, device: torch.device
+) -> None:
     X, y = (part.to(device) for part in data())
-    waits, steps = [], []
+    waits = []
+    steps = []
     for max_epochs in (10.0, 20.0):
-        system = sg.KernelSystem(sg.kernel_operator(MaternKernel(nu=1.5).double().to(device), X), 0.01)
+        system = sg.KernelSystem(
+            sg.kernel_operator(MaternKernel(nu=1.5).double().to(device), X), 0.01
+        )
         with counting_waits() as count:
-            solution = replace(solver, tolerance=1e-14, max_epochs=max_epochs).solve(system, y, generator=seeded())
+            solution = replace(solver, tolerance=1e-14, max_epochs=max_epochs).solve(
+                system, y, generator=seeded()
+            )
         waits.append(len(count))
         steps.append(int(solution.steps.max()))
     assert steps[1] > steps[0]
@@ -227,7 +295,10 @@ def test_a_step_seldom_waits_for_the_device(solver: sg.IterativeSolver, most: fl
 @pytest.mark.parametrize("method", ["k-means", "random", "neighbours"])
 def test_inducing_points_are_chosen_there(method: str, device: torch.device) -> None:
     X, _ = data()
-    chosen = [sg.choose_inducing_points(X.to(there), 10, method, generator=seeded(), lengthscale=0.3) for there in ("cpu", device)]
+    chosen = [
+        sg.choose_inducing_points(X.to(there), 10, method, generator=seeded(), lengthscale=0.3)
+        for there in ("cpu", device)
+    ]
     assert chosen[1].device == device
     torch.testing.assert_close(chosen[1].cpu(), chosen[0])
 
@@ -250,7 +321,9 @@ def test_a_study_computes_there(device: torch.device) -> None:
     study = Study(Space(a=Float(0.0, 1.0), b=Float(0.0, 1.0)), maximize=True, seed=0, device=device)
     for _ in range(3):
         batch = study.ask(6)
-        study.tell(batch.ids, [-((params["a"] - 0.3) ** 2) - params["b"] for params in batch.params])
+        study.tell(
+            batch.ids, [-((params["a"] - 0.3) ** 2) - params["b"] for params in batch.params]
+        )
     assert study.model is not None
     assert study.model.train_inputs[0].device == device
     assert study.best_value > -0.1

@@ -14,10 +14,13 @@ def test_there_is_an_example_for_each_use() -> None:
     assert len(EXAMPLES) == 4
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=[f"example{number}" for number in range(1, len(EXAMPLES) + 1)])
+@pytest.mark.parametrize(
+    "example", EXAMPLES, ids=[f"example{number}" for number in range(1, len(EXAMPLES) + 1)]
+)
 def test_an_example_runs(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with warnings.catch_warnings():
-        warnings.simplefilter("default")  # what a user sees; other packages' warnings are not the example's
+        # What a user sees; other packages' warnings are not the example's
+        warnings.simplefilter("default")
         exec(compile(example, str(README), "exec"), {"__name__": "example"})
     assert not list(tmp_path.iterdir()), "an example leaves files behind"

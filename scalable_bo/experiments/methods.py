@@ -1,4 +1,6 @@
-"""The methods of the regression benchmark by name: each makes a Gaussian process from data, hyperparameters and a budget."""
+"""The methods of the regression benchmark by name: each makes a Gaussian process from data,
+hyperparameters and a budget.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,18 @@ from torch import Tensor
 from scalable_bo.experiments.models import fixed_model
 from scalable_bo.experiments.presets import SPEND_IT_ALL, SDDBudget
 from scalable_bo.experiments.solvers import SOLVERS, make_solver
-from surrogates import SGD, Auto, Cholesky, InducingPathwiseGP, IterativeSolver, PathwiseGP, Solution, Solver, Targets, checks
+from surrogates import (
+    SGD,
+    Auto,
+    Cholesky,
+    InducingPathwiseGP,
+    IterativeSolver,
+    PathwiseGP,
+    Solution,
+    Solver,
+    Targets,
+    checks,
+)
 from surrogates.solvers import Callback
 from surrogates.variational import VariationalGP
 
@@ -33,8 +46,10 @@ class Budget:
     Args:
         tolerance: relative residual at which a column stops.
         max_epochs: at most so many passes over the kernel matrix.
-        sgd_steps: steps of stochastic gradient descent, all of which it takes; the published number is 100 000.
-        num_points: points of the subset of data, or inducing points, at most n; published are 4096 inducing points.
+        sgd_steps: steps of stochastic gradient descent, all of which it takes; the published number
+            is 100 000.
+        num_points: points of the subset of data, or inducing points, at most n; published are 4096
+            inducing points.
     """
 
     tolerance: float = 1e-2
@@ -51,7 +66,8 @@ class Budget:
 
 @dataclass(frozen=True)
 class SplitSolver(Solver):
-    """Solves for the first column, the posterior mean's, with one solver and for the others, those of samples, with another.
+    """Solves for the first column, the posterior mean's, with one solver and for the others, those
+    of samples, with another.
 
     Args:
         mean: solver of the first column.
@@ -65,7 +81,11 @@ class SplitSolver(Solver):
     @property
     def max_epochs(self) -> float | None:
         """What both may spend; ``None`` if one of them has no such budget."""
-        budgets: list[float | None] = [getattr(solver, "max_epochs", None) for solver in (self.mean, self.samples) if solver is not None]
+        budgets: list[float | None] = [
+            getattr(solver, "max_epochs", None)
+            for solver in (self.mean, self.samples)
+            if solver is not None
+        ]
         return None if None in budgets else sum(filter(None, budgets))
 
     def solve(
@@ -78,12 +98,26 @@ class SplitSolver(Solver):
         callback: Callback | None = None,
     ) -> Solution:
         def columns(span: slice) -> dict[str, Any]:
-            part = Targets(rhs.values[:, span], rhs.noise_draw[:, span]) if isinstance(rhs, Targets) else rhs[:, span]
-            return {"rhs": part, "initial": None if initial is None else initial[:, span], "generator": generator}
+            part = (
+                Targets(rhs.values[:, span], rhs.noise_draw[:, span])
+                if isinstance(rhs, Targets)
+                else rhs[:, span]
+            )
+            return {
+                "rhs": part,
+                "initial": None if initial is None else initial[:, span],
+                "generator": generator,
+            }
 
         mean = self.mean.solve(system, callback=callback, **columns(slice(1)))
         if self.samples is not None:
-            later = None if callback is None else lambda progress: callback(replace(progress, epochs=mean.epochs + progress.epochs))
+            later = (
+                None
+                if callback is None
+                else lambda progress: callback(
+                    replace(progress, epochs=mean.epochs + progress.epochs)
+                )
+            )
             samples = self.samples.solve(system, callback=later, **columns(slice(1, None)))
         else:
             num_samples = (rhs.values if isinstance(rhs, Targets) else rhs).shape[1] - 1
@@ -103,7 +137,8 @@ class SplitSolver(Solver):
 
 @dataclass(frozen=True)
 class Problem:
-    """What a method is given: data and hyperparameters, and whether only the posterior mean is wanted.
+    """What a method is given: data and hyperparameters, and whether only the posterior mean is
+    wanted.
 
     ``X (n, d)``, ``y (n,)``; ``noise`` is a variance.
     """
@@ -117,7 +152,9 @@ class Problem:
     seed: int
 
     def model(self, solver: Solver | None, **options: Any) -> PathwiseGP:
-        """Return the Gaussian process of all the data with this solver, which is spared the samples if only the mean is wanted."""
+        """Return the Gaussian process of all the data with this solver,
+        which is spared the samples if only the mean is wanted.
+        """
         if self.mean_only and solver is not None:
             solver = SplitSolver(solver.mean if isinstance(solver, SplitSolver) else solver, None)
         return fixed_model(self.X, self.y, self.kernel, self.noise, solver, **options)
@@ -132,7 +169,8 @@ class Method:
 
 
 def solver_within(name: str, n: int, budget: Budget, num_blocks: int = NUM_BLOCKS) -> Solver:
-    """Return the named solver of a system of n points, with the published settings of the regressions and this budget.
+    """Return the named solver of a system of n points, with the published settings of the
+    regressions and this budget.
 
     Args:
         name: one of ``SOLVERS``.
@@ -142,47 +180,68 @@ def solver_within(name: str, n: int, budget: Budget, num_blocks: int = NUM_BLOCK
     """
     if name == "sgd":
         return published_sgd(n, budget)
-    solver = make_solver(name, n, sdd=SDDBudget(num_blocks=min(n, num_blocks)) if name in _IN_BLOCKS else None)
+    solver = make_solver(
+        name, n, sdd=SDDBudget(num_blocks=min(n, num_blocks)) if name in _IN_BLOCKS else None
+    )
     if isinstance(solver, IterativeSolver | Auto):
         solver = replace(solver, tolerance=budget.tolerance, max_epochs=budget.max_epochs)
     return solver
 
 
 def published_sgd(n: int, budget: Budget) -> SplitSolver:
-    """Return stochastic gradient descent with the published settings: batches of 512, steps 0.5 for the mean and 0.1 for samples."""
+    """Return stochastic gradient descent with the published settings: batches of 512,
+    steps 0.5 for the mean and 0.1 for samples.
+    """
     batch_size = min(_SGD_BATCH, n)
     # One epoch is kept back for evaluating the residual of what is returned.
-    options: dict[str, Any] = {"batch_size": batch_size, "tolerance": SPEND_IT_ALL, "max_epochs": budget.sgd_steps * batch_size / n + 1.0}
+    options: dict[str, Any] = {
+        "batch_size": batch_size,
+        "tolerance": SPEND_IT_ALL,
+        "max_epochs": budget.sgd_steps * batch_size / n + 1.0,
+    }
     return SplitSolver(SGD(_SGD_STEP_MEAN, **options), SGD(_SGD_STEP_SAMPLES, **options))
 
 
 def _exact(name: str) -> Method:
     """Return the method that solves the full system with the named solver."""
     heeds = {"sgd": ("sgd_steps",), "cholesky": ()}.get(name, ("tolerance", "max_epochs"))
-    return Method(lambda problem: problem.model(solver_within(name, len(problem.X), problem.budget)), heeds)
+    return Method(
+        lambda problem: problem.model(solver_within(name, len(problem.X), problem.budget)), heeds
+    )
 
 
 def _subset(problem: Problem) -> PathwiseGP:
     """Return the exact Gaussian process of a random subset of the data."""
     generator = torch.Generator().manual_seed(problem.seed)
-    rows = torch.randperm(len(problem.X), generator=generator)[: problem.budget.num_points].to(problem.X.device)
+    rows = torch.randperm(len(problem.X), generator=generator)[: problem.budget.num_points].to(
+        problem.X.device
+    )
     return replace(problem, X=problem.X[rows], y=problem.y[rows]).model(Cholesky())
 
 
 def _inducing(problem: Problem) -> PathwiseGP:
     """Return the Gaussian process with weights on inducing points, solved directly."""
-    return problem.model(Cholesky(), kind=InducingPathwiseGP, inducing_points=problem.budget.num_points, seed=problem.seed)
+    return problem.model(
+        Cholesky(),
+        kind=InducingPathwiseGP,
+        inducing_points=problem.budget.num_points,
+        seed=problem.seed,
+    )
 
 
 def _sgd_inducing(problem: Problem) -> PathwiseGP:
     """Return the same, solved by stochastic gradient descent."""
     sgd = published_sgd(len(problem.X), problem.budget)
-    return problem.model(sgd, kind=InducingPathwiseGP, inducing_points=problem.budget.num_points, seed=problem.seed)
+    return problem.model(
+        sgd, kind=InducingPathwiseGP, inducing_points=problem.budget.num_points, seed=problem.seed
+    )
 
 
 def _svgp(problem: Problem) -> PathwiseGP:
     """Return the sparse variational Gaussian process, at its closed-form optimum."""
-    return problem.model(None, kind=VariationalGP, inducing_points=problem.budget.num_points, seed=problem.seed)
+    return problem.model(
+        None, kind=VariationalGP, inducing_points=problem.budget.num_points, seed=problem.seed
+    )
 
 
 METHODS = {name: _exact(name) for name in SOLVERS} | {

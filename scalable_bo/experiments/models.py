@@ -13,7 +13,9 @@ from surrogates import PathwiseGP, Solver, gaussian_likelihood
 from surrogates.models import DEFAULT_NUM_FEATURES
 
 
-def matern_kernel(lengthscale: float | Tensor, outputscale: float, smoothness: float = 1.5) -> Kernel:
+def matern_kernel(
+    lengthscale: float | Tensor, outputscale: float, smoothness: float = 1.5
+) -> Kernel:
     """Return a Matérn kernel inside a ``ScaleKernel``, float64.
 
     Args:
@@ -30,9 +32,11 @@ def matern_kernel(lengthscale: float | Tensor, outputscale: float, smoothness: f
 
 
 def coordinate_kernel(kernel: Kernel, dim: int) -> Kernel:
-    """Return the product over the inputs of one-dimensional versions of ``kernel`` (see ``matern_kernel``), with its outputscale.
+    """Return the product over the inputs of one-dimensional versions of ``kernel`` (see
+    ``matern_kernel``), with its outputscale.
 
-    Its random features have a scale of their own for each coordinate of a frequency, as those of the published codes do.
+    Its random features have a scale of their own for each coordinate of a frequency, as those of
+    the published codes do.
     """
     base = kernel.base_kernel
     parts = []
@@ -55,7 +59,8 @@ def fixed_model(
     kind: type[PathwiseGP] = PathwiseGP,
     **options: Any,
 ) -> PathwiseGP:
-    """Return the Gaussian process with this kernel, zero mean and noise variance, in the data's dtype and device.
+    """Return the Gaussian process with this kernel, zero mean and noise variance, in the data's
+    dtype and device.
 
     Args:
         train_X: (n, d).

@@ -27,10 +27,12 @@ _TRACED = (
 
 
 def plot_thompson(records: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw the best noiseless value against rounds and against seconds, one line a solver, mean ± standard error.
+    """Draw the best noiseless value against rounds and against seconds, one line a solver, mean ±
+    standard error.
 
-    There is a row of panels for each lengthscale. Seconds are those of solve and acquisition, summed over rounds and
-    averaged over seeds; random search takes none, so its last value stands there as a level to compare with.
+    There is a row of panels for each lengthscale. Seconds are those of solve and acquisition,
+    summed over rounds and averaged over seeds; random search takes none, so its last value stands
+    there as a level to compare with.
 
     Args:
         records: complete runs of one preset.
@@ -58,7 +60,15 @@ def plot_thompson(records: Sequence[dict[str, Any]], path: Path) -> None:
                 _draw(right, _mean_seconds(runs), values, colour, label)
         by_seed = {run["settings"]["seed"]: run for run in of_lengthscale}.values()
         random_search = [[run["initial"], *run["random_search"]["rounds"]] for run in by_seed]
-        _draw(left, range(len(random_search[0])), random_search, GREY, "random search", linestyle="--", marker="")
+        _draw(
+            left,
+            range(len(random_search[0])),
+            random_search,
+            GREY,
+            "random search",
+            linestyle="--",
+            marker="",
+        )
         level, _ = mean_and_error([values[-1]["best_noiseless"] for values in random_search])
         right.axhline(level, color=GREY, linestyle="--")
         left.set_ylabel(f"best noiseless value (lengthscale {lengthscale:g})")
@@ -73,8 +83,8 @@ def plot_thompson(records: Sequence[dict[str, Any]], path: Path) -> None:
     panels[-1][0].set_xlabel(f"rounds of {preset['q']} points")
     panels[-1][1].set_xlabel("seconds, solve and acquisition")
     figure.suptitle(
-        f"Parallel Thompson sampling, {preset['name']}: d = {preset['dim']}, {preset['num_initial']} initial points"
-        " (mean ± standard error)",
+        f"Parallel Thompson sampling, {preset['name']}: d = {preset['dim']},"
+        f" {preset['num_initial']} initial points (mean ± standard error)",
         fontsize="medium",
     )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +92,8 @@ def plot_thompson(records: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def plot_solvers(records: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw the traces of several solvers on one system: a row of panels for each metric, against epochs and against seconds.
+    """Draw the traces of several solvers on one system: a row of panels for each metric, against
+    epochs and against seconds.
 
     Args:
         records: traces of one problem; those without a checkpoint are left out.
@@ -93,7 +104,9 @@ def plot_solvers(records: Sequence[dict[str, Any]], path: Path) -> None:
     traces = [record for record in records if record["checkpoints"]]
     if not traces:
         raise ValueError("`records` must hold at least one trace with a checkpoint, got none.")
-    metrics = [(key, title) for key, title in _TRACED if any(_positive(trace, key) for trace in traces)]
+    metrics = [
+        (key, title) for key, title in _TRACED if any(_positive(trace, key) for trace in traces)
+    ]
     figure = Figure(figsize=(9.5, 0.9 + 2.5 * len(metrics)), dpi=150, layout="constrained")
     canvas = FigureCanvasAgg(figure)
     panels = figure.subplots(len(metrics), 2, squeeze=False, sharey="row", sharex="col")
@@ -103,35 +116,68 @@ def plot_solvers(records: Sequence[dict[str, Any]], path: Path) -> None:
                 points = _positive(trace, key)
                 style = "o-" if index < len(COLOURS) else "s--"
                 label = trace["settings"]["solver"]
-                panel.plot([p[axis] for p in points], [p[key] for p in points], style, color=colour, label=label, markersize=3.5)
+                panel.plot(
+                    [p[axis] for p in points],
+                    [p[key] for p in points],
+                    style,
+                    color=colour,
+                    label=label,
+                    markersize=3.5,
+                )
             panel.set(xscale="log", yscale="log")
             panel.xaxis.set_minor_formatter(NullFormatter())
             panel.grid(color="#dddddd", linewidth=0.6)
             panel.set_axisbelow(True)
             panel.spines[["top", "right"]].set_visible(False)
             if key == "test_rmse" and traces[0]["exact_test_rmse"] is not None:
-                panel.axhline(traces[0]["exact_test_rmse"], color=GREY, linestyle="--", label="exact")
+                panel.axhline(
+                    traces[0]["exact_test_rmse"], color=GREY, linestyle="--", label="exact"
+                )
         row[0].set_ylabel(title)
     handles: dict[str, Any] = {}
     for panel in panels[:, 0]:
         handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=min(len(handles), 7), frameon=False)
+    figure.legend(
+        handles.values(),
+        handles,
+        loc="outside lower center",
+        ncols=min(len(handles), 7),
+        frameon=False,
+    )
     panels[-1][0].set_xlabel("epochs, n² kernel entries")
     panels[-1][1].set_xlabel("seconds")
-    settings, n = traces[0]["settings"], traces[0]["num_train"]
-    figure.suptitle(f"Solvers on {settings['problem']}: n = {n}, noise variance {traces[0]['noise']:.2g}", fontsize="medium")
+    settings = traces[0]["settings"]
+    n = traces[0]["num_train"]
+    figure.suptitle(
+        f"Solvers on {settings['problem']}: n = {n}, noise variance {traces[0]['noise']:.2g}",
+        fontsize="medium",
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     canvas.print_png(path)
 
 
 def _positive(trace: dict[str, Any], key: str) -> list[dict[str, Any]]:
     """Return the checkpoints that a logarithmic axis can show."""
-    return [point for point in trace["checkpoints"] if point["epochs"] > 0.0 and (point[key] or 0.0) > 0.0]
+    return [
+        point
+        for point in trace["checkpoints"]
+        if point["epochs"] > 0.0 and (point[key] or 0.0) > 0.0
+    ]
 
 
-def _draw(panel: Axes, x: Sequence[float], values: list[list[dict[str, Any]]], colour: str, label: str, **style: Any) -> None:
+def _draw(
+    panel: Axes,
+    x: Sequence[float],
+    values: list[list[dict[str, Any]]],
+    colour: str,
+    label: str,
+    **style: Any,
+) -> None:
     columns = zip(*values, strict=True)
-    means, errors = zip(*(mean_and_error([entry["best_noiseless"] for entry in column]) for column in columns), strict=True)
+    means, errors = zip(
+        *(mean_and_error([entry["best_noiseless"] for entry in column]) for column in columns),
+        strict=True,
+    )
     panel.plot(x, means, color=colour, label=label, markersize=3.5, **({"marker": "o"} | style))
     low = [mean - error for mean, error in zip(means, errors, strict=True)]
     high = [mean + error for mean, error in zip(means, errors, strict=True)]
@@ -142,7 +188,12 @@ def _mean_seconds(runs: list[dict[str, Any]]) -> list[float]:
     """Return the seconds passed before each round and after the last, mean over runs."""
     seconds = [0.0]
     for rounds in zip(*(run["rounds"] for run in runs), strict=True):
-        seconds.append(seconds[-1] + statistics.fmean(entry["seconds_solve"] + entry["seconds_acquisition"] for entry in rounds))
+        seconds.append(
+            seconds[-1]
+            + statistics.fmean(
+                entry["seconds_solve"] + entry["seconds_acquisition"] for entry in rounds
+            )
+        )
     return seconds
 
 

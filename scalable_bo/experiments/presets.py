@@ -1,6 +1,7 @@
 """Settings of the Thompson-sampling benchmark, published and small; plain numbers, quick to import.
 
-Every preset: d inputs on [0, 1]^d, a Matérn-3/2 target drawn from the prior, hyperparameters fixed to the truth.
+Every preset: d inputs on [0, 1]^d, a Matérn-3/2 target drawn from the prior, hyperparameters fixed
+to the truth.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class SDDBudget:
     Args:
         tolerance: relative residual at which a column stops.
         num_steps: at most so many steps; ``None`` for ``num_epochs``.
-        num_epochs: at most so many passes over the kernel matrix; ``None`` for the solver's own budget.
+        num_epochs: at most so many passes over the kernel matrix; ``None`` for the solver's own
+            budget.
         batch_size: rows a step; ``None`` for n / ``num_blocks``.
         num_blocks: batches in a pass; ``None`` for the solver's own batch size.
         step_size: βn; ``None`` for an estimate.
@@ -65,19 +67,23 @@ class ThompsonPreset:
         noise: variance of the observation noise.
         target_features: random features of the target.
         path_features: random features of the surrogate's prior paths.
-        share_features: let the prior paths use the target's own features, as the published code does.
-        coordinate_features: draw the features of target and paths as the published codes do, each coordinate's frequency with a scale of
-            its own: those of a product of Matérn kernels of one input each, not of the Matérn kernel of all inputs.
+        share_features: let the prior paths use the target's own features, as the published code
+            does.
+        coordinate_features: draw the features of target and paths as the published codes do, each
+            coordinate's frequency with a scale of its own: those of a product of Matérn kernels of
+            one input each, not of the Matérn kernel of all inputs.
         num_candidates: points screened in one screening round, shared by all paths.
         num_screenings: screening rounds, each giving every path its best candidate.
         num_starts: ascents a path, from the best of these; at most ``num_screenings``.
         uniform_fraction: of the candidates; the others lie around good data.
         proposal_std: of the candidates around data; ``None`` for half the lengthscale.
-        candidate_weights: of the data that candidates lie around: ``corrected``, y − min y, or ``published``, y + min y, which prefers
-            the worst data where the values have both signs.
+        candidate_weights: of the data that candidates lie around: ``corrected``, y − min y, or
+            ``published``, y + min y, which prefers the worst data where the values have both signs.
         num_ascent_steps: Adam steps.
-        learning_rate: of Adam, in units of the cube's edge; ``None`` for what the lengthscale suggests.
-        prune_starts: leave starts behind and let the learning rate fall; all steps from all starts at one rate, as published, if false.
+        learning_rate: of Adam, in units of the cube's edge; ``None`` for what the lengthscale
+            suggests.
+        prune_starts: leave starts behind and let the learning rate fall; all steps from all starts
+            at one rate, as published, if false.
         cg: budget of conjugate gradients.
         sdd: budget of stochastic dual descent.
         dtype: ``float32`` or ``float64``.
@@ -126,10 +132,14 @@ class ThompsonPreset:
         if self.dtype not in ("float32", "float64"):
             raise ValueError(f"`dtype` must be float32 or float64, got {self.dtype!r}.")
         if self.candidate_weights not in ("corrected", "published"):
-            raise ValueError(f"`candidate_weights` must be corrected or published, got {self.candidate_weights!r}.")
+            raise ValueError(
+                "`candidate_weights` must be corrected or published, got"
+                f" {self.candidate_weights!r}."
+            )
         if self.share_features and self.path_features != self.target_features:
             raise ValueError(
-                f"`path_features` must equal `target_features` = {self.target_features} when they are shared, got {self.path_features}."
+                f"`path_features` must equal `target_features` = {self.target_features} when they"
+                f" are shared, got {self.path_features}."
             )
 
 
@@ -138,7 +148,9 @@ SPEND_IT_ALL = 1e-7
 
 
 def _lin2023(name: str, budget_factor: int) -> ThompsonPreset:
-    """Lin et al. (2023), Section 4.2 and Appendix A; stochastic dual descent as in Lin et al. (2024)."""
+    """Lin et al. (2023), Section 4.2 and Appendix A;
+    stochastic dual descent as in Lin et al. (2024).
+    """
     return ThompsonPreset(
         name=name,
         num_initial=50_000,
@@ -146,8 +158,15 @@ def _lin2023(name: str, budget_factor: int) -> ThompsonPreset:
         q=1000,
         lengthscales=(0.1, 0.2, 0.3, 0.4, 0.5),
         num_seeds=10,
-        cg=CGBudget(SPEND_IT_ALL, num_iterations=10 * budget_factor, preconditioner="pivoted-cholesky", rank=100),
-        sdd=SDDBudget(SPEND_IT_ALL, num_steps=15_000 * budget_factor, batch_size=500, step_size=50.0),
+        cg=CGBudget(
+            SPEND_IT_ALL,
+            num_iterations=10 * budget_factor,
+            preconditioner="pivoted-cholesky",
+            rank=100,
+        ),
+        sdd=SDDBudget(
+            SPEND_IT_ALL, num_steps=15_000 * budget_factor, batch_size=500, step_size=50.0
+        ),
     )
 
 
@@ -186,7 +205,8 @@ PRESETS = {
         ),
         _lin2023("lin2023-small", 1),
         _lin2023("lin2023-large", 5),
-        # The ADASAP paper (2025), Section 5.3 and Appendix D.5, and its published code where the paper is silent.
+        # The ADASAP paper (2025), Section 5.3 and Appendix D.5, and its published code where the
+        # paper is silent.
         ThompsonPreset(
             name="adasap2025",
             num_initial=250_000,
@@ -226,9 +246,11 @@ def vary(
 
     Args:
         preset: to start from.
-        scale: factor in (0, 1] of initial points, points a round, candidates and SDD's batches; the rounds and the random features
-            shrink by its square root, while passes, blocks a pass, ranks and all of the ascent stay.
-        share_features: see :class:`ThompsonPreset`; the paths then have as many features as the target.
+        scale: factor in (0, 1] of initial points, points a round, candidates and SDD's batches; the
+            rounds and the random features shrink by its square root, while passes, blocks a pass,
+            ranks and all of the ascent stay.
+        share_features: see :class:`ThompsonPreset`; the paths then have as many features as the
+            target.
         coordinate_features: likewise.
         published_weights: for ``candidate_weights="published"``.
     Raises:
@@ -236,7 +258,8 @@ def vary(
     """
     if not 0.0 < scale <= 1.0:
         raise ValueError(f"`scale` must be above 0 and at most 1, got {scale}.")
-    words, changes = [preset.name], {}
+    words = [preset.name]
+    changes = {}
     if scale < 1.0:
         words.append(f"x{scale:g}")
         changes = _scaled(preset, scale)
@@ -257,13 +280,18 @@ def _scaled(preset: ThompsonPreset, scale: float) -> dict[str, Any]:
     def part(number: int, factor: float, even: bool = False) -> int:
         return 2 * max(1, round(number * factor / 2)) if even else max(1, round(number * factor))
 
-    batch_size, root = preset.sdd.batch_size, math.sqrt(scale)
+    batch_size = preset.sdd.batch_size
+    root = math.sqrt(scale)
     return {
         "scale": scale * preset.scale,
         "num_initial": part(preset.num_initial, scale),
         "q": part(preset.q, scale),
         "num_candidates": part(preset.num_candidates, scale),
-        "sdd": preset.sdd if batch_size is None else replace(preset.sdd, batch_size=part(batch_size, scale)),
+        "sdd": (
+            preset.sdd
+            if batch_size is None
+            else replace(preset.sdd, batch_size=part(batch_size, scale))
+        ),
         "num_rounds": part(preset.num_rounds, root),
         "target_features": part(preset.target_features, root, even=True),
         "path_features": part(preset.path_features, root, even=True),

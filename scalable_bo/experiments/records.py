@@ -24,10 +24,14 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
-    """Return what a reader needs to judge the numbers: commit, versions, device, processor, date (UTC)."""
+    """Return what a reader needs to judge the numbers: commit, versions, device, processor,
+    date (UTC).
+    """
     return {
         "commit": _commit(),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
+        "versions": (
+            {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
+        ),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
         "cpu": _cpu_name(),
         "cpu_count": os.cpu_count(),
@@ -39,7 +43,8 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
 def write_record(path: Path, record: dict[str, Any]) -> None:
     """Write ``record`` as JSON in one atomic step; numbers that are not finite become null.
 
-    The folder is made if it is not there. A reader finds the former file or the new one, never a part, and after a crash, too.
+    The folder is made if it is not there. A reader finds the former file or the new one, never a
+    part, and after a crash, too.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, (json.dumps(_finite(record), indent=1, allow_nan=False) + "\n").encode())
@@ -58,9 +63,15 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def finished_record(path: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the record at ``path`` if it is there and has these settings, so that its run need not be done again."""
+    """Return the record at ``path`` if it is there and has these settings,
+    so that its run need not be done again.
+    """
     record = existing_record(path)
-    return record if record is not None and record.get("settings") == json.loads(json.dumps(settings)) else None
+    return (
+        record
+        if record is not None and record.get("settings") == json.loads(json.dumps(settings))
+        else None
+    )
 
 
 def existing_record(path: Path) -> dict[str, Any] | None:
@@ -73,9 +84,12 @@ def existing_record(path: Path) -> dict[str, Any] | None:
 
 def differences(found: dict[str, Any], settings: dict[str, Any]) -> list[str]:
     """Say how the settings of a record that was found differ from these, one phrase for each."""
-    there, now = _flat(found), _flat(json.loads(json.dumps(settings)))
-    keys = [key for key in (there | now) if there.get(key, "nothing") != now.get(key, "nothing")]
-    return [f"{key} is {there.get(key, 'nothing')} there, {now.get(key, 'nothing')} now" for key in keys]
+    there = _flat(found)
+    now = _flat(json.loads(json.dumps(settings)))
+    keys = [key for key in there | now if there.get(key, "nothing") != now.get(key, "nothing")]
+    return [
+        f"{key} is {there.get(key, 'nothing')} there, {now.get(key, 'nothing')} now" for key in keys
+    ]
 
 
 def reset_peak_memory(device: torch.device) -> None:
@@ -87,7 +101,8 @@ def reset_peak_memory(device: torch.device) -> None:
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Return the peak since ``reset_peak_memory``: of the CUDA device's tensors, or of the process's resident memory.
+    """Return the peak since ``reset_peak_memory``: of the CUDA device's tensors, or of the
+    process's resident memory.
 
     Where the system cannot reset it (not Linux), it is the process's peak so far.
     """
@@ -101,14 +116,19 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def _commit() -> str | None:
-    """Return the commit of the source tree, marked if it has changes; ``None`` for an installed package."""
+    """Return the commit of the source tree, marked if it has changes;
+    ``None`` for an installed package.
+    """
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(_ROOT), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
 
     try:
-        if Path(git("rev-parse", "--show-toplevel")) != _ROOT:  # installed inside somebody's own repository
+        # Installed inside somebody's own repository
+        if Path(git("rev-parse", "--show-toplevel")) != _ROOT:
             return None
         return git("rev-parse", "HEAD") + (" with changes" if git("status", "--porcelain") else "")
     except (OSError, subprocess.SubprocessError):
@@ -125,14 +145,20 @@ def _version(package: str) -> str | None:
 def _cpu_name() -> str:
     with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()
+        return (
+            next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()
+        )
     return platform.processor() or platform.machine()
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in settings.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        flat |= (
+            _flat(value, f"{prefix}{key}.")
+            if isinstance(value, dict)
+            else {f"{prefix}{key}": value}
+        )
     return flat
 
 

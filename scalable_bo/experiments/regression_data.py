@@ -1,4 +1,5 @@
-"""Regression data: the UCI sets of the papers with their published hyperparameters, and a user's own table.
+"""Regression data: the UCI sets of the papers with their published hyperparameters, and a user's
+own table.
 
 Inputs and targets are standardised by training statistics.
 """
@@ -23,8 +24,9 @@ _FEWEST_ROWS = 10
 _PROJECT = Path(__file__).resolve().parents[2]
 _HYPERPARAMETERS = "matern32_hyperparameters.json"
 _SOURCES = (
-    "NAME.data.csv.gz and NAME.test_mask.csv.gz come from the `uci_datasets` repository (data of the UCI machine "
-    f"learning repository), {_HYPERPARAMETERS} from the code of the SGD paper (Lin et al., 2023)"
+    "NAME.data.csv.gz and NAME.test_mask.csv.gz come from the `uci_datasets` repository (data of"
+    f" the UCI machine learning repository), {_HYPERPARAMETERS} from the code of the SGD paper (Lin"
+    " et al., 2023)"
 )
 
 
@@ -59,7 +61,8 @@ def find_data_dir(data_dir: Path | None) -> Path:
     """Return the folder of the data sets.
 
     Args:
-        data_dir: the folder; ``None`` for ``../shared/data/uci``, from the current folder or from the project's root.
+        data_dir: the folder; ``None`` for ``../shared/data/uci``, from the current folder or from
+            the project's root.
     Raises:
         ValueError: if it is not there; the message says where the files come from.
     """
@@ -67,7 +70,9 @@ def find_data_dir(data_dir: Path | None) -> Path:
     for folder in tried:
         if folder.is_dir():
             return folder
-    raise ValueError(f"`data_dir` must be a folder of data sets, and {tried[0]} is not there. {_SOURCES}.")
+    raise ValueError(
+        f"`data_dir` must be a folder of data sets, and {tried[0]} is not there. {_SOURCES}."
+    )
 
 
 def load_regression_data(name: str, split: int, data_dir: Path | None = None) -> RegressionData:
@@ -78,14 +83,20 @@ def load_regression_data(name: str, split: int, data_dir: Path | None = None) ->
         split: the column of the test mask, from 0.
         data_dir: see ``find_data_dir``.
     Raises:
-        ValueError: if the folder, the data set or the split is not there, or the files do not fit together.
+        ValueError: if the folder, the data set or the split is not there, or the files do not fit
+            together.
     """
     folder = find_data_dir(data_dir)
-    table, masks = load_table(name, folder), _read(folder, f"{name}.test_mask.csv.gz", int)
+    table = load_table(name, folder)
+    masks = _read(folder, f"{name}.test_mask.csv.gz", int)
     if len(table) != len(masks):
-        raise ValueError(f"`data_dir`: {name} has {len(table)} rows of data and {len(masks)} of test masks.")
+        raise ValueError(
+            f"`data_dir`: {name} has {len(table)} rows of data and {len(masks)} of test masks."
+        )
     if not 0 <= split < masks.shape[1]:
-        raise ValueError(f"`split` must be between 0 and {masks.shape[1] - 1} for {name}, got {split}.")
+        raise ValueError(
+            f"`split` must be between 0 and {masks.shape[1] - 1} for {name}, got {split}."
+        )
     return _standardise(table, masks[:, split] == 1)
 
 
@@ -109,11 +120,18 @@ def load_hyperparameters(name: str, split: int, data_dir: Path | None = None) ->
     """
     path = find_data_dir(data_dir) / _HYPERPARAMETERS
     if not path.is_file():
-        raise ValueError(f"`data_dir` must hold {_HYPERPARAMETERS}, and {path} is not there. {_SOURCES}.")
+        raise ValueError(
+            f"`data_dir` must hold {_HYPERPARAMETERS}, and {path} is not there. {_SOURCES}."
+        )
     values = json.loads(path.read_text(encoding="utf-8")).get(name, {}).get(str(split))
     if values is None or None in (values["noise_std"], values["signal_std"], values["lengthscale"]):
-        raise ValueError(f"`split`: no hyperparameters are published for {name}, split {split}. Splits 0 to 4 have them.")
-    return Hyperparameters(values["noise_std"] ** 2, values["signal_std"] ** 2, tuple(values["lengthscale"]))
+        raise ValueError(
+            f"`split`: no hyperparameters are published for {name}, split {split}. Splits 0 to 4"
+            " have them."
+        )
+    return Hyperparameters(
+        values["noise_std"] ** 2, values["signal_std"] ** 2, tuple(values["lengthscale"])
+    )
 
 
 def existing_data_set(name: str, data_dir: Path | None = None) -> Path:
@@ -138,14 +156,16 @@ def check_data_set(name: str, split: int, data_dir: Path | None = None) -> None:
 
 
 def read_table(path: Path, target: str) -> np.ndarray[Any, Any]:
-    """Read a table of numbers and return it with the target as its last column, (rows, d + 1), float64.
+    """Read a table of numbers and return it with the target as its last column, (rows, d + 1),
+    float64.
 
     Args:
-        path: a Parquet or CSV file with a row of column names; every column but the target is an input.
+        path: a Parquet or CSV file with a row of column names; every column but the target is an
+            input.
         target: the target's column.
     Raises:
-        ValueError: if the file or the column is not there, a column is not numeric, a value is missing or not finite,
-            or there are fewer than 10 rows.
+        ValueError: if the file or the column is not there, a column is not numeric, a value is
+            missing or not finite, or there are fewer than 10 rows.
     """
     import pandas
 
@@ -153,27 +173,44 @@ def read_table(path: Path, target: str) -> np.ndarray[Any, Any]:
         raise ValueError(f"`data` must be a Parquet or CSV file, and {path} is not there.")
     try:
         table = pandas.read_parquet(path) if path.suffix == ".parquet" else pandas.read_csv(path)
-    except (ValueError, OSError) as error:  # pandas' and pyarrow's errors of parsing are ValueErrors
+    # Pandas' and pyarrow's errors of parsing are ValueErrors
+    except (ValueError, OSError) as error:
         raise ValueError(f"`data`: {path} cannot be read as a table ({error}).") from error
     table.columns = [str(name) for name in table.columns]
     if target not in table.columns:
         near = difflib.get_close_matches(target, table.columns, n=3) or list(table.columns[:10])
-        raise ValueError(f"`target` must be a column of {path}, got {target!r}. Near it: {', '.join(near)}.")
+        raise ValueError(
+            f"`target` must be a column of {path}, got {target!r}. Near it: {', '.join(near)}."
+        )
     if len(table.columns) < 2:
-        raise ValueError(f"`data`: {path} must have at least one column of inputs beside {target!r}.")
+        raise ValueError(
+            f"`data`: {path} must have at least one column of inputs beside {target!r}."
+        )
     text = [name for name in table.columns if not pandas.api.types.is_numeric_dtype(table[name])]
     if text:
-        raise ValueError(f"`data`: columns of {path} must be numeric, got {', '.join(text)}. Encode them as numbers or drop them.")
-    values = table[[*(name for name in table.columns if name != target), target]].to_numpy(dtype=float, na_value=np.nan)
+        raise ValueError(
+            f"`data`: columns of {path} must be numeric, got {', '.join(text)}. Encode them as"
+            " numbers or drop them."
+        )
+    values = table[[*(name for name in table.columns if name != target), target]].to_numpy(
+        dtype=float, na_value=np.nan
+    )
     bad = ~np.isfinite(values)
     if bad.any():
-        columns = ", ".join(name for name in table.columns if not np.isfinite(table[name].to_numpy(dtype=float, na_value=np.nan)).all())
+        columns = ", ".join(
+            name
+            for name in table.columns
+            if not np.isfinite(table[name].to_numpy(dtype=float, na_value=np.nan)).all()
+        )
         raise ValueError(
-            f"`data`: values of {path} must be finite, and {bad.any(1).sum()} rows have missing or infinite ones "
-            f"(the first is row {int(bad.any(1).argmax())}, columns {columns}). Fill them in or drop those rows."
+            f"`data`: values of {path} must be finite, and {bad.any(1).sum()} rows have missing or"
+            f" infinite ones (the first is row {int(bad.any(1).argmax())}, columns {columns}). Fill"
+            " them in or drop those rows."
         )
     if len(values) < _FEWEST_ROWS:
-        raise ValueError(f"`data`: {path} must have at least {_FEWEST_ROWS} rows, got {len(values)}.")
+        raise ValueError(
+            f"`data`: {path} must have at least {_FEWEST_ROWS} rows, got {len(values)}."
+        )
     return values
 
 
@@ -183,7 +220,8 @@ def split_table(table: np.ndarray[Any, Any], split: int, test_fraction: float) -
     Args:
         table: (rows, d + 1), the target last.
         split: seed of the choice of rows.
-        test_fraction: of the rows, in (0, 1); at least one row is held out, and at least two are kept.
+        test_fraction: of the rows, in (0, 1); at least one row is held out, and at least two are
+            kept.
     """
     num_test = min(max(1, round(test_fraction * len(table))), len(table) - 2)
     test = np.zeros(len(table), dtype=bool)
@@ -192,16 +230,20 @@ def split_table(table: np.ndarray[Any, Any], split: int, test_fraction: float) -
 
 
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a file, which tells whether a table has changed since a record was written."""
+    """Return the SHA-256 of a file, which tells whether a table has changed since a record was
+    written.
+    """
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _standardise(table: np.ndarray[Any, Any], test: np.ndarray[Any, Any]) -> RegressionData:
-    mean, std = table[~test].mean(0), table[~test].std(0)
+    mean = table[~test].mean(0)
+    std = table[~test].std(0)
     std[std == 0] = 1.0  # a constant column
     standardised = torch.from_numpy((table - mean) / std)
-    train, test_rows = standardised[~torch.from_numpy(test)], standardised[torch.from_numpy(test)]
+    train = standardised[~torch.from_numpy(test)]
+    test_rows = standardised[torch.from_numpy(test)]
     return RegressionData(train[:, :-1], train[:, -1], test_rows[:, :-1], test_rows[:, -1])
 
 
@@ -212,8 +254,11 @@ def _read(folder: Path, file: str, kind: type) -> np.ndarray[Any, Any]:
 def _existing(folder: Path, file: str) -> Path:
     path = folder / file
     if not path.is_file():
-        known = sorted(entry.name.removesuffix(".data.csv.gz") for entry in folder.glob("*.data.csv.gz"))
+        known = sorted(
+            entry.name.removesuffix(".data.csv.gz") for entry in folder.glob("*.data.csv.gz")
+        )
         raise ValueError(
-            f"`data` must be one of the data sets in {folder} ({', '.join(known) or 'none'}), and {file} is not there. {_SOURCES}."
+            f"`data` must be one of the data sets in {folder} ({', '.join(known) or 'none'}), and"
+            f" {file} is not there. {_SOURCES}."
         )
     return path

@@ -1,6 +1,8 @@
-"""What an interrupted Thompson run goes on from: a file beside its record, with the state after the last finished round.
+"""What an interrupted Thompson run goes on from: a file beside its record, with the state after the
+last finished round.
 
-It is one safetensors file, whose header carries the record so far as JSON and a digest of it all. Each round replaces it as a whole.
+It is one safetensors file, whose header carries the record so far as JSON and a digest of it all.
+Each round replaces it as a whole.
 """
 
 from __future__ import annotations
@@ -31,16 +33,22 @@ class RunState:
 
 
 def save_state(path: Path, state: RunState) -> None:
-    """Replace ``path`` by this state: after a crash at any moment there is the former one or this, whole."""
+    """Replace ``path`` by this state: after a crash at any moment there is the former one or this,
+    whole.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(state.record)
-    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in state.tensors.items()}
+    tensors = {
+        name: tensor.detach().cpu().clone().contiguous() for name, tensor in state.tensors.items()
+    }
     about = {"format": str(FORMAT), "record": text, "digest": _digest(text, tensors)}
     write_atomically(path, save(tensors, metadata=about))
 
 
 def load_state(path: Path) -> RunState | None:
-    """Return the state at ``path``; ``None`` if there is none, or, with a warning, if it is damaged."""
+    """Return the state at ``path``; ``None`` if there is none, or, with a warning,
+    if it is damaged.
+    """
     if not path.exists():
         return None
     try:
@@ -53,7 +61,10 @@ def load_state(path: Path) -> RunState | None:
             raise ValueError("its digest is another")
         return RunState(json.loads(about["record"]), tensors)
     except (SafetensorError, OSError, ValueError, KeyError) as error:
-        warnings.warn(f"The state {path} is damaged and was passed over ({error}). The run starts again.", stacklevel=2)
+        warnings.warn(
+            f"The state {path} is damaged and was passed over ({error}). The run starts again.",
+            stacklevel=2,
+        )
         return None
 
 
@@ -65,8 +76,8 @@ def require_same_settings(name: str, found: dict[str, Any], settings: dict[str, 
     """
     if changes := differences(found.get("settings", {}), settings):
         raise ValueError(
-            f"`out` has a record of {name} with other settings: {', '.join(changes)}. It is neither resumed nor replaced unasked. "
-            "Choose another folder, or add --rerun to begin again."
+            f"`out` has a record of {name} with other settings: {', '.join(changes)}. It is neither"
+            " resumed nor replaced unasked. Choose another folder, or add --rerun to begin again."
         )
 
 

@@ -42,7 +42,8 @@ class Proposal:
     """A batch X (q, d), and what it cost.
 
     Attributes:
-        residual: worst relative residual of the solve; ``None`` for a method without a linear solver.
+        residual: worst relative residual of the solve; ``None`` for a method without a linear
+            solver.
         epochs: likewise.
         seconds_solve: model, paths, their prior values and the solve.
         seconds_acquisition: the maximisation of the paths.
@@ -60,7 +61,8 @@ class Sampler(Protocol):
     """Proposes the batch of round ``number`` from the data X (n, d), y (n,) so far.
 
     Attributes:
-        mean_weights: (k, 1) weights of the mean at the first k points, which the next solve starts from; ``None`` if it starts from zero.
+        mean_weights: (k, 1) weights of the mean at the first k points, which the next solve starts
+            from; ``None`` if it starts from zero.
     """
 
     mean_weights: Tensor | None
@@ -70,11 +72,14 @@ class Sampler(Protocol):
 
 @dataclass
 class PathwiseSampler:
-    """Our own: fresh paths by a method of :data:`METHODS`, maximised by ``ParallelThompsonSampling``.
+    """Our own: fresh paths by a method of :data:`METHODS`, maximised by
+    ``ParallelThompsonSampling``.
 
-    The mean's weights are carried over, and the Cholesky factor where the solver is direct or may be; the paths are not: see
-    :mod:`surrogates.drawing`. The method ``svgp`` places its inducing points anew each round and carries nothing over; it takes the
-    variational posterior in closed form, the optimum for the fixed hyperparameters that the published 20 000 steps of Adam approach.
+    The mean's weights are carried over, and the Cholesky factor where the solver is direct or may
+    be; the paths are not: see :mod:`surrogates.drawing`. The method ``svgp`` places its inducing
+    points anew each round and carries nothing over; it takes the variational posterior in closed
+    form, the optimum for the fixed hyperparameters that the published 20 000 steps of Adam
+    approach.
     """
 
     preset: ThompsonPreset
@@ -90,7 +95,12 @@ class PathwiseSampler:
         preset = self.preset
         with Stopwatch(X.device) as solve:
             model = self._model(X, y)
-            paths = model.paths(preset.q, generator=self.generators["paths"], prior=self._prior(X), callback=self._solver_status(number))
+            paths = model.paths(
+                preset.q,
+                generator=self.generators["paths"],
+                prior=self._prior(X),
+                callback=self._solver_status(number),
+            )
         with Stopwatch(X.device) as acquisition:
             batch = ParallelThompsonSampling(
                 model,
@@ -103,25 +113,53 @@ class PathwiseSampler:
                 learning_rate=preset.learning_rate,
                 prune=preset.prune_starts,
                 proposal_std=preset.proposal_std,
-                candidate_weights=published_weights if preset.candidate_weights == "published" else sampling_weights,
+                candidate_weights=(
+                    published_weights
+                    if preset.candidate_weights == "published"
+                    else sampling_weights
+                ),
                 seed=draw_seed(self.generators["candidates"]),
                 callback=self._sampler_status(number),
             ).generate(preset.q, paths=paths)
         if isinstance(model, VariationalGP):
-            note = f"{len(model.inducing_points)} inducing points, closed-form optimum in place of steps of Adam"
+            note = (
+                f"{len(model.inducing_points)} inducing points, closed-form optimum in place of"
+                " steps of Adam"
+            )
             return Proposal(batch, None, None, note, solve.seconds, acquisition.seconds)
         self.mean_weights = paths.parts[0].mean_weights
         solution = model.solution
         assert solution is not None  # paths() has just made it
-        return Proposal(batch, solution.residual.max().item(), solution.epochs, solution.note, solve.seconds, acquisition.seconds)
+        return Proposal(
+            batch,
+            solution.residual.max().item(),
+            solution.epochs,
+            solution.note,
+            solve.seconds,
+            acquisition.seconds,
+        )
 
     def _model(self, X: Tensor, y: Tensor) -> PathwiseGP:
         preset = self.preset
         if self.solver == SVGP:
-            options: dict[str, Any] = {"inducing_points": NUM_INDUCING, "seed": draw_seed(self.generators["paths"])}
-            return fixed_model(X, y, self.kernel, preset.noise, None, preset.path_features, VariationalGP, **options)
+            options: dict[str, Any] = {
+                "inducing_points": NUM_INDUCING,
+                "seed": draw_seed(self.generators["paths"]),
+            }
+            return fixed_model(
+                X,
+                y,
+                self.kernel,
+                preset.noise,
+                None,
+                preset.path_features,
+                VariationalGP,
+                **options,
+            )
         solver = make_solver(self.solver, len(X), preset.cg, preset.sdd)
-        model = fixed_model(X, y, self.kernel, preset.noise, solver, preset.path_features, keep_factor=True)
+        model = fixed_model(
+            X, y, self.kernel, preset.noise, solver, preset.path_features, keep_factor=True
+        )
         if self._previous is not None:
             model.warm_start(self._previous)
         elif self.mean_weights is not None:
@@ -131,13 +169,21 @@ class PathwiseSampler:
 
     def _prior(self, like: Tensor) -> PriorPaths | None:
         """Return the prior paths of features that the model does not draw by itself."""
-        preset, generator = self.preset, self.generators["paths"]
+        preset = self.preset
+        generator = self.generators["paths"]
         if preset.share_features:
             return self.target.share_features(preset.q, generator)
         if not preset.coordinate_features:
             return None
         kernel = coordinate_kernel(self.kernel, preset.dim)
-        return PriorPaths.draw(kernel, preset.dim, num_paths=preset.q, num_features=preset.path_features, generator=generator, like=like)
+        return PriorPaths.draw(
+            kernel,
+            preset.dim,
+            num_paths=preset.q,
+            num_features=preset.path_features,
+            generator=generator,
+            like=like,
+        )
 
     def _solver_status(self, number: int) -> Callable[[Any], None] | None:
         if (report := self.on_status) is None:
@@ -151,7 +197,9 @@ class PathwiseSampler:
 
 
 def published_weights(y: Tensor) -> Tensor:
-    """Return probabilities (n,) ∝ ``y + min(y)``, as the published codes have it; what is then negative is 0."""
+    """Return probabilities (n,) ∝ ``y + min(y)``, as the published codes have it;
+    what is then negative is 0.
+    """
     weights = y + y.min()
     weights = (weights / weights.sum()).clamp_min(0.0)
     return weights / weights.sum()

@@ -1,6 +1,8 @@
-"""Benchmarks in the processes that ``torchrun`` started: systems with shared rows, and one process that speaks and writes.
+"""Benchmarks in the processes that ``torchrun`` started: systems with shared rows, and one process
+that speaks and writes.
 
-Every process loads the data of a benchmark and solves with its own rows of them; started alone, a program is the only process.
+Every process loads the data of a benchmark and solves with its own rows of them; started alone, a
+program is the only process.
 """
 
 from __future__ import annotations
@@ -41,16 +43,24 @@ def check_methods(names: Sequence[str], mean_only: bool) -> None:
     if num_processes() == 1:
         return
     if unfit := [name for name in names if name in WITHOUT_SHARED_ROWS]:
-        raise ValueError(f"`solver` must be one whose rows several processes can share, got {unfit[0]!r}. Use auto, or start one process.")
+        raise ValueError(
+            f"`solver` must be one whose rows several processes can share, got {unfit[0]!r}. Use"
+            " auto, or start one process."
+        )
     if not mean_only:
-        raise ValueError("`mean_only` must be set where several processes share the work. Add --mean-only, or start one process.")
+        raise ValueError(
+            "`mean_only` must be set where several processes share the work. Add --mean-only, or"
+            " start one process."
+        )
 
 
 @contextmanager
 def one_voice() -> Iterator[dict[str, Any]]:
-    """Join the other processes, and silence all but the first; give the options of a command that differ in this process.
+    """Join the other processes, and silence all but the first; give the options of a command that
+    differ in this process.
 
-    The options are the device and, in all but the first process, a folder for what they write, which is thrown away.
+    The options are the device and, in all but the first process, a folder for what they write,
+    which is thrown away.
     """
     with ExitStack() as stack:
         device = stack.enter_context(processes())
@@ -78,7 +88,14 @@ def of_first(record: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def solve(
-    kernel: Kernel, X: Tensor, y: Tensor, noise: float, solver: Solver, *, generator: torch.Generator, callback: Callback | None = None
+    kernel: Kernel,
+    X: Tensor,
+    y: Tensor,
+    noise: float,
+    solver: Solver,
+    *,
+    generator: torch.Generator,
+    callback: Callback | None = None,
 ) -> Solution:
     """Solve (K + σ² I) w = y, with the rows shared by all processes there are.
 
@@ -99,4 +116,6 @@ def solve(
     rows = own_rows(len(X))
     system = DistributedKernelSystem(kernel, X[rows], noise)
     solution = solver.solve(system, y[rows, None], generator=generator, callback=callback)
-    return replace(solution, value=torch.cat([part for (part,) in system.rows.chunks(solution.value)]))
+    return replace(
+        solution, value=torch.cat([part for (part,) in system.rows.chunks(solution.value)])
+    )

@@ -1,9 +1,11 @@
-"""Computer experiments with known answers: test functions in physical units, their noise a share of what is observed.
+"""Computer experiments with known answers: test functions in physical units, their noise a share of
+what is observed.
 
 References:
-    Surjanovic, Bingham, "Virtual Library of Simulation Experiments: Test Functions and Datasets", sfu.ca/~ssurjano.
-    Chen, Zheng, Al Kontar, Raskutti (2022), "Gaussian Process Parameter Estimation Using Mini-batch Stochastic Gradient Descent:
-    Convergence Guarantees and Empirical Benefits", Tables 1, 3 and 5: dimensions and noise.
+    Surjanovic, Bingham, "Virtual Library of Simulation Experiments: Test Functions and Datasets",
+    sfu.ca/~ssurjano. Chen, Zheng, Al Kontar, Raskutti (2022), "Gaussian Process Parameter
+    Estimation Using Mini-batch Stochastic Gradient Descent: Convergence Guarantees and Empirical
+    Benefits", Tables 1, 3 and 5: dimensions and noise.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class Simulator:
     def sample(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return n uniform points (n, d) in physical units and their noisy values (n,), float64."""
         lower, upper = torch.tensor(self.bounds, dtype=torch.float64).T
-        X = lower + (upper - lower) * torch.rand(n, len(self.bounds), generator=generator, dtype=torch.float64)
+        X = lower + (upper - lower) * torch.rand(
+            n, len(self.bounds), generator=generator, dtype=torch.float64
+        )
         values = self.function(X)
         scale = self.noise_std / math.sqrt(1.0 - self.noise_std**2) * values.std()
         return X, values + scale * torch.randn(n, generator=generator, dtype=torch.float64)
@@ -50,7 +54,13 @@ def borehole(X: Tensor) -> Tensor:
     """
     r_w, r, T_u, H_u, T_l, H_l, L, K_w = X.unbind(-1)
     ratio = (r / r_w).log()
-    return 2.0 * math.pi * T_u * (H_u - H_l) / (ratio * (1.0 + 2.0 * L * T_u / (ratio * r_w.square() * K_w) + T_u / T_l))
+    return (
+        2.0
+        * math.pi
+        * T_u
+        * (H_u - H_l)
+        / (ratio * (1.0 + 2.0 * L * T_u / (ratio * r_w.square() * K_w) + T_u / T_l))
+    )
 
 
 def otl_circuit(X: Tensor) -> Tensor:
@@ -68,7 +78,8 @@ def otl_circuit(X: Tensor) -> Tensor:
 def wing_weight(X: Tensor) -> Tensor:
     """Return the weight of a light aircraft's wing, pounds.
 
-    0.036 S_w^0.758 W_fw^0.0035 (A / cos² Λ)^0.6 q^0.006 λ^0.04 (100 t_c / cos Λ)^−0.3 (N_z W_dg)^0.49 + S_w W_p
+    0.036 S_w^0.758 W_fw^0.0035 (A / cos² Λ)^0.6 q^0.006 λ^0.04 (100 t_c / cos Λ)^−0.3 (N_z
+    W_dg)^0.49 + S_w W_p
 
     Args:
         X: (n, 10), columns S_w, W_fw, A, Λ (degrees), q, λ, t_c, N_z, W_dg, W_p.
@@ -79,7 +90,8 @@ def wing_weight(X: Tensor) -> Tensor:
     return size * (100.0 * t_c / cos) ** -0.3 * (N_z * W_dg) ** 0.49 + S_w * W_p
 
 
-# The noise of the OTL circuit and the wing's weight is not printed; that of the published RMSE, which is nearly all noise, stands for it.
+# The noise of the OTL circuit and the wing's weight is not printed; that of the published RMSE,
+# which is nearly all noise, stands for it.
 SIMULATORS = {
     "levy": Simulator(Levy(dim=4).evaluate_true, ((-10.0, 10.0),) * 4, 0.174),
     "griewank": Simulator(Griewank(dim=6).evaluate_true, ((-600.0, 600.0),) * 6, 0.061),
@@ -97,7 +109,11 @@ SIMULATORS = {
         ),
         0.172,
     ),
-    "otl": Simulator(otl_circuit, ((50.0, 150.0), (25.0, 70.0), (0.5, 3.0), (1.2, 2.5), (0.25, 1.2), (50.0, 300.0)), 0.4),
+    "otl": Simulator(
+        otl_circuit,
+        ((50.0, 150.0), (25.0, 70.0), (0.5, 3.0), (1.2, 2.5), (0.25, 1.2), (50.0, 300.0)),
+        0.4,
+    ),
     "wing": Simulator(
         wing_weight,
         (

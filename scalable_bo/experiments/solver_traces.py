@@ -1,13 +1,16 @@
-"""Traces of the solvers on one linear system: how the posterior mean approaches the exact one, against epochs and seconds.
+"""Traces of the solvers on one linear system: how the posterior mean approaches the exact one,
+against epochs and seconds.
 
-Every checkpoint is a run from the start with a larger budget, because budgets shape what a method does (averages, for
-example, run over part of them). The budgets grow geometrically, so that all of them together cost about as much as the
-last one and a small multiple.
+Every checkpoint is a run from the start with a larger budget, because budgets shape what a method
+does (averages, for example, run over part of them). The budgets grow geometrically, so that all of
+them together cost about as much as the last one and a small multiple.
 
-Notation: w the weights found, w* the exact ones, K the kernel matrix, both in float64 where they are compared.
+Notation: w the weights found, w* the exact ones, K the kernel matrix, both in float64 where they
+are compared.
 
 References:
-    Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient Descent", Figures 3 and 8.
+    Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient
+    Descent", Figures 3 and 8.
 """
 
 from __future__ import annotations
@@ -28,10 +31,23 @@ from scalable_bo.experiments.methods import NUM_BLOCKS, Budget, SplitSolver, sol
 from scalable_bo.experiments.models import matern_kernel
 from scalable_bo.experiments.presets import SPEND_IT_ALL
 from scalable_bo.experiments.records import describe_environment
-from scalable_bo.experiments.regression_data import NUM_SPLITS, check_data_set, load_hyperparameters, load_regression_data
+from scalable_bo.experiments.regression_data import (
+    NUM_SPLITS,
+    check_data_set,
+    load_hyperparameters,
+    load_regression_data,
+)
 from scalable_bo.experiments.solvers import check_solver
 from scalable_bo.problems import GPPrior
-from surrogates import Auto, Cholesky, IterativeSolver, KernelSystem, Solution, checks, kernel_operator
+from surrogates import (
+    Auto,
+    Cholesky,
+    IterativeSolver,
+    KernelSystem,
+    Solution,
+    checks,
+    kernel_operator,
+)
 
 EXACT_UP_TO = 20_000
 THOMPSON = "thompson"
@@ -49,7 +65,8 @@ class TraceRun:
 
     Args:
         solver: one of ``SOLVERS``.
-        problem: a UCI data set's name, or ``thompson``: a function drawn from the prior, at uniform points of [0, 1]^8.
+        problem: a UCI data set's name, or ``thompson``: a function drawn from the prior, at uniform
+            points of [0, 1]^8.
         split: of the data set.
         n: points of the Thompson problem.
         lengthscale: of the Thompson problem.
@@ -99,7 +116,11 @@ class TraceRun:
     @property
     def problem_name(self) -> str:
         """The system's name, for files and titles."""
-        which = f"n{self.n}_l{self.lengthscale:g}_s{self.seed}" if self.problem == THOMPSON else str(self.split)
+        which = (
+            f"n{self.n}_l{self.lengthscale:g}_s{self.seed}"
+            if self.problem == THOMPSON
+            else str(self.split)
+        )
         return f"{self.problem}_{which}" + ("" if self.noise is None else f"_noise{self.noise:g}")
 
     @property
@@ -114,17 +135,23 @@ class TraceRun:
         if self.points == 1:
             return [self.epochs]
         ratio = self.epochs / _FIRST_BUDGET
-        return [_FIRST_BUDGET * ratio ** (index / (self.points - 1)) for index in range(self.points)]
+        return [
+            _FIRST_BUDGET * ratio ** (index / (self.points - 1)) for index in range(self.points)
+        ]
 
     def check_size(self, n: int) -> None:
         """Raise if the exact solution is asked for and n is too large for it."""
         if self.exact and n > EXACT_UP_TO:
-            raise ValueError(f"`exact`: the exact solution is computed for up to {EXACT_UP_TO} points, got {n}. Use --no-exact.")
+            raise ValueError(
+                f"`exact`: the exact solution is computed for up to {EXACT_UP_TO} points, got {n}."
+                " Use --no-exact."
+            )
 
 
 @dataclass(frozen=True)
 class System:
-    """What a trace solves, in float64 on the CPU: data, hyperparameters, test points and their targets.
+    """What a trace solves, in float64 on the CPU: data, hyperparameters, test points and their
+    targets.
 
     ``X (n, d)``, ``y (n,)``, ``test_X (m, d)``, ``test_y (m,)``.
     """
@@ -143,7 +170,9 @@ class System:
 
 @dataclass(frozen=True)
 class Exact:
-    """The exact weights w* (n, 1) and the mean that they give at the test points (m, 1), float64."""
+    """The exact weights w* (n, 1) and the mean that they give at the test points (m, 1),
+    float64.
+    """
 
     weights: Tensor
     mean: Tensor
@@ -179,7 +208,9 @@ def solve_exactly(system: System, device: str = "cpu") -> Exact:
     """Return the exact solution, by Cholesky in float64."""
     X, y, test_X = (tensor.to(device) for tensor in (system.X, system.y, system.test_X))
     kernel = system.kernel_like(X)
-    weights = Cholesky().solve(KernelSystem(kernel_operator(kernel, X), system.noise), y[:, None]).value
+    weights = (
+        Cholesky().solve(KernelSystem(kernel_operator(kernel, X), system.noise), y[:, None]).value
+    )
     return Exact(weights, kernel_operator(kernel, test_X, X) @ weights)
 
 
@@ -200,12 +231,15 @@ def run_trace(
         on_checkpoint: called with the record so far after each checkpoint.
         on_status: called with a few words on what is happening now.
     Returns:
-        The record: ``experiment``, ``settings``, ``method``, ``environment``, ``num_train``, ``noise``,
-        ``exact_test_rmse``, ``complete`` and ``checkpoints``, each with ``budget``, ``epochs`` and ``seconds`` (used),
-        ``residual`` (relative), ``test_rmse``, ``mean_error`` (root mean square distance to the exact mean at the test
-        points), ``weights_error`` ‖w − w*‖ and ``rkhs_error`` ‖w − w*‖_K; the last three are ``None`` without ``exact``.
+        The record: ``experiment``, ``settings``, ``method``, ``environment``, ``num_train``,
+            ``noise``,
+        ``exact_test_rmse``, ``complete`` and ``checkpoints``, each with ``budget``, ``epochs`` and
+        ``seconds`` (used), ``residual`` (relative), ``test_rmse``, ``mean_error`` (root mean square
+        distance to the exact mean at the test points), ``weights_error`` ‖w − w*‖ and
+        ``rkhs_error`` ‖w − w*‖_K; the last three are ``None`` without ``exact``.
     """
-    device, dtype = torch.device(run.device), getattr(torch, run.dtype)
+    device = torch.device(run.device)
+    dtype = getattr(torch, run.dtype)
     record: dict[str, Any] = {
         "experiment": "solvers",
         "settings": {key: value for key, value in asdict(run).items() if key != "data_dir"},
@@ -213,20 +247,28 @@ def run_trace(
         "environment": describe_environment(device) | {"processes": shared.num_processes()},
         "num_train": len(system.X),
         "noise": system.noise,
-        "exact_test_rmse": None if exact is None else _rmse(exact.mean.cpu(), system.test_y[:, None]),
+        "exact_test_rmse": (
+            None if exact is None else _rmse(exact.mean.cpu(), system.test_y[:, None])
+        ),
         "complete": False,
         "checkpoints": [],
     }
-    X, y = system.X.to(device, dtype), system.y.to(device, dtype)
-    kernel, score, budgets = system.kernel_like(X), _Score(system, exact, device), run.budgets()
+    X = system.X.to(device, dtype)
+    y = system.y.to(device, dtype)
+    kernel = system.kernel_like(X)
+    score = _Score(system, exact, device)
+    budgets = run.budgets()
 
     def solve(budget: float) -> Solution:
         generator = torch.Generator().manual_seed(run.seed)
-        return shared.solve(kernel, X, y, system.noise, _solver(run, len(X), budget), generator=generator)
+        return shared.solve(
+            kernel, X, y, system.noise, _solver(run, len(X), budget), generator=generator
+        )
 
     if on_status is not None:
         on_status(f"{run.solver}: warming up")
-    solve(budgets[0])  # kernels may be compiled at their first use, which no checkpoint shall pay for
+    # Kernels may be compiled at their first use, which no checkpoint shall pay for
+    solve(budgets[0])
     for number, budget in enumerate(budgets, 1):
         if on_status is not None:
             on_status(f"{run.solver}: checkpoint {number} of {len(budgets)}, {budget:.1f} epochs")
@@ -243,10 +285,12 @@ def run_trace(
 def describe_checkpoint(record: dict[str, Any]) -> str:
     """Return one line on the last checkpoint of a trace."""
     last = record["checkpoints"][-1]
-    distance = "" if last["mean_error"] is None else f", {last['mean_error']:.1e} from the exact mean"
+    distance = (
+        "" if last["mean_error"] is None else f", {last['mean_error']:.1e} from the exact mean"
+    )
     return (
-        f"{record['settings']['solver']}: {last['epochs']:.1f} epochs, {last['seconds']:.1f} s, residual {last['residual']:.1e}, "
-        f"test RMSE {last['test_rmse']:.4f}{distance}"
+        f"{record['settings']['solver']}: {last['epochs']:.1f} epochs, {last['seconds']:.1f} s,"
+        f" residual {last['residual']:.1e}, test RMSE {last['test_rmse']:.4f}{distance}"
     )
 
 
@@ -254,10 +298,13 @@ class _Score:
     """Measures a solution in float64."""
 
     def __init__(self, system: System, exact: Exact | None, device: torch.device) -> None:
-        X, test_X = system.X.to(device), system.test_X.to(device)
+        X = system.X.to(device)
+        test_X = system.test_X.to(device)
         kernel = system.kernel_like(X)
-        self._K, self._cross = kernel_operator(kernel, X), kernel_operator(kernel, test_X, X)
-        self._exact, self._test_y = exact, system.test_y[:, None].to(device)
+        self._K = kernel_operator(kernel, X)
+        self._cross = kernel_operator(kernel, test_X, X)
+        self._exact = exact
+        self._test_y = system.test_y[:, None].to(device)
 
     def __call__(self, solution: Solution) -> dict[str, Any]:
         W = solution.value.double()
@@ -273,7 +320,8 @@ class _Score:
         }
         if self._exact is not None:
             D = W - self._exact.weights
-            squared = (D * (self._K @ D)).sum().clamp_min(0.0)  # rounding can make it negative where D is tiny
+            # Rounding can make it negative where D is tiny
+            squared = (D * (self._K @ D)).sum().clamp_min(0.0)
             scores |= {
                 "mean_error": _rmse(mean, self._exact.mean),
                 "weights_error": D.norm().item(),
@@ -283,20 +331,38 @@ class _Score:
 
 
 def _solver(run: TraceRun, n: int, budget: float) -> Any:
-    """Return the solver that spends the whole budget, in epochs, on steps; evaluating what it returns comes on top."""
+    """Return the solver that spends the whole budget, in epochs, on steps;
+    evaluating what it returns comes on top.
+    """
     num_blocks = _THOMPSON_BLOCKS if run.problem == THOMPSON else NUM_BLOCKS
-    solver = solver_within(run.solver, n, Budget(tolerance=SPEND_IT_ALL, max_epochs=budget + 1.0), num_blocks)
+    solver = solver_within(
+        run.solver, n, Budget(tolerance=SPEND_IT_ALL, max_epochs=budget + 1.0), num_blocks
+    )
     if isinstance(solver, SplitSolver):
         solver = solver.mean
-    return replace(solver, max_epochs=budget + 1.0) if isinstance(solver, IterativeSolver | Auto) else solver
+    return (
+        replace(solver, max_epochs=budget + 1.0)
+        if isinstance(solver, IterativeSolver | Auto)
+        else solver
+    )
 
 
 def _thompson_system(run: TraceRun) -> System:
     kernel = matern_kernel(run.lengthscale, 1.0)
     noise = _THOMPSON_NOISE if run.noise is None else run.noise
     generator = torch.Generator().manual_seed(run.seed)
-    target = GPPrior(kernel, _THOMPSON_DIM, noise=noise, num_features=_THOMPSON_FEATURES, generator=generator, dtype=torch.float64)
-    X, test_X = (torch.rand(count, _THOMPSON_DIM, generator=generator, dtype=torch.float64) for count in (run.n, _NUM_TEST))
+    target = GPPrior(
+        kernel,
+        _THOMPSON_DIM,
+        noise=noise,
+        num_features=_THOMPSON_FEATURES,
+        generator=generator,
+        dtype=torch.float64,
+    )
+    X, test_X = (
+        torch.rand(count, _THOMPSON_DIM, generator=generator, dtype=torch.float64)
+        for count in (run.n, _NUM_TEST)
+    )
     return System(X, target.observe(X, generator), test_X, target(test_X), kernel, noise)
 
 

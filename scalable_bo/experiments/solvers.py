@@ -6,11 +6,24 @@ from collections.abc import Callable
 from typing import Any
 
 from scalable_bo.experiments.presets import CGBudget, SDDBudget
-from surrogates import CG, SDD, SGD, Auto, Cholesky, Nystrom, PivotedCholesky, SketchAndProject, Solver, checks
+from surrogates import (
+    CG,
+    SDD,
+    SGD,
+    Auto,
+    Cholesky,
+    Nystrom,
+    PivotedCholesky,
+    SketchAndProject,
+    Solver,
+    checks,
+)
 
-# Products that CG makes beside its iterations: one for a warm start's residual, one for that of what it returns.
+# Products that CG makes beside its iterations: one for a warm start's residual, one for that of
+# what it returns.
 _CHECK_EPOCHS = 2
-# Blocks of sketch-and-project where the preset says nothing; the published number, of its Bayesian optimisation.
+# Blocks of sketch-and-project where the preset says nothing; the published number, of its Bayesian
+# optimisation.
 _NUM_BLOCKS = 5
 _ADASAP_RANK = 100
 _SGD_STEP = 0.3  # the published one of the Thompson runs
@@ -59,14 +72,20 @@ def _asap(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
 
 
 def _auto(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
-    budget: dict[str, Any] = {} if cg.num_iterations is None else {"max_epochs": float(cg.num_iterations + _CHECK_EPOCHS)}
+    budget: dict[str, Any] = (
+        {}
+        if cg.num_iterations is None
+        else {"max_epochs": float(cg.num_iterations + _CHECK_EPOCHS)}
+    )
     return Auto(tolerance=cg.tolerance, **budget)
 
 
 def _blocks(make: Callable[..., SketchAndProject]) -> Callable[[int, CGBudget, SDDBudget], Solver]:
     def of(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
         block_size = max(1, n // (sdd.num_blocks or _NUM_BLOCKS))
-        options: dict[str, Any] = {} if sdd.num_epochs is None else {"max_epochs": sdd.num_epochs + _CHECK_EPOCHS}
+        options: dict[str, Any] = (
+            {} if sdd.num_epochs is None else {"max_epochs": sdd.num_epochs + _CHECK_EPOCHS}
+        )
         if make == SketchAndProject.adasap and block_size <= _ADASAP_RANK:
             options["preconditioner"] = Nystrom(max(1, block_size // 2), sketch="gaussian")
         return make(block_size=block_size, tolerance=cg.tolerance, **options)
@@ -100,7 +119,9 @@ def check_solver(name: str) -> str:
     return checks.one_of("solver", name, SOLVERS)
 
 
-def make_solver(name: str, n: int, cg: CGBudget | None = None, sdd: SDDBudget | None = None) -> Solver:
+def make_solver(
+    name: str, n: int, cg: CGBudget | None = None, sdd: SDDBudget | None = None
+) -> Solver:
     """Return the named solver for a system of ``n`` points, with the budgets given.
 
     Args:

@@ -21,7 +21,9 @@ _METRICS = (
 
 
 def write_regression_table(folder: Path) -> Path:
-    """Write ``regression.md``, a table of all regression records in the folder, and return its path."""
+    """Write ``regression.md``, a table of all regression records in the folder,
+    and return its path.
+    """
     path = folder / REGRESSION_TABLE
     path.write_text(regression_table(read_regression_records(folder)), encoding="utf-8")
     return path
@@ -41,29 +43,67 @@ def read_regression_records(folder: Path) -> list[dict[str, Any]]:
 
 
 def regression_table(records: Sequence[dict[str, Any]]) -> str:
-    """Return Markdown: for each noise and metric a table of methods (rows) and data sets, the published rows below ours.
+    """Return Markdown: for each noise and metric a table of methods (rows) and data sets, the
+    published rows below ours.
 
-    A cell is mean ± standard error over splits, with the number of splits. Where a split has a run of the mean alone
-    beside a full one, the full one counts.
+    A cell is mean ± standard error over splits, with the number of splits. Where a split has a run
+    of the mean alone beside a full one, the full one counts.
     """
-    noises: list[float | None] = sorted({record["settings"].get("noise") for record in records}, key=lambda noise: noise or 0.0)
-    text = ["# Regression", "", "Mean ± standard error (number of splits), on standardised targets."]
+    noises: list[float | None] = sorted(
+        {record["settings"].get("noise") for record in records}, key=lambda noise: noise or 0.0
+    )
+    text = [
+        "# Regression",
+        "",
+        "Mean ± standard error (number of splits), on standardised targets.",
+    ]
     for noise in noises:
-        group = _one_a_split([record for record in records if record["settings"].get("noise") == noise])
-        text += ["", "## Noise variance of the given hyperparameters" if noise is None else f"## Noise variance {noise:g}"]
+        group = _one_a_split(
+            [record for record in records if record["settings"].get("noise") == noise]
+        )
+        text += [
+            "",
+            (
+                "## Noise variance of the given hyperparameters"
+                if noise is None
+                else f"## Noise variance {noise:g}"
+            ),
+        ]
         data = sorted({record["settings"]["data"] for record in group}, key=_data_order)
         for metric, title, digits in _METRICS:
             text += _metric_table(group, data, noise, metric, title, digits)
     return "\n".join([*text, "", *_footer(records)]) + "\n"
 
 
-def _metric_table(records: list[dict[str, Any]], data: list[str], noise: float | None, metric: str, title: str, digits: int) -> list[str]:
+def _metric_table(
+    records: list[dict[str, Any]],
+    data: list[str],
+    noise: float | None,
+    metric: str,
+    title: str,
+    digits: int,
+) -> list[str]:
     rows = []
     for method in dict.fromkeys(map(_method, records)):
-        values = [[_value(r, metric) for r in records if _method(r) == method and r["settings"]["data"] == name] for name in data]
+        values = [
+            [
+                _value(r, metric)
+                for r in records
+                if _method(r) == method and r["settings"]["data"] == name
+            ]
+            for name in data
+        ]
         present = [[value for value in entries if value is not None] for entries in values]
         if any(present):
-            rows.append([method, *(_largest(p) if metric == "residual" else mean_with_error(p, digits) for p in present)])
+            rows.append(
+                [
+                    method,
+                    *(
+                        _largest(p) if metric == "residual" else mean_with_error(p, digits)
+                        for p in present
+                    ),
+                ]
+            )
     if not rows:
         return []
     for entry in PUBLISHED:
@@ -77,11 +117,16 @@ def _metric_table(records: list[dict[str, Any]], data: list[str], noise: float |
 def _footer(records: Sequence[dict[str, Any]]) -> list[str]:
     if not records:
         return ["No records yet."]
-    devices = sorted({f"{record['environment']['device']} ({record['environment']['cpu']})" for record in records})
+    devices = sorted(
+        {
+            f"{record['environment']['device']} ({record['environment']['cpu']})"
+            for record in records
+        }
+    )
     return [
-        "Minutes are those of model and solve, with 64 paths unless the mean alone was asked for, on "
-        f"{'; '.join(devices)}. Published minutes are those of the mean alone on a core of a TPUv2, and the published likelihoods "
-        "are of paths with other random features."
+        "Minutes are those of model and solve, with 64 paths unless the mean alone was asked for,"
+        f" on {'; '.join(devices)}. Published minutes are those of the mean alone on a core of a"
+        " TPUv2, and the published likelihoods are of paths with other random features."
     ]
 
 
@@ -98,7 +143,9 @@ def _one_a_split(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _method(record: dict[str, Any]) -> str:
     settings = record["settings"]
     variation = settings.get("variation", [])
-    return f"{settings['solver']} ({', '.join(variation)})" if variation else str(settings["solver"])
+    return (
+        f"{settings['solver']} ({', '.join(variation)})" if variation else str(settings["solver"])
+    )
 
 
 def _value(record: dict[str, Any], metric: str) -> float | None:
@@ -117,7 +164,9 @@ def mean_with_error(values: list[float], digits: int) -> str:
     mean = f"{statistics.fmean(values):.{digits}f}"
     if len(values) < 2:
         return f"{mean} (1)"
-    return f"{mean} ± {statistics.stdev(values) / math.sqrt(len(values)):.{digits}f} ({len(values)})"
+    return (
+        f"{mean} ± {statistics.stdev(values) / math.sqrt(len(values)):.{digits}f} ({len(values)})"
+    )
 
 
 def _largest(values: list[float]) -> str:

@@ -1,10 +1,13 @@
-"""Parallel Thompson sampling on a function drawn from the surrogate's own prior, with random search beside.
+"""Parallel Thompson sampling on a function drawn from the surrogate's own prior, with random search
+beside.
 
-Each round draws q posterior paths, maximises each, observes the target at the q maximisers and adds them to the data;
-random search adds q uniform points to the same initial data. The hyperparameters are fixed to the truth.
+Each round draws q posterior paths, maximises each, observes the target at the q maximisers and adds
+them to the data; random search adds q uniform points to the same initial data. The hyperparameters
+are fixed to the truth.
 
 References:
-    Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient Descent", Section 4.2, A.3.
+    Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient
+    Descent", Section 4.2, A.3.
     Differs: the target's random features are not the surrogate's, unless ``share_features`` is set.
 """
 
@@ -23,13 +26,27 @@ from torch import Tensor
 
 from scalable_bo.experiments.models import coordinate_kernel, matern_kernel
 from scalable_bo.experiments.presets import ThompsonPreset
-from scalable_bo.experiments.records import describe_environment, peak_memory_bytes, reset_peak_memory
+from scalable_bo.experiments.records import (
+    describe_environment,
+    peak_memory_bytes,
+    reset_peak_memory,
+)
 from scalable_bo.experiments.resuming import RunState, load_state, require_same_settings, save_state
 from scalable_bo.experiments.samplers import PathwiseSampler, Sampler, check_method
 from scalable_bo.problems import GPPrior
 
-# One independent random stream a purpose, so that every solver meets the same target, data and observation noise.
-_STREAMS = ("target", "initial", "initial noise", "noise", "paths", "candidates", "random search", "random noise")
+# One independent random stream a purpose, so that every solver meets the same target, data and
+# observation noise.
+_STREAMS = (
+    "target",
+    "initial",
+    "initial noise",
+    "noise",
+    "paths",
+    "candidates",
+    "random search",
+    "random noise",
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +77,9 @@ class ThompsonRun:
 
     def settings(self) -> dict[str, Any]:
         """Return all that decides the result, as it stands in the record."""
-        return {"preset": asdict(self.preset)} | {key: getattr(self, key) for key in ("solver", "lengthscale", "seed")}
+        return {"preset": asdict(self.preset)} | {
+            key: getattr(self, key) for key in ("solver", "lengthscale", "seed")
+        }
 
 
 def run_thompson(
@@ -73,28 +92,37 @@ def run_thompson(
 ) -> dict[str, Any]:
     """Run the benchmark once.
 
-    With a file ``state``, an interrupted run goes on after its last finished round, with the same target, data and random numbers. On
-    the same machine the results are those of an uninterrupted run, to the last bit for the iterative solvers and ``svgp``; a Cholesky
-    factor is computed anew in place of being appended to, which changes the last digits.
+    With a file ``state``, an interrupted run goes on after its last finished round, with the same
+    target, data and random numbers. On the same machine the results are those of an uninterrupted
+    run, to the last bit for the iterative solvers and ``svgp``; a Cholesky factor is computed anew
+    in place of being appended to, which changes the last digits.
 
     Args:
         run: what to run.
-        on_round: called after each round with the record so far (``complete`` is false until the last).
+        on_round: called after each round with the record so far (``complete`` is false until the
+            last).
         on_status: called with a few words on what is happening now.
         sampler: what proposes the batches, made like ``PathwiseSampler``, which is the default.
-        state: file of the state after the last finished round, written before ``on_round`` is called and removed at the end; a damaged one
-            is passed over with a warning. ``None`` keeps none.
+        state: file of the state after the last finished round, written before ``on_round`` is
+            called and removed at the end; a damaged one is passed over with a warning. ``None``
+            keeps none.
     Returns:
-        The record: ``experiment``, ``complete``, ``settings``, ``environment``; ``initial``, the best of the initial
-        data; ``rounds``, one dict a round; ``random_search``, likewise. Of each round: ``num_points`` after it,
-        ``best_noiseless`` (the target's value) and ``best_observed`` so far, ``residual`` (the worst relative residual
-        of the solve), ``epochs``, the solver's ``note``, ``seconds_solve`` (model, paths, their prior values and the solve),
-        ``seconds_acquisition`` (their maximisation) and ``peak_memory_bytes``. ``residual`` and ``epochs`` are ``None`` for ``svgp``. A run
-        that was interrupted also has ``resumed``: after which round, and in which ``environment`` it went on.
+        The record: ``experiment``, ``complete``, ``settings``, ``environment``; ``initial``, the
+            best of the initial
+        data; ``rounds``, one dict a round; ``random_search``, likewise. Of each round:
+        ``num_points`` after it, ``best_noiseless`` (the target's value) and ``best_observed`` so
+        far, ``residual`` (the worst relative residual of the solve), ``epochs``, the solver's
+        ``note``, ``seconds_solve`` (model, paths, their prior values and the solve),
+        ``seconds_acquisition`` (their maximisation) and ``peak_memory_bytes``. ``residual`` and
+        ``epochs`` are ``None`` for ``svgp``. A run
+        that was interrupted also has ``resumed``: after which round, and in which ``environment``
+            it went on.
     Raises:
         ValueError: if ``state`` is of a run with other settings.
     """
-    preset, device, dtype = run.preset, torch.device(run.device), getattr(torch, run.preset.dtype)
+    preset = run.preset
+    device = torch.device(run.device)
+    dtype = getattr(torch, run.preset.dtype)
     generators = _generators(run.seed)
     kernel = matern_kernel(run.lengthscale, preset.outputscale, preset.smoothness).to(device, dtype)
     target = GPPrior(
@@ -108,9 +136,13 @@ def run_thompson(
     )
 
     def uniform(num_points: int, stream: str) -> Tensor:
-        return torch.rand(num_points, preset.dim, generator=generators[stream], dtype=dtype).to(device)
+        return torch.rand(num_points, preset.dim, generator=generators[stream], dtype=dtype).to(
+            device
+        )
 
-    thompson = _Data.start(target, uniform(preset.num_initial, "initial"), generators["initial noise"])
+    thompson = _Data.start(
+        target, uniform(preset.num_initial, "initial"), generators["initial noise"]
+    )
     random_search = replace(thompson)
     rounds: list[dict[str, Any]] = []
     random_rounds: list[dict[str, Any]] = []
@@ -123,13 +155,18 @@ def run_thompson(
         "rounds": rounds,
         "random_search": {"rounds": random_rounds},
     }
-    propose = (sampler or PathwiseSampler)(preset, run.solver, target, kernel, generators, on_status)
+    propose = (sampler or PathwiseSampler)(
+        preset, run.solver, target, kernel, generators, on_status
+    )
     if state is not None and (saved := load_state(state)) is not None:
         require_same_settings(run.name, saved.record, run.settings())
         rounds += saved.record["rounds"]
         random_rounds += saved.record["random_search"]["rounds"]
         resumed = {"after_round": len(rounds), "environment": record["environment"]}
-        record |= {"environment": saved.record["environment"], "resumed": [*saved.record.get("resumed", []), resumed]}
+        record |= {
+            "environment": saved.record["environment"],
+            "resumed": [*saved.record.get("resumed", []), resumed],
+        }
         _restore(saved.tensors, thompson, random_search, propose, generators)
     for number in range(len(rounds) + 1, preset.num_rounds + 1):
         reset_peak_memory(device)
@@ -152,7 +189,13 @@ def run_thompson(
         random_rounds.append({"round": number, **random_search.best()})
         record["complete"] = number == preset.num_rounds
         if state is not None and not record["complete"]:
-            save_state(state, RunState(record, _carried(preset.num_initial, thompson, random_search, propose, generators)))
+            save_state(
+                state,
+                RunState(
+                    record,
+                    _carried(preset.num_initial, thompson, random_search, propose, generators),
+                ),
+            )
         if on_round is not None:
             on_round(record)
     if state is not None:
@@ -162,27 +205,30 @@ def run_thompson(
 
 def describe_round(record: dict[str, Any]) -> str:
     """Say in one line how the last round of a record went."""
-    settings, last = record["settings"], record["rounds"][-1]
+    settings = record["settings"]
+    last = record["rounds"][-1]
     before = record["rounds"][-2] if len(record["rounds"]) > 1 else record["initial"]
     residual = "" if last["residual"] is None else f" to residual {last['residual']:.1e}"
     epochs = "" if last["epochs"] is None else f" in {last['epochs']:.1f} epochs"
     resumed = any(entry["after_round"] == last["round"] - 1 for entry in record.get("resumed", ()))
     return (
-        f"{settings['solver']} lengthscale {settings['lengthscale']:g} seed {settings['seed']} "
-        f"round {last['round']}/{settings['preset']['num_rounds']}: n {last['num_points']}, "
-        f"best {last['best_noiseless']:.4f} (gain {last['best_noiseless'] - before['best_noiseless']:.4f}, "
-        f"random search {record['random_search']['rounds'][-1]['best_noiseless']:.4f}), "
-        f"solve {last['seconds_solve']:.1f} s{residual}{epochs}, "
-        f"acquisition {last['seconds_acquisition']:.1f} s{' (resumed)' if resumed else ''}"
+        f"{settings['solver']} lengthscale {settings['lengthscale']:g} seed {settings['seed']}"
+        f" round {last['round']}/{settings['preset']['num_rounds']}: n {last['num_points']}, best"
+        f" {last['best_noiseless']:.4f} (gain"
+        f" {last['best_noiseless'] - before['best_noiseless']:.4f}, random search"
+        f" {record['random_search']['rounds'][-1]['best_noiseless']:.4f}), solve"
+        f" {last['seconds_solve']:.1f} s{residual}{epochs}, acquisition"
+        f" {last['seconds_acquisition']:.1f} s{' (resumed)' if resumed else ''}"
     )
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The last round of the runs of one solver at one lengthscale: (mean, standard error) over seeds.
+    """The last round of the runs of one solver at one lengthscale: (mean, standard error) over
+    seeds.
 
-    ``improvement`` is (best − best of random search) / |best of random search|, in per cent; the errors are NaN for
-    one seed. ``worst_residual`` is ``None`` where no round has one.
+    ``improvement`` is (best − best of random search) / |best of random search|, in per cent; the
+    errors are NaN for one seed. ``worst_residual`` is ``None`` where no round has one.
     """
 
     solver: str
@@ -197,7 +243,9 @@ class Summary:
 
 
 def summarise(records: Sequence[dict[str, Any]]) -> list[Summary]:
-    """Summarise complete runs, in the order of their first appearance; seconds are means over rounds and seeds."""
+    """Summarise complete runs, in the order of their first appearance;
+    seconds are means over rounds and seeds.
+    """
     groups: dict[tuple[str, float], list[dict[str, Any]]] = {}
     for record in records:
         if record["complete"]:
@@ -222,8 +270,12 @@ def _summary(solver: str, lengthscale: float, records: list[dict[str, Any]]) -> 
         num_seeds=len(records),
         best_noiseless=mean_and_error(best),
         random_search=mean_and_error(random_best),
-        improvement=mean_and_error([100 * (b - r) / abs(r) for b, r in zip(best, random_best, strict=True)]),
-        worst_residual=max((entry["residual"] for entry in rounds if entry["residual"] is not None), default=None),
+        improvement=mean_and_error(
+            [100 * (b - r) / abs(r) for b, r in zip(best, random_best, strict=True)]
+        ),
+        worst_residual=max(
+            (entry["residual"] for entry in rounds if entry["residual"] is not None), default=None
+        ),
         seconds_solve=statistics.fmean(entry["seconds_solve"] for entry in rounds),
         seconds_acquisition=statistics.fmean(entry["seconds_acquisition"] for entry in rounds),
     )
@@ -257,21 +309,38 @@ class _Data:
 def _generators(seed: int) -> dict[str, torch.Generator]:
     children = np.random.SeedSequence(seed).spawn(len(_STREAMS))
     seeds = [int(child.generate_state(1, np.uint64)[0] >> np.uint64(1)) for child in children]
-    return {name: torch.Generator().manual_seed(state) for name, state in zip(_STREAMS, seeds, strict=True)}
+    return {
+        name: torch.Generator().manual_seed(state)
+        for name, state in zip(_STREAMS, seeds, strict=True)
+    }
 
 
 def _carried(
-    num_initial: int, thompson: _Data, random_search: _Data, sampler: Sampler, generators: dict[str, torch.Generator]
+    num_initial: int,
+    thompson: _Data,
+    random_search: _Data,
+    sampler: Sampler,
+    generators: dict[str, torch.Generator],
 ) -> dict[str, Tensor]:
-    """Return what a round takes over from the one before, but for what the seed decides: target and initial data."""
+    """Return what a round takes over from the one before, but for what the seed decides:
+    target and initial data.
+    """
     tensors = {f"generator {name}": generator.get_state() for name, generator in generators.items()}
     for owner, data in (("thompson", thompson), ("random search", random_search)):
         tensors |= {f"{owner} {name}": rows[num_initial:] for name, rows in vars(data).items()}
-    return tensors if sampler.mean_weights is None else tensors | {"mean weights": sampler.mean_weights}
+    return (
+        tensors
+        if sampler.mean_weights is None
+        else tensors | {"mean weights": sampler.mean_weights}
+    )
 
 
 def _restore(
-    tensors: dict[str, Tensor], thompson: _Data, random_search: _Data, sampler: Sampler, generators: dict[str, torch.Generator]
+    tensors: dict[str, Tensor],
+    thompson: _Data,
+    random_search: _Data,
+    sampler: Sampler,
+    generators: dict[str, torch.Generator],
 ) -> None:
     """Undo ``_carried``."""
     for name, generator in generators.items():

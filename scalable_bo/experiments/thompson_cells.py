@@ -1,4 +1,6 @@
-"""Thompson runs whose records share a folder: complete ones are kept, interrupted ones go on after their last finished round."""
+"""Thompson runs whose records share a folder: complete ones are kept,
+interrupted ones go on after their last finished round.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,13 @@ def run_cells(
     on_round: Callable[[dict[str, Any]], None] | None = None,
     on_status: Callable[[str], None] | None = None,
 ) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Run the cells one after the other, each record written after every round; yield it when complete, and whether it was kept.
+    """Run the cells one after the other, each record written after every round; yield it when
+    complete, and whether it was kept.
 
     Args:
         runs: the cells.
-        folder: of the records. A complete record with the same settings is kept and its cell not run; an interrupted run goes on after its
-            last finished round.
+        folder: of the records. A complete record with the same settings is kept and its cell not
+            run; an interrupted run goes on after its last finished round.
         rerun: run all of them, from the first round.
         on_round: called with the record so far when it has been written.
         on_status: called with a few words on what is happening now.
@@ -47,7 +50,8 @@ def run_cells(
 
 
 def check_settings(runs: Sequence[ThompsonRun], folder: Path) -> None:
-    """Require that what the folder has of these runs, complete or not, was made with the same settings.
+    """Require that what the folder has of these runs, complete or not, was made with the same
+    settings.
 
     Raises:
         ValueError: naming the first that was not, and what differs.

@@ -22,7 +22,9 @@ def write_thompson_table(folder: Path) -> Path:
 
 
 def read_thompson_records(folder: Path) -> list[dict[str, Any]]:
-    """Return the records of complete Thompson runs in the folder, by name; files that are none are passed over."""
+    """Return the records of complete Thompson runs in the folder, by name;
+    files that are none are passed over.
+    """
     records = []
     for path in sorted(folder.glob("thompson_*.json")):
         try:
@@ -35,11 +37,17 @@ def read_thompson_records(folder: Path) -> list[dict[str, Any]]:
 
 
 def thompson_markdown(records: Sequence[dict[str, Any]]) -> str:
-    """Return Markdown: for each preset a table of solvers and lengthscales, the published improvement in the last column.
+    """Return Markdown: for each preset a table of solvers and lengthscales, the published
+    improvement in the last column.
 
-    A cell is mean ± standard error (number of seeds); the improvement is (best − random) / |random|, in per cent.
+    A cell is mean ± standard error (number of seeds); the improvement is (best − random) /
+    |random|, in per cent.
     """
-    text = ["# Thompson sampling", "", "After the last round, mean ± standard error (number of seeds); seconds are a round's."]
+    text = [
+        "# Thompson sampling",
+        "",
+        "After the last round, mean ± standard error (number of seeds); seconds are a round's.",
+    ]
     groups: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         groups.setdefault(record["settings"]["preset"]["name"], []).append(record)
@@ -51,21 +59,34 @@ def thompson_markdown(records: Sequence[dict[str, Any]]) -> str:
 def _rows(records: list[dict[str, Any]]) -> list[list[str]]:
     numbers = ("best", "random search", "better by (%)", "solve (s)", "acquire (s)")
     rows = [["solver", "lengthscale", *numbers, f"*published (%), {THOMPSON_SOURCE}*"]]
-    keys = dict.fromkeys((record["settings"]["solver"], record["settings"]["lengthscale"]) for record in records)
+    keys = dict.fromkeys(
+        (record["settings"]["solver"], record["settings"]["lengthscale"]) for record in records
+    )
     for solver, lengthscale in sorted(keys, key=lambda key: (key[1], key[0])):
-        own = [r for r in records if (r["settings"]["solver"], r["settings"]["lengthscale"]) == (solver, lengthscale)]
+        own = [
+            r
+            for r in records
+            if (r["settings"]["solver"], r["settings"]["lengthscale"]) == (solver, lengthscale)
+        ]
         best = [record["rounds"][-1]["best_noiseless"] for record in own]
         random = [record["random_search"]["rounds"][-1]["best_noiseless"] for record in own]
         rounds = [entry for record in own for entry in record["rounds"]]
-        published = PUBLISHED_IMPROVEMENT.get((base_name(own[0]["settings"]["preset"]["name"]), solver, lengthscale))
+        published = PUBLISHED_IMPROVEMENT.get(
+            (base_name(own[0]["settings"]["preset"]["name"]), solver, lengthscale)
+        )
         rows.append(
             [
                 solver,
                 f"{lengthscale:g}",
                 mean_with_error(best, 3),
                 mean_with_error(random, 3),
-                mean_with_error([100.0 * (b - r) / abs(r) for b, r in zip(best, random, strict=True)], 2),
-                *(f"{sum(entry[key] for entry in rounds) / len(rounds):.1f}" for key in ("seconds_solve", "seconds_acquisition")),
+                mean_with_error(
+                    [100.0 * (b - r) / abs(r) for b, r in zip(best, random, strict=True)], 2
+                ),
+                *(
+                    f"{sum(entry[key] for entry in rounds) / len(rounds):.1f}"
+                    for key in ("seconds_solve", "seconds_acquisition")
+                ),
                 "–" if published is None else f"{published:.2f}",
             ]
         )
@@ -74,17 +95,24 @@ def _rows(records: list[dict[str, Any]]) -> list[list[str]]:
 
 def base_name(name: str) -> str:
     """Return the preset that a varied one was made from."""
-    return max((known for known in PRESETS if name == known or name.startswith(f"{known}-")), key=len, default=name)
+    return max(
+        (known for known in PRESETS if name == known or name.startswith(f"{known}-")),
+        key=len,
+        default=name,
+    )
 
 
 def _describe(record: dict[str, Any]) -> str:
-    preset, environment = record["settings"]["preset"], record["environment"]
+    preset = record["settings"]["preset"]
+    environment = record["environment"]
     words = [
         f"{preset['num_initial']} points, {preset['num_rounds']} rounds of {preset['q']}, "
         f"features {preset['target_features']} (target) and {preset['path_features']} (paths)"
     ]
     if preset.get("scale", 1.0) < 1.0:
-        words.append(f"scaled by {preset['scale']:g}, so that the published numbers are of a larger problem")
+        words.append(
+            f"scaled by {preset['scale']:g}, so that the published numbers are of a larger problem"
+        )
     words += [
         words_of
         for key, value, words_of in (
@@ -94,4 +122,7 @@ def _describe(record: dict[str, Any]) -> str:
         )
         if preset.get(key) == value
     ]
-    return f"{'; '.join(words)}. On {environment['device']} ({environment['cpu']}, {environment['threads']} threads)."
+    return (
+        f"{'; '.join(words)}. On {environment['device']} ({environment['cpu']},"
+        f" {environment['threads']} threads)."
+    )

@@ -1,4 +1,6 @@
-"""scalable_bo inside other optimisation frameworks, one module each; a module needs its framework, an extra of this package."""
+"""scalable_bo inside other optimisation frameworks, one module each;
+a module needs its framework, an extra of this package.
+"""
 
 from importlib.util import find_spec
 
@@ -11,7 +13,7 @@ def require(module: str, extra: str) -> None:
     """
     if find_spec(module) is None:
         raise ImportError(
-            f"`scalable_bo.integrations.{extra}` needs the package `{module}`, which is not installed. "
-            f"Install it: pip install 'scalable-bo[{extra}]'",
+            f"`scalable_bo.integrations.{extra}` needs the package `{module}`, which is not"
+            f" installed. Install it: pip install 'scalable-bo[{extra}]'",
             name=module,
         )

@@ -1,6 +1,8 @@
-"""Ax with a scalable surrogate and large Thompson batches: a generation strategy, and the parts that it is made of.
+"""Ax with a scalable surrogate and large Thompson batches: a generation strategy, and the parts
+that it is made of.
 
-Importing this module registers them with Ax's JSON storage, so that a saved experiment loads again wherever it is imported.
+Importing this module registers them with Ax's JSON storage, so that a saved experiment loads again
+wherever it is imported.
 
 Notation: q points a batch, m outcomes with values Y (..., m), d inputs.
 """
@@ -64,17 +66,21 @@ def pathwise_generation_strategy(
     model_options: Mapping[str, Any] | None = None,
     sampler_options: Mapping[str, Any] | None = None,
 ) -> GenerationStrategy:
-    """Return a strategy for ``Client.set_generation_strategy``: Sobol points, then Thompson batches on a ``PathwiseGP``.
+    """Return a strategy for ``Client.set_generation_strategy``: Sobol points, then Thompson batches
+    on a ``PathwiseGP``.
 
-    Objectives to be maximised or minimised, scalarised ones, outcome and parameter constraints, fixed, integer, ordered and categorical
-    parameters are honoured; several objectives are refused.
+    Objectives to be maximised or minimised, scalarised ones, outcome and parameter constraints,
+    fixed, integer, ordered and categorical parameters are honoured; several objectives are refused.
 
     Args:
-        batch_size: trials that are drawn at once, see :class:`ThompsonNode`; what ``get_next_trials`` is to be called with.
-        num_initial: Sobol trials to make; at least half of them must be complete before the model takes over.
+        batch_size: trials that are drawn at once, see :class:`ThompsonNode`; what
+            ``get_next_trials`` is to be called with.
+        num_initial: Sobol trials to make; at least half of them must be complete before the model
+            takes over.
         seed: of the Sobol points, the paths and the candidates.
         model_options: arguments of ``PathwiseGP`` such as ``solver``.
-        sampler_options: arguments of ``ParallelThompsonSampling`` such as ``num_candidates``, in place of quicker settings than its own.
+        sampler_options: arguments of ``ParallelThompsonSampling`` such as ``num_candidates``, in
+            place of quicker settings than its own.
 
     Raises:
         TypeError, ValueError: for arguments out of their range.
@@ -84,7 +90,9 @@ def pathwise_generation_strategy(
     checks.integer("seed", seed, 0)
     initial = GenerationNode(
         name="Sobol",
-        generator_specs=[GeneratorSpec(generator_enum=Generators.SOBOL, generator_kwargs={"seed": seed})],
+        generator_specs=[
+            GeneratorSpec(generator_enum=Generators.SOBOL, generator_kwargs={"seed": seed})
+        ],
         transition_criteria=[
             MinTrials(
                 threshold=num_initial,
@@ -103,7 +111,9 @@ def pathwise_generation_strategy(
         should_deduplicate=True,
         suggested_experiment_status=ExperimentStatus.INITIALIZATION,
     )
-    config = ModelConfig(botorch_model_class=PathwiseGP, model_options=dict(model_options or {}), name="PathwiseGP")
+    config = ModelConfig(
+        botorch_model_class=PathwiseGP, model_options=dict(model_options or {}), name="PathwiseGP"
+    )
     thompson = GeneratorSpec(
         generator_enum=Generators.BOTORCH_MODULAR,
         generator_kwargs={
@@ -113,14 +123,18 @@ def pathwise_generation_strategy(
             "botorch_acqf_class": qSimpleRegret,
         },
     )
-    return GenerationStrategy(name="Sobol+Thompson", nodes=[initial, ThompsonNode("Thompson", [thompson], batch_size)])
+    return GenerationStrategy(
+        name="Sobol+Thompson", nodes=[initial, ThompsonNode("Thompson", [thompson], batch_size)]
+    )
 
 
 class ThompsonAcquisition(Acquisition):
-    """An Ax acquisition whose ``optimize(n)`` is one Thompson batch: n points, each the maximiser of a posterior path of its own.
+    """An Ax acquisition whose ``optimize(n)`` is one Thompson batch: n points, each the maximiser
+    of a posterior path of its own.
 
-    For Ax's modular BoTorch generator, with a ``SurrogateSpec`` of ``PathwiseGP`` and ``allow_batched_models=False``. Discrete parameters
-    get values of theirs, chosen on the paths: see :func:`discrete_batch`.
+    For Ax's modular BoTorch generator, with a ``SurrogateSpec`` of ``PathwiseGP`` and
+    ``allow_batched_models=False``. Discrete parameters get values of theirs, chosen on the paths:
+    see :func:`discrete_batch`.
 
     ``acquisition_options`` of the generator are
 
@@ -140,23 +154,34 @@ class ThompsonAcquisition(Acquisition):
         candidate_set: Tensor | None = None,
         sampling_strategy: SamplingStrategy | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return n points (n, d), the means of the objective there (n,) and equal weights (n,); fewer where no others are left.
+        """Return n points (n, d), the means of the objective there (n,) and equal weights (n,);
+        fewer where no others are left.
 
-        ``optimizer_options`` are those of ``optimize_acqf``, which is not called, and must be empty.
+        ``optimizer_options`` are those of ``optimize_acqf``, which is not called, and must be
+        empty.
 
         Raises:
             SearchSpaceExhausted: if all points of a discrete space are known.
         """
         if candidate_set is not None or sampling_strategy is not None:
-            return super().optimize(n, search_space_digest, candidate_set=candidate_set, sampling_strategy=sampling_strategy)
+            return super().optimize(
+                n,
+                search_space_digest,
+                candidate_set=candidate_set,
+                sampling_strategy=sampling_strategy,
+            )
         if optimizer_options:
             raise UnsupportedError(
-                f"`optimizer_options` must be empty, got {sorted(optimizer_options)}. Set `sampler_options` in `acquisition_options`."
+                f"`optimizer_options` must be empty, got {sorted(optimizer_options)}. Set"
+                " `sampler_options` in `acquisition_options`."
             )
-        X, model = self.surrogate.Xs[0], cast(PathwiseGP | ModelListGP, self._model)  # the sampler checks it
+        # the sampler checks it
+        X = self.surrogate.Xs[0]
+        model = cast(PathwiseGP | ModelListGP, self._model)
         bounds = torch.tensor(search_space_digest.bounds, dtype=X.dtype, device=X.device).T
         num_known = len(X) + (0 if self.X_pending is None else len(self.X_pending))
-        seed = self.options.get("seed", 0) + num_known  # or Ax's next call with the same data would draw the same paths
+        # Or Ax's next call with the same data would draw the same paths
+        seed = self.options.get("seed", 0) + num_known
         sampler = ParallelThompsonSampling(
             model,
             bounds,
@@ -172,38 +197,56 @@ class ThompsonAcquisition(Acquisition):
             points = sampler.generate(n, X_pending=self.X_pending)
         else:
             generator = torch.Generator().manual_seed(seed)
-            points = discrete_batch(sampler, n, to_grid=grid.round, steps=grid.steps, generator=generator, X_pending=self.X_pending)
+            points = discrete_batch(
+                sampler,
+                n,
+                to_grid=grid.round,
+                steps=grid.steps,
+                generator=generator,
+                X_pending=self.X_pending,
+            )
         if not len(points):
-            raise SearchSpaceExhausted("All feasible points of the discrete search space are evaluated or pending.")
+            raise SearchSpaceExhausted(
+                "All feasible points of the discrete search space are evaluated or pending."
+            )
         points = points if rounding_func is None else rounding_func(points)
         values = self.evaluate(points.unsqueeze(1)).view(-1)
         return points, values, torch.ones(len(points), dtype=X.dtype)
 
     def _instantiate_acquisition(self) -> None:
-        """Make what Ax evaluates points by, the mean of the objective; ``optimize`` draws the paths."""
+        """Make what Ax evaluates points by, the mean of the objective;
+        ``optimize`` draws the paths.
+        """
         if len(self._objective_weights) > 1:
             raise UnsupportedError(
-                f"`objective` must be a single one, got {len(self._objective_weights)}. Weight them in one sum, or constrain all but one."
+                f"`objective` must be a single one, got {len(self._objective_weights)}. Weight them"
+                " in one sum, or constrain all but one."
             )
         self.acqf = self._construct_botorch_acquisition(qSimpleRegret, {}, self._model)
         self.models_used = [self.surrogate.model_name_by_metric]
         self.acq_function_sequence = None
 
     def _goal(self) -> dict[str, Any]:
-        """Return what the paths are to be maximised for; Ax's weights are negative where smaller is better."""
+        """Return what the paths are to be maximised for; Ax's weights are negative where smaller is
+        better.
+        """
         (weights,) = self._objective_weights
         if isinstance(self._model, PathwiseGP) and self._outcome_constraints is None:
             return {"maximize": bool(weights > 0)}
         objective: Outcome = lambda Y: Y @ weights.to(Y)  # noqa: E731
-        return {"objective": objective, "outcome_constraints": get_outcome_constraint_transforms(self._outcome_constraints)}
+        return {
+            "objective": objective,
+            "outcome_constraints": get_outcome_constraint_transforms(self._outcome_constraints),
+        }
 
 
 class ThompsonNode(GenerationNode):
     """A generation node that draws ``batch_size`` points at once and serves them one a trial.
 
-    Ax asks for trials one by one, each at the price of a call of the whole generator. Here the model is fitted and the paths are drawn
-    when the last batch has been served, whatever has been observed in between. A call for several arms, or with other fixed parameters
-    or another experiment, draws anew. Points that are waiting are not saved.
+    Ax asks for trials one by one, each at the price of a call of the whole generator. Here the
+    model is fitted and the paths are drawn when the last batch has been served, whatever has been
+    observed in between. A call for several arms, or with other fixed parameters or another
+    experiment, draws anew. Points that are waiting are not saved.
 
     Args:
         name: of the node.
@@ -212,7 +255,11 @@ class ThompsonNode(GenerationNode):
     """
 
     def __init__(self, name: str, generator_specs: list[GeneratorSpec], batch_size: int) -> None:
-        super().__init__(name=name, generator_specs=generator_specs, suggested_experiment_status=ExperimentStatus.OPTIMIZATION)
+        super().__init__(
+            name=name,
+            generator_specs=generator_specs,
+            suggested_experiment_status=ExperimentStatus.OPTIMIZATION,
+        )
         self.batch_size = checks.positive_int("batch_size", batch_size)
         self._waiting: list[GeneratorRun] = []
         self._request: tuple[Experiment, ObservationFeatures | None] | None = None
@@ -255,12 +302,17 @@ class ThompsonNode(GenerationNode):
         class_decoder_registry: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Return the constructor's arguments from Ax's JSON."""
-        registries: dict[str, Any] = {"decoder_registry": decoder_registry, "class_decoder_registry": class_decoder_registry}
+        registries: dict[str, Any] = {
+            "decoder_registry": decoder_registry,
+            "class_decoder_registry": class_decoder_registry,
+        }
         return {name: object_from_json(value, **registries) for name, value in args.items()}
 
 
 class _Grid:
-    """The values of the discrete parameters in Ax's transformed search space, where a categorical one is a group of one-hot columns."""
+    """The values of the discrete parameters in Ax's transformed search space,
+    where a categorical one is a group of one-hot columns.
+    """
 
     def __init__(self, digest: SearchSpaceDigest, fixed: set[int], bounds: Tensor) -> None:
         names = digest.feature_names
@@ -269,7 +321,11 @@ class _Grid:
             if OH_PARAM_INFIX in name and i not in fixed:
                 groups.setdefault(name.partition(OH_PARAM_INFIX)[0], []).append(i)
         self._groups = list(groups.values())
-        self._values = {i: bounds.new_tensor(sorted(values)) for i, values in digest.discrete_choices.items() if i not in fixed}
+        self._values = {
+            i: bounds.new_tensor(sorted(values))
+            for i, values in digest.discrete_choices.items()
+            if i not in fixed
+        }
         self.is_continuous = not self._groups and not self._values
         self.steps = bounds.new_zeros(len(names))
         self.steps[[i for group in self._groups for i in group]] = 1.0
@@ -294,18 +350,24 @@ def _nearest_corner(U: Tensor) -> Tensor:
 
 
 def _one_arm_each(run: GeneratorRun) -> list[GeneratorRun]:
-    """Return a run for each arm of ``run``, with what ``run`` says of that arm; search space and settings are shared."""
+    """Return a run for each arm of ``run``, with what ``run`` says of that arm;
+    search space and settings are shared.
+    """
     parts = []
     for i, arm in enumerate(run.arms):
         part = copy(run)
         part._arm_weight_table = OrderedDict()
         part.add_arm(arm)
-        part._model_predictions = None if run.model_predictions is None else _prediction(run.model_predictions, i)
+        part._model_predictions = (
+            None if run.model_predictions is None else _prediction(run.model_predictions, i)
+        )
         part._gen_metadata = dict(run.gen_metadata or {})
         if values := part._gen_metadata.get(Keys.EXPECTED_ACQF_VAL):
             part._gen_metadata[Keys.EXPECTED_ACQF_VAL] = [values[i]]
         metadata = run.candidate_metadata_by_arm_signature
-        part._candidate_metadata_by_arm_signature = metadata and {arm.signature: metadata.get(arm.signature)}
+        part._candidate_metadata_by_arm_signature = metadata and {
+            arm.signature: metadata.get(arm.signature)
+        }
         parts.append(part)
     return parts
 
@@ -315,17 +377,38 @@ def _prediction(predictions: Any, i: int) -> Any:
     means, covariances = predictions
     return (
         {metric: [values[i]] for metric, values in means.items()},
-        covariances and {metric: {other: [values[i]] for other, values in row.items()} for metric, row in covariances.items()},
+        covariances
+        and {
+            metric: {other: [values[i]] for other, values in row.items()}
+            for metric, row in covariances.items()
+        },
     )
 
 
 def _node_to_dict(node: ThompsonNode) -> dict[str, Any]:
-    return {"__type": "ThompsonNode", "name": node.name, "generator_specs": node.generator_specs, "batch_size": node.batch_size}
+    return {
+        "__type": "ThompsonNode",
+        "name": node.name,
+        "generator_specs": node.generator_specs,
+        "batch_size": node.batch_size,
+    }
 
 
 register_model(PathwiseGP)
 register_acquisition(ThompsonAcquisition)
 CORE_ENCODER_REGISTRY[ThompsonNode] = _node_to_dict
 CORE_DECODER_REGISTRY["ThompsonNode"] = ThompsonNode
-for setting in (Auto, CG, Cholesky, SDD, SGD, SketchAndProject, Exact, Identity, Nystrom, PivotedCholesky):
-    CORE_DECODER_REGISTRY.setdefault(setting.__name__, setting)  # dataclasses, which Ax saves by itself
+for setting in (
+    Auto,
+    CG,
+    Cholesky,
+    SDD,
+    SGD,
+    SketchAndProject,
+    Exact,
+    Identity,
+    Nystrom,
+    PivotedCholesky,
+):
+    # Dataclasses, which Ax saves by itself
+    CORE_DECODER_REGISTRY.setdefault(setting.__name__, setting)

@@ -1,6 +1,7 @@
 """Optuna's distributions as columns of the unit cube, and back.
 
-Notation: d columns, U (..., d) on the unit cube; a numeric parameter has one column, a categorical one a column for each choice.
+Notation: d columns, U (..., d) on the unit cube; a numeric parameter has one column, a categorical
+one a column for each choice.
 """
 
 import math
@@ -9,7 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 from torch import Tensor
 
 
@@ -23,15 +29,23 @@ class Numeric:
 
     @property
     def step(self) -> float:
-        """The largest distance between neighbouring values on the unit interval, 0 for a continuous parameter."""
-        low, step = self.distribution.low, self.distribution.step
-        return 0.0 if step is None else float(self._unit(torch.tensor(low + step, dtype=torch.float64)))
+        """The largest distance between neighbouring values on the unit interval,
+        0 for a continuous parameter.
+        """
+        low = self.distribution.low
+        step = self.distribution.step
+        return (
+            0.0
+            if step is None
+            else float(self._unit(torch.tensor(low + step, dtype=torch.float64)))
+        )
 
     def encode(self, value: Any) -> list[float]:
         return [float(self._unit(torch.tensor(float(value), dtype=torch.float64)))]
 
     def decode(self, row: Tensor) -> float | int:
-        low, high = self.distribution.low, self.distribution.high
+        low = self.distribution.low
+        high = self.distribution.high
         value = min(max(self._value(row).item(), low), high)
         return int(value) if isinstance(self.distribution, IntDistribution) else value
 
@@ -39,15 +53,22 @@ class Numeric:
         return U if self.distribution.step is None else self._unit(self._value(U)).to(U)
 
     def _unit(self, value: Tensor) -> Tensor:
-        low, high = float(self.distribution.low), float(self.distribution.high)
+        low = float(self.distribution.low)
+        high = float(self.distribution.high)
         if self.distribution.log:
             return (value.log() - math.log(low)) / (math.log(high) - math.log(low))
         return (value - low) / (high - low)
 
     def _value(self, U: Tensor) -> Tensor:
-        low, high, step = float(self.distribution.low), float(self.distribution.high), self.distribution.step
+        low = float(self.distribution.low)
+        high = float(self.distribution.high)
+        step = self.distribution.step
         U = U.double()
-        value = (math.log(low) + U * (math.log(high) - math.log(low))).exp() if self.distribution.log else low + U * (high - low)
+        value = (
+            (math.log(low) + U * (math.log(high) - math.log(low))).exp()
+            if self.distribution.log
+            else low + U * (high - low)
+        )
         return value if step is None else low + ((value - low) / step).round() * step
 
 
@@ -98,11 +119,18 @@ class UnitCube:
     @property
     def steps(self) -> Tensor:
         """The distance between neighbouring values (d,), 0 for continuous columns."""
-        return torch.tensor([column.step for column, _ in self.columns.values() for _ in range(column.width)], dtype=torch.float64)
+        return torch.tensor(
+            [column.step for column, _ in self.columns.values() for _ in range(column.width)],
+            dtype=torch.float64,
+        )
 
     def encode(self, params: Mapping[str, Any]) -> list[float]:
         """Return the point (d,) of ``params``, which may hold others, too."""
-        return [entry for name, (column, _) in self.columns.items() for entry in column.encode(params[name])]
+        return [
+            entry
+            for name, (column, _) in self.columns.items()
+            for entry in column.encode(params[name])
+        ]
 
     def decode(self, point: Tensor) -> dict[str, Any]:
         """Return the parameters of a point (d,), with values that the distributions contain."""
@@ -110,7 +138,9 @@ class UnitCube:
 
     def to_grid(self, U: Tensor) -> Tensor:
         """Return the nearest points to U (..., d) that are parameters' values."""
-        return torch.cat([column.to_grid(U[..., part]) for column, part in self.columns.values()], dim=-1)
+        return torch.cat(
+            [column.to_grid(U[..., part]) for column, part in self.columns.values()], dim=-1
+        )
 
 
 def _column(name: str, distribution: BaseDistribution) -> Numeric | Categorical:
@@ -118,4 +148,7 @@ def _column(name: str, distribution: BaseDistribution) -> Numeric | Categorical:
         return Categorical(distribution)
     if isinstance(distribution, FloatDistribution | IntDistribution):
         return Numeric(distribution)
-    raise TypeError(f"`{name}` must have a float, int or categorical distribution, got {type(distribution).__name__}.")
+    raise TypeError(
+        f"`{name}` must have a float, int or categorical distribution, got"
+        f" {type(distribution).__name__}."
+    )

@@ -1,4 +1,6 @@
-"""The report of a study: one HTML page that shows it as it stands, without scripts and without the network."""
+"""The report of a study: one HTML page that shows it as it stands,
+without scripts and without the network.
+"""
 
 from scalable_bo.report.page import write_report
 

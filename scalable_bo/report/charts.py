@@ -18,8 +18,12 @@ _NUMBER_OF_TICKS = 5
 
 
 def escape(text: object) -> str:
-    """Return text that is shown as it is, whatever it holds: markup, quotes, and control characters by their escapes."""
-    return html.escape("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text)))
+    """Return text that is shown as it is, whatever it holds: markup, quotes,
+    and control characters by their escapes.
+    """
+    return html.escape(
+        "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+    )
 
 
 def shorten(text: object, length: int) -> str:
@@ -49,17 +53,21 @@ class Scale:
         """Return a scale that holds all values, at least one, with some room."""
         limit = math.log10(LARGEST) if log else LARGEST
         numbers = np.clip(np.log10(values) if log else values, -limit, limit)
-        low, high = float(numbers.min()), float(numbers.max())
+        low = float(numbers.min())
+        high = float(numbers.max())
         alike = high - low <= 1e-9 * max(abs(low), abs(high))
         room = (0.3 if log else 0.1 * abs(low) or 0.1) if alike else margin * (high - low)
-        low, high = max(low - room, -limit - 1), min(high + room, limit * 1.1 if not log else limit + 1)
+        low = max(low - room, -limit - 1)
+        high = min(high + room, limit * 1.1 if not log else limit + 1)
         return cls(10**low, 10**high, True) if log else cls(low, high)
 
     def place(self, values: np.ndarray | float) -> np.ndarray:
         """Return where values lie, 0 at ``low`` and 1 at ``high``."""
         numbers = np.clip(np.asarray(values, dtype=np.float64), -LARGEST, LARGEST)
         if self.log:
-            return np.asarray((np.log(numbers) - math.log(self.low)) / (math.log(self.high) - math.log(self.low)))
+            return np.asarray(
+                (np.log(numbers) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
+            )
         return np.asarray((numbers - self.low) / (self.high - self.low))
 
     def spread(self, count: int) -> np.ndarray:
@@ -72,21 +80,30 @@ class Scale:
         """Return a few round values with their labels."""
         if self.labels:
             every = math.ceil(len(self.labels) / 8)
-            return [(float(number), shorten(label, 10)) for number, label in enumerate(self.labels)][::every]
+            return [
+                (float(number), shorten(label, 10)) for number, label in enumerate(self.labels)
+            ][::every]
         if self.log and len(powers := self._powers()) > 1:
             return [(value, _number(value, 6)) for value in powers]
-        found = MaxNLocator(_NUMBER_OF_TICKS, steps=[1, 2, 2.5, 5, 10]).tick_values(self.low, self.high)
+        found = MaxNLocator(_NUMBER_OF_TICKS, steps=[1, 2, 2.5, 5, 10]).tick_values(
+            self.low, self.high
+        )
         step = found[1] - found[0]
         inside = [float(value) for value in found if self.low <= value <= self.high]
         digits = math.ceil(math.log10(max(*map(abs, inside), step) / step)) + 2 if inside else 3
-        return [(value, "0" if abs(value) < 1e-6 * step else _number(value, digits)) for value in inside]
+        return [
+            (value, "0" if abs(value) < 1e-6 * step else _number(value, digits)) for value in inside
+        ]
 
     def _powers(self) -> list[float]:
         """Return powers of ten, and over few of them also twice and five times those."""
-        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+        first = math.floor(math.log10(self.low))
+        last = math.ceil(math.log10(self.high))
         factors = (1, 2, 5) if last - first <= 3 else (1,)
         step = math.ceil((last - first) / _NUMBER_OF_TICKS)
-        values = [factor * 10.0**power for power in range(first, last + 1, step) for factor in factors]
+        values = [
+            factor * 10.0**power for power in range(first, last + 1, step) for factor in factors
+        ]
         return [value for value in values if self.low <= value <= self.high]
 
 
@@ -110,7 +127,8 @@ class Panel:
 
     def axes(self, x_label: str = "", y_label: str = "", *, y_ticks: bool = True) -> None:
         """Draw the grid, the ticks and the titles of both axes."""
-        bottom, right = self.top + self.height, self.left + self.width
+        bottom = self.top + self.height
+        right = self.left + self.width
         for value, label in self.y.ticks():
             (height,) = self._down([value])
             self.parts.append(_line("grid", self.left, height, right, height))
@@ -122,26 +140,40 @@ class Panel:
             self.parts.append(text(label, across, bottom + 17, "tick middle"))
         self.parts.append(_line("axis", self.left, bottom, right, bottom))
         if x_label:
-            self.parts.append(text(x_label, self.left + self.width / 2, bottom + 36, "label middle"))
+            self.parts.append(
+                text(x_label, self.left + self.width / 2, bottom + 36, "label middle")
+            )
         if y_label:
             self.parts.append(text(y_label, self.left, self.top - 10, "label"))
 
-    def line(self, x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, style: str) -> None:
+    def line(
+        self, x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, style: str
+    ) -> None:
         """Draw a line through points."""
-        points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(self._across(x), self._down(y), strict=True))
+        points = " ".join(
+            f"{a:.1f},{b:.1f}" for a, b in zip(self._across(x), self._down(y), strict=True)
+        )
         self.parts.append(f'<polyline class="{style}" points="{points}"/>')
 
     def dots(
-        self, x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, style: str, titles: Sequence[str] = (), radius: float = 3
+        self,
+        x: Sequence[float] | np.ndarray,
+        y: Sequence[float] | np.ndarray,
+        style: str,
+        titles: Sequence[str] = (),
+        radius: float = 3,
     ) -> None:
         """Draw dots, each with a title that a pointer brings up."""
         shown = [f"<title>{escape(title)}</title>" for title in titles] or [""] * len(x)
         for a, b, title in zip(self._across(x), self._down(y), shown, strict=True):
-            self.parts.append(f'<circle class="{style}" cx="{a:.1f}" cy="{b:.1f}" r="{radius:g}">{title}</circle>')
+            self.parts.append(
+                f'<circle class="{style}" cx="{a:.1f}" cy="{b:.1f}" r="{radius:g}">{title}</circle>'
+            )
 
     def bar(self, x: tuple[float, float], y: tuple[float, float], style: str, title: str) -> None:
         """Draw a bar between two horizontal and two vertical values."""
-        (left, right), (bottom, top) = self._across(x), self._down(y)
+        left, right = self._across(x)
+        bottom, top = self._down(y)
         box = f'x="{left:.2f}" y="{top:.2f}" width="{right - left:.2f}" height="{bottom - top:.2f}"'
         self.parts.append(f'<rect class="{style}" {box}><title>{escape(title)}</title></rect>')
 
@@ -166,13 +198,18 @@ def text(content: object, x: float, y: float, style: str, title: str = "") -> st
 def figure(parts: Sequence[str], width: float, height: float, description: str) -> str:
     """Return an SVG of parts, as wide as the page; on a narrow one it scrolls."""
     label = escape(description)
-    drawing = f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+    drawing = (
+        f'<svg viewBox="0 0 {width:g} {height:g}" role="img"'
+        f' aria-label="{label}">{"".join(parts)}</svg>'
+    )
     return f'<div class="scroll">{drawing}</div>'
 
 
 def _number(value: float, digits: int) -> str:
     """Return a number for an axis, short: 1e-5 rather than 1e-05, and 20000 rather than 2e+04."""
-    written = f"{value:.0f}" if 1 <= abs(value) < 1e6 and value == round(value) else f"{value:.{digits}g}"
+    written = (
+        f"{value:.0f}" if 1 <= abs(value) < 1e6 and value == round(value) else f"{value:.{digits}g}"
+    )
     mantissa, e, exponent = written.partition("e")
     return f"{mantissa}e{int(exponent)}" if e else mantissa
 

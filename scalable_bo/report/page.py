@@ -1,4 +1,6 @@
-"""The page of a report: its sections, put together as text that holds no script and loads nothing."""
+"""The page of a report: its sections, put together as text that holds no script and loads
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -41,15 +43,19 @@ def render(snapshot: Snapshot) -> str:
     # Nothing but this very style sheet: no script, no image, no font, no frame, no form.
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    sections = [*_of_values(snapshot), *_of_asks(snapshot), *_of_failures(snapshot), _configuration(snapshot)]
+    sections = [
+        *_of_values(snapshot),
+        *_of_asks(snapshot),
+        *_of_failures(snapshot),
+        _configuration(snapshot),
+    ]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>Report of a study</title>\n<style>{style}</style>\n</head>\n<body>\n<main>\n"
-        f"{_head(snapshot)}\n"
-        + "\n".join(sections)
-        + f"\n<footer>scalable_bo {escape(scalable_bo.__version__)}</footer>\n</main>\n</body>\n</html>\n"
+        f"{_head(snapshot)}\n" + "\n".join(sections) + "\n<footer>scalable_bo"
+        f" {escape(scalable_bo.__version__)}</footer>\n</main>\n</body>\n</html>\n"
     )
 
 
@@ -66,7 +72,10 @@ def _head(snapshot: Snapshot) -> str:
     }
     cells = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in tiles.items())
     names = shorten(", ".join(snapshot.space.names), 120)
-    return f'<h1>A study, {goal}</h1>\n<p class="note">over {escape(names)}</p>\n<dl class="tiles">{cells}</dl>'
+    return (
+        f'<h1>A study, {goal}</h1>\n<p class="note">over {escape(names)}</p>\n<dl'
+        f' class="tiles">{cells}</dl>'
+    )
 
 
 def _of_values(snapshot: Snapshot) -> list[str]:
@@ -77,23 +86,43 @@ def _of_values(snapshot: Snapshot) -> list[str]:
     slices = plots.find_slices(snapshot, int(best[0]))
     names = [found.name for found in slices] or list(snapshot.space.names)
     chart = plots.best_so_far(snapshot)
-    sections = [_section("Best so far", plots.keys([("a value", "blue"), ("best so far", "orange")]) + chart.svg, chart.note)]
+    sections = [
+        _section(
+            "Best so far",
+            plots.keys([("a value", "blue"), ("best so far", "orange")]) + chart.svg,
+            chart.note,
+        )
+    ]
     sections.append(_section("Best rows", _best_table(snapshot, best)))
-    what = "The surrogate's posterior mean along each parameter; all others are as in the best row, which the upright line marks."
+    what = (
+        "The surrogate's posterior mean along each parameter; all others are as in the best row,"
+        " which the upright line marks."
+    )
     if slices:
         chart = plots.slices_of_mean(snapshot, slices, int(best[0]))
         if any(setting.startswith("constraint ") for setting in snapshot.settings):
             what += " Constraints are left aside."
-        sections.append(_section("Posterior mean around the best row", chart.svg, f"{what} {chart.note}"))
+        sections.append(
+            _section("Posterior mean around the best row", chart.svg, f"{what} {chart.note}")
+        )
     else:
         why = (
             "There is no surrogate yet: all points asked so far are of the initial design."
             if all(ask.refitted is None for ask in snapshot.asks)
-            else "The surrogate is not in the folder, or has a kernel of its own: write the report by `study.report(path)`."
+            else (
+                "The surrogate is not in the folder, or has a kernel of its own: write the report"
+                " by `study.report(path)`."
+            )
         )
         sections.append(_section("Posterior mean around the best row", "", why))
     chart = plots.parallel_coordinates(snapshot, names)
-    lines = plots.keys([("the best", "orange"), (f"the next {plots.NUM_BEST_LINES - 1}", "blue"), ("others", "faint")])
+    lines = plots.keys(
+        [
+            ("the best", "orange"),
+            (f"the next {plots.NUM_BEST_LINES - 1}", "blue"),
+            ("others", "faint"),
+        ]
+    )
     sections.append(_section("Parallel coordinates", lines + chart.svg, chart.note))
     return sections
 
@@ -105,50 +134,94 @@ def _of_asks(snapshot: Snapshot) -> list[str]:
     chart: Chart | None = plots.residuals(snapshot)
     if chart is None:
         return [
-            _section("Residual and time of each ask", "", "All points asked so far are of the initial design, which costs next to nothing.")
+            _section(
+                "Residual and time of each ask",
+                "",
+                "All points asked so far are of the initial design, which costs next to nothing.",
+            )
         ]
-    what = "The worst relative residual among an ask's linear systems, as evaluated at the end of the solve. A gap is an ask of the design."
+    what = (
+        "The worst relative residual among an ask's linear systems, as evaluated at the end of the"
+        " solve. A gap is an ask of the design."
+    )
     spent = plots.times(snapshot)
     total = np.sum([plots.seconds(cost) for cost in snapshot.costs.values()], axis=0)
-    names = [(f"{name} {seconds:.3g} s", style) for (name, style), seconds in zip(plots.STEPS, total, strict=True)]
-    return [_section("Residual of each ask", chart.svg, what), _section("Time of each ask", plots.keys(names) + spent.svg, spent.note)]
+    names = [
+        (f"{name} {seconds:.3g} s", style)
+        for (name, style), seconds in zip(plots.STEPS, total, strict=True)
+    ]
+    return [
+        _section("Residual of each ask", chart.svg, what),
+        _section("Time of each ask", plots.keys(names) + spent.svg, spent.note),
+    ]
 
 
 def _of_failures(snapshot: Snapshot) -> list[str]:
     reasons = snapshot.rows.reasons
     if not reasons:
         return []
-    counts, first = Counter(reasons.values()), {reason: row for row, reason in reversed(list(reasons.items()))}
-    table = [(f"{number:,}", first[reason], shorten(reason, LONGEST)) for reason, number in counts.most_common(NUM_REASONS)]
+    counts = Counter(reasons.values())
+    first = {reason: row for row, reason in reversed(list(reasons.items()))}
+    table = [
+        (f"{number:,}", first[reason], shorten(reason, LONGEST))
+        for reason, number in counts.most_common(NUM_REASONS)
+    ]
     rest = len(counts) - len(table)
     note = f"{rest:,} more reasons are in `study.to_dataframe()`." if rest else ""
-    return [_section("Failures by reason", _table(("rows", "first row", "reason"), table, 2, "long"), note)]
+    return [
+        _section(
+            "Failures by reason", _table(("rows", "first row", "reason"), table, 2, "long"), note
+        )
+    ]
 
 
 def _best_table(snapshot: Snapshot, best: np.ndarray) -> str:
-    rows, space = snapshot.rows, snapshot.space
+    rows = snapshot.rows
+    space = snapshot.space
     points = space.to_dicts(rows.X[best[:NUM_BEST_ROWS]])
     table = [
-        (rank, int(row), "added" if rows.asks[row] == 0 else int(rows.asks[row]), f"{rows.values[row].item():.6g}")
-        + tuple(f"{value:.6g}" if isinstance(value, float) else shorten(value, 60) for value in params.values())
+        (
+            rank,
+            int(row),
+            "added" if rows.asks[row] == 0 else int(rows.asks[row]),
+            f"{rows.values[row].item():.6g}",
+        )
+        + tuple(
+            f"{value:.6g}" if isinstance(value, float) else shorten(value, 60)
+            for value in params.values()
+        )
         for rank, (row, params) in enumerate(zip(best, points, strict=False), 1)
     ]
-    return _table(("", "row", "ask", "value", *(shorten(name, 60) for name in points[0])), table, 4, "word")
+    return _table(
+        ("", "row", "ask", "value", *(shorten(name, 60) for name in points[0])), table, 4, "word"
+    )
 
 
 def _configuration(snapshot: Snapshot) -> str:
     solvers = Counter(cost.solver for cost in snapshot.costs.values() if cost.solver)
     found = {name: value for name, value in snapshot.settings.items() if name != "columns"}
     if solvers:
-        found["solvers used"] = "; ".join(f"{solver} ({number} of {len(snapshot.asks)} asks)" for solver, number in solvers.items())
+        found["solvers used"] = "; ".join(
+            f"{solver} ({number} of {len(snapshot.asks)} asks)"
+            for solver, number in solvers.items()
+        )
     for source in snapshot.sources:
         found[f"added data {source.name!r}"] = f"{source.num_rows:,} rows"
-    found["versions"] = f"scalable_bo {scalable_bo.__version__}, Python {platform.python_version()}, " + ", ".join(
-        f"{name} {version(name)}" for name in _LIBRARIES
+    found["versions"] = (
+        f"scalable_bo {scalable_bo.__version__}, Python {platform.python_version()}, "
+        + ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
     )
-    texts = [(escape(shorten(name, LONGEST)), escape(shorten(value, LONGEST))) for name, value in found.items()]
-    lines = "".join(f'<tr><th scope="row" class="long">{name}</th><td class="code">{value}</td></tr>' for name, value in texts)
-    return _section("Configuration", f'<div class="scroll"><table><tbody>{lines}</tbody></table></div>')
+    texts = [
+        (escape(shorten(name, LONGEST)), escape(shorten(value, LONGEST)))
+        for name, value in found.items()
+    ]
+    lines = "".join(
+        f'<tr><th scope="row" class="long">{name}</th><td class="code">{value}</td></tr>'
+        for name, value in texts
+    )
+    return _section(
+        "Configuration", f'<div class="scroll"><table><tbody>{lines}</tbody></table></div>'
+    )
 
 
 def _best_rows(snapshot: Snapshot) -> np.ndarray:
@@ -158,15 +231,23 @@ def _best_rows(snapshot: Snapshot) -> np.ndarray:
     return ids[np.argsort(-values if snapshot.maximize else values, kind="stable")]
 
 
-def _table(headings: Sequence[str], rows: Iterable[Sequence[object]], numbers: int, style: str) -> str:
-    """Return a table whose first ``numbers`` columns are flush right; the others have a ``style``."""
+def _table(
+    headings: Sequence[str], rows: Iterable[Sequence[object]], numbers: int, style: str
+) -> str:
+    """Return a table whose first ``numbers`` columns are flush right;
+    the others have a ``style``.
+    """
 
     def cells(tag: str, row: Sequence[object]) -> str:
         kinds = ["number" if column < numbers else style for column in range(len(row))]
-        return "".join(f'<{tag} class="{kind}">{escape(cell)}</{tag}>' for kind, cell in zip(kinds, row, strict=True))
+        return "".join(
+            f'<{tag} class="{kind}">{escape(cell)}</{tag}>'
+            for kind, cell in zip(kinds, row, strict=True)
+        )
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{cells("th", headings)}</tr></thead><tbody>{body}</tbody></table></div>'
+    head = f"<thead><tr>{cells('th', headings)}</tr></thead>"
+    return f'<div class="scroll"><table>{head}<tbody>{body}</tbody></table></div>'
 
 
 def _section(title: str, content: str, note: str = "") -> str:

@@ -1,6 +1,7 @@
 """The charts of a report.
 
-However many rows and asks there are, a chart draws a bounded number of marks. Notation: n values, d parameters.
+However many rows and asks there are, a chart draws a bounded number of marks. Notation: n values, d
+parameters.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from scalable_bo.snapshot import Snapshot
 MAX_DOTS = 1500
 MAX_ASKS = 120  # bars; of more asks, those beside each other are taken together
 MAX_PARAMETERS = 12
-NUM_BEST_LINES, NUM_OTHER_LINES = 50, 200
+NUM_BEST_LINES = 50
+NUM_OTHER_LINES = 200
 POINTS_OF_SLICE = 81
 WIDTH = 900.0
-STEPS = (("fit", "green"), ("solve", "blue"), ("ask", "orange"))  # of an ask: hyperparameters, paths, their maximisers
+# Of an ask: hyperparameters, paths, their maximisers
+STEPS = (("fit", "green"), ("solve", "blue"), ("ask", "orange"))
 
 
 @dataclass(frozen=True)
@@ -46,49 +49,83 @@ def best_so_far(snapshot: Snapshot) -> Chart:
     hidden = int(((values < y.low) | (values > y.high)).sum())
     panel = Panel(Scale(0.5, len(values) + 0.5), y, 70, 28, WIDTH - 80, 250)
     panel.axes("evaluations with a value, in the order told", "value")
-    panel.dots(kept + 1, values[kept], "value", [f"row {ids[k]}: {values[k]:.6g}" for k in kept], radius=2.5)
+    panel.dots(
+        kept + 1,
+        values[kept],
+        "value",
+        [f"row {ids[k]}: {values[k]:.6g}" for k in kept],
+        radius=2.5,
+    )
     steps = np.append(0, np.flatnonzero(best[1:] != best[:-1]) + 1)
     steps = steps[_thin(len(steps), MAX_DOTS)]
     corners = np.append(np.repeat(steps, 2)[1:], len(values) - 1) + 1
     panel.line(corners, np.repeat(best[steps], 2), "best")
     notes = [f"{len(kept)} of {len(values)} values are drawn."] if len(kept) < len(values) else []
     notes += [f"{hidden} far from the best stand at the edge."] if hidden else []
-    return Chart(figure(panel.parts, WIDTH, 326, f"best of {len(values)} values: {best[-1]:.6g}"), " ".join(notes))
+    return Chart(
+        figure(panel.parts, WIDTH, 326, f"best of {len(values)} values: {best[-1]:.6g}"),
+        " ".join(notes),
+    )
 
 
 def times(snapshot: Snapshot) -> Chart:
     """Draw the seconds of each ask as bars, in its steps."""
     groups = _groups(snapshot)
-    spent = np.array([[np.mean([seconds(cost)[step] for _, cost in group]) for step in range(3)] for group in groups])
+    spent = np.array(
+        [
+            [np.mean([seconds(cost)[step] for _, cost in group]) for step in range(3)]
+            for group in groups
+        ]
+    )
     panel = _over_asks(groups, Scale(0.0, float(spent.sum(1).max()) * 1.06 or 1.0), "seconds")
     for group, parts in zip(groups, spent, strict=True):
-        left, right, below = _edges(group), _edges(group, right=True), 0.0
+        left = _edges(group)
+        right = _edges(group, right=True)
+        below = 0.0
         for (name, style), part in zip(STEPS, parts, strict=True):
             if part > 0:
-                panel.bar((left, right), (below, below + part), style, f"{_name(group)}: {name} {part:.3g} s")
+                panel.bar(
+                    (left, right),
+                    (below, below + part),
+                    style,
+                    f"{_name(group)}: {name} {part:.3g} s",
+                )
                 below += part
-    note = f"Each bar is the mean of up to {max(map(len, groups))} asks." if len(groups) < len(snapshot.costs) else ""
+    note = (
+        f"Each bar is the mean of up to {max(map(len, groups))} asks."
+        if len(groups) < len(snapshot.costs)
+        else ""
+    )
     return Chart(figure(panel.parts, WIDTH, 270, "seconds of each ask"), note)
 
 
 def residuals(snapshot: Snapshot) -> Chart | None:
     """Draw the worst relative residual of each ask's solve; ``None`` where there was none."""
     groups = _groups(snapshot)
-    worst = [(group, max((cost.residual for _, cost in group if cost.residual is not None), default=0.0)) for group in groups]
-    found = [(group, residual) for group, residual in worst if residual > 0 and math.isfinite(residual)]
+    worst = [
+        (group, max((cost.residual for _, cost in group if cost.residual is not None), default=0.0))
+        for group in groups
+    ]
+    found = [
+        (group, residual) for group, residual in worst if residual > 0 and math.isfinite(residual)
+    ]
     if not found:
         return None
     values = np.array([residual for _, residual in found])
     panel = _over_asks(groups, Scale.around(values, log=True, margin=0.15), "relative residual")
     middles = [(_edges(group) + _edges(group, right=True)) / 2 for group, _ in found]
     panel.line(middles, values, "mean")
-    panel.dots(middles, values, "mean", [f"{_name(group)}: {residual:.1e}" for group, residual in found])
+    panel.dots(
+        middles, values, "mean", [f"{_name(group)}: {residual:.1e}" for group, residual in found]
+    )
     return Chart(figure(panel.parts, WIDTH, 270, "residual of each ask's solve"))
 
 
 @dataclass(frozen=True)
 class Slice:
-    """The posterior mean along one parameter, all others as in the best point: ``mean`` at ``numbers`` of the parameter ``name``."""
+    """The posterior mean along one parameter, all others as in the best point:
+    ``mean`` at ``numbers`` of the parameter ``name``.
+    """
 
     name: str
     numbers: np.ndarray
@@ -96,7 +133,9 @@ class Slice:
 
 
 def find_slices(snapshot: Snapshot, best: int) -> list[Slice]:
-    """Return the slices through row ``best``, the one along which the mean changes most first; none without a surrogate."""
+    """Return the slices through row ``best``, the one along which the mean changes most first;
+    none without a surrogate.
+    """
     if snapshot.mean is None:
         return []
     slices = []
@@ -112,39 +151,70 @@ def slices_of_mean(snapshot: Snapshot, slices: Sequence[Slice], best: int) -> Ch
     """Draw slices through row ``best`` in panels of one height scale."""
     shown = slices[:MAX_PARAMETERS]
     columns = min(3, len(shown))
-    width, height = WIDTH / columns, 215.0
+    width = WIDTH / columns
+    height = 215.0
     y = Scale.around(np.concatenate([found.mean for found in shown]))
     parts: list[str] = []
     for number, found in enumerate(shown):
         param = snapshot.space.params[found.name]
-        left, top = width * (number % columns) + 62, height * (number // columns) + 30
+        left = width * (number % columns) + 62
+        top = height * (number // columns) + 30
         panel = Panel(scale_of(param), y, left, top, width - 78, height - 68)
         panel.axes()
         panel.upright(snapshot.rows.X[best, snapshot.space.names.index(found.name)].item(), "mark")
         if not isinstance(param, Categorical):
             panel.line(found.numbers, found.mean, "mean")
         else:
-            titles = [f"{choice}: {mean:.6g}" for choice, mean in zip(param.choices, found.mean, strict=True)]
+            titles = [
+                f"{choice}: {mean:.6g}"
+                for choice, mean in zip(param.choices, found.mean, strict=True)
+            ]
             panel.dots(found.numbers, found.mean, "mean", titles, radius=4)
         parts += [*panel.parts, text(shorten(found.name, 30), left, top - 12, "name", found.name)]
-    note = f"The {len(shown)} parameters of {len(slices)} along which the mean changes most." if len(shown) < len(slices) else ""
-    return Chart(figure(parts, WIDTH, height * math.ceil(len(shown) / columns), "posterior mean around the best point"), note)
+    note = (
+        f"The {len(shown)} parameters of {len(slices)} along which the mean changes most."
+        if len(shown) < len(slices)
+        else ""
+    )
+    return Chart(
+        figure(
+            parts,
+            WIDTH,
+            height * math.ceil(len(shown) / columns),
+            "posterior mean around the best point",
+        ),
+        note,
+    )
 
 
 def parallel_coordinates(snapshot: Snapshot, names: Sequence[str]) -> Chart:
-    """Draw the best rows, and some of the others, as lines across the axes of some parameters, the value last."""
-    rows, space = snapshot.rows, snapshot.space
+    """Draw the best rows, and some of the others, as lines across the axes of some parameters,
+    the value last.
+    """
+    rows = snapshot.rows
+    space = snapshot.space
     ids = np.array(rows.observed)
     values = rows.values.numpy()[ids]
     order = np.argsort(-values if snapshot.maximize else values, kind="stable")
-    top, rest = order[:NUM_BEST_LINES], order[NUM_BEST_LINES:]
+    top = order[:NUM_BEST_LINES]
+    rest = order[NUM_BEST_LINES:]
     others = rest[_thin(len(rest), NUM_OTHER_LINES)]
     drawn = np.concatenate([top, others])
     shown = names[:MAX_PARAMETERS]
-    scales = [*(scale_of(space.params[name]) for name in shown), Scale.around(values[drawn], margin=0.0)]
+    scales = [
+        *(scale_of(space.params[name]) for name in shown),
+        Scale.around(values[drawn], margin=0.0),
+    ]
     X = rows.X.numpy()[ids[drawn]][:, [space.names.index(name) for name in shown]]
-    places = np.column_stack([scale.place(column) for scale, column in zip(scales, np.column_stack([X, values[drawn]]).T, strict=True)])
-    left, top_edge, height = 70.0, 40.0, 250.0
+    places = np.column_stack(
+        [
+            scale.place(column)
+            for scale, column in zip(scales, np.column_stack([X, values[drawn]]).T, strict=True)
+        ]
+    )
+    left = 70.0
+    top_edge = 40.0
+    height = 250.0
     gap = (WIDTH - 2 * left) / len(shown)
     frame = Panel(Scale(0, len(shown)), Scale(0, 1), left, top_edge, gap * len(shown), height)
     across = np.arange(len(shown) + 1)
@@ -158,11 +228,21 @@ def parallel_coordinates(snapshot: Snapshot, names: Sequence[str]) -> Chart:
         frame.parts += axis.parts
         frame.parts.append(text(shorten(name, int(gap / 8)), x, 20, "name middle", name))
         for value, label in scale.ticks():
-            frame.parts.append(text(label, x + 5, top_edge + height * (1 - float(scale.place(value))) + 4, "tick halo"))
+            frame.parts.append(
+                text(
+                    label,
+                    x + 5,
+                    top_edge + height * (1 - float(scale.place(value))) + 4,
+                    "tick halo",
+                )
+            )
     left_out = len(rest) - len(others)
     notes = [f"{len(shown)} of {len(names)} parameters."] if len(shown) < len(names) else []
     notes += [f"{len(others)} of the other {len(rest)} rows are drawn."] if left_out else []
-    return Chart(figure(frame.parts, WIDTH, top_edge + height + 22, "the best rows across all parameters"), " ".join(notes))
+    return Chart(
+        figure(frame.parts, WIDTH, top_edge + height + 22, "the best rows across all parameters"),
+        " ".join(notes),
+    )
 
 
 def scale_of(param: Parameter) -> Scale:
@@ -179,7 +259,11 @@ def seconds(cost: AskReport) -> tuple[float, float, float]:
 
 def keys(names: Sequence[tuple[str, str]]) -> str:
     """Return the key of a chart's colours."""
-    return '<ul class="keys">' + "".join(f'<li><i class="{style}"></i>{escape(name)}</li>' for name, style in names) + "</ul>"
+    return (
+        '<ul class="keys">'
+        + "".join(f'<li><i class="{style}"></i>{escape(name)}</li>' for name, style in names)
+        + "</ul>"
+    )
 
 
 def _numbers_along(param: Parameter) -> np.ndarray:
@@ -193,14 +277,18 @@ def _numbers_along(param: Parameter) -> np.ndarray:
 
 def _thin(count: int, limit: int) -> np.ndarray:
     """Return at most so many positions, evenly spread, the first and the last among them."""
-    return np.arange(count) if count <= limit else np.linspace(0, count - 1, limit).round().astype(int)
+    return (
+        np.arange(count) if count <= limit else np.linspace(0, count - 1, limit).round().astype(int)
+    )
 
 
 _Group = Sequence[tuple[int, AskReport]]
 
 
 def _groups(snapshot: Snapshot) -> list[_Group]:
-    """Return the asks whose cost is known, as many beside each other in a group as the chart needs."""
+    """Return the asks whose cost is known, as many beside each other in a group as the chart
+    needs.
+    """
     costs = list(snapshot.costs.items())
     size = math.ceil(len(costs) / MAX_ASKS)
     return [costs[start : start + size] for start in range(0, len(costs), size)]
@@ -208,18 +296,21 @@ def _groups(snapshot: Snapshot) -> list[_Group]:
 
 def _over_asks(groups: Sequence[_Group], y: Scale, label: str) -> Panel:
     """Return a panel with axes, asks across."""
-    first, last = groups[0][0][0], groups[-1][-1][0]
+    first = groups[0][0][0]
+    last = groups[-1][-1][0]
     panel = Panel(Scale(first - 0.5, last + 0.5), y, 70, 28, WIDTH - 80, 194)
     panel.axes("ask", label)
     return panel
 
 
 def _edges(group: _Group, *, right: bool = False) -> float:
-    first, last = group[0][0] - 0.5, group[-1][0] + 0.5
+    first = group[0][0] - 0.5
+    last = group[-1][0] + 0.5
     margin = 0.12 * (last - first)
     return last - margin if right else first + margin
 
 
 def _name(group: _Group) -> str:
-    first, last = group[0][0], group[-1][0]
+    first = group[0][0]
+    last = group[-1][0]
     return f"ask {first}" if first == last else f"asks {first} to {last}"

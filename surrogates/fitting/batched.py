@@ -1,6 +1,8 @@
-"""The marginal likelihoods of many small data sets at once: one batched Cholesky, and gradients in closed form.
+"""The marginal likelihoods of many small data sets at once: one batched Cholesky, and gradients in
+closed form.
 
-Notation: X (b, m, d), y (b, m): b sets of m points; K (b, m, m) = k(X, X) + Σ; r = y − μ(X); α = K⁻¹ r. For every set
+Notation: X (b, m, d), y (b, m): b sets of m points; K (b, m, m) = k(X, X) + Σ; r = y − μ(X); α =
+K⁻¹ r. For every set
 
     −log p(y) = ½ rᵀα + ½ log|K| + ½ m log 2π,        ∂(−log p) = ½ tr[(K⁻¹ − α αᵀ) ∂K] + αᵀ ∂r.
 """
@@ -38,8 +40,13 @@ class BatchedGP(gpytorch.Module):
         return noise.expand(index.shape) if noise.numel() == 1 else noise[index]
 
     def negative_log_likelihood(self, X: Tensor, y: Tensor, index: Tensor) -> Tensor:
-        """Return −log p(y) in nats, (b,), of the data ``index`` (b, m), which are X (b, m, d) and y (b, m)."""
-        return gaussian_nll(covariance(self.covar_module, X) + torch.diag_embed(self.noise(index)), y - self.mean_module(X))
+        """Return −log p(y) in nats, (b,), of the data ``index`` (b, m),
+        which are X (b, m, d) and y (b, m).
+        """
+        return gaussian_nll(
+            covariance(self.covar_module, X) + torch.diag_embed(self.noise(index)),
+            y - self.mean_module(X),
+        )
 
     @torch.no_grad()
     def write_to(self, model: SingleTaskGP) -> None:
@@ -50,7 +57,9 @@ class BatchedGP(gpytorch.Module):
 
 
 def covariance(kernel: Kernel, X: Tensor) -> Tensor:
-    """Return k(X, X) (b, m, m), differentiable in the hyperparameters: in closed form where ``kernel`` has one, and sums of such."""
+    """Return k(X, X) (b, m, m), differentiable in the hyperparameters:
+    in closed form where ``kernel`` has one, and sums of such.
+    """
     if type(kernel) is AdditiveKernel:
         X = X if kernel.active_dims is None else X[..., kernel.active_dims]
         return torch.stack([covariance(part, X) for part in kernel.kernels]).sum(0)
@@ -59,9 +68,12 @@ def covariance(kernel: Kernel, X: Tensor) -> Tensor:
         return kernel(X).to_dense()
     outputscale = X.new_ones(())
     while isinstance(kernel, ScaleKernel):
-        outputscale, kernel = outputscale * kernel.outputscale, kernel.base_kernel
+        outputscale = outputscale * kernel.outputscale
+        kernel = kernel.base_kernel
     X = X if form.active_dims is None else X[..., form.active_dims]
-    K: Tensor = _StationaryCovariance.apply(X, kernel.lengthscale.reshape(-1), outputscale, form.profile)
+    K: Tensor = _StationaryCovariance.apply(
+        X, kernel.lengthscale.reshape(-1), outputscale, form.profile
+    )
     return K
 
 
@@ -69,24 +81,32 @@ def gaussian_nll(K: Tensor, r: Tensor) -> Tensor:
     """Return −log N(r; 0, K) (b,) for K (b, m, m) and r (b, m).
 
     Raises:
-        FloatingPointError: if a matrix is not finite or not positive definite to within its own trace.
+        FloatingPointError: if a matrix is not finite or not positive definite to within its own
+            trace.
     """
     value: Tensor = _GaussianNLL.apply(K, r)
     return value
 
 
 def batched_cholesky(K: Tensor) -> Tensor:
-    """Return the Cholesky factors of K (b, m, m), each shifted by as little as rounding makes necessary.
+    """Return the Cholesky factors of K (b, m, m), each shifted by as little as rounding makes
+    necessary.
 
     Raises:
-        FloatingPointError: if a matrix is not finite or not positive definite to within its own trace.
+        FloatingPointError: if a matrix is not finite or not positive definite to within its own
+            trace.
     """
     factor, info = torch.linalg.cholesky_ex(K)
     share = 10.0 * torch.finfo(K.dtype).eps
     while bool((failed := info > 0).any()):
         if share > 1.0 or not bool(torch.isfinite(K[failed]).all()):
-            raise FloatingPointError("A minibatch's kernel matrix is not finite or not positive definite. Check the kernel and its inputs.")
-        shift = share * K[failed].diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True).expand(-1, K.shape[-1])
+            raise FloatingPointError(
+                "A minibatch's kernel matrix is not finite or not positive definite. Check the"
+                " kernel and its inputs."
+            )
+        shift = share * K[failed].diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True).expand(
+            -1, K.shape[-1]
+        )
         factor[failed], info[failed] = torch.linalg.cholesky_ex(K[failed] + torch.diag_embed(shift))
         share *= 10.0
     return factor
@@ -100,25 +120,40 @@ class _GaussianNLL(torch.autograd.Function):
         alpha = torch.cholesky_solve(r.unsqueeze(-1), factor).squeeze(-1)
         ctx.save_for_backward(inverse, alpha)
         log_root_det = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return 0.5 * (r * alpha).sum(-1) + log_root_det + 0.5 * r.shape[-1] * math.log(2.0 * math.pi)
+        return (
+            0.5 * (r * alpha).sum(-1) + log_root_det + 0.5 * r.shape[-1] * math.log(2.0 * math.pi)
+        )
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, Tensor]:
         inverse, alpha = ctx.saved_tensors
         grad_r = scale.unsqueeze(-1) * alpha
-        return torch.baddbmm(0.5 * scale[:, None, None] * inverse, grad_r.unsqueeze(-1), alpha.unsqueeze(-2), alpha=-0.5), grad_r
+        return (
+            torch.baddbmm(
+                0.5 * scale[:, None, None] * inverse,
+                grad_r.unsqueeze(-1),
+                alpha.unsqueeze(-2),
+                alpha=-0.5,
+            ),
+            grad_r,
+        )
 
 
 class _StationaryCovariance(torch.autograd.Function):
-    """outputscale · κ(d²), d² = Σ_j (x_j − x'_j)² / ℓ_j²; with G the gradient with respect to K and V = G ∘ outputscale κ'(d²),
+    """outputscale · κ(d²), d² = Σ_j (x_j − x'_j)² / ℓ_j²; with G the gradient with respect to K and
+    V = G ∘ outputscale κ'(d²),
 
-    ∂/∂ℓ_j = −(2 / ℓ_j) Σ_ik V_ik (z_ij − z_kj)², z = x / ℓ, whose sum is V's row and column sums times z², less 2 zᵀ V z.
+    ∂/∂ℓ_j = −(2 / ℓ_j) Σ_ik V_ik (z_ij − z_kj)², z = x / ℓ, whose sum is V's row and column sums
+    times z², less 2 zᵀ V z.
     """
 
     @staticmethod
-    def forward(ctx: Any, X: Tensor, lengthscale: Tensor, outputscale: Tensor, profile: str) -> Tensor:
-        Z = (X - X.mean(-2, keepdim=True)) / lengthscale  # centred: the points of a set may be close together and far from 0
+    def forward(
+        ctx: Any, X: Tensor, lengthscale: Tensor, outputscale: Tensor, profile: str
+    ) -> Tensor:
+        # Centred: the points of a set may be close together and far from 0
+        Z = (X - X.mean(-2, keepdim=True)) / lengthscale
         norms = Z.square().sum(-1)
         d2 = torch.baddbmm(norms.unsqueeze(-1) + norms.unsqueeze(-2), Z, Z.mT, alpha=-2.0)
         d2.diagonal(dim1=-2, dim2=-1).zero_()
@@ -134,5 +169,6 @@ class _StationaryCovariance(torch.autograd.Function):
         sums, V = PROFILES[ctx.profile].contract(d2, G)
         of_squares = (V.sum(-1) + V.sum(-2)).unsqueeze(-1) * Z.square()
         moments = (of_squares - 2.0 * Z * (V @ Z)).flatten(0, -2).sum(0)
-        grad_lengthscale = -2.0 * outputscale * moments / lengthscale  # one lengthscale for all inputs takes the sum
+        # One lengthscale for all inputs takes the sum
+        grad_lengthscale = -2.0 * outputscale * moments / lengthscale
         return None, grad_lengthscale.sum_to_size(lengthscale.shape), sums.sum(), None

@@ -1,4 +1,6 @@
-"""One call that learns hyperparameters from data of any size, by the method that suits the model."""
+"""One call that learns hyperparameters from data of any size,
+by the method that suits the model.
+"""
 
 import logging
 from collections.abc import Callable
@@ -23,7 +25,8 @@ logger = logging.getLogger(__name__)
 
 FIT_EXACT_UP_TO = 1000
 REFINE_UP_TO = 10_000
-REFINEMENT: dict[str, Any] = {"num_steps": 8, "first_step": 0.1}  # from hyperparameters that are nearly right
+# From hyperparameters that are nearly right
+REFINEMENT: dict[str, Any] = {"num_steps": 8, "first_step": 0.1}
 
 METHODS: dict[str, Callable[..., Any]] = {
     "exact": fit_exact,
@@ -36,7 +39,9 @@ METHODS: dict[str, Callable[..., Any]] = {
 
 
 class FitChoice(NamedTuple):
-    """Names of functions ``fit_<method>``, each of which goes on from the one before, and in one line why they were chosen."""
+    """Names of functions ``fit_<method>``, each of which goes on from the one before,
+    and in one line why they were chosen.
+    """
 
     methods: tuple[str, ...]
     reason: str
@@ -53,19 +58,23 @@ def fit(
 ) -> ModelT:
     """Learn the hyperparameters of ``model`` from its data; return it.
 
-    What was chosen, and why, goes to the logger of this module at level INFO; :func:`choose_fit` tells it beforehand, and has the rule.
-    The same model and generator give the same hyperparameters.
+    What was chosen, and why, goes to the logger of this module at level INFO; :func:`choose_fit`
+    tells it beforehand, and has the rule. The same model and generator give the same
+    hyperparameters.
 
     Args:
-        method: ``"exact"``, ``"subsets"``, ``"minibatch"``, ``"iterative"``, ``"finite_features"`` or ``"variational"``, the function
-            ``fit_<method>``; ``None`` for those of :func:`choose_fit`.
-        generator: of what the method draws; seeded by the method if ``None``. The exact fit draws nothing.
-        callback: called after every step with the steps done and the method's own estimate of its objective, in nats.
+        method: ``"exact"``, ``"subsets"``, ``"minibatch"``, ``"iterative"``, ``"finite_features"``
+            or ``"variational"``, the function ``fit_<method>``; ``None`` for those of
+            :func:`choose_fit`.
+        generator: of what the method draws; seeded by the method if ``None``. The exact fit draws
+            nothing.
+        callback: called after every step with the steps done and the method's own estimate of its
+            objective, in nats.
         settings: further arguments of ``method``.
 
     Raises:
-        TypeError, ValueError: if the method does not exist, or does not take the model, its data or the settings, or there are settings
-            without a method.
+        TypeError, ValueError: if the method does not exist, or does not take the model, its data or
+            the settings, or there are settings without a method.
         FloatingPointError: if a hyperparameter stops being finite; the model is then as it was.
         KeyboardInterrupt: passed on; the model has the best hyperparameters so far.
     """
@@ -76,7 +85,9 @@ def fit(
         choice = FitChoice((method,), "as asked for")
     elif settings:
         remedy = f"Choose one, such as `method={choice.methods[0]!r}`."
-        raise ValueError(f"`settings` must belong to a `method`, got {', '.join(settings)} without one. {remedy}")
+        raise ValueError(
+            f"`settings` must belong to a `method`, got {', '.join(settings)} without one. {remedy}"
+        )
     logger.info("%s: %s", " and ".join(f"fit_{name}" for name in choice.methods), choice.reason)
     steps = count(1)
     told = None if callback is None else lambda _, value: callback(next(steps), value)
@@ -90,44 +101,63 @@ def fit(
 def choose_fit(model: SingleTaskGP) -> FitChoice:
     """Return the methods that ``fit`` takes for ``model``, and the reason.
 
-    Up to 1000 points :func:`fit_exact`; up to 10 000 :func:`fit_minibatch`, whose result eight steps of :func:`fit_iterative` improve on
-    all data; beyond, :func:`fit_minibatch` alone. Models of several outputs or data sets are fitted by :func:`fit_exact` or not at all,
-    and models with a method of their own by that one.
+    Up to 1000 points :func:`fit_exact`; up to 10 000 :func:`fit_minibatch`, whose result eight
+    steps of :func:`fit_iterative` improve on all data; beyond, :func:`fit_minibatch` alone. Models
+    of several outputs or data sets are fitted by :func:`fit_exact` or not at all, and models with a
+    method of their own by that one.
 
-    Measured on one core that others shared (Matérn kernels, float64, iterative steps in float32): seconds, test NLL of the full Gaussian
-    process, and its log marginal likelihood in nats, n = 5000.
+    Measured on one core that others shared (Matérn kernels, float64, iterative steps in float32):
+    seconds, test NLL of the full Gaussian process, and its log marginal likelihood in nats, n =
+    5000.
 
-    ============================  =====================  =====================  ============================
-    data                          subsets                minibatch              minibatch, iterative
-    ============================  =====================  =====================  ============================
-    drawn, d = 8, 3 irrelevant    15 s, −0.064, −2320    4.6 s, −0.072, −2289   8.0 s, −0.077, −2235
-    drawn, d = 4, 1 irrelevant    14 s, −0.849, 3806     4.6 s, −0.848, 3801    not run
-    protein                       15 s, 0.964, −5420     5.3 s, 0.897, −5067    17 s, 0.854, −4980
-    pol (4 steps)                 not run                6.6 s, −0.985, 3707    25 s, −1.028, 3894
-    bike                          15 s, −2.82, 8960      6.5 s, −2.42, 10 407   eight steps not done in 30 s
-    ============================  =====================  =====================  ============================
+    ============================  =====================  =====================
+    ============================ data                          subsets                minibatch
+    minibatch, iterative ============================  =====================  =====================
+    ============================ drawn, d = 8, 3 irrelevant    15 s, −0.064, −2320    4.6 s, −0.072,
+    −2289   8.0 s, −0.077, −2235 drawn, d = 4, 1 irrelevant    14 s, −0.849, 3806     4.6 s, −0.848,
+    3801    not run protein                       15 s, 0.964, −5420     5.3 s, 0.897, −5067    17
+    s, 0.854, −4980 pol (4 steps)                 not run                6.6 s, −0.985, 3707    25
+    s, −1.028, 3894 bike                          15 s, −2.82, 8960      6.5 s, −2.42, 10 407
+    eight steps not done in 30 s ============================  =====================
+    =====================  ============================
 
-    An evaluation of the exact likelihood took 0.15 s at n = 1000, 0.9 s at 2000 and 2.9 s at 3000 (d = 4), and a fit 35 s at n = 1000,
-    d = 8, where :func:`fit_iterative` ended 0.6 nats below it after 2 s. The limit of 10 000 is where a step takes
-    12 s (drawn, d = 4, σ² = 0.01).
+    An evaluation of the exact likelihood took 0.15 s at n = 1000, 0.9 s at 2000 and 2.9 s at 3000
+    (d = 4), and a fit 35 s at n = 1000, d = 8, where :func:`fit_iterative` ended 0.6 nats below it
+    after 2 s. The limit of 10 000 is where a step takes 12 s (drawn, d = 4, σ² = 0.01).
 
     Raises:
         TypeError: if the model is not of the kinds that can be fitted.
         ValueError: if its data are not finite.
     """
     if not isinstance(model, SingleTaskGP):
-        raise TypeError(f"`model` must be a PathwiseGP or another SingleTaskGP, got {type(model).__name__}. Fit each of several models.")
+        raise TypeError(
+            f"`model` must be a PathwiseGP or another SingleTaskGP, got {type(model).__name__}. Fit"
+            " each of several models."
+        )
     checks.floating_tensor("model.train_inputs", model.train_inputs[0])
     checks.floating_tensor("model.train_targets", model.train_targets)
     n = model.train_targets.shape[-1]
     if isinstance(model, FiniteFeatureGP):
-        return FitChoice(("finite_features",), f"the kernel of {n} points has finitely many features")
+        return FitChoice(
+            ("finite_features",), f"the kernel of {n} points has finitely many features"
+        )
     if isinstance(model, VariationalGP):
         return FitChoice(("variational",), f"the posterior of {n} points is variational")
     if n <= FIT_EXACT_UP_TO:
-        return FitChoice(("exact",), f"{n} points, up to {FIT_EXACT_UP_TO} by the exact marginal likelihood")
+        return FitChoice(
+            ("exact",), f"{n} points, up to {FIT_EXACT_UP_TO} by the exact marginal likelihood"
+        )
     if model.train_targets.ndim > 1:
-        return FitChoice(("exact",), f"{n} points of several outputs or data sets, which only the exact marginal likelihood takes")
+        return FitChoice(
+            ("exact",),
+            f"{n} points of several outputs or data sets, which only the exact marginal likelihood"
+            " takes",
+        )
     if n <= REFINE_UP_TO:
-        return FitChoice(("minibatch", "iterative"), f"{n} points, up to {REFINE_UP_TO} by nearest neighbours, refined on all data")
-    return FitChoice(("minibatch",), f"{n} points, beyond {REFINE_UP_TO} by minibatches of nearest neighbours")
+        return FitChoice(
+            ("minibatch", "iterative"),
+            f"{n} points, up to {REFINE_UP_TO} by nearest neighbours, refined on all data",
+        )
+    return FitChoice(
+        ("minibatch",), f"{n} points, beyond {REFINE_UP_TO} by minibatches of nearest neighbours"
+    )

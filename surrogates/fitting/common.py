@@ -1,4 +1,6 @@
-"""What the fits share: their checks, unconstrained coordinates of hyperparameters, the prior term, and what a failure leaves behind."""
+"""What the fits share: their checks, unconstrained coordinates of hyperparameters,
+the prior term, and what a failure leaves behind.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -15,33 +17,45 @@ from torch.nn import Parameter
 from surrogates import checks
 
 ModelT = TypeVar("ModelT", bound=SingleTaskGP)
-StepCallback = Callable[[int, float], None]  # the steps done, and an estimate of the objective in nats (larger is better)
+# The steps done, and an estimate of the objective in nats (larger is better)
+StepCallback = Callable[[int, float], None]
 
 SMALLEST_GAP = 1e-8  # between a hyperparameter and its bound, where the raw value may be infinite
 
 
 def training_data(model: SingleTaskGP) -> tuple[Tensor, Tensor]:
-    """Put ``model`` into evaluation mode and return its X (n, d), transformed, and y (n,), standardised.
+    """Put ``model`` into evaluation mode and return its X (n, d), transformed, and y (n,),
+    standardised.
 
     Raises:
-        TypeError, ValueError: if the model is no GPyTorch model of one output and one data set, or the data are not finite.
+        TypeError, ValueError: if the model is no GPyTorch model of one output and one data set, or
+            the data are not finite.
     """
     if not isinstance(model, SingleTaskGP):
-        raise TypeError(f"`model` must be a PathwiseGP or another SingleTaskGP, got {type(model).__name__}. Fit each of several models.")
+        raise TypeError(
+            f"`model` must be a PathwiseGP or another SingleTaskGP, got {type(model).__name__}. Fit"
+            " each of several models."
+        )
     model.eval()  # the training inputs are then the transformed ones
-    X, y = model.train_inputs[0], model.train_targets
+    X = model.train_inputs[0]
+    y = model.train_targets
     if X.ndim != 2 or y.ndim != 1:
-        raise ValueError(f"`model` must have one output and one data set, got targets of shape {tuple(y.shape)}. Fit one at a time.")
+        raise ValueError(
+            f"`model` must have one output and one data set, got targets of shape {tuple(y.shape)}."
+            " Fit one at a time."
+        )
     checks.floating_tensor("model.train_inputs", X)
     checks.floating_tensor("model.train_targets", y)
     return X, y
 
 
 class Coordinates:
-    """Unconstrained coordinates φ of the hyperparameters with ``requires_grad``, so that a step changes all by about the same share.
+    """Unconstrained coordinates φ of the hyperparameters with ``requires_grad``, so that a step
+    changes all by about the same share.
 
-    A hyperparameter with a lower bound is ``lower + exp(φ)``, one between two bounds ``lower + (upper − lower) sigmoid(φ)``; others, such
-    as the mean's constant, are φ. GPyTorch's own raw values would not do: BoTorch's defaults have bounds that these do not respect.
+    A hyperparameter with a lower bound is ``lower + exp(φ)``, one between two bounds
+    ``lower + (upper − lower) sigmoid(φ)``; others, such as the mean's constant, are φ. GPyTorch's
+    own raw values would not do: BoTorch's defaults have bounds that these do not respect.
 
     Attributes:
         values: one leaf tensor a parameter, for a torch optimizer.
@@ -51,15 +65,24 @@ class Coordinates:
     """
 
     def __init__(self, module: Module):
-        found = [(parameter, bounds) for _, parameter, bounds in module.named_parameters_and_constraints() if parameter.requires_grad]
+        found = [
+            (parameter, bounds)
+            for _, parameter, bounds in module.named_parameters_and_constraints()
+            if parameter.requires_grad
+        ]
         if not found:
-            raise ValueError("`model` must have a parameter with `requires_grad=True`, got none. There is nothing to fit.")
+            raise ValueError(
+                "`model` must have a parameter with `requires_grad=True`, got none. There is"
+                " nothing to fit."
+            )
         self._parameters: list[tuple[Parameter, Interval | None]] = found
         with torch.no_grad():
             self.values = [_to_coordinate(parameter, bounds) for parameter, bounds in found]
 
     def pull_gradient(self) -> None:
-        """Turn the gradients that lie in the module's parameters into those of ``values``; the former are cleared."""
+        """Turn the gradients that lie in the module's parameters into those of ``values``;
+        the former are cleared.
+        """
         for value, (parameter, bounds) in zip(self.values, self._parameters, strict=True):
             slope = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             with torch.enable_grad():
@@ -74,7 +97,9 @@ class Coordinates:
             parameter.copy_(_from_coordinate(value, bounds))
 
 
-def batches(n: int, batch_size: int, generator: torch.Generator, device: torch.device) -> Iterator[Tensor]:
+def batches(
+    n: int, batch_size: int, generator: torch.Generator, device: torch.device
+) -> Iterator[Tensor]:
     """Yield the indices of batches for ever, each epoch in a new order."""
     while True:
         order = torch.randperm(n, generator=generator, device=generator.device).to(device)
@@ -83,13 +108,16 @@ def batches(n: int, batch_size: int, generator: torch.Generator, device: torch.d
 
 def log_prior(module: Module) -> Tensor:
     """Return Σ log p(hyperparameter) over the priors of ``module``, differentiable, a scalar."""
-    terms = [prior.log_prob(closure(part)).sum() for _, part, prior, closure, _ in module.named_priors()]
+    terms = [
+        prior.log_prob(closure(part)).sum() for _, part, prior, closure, _ in module.named_priors()
+    ]
     return torch.stack(terms).sum() if terms else torch.zeros(())
 
 
 @contextmanager
 def restoring(module: torch.nn.Module) -> Iterator[None]:
-    """Give ``module`` its parameters back if the block fails or leaves one that is not finite; a Ctrl-C keeps what is finite.
+    """Give ``module`` its parameters back if the block fails or leaves one that is not finite; a
+    Ctrl-C keeps what is finite.
 
     Raises:
         FloatingPointError: on leaving, if a parameter was not finite.
@@ -98,7 +126,10 @@ def restoring(module: torch.nn.Module) -> Iterator[None]:
     try:
         yield
         if not _is_finite(module):
-            raise FloatingPointError("A hyperparameter stopped being finite; the model is as it was. Use float64, or a smaller step.")
+            raise FloatingPointError(
+                "A hyperparameter stopped being finite; the model is as it was. Use float64, or a"
+                " smaller step."
+            )
     except BaseException as error:
         if not (isinstance(error, KeyboardInterrupt) and _is_finite(module)):
             with torch.no_grad():
@@ -114,7 +145,9 @@ def _is_finite(module: torch.nn.Module) -> bool:
 def _to_coordinate(parameter: Tensor, bounds: Interval | None) -> Tensor:
     if bounds is None:
         return parameter.detach().clone()
-    value, lower, upper = bounds.transform(parameter), bounds.lower_bound.to(parameter), bounds.upper_bound.to(parameter)
+    value = bounds.transform(parameter)
+    lower = bounds.lower_bound.to(parameter)
+    upper = bounds.upper_bound.to(parameter)
     if not _is_bounded(lower):
         return (upper - value).clamp_min(_gap(upper)).log()
     if not _is_bounded(upper):
@@ -123,10 +156,13 @@ def _to_coordinate(parameter: Tensor, bounds: Interval | None) -> Tensor:
 
 
 def _from_coordinate(value: Tensor, bounds: Interval | None) -> Tensor:
-    """Return the raw parameter that ``value`` stands for; it keeps a gap that rounding does not close from its bounds."""
+    """Return the raw parameter that ``value`` stands for; it keeps a gap that rounding does not
+    close from its bounds.
+    """
     if bounds is None:
         return value
-    lower, upper = bounds.lower_bound.to(value), bounds.upper_bound.to(value)
+    lower = bounds.lower_bound.to(value)
+    upper = bounds.upper_bound.to(value)
     if not _is_bounded(lower):
         natural = upper - value.exp().clamp_min(_gap(upper))
     elif not _is_bounded(upper):

@@ -21,30 +21,35 @@ M = TypeVar("M", bound=SingleTaskGP)
 
 
 def fit_exact(model: M, *, callback: StepCallback | None = None, **optimizer_kwargs: Any) -> M:
-    """Maximise the exact log marginal likelihood of ``model`` (with its priors) over its hyperparameters; return it.
+    """Maximise the exact log marginal likelihood of ``model`` (with its priors) over its
+    hyperparameters; return it.
 
     Args:
         model: at most 4096 points: an evaluation factorises the n × n kernel matrix.
-        callback: called after every evaluation with their number and the log marginal likelihood with priors, in nats;
-            of one output only.
-        optimizer_kwargs: passed to BoTorch's ``fit_gpytorch_mll``, such as ``optimizer_kwargs={"options": {"maxiter": 100}}``.
+        callback: called after every evaluation with their number and the log marginal likelihood
+            with priors, in nats; of one output only.
+        optimizer_kwargs: passed to BoTorch's ``fit_gpytorch_mll``, such as
+            ``optimizer_kwargs={"options": {"maxiter": 100}}``.
 
     Raises:
         ValueError: if the model has more points, or its data are not finite.
-        KeyboardInterrupt: passed on; the model has the best hyperparameters so far, if it has one output.
+        KeyboardInterrupt: passed on; the model has the best hyperparameters so far, if it has one
+            output.
     """
     n = model.train_targets.shape[-1]
     if n > EXACT_FIT_UP_TO:
         raise ValueError(
-            f"`model` must have at most {EXACT_FIT_UP_TO} points for the exact marginal likelihood, got {n}. "
-            "Fit a model of a random subset and load its state, `model.load_state_dict(small.state_dict(), strict=False)`, "
-            "or use `fit(model)`."
+            f"`model` must have at most {EXACT_FIT_UP_TO} points for the exact marginal likelihood,"
+            f" got {n}. Fit a model of a random subset and load its state,"
+            " `model.load_state_dict(small.state_dict(), strict=False)`, or use `fit(model)`."
         )
     checks.floating_tensor("model.train_inputs", model.train_inputs[0])
     checks.floating_tensor("model.train_targets", model.train_targets)
     fitted = deepcopy(model).double()  # the line search finds float32 gradients too coarse
     mll = ExactMarginalLogLikelihood(fitted.likelihood, fitted)
-    evaluate = get_loss_closure_with_grads(mll, {name: p for name, p in mll.named_parameters() if p.requires_grad})
+    evaluate = get_loss_closure_with_grads(
+        mll, {name: p for name, p in mll.named_parameters() if p.requires_grad}
+    )
     losses: list[float] = []
 
     def closure() -> tuple[Tensor, Sequence[Tensor | None]]:
@@ -58,10 +63,13 @@ def fit_exact(model: M, *, callback: StepCallback | None = None, **optimizer_kwa
         return evaluated
 
     with restoring(model):
-        with torch.random.fork_rng(devices=[]):  # a failed line search starts again from draws of the global generator
+        # A failed line search starts again from draws of the global generator
+        with torch.random.fork_rng(devices=[]):
             torch.random.set_rng_state(torch.Generator().manual_seed(0).get_state())
             # BoTorch fits several outputs side by side, each by itself, if it is given no closure.
-            fit_gpytorch_mll(mll, closure=closure if fitted.train_targets.ndim == 1 else None, **optimizer_kwargs)
+            fit_gpytorch_mll(
+                mll, closure=closure if fitted.train_targets.ndim == 1 else None, **optimizer_kwargs
+            )
         _copy_parameters(fitted, model)
     return model.eval()
 

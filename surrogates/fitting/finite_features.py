@@ -1,6 +1,8 @@
-"""Hyperparameters of kernels with finitely many features, by stochastic descent that is unbiased, whatever the size of the batches.
+"""Hyperparameters of kernels with finitely many features, by stochastic descent that is unbiased,
+whatever the size of the batches.
 
-Notation: n data, batches of b, F features, w their weights; F(θ) and the objective as in ``surrogates.fitting.finite_objective``.
+Notation: n data, batches of b, F features, w their weights; F(θ) and the objective as in
+``surrogates.fitting.finite_objective``.
 """
 
 import math
@@ -36,10 +38,12 @@ def fit_finite_features(
     generator: torch.Generator | None = None,
     callback: StepCallback | None = None,
 ) -> FiniteFeatureGP:
-    """Maximise the log marginal likelihood of ``model`` (with its priors) on minibatches; return it.
+    """Maximise the log marginal likelihood of ``model`` (with its priors) on minibatches; return
+    it.
 
-    A step costs O(b F² + F³), beside the feature map on b points, forwards and backwards; its memory does not depend on n. A check, in
-    O(n F² + F³), evaluates the exact log marginal likelihood; it gives w and the tracker of F their exact values. The model gets the
+    A step costs O(b F² + F³), beside the feature map on b points, forwards and backwards; its
+    memory does not depend on n. A check, in O(n F² + F³), evaluates the exact log marginal
+    likelihood; it gives w and the tracker of F their exact values. The model gets the
     hyperparameters of the best check, of which the start is one: it never ends below it.
 
     Args:
@@ -49,13 +53,17 @@ def fit_finite_features(
         optimizer: ``"adam"``, ``"adadelta"`` or ``"sgd"``, of the weights and hyperparameters.
         learning_rate: a; 0.01 for Adam, 1 for AdaDelta and 0.001 for SGD if ``None``.
         step_decay: a_t = a t^(−step_decay).
-        check_every: steps between checks; an epoch if ``None``. 0 for none: the last iterate is kept, as published.
+        check_every: steps between checks; an epoch if ``None``. 0 for none: the last iterate is
+            kept, as published.
         generator: of the batches; one seeded with the model's ``seed`` if ``None``.
-        callback: called after every step with the steps done and an estimate of the log marginal likelihood with priors, in nats.
+        callback: called after every step with the steps done and an estimate of the log marginal
+            likelihood with priors, in nats.
 
     Raises:
-        TypeError, ValueError: if an argument is not as above, the feature map does not return finite features, or the data are not finite.
-        FloatingPointError: if the objective or a parameter stops being finite; the model is then as it was.
+        TypeError, ValueError: if an argument is not as above, the feature map does not return
+            finite features, or the data are not finite.
+        FloatingPointError: if the objective or a parameter stops being finite; the model is then as
+            it was.
         KeyboardInterrupt: on Ctrl-C, when the model has got the best hyperparameters so far.
     """
     if not isinstance(model, FiniteFeatureGP):
@@ -63,26 +71,47 @@ def fit_finite_features(
     if isinstance(method, str):
         method = METHODS[checks.one_of("method", method, METHODS)]()
     if not isinstance(method, SCGD | Minimax):
-        raise TypeError(f"`method` must be 'scgd', 'minimax' or one of their dataclasses, got {type(method).__name__} {method!r}.")
+        raise TypeError(
+            "`method` must be 'scgd', 'minimax' or one of their dataclasses, got"
+            f" {type(method).__name__} {method!r}."
+        )
     checks.one_of("optimizer", optimizer, OPTIMIZERS)
     checks.positive_int("batch_size", batch_size)
     checks.positive_int("num_steps", num_steps)
     kind, default_rate = OPTIMIZERS[optimizer]
-    rate = default_rate if learning_rate is None else checks.positive_float("learning_rate", learning_rate)
+    rate = (
+        default_rate
+        if learning_rate is None
+        else checks.positive_float("learning_rate", learning_rate)
+    )
     checks.fraction("step_decay", step_decay)
     generator = torch.Generator().manual_seed(model.seed) if generator is None else generator
 
     objective = Objective(model)
-    n, batch_size = len(objective.X), min(batch_size, len(objective.X))
-    check_every = math.ceil(n / batch_size) if check_every is None else checks.integer("check_every", check_every, 0)
+    n = len(objective.X)
+    batch_size = min(batch_size, len(objective.X))
+    check_every = (
+        math.ceil(n / batch_size)
+        if check_every is None
+        else checks.integer("check_every", check_every, 0)
+    )
     coordinates = Coordinates(model)
     best_value, law = objective.evaluate()
     best = _copies(coordinates.values)
-    inner = Tracker(method, objective, law) if isinstance(method, SCGD) else Saddle(method, objective, law, num_steps)
+    inner = (
+        Tracker(method, objective, law)
+        if isinstance(method, SCGD)
+        else Saddle(method, objective, law, num_steps)
+    )
     variables = [*coordinates.values, objective.unscaled_weights, *inner.parameters]
-    groups: list[dict[str, Any]] = [{"params": [*coordinates.values, objective.unscaled_weights]}, {"params": [*inner.parameters]}]
+    groups: list[dict[str, Any]] = [
+        {"params": [*coordinates.values, objective.unscaled_weights]},
+        {"params": [*inner.parameters]},
+    ]
     steps = kind(groups, lr=rate)  # type: ignore[call-arg]
-    drawn = (objective.batch(rows) for rows in batches(n, batch_size, generator, objective.X.device))
+    drawn = (
+        objective.batch(rows) for rows in batches(n, batch_size, generator, objective.X.device)
+    )
     with restoring(model):
         try:
             for step in range(1, num_steps + 1):
@@ -103,7 +132,8 @@ def fit_finite_features(
                     value, law = objective.evaluate()
                     inner.restart(law)
                     if value > best_value:
-                        best_value, best = value, _copies(coordinates.values)
+                        best_value = value
+                        best = _copies(coordinates.values)
                 if callback is not None:
                     callback(step, value)
         finally:
@@ -119,6 +149,6 @@ def _copies(values: list[Tensor]) -> list[Tensor]:
 def _require_finite(values: list[Tensor], step: int, rate: float) -> None:
     if not all(bool(torch.isfinite(value).all()) for value in values):
         raise FloatingPointError(
-            f"The marginal likelihood or a parameter is not finite after step {step}; the model is as it was. "
-            f"Reduce `learning_rate` below {rate:g}, or use float64."
+            f"The marginal likelihood or a parameter is not finite after step {step}; the model is"
+            f" as it was. Reduce `learning_rate` below {rate:g}, or use float64."
         )

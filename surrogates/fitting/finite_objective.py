@@ -1,11 +1,15 @@
-"""The marginal likelihood of kernels with finitely many features as a sum over data, and the logarithm of a determinant of such a sum.
+"""The marginal likelihood of kernels with finitely many features as a sum over data, and the
+logarithm of a determinant of such a sum.
 
-Notation: n data, batches of b; φ_i (F,) features with the outputscale, r_i = y_i − μ(x_i), θ = (w, hyperparameters), σ² = σ²_min + exp β,
+Notation: n data, batches of b; φ_i (F,) features with the outputscale, r_i = y_i − μ(x_i), θ = (w,
+hyperparameters), σ² = σ²_min + exp β,
 
-    ℓ(θ) = Σ g_i + log|F(θ)|,   g_i = (φ_iᵀ w − r_i)² / σ² + ‖w‖² / n + (n − F) log σ² / n,   F(θ) = Σ F_i,   F_i = φ_i φ_iᵀ + σ² I / n,
+    ℓ(θ) = Σ g_i + log|F(θ)|,   g_i = (φ_iᵀ w − r_i)² / σ² + ‖w‖² / n + (n − F) log σ² / n,   F(θ) =
+    Σ F_i,   F_i = φ_i φ_iᵀ + σ² I / n,
 
-whose minimum over the weights w is −2 log p(y) − n log 2π. Hats are a batch's estimates: ĝ = (n / b) Σ g_i, F̂ = (n / b) Σ F_i.
-Known noise variances σ_i² are a matter of units: φ_i / σ_i and r_i / σ_i have the noise 1.
+whose minimum over the weights w is −2 log p(y) − n log 2π. Hats are a batch's estimates: ĝ = (n /
+b) Σ g_i, F̂ = (n / b) Σ F_i. Known noise variances σ_i² are a matter of units: φ_i / σ_i and r_i /
+σ_i have the noise 1.
 """
 
 import math
@@ -14,7 +18,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from surrogates.finite_features import FeatureBasis, FiniteFeatureGP, WeightPosterior, solve_weight_posterior
+from surrogates.finite_features import (
+    FeatureBasis,
+    FiniteFeatureGP,
+    WeightPosterior,
+    solve_weight_posterior,
+)
 from surrogates.fitting.common import log_prior, training_data
 
 
@@ -37,8 +46,9 @@ class Objective:
 
     Attributes:
         X, y: (n, d), transformed, and (n,), standardised.
-        unscaled_weights: v = σ_f w (F,), of the features without the outputscale σ_f²: what the optimizer moves in place of w. At fixed
-            w, σ_f could not move without making the fit worse, and its gradient had the noise of the batch's residuals.
+        unscaled_weights: v = σ_f w (F,), of the features without the outputscale σ_f²: what the
+            optimizer moves in place of w. At fixed w, σ_f could not move without making the fit
+            worse, and its gradient had the noise of the batch's residuals.
     """
 
     def __init__(self, model: FiniteFeatureGP):
@@ -64,7 +74,9 @@ class Objective:
         return noise.reshape(()) if noise.numel() == 1 else noise.reshape(-1)
 
     def batch(self, rows: Tensor | slice) -> Batch:
-        features, residuals, noise = self.basis(self.X[rows]), self.y[rows] - self.model.mean_module(self.X[rows]), self.noise
+        features = self.basis(self.X[rows])
+        residuals = self.y[rows] - self.model.mean_module(self.X[rows])
+        noise = self.noise
         if not noise.ndim:
             return Batch(features, residuals, noise)
         std = noise[rows].sqrt()
@@ -72,15 +84,22 @@ class Objective:
 
     def data_term(self, batch: Batch) -> Tensor:
         """Return ĝ, less twice the logarithm of the hyperparameters' prior."""
-        n, (b, F) = len(self.X), batch.features.shape
+        n = len(self.X)
+        b, F = batch.features.shape
         weights = self.weights
         squares = (batch.features @ weights - batch.residuals).square().sum()
         prior = log_prior(self.model)
-        return (n / b) * squares / batch.noise + weights.square().sum() + (n - F) * batch.noise.log() - 2.0 * prior
+        return (
+            (n / b) * squares / batch.noise
+            + weights.square().sum()
+            + (n - F) * batch.noise.log()
+            - 2.0 * prior
+        )
 
     def inner(self, batch: Batch) -> Tensor:
         """Return F̂ (F, F) in float64."""
-        (b, F), features = batch.features.shape, batch.features.double()
+        b, F = batch.features.shape
+        features = batch.features.double()
         return (len(self.X) / b) * features.T @ features + batch.noise * torch.eye(F).to(features)
 
     def exact_inner(self, law: WeightPosterior) -> Tensor:
@@ -91,7 +110,8 @@ class Objective:
 
     def log_likelihood(self, loss: float) -> float:
         """Return log p(y), with priors, in nats, for an estimate ``loss`` of ℓ."""
-        units = self.noise.log().sum().item() if self.noise.ndim else 0.0  # of the residuals, where variances are known
+        # Of the residuals, where variances are known
+        units = self.noise.log().sum().item() if self.noise.ndim else 0.0
         return -0.5 * (loss + units + len(self.X) * math.log(2.0 * math.pi))
 
     @torch.no_grad()
@@ -101,6 +121,8 @@ class Objective:
         Raises:
             ValueError: if a feature is not finite.
         """
-        law = solve_weight_posterior(self.basis, self.X, self.y - self.model.mean_module(self.X), self.noise)
+        law = solve_weight_posterior(
+            self.basis, self.X, self.y - self.model.mean_module(self.X), self.noise
+        )
         self.unscaled_weights.copy_(self._scale * law.mean)
         return law.log_likelihood + float(log_prior(self.model)), law

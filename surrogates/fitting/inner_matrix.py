@@ -1,4 +1,5 @@
-"""What stands for the matrix F(θ), a sum over all data, in a step that sees a batch of them: SCGD's average, or MINIMAX's variable.
+"""What stands for the matrix F(θ), a sum over all data, in a step that sees a batch of them: SCGD's
+average, or MINIMAX's variable.
 
 Notation as in ``surrogates.fitting.finite_objective``; a_t, b_t steps.
 """
@@ -19,14 +20,17 @@ from surrogates.fitting.finite_objective import Batch, Objective
 class SCGD:
     """Stochastic compositional gradient descent: an average F̃ of the batches' F̂ stands for F(θ).
 
-        F̃ ← (1 − b_t) F̃ + b_t F̂,    θ ← θ − a_t ∇ [ĝ + ⟨F̃⁻¹, F̂⟩],    b_t = tracking · t^(−tracking_decay)
+        F̃ ← (1 − b_t) F̃ + b_t F̂,    θ ← θ − a_t ∇ [ĝ + ⟨F̃⁻¹, F̂⟩],    b_t = tracking ·
+        t^(−tracking_decay)
 
     Attributes:
-        tracking: in (0, 1]. 0.1 as in the paper's recovery of known variances; its regressions have 0.9 and no decay.
+        tracking: in (0, 1]. 0.1 as in the paper's recovery of known variances; its regressions have
+            0.9 and no decay.
         tracking_decay: 0.2 as there.
 
     References:
-        "Unbiased Stochastic Optimization for Gaussian Processes on Finite Dimensional RKHS", Algorithm 2. Differs: F̃ starts at F(θ).
+        "Unbiased Stochastic Optimization for Gaussian Processes on Finite Dimensional RKHS",
+        Algorithm 2. Differs: F̃ starts at F(θ).
     """
 
     tracking: float = 0.1
@@ -40,7 +44,8 @@ class SCGD:
 
 @dataclass(frozen=True)
 class Minimax:
-    """Stochastic descent and ascent: a matrix A stands for F(θ), and a matrix B, ‖B‖ ≤ 1, for the direction in which they differ.
+    """Stochastic descent and ascent: a matrix A stands for F(θ), and a matrix B, ‖B‖ ≤ 1, for the
+    direction in which they differ.
 
         min over θ, A ⪰ σ² I, max over B of    g(θ) + log|A| + μ ⟨B, A − F(θ)⟩ / ‖A‖
 
@@ -48,13 +53,17 @@ class Minimax:
         penalty: μ. 1 as in the paper's regressions; it was unstable above 1000 there.
         penalty_growth: factor of μ from a stage to the next, at least 1.
         num_stages: of equally many steps.
-        dual_step: b μ, of B's ascent, whose gradient has the factor μ. The paper's recovery has b = 4e-4 and μ up to 1000.
-        pace: of A's descent, relative to that of the rest. If A is as fast, it follows F(θ) wherever that goes, before B has grown.
+        dual_step: b μ, of B's ascent, whose gradient has the factor μ. The paper's recovery has b =
+            4e-4 and μ up to 1000.
+        pace: of A's descent, relative to that of the rest. If A is as fast, it follows F(θ)
+            wherever that goes, before B has grown.
 
     References:
-        "Unbiased Stochastic Optimization for Gaussian Processes on Finite Dimensional RKHS", Algorithm 1. Differs: (1) A starts at F(θ);
-        (2) descent is in S⁻¹ A S⁻ᵀ, S Sᵀ the F(θ) of the start: the entries of A are of the order of n, its gradient of 1 / n; (3) A has
-        a pace of its own; (4) the constraints of the hyperparameters are met by their coordinates, and A is not bounded above.
+        "Unbiased Stochastic Optimization for Gaussian Processes on Finite Dimensional RKHS",
+        Algorithm 1. Differs: (1) A starts at F(θ); (2) descent is in S⁻¹ A S⁻ᵀ, S Sᵀ the F(θ) of
+        the start: the entries of A are of the order of n, its gradient of 1 / n; (3) A has a pace
+            of its own; (4) the constraints of the hyperparameters are met by their coordinates, and
+            A is not bounded above.
     """
 
     penalty: float = 1.0
@@ -87,18 +96,25 @@ class Tracker:
     tracked: Tensor
 
     def __init__(self, settings: SCGD, objective: Objective, law: WeightPosterior):
-        self.settings, self.objective = settings, objective
+        self.settings = settings
+        self.objective = objective
         self.restart(law)
 
     def loss(self, batch: Batch, step: int) -> tuple[Tensor, float]:
         """Return what to differentiate, and an estimate of the log marginal likelihood."""
         inner = self.objective.inner(batch)
-        self.tracked = torch.lerp(self.tracked, inner.detach(), self.settings.tracking * step**-self.settings.tracking_decay)
+        self.tracked = torch.lerp(
+            self.tracked,
+            inner.detach(),
+            self.settings.tracking * step**-self.settings.tracking_decay,
+        )
         L, info = torch.linalg.cholesky_ex(self.tracked)
         L = L if info == 0 else torch.full_like(L, math.nan)
         data_term = self.objective.data_term(batch)
         value = data_term.item() + 2.0 * L.diagonal().log().sum().item()
-        return data_term + (torch.cholesky_inverse(L) * inner).sum(), self.objective.log_likelihood(value)
+        return data_term + (torch.cholesky_inverse(L) * inner).sum(), self.objective.log_likelihood(
+            value
+        )
 
     def after_step(self, drawn: Iterator[Batch], step: int) -> None:
         """Do nothing: F̃ moves with the loss."""
@@ -117,8 +133,13 @@ class Saddle:
         direction: B (F, F).
     """
 
-    def __init__(self, settings: Minimax, objective: Objective, law: WeightPosterior, num_steps: int):
-        self.settings, self.objective, self.num_steps, self.pace = settings, objective, num_steps, settings.pace
+    def __init__(
+        self, settings: Minimax, objective: Objective, law: WeightPosterior, num_steps: int
+    ):
+        self.settings = settings
+        self.objective = objective
+        self.num_steps = num_steps
+        self.pace = settings.pace
         self.whitener = torch.linalg.cholesky(objective.exact_inner(law))
         self.whitened = torch.nn.Parameter(torch.eye(len(self.whitener)).to(self.whitener))
         self.parameters = (self.whitened,)

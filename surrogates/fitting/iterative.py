@@ -1,7 +1,8 @@
-"""The marginal likelihood of all data by iterative solves, for n where a factorisation is out of reach.
+"""The marginal likelihood of all data by iterative solves, for n where a factorisation is out of
+reach.
 
-Notation: X (n, d), y (n,), r = y − μ(X), H = k(X, X) + Σ, v = H⁻¹ r, probes Z (n, s), their solutions U = H⁻¹ Z. The gradient of the log
-marginal likelihood in a hyperparameter θ is
+Notation: X (n, d), y (n,), r = y − μ(X), H = k(X, X) + Σ, v = H⁻¹ r, probes Z (n, s), their
+solutions U = H⁻¹ Z. The gradient of the log marginal likelihood in a hyperparameter θ is
 
     ∂L  =  ½ vᵀ ∂H v  +  vᵀ ∂μ(X)  −  ½ tr(H⁻¹ ∂H).
 """
@@ -12,7 +13,14 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.features import PriorPaths, standard_normal
-from surrogates.fitting.common import Coordinates, ModelT, StepCallback, log_prior, restoring, training_data
+from surrogates.fitting.common import (
+    Coordinates,
+    ModelT,
+    StepCallback,
+    log_prior,
+    restoring,
+    training_data,
+)
 from surrogates.operators import kernel_operator
 from surrogates.operators.quadratic import backward_quadratic_form
 from surrogates.solvers import Auto, Solution, Solver
@@ -20,9 +28,12 @@ from surrogates.systems import KernelSystem
 
 PROBES = ("rademacher", "pathwise")
 NUM_FEATURES = 2048  # of every pathwise probe
-STEP_FACTORS, STEP_SIZES = (0.5, 1.2), (1e-4, 1.0)
+STEP_FACTORS = (0.5, 1.2)
+STEP_SIZES = (1e-4, 1.0)
 PATIENCE = 5  # steps without a gain that end a fit
-SOLVE_TOLERANCE, SOLVE_EPOCHS = 3e-3, 50.0  # at 1e-2 a warm start is left to lag behind, and the fit to swing about its optimum
+# at 1e-2 a warm start is left to lag behind, and the fit to swing about its optimum
+SOLVE_TOLERANCE = 3e-3
+SOLVE_EPOCHS = 50.0
 
 
 def fit_iterative(
@@ -37,38 +48,51 @@ def fit_iterative(
     generator: torch.Generator | None = None,
     callback: StepCallback | None = None,
 ) -> ModelT:
-    """Maximise the log marginal likelihood of all data (with its priors) by Rprop on estimated gradients; return ``model``.
+    """Maximise the log marginal likelihood of all data (with its priors) by Rprop on estimated
+    gradients; return ``model``.
 
-    Every step solves for v and U in one block that starts from the last step's solutions: the probes stay the same, so that these move
-    little. With A = v vᵀ less the mean over the probes, ∂L is that of ½ Σ_ij A_ij H_ij for A held fixed, in O(n) memory. The trace is
+    Every step solves for v and U in one block that starts from the last step's solutions: the
+    probes stay the same, so that these move little. With A = v vᵀ less the mean over the probes, ∂L
+    is that of ½ Σ_ij A_ij H_ij for A held fixed, in O(n) memory. The trace is
 
-        tr(H⁻¹ ∂H)  =  E[uᵀ ∂H z],  z of random signs  ("rademacher"),   or   E[uᵀ ∂H u],  z ~ N(0, H)  ("pathwise").
+        tr(H⁻¹ ∂H)  =  E[uᵀ ∂H z],  z of random signs  ("rademacher"),   or   E[uᵀ ∂H u],  z ~ N(0,
+        H)  ("pathwise").
 
-    Pathwise probes z = f(X) + ε are prior paths f of random features, which follow the hyperparameters with their random numbers fixed.
+    Pathwise probes z = f(X) + ε are prior paths f of random features, which follow the
+    hyperparameters with their random numbers fixed.
 
     Args:
         num_steps: at most so many.
-        first_step: of Rprop, in the logarithms of lengthscales, variances and other positive hyperparameters.
-        tolerance: nats; the fit ends once five steps have not raised the log marginal likelihood by so much. Its rise is the integral of
-            the gradient along the steps: the likelihood itself would need a determinant.
+        first_step: of Rprop, in the logarithms of lengthscales, variances and other positive
+            hyperparameters.
+        tolerance: nats; the fit ends once five steps have not raised the log marginal likelihood by
+            so much. Its rise is the integral of the gradient along the steps: the likelihood itself
+            would need a determinant.
         num_probes: s.
-        probes: ``"rademacher"``, or ``"pathwise"`` for kernels that have random features. Measured with n = 2000 and s = 16: solves to a
-            residual of 0.1 leave less error with the former than solves to 0.01 with the latter, and cost no more; and the features'
-            own error makes the latter's gradient vary up to ten times as much.
-        solver: ``Auto(tolerance=3e-3, max_epochs=50)`` if ``None``; what a step leaves unsolved, the next goes on with.
+        probes: ``"rademacher"``, or ``"pathwise"`` for kernels that have random features. Measured
+            with n = 2000 and s = 16: solves to a residual of 0.1 leave less error with the former
+            than solves to 0.01 with the latter, and cost no more; and the features' own error makes
+            the latter's gradient vary up to ten times as much.
+        solver: ``Auto(tolerance=3e-3, max_epochs=50)`` if ``None``; what a step leaves unsolved,
+            the next goes on with.
         generator: of the probes; one seeded with 0 if ``None``.
-        callback: called after every step with the steps done and the rise of the log marginal likelihood, as estimated, in nats.
+        callback: called after every step with the steps done and the rise of the log marginal
+            likelihood, as estimated, in nats.
 
     Raises:
-        TypeError, ValueError: if an argument is not as above, or ``model`` has several outputs or data that are not finite.
-        FloatingPointError: if a gradient stops being finite. The model is then as it was; after Ctrl-C it is that of the last step.
+        TypeError, ValueError: if an argument is not as above, or ``model`` has several outputs or
+            data that are not finite.
+        FloatingPointError: if a gradient stops being finite. The model is then as it was; after
+            Ctrl-C it is that of the last step.
 
     References:
-        Lin et al. (2024), "Improving Linear System Solvers for Hyperparameter Optimisation in Iterative Gaussian Processes",
-        arXiv:2405.18457. Differs: (1) the default probes; (2) each pathwise probe has random features of its own, since probes that
-        share them err together; (3) Rprop, not Adam: with fixed probes the signs of the gradient are reliable, and its size falls by
-        orders of magnitude on the way, which Adam's averages are slow to forget (n = 800: 20 steps against more than 60); (4) a stop.
-        Riedmiller, Braun (1993), "A Direct Adaptive Method for Faster Backpropagation Learning: The RPROP Algorithm".
+        Lin et al. (2024), "Improving Linear System Solvers for Hyperparameter Optimisation in
+        Iterative Gaussian Processes", arXiv:2405.18457. Differs: (1) the default probes; (2) each
+        pathwise probe has random features of its own, since probes that share them err together;
+        (3) Rprop, not Adam: with fixed probes the signs of the gradient are reliable, and its size
+        falls by orders of magnitude on the way, which Adam's averages are slow to forget (n = 800:
+        20 steps against more than 60); (4) a stop. Riedmiller, Braun (1993), "A Direct Adaptive
+        Method for Faster Backpropagation Learning: The RPROP Algorithm".
     """
     checks.positive_int("num_steps", num_steps)
     checks.positive_float("first_step", first_step)
@@ -76,7 +100,10 @@ def fit_iterative(
     checks.positive_int("num_probes", num_probes)
     checks.one_of("probes", probes, PROBES)
     if solver is not None and not isinstance(solver, Solver):
-        raise TypeError(f"`solver` must be a Solver such as CG() or Auto(), got {type(solver).__name__} {solver!r}.")
+        raise TypeError(
+            f"`solver` must be a Solver such as CG() or Auto(), got {type(solver).__name__}"
+            f" {solver!r}."
+        )
     X, _ = training_data(model)
     solver = Auto(tolerance=SOLVE_TOLERANCE, max_epochs=SOLVE_EPOCHS) if solver is None else solver
     generator = torch.Generator().manual_seed(0) if generator is None else generator
@@ -84,15 +111,25 @@ def fit_iterative(
 
     with restoring(model):
         coordinates = Coordinates(model)
-        optimizer = torch.optim.Rprop(coordinates.values, lr=first_step, etas=STEP_FACTORS, step_sizes=STEP_SIZES)
-        W, rise = None, _Rise()
+        optimizer = torch.optim.Rprop(
+            coordinates.values, lr=first_step, etas=STEP_FACTORS, step_sizes=STEP_SIZES
+        )
+        W = None
+        rise = _Rise()
         for step in range(1, num_steps + 1):
-            Z = draw_probes(model, X, num_probes, probes, torch.Generator(generator.device).manual_seed(seed))
-            W = backward_log_likelihood(model, Z, symmetric=probes == "pathwise", solver=solver, initial=W).value
+            Z = draw_probes(
+                model, X, num_probes, probes, torch.Generator(generator.device).manual_seed(seed)
+            )
+            W = backward_log_likelihood(
+                model, Z, symmetric=probes == "pathwise", solver=solver, initial=W
+            ).value
             coordinates.pull_gradient()
             rise.add(coordinates.values)
             if not rise.is_finite:
-                raise FloatingPointError(f"The gradient is not finite at step {step}; the model is as it was. Use float64, or more noise.")
+                raise FloatingPointError(
+                    f"The gradient is not finite at step {step}; the model is as it was. Use"
+                    " float64, or more noise."
+                )
             for value in coordinates.values:
                 value.grad.neg_()  # type: ignore[union-attr]  # Rprop descends
             optimizer.step()
@@ -104,42 +141,75 @@ def fit_iterative(
     return model
 
 
-def draw_probes(model: ExactGP, X: Tensor, num_probes: int, kind: str, generator: torch.Generator) -> Tensor:
-    """Return probes Z (n, s): random signs, or f(X) + ε of the covariance H with features of its own for each."""
+def draw_probes(
+    model: ExactGP, X: Tensor, num_probes: int, kind: str, generator: torch.Generator
+) -> Tensor:
+    """Return probes Z (n, s): random signs, or f(X) + ε of the covariance H with features of its
+    own for each.
+    """
     if kind == "rademacher":
         return standard_normal((len(X), num_probes), X, generator).sign()
-    noise = standard_normal((len(X), num_probes), X, generator) * _noise(model, len(X)).detach().sqrt().unsqueeze(1)
-    kernel, d = model.covar_module, X.shape[1]
-    prior = PriorPaths.draw(kernel, d, num_probes, num_features=NUM_FEATURES, num_draws=num_probes, generator=generator, like=X)
+    noise = standard_normal((len(X), num_probes), X, generator) * _noise(
+        model, len(X)
+    ).detach().sqrt().unsqueeze(1)
+    kernel = model.covar_module
+    d = X.shape[1]
+    prior = PriorPaths.draw(
+        kernel,
+        d,
+        num_probes,
+        num_features=NUM_FEATURES,
+        num_draws=num_probes,
+        generator=generator,
+        like=X,
+    )
     return prior(X).T + noise
 
 
 @torch.no_grad()
-def backward_log_likelihood(model: ExactGP, Z: Tensor, *, symmetric: bool, solver: Solver, initial: Tensor | None = None) -> Solution:
-    """Add the gradient of the log marginal likelihood and the priors to the parameters of ``model``; return the solutions [v | U].
+def backward_log_likelihood(
+    model: ExactGP, Z: Tensor, *, symmetric: bool, solver: Solver, initial: Tensor | None = None
+) -> Solution:
+    """Add the gradient of the log marginal likelihood and the priors to the parameters of
+    ``model``; return the solutions [v | U].
 
     Args:
         model: in evaluation mode.
         Z: (n, s) probes, with E[z zᵀ] = H if ``symmetric`` and I otherwise.
         initial: (n, 1 + s) warm start.
     """
-    X, y = model.train_inputs[0], model.train_targets
-    kernel, n, s = model.covar_module, len(X), Z.shape[1]
+    X = model.train_inputs[0]
+    y = model.train_targets
+    kernel = model.covar_module
+    n = len(X)
+    s = Z.shape[1]
     noise = _noise(model, n).detach()
-    system = KernelSystem(kernel_operator(kernel, X, memory_budget=getattr(model, "memory_budget", None)), noise)
-    solution = solver.solve(system, torch.cat([(y - model.mean_module(X)).unsqueeze(1), Z], dim=1), initial=initial)
+    system = KernelSystem(
+        kernel_operator(kernel, X, memory_budget=getattr(model, "memory_budget", None)), noise
+    )
+    solution = solver.solve(
+        system, torch.cat([(y - model.mean_module(X)).unsqueeze(1), Z], dim=1), initial=initial
+    )
     del system
-    v, U = solution.value[:, :1], solution.value[:, 1:]
+    v = solution.value[:, :1]
+    U = solution.value[:, 1:]
     if symmetric:
-        factors, weights = [v, U], [v.new_full((1,), 0.5), v.new_full((s,), -0.5 / s)]
-    else:  # uᵀ ∂H z = ¼ (z + u)ᵀ ∂H (z + u) − ¼ (z − u)ᵀ ∂H (z − u), for z and u made about equally large
+        factors = [v, U]
+        weights = [v.new_full((1,), 0.5), v.new_full((s,), -0.5 / s)]
+    # Uᵀ ∂H z = ¼ (z + u)ᵀ ∂H (z + u) − ¼ (z − u)ᵀ ∂H (z − u), for z and u made about equally large
+    else:
         balance = (U.norm(dim=0) / Z.norm(dim=0)).clamp_min(torch.finfo(U.dtype).tiny).sqrt()
         factors = [v, Z * balance + U / balance, Z * balance - U / balance]
         weights = [v.new_full((1,), 0.5), v.new_full((s,), -0.125 / s), v.new_full((s,), 0.125 / s)]
-    columns, weight = torch.cat(factors, dim=1), torch.cat(weights)
+    columns = torch.cat(factors, dim=1)
+    weight = torch.cat(weights)
     backward_quadratic_form(kernel, X, columns, weight)
     with torch.enable_grad():
-        fit = (_noise(model, n) * (columns.square() @ weight)).sum() + (v.squeeze(1) * model.mean_module(X)).sum() + log_prior(model)
+        fit = (
+            (_noise(model, n) * (columns.square() @ weight)).sum()
+            + (v.squeeze(1) * model.mean_module(X)).sum()
+            + log_prior(model)
+        )
         if fit.requires_grad:
             fit.backward()
     return solution
@@ -160,7 +230,8 @@ class _Rise:
         self._last: Tensor | None = None
 
     def add(self, values: list[Tensor]) -> None:
-        point = torch.stack([torch.cat([v.flatten() for v in values]), torch.cat([v.grad.flatten() for v in values])])  # type: ignore[union-attr]
+        gradients = [v.grad.flatten() for v in values if v.grad is not None]
+        point = torch.stack([torch.cat([v.flatten() for v in values]), torch.cat(gradients)])
         point = point.double()
         if self._last is not None:
             self.value += (0.5 * (point[1] + self._last[1]) @ (point[0] - self._last[0])).item()
@@ -171,9 +242,12 @@ class _Rise:
         return self._last is None or bool(torch.isfinite(self._last).all())
 
     def has_ended(self, tolerance: float) -> bool:
-        """Return whether ``PATIENCE`` calls have passed since the rise was last ``tolerance`` above what it was then."""
+        """Return whether ``PATIENCE`` calls have passed since the rise was last ``tolerance`` above
+        what it was then.
+        """
         if self.value > self.best + tolerance:
-            self.best, self._since_best = self.value, 0
+            self.best = self.value
+            self._since_best = 0
         else:
             self._since_best += 1
         return self._since_best > PATIENCE

@@ -1,6 +1,8 @@
-"""sgGP: hyperparameters by stochastic gradients of the marginal likelihoods of minibatches, for any n.
+"""sgGP: hyperparameters by stochastic gradients of the marginal likelihoods of minibatches, for any
+n.
 
-Notation: n data, minibatches of m points, b of them a step; θ the coordinates in which steps are taken: logarithms of what is above 0.
+Notation: n data, minibatches of m points, b of them a step; θ the coordinates in which steps are
+taken: logarithms of what is above 0.
 """
 
 import math
@@ -13,13 +15,21 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.fitting.batched import BatchedGP
-from surrogates.fitting.common import Coordinates, ModelT, StepCallback, log_prior, restoring, training_data
+from surrogates.fitting.common import (
+    Coordinates,
+    ModelT,
+    StepCallback,
+    log_prior,
+    restoring,
+    training_data,
+)
 from surrogates.fitting.neighbours import Neighbours
 
 LEARNING_RATES = {"adam": 0.01, "sgd": 9.0}
 FEWEST_STEPS = 2000  # that the default number of minibatches a step leaves of all epochs
 MOST_MINIBATCHES = 64
-STEPS_A_LOOK = 200  # after which the likelihood is looked at, and the lengthscales that neighbours were found for
+# After which the likelihood is looked at, and the lengthscales that neighbours were found for
+STEPS_A_LOOK = 200
 LOOKS_WITHOUT_PROGRESS = 3
 AVERAGING = 8.0  # an average of k iterates weighs the j-th by about (j / k)^7
 LONGEST_STEP = 1.0  # of "sgd": a factor e
@@ -38,27 +48,34 @@ def fit_minibatch(
     generator: torch.Generator | None = None,
     callback: StepCallback | None = None,
 ) -> ModelT:
-    """Learn the hyperparameters of ``model`` (with its priors) from minibatches as if each were all the data; return the model.
+    """Learn the hyperparameters of ``model`` (with its priors) from minibatches as if each were all
+    the data; return the model.
 
-    With ξ a minibatch of m data, a step follows, for each hyperparameter θ_l, the average over b minibatches of
+    With ξ a minibatch of m data, a step follows, for each hyperparameter θ_l, the average over b
+    minibatches of
 
         g_l(θ) = (m / s_l(m)) ∂/∂θ_l [−(1 / m) log p(y_ξ | X_ξ, θ) − (1 / n) log p(θ)],
 
-    where s_l(m) = m, and 3 log m for the output scales of RBF kernels under ``"sgd"`` (Adam is free of scale). All b matrices m × m are
-    factorised at once. Minibatches are random subsets, or a random datum and the m − 1 points nearest to it in units of the kernel's
-    lengthscales; neighbours are searched anew when those have moved.
+    where s_l(m) = m, and 3 log m for the output scales of RBF kernels under ``"sgd"`` (Adam is free
+    of scale). All b matrices m × m are factorised at once. Minibatches are random subsets, or a
+    random datum and the m − 1 points nearest to it in units of the kernel's lengthscales;
+    neighbours are searched anew when those have moved.
 
     Args:
-        batch_size: m, at least 2; at most n are used. 16 as published; of nearest neighbours, 64 and 128 were seen to end in a
-            poor optimum that takes fine structure for noise.
-        sampling: ``"nearest"`` finds the noise more reliably; ``"uniform"`` is what the theory is about.
-        optimizer: ``"adam"``, whose average over the last steps is returned, or ``"sgd"`` with steps α₁ / k, whose last iterate is.
+        batch_size: m, at least 2; at most n are used. 16 as published; of nearest neighbours, 64
+            and 128 were seen to end in a poor optimum that takes fine structure for noise.
+        sampling: ``"nearest"`` finds the noise more reliably; ``"uniform"`` is what the theory is
+            about.
+        optimizer: ``"adam"``, whose average over the last steps is returned, or ``"sgd"`` with
+            steps α₁ / k, whose last iterate is.
         max_epochs: n / m minibatches each.
         num_batches: b; ``None`` for as many, up to 64, as leave 2000 steps.
         learning_rate: of Adam (``None`` for 0.01), or α₁ (9).
-        tolerance: stop once the log likelihood a datum gained less than this three times in 200 steps; 0 for all epochs.
+        tolerance: stop once the log likelihood a datum gained less than this three times in 200
+            steps; 0 for all epochs.
         generator: of the minibatches; one seeded with 0 if ``None``.
-        callback: called after every step with the steps done and the estimated log likelihood of n data, in nats.
+        callback: called after every step with the steps done and the estimated log likelihood of n
+            data, in nats.
 
     Raises:
         TypeError, ValueError: if an argument is not as above, or the data are not finite.
@@ -66,24 +83,35 @@ def fit_minibatch(
         KeyboardInterrupt: passed on; the model has the hyperparameters reached.
 
     References:
-        Chen, Zheng, Al Kontar, Raskutti (2022), "Gaussian Process Parameter Estimation Using Mini-batch Stochastic Gradient Descent:
-        Convergence Guarantees and Empirical Benefits", Algorithms 1–3. Differs: (1) steps are taken in logarithms, which keeps the
-        constraints; (2) several minibatches a step; (3) distances follow the lengthscales; (4) no step of ``"sgd"`` changes a logarithm
-        by more than 1, which the first steps of α₁ would; (5) Adam's iterates are averaged, and the fit stops once it has settled.
+        Chen, Zheng, Al Kontar, Raskutti (2022), "Gaussian Process Parameter Estimation Using
+        Mini-batch Stochastic Gradient Descent: Convergence Guarantees and Empirical Benefits",
+        Algorithms 1–3. Differs: (1) steps are taken in logarithms, which keeps the constraints; (2)
+        several minibatches a step; (3) distances follow the lengthscales; (4) no step of ``"sgd"``
+        changes a logarithm by more than 1, which the first steps of α₁ would; (5) Adam's iterates
+        are averaged, and the fit stops once it has settled.
     """
     _check(batch_size, sampling, optimizer, max_epochs, num_batches, learning_rate, tolerance)
     X, y = training_data(model)
-    X, y = X.double(), y.double()
+    X = X.double()
+    y = y.double()
     n = len(X)
     m = min(batch_size, n)
-    b = min(num_batches, n) if num_batches is not None else max(1, min(MOST_MINIBATCHES, max_epochs * n // (m * FEWEST_STEPS)))
+    b = (
+        min(num_batches, n)
+        if num_batches is not None
+        else max(1, min(MOST_MINIBATCHES, max_epochs * n // (m * FEWEST_STEPS)))
+    )
     num_steps = max(1, math.ceil(max_epochs * n / (m * b)))
     generator = torch.Generator().manual_seed(0) if generator is None else generator
 
     gp = BatchedGP(model)
     coordinates = Coordinates(gp)
     rate = LEARNING_RATES[optimizer] if learning_rate is None else learning_rate
-    steps = _Adam(coordinates.values, rate) if optimizer == "adam" else _SGD(coordinates.values, rate, m, _scales(gp, m))
+    steps = (
+        _Adam(coordinates.values, rate)
+        if optimizer == "adam"
+        else _SGD(coordinates.values, rate, m, _scales(gp, m))
+    )
     draws = _draws(n, 1 if sampling == "nearest" else m, b, generator)
     neighbours = Neighbours(X, gp.covar_module) if sampling == "nearest" else None
     progress = _Progress(tolerance)
@@ -98,7 +126,8 @@ def fit_minibatch(
                     loss.backward()
                 if not math.isfinite(loss.item()):
                     raise FloatingPointError(
-                        f"The likelihood is not finite at step {step}; the model is as it was. Reduce `learning_rate`."
+                        f"The likelihood is not finite at step {step}; the model is as it was."
+                        " Reduce `learning_rate`."
                     )
                 coordinates.pull_gradient()
                 steps.step()
@@ -178,17 +207,25 @@ class _Progress:
 
 
 def _scales(gp: BatchedGP, m: int) -> list[float]:
-    """Return s_l(m): 3 log m for the output scales of RBF kernels, whose eigenvalues decay exponentially, and m elsewhere."""
+    """Return s_l(m): 3 log m for the output scales of RBF kernels,
+    whose eigenvalues decay exponentially, and m elsewhere.
+    """
     exponential = {
         id(kernel.raw_outputscale)
         for kernel in gp.covar_module.modules()
         if isinstance(kernel, ScaleKernel) and isinstance(kernel.base_kernel, RBFKernel)
     }
-    return [3.0 * math.log(m) if id(p) in exponential else float(m) for p in gp.parameters() if p.requires_grad]
+    return [
+        3.0 * math.log(m) if id(p) in exponential else float(m)
+        for p in gp.parameters()
+        if p.requires_grad
+    ]
 
 
 def _draws(n: int, size: int, b: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield b random subsets (b, size) of n data at a time, for ever; those of one permutation are disjoint."""
+    """Yield b random subsets (b, size) of n data at a time, for ever;
+    those of one permutation are disjoint.
+    """
     waiting = torch.empty(0, size, dtype=torch.int64)
     while True:
         while len(waiting) < b:

@@ -1,6 +1,7 @@
 """Nearest neighbours in the kernel's own metric: distances in units of its lengthscales.
 
-Notation: X (n, d) points; c (d,) how much each input weighs in a distance, its spread over its lengthscale, normalised to ‖c‖ = 1.
+Notation: X (n, d) points; c (d,) how much each input weighs in a distance, its spread over its
+lengthscale, normalised to ‖c‖ = 1.
 """
 
 import numpy as np
@@ -12,17 +13,22 @@ from torch.nn import ModuleList
 
 EXACT_UP_TO_POINTS = 5000
 EXACT_UP_TO_DIM = 3
-APPROXIMATION = 0.5  # a neighbour may be this share farther than the true one; measured: 0.5 % farther on average, in a third of the time
-MOVED = 0.25  # ‖c − c'‖ beyond which a tree is built anew; common factors of all lengthscales change no neighbour
+# A neighbour may be this share farther than the true one; measured: 0.5 % farther on average, in a
+# third of the time
+APPROXIMATION = 0.5
+# ‖c − c'‖ beyond which a tree is built anew; common factors of all lengthscales change no neighbour
+MOVED = 0.25
 LARGEST_TABLE = 2**28  # bytes of neighbours that are kept
 
 
 class Neighbours:
-    """The nearest points of a data set, by a KD-tree; exact in up to 3 dimensions or up to 5000 points, approximate beyond.
+    """The nearest points of a data set, by a KD-tree; exact in up to 3 dimensions or up to 5000
+    points, approximate beyond.
 
     Args:
         X: (n, d), finite.
-        kernel: whose lengthscales measure distances; inputs that none of its parts looks at weigh nothing.
+        kernel: whose lengthscales measure distances; inputs that none of its parts looks at weigh
+            nothing.
     """
 
     def __init__(self, X: Tensor, kernel: Kernel):
@@ -31,21 +37,30 @@ class Neighbours:
         self._device = X.device
         n, dim = self._X.shape
         self._table: np.ndarray | None = None
-        self._approximation = 0.0 if n <= EXACT_UP_TO_POINTS or dim <= EXACT_UP_TO_DIM else APPROXIMATION
+        self._approximation = (
+            0.0 if n <= EXACT_UP_TO_POINTS or dim <= EXACT_UP_TO_DIM else APPROXIMATION
+        )
         self._build(kernel)
 
     def of(self, points: Tensor, k: int) -> Tensor:
-        """Return the indices (b, k) of the k points of X nearest to each of ``points`` (b, d), in no order."""
-        return torch.from_numpy(self._query(points.detach().double().cpu().numpy(), k)).to(self._device)
+        """Return the indices (b, k) of the k points of X nearest to each of ``points`` (b, d),
+        in no order.
+        """
+        return torch.from_numpy(self._query(points.detach().double().cpu().numpy(), k)).to(
+            self._device
+        )
 
     def of_data(self, index: Tensor, k: int) -> Tensor:
-        """Return the indices (b, k) of the k points nearest to each X[index]; what was found before is looked up."""
+        """Return the indices (b, k) of the k points nearest to each X[index];
+        what was found before is looked up.
+        """
         rows = index.cpu().numpy()
         n = len(self._X)
         if 4 * n * k > LARGEST_TABLE:
             return torch.from_numpy(self._query(self._X[rows], k)).to(self._device)
         if self._table is None or self._table.shape[1] != k:
-            self._table, self._found = np.empty((n, k), dtype=np.int32), np.zeros(n, dtype=bool)
+            self._table = np.empty((n, k), dtype=np.int32)
+            self._found = np.zeros(n, dtype=bool)
         missing = rows[~self._found[rows]]
         if len(missing):
             self._table[missing] = self._query(self._X[missing], k)
@@ -53,8 +68,15 @@ class Neighbours:
         return torch.from_numpy(self._table[rows].astype(np.int64)).to(self._device)
 
     def follow(self, kernel: Kernel) -> bool:
-        """Search anew, from now on, if the lengthscales of ``kernel`` have moved; return whether they have."""
-        moved = bool(np.linalg.norm(self._weights(inverse_lengthscales(kernel, self._X.shape[1])) - self._built_for) > MOVED)
+        """Search anew, from now on, if the lengthscales of ``kernel`` have moved;
+        return whether they have.
+        """
+        moved = bool(
+            np.linalg.norm(
+                self._weights(inverse_lengthscales(kernel, self._X.shape[1])) - self._built_for
+            )
+            > MOVED
+        )
         if moved:
             self._build(kernel)
         return moved
@@ -68,7 +90,9 @@ class Neighbours:
 
     def _query(self, points: np.ndarray, k: int) -> np.ndarray:
         workers = torch.get_num_threads() if len(points) > 100 else 1
-        found = self._tree.query(points * self._metric, k=[1] if k == 1 else k, eps=self._approximation, workers=workers)
+        found = self._tree.query(
+            points * self._metric, k=[1] if k == 1 else k, eps=self._approximation, workers=workers
+        )
         return np.asarray(found[1], dtype=np.int64)
 
     def _weights(self, metric: np.ndarray) -> np.ndarray:
@@ -77,7 +101,8 @@ class Neighbours:
 
 
 def inverse_lengthscales(kernel: Kernel, dim: int) -> np.ndarray:
-    """Return (d,) the factors by which distances are measured: of every input, the largest 1 / lengthscale among the kernel's parts.
+    """Return (d,) the factors by which distances are measured: of every input, the largest 1 /
+    lengthscale among the kernel's parts.
 
     An input without a lengthscale counts as it is if no part has one, and else not at all.
     """
@@ -87,10 +112,13 @@ def inverse_lengthscales(kernel: Kernel, dim: int) -> np.ndarray:
 
 
 def _collect(kernel: Kernel, columns: np.ndarray, factors: np.ndarray, called: bool = True) -> None:
-    if called and kernel.active_dims is not None:  # ScaleKernel selects for the kernel below it, which it does not call
+    # ScaleKernel selects for the kernel below it, which it does not call
+    if called and kernel.active_dims is not None:
         columns = columns[kernel.active_dims.cpu().numpy()]
     if kernel.has_lengthscale:
-        factors[columns] = np.maximum(factors[columns], 1.0 / kernel.lengthscale.detach().double().cpu().numpy().reshape(-1))
+        factors[columns] = np.maximum(
+            factors[columns], 1.0 / kernel.lengthscale.detach().double().cpu().numpy().reshape(-1)
+        )
     if isinstance(kernel, ScaleKernel):
         _collect(kernel.base_kernel, columns, factors, called=False)
         return

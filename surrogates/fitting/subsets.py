@@ -12,7 +12,14 @@ from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.fitting.batched import BatchedGP, covariance, gaussian_nll
-from surrogates.fitting.common import Coordinates, ModelT, StepCallback, log_prior, restoring, training_data
+from surrogates.fitting.common import (
+    Coordinates,
+    ModelT,
+    StepCallback,
+    log_prior,
+    restoring,
+    training_data,
+)
 from surrogates.fitting.neighbours import Neighbours
 
 SQUARES_HELD = 6  # copies of an (s, m, m) array that a step holds at once
@@ -29,19 +36,25 @@ def fit_subsets(
     generator: torch.Generator | None = None,
     callback: StepCallback | None = None,
 ) -> ModelT:
-    """Average the hyperparameters that maximise the exact marginal likelihoods of subsets of the data; return ``model`` with them.
+    """Average the hyperparameters that maximise the exact marginal likelihoods of subsets of the
+    data; return ``model`` with them.
 
-    A subset is a random datum and the points nearest to it in units of the kernel's lengthscales. Adam maximises the s log marginal
-    likelihoods (with the model's priors) at once, one batched Cholesky of s matrices m × m a step; each subset's best step counts.
+    A subset is a random datum and the points nearest to it in units of the kernel's lengthscales.
+    Adam maximises the s log marginal likelihoods (with the model's priors) at once, one batched
+    Cholesky of s matrices m × m a step; each subset's best step counts.
 
     Args:
         num_subsets: s.
-        subset_size: m, at least 2; at most n are used. A step costs O(s m³) and holds about 48 s m² bytes.
-        average: ``"log"``, the geometric mean of what has a lower bound, above that bound; ``"arithmetic"``, of the values themselves.
+        subset_size: m, at least 2; at most n are used. A step costs O(s m³) and holds about 48 s m²
+            bytes.
+        average: ``"log"``, the geometric mean of what has a lower bound, above that bound;
+            ``"arithmetic"``, of the values themselves.
         num_steps: of Adam.
-        learning_rate: of Adam, in logarithms of hyperparameters: a step changes each by about this share.
+        learning_rate: of Adam, in logarithms of hyperparameters: a step changes each by about this
+            share.
         generator: of the centroids; one seeded with 0 if ``None``.
-        callback: called after every step with the steps done and the log likelihood of n data as the subsets estimate it, in nats.
+        callback: called after every step with the steps done and the log likelihood of n data as
+            the subsets estimate it, in nats.
 
     Raises:
         TypeError, ValueError: if an argument is not as above, or the data are not finite.
@@ -50,8 +63,9 @@ def fit_subsets(
         KeyboardInterrupt: passed on; the model has the average of the best hyperparameters so far.
 
     References:
-        Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient Descent", Appendix A.1 (10 subsets of
-        10 000 points). Differs: (1) distances in units of the lengthscales; (2) the average of logarithms; (3) smaller subsets.
+        Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient
+        Descent", Appendix A.1 (10 subsets of 10 000 points). Differs: (1) distances in units of the
+        lengthscales; (2) the average of logarithms; (3) smaller subsets.
     """
     checks.positive_int("num_subsets", num_subsets)
     checks.integer("subset_size", subset_size, 2, "One point cannot tell noise from signal.")
@@ -59,17 +73,26 @@ def fit_subsets(
     checks.positive_int("num_steps", num_steps)
     checks.positive_float("learning_rate", learning_rate)
     X, y = training_data(model)
-    X, y = X.double(), y.double()
+    X = X.double()
+    y = y.double()
     n = len(X)
-    s, m = min(num_subsets, n), min(subset_size, n)
+    s = min(num_subsets, n)
+    m = min(subset_size, n)
     num_bytes = SQUARES_HELD * s * m * m * X.element_size()
-    memory.require(num_bytes, X.device, f"Fitting {s} subsets of {m} points", "Reduce `subset_size` or `num_subsets`.")
+    memory.require(
+        num_bytes,
+        X.device,
+        f"Fitting {s} subsets of {m} points",
+        "Reduce `subset_size` or `num_subsets`.",
+    )
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     centroids = torch.randperm(n, generator=generator, device=generator.device)[:s].to(X.device)
     index = Neighbours(X, model.covar_module).of(X[centroids], m)
 
     subsets = _Subsets(model, X[index], y[index], index)
-    optimizer = torch.optim.Adam([value for one in subsets.coordinates for value in one.values], lr=learning_rate)
+    optimizer = torch.optim.Adam(
+        [value for one in subsets.coordinates for value in one.values], lr=learning_rate
+    )
     with restoring(model):
         try:
             for step in range(1, num_steps + 1):
@@ -87,19 +110,28 @@ class _Subsets:
     """s models of s subsets: the parameters of each, and the best that it has had."""
 
     def __init__(self, model: Any, X: Tensor, y: Tensor, index: Tensor):
-        self._X, self._y, self._index = X, y, index
+        self._X = X
+        self._y = y
+        self._index = index
         self.models = [BatchedGP(model) for _ in range(len(X))]
         self.coordinates = [Coordinates(one) for one in self.models]
         self._best_objective = torch.full((len(X),), -math.inf, dtype=X.dtype, device=X.device)
         self._best = [[value.clone() for value in one.values] for one in self.coordinates]
 
     def evaluate(self) -> Tensor:
-        """Return (log likelihood + log prior) / m of every subset, (s,); its gradient is then in the coordinates."""
+        """Return (log likelihood + log prior) / m of every subset, (s,);
+        its gradient is then in the coordinates.
+        """
         for one in self.coordinates:
             one.write()
         m = self._y.shape[-1]
         with torch.enable_grad():
-            K = torch.cat([covariance(one.covar_module, self._X[i : i + 1]) for i, one in enumerate(self.models)])
+            K = torch.cat(
+                [
+                    covariance(one.covar_module, self._X[i : i + 1])
+                    for i, one in enumerate(self.models)
+                ]
+            )
             noise = torch.stack([one.noise(self._index[i]) for i, one in enumerate(self.models)])
             mean = torch.stack([one.mean_module(self._X[i]) for i, one in enumerate(self.models)])
             nll = gaussian_nll(K + torch.diag_embed(noise), self._y - mean)
@@ -107,7 +139,10 @@ class _Subsets:
             (-objective.sum()).backward()
         objective = objective.detach()
         if not bool(torch.isfinite(objective).all()):
-            raise FloatingPointError("The likelihood of a subset is not finite; the model is as it was. Reduce `learning_rate`.")
+            raise FloatingPointError(
+                "The likelihood of a subset is not finite; the model is as it was. Reduce"
+                " `learning_rate`."
+            )
         for i in (objective > self._best_objective).nonzero().flatten().tolist():
             self._best[i] = [value.clone() for value in self.coordinates[i].values]
         self._best_objective = torch.maximum(self._best_objective, objective)
@@ -130,8 +165,14 @@ class _Subsets:
             return mean
         with torch.no_grad():
             own = mean.named_parameters_and_constraints()
-            for (_, parameter, bounds), *others in zip(own, *(one.parameters() for one in self.models), strict=True):
+            for (_, parameter, bounds), *others in zip(
+                own, *(one.parameters() for one in self.models), strict=True
+            ):
                 if parameter.requires_grad:
-                    natural = torch.stack([other if bounds is None else bounds.transform(other) for other in others]).mean(0)
-                    parameter.copy_(natural if bounds is None else bounds.inverse_transform(natural))
+                    natural = torch.stack(
+                        [other if bounds is None else bounds.transform(other) for other in others]
+                    ).mean(0)
+                    parameter.copy_(
+                        natural if bounds is None else bounds.inverse_transform(natural)
+                    )
         return mean

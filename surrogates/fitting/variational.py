@@ -1,6 +1,7 @@
 """The evidence lower bound on minibatches, for sparse variational models of any n.
 
-Notation: X (n, d) inputs, Z (m, d) inducing points, q(v) = N(c, R Rᵀ) for whitened inducing values v, as in ``surrogates.variational``.
+Notation: X (n, d) inputs, Z (m, d) inducing points, q(v) = N(c, R Rᵀ) for whitened inducing values
+v, as in ``surrogates.variational``.
 """
 
 from copy import deepcopy
@@ -33,38 +34,49 @@ def fit_variational(
     generator: torch.Generator | None = None,
     callback: StepCallback | None = None,
 ) -> VariationalGP:
-    """Maximise the evidence lower bound of ``model`` (with its priors) by Adam on minibatches; return it, with the q(v) found.
+    """Maximise the evidence lower bound of ``model`` (with its priors) by Adam on minibatches;
+    return it, with the q(v) found.
 
     A step estimates, from a batch of b data, and ascends
 
-        (n / b) Σ_{i in batch} E_q[log p(y_i | f(x_i))] − KL(q(v) ‖ N(0, I)) + log p(hyperparameters)
+        (n / b) Σ_{i in batch} E_q[log p(y_i | f(x_i))] − KL(q(v) ‖ N(0, I)) + log
+        p(hyperparameters)
 
-    in O(m³ + b m²). It starts from q(v) = N(0, I), and from the model's hyperparameters and inducing points.
+    in O(m³ + b m²). It starts from q(v) = N(0, I), and from the model's hyperparameters and
+    inducing points.
 
     Args:
         num_steps: 20 000 as published.
         batch_size: b, at most n of which are used; batches of an epoch are disjoint.
-        learning_rate: of Adam: in the logarithms of what has a lower bound, and in other parameters themselves.
-        learn_hyperparameters: also of the kernel, the mean and the likelihood; those with ``requires_grad=False`` stay.
+        learning_rate: of Adam: in the logarithms of what has a lower bound, and in other parameters
+            themselves.
+        learn_hyperparameters: also of the kernel, the mean and the likelihood; those with
+            ``requires_grad=False`` stay.
         learn_inducing_points: move Z.
         generator: of the batches; one seeded with the model's ``seed`` if ``None``.
         callback: called after every step with the steps done and the bound's estimate in nats.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
-        FloatingPointError: if the bound or a parameter stops being finite; the model is then as it was.
+        FloatingPointError: if the bound or a parameter stops being finite; the model is then as it
+            was.
         KeyboardInterrupt: passed on; the model has the q(v) and the hyperparameters reached.
 
     References:
-        Hensman, Fusi, Lawrence (2013), "Gaussian Processes for Big Data"; whitening as in Hensman, Matthews, Ghahramani (2015),
-        "Scalable Variational Gaussian Process Classification". Number of steps: Lin et al. (2023), "Sampling from Gaussian Process
-        Posteriors using Stochastic Gradient Descent", §4.2. Differs: (1) batch size and learning rate, which it does not give;
+        Hensman, Fusi, Lawrence (2013), "Gaussian Processes for Big Data"; whitening as in Hensman,
+        Matthews, Ghahramani (2015), "Scalable Variational Gaussian Process Classification". Number
+        of steps: Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic
+            Gradient Descent", §4.2. Differs: (1) batch size and learning rate, which it does not
+            give;
         (2) steps in logarithms, which keeps the constraints.
     """
     if not isinstance(model, VariationalGP):
         raise TypeError(f"`model` must be a VariationalGP, got {type(model).__name__}.")
     if model.num_outputs > 1:
-        raise ValueError(f"`model` must have one output to be fitted, got {model.num_outputs}. Use `subset_output`, or a model for each.")
+        raise ValueError(
+            f"`model` must have one output to be fitted, got {model.num_outputs}. Use"
+            " `subset_output`, or a model for each."
+        )
     checks.positive_int("num_steps", num_steps)
     checks.positive_int("batch_size", batch_size)
     checks.positive_float("learning_rate", learning_rate)
@@ -72,7 +84,12 @@ def fit_variational(
     X, y = training_data(model)
     n = len(X)
 
-    svgp = _SVGP(deepcopy(model.mean_module), deepcopy(model.covar_module), model.inducing_points, learn_inducing_points).train()
+    svgp = _SVGP(
+        deepcopy(model.mean_module),
+        deepcopy(model.covar_module),
+        model.inducing_points,
+        learn_inducing_points,
+    ).train()
     likelihood = deepcopy(model.likelihood).train()
     if not learn_hyperparameters:
         for module in (svgp.mean_module, svgp.covar_module, likelihood):
@@ -82,8 +99,14 @@ def fit_variational(
     coordinates = Coordinates(objective)
     optimizer = torch.optim.Adam(coordinates.values, lr=learning_rate)
     try:
-        for step, batch in enumerate(islice(batches(n, min(batch_size, n), generator, X.device), num_steps), start=1):
-            known = {"noise": likelihood.noise_covar.noise[batch]} if isinstance(likelihood, FixedNoiseGaussianLikelihood) else {}
+        for step, batch in enumerate(
+            islice(batches(n, min(batch_size, n), generator, X.device), num_steps), start=1
+        ):
+            known = (
+                {"noise": likelihood.noise_covar.noise[batch]}
+                if isinstance(likelihood, FixedNoiseGaussianLikelihood)
+                else {}
+            )
             with torch.enable_grad():
                 try:
                     bound = objective(svgp(X[batch]), y[batch], **known)
@@ -108,12 +131,18 @@ def fit_variational(
 class _SVGP(ApproximateGP):
     """GPyTorch's model of the same posterior, as a function of its parameters."""
 
-    def __init__(self, mean_module: Mean, covar_module: Kernel, Z: Tensor, learn_inducing_points: bool):
+    def __init__(
+        self, mean_module: Mean, covar_module: Kernel, Z: Tensor, learn_inducing_points: bool
+    ):
         distribution = CholeskyVariationalDistribution(len(Z)).to(Z)
-        strategy = VariationalStrategy(self, Z, distribution, learn_inducing_locations=learn_inducing_points)
-        strategy.variational_params_initialized.fill_(1)  # at N(0, I), without GPyTorch's noise from the global generator
+        strategy = VariationalStrategy(
+            self, Z, distribution, learn_inducing_locations=learn_inducing_points
+        )
+        # At N(0, I), without GPyTorch's noise from the global generator
+        strategy.variational_params_initialized.fill_(1)
         super().__init__(strategy)
-        self.mean_module, self.covar_module = mean_module, covar_module
+        self.mean_module = mean_module
+        self.covar_module = covar_module
 
     def forward(self, X: Tensor) -> MultivariateNormal:
         return MultivariateNormal(self.mean_module(X), self.covar_module(X))
@@ -137,6 +166,7 @@ def _are_finite(values: list[Tensor]) -> bool:
 def _require_finite(values: list[Tensor], step: int, learning_rate: float) -> None:
     if not _are_finite(values):
         raise FloatingPointError(
-            f"The evidence lower bound is not finite after step {step}; the model is as it was. "
-            f"Reduce `learning_rate` below {learning_rate:g}, use float64, or use the closed form by not fitting."
+            f"The evidence lower bound is not finite after step {step}; the model is as it was."
+            f" Reduce `learning_rate` below {learning_rate:g}, use float64, or use the closed form"
+            " by not fitting."
         )

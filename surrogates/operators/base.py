@@ -1,4 +1,6 @@
-"""The kernel matrix as an operator: products, rows, blocks, without deciding whether it is stored."""
+"""The kernel matrix as an operator: products, rows, blocks,
+without deciding whether it is stored.
+"""
 
 from abc import ABC, abstractmethod
 
@@ -18,7 +20,8 @@ class KernelOperator(ABC):
     """
 
     def __init__(self, tiles: KernelTiles, symmetric: bool):
-        self.tiles, self.symmetric = tiles, symmetric
+        self.tiles = tiles
+        self.symmetric = symmetric
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -37,12 +40,14 @@ class KernelOperator(ABC):
         """Return K @ W for W (n, s)."""
 
     def rough_matmul(self, W: Tensor) -> Tensor:
-        """Return about K @ W for W (n, s): by values rounded to bfloat16, with sums in float32, where that is faster.
+        """Return about K @ W for W (n, s): by values rounded to bfloat16, with sums in float32,
+        where that is faster.
 
-        The error is about 0.3 % of ``√(Σ_j (k_ij w_j)²)``, however small the sum: weights that cancel leave nothing of it. It is for steps
-        that later ones correct, and no residual may be computed by it. A CPU that multiplies bfloat16 takes 0.6 of the time for 1000
-        columns and saves nothing for less than 128. A CUDA device of capability 8.0 or higher uses TF32, an eighth of the error; elsewhere
-        this is ``K @ W``.
+        The error is about 0.3 % of ``√(Σ_j (k_ij w_j)²)``, however small the sum: weights that
+        cancel leave nothing of it. It is for steps that later ones correct, and no residual may be
+        computed by it. A CPU that multiplies bfloat16 takes 0.6 of the time for 1000 columns and
+        saves nothing for less than 128. A CUDA device of capability 8.0 or higher uses TF32, an
+        eighth of the error; elsewhere this is ``K @ W``.
         """
         return rough.matmul(self._part, self.shape[0], W) if rough.pays(W) else self @ W
 
@@ -75,7 +80,10 @@ class KernelOperator(ABC):
         """Return the n diagonal entries. Needs a symmetric operator."""
         self._require_symmetric("diagonal()")
         n = self.shape[0]
-        parts = [self.block(torch.arange(i, min(i + 64, n), device=self.device)).diagonal() for i in range(0, n, 64)]
+        parts = [
+            self.block(torch.arange(i, min(i + 64, n), device=self.device)).diagonal()
+            for i in range(0, n, 64)
+        ]
         return torch.cat(parts)
 
     def _part(self, i: slice, j: slice) -> Tensor:
@@ -84,4 +92,7 @@ class KernelOperator(ABC):
 
     def _require_symmetric(self, what: str) -> None:
         if not self.symmetric:
-            raise ValueError(f"`{what}` needs an operator over one set of points, got k(X1, X2) of shape {self.shape}.")
+            raise ValueError(
+                f"`{what}` needs an operator over one set of points, got k(X1, X2) of shape"
+                f" {self.shape}."
+            )

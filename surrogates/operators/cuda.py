@@ -1,6 +1,7 @@
 """Fused products on a CUDA device: which products have a Triton kernel; tiles do the others.
 
-Notation: X1 (m, d), X2 (n, d), W (n, s), as in ``tiles.py``. ``SCALABLE_BO_COMPILE=never`` switches the kernels off, too.
+Notation: X1 (m, d), X2 (n, d), W (n, s), as in ``tiles.py``. ``SCALABLE_BO_COMPILE=never`` switches
+the kernels off, too.
 """
 
 import functools
@@ -39,7 +40,9 @@ def fused_matmul(tiles: "StationaryTiles", W: Tensor) -> Tensor | None:
 
 
 def fused_rowwise(tiles: "StationaryTiles", W: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return values (m,) and gradients (m, d) of each function at its own points by a fused kernel, or ``None``; see ``tiled_rowwise``."""
+    """Return values (m,) and gradients (m, d) of each function at its own points by a fused kernel,
+    or ``None``; see ``tiled_rowwise``.
+    """
     kernels = _kernels_for(tiles, W)
     if kernels is None:
         return None
@@ -52,11 +55,23 @@ def fused_rowwise(tiles: "StationaryTiles", W: Tensor) -> tuple[Tensor, Tensor] 
 
 
 def _kernels_for(tiles: "StationaryTiles", W: Tensor) -> ModuleType | None:
-    m, n, s, d = len(tiles.X1), len(tiles.X2), W.shape[1], tiles.L.shape[1] - 2
-    if W.device.type not in DEVICE_TYPES or not s or m * n < FEWEST_ENTRIES or os.environ.get("SCALABLE_BO_COMPILE") == "never":
+    m = len(tiles.X1)
+    n = len(tiles.X2)
+    s = W.shape[1]
+    d = tiles.L.shape[1] - 2
+    if (
+        W.device.type not in DEVICE_TYPES
+        or not s
+        or m * n < FEWEST_ENTRIES
+        or os.environ.get("SCALABLE_BO_COMPILE") == "never"
+    ):
         return None
     kernels = _triton_kernels()
-    if kernels is None or d > kernels.LARGEST_DIM or max(m, n) * max(d + 1, s) > kernels.LARGEST_OFFSET:
+    if (
+        kernels is None
+        or d > kernels.LARGEST_DIM
+        or max(m, n) * max(d + 1, s) > kernels.LARGEST_OFFSET
+    ):
         return None
     return kernels
 
@@ -80,5 +95,7 @@ def _attempt(product: Callable[..., Result], tiles: "StationaryTiles", W: Tensor
         return None  # tiles need less
     except Exception as error:  # any failure of the tool chain: the tiles are always there
         _unavailable.add(name)
-        logger.warning("the fused %s failed (%s: %s); going on with tiles", name, type(error).__name__, error)
+        logger.warning(
+            "the fused %s failed (%s: %s); going on with tiles", name, type(error).__name__, error
+        )
         return None

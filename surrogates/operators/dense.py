@@ -8,7 +8,9 @@ from surrogates.operators.gemm import matmul
 from surrogates.operators.tiles import Index, KernelTiles, spans, tile_side, with_tiles_that_fit
 
 ROWS_IN_TILES = 4  # entries gathered at a time, in tiles
-TILES_IN_ROWS = 2  # entries evaluated at a time, in tiles: written where they stay, they need no buffer that fits a cache
+# Entries evaluated at a time, in tiles: written where they stay, they need no buffer that fits a
+# cache
+TILES_IN_ROWS = 2
 FEWEST_ROWS = 8  # of fewer, the product for d² takes twice as long
 
 
@@ -28,13 +30,19 @@ class Dense(KernelOperator):
         return Dense(self.tiles.rows(index), False, self.matrix[index])
 
     def columns(self, index: Index) -> Tensor:
-        return _gather(self.matrix, index).T if self.symmetric else self.matrix[:, index]  # rows lie together in memory
+        # Rows lie together in memory
+        return _gather(self.matrix, index).T if self.symmetric else self.matrix[:, index]
 
     def block(self, index: Index) -> Tensor:
         self._require_symmetric("block(index)")
         if not isinstance(index, Tensor):
             return self.matrix[index][:, index]
-        return torch.cat([_gather(self.matrix, part).index_select(1, index) for part in index.split(_rows_at_once(self.matrix))])
+        return torch.cat(
+            [
+                _gather(self.matrix, part).index_select(1, index)
+                for part in index.split(_rows_at_once(self.matrix))
+            ]
+        )
 
     def diagonal(self) -> Tensor:
         self._require_symmetric("diagonal()")
@@ -55,11 +63,14 @@ class Dense(KernelOperator):
 
 
 class Gathered(KernelOperator):
-    """Some rows of a matrix that is held, in any order, read a few at a time: a copy of all of them would be new memory at every step."""
+    """Some rows of a matrix that is held, in any order, read a few at a time:
+    a copy of all of them would be new memory at every step.
+    """
 
     def __init__(self, tiles: KernelTiles, matrix: Tensor, index: Tensor):
         super().__init__(tiles, False)
-        self.matrix, self.index = matrix, index
+        self.matrix = matrix
+        self.index = index
 
     def __matmul__(self, W: Tensor) -> Tensor:
         out = W.new_empty(len(self.index), W.shape[1])

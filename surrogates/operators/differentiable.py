@@ -1,7 +1,9 @@
-"""Linear combinations of many functions, differentiable in the points, tiled forwards and backwards.
+"""Linear combinations of many functions, differentiable in the points, tiled forwards and
+backwards.
 
-A :class:`Basis` is a finite set of functions φ_1 … φ_N: the kernel at data points, random features. ``combine`` evaluates all
-combinations at all points, ``combine_rowwise`` each combination at points of its own. Notation: X (m, d), W (N, s).
+A :class:`Basis` is a finite set of functions φ_1 … φ_N: the kernel at data points, random features.
+``combine`` evaluates all combinations at all points, ``combine_rowwise`` each combination at points
+of its own. Notation: X (m, d), W (N, s).
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +18,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from surrogates import memory
-from surrogates.operators.tiles import KernelTiles, spans, tiled_matmul, tiled_matmul_gradient, tiled_rowwise
+from surrogates.operators.tiles import (
+    KernelTiles,
+    spans,
+    tiled_matmul,
+    tiled_matmul_gradient,
+    tiled_rowwise,
+)
 
 
 class Basis(ABC):
@@ -41,7 +49,9 @@ class Basis(ABC):
 
     @abstractmethod
     def rowwise(self, X: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-        """Return values (s, q) and gradients (s, q, d) of combination i at its own points ``X[i]``, for X (s, q, d)."""
+        """Return values (s, q) and gradients (s, q, d) of combination i at its own points ``X[i]``,
+        for X (s, q, d).
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,14 +79,17 @@ class KernelBasis(Basis):
 
 
 def combine(basis: Basis, X: Tensor, W: Tensor) -> Tensor:
-    """Return Φ(X) W, (m, s), for X (m, d); differentiable once in X, and computed for fewer points at once if memory runs out."""
+    """Return Φ(X) W, (m, s), for X (m, d); differentiable once in X,
+    and computed for fewer points at once if memory runs out.
+    """
     return _Combine.apply(X, basis, W)
 
 
 def combine_rowwise(basis: Basis, X: Tensor, W: Tensor) -> Tensor:
     """Return combination i at ``X[i]``, (s, q), for X (s, q, d); differentiable once in X.
 
-    The gradient is computed together with the values, in one pass over the tiles, and for fewer functions at once if memory runs out.
+    The gradient is computed together with the values, in one pass over the tiles, and for fewer
+    functions at once if memory runs out.
     """
     return _CombineRowwise.apply(X, basis, W)
 
@@ -93,7 +106,9 @@ class _Combine(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None]:
         X, W = ctx.saved_tensors
-        (gradient,) = _in_parts(lambda rows: (ctx.basis.matmul_gradient(X[rows], W, cotangent[rows]),), X)
+        (gradient,) = _in_parts(
+            lambda rows: (ctx.basis.matmul_gradient(X[rows], W, cotangent[rows]),), X
+        )
         return gradient, None, None
 
 
@@ -112,7 +127,9 @@ class _CombineRowwise(torch.autograd.Function):
 
 
 def _in_parts(compute: Callable[[slice], tuple[Tensor, ...]], X: Tensor) -> tuple[Tensor, ...]:
-    """Return what ``compute`` gives for the rows of X, all of them at once or, if memory runs out, in parts that are joined again."""
+    """Return what ``compute`` gives for the rows of X, all of them at once or,
+    if memory runs out, in parts that are joined again.
+    """
 
     def computed(size: int) -> tuple[Tensor, ...]:
         parts = [compute(rows) for rows in spans(max(1, len(X)), size)]  # no rows are a part, too

@@ -1,6 +1,8 @@
-"""Rows shared over the processes of ``torch.distributed``: who holds which, and the few ways in which they move.
+"""Rows shared over the processes of ``torch.distributed``: who holds which, and the few ways in
+which they move.
 
-Notation: X (n, d) points, W (n, s) weights; process r of p holds the consecutive rows X_r (n_r, d) and W_r (n_r, s).
+Notation: X (n, d) points, W (n, s) weights; process r of p holds the consecutive rows X_r (n_r, d)
+and W_r (n_r, s).
 """
 
 import os
@@ -19,22 +21,28 @@ from surrogates.operators.tiles import spans
 CHUNK_BYTES = 2**26  # of rows on their way to all processes; two chunks are held at a time
 ROWS_PER_STREAM = 4096  # that have a stream of random numbers of their own
 DEFAULT_TIMEOUT = 300.0
-SECONDS_TO_LEAVE = 0.1  # gloo's threads need the interpreter to free the last messages, and abort a process whose interpreter is ending
+# Gloo's threads need the interpreter to free the last messages, and abort a process whose
+# interpreter is ending
+SECONDS_TO_LEAVE = 0.1
 
 
 @contextmanager
 def processes(timeout_seconds: float = DEFAULT_TIMEOUT) -> Iterator[torch.device]:
-    """Join the processes that ``torchrun`` started, and leave them at the end; give the device of this one.
+    """Join the processes that ``torchrun`` started, and leave them at the end; give the device of
+    this one.
 
-    With CUDA devices they communicate by NCCL, a device a process, otherwise by gloo. Started alone, without ``torchrun``, the program
-    is the only process.
+    With CUDA devices they communicate by NCCL, a device a process, otherwise by gloo. Started
+    alone, without ``torchrun``, the program is the only process.
 
     Args:
-        timeout_seconds: a process that is not heard of for so long ends the others, with an error. A killed one usually does so at once.
+        timeout_seconds: a process that is not heard of for so long ends the others, with an error.
+            A killed one usually does so at once.
     """
     checks.positive_float("timeout_seconds", timeout_seconds)
     cuda = torch.cuda.is_available()
-    device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}") if cuda else torch.device("cpu")
+    device = (
+        torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}") if cuda else torch.device("cpu")
+    )
     if not dist.is_torchelastic_launched():
         yield device
         return
@@ -66,12 +74,13 @@ class SharedRows:
     Attributes:
         n: the number of rows.
         rank, size: the number of this process, and how many there are.
-        bytes_moved: sent so far, and as many received, on average over the processes: (p − 1)/p of what goes from or to one process, twice
-            that of a sum that all receive.
+        bytes_moved: sent so far, and as many received, on average over the processes: (p − 1)/p of
+            what goes from or to one process, twice that of a sum that all receive.
     """
 
     def __init__(self, num_rows: int, device: torch.device, group: dist.ProcessGroup | None = None):
-        self.device, self.group = device, group
+        self.device = device
+        self.group = group
         self.rank, self.size = _place(group)
         self.bytes_moved = 0
         counts = torch.zeros(self.size, dtype=torch.long, device=device)
@@ -81,13 +90,17 @@ class SharedRows:
         self.start = sum(self.counts[: self.rank])
 
     def owned(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which of the rows ``index`` are held here, as positions in ``index``, and where they lie here."""
+        """Return which of the rows ``index`` are held here, as positions in ``index``,
+        and where they lie here.
+        """
         own = index - self.start
         positions = ((own >= 0) & (own < self.counts[self.rank])).nonzero().squeeze(1)
         return positions, own[positions]
 
     def sum(self, part: Tensor) -> Tensor:
-        """Return the sum of the processes' parts, bit by bit the same in all; ``part`` is overwritten."""
+        """Return the sum of the processes' parts, bit by bit the same in all;
+        ``part`` is overwritten.
+        """
         return self._reduce(part, dist.ReduceOp.SUM)
 
     def max(self, part: Tensor) -> Tensor:
@@ -95,7 +108,9 @@ class SharedRows:
         return self._reduce(part, dist.ReduceOp.MAX)
 
     def sum_for(self, rank: int, part: Tensor) -> Tensor:
-        """Return the sum of the processes' parts in process ``rank``, and nothing of use in the others; ``part`` is overwritten."""
+        """Return the sum of the processes' parts in process ``rank``,
+        and nothing of use in the others; ``part`` is overwritten.
+        """
         if self.size > 1:
             part = part.contiguous()
             with self._contact(part):
@@ -103,7 +118,9 @@ class SharedRows:
         return part
 
     def of(self, rank: int, value: Tensor) -> Tensor:
-        """Return the ``value`` of process ``rank``; that of the others, contiguous, is overwritten."""
+        """Return the ``value`` of process ``rank``; that of the others, contiguous,
+        is overwritten.
+        """
         if self.size > 1:
             with self._contact(value):
                 dist.broadcast(value, group=self.group, group_src=rank)
@@ -117,10 +134,16 @@ class SharedRows:
         return self.sum(rows)
 
     def chunks(self, *matrices: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Yield all n rows of the matrices to all processes, chunk by chunk; the next is on its way while one is used."""
+        """Yield all n rows of the matrices to all processes, chunk by chunk;
+        the next is on its way while one is used.
+        """
         widths = [matrix.shape[1] for matrix in matrices]
         row_bytes = sum(widths) * matrices[0].element_size()
-        parts = [(rank, part) for rank, count in enumerate(self.counts) for part in spans(count, max(1, CHUNK_BYTES // row_bytes))]
+        parts = [
+            (rank, part)
+            for rank, count in enumerate(self.counts)
+            for part in spans(count, max(1, CHUNK_BYTES // row_bytes))
+        ]
 
         def send(rank: int, part: slice) -> tuple[Tensor, dist.Work | None]:
             if rank == self.rank:
@@ -143,7 +166,9 @@ class SharedRows:
             yield chunk.split(widths, dim=1)
 
     def normal(self, num_columns: int, generator: torch.Generator, *, like: Tensor) -> Tensor:
-        """Return this process's rows of n standard normal ones, (n_r, num_columns), which are the same however the rows are shared."""
+        """Return this process's rows of n standard normal ones, (n_r, num_columns),
+        which are the same however the rows are shared.
+        """
         seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
         out = like.new_empty(self.counts[self.rank], num_columns)
         end = self.start + len(out)
@@ -151,7 +176,8 @@ class SharedRows:
             own = torch.Generator().manual_seed(seed + stream)
             rows = torch.randn(ROWS_PER_STREAM, num_columns, generator=own, dtype=like.dtype)
             first = stream * ROWS_PER_STREAM
-            low, high = max(first, self.start), min(first + ROWS_PER_STREAM, end)
+            low = max(first, self.start)
+            high = min(first + ROWS_PER_STREAM, end)
             out[low - self.start : high - self.start] = rows[low - first : high - first]
         return out
 
@@ -165,13 +191,16 @@ class SharedRows:
     @contextmanager
     def _contact(self, message: Tensor | None = None, passes: int = 1) -> Iterator[None]:
         if message is not None:
-            self.bytes_moved += passes * (self.size - 1) * message.numel() * message.element_size() // self.size
+            self.bytes_moved += (
+                passes * (self.size - 1) * message.numel() * message.element_size() // self.size
+            )
         try:
             yield
         except RuntimeError as error:
             raise ConnectionError(
-                f"Process {self.rank} of {self.size} lost contact with another, which ended or was not heard of in time ({error}). "
-                "Start all again; a solver with a `checkpoint` goes on from its last one."
+                f"Process {self.rank} of {self.size} lost contact with another, which ended or was"
+                f" not heard of in time ({error}). Start all again; a solver with a `checkpoint`"
+                " goes on from its last one."
             ) from error
 
 
@@ -180,5 +209,8 @@ def _place(group: dist.ProcessGroup | None) -> tuple[int, int]:
         return 0, 1
     rank = dist.get_rank(group)
     if rank < 0:
-        raise ValueError("`group` must have this process in it, got one that does not. Pass a group only to its members.")
+        raise ValueError(
+            "`group` must have this process in it, got one that does not. Pass a group only to its"
+            " members."
+        )
     return rank, dist.get_world_size(group)

@@ -1,8 +1,8 @@
 """Matrix products at the processor's own rate.
 
-PyTorch multiplies float32 matrices by MKL, which uses AVX-512 on Intel's processors alone and stops at AVX2 on others. oneDNN, which comes
-with PyTorch, uses what it finds: on an AMD processor with AVX-512 it is twice as fast, and four times for fewer than ten columns, in the
-same precision.
+PyTorch multiplies float32 matrices by MKL, which uses AVX-512 on Intel's processors alone and stops
+at AVX2 on others. oneDNN, which comes with PyTorch, uses what it finds: on an AMD processor with
+AVX-512 it is twice as fast, and four times for fewer than ten columns, in the same precision.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,8 @@ def _onednn_pays(A: Tensor, B: Tensor) -> bool:
 
 
 def _onednn_matmul(A: Tensor, B: Tensor) -> Tensor:
-    weight = B.T if B.T.is_contiguous() else B.contiguous().T  # a part of a wider matrix would take a thousand times as long
+    # A part of a wider matrix would take a thousand times as long
+    weight = B.T if B.T.is_contiguous() else B.contiguous().T
     return torch.ops.mkldnn._linear_pointwise(A, weight, None, "none", [], "")
 
 
@@ -54,7 +55,9 @@ def _onednn_matmul(A: Tensor, B: Tensor) -> Tensor:
 def onednn_is_faster() -> bool:
     """Whether oneDNN's float32 product uses wider vectors than MKL's here, and gives the same."""
     not_intel = "Intel" not in str(capabilities().get("cpu_name", "Intel"))
-    if not (not_intel and capabilities().get("avx512_f", False) and torch.backends.mkl.is_available()):
+    if not (
+        not_intel and capabilities().get("avx512_f", False) and torch.backends.mkl.is_available()
+    ):
         return False
     generator = torch.Generator().manual_seed(0)
     A, B = (torch.rand(64, 64, generator=generator, dtype=torch.float64) for _ in range(2))
@@ -62,10 +65,14 @@ def onednn_is_faster() -> bool:
         product = _onednn_matmul(A.float(), B.float()).double()
     except (AttributeError, RuntimeError, TypeError):  # the operator is not of the public interface
         return False
-    return bool(torch.linalg.matrix_norm(product - A @ B) <= TOLERANCE * torch.linalg.matrix_norm(A @ B))
+    return bool(
+        torch.linalg.matrix_norm(product - A @ B) <= TOLERANCE * torch.linalg.matrix_norm(A @ B)
+    )
 
 
 @cache
 def capabilities() -> Mapping[str, Any]:
-    """Return what the processor is and can do, by PyTorch's names; nothing where PyTorch is too old to know."""
+    """Return what the processor is and can do, by PyTorch's names;
+    nothing where PyTorch is too old to know.
+    """
     return getattr(torch.cpu, "get_capabilities", dict)()

@@ -1,8 +1,8 @@
 """Kernel products in bfloat16, or on CUDA in TF32, for steps that later ones correct.
 
-bfloat16 keeps 8 bits: kernel values and weights are off by up to 0.4 %, and a product by about 0.3 % of the root of the sum of squares of
-its terms. The products of two such numbers are summed in float32, over a few thousand columns at a time. TF32 keeps 11 bits; errors are an
-eighth of that.
+bfloat16 keeps 8 bits: kernel values and weights are off by up to 0.4 %, and a product by about 0.3
+% of the root of the sum of squares of its terms. The products of two such numbers are summed in
+float32, over a few thousand columns at a time. TF32 keeps 11 bits; errors are an eighth of that.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,8 @@ from surrogates.operators.gemm import capabilities
 from surrogates.operators.tf32 import float32_products, has_tf32
 from surrogates.operators.tiles import SMALLEST_SIDE, TILE_ASPECT, spans, tile_side, tile_spans
 
-FEWEST_COLUMNS = 128  # of W, below which evaluating and rounding the kernel takes longer than bfloat16 saves
+# Of W, below which evaluating and rounding the kernel takes longer than bfloat16 saves
+FEWEST_COLUMNS = 128
 PANEL = 4  # tiles side by side that are multiplied at once
 
 
@@ -27,7 +28,9 @@ def pays(W: Tensor) -> bool:
 
 
 def cpu_multiplies_bfloat16() -> bool:
-    """Whether the processor has instructions for products in bfloat16; others would emulate them."""
+    """Whether the processor has instructions for products in bfloat16;
+    others would emulate them.
+    """
     return any(capabilities().get(name, False) for name in ("avx512_bf16", "amx_bf16"))
 
 
@@ -40,9 +43,16 @@ def matmul(part: Callable[[slice, slice], Tensor], num_rows: int, W: Tensor) -> 
         W: (n, s).
     """
     if W.is_cuda:
-        return memory.halving(lambda side: _tf32_matmul(side, part, num_rows, W), tile_side(W.device), SMALLEST_SIDE, "A tile")
-    side, (num_columns, s) = tile_side(W.device), W.shape
-    out, height = W.new_zeros(num_rows, s), max(1, min(num_rows, TILE_ASPECT.get(W.device.type, 1) * side))
+        return memory.halving(
+            lambda side: _tf32_matmul(side, part, num_rows, W),
+            tile_side(W.device),
+            SMALLEST_SIDE,
+            "A tile",
+        )
+    side = tile_side(W.device)
+    num_columns, s = W.shape
+    out = W.new_zeros(num_rows, s)
+    height = max(1, min(num_rows, TILE_ASPECT.get(W.device.type, 1) * side))
     panel = W.new_empty(height, min(num_columns, PANEL * side), dtype=torch.bfloat16)
     for i in spans(num_rows, height):
         for strip in spans(num_columns, PANEL * side):
@@ -53,7 +63,9 @@ def matmul(part: Callable[[slice, slice], Tensor], num_rows: int, W: Tensor) -> 
     return out
 
 
-def _tf32_matmul(side: int, part: Callable[[slice, slice], Tensor], num_rows: int, W: Tensor) -> Tensor:
+def _tf32_matmul(
+    side: int, part: Callable[[slice, slice], Tensor], num_rows: int, W: Tensor
+) -> Tensor:
     out = W.new_zeros(num_rows, W.shape[1])
     for i, j in tile_spans(num_rows, len(W), side, W.device):
         values = part(i, j)  # in full precision

@@ -1,7 +1,7 @@
 """Closed forms of the stationary kernels that have a fast path: RBF and Matérn-1/2, 3/2, 5/2.
 
-Each is ``k(x, z) = outputscale · κ(d²)`` with ``d² = ‖(x − z) / lengthscale‖²`` (isotropic or ARD). ``κ`` and its slope
-``dκ/d(d²)`` are all that values and gradients need.
+Each is ``k(x, z) = outputscale · κ(d²)`` with ``d² = ‖(x − z) / lengthscale‖²`` (isotropic or ARD).
+``κ`` and its slope ``dκ/d(d²)`` are all that values and gradients need.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,8 @@ class Profile:
         value: ``(d2, outputscale) -> outputscale · κ(d2)``.
         value_: the same in the place of d2 (N,).
         contract: ``(d2 (g, r, c), weights (g, 1 or r, c)) -> (Σ_c κ w (g, r), κ' w (g, r, c))``.
-        exact_distances: whether d² must be free of cancellation: κ has infinite slope at 0 (Matérn-1/2).
+        exact_distances: whether d² must be free of cancellation: κ has infinite slope at 0
+            (Matérn-1/2).
     """
 
     value: Callable[[Tensor, Tensor], Tensor]
@@ -54,7 +55,9 @@ class Profile:
     exact_distances: bool = False
 
 
-def _profile(formula: Callable[[Tensor], tuple[Tensor, Tensor]], exact_distances: bool = False) -> Profile:
+def _profile(
+    formula: Callable[[Tensor], tuple[Tensor, Tensor]], exact_distances: bool = False
+) -> Profile:
     def value(d2: Tensor, outputscale: Tensor) -> Tensor:
         return formula(d2)[0] * outputscale
 
@@ -91,9 +94,12 @@ class StationaryKernel:
 
     @classmethod
     def of(cls, kernel: Kernel) -> "StationaryKernel | None":
-        """Return the closed form of ``kernel``, or ``None`` where it has none (the kernel's own evaluation is used then)."""
+        """Return the closed form of ``kernel``, or ``None`` where it has none (the kernel's own
+        evaluation is used then).
+        """
         outputscale = torch.ones(())
-        active_dims = kernel.active_dims  # ScaleKernel takes over those of its base kernel, whose own are not applied again
+        # ScaleKernel takes over those of its base kernel, whose own are not applied again
+        active_dims = kernel.active_dims
         while type(kernel) is ScaleKernel:
             if kernel.outputscale.ndim:
                 return None
@@ -115,8 +121,12 @@ class StationaryKernel:
         return (X if self.active_dims is None else X[:, self.active_dims]) / self.lengthscale.to(X)
 
     def unscaled_gradient(self, gradient: Tensor, dim: int) -> Tensor:
-        """Map a gradient with respect to :meth:`scaled` inputs (m, active) back to all ``dim`` input columns."""
+        """Map a gradient with respect to :meth:`scaled` inputs (m, active) back to all ``dim``
+        input columns.
+        """
         gradient = gradient / self.lengthscale.to(gradient)
         if self.active_dims is None:
             return gradient
-        return gradient.new_zeros(len(gradient), dim).index_add_(1, self.active_dims.to(gradient.device), gradient)
+        return gradient.new_zeros(len(gradient), dim).index_add_(
+            1, self.active_dims.to(gradient.device), gradient
+        )

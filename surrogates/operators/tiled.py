@@ -9,7 +9,9 @@ from surrogates.operators.tiles import Index, tiled_matmul
 
 
 class Tiled(KernelOperator):
-    """K = k(X1, X2), never stored: a product evaluates cache-sized tiles and needs O(tile) memory beside its result."""
+    """K = k(X1, X2), never stored: a product evaluates cache-sized tiles and needs O(tile) memory
+    beside its result.
+    """
 
     def __matmul__(self, W: Tensor) -> Tensor:
         return tiled_matmul(self.tiles, W)

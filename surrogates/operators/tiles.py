@@ -1,6 +1,7 @@
 """Evaluate any tile of a kernel matrix, and its gradient, and multiply tile by tile.
 
-Notation: X1 (m, d) rows, X2 (n, d) columns, W (n, s) weights; a tile is ``k(X1[i], X2[j])`` for slices or index tensors i, j.
+Notation: X1 (m, d) rows, X2 (n, d) columns, W (n, s) weights; a tile is ``k(X1[i], X2[j])`` for
+slices or index tensors i, j.
 """
 
 from abc import ABC, abstractmethod
@@ -26,20 +27,29 @@ Result = TypeVar("Result")
 
 TILE_SIDE = {"cpu": 512, "cuda": 8192}
 SMALLEST_SIDE = 64  # where memory for less is not there, nothing else is either
-TILE_ASPECT = {"cpu": 4}  # rows for every column: beyond 512 columns the product for d² slows down, and tall tiles make fewer calls
+# Rows for every column: beyond 512 columns the product for d² slows down, and tall tiles make fewer
+# calls
+TILE_ASPECT = {"cpu": 4}
 
 
 class KernelTiles(ABC):
-    """The tiles of k(X1, X2): values, and contractions with per-entry weights that also give the gradient in X1."""
+    """The tiles of k(X1, X2): values, and contractions with per-entry weights that also give the
+    gradient in X1.
+    """
 
     def __init__(self, X1: Tensor, X2: Tensor):
-        self.X1, self.X2 = X1, X2
+        self.X1 = X1
+        self.X2 = X2
 
     @staticmethod
     def of(kernel: Kernel, X1: Tensor, X2: Tensor) -> "KernelTiles":
         """Return closed-form tiles where the kernel has them, its own evaluation otherwise."""
         stationary = StationaryKernel.of(kernel)
-        return GenericTiles(kernel, X1, X2) if stationary is None else StationaryTiles(stationary, X1, X2)
+        return (
+            GenericTiles(kernel, X1, X2)
+            if stationary is None
+            else StationaryTiles(stationary, X1, X2)
+        )
 
     @abstractmethod
     def tile(self, i: Index, j: Index, out: Tensor | None = None) -> Tensor:
@@ -50,7 +60,8 @@ class KernelTiles(ABC):
         """Return ``v = Σ_j k(x_i, z_j) w_ij`` (r,) and its gradient ``∂v_i/∂x_i`` (r, d).
 
         Args:
-            weights: (g, 1, c) or (g, r/g, c) for the r rows i, in g equal groups, and the c columns j.
+            weights: (g, 1, c) or (g, r/g, c) for the r rows i, in g equal groups, and the c columns
+                j.
         """
 
     @abstractmethod
@@ -75,15 +86,18 @@ class KernelTiles(ABC):
 
 
 class StationaryTiles(KernelTiles):
-    """Tiles of a kernel in closed form: one small matrix product for d², then one fused elementwise pass.
+    """Tiles of a kernel in closed form: one small matrix product for d², then one fused elementwise
+    pass.
 
-    With ``L = [x, ‖x‖², 1]`` and ``R = [−2z, 1, ‖z‖²]``, ``d² = L Rᵀ``. Inputs are centred first, so that the cancellation error is
-    eps · (diameter / lengthscale)²; kernels that cannot bear it (Matérn-1/2) compute differences instead.
+    With ``L = [x, ‖x‖², 1]`` and ``R = [−2z, 1, ‖z‖²]``, ``d² = L Rᵀ``. Inputs are centred first,
+    so that the cancellation error is eps · (diameter / lengthscale)²; kernels that cannot bear it
+    (Matérn-1/2) compute differences instead.
     """
 
     def __init__(self, kernel: StationaryKernel, X1: Tensor, X2: Tensor):
         super().__init__(X1, X2)
-        self.kernel, self.profile = kernel, PROFILES[kernel.profile]
+        self.kernel = kernel
+        self.profile = PROFILES[kernel.profile]
         self.outputscale = kernel.outputscale.to(X2)
         self.centre = kernel.scaled(X2).mean(0)
         self.L = self._left(X1)
@@ -97,19 +111,23 @@ class StationaryTiles(KernelTiles):
         return torch.cat([scaled, square, torch.ones_like(square)], 1)
 
     def _squared_distances(self, i: Index, j: Index, out: Tensor | None = None) -> Tensor:
-        L, R = self.L[i], self.R[j]
+        L = self.L[i]
+        R = self.R[j]
         if not self.profile.exact_distances:
             if out is None:
                 return matmul(L, R.T)
             with float32_products(tf32=False) if L.is_cuda else nullcontext():
                 return torch.mm(L, R.T, out=out)
         d = L.shape[1] - 2
-        d2 = torch.cdist(L[:, :d], -0.5 * R[:, :d], compute_mode="donot_use_mm_for_euclid_dist").square_()
+        d2 = torch.cdist(
+            L[:, :d], -0.5 * R[:, :d], compute_mode="donot_use_mm_for_euclid_dist"
+        ).square_()
         return d2 if out is None else out.copy_(d2)
 
     def tile(self, i: Index, j: Index, out: Tensor | None = None) -> Tensor:
         d2 = self._squared_distances(i, j, out)
-        return self.profile.value_(d2.view(-1), self.outputscale).view_as(d2)  # flat: compiled once for all shapes
+        # Flat: compiled once for all shapes
+        return self.profile.value_(d2.view(-1), self.outputscale).view_as(d2)
 
     def contract(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
         values, slopes = self.contract_distances(i, j, weights)
@@ -121,7 +139,9 @@ class StationaryTiles(KernelTiles):
         return self.outputscale * values, self.outputscale * gradient
 
     def contract_distances(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ``Σ_j κ w_ij`` (r,) and ``κ' w_ij`` (r, c), κ' the slope of κ in d², both without the outputscale; see ``contract``."""
+        """Return ``Σ_j κ w_ij`` (r,) and ``κ' w_ij`` (r, c), κ' the slope of κ in d²,
+        both without the outputscale; see ``contract``.
+        """
         d2 = self._squared_distances(i, j)
         values, slopes = self.profile.contract(d2.view(len(weights), -1, d2.shape[1]), weights)
         return values.reshape(-1), slopes.reshape(d2.shape)
@@ -134,8 +154,14 @@ class StationaryTiles(KernelTiles):
 
     def _restricted(self, X1: Tensor, X2: Tensor, L: Tensor, R: Tensor) -> KernelTiles:
         part = object.__new__(StationaryTiles)
-        part.X1, part.X2, part.L, part.R = X1, X2, L, R
-        part.kernel, part.profile, part.outputscale, part.centre = self.kernel, self.profile, self.outputscale, self.centre
+        part.X1 = X1
+        part.X2 = X2
+        part.L = L
+        part.R = R
+        part.kernel = self.kernel
+        part.profile = self.profile
+        part.outputscale = self.outputscale
+        part.centre = self.centre
         return part
 
     def between(self, X1: Tensor) -> KernelTiles:
@@ -190,8 +216,12 @@ def spans(length: int, size: int) -> Iterator[slice]:
         yield slice(start, min(start + size, length))
 
 
-def tile_spans(num_rows: int, num_columns: int, side: int, device: torch.device) -> Iterator[tuple[slice, slice]]:
-    """Yield the rows and columns of the tiles of a matrix, row after row: ``side`` columns, and more where there are few rows."""
+def tile_spans(
+    num_rows: int, num_columns: int, side: int, device: torch.device
+) -> Iterator[tuple[slice, slice]]:
+    """Yield the rows and columns of the tiles of a matrix, row after row: ``side`` columns,
+    and more where there are few rows.
+    """
     height = max(1, min(num_rows, TILE_ASPECT.get(device.type, 1) * side))
     for i in spans(num_rows, height):
         for j in spans(num_columns, max(side, side**2 // height)):
@@ -199,7 +229,9 @@ def tile_spans(num_rows: int, num_columns: int, side: int, device: torch.device)
 
 
 def tile_side(device: torch.device) -> int:
-    """Return the number of rows and columns of a tile on ``device``; on CUDA no more than fit in its free memory."""
+    """Return the number of rows and columns of a tile on ``device``;
+    on CUDA no more than fit in its free memory.
+    """
     side = TILE_SIDE.get(device.type, TILE_SIDE["cuda"])
     return memory.side_that_fits(device, side) if device.type == "cuda" else side
 
@@ -207,7 +239,8 @@ def tile_side(device: torch.device) -> int:
 def with_tiles_that_fit(
     product: Callable[Concatenate[int, KernelTiles, Others], Result],
 ) -> Callable[Concatenate[KernelTiles, Others], Result]:
-    """Give ``product(side, tiles, ...)`` the device's tile side first, and half of it whenever memory runs out.
+    """Give ``product(side, tiles, ...)`` the device's tile side first, and half of it whenever
+    memory runs out.
 
     Raises:
         MemoryError: if tiles of ``SMALLEST_SIDE`` do not fit.
@@ -216,7 +249,9 @@ def with_tiles_that_fit(
     @wraps(product)
     def fitted(tiles: KernelTiles, *others: Others.args, **named: Others.kwargs) -> Result:
         side = tile_side(tiles.X1.device)
-        return memory.halving(lambda side: product(side, tiles, *others, **named), side, SMALLEST_SIDE, "A tile")
+        return memory.halving(
+            lambda side: product(side, tiles, *others, **named), side, SMALLEST_SIDE, "A tile"
+        )
 
     return fitted
 
@@ -244,7 +279,8 @@ def tiled_matmul_gradient(side: int, tiles: KernelTiles, W: Tensor, cotangent: T
 
 @with_tiles_that_fit
 def tiled_rowwise(side: int, tiles: KernelTiles, W: Tensor) -> tuple[Tensor, Tensor]:
-    """Return values (s, q) and gradients (s, q, d) of ``f_i(x) = Σ_j k(x, z_j) W_ji``, each function at its own q points.
+    """Return values (s, q) and gradients (s, q, d) of ``f_i(x) = Σ_j k(x, z_j) W_ji``, each
+    function at its own q points.
 
     Args:
         tiles: k(X1, X2) with X1 (s · q, d), the points of function 0 first.
@@ -254,7 +290,8 @@ def tiled_rowwise(side: int, tiles: KernelTiles, W: Tensor) -> tuple[Tensor, Ten
     points = len(tiles.X1) // num_functions
     if isinstance(tiles, StationaryTiles) and (fused := fused_rowwise(tiles, W)) is not None:
         return fused[0].view(num_functions, points), fused[1].view(num_functions, points, -1)
-    values, gradient = W.new_zeros(len(tiles.X1)), torch.zeros_like(tiles.X1)
+    values = W.new_zeros(len(tiles.X1))
+    gradient = torch.zeros_like(tiles.X1)
     weights = W.T.unsqueeze(1)
     point_step = min(points, side)
     for group in spans(num_functions, max(1, side // point_step)):

@@ -1,11 +1,14 @@
 # mypy: allow-untyped-defs
-"""Fused products with a stationary kernel in Triton: distances, kernel values and sums in registers, no tile ever written to memory.
+"""Fused products with a stationary kernel in Triton: distances, kernel values and sums in
+registers, no tile ever written to memory.
 
-For few columns a tiled product spends its time writing the tile and reading it back. Here a program owns some rows and walks over a
-share of the columns; the shares are added up afterwards, in a fixed order, so that the result is the same in every run. Distances are
-sums of squared differences, without the cancellation of ``‖x‖² − 2xᵀz + ‖z‖²``.
+For few columns a tiled product spends its time writing the tile and reading it back. Here a program
+owns some rows and walks over a share of the columns; the shares are added up afterwards, in a fixed
+order, so that the result is the same in every run. Distances are sums of squared differences,
+without the cancellation of ``‖x‖² − 2xᵀz + ‖z‖²``.
 
-Notation: X (m, d) and Z (n, d) in units of the lengthscale, W (n, s), κ and its slope κ' in d² as in ``stationary.py``, outputscale 1.
+Notation: X (m, d) and Z (n, d) in units of the lengthscale, W (n, s), κ and its slope κ' in d² as
+in ``stationary.py``, outputscale 1.
 """
 
 import torch
@@ -16,7 +19,9 @@ from torch import Tensor
 LARGEST_DIM = 32  # beyond, distances are cheaper as a matrix product
 LARGEST_WIDTH = 32  # columns of W; beyond, tiles and matrix products are faster
 LARGEST_OFFSET = 2**31 // 2  # 32-bit integers, a tile beyond the last row included
-PROGRAMS = 1024  # that few rows are spread over, some for every multiprocessor: the same on every device, as the order of the sums is
+# That few rows are spread over, some for every multiprocessor: the same on every device, as the
+# order of the sums is
+PROGRAMS = 1024
 
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}
 
@@ -30,7 +35,9 @@ def matmul(profile: str, X: Tensor, Z: Tensor, W: Tensor) -> Tensor:
         Z: (n, d).
         W: (n, s), s from 1 to ``LARGEST_WIDTH``.
     """
-    (m, dim), n, columns = X.shape, len(Z), W.shape[1]
+    m, dim = X.shape
+    n = len(Z)
+    columns = W.shape[1]
     rows, cols = _tile(X)
     blocks = triton.cdiv(m, rows)
     span, parts = _share(n, cols, blocks)
@@ -45,25 +52,37 @@ def matmul(profile: str, X: Tensor, Z: Tensor, W: Tensor) -> Tensor:
 
 
 def rowwise(profile: str, X: Tensor, Z: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-    """Return values (m,) and gradients in X (m, d) of ``f_i(x) = Σ_j κ(x, z_j) W_ji``, each function at q = m / s points of its own.
+    """Return values (m,) and gradients in X (m, d) of ``f_i(x) = Σ_j κ(x, z_j) W_ji``, each
+    function at q = m / s points of its own.
 
     Where a point coincides with one of Z, a Matérn-1/2 has no slope there and counts as flat.
 
     Args:
         profile: key of ``PROFILES``.
-        X: (s · q, d), the points of function 0 first; d at most ``LARGEST_DIM``, float32 or float64.
+        X: (s · q, d), the points of function 0 first; d at most ``LARGEST_DIM``, float32 or
+            float64.
         Z: (n, d).
         W: (n, s).
     """
-    (m, dim), n, functions = X.shape, len(Z), W.shape[1]
+    m, dim = X.shape
+    n = len(Z)
+    functions = W.shape[1]
     points = m // functions
     rows, cols = _tile(X)
     rows = min(rows, max(16, triton.next_power_of_2(points)))
     blocks = triton.cdiv(points, rows)
     span, parts = _share(n, cols, functions * blocks)
-    values, sums = X.new_empty(parts, m), X.new_empty(parts, m, dim + 1)
+    values = X.new_empty(parts, m)
+    sums = X.new_empty(parts, m, dim + 1)
     _rowwise[(functions * blocks, parts)](
-        *(X.T.contiguous(), Z.T.contiguous(), torch.cat([Z, Z.new_ones(n, 1)], 1), W.T.contiguous(), values, sums),
+        *(
+            X.T.contiguous(),
+            Z.T.contiguous(),
+            torch.cat([Z, Z.new_ones(n, 1)], 1),
+            W.T.contiguous(),
+            values,
+            sums,
+        ),
         *(m, n, points, blocks, span),
         **{"PROFILE": profile, "DIM": dim, "WIDTH": _width(dim + 1), "ROWS": rows, "COLS": cols},
         **OPTIONS,
@@ -73,15 +92,19 @@ def rowwise(profile: str, X: Tensor, Z: Tensor, W: Tensor) -> tuple[Tensor, Tens
 
 
 def _tile(X: Tensor) -> tuple[int, int]:
-    return (64, 32) if X.dtype == torch.float32 else (32, 32)  # the largest that stay in registers on compute capability 8.0 and 9.0
+    # The largest that stay in registers on compute capability 8.0 and 9.0
+    return (64, 32) if X.dtype == torch.float32 else (32, 32)
 
 
 def _width(columns: int) -> int:
-    return 1 if columns == 1 else max(16, triton.next_power_of_2(columns))  # a matrix product has at least 16 columns
+    # A matrix product has at least 16 columns
+    return 1 if columns == 1 else max(16, triton.next_power_of_2(columns))
 
 
 def _share(n: int, cols: int, blocks: int) -> tuple[int, int]:
-    """Return how many columns a program walks over and how many programs share the n columns, for ``blocks`` blocks of rows."""
+    """Return how many columns a program walks over and how many programs share the n columns,
+    for ``blocks`` blocks of rows.
+    """
     tiles = triton.cdiv(n, cols)
     span = cols * triton.cdiv(tiles, min(tiles, triton.cdiv(PROGRAMS, blocks)))
     return span, triton.cdiv(n, span)
@@ -90,7 +113,8 @@ def _share(n: int, cols: int, blocks: int) -> tuple[int, int]:
 @triton.jit(do_not_specialize=["m", "n", "columns", "span"])  # one compilation for all sizes
 def _matmul(
     X, Z, W, out, m, n, columns, span,
-    PROFILE: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    PROFILE: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     part = tl.program_id(1)
@@ -102,7 +126,11 @@ def _matmul(
         if WIDTH == 1:  # no weight beyond n
             total += kernel * tl.load(W + j, mask=j < n, other=0.0)[None, :]
         else:
-            w = tl.load(W + j[:, None] * columns + c[None, :], mask=(j[:, None] < n) & (c[None, :] < columns), other=0.0)
+            w = tl.load(
+                W + j[:, None] * columns + c[None, :],
+                mask=(j[:, None] < n) & (c[None, :] < columns),
+                other=0.0,
+            )
             total = tl.dot(kernel, w, total, input_precision="ieee", out_dtype=X.dtype.element_ty)
     if WIDTH == 1:
         tl.store(out + part * m + i, tl.sum(total, 1), mask=i < m)
@@ -114,7 +142,8 @@ def _matmul(
 @triton.jit(do_not_specialize=["m", "n", "points", "blocks", "span"])
 def _rowwise(
     X, Z, Z1, W, values, sums, m, n, points, blocks, span,
-    PROFILE: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    PROFILE: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     function = tl.program_id(0) // blocks
     point = (tl.program_id(0) % blocks) * ROWS + tl.arange(0, ROWS)
@@ -128,7 +157,11 @@ def _rowwise(
         kernel, slope = _profile(_squared_distances(X, Z, i, j, m, n, DIM, ROWS, COLS), PROFILE)
         w = tl.load(W + function * n + j, mask=j < n, other=0.0)[None, :]
         value += kernel * w
-        z = tl.load(Z1 + j[:, None] * (DIM + 1) + a[None, :], mask=(j[:, None] < n) & (a[None, :] <= DIM), other=0.0)
+        z = tl.load(
+            Z1 + j[:, None] * (DIM + 1) + a[None, :],
+            mask=(j[:, None] < n) & (a[None, :] <= DIM),
+            other=0.0,
+        )
         total = tl.dot(slope * w, z, total, input_precision="ieee", out_dtype=X.dtype.element_ty)
     own = point < points
     tl.store(values + part * m + i, tl.sum(value, 1), mask=own)

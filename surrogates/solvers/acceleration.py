@@ -11,17 +11,26 @@ from surrogates.systems import KernelSystem
 
 @dataclass(frozen=True)
 class Momentum(State):
-    """Nesterov's two further sequences, and the parameters of each column: none of this exists without acceleration."""
+    """Nesterov's two further sequences, and the parameters of each column:
+    none of this exists without acceleration.
+    """
 
     V: Tensor  # (n, s)
     Z: Tensor  # (n, s), where the gradient is taken
     mu: Tensor  # (s,) assumed strong convexity
 
 
-def accelerate(system: KernelSystem, W: Tensor, momentum: Momentum, index: Tensor, D: Tensor, nu: float) -> tuple[Tensor, Momentum]:
-    """Return the new W, V and Z of Nesterov's scheme, in place of the old, for the block step D (b, s) on the rows ``index``."""
-    V, Z, mu = momentum.V, momentum.Z, momentum.mu
-    beta, gamma = 1.0 - (mu / nu).sqrt(), 1.0 / (mu * nu).sqrt()
+def accelerate(
+    system: KernelSystem, W: Tensor, momentum: Momentum, index: Tensor, D: Tensor, nu: float
+) -> tuple[Tensor, Momentum]:
+    """Return the new W, V and Z of Nesterov's scheme, in place of the old,
+    for the block step D (b, s) on the rows ``index``.
+    """
+    V = momentum.V
+    Z = momentum.Z
+    mu = momentum.mu
+    beta = 1.0 - (mu / nu).sqrt()
+    gamma = 1.0 / (mu * nu).sqrt()
     alpha = 1.0 / (1.0 + gamma * nu)
     V = system.add_rows(V.mul_(beta).addcmul_(Z, 1.0 - beta), index, D * gamma, alpha=-1.0)
     W = system.add_rows(W.copy_(Z), index, D, alpha=-1.0)

@@ -1,7 +1,7 @@
 """What a solver is, what it returns, and the one loop behind every iterative method.
 
-Notation: H (n, n) the system's matrix, B (n, s) right-hand sides, W (n, s) their solutions; the relative residual of a column is
-‖b − H w‖ / ‖b‖.
+Notation: H (n, n) the system's matrix, B (n, s) right-hand sides, W (n, s) their solutions; the
+relative residual of a column is ‖b − H w‖ / ‖b‖.
 """
 
 import math
@@ -26,7 +26,8 @@ class Progress:
     """A moment of a running solve, given to its callback.
 
     Attributes:
-        residual: largest relative residual among the running columns, as the method estimates it; infinite while it has no estimate.
+        residual: largest relative residual among the running columns, as the method estimates it;
+            infinite while it has no estimate.
         num_active: columns still running, of ``num_columns``.
     """
 
@@ -40,14 +41,16 @@ class Progress:
 
 Callback = Callable[[Progress], None]
 
-STALLS_ALLOWED = 2  # sweeps in a row without progress: the first may be a stochastic method's bad luck
+# Sweeps in a row without progress: the first may be a stochastic method's bad luck
+STALLS_ALLOWED = 2
 
 
 class Solver(ABC):
     """Solves H W = B. Concrete solvers are frozen dataclasses, which are their own configuration.
 
     Attributes:
-        splits_targets: whether the method gains from :class:`Targets`, the two parts of B, in place of their sum.
+        splits_targets: whether the method gains from :class:`Targets`, the two parts of B, in place
+            of their sum.
     """
 
     splits_targets: ClassVar[bool] = False
@@ -71,25 +74,29 @@ class Solver(ABC):
             callback: called with :class:`Progress` as the solve goes on.
 
         Raises:
-            TypeError, ValueError: if the shapes, dtypes, devices or values of the arguments do not fit, or the method needs parts of
-                the matrix that the system does not give.
+            TypeError, ValueError: if the shapes, dtypes, devices or values of the arguments do not
+                fit, or the method needs parts of the matrix that the system does not give.
         """
 
 
 @dataclass(frozen=True)
 class IterativeSolver(Solver):
-    """The loop that iterative methods share. A method defines what it prepares, its state, a step, and two readings of the state.
+    """The loop that iterative methods share. A method defines what it prepares, its state, a step,
+    and two readings of the state.
 
-    Columns that reach ``tolerance`` are taken out of the state, so that steps never touch them again. What the method *estimates*
-    decides when to stop; what is returned is *evaluated* in one more product, and columns that fell short go on from there. Where a
-    sweep lowered neither a column's residual nor its objective ½ wᵀHw − wᵀb, the value before it is kept. The hooks' ``system`` is of
-    whatever kind the method can solve.
+    Columns that reach ``tolerance`` are taken out of the state, so that steps never touch them
+    again. What the method *estimates* decides when to stop; what is returned is *evaluated* in one
+    more product, and columns that fell short go on from there. Where a sweep lowered neither a
+    column's residual nor its objective ½ wᵀHw − wᵀb, the value before it is kept. The hooks'
+    ``system`` is of whatever kind the method can solve.
 
     Args:
         tolerance: relative residual at which a column stops.
-        max_epochs: budget, in n² kernel entries, preconditioner and checks included. A spent budget is a result, not an error.
+        max_epochs: budget, in n² kernel entries, preconditioner and checks included. A spent budget
+            is a result, not an error.
         max_seconds: budget of time; ``None`` for none.
-        checkpoint: where to save the solve as it goes on, so that the same call can continue one that was cut short; ``None`` for nowhere.
+        checkpoint: where to save the solve as it goes on, so that the same call can continue one
+            that was cut short; ``None`` for nowhere.
     """
 
     tolerance: float = field(default=1e-2, kw_only=True)
@@ -103,10 +110,15 @@ class IterativeSolver(Solver):
         if self.max_seconds is not None:
             checks.positive_float("max_seconds", self.max_seconds)
         if self.checkpoint is not None and not isinstance(self.checkpoint, Checkpoint):
-            raise TypeError(f"`checkpoint` must be a Checkpoint, got {type(self.checkpoint).__name__}. Use `Checkpoint(folder)`.")
+            raise TypeError(
+                f"`checkpoint` must be a Checkpoint, got {type(self.checkpoint).__name__}. Use"
+                " `Checkpoint(folder)`."
+            )
 
     def prepare(self, system: Any, generator: torch.Generator) -> Any:
-        """Compute what depends on the system alone (a preconditioner, a step size), once a solve."""
+        """Compute what depends on the system alone (a preconditioner, a step size),
+        once a solve.
+        """
         return None
 
     @abstractmethod
@@ -119,13 +131,17 @@ class IterativeSolver(Solver):
 
     @abstractmethod
     def estimate(self, system: Any, state: Any) -> Tensor:
-        """Return the solution that the state stands for (an average of iterates, for some methods)."""
+        """Return the solution that the state stands for (an average of iterates, for some
+        methods).
+        """
 
     @abstractmethod
     def residual_norm(self, system: Any, state: Any) -> Tensor | None:
-        """Return the method's estimate of ‖b − H w‖ for each running column, (s,), at no extra product; infinite if it has none.
+        """Return the method's estimate of ‖b − H w‖ for each running column, (s,), at no extra
+        product; infinite if it has none.
 
-        ``None`` if it has not changed in this step: whether a column has ended is not asked then, which would wait for the device.
+        ``None`` if it has not changed in this step: whether a column has ended is not asked then,
+        which would wait for the device.
         """
 
     def epochs_per_step(self, system: Any, num_columns: int) -> float:
@@ -133,7 +149,9 @@ class IterativeSolver(Solver):
         return 1.0
 
     def describe(self, state: Any) -> str:
-        """Return what a user should know of how the columns of ``state`` fared; empty if nothing."""
+        """Return what a user should know of how the columns of ``state`` fared;
+        empty if nothing.
+        """
         return ""
 
     @memory.keeping_freed()
@@ -147,39 +165,70 @@ class IterativeSolver(Solver):
         generator: torch.Generator | None = None,
         callback: Callback | None = None,
     ) -> Solution:
-        started, entries = time.perf_counter(), system.entries
+        started = time.perf_counter()
+        entries = system.entries
         targets = rhs if isinstance(rhs, Targets) else None
         B = system.rhs(rhs) if isinstance(rhs, Targets) else rhs
         check_right_hand_sides(system, B, initial)
-        generator = system.agreed(torch.Generator().manual_seed(0) if generator is None else generator, B.shape[1])
+        generator = system.agreed(
+            torch.Generator().manual_seed(0) if generator is None else generator, B.shape[1]
+        )
         run = Run(system, B, targets, initial, started, entries)
-        keeper = None if self.checkpoint is None else Keeper(self.checkpoint, system, self._key(run, generator))
-        prepared, target, stalls = None, self.tolerance, 0
+        keeper = (
+            None
+            if self.checkpoint is None
+            else Keeper(self.checkpoint, system, self._key(run, generator))
+        )
+        prepared = None
+        target = self.tolerance
+        stalls = 0
         saved = None if keeper is None else keeper.load()
-        while (columns := run.unfinished(self.tolerance)).numel() and (saved is not None or not self._is_spent(run)):
+        while (columns := run.unfinished(self.tolerance)).numel() and (
+            saved is not None or not self._is_spent(run)
+        ):
             if prepared is None:
-                run.prepared_from = generator.get_state() if saved is None else saved.tensors["run.prepared_from"]
+                run.prepared_from = (
+                    generator.get_state() if saved is None else saved.tensors["run.prepared_from"]
+                )
                 generator.set_state(run.prepared_from)
                 prepared = self.prepare(system, generator)
-            sweep = self._begin(run, columns, prepared, target, stalls) if saved is None else self._resume(run, prepared, saved, generator)
+            sweep = (
+                self._begin(run, columns, prepared, target, stalls)
+                if saved is None
+                else self._resume(run, prepared, saved, generator)
+            )
             saved = None
             stalls = 0 if self._sweep(run, sweep, generator, callback, keeper) else sweep.stalls + 1
             if stalls == STALLS_ALLOWED:
                 break
-            target = max(0.5 * sweep.target, 0.1 * self.tolerance)  # what the method took for the tolerance was not: ask it for more
+            # What the method took for the tolerance was not: ask it for more
+            target = max(0.5 * sweep.target, 0.1 * self.tolerance)
         if keeper is not None:
             keeper.clear()
         return run.solution(self.tolerance)
 
     def _is_spent(self, run: Run) -> bool:
         # One product is kept back for evaluating the residual of what is returned.
-        epochs = run.epochs + self.epochs_per_step(run.system, run.rhs.shape[1]) + run.system.epochs_per_product
-        return epochs > self.max_epochs or (self.max_seconds is not None and run.system.agree(run.seconds > self.max_seconds))
+        epochs = (
+            run.epochs
+            + self.epochs_per_step(run.system, run.rhs.shape[1])
+            + run.system.epochs_per_product
+        )
+        return epochs > self.max_epochs or (
+            self.max_seconds is not None and run.system.agree(run.seconds > self.max_seconds)
+        )
 
     def _begin(self, run: Run, columns: Tensor, prepared: Any, target: float, stalls: int) -> Sweep:
         state = self.init(run.system, run.start(columns, prepared))
         proposal = torch.empty_like(columns_of(run.rhs, columns))
-        return Sweep(columns, target, stalls, state, proposal, torch.arange(len(columns), device=columns.device))
+        return Sweep(
+            columns,
+            target,
+            stalls,
+            state,
+            proposal,
+            torch.arange(len(columns), device=columns.device),
+        )
 
     def _resume(self, run: Run, prepared: Any, saved: Parts, generator: torch.Generator) -> Sweep:
         columns = saved.tensors["sweep.columns"].to(run.rhs.device)
@@ -192,15 +241,36 @@ class IterativeSolver(Solver):
         """Return what tells this solve from others."""
         kernel = run.system.kernel.tiles
         few = slice(0, 16)
-        tensors = [kernel.X1, kernel.tile(few, few), run.system.noise, run.rhs, run.value, generator.get_state()]
+        tensors = [
+            kernel.X1,
+            kernel.tile(few, few),
+            run.system.noise,
+            run.rhs,
+            run.value,
+            generator.get_state(),
+        ]
         if run.targets is not None:
             tensors.append(run.targets.noise_draw)
         return digest(repr(replace(self, checkpoint=None, max_seconds=None)), tensors)
 
-    def _sweep(self, run: Run, sweep: Sweep, generator: torch.Generator, callback: Callback | None, keeper: Keeper | None) -> bool:
-        """Run the method until it claims the sweep's target for all columns or the budget is spent; return whether it got anywhere."""
-        columns, running, state, proposal, steps = sweep.columns, sweep.running, sweep.state, sweep.proposal, sweep.steps
-        rhs, norms = columns_of(run.rhs, columns[running]), run.norms[columns[running]]
+    def _sweep(
+        self,
+        run: Run,
+        sweep: Sweep,
+        generator: torch.Generator,
+        callback: Callback | None,
+        keeper: Keeper | None,
+    ) -> bool:
+        """Run the method until it claims the sweep's target for all columns or the budget is spent;
+        return whether it got anywhere.
+        """
+        columns = sweep.columns
+        running = sweep.running
+        state = sweep.state
+        proposal = sweep.proposal
+        steps = sweep.steps
+        rhs = columns_of(run.rhs, columns[running])
+        norms = run.norms[columns[running]]
         residual = torch.full_like(norms, math.inf)
         del sweep.state  # the steps' alone: they update it in place
         while running.numel() and not (steps and self._is_spent(run)):
@@ -212,19 +282,37 @@ class IterativeSolver(Solver):
             if callback is not None and run.epochs >= sweep.next_report:
                 sweep.next_report = run.epochs + 1.0
                 worst = residual.max().item()
-                callback(Progress(run.steps + steps, run.epochs, run.seconds, worst, len(running), len(run.norms)))
-            # `not >` so that a column whose estimate is not a number stops, too; it is evaluated below like the others.
+                callback(
+                    Progress(
+                        run.steps + steps,
+                        run.epochs,
+                        run.seconds,
+                        worst,
+                        len(running),
+                        len(run.norms),
+                    )
+                )
+            # `not >` so that a column whose estimate is not a number stops, too; it is evaluated
+            # below like the others.
             if news is not None and not bool((running_mask := residual > sweep.target).all()):
                 stopped = (~running_mask).nonzero().squeeze(1)
                 proposal[:, running[stopped]] = self.estimate(run.system, state.select(stopped))
                 run.column_steps[columns[running[stopped]]] += steps
                 keep = running_mask.nonzero().squeeze(1)
-                running, rhs, norms, residual, note = running[keep], rhs[:, keep], norms[keep], residual[keep], self.describe(state)
+                running = running[keep]
+                rhs = rhs[:, keep]
+                norms = norms[keep]
+                residual = residual[keep]
+                note = self.describe(state)
                 run.note = note or run.note
                 state = state.select(keep)
             if keeper is not None and keeper.is_due(run.steps + steps):
-                sweep.running, sweep.steps = running, steps
-                keeper.save(run.steps + steps, _joined(run.parts(), sweep.parts(), state.parts("state."), generator))
+                sweep.running = running
+                sweep.steps = steps
+                keeper.save(
+                    run.steps + steps,
+                    _joined(run.parts(), sweep.parts(), state.parts("state."), generator),
+                )
         if running.numel():
             proposal[:, running] = self.estimate(run.system, state)
             run.column_steps[columns[running]] += steps

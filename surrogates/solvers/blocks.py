@@ -1,7 +1,7 @@
 """Sampling blocks of rows: by ridge leverage scores, and from a determinantal point process.
 
-Both are of the low-rank approximation K̂ = L Lᵀ by r random columns, L (n, r), with Λ = K̂ + λ I and λ = σ² + the mean of what the columns
-leave of K's diagonal.
+Both are of the low-rank approximation K̂ = L Lᵀ by r random columns, L (n, r), with Λ = K̂ + λ I
+and λ = σ² + the mean of what the columns leave of K's diagonal.
 """
 
 import math
@@ -20,7 +20,8 @@ SAMPLER_RANK = 500
 
 @dataclass(frozen=True, eq=False)
 class RowSampler(ABC):
-    """Draws blocks of rows, each with about the probability of its ridge leverage score ℓ_i = (K̂ Λ⁻¹)_ii + what K̂ misses there, over λ.
+    """Draws blocks of rows, each with about the probability of its ridge leverage score ℓ_i = (K̂
+    Λ⁻¹)_ii + what K̂ misses there, over λ.
 
     Attributes:
         scores: (n,) ℓ, above 0.
@@ -30,7 +31,9 @@ class RowSampler(ABC):
 
     @property
     def weights(self) -> Tensor:
-        """(n,) factors of a row's residual that make blocks speak for all rows: the mean score over its own, the root of it."""
+        """(n,) factors of a row's residual that make blocks speak for all rows:
+        the mean score over its own, the root of it.
+        """
         return (self.scores.mean() / self.scores).sqrt()
 
     @abstractmethod
@@ -40,7 +43,9 @@ class RowSampler(ABC):
 
 @dataclass(frozen=True, eq=False)
 class LeverageSampler(RowSampler):
-    """Rows drawn one after the other without replacement, with probabilities proportional to ℓ. O(n) a block."""
+    """Rows drawn one after the other without replacement,
+    with probabilities proportional to ℓ. O(n) a block.
+    """
 
     @classmethod
     def of(cls, system: KernelSystem, generator: torch.Generator) -> "LeverageSampler":
@@ -52,15 +57,18 @@ class LeverageSampler(RowSampler):
 
 @dataclass(frozen=True, eq=False)
 class DeterminantalSampler(RowSampler):
-    """Blocks with P(𝓑) ∝ det(Λ_𝓑𝓑): rows that are alike avoid each other. O(n b²) a block, for study rather than speed.
+    """Blocks with P(𝓑) ∝ det(Λ_𝓑𝓑): rows that are alike avoid each other. O(n b²) a block, for
+    study rather than speed.
 
-    Λ has the eigenvectors U (n, r) of K̂ with eigenvalues ``values``, and λ for the rest of the space. A fixed-size process picks b
-    eigenvectors, with probability proportional to the product of their eigenvalues, then rows by projections onto their span. As all of
-    the rest is alike, a random subspace stands for the eigenvectors from there.
+    Λ has the eigenvectors U (n, r) of K̂ with eigenvalues ``values``, and λ for the rest of the
+    space. A fixed-size process picks b eigenvectors, with probability proportional to the product
+    of their eigenvalues, then rows by projections onto their span. As all of the rest is alike, a
+    random subspace stands for the eigenvectors from there.
 
     References:
-        Kulesza, Taskar (2012), "Determinantal Point Processes for Machine Learning", Sections 2.4.4 and 5.2; Rathore et al. (2025),
-        Section 3.2, for its use in sketch-and-project. Differs: of the low-rank approximation, for which the sample is exact.
+        Kulesza, Taskar (2012), "Determinantal Point Processes for Machine Learning", Sections 2.4.4
+        and 5.2; Rathore et al. (2025), Section 3.2, for its use in sketch-and-project. Differs: of
+        the low-rank approximation, for which the sample is exact.
     """
 
     U: Tensor
@@ -75,7 +83,13 @@ class DeterminantalSampler(RowSampler):
 
     def draw(self, size: int, generator: torch.Generator) -> Tensor:
         chosen = self.U[:, self._eigenvectors(size, generator)]
-        normal = torch.randn(len(self.U), size - chosen.shape[1], generator=generator, device=generator.device, dtype=torch.float64)
+        normal = torch.randn(
+            len(self.U),
+            size - chosen.shape[1],
+            generator=generator,
+            device=generator.device,
+            dtype=torch.float64,
+        )
         rest = normal.to(self.U.device)
         rest -= self.U @ (self.U.T @ rest)
         span = torch.linalg.qr(torch.cat([chosen, rest], dim=1)).Q
@@ -83,22 +97,33 @@ class DeterminantalSampler(RowSampler):
 
     def _eigenvectors(self, size: int, generator: torch.Generator) -> list[int]:
         """Return which of U's columns are among the ``size`` eigenvectors picked."""
-        r, others = len(self.values), len(self.U) - len(self.values)
+        r = len(self.values)
+        others = len(self.U) - len(self.values)
         logs = self.values.log().tolist()
-        # table[j][l]: log of the elementary symmetric polynomial of degree l of the first j eigenvalues.
+        # table[j][l]: log of the elementary symmetric polynomial of degree l of the first j
+        # eigenvalues.
         table = torch.full((r + 1, size + 1), -math.inf, dtype=torch.float64)
         table[:, 0] = 0.0
         for j in range(r):
             table[j + 1, 1:] = torch.logaddexp(table[j, 1:], table[j, :-1] + logs[j])
-        from_rest = torch.arange(size, -1, -1, dtype=torch.float64)  # of the others, when l are from the first r
-        log_others = torch.where(from_rest <= others, _log_binomial(others, from_rest) + from_rest * math.log(self.floor), -math.inf)
-        remaining = int(torch.multinomial(torch.softmax(table[r] + log_others, 0), 1, generator=generator))
+        # Of the others, when l are from the first r
+        from_rest = torch.arange(size, -1, -1, dtype=torch.float64)
+        log_others = torch.where(
+            from_rest <= others,
+            _log_binomial(others, from_rest) + from_rest * math.log(self.floor),
+            -math.inf,
+        )
+        remaining = int(
+            torch.multinomial(torch.softmax(table[r] + log_others, 0), 1, generator=generator)
+        )
         picked = []
         for j in range(r, 0, -1):
             if remaining == 0:
                 break
             log_probability = float(table[j - 1, remaining - 1] + logs[j - 1] - table[j, remaining])
-            if float(torch.rand((), generator=generator, dtype=torch.float64)) < math.exp(min(0.0, log_probability)):
+            if float(torch.rand((), generator=generator, dtype=torch.float64)) < math.exp(
+                min(0.0, log_probability)
+            ):
                 picked.append(j - 1)
                 remaining -= 1
         return picked
@@ -116,13 +141,20 @@ def _scores(system: KernelSystem, L: Tensor, floor: float) -> Tensor:
     inner = L.T @ L
     inner.diagonal().add_(floor)
     missed = (system.kernel.diagonal().double() - L.square().sum(1)).clamp_min(0.0)
-    captured = torch.linalg.solve_triangular(torch.linalg.cholesky(inner), L.T, upper=False).square().sum(0)
+    captured = (
+        torch.linalg.solve_triangular(torch.linalg.cholesky(inner), L.T, upper=False)
+        .square()
+        .sum(0)
+    )
     scores = captured + missed / (floor + missed)
-    return scores.clamp_min(0.1 * scores.mean())  # no row is out of reach, and none speaks for too many
+    # No row is out of reach, and none speaks for too many
+    return scores.clamp_min(0.1 * scores.mean())
 
 
 def _project(span: Tensor, generator: torch.Generator) -> Tensor:
-    """Return as many rows as ``span`` (n, b) has columns, drawn from the projection process of those orthonormal columns."""
+    """Return as many rows as ``span`` (n, b) has columns, drawn from the projection process of
+    those orthonormal columns.
+    """
     remaining = span.square().sum(1)
     directions = torch.empty_like(span)
     rows: list[int] = []
@@ -131,7 +163,9 @@ def _project(span: Tensor, generator: torch.Generator) -> Tensor:
         rows.append(row)
         component = span @ span[row] - directions[:, :t] @ directions[row, :t]
         directions[:, t] = component / component[row].sqrt()
-        remaining = (remaining - directions[:, t].square()).index_fill(0, torch.tensor(rows, device=span.device), 0.0)
+        remaining = (remaining - directions[:, t].square()).index_fill(
+            0, torch.tensor(rows, device=span.device), 0.0
+        )
     return torch.tensor(rows, device=span.device)
 
 

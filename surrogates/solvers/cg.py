@@ -23,15 +23,20 @@ class CGState(State):
 
 @dataclass(frozen=True)
 class CG(IterativeSolver):
-    """Solve (K + Σ) W = B by one preconditioned conjugate gradient recursion a column, sharing the products H P.
+    """Solve (K + Σ) W = B by one preconditioned conjugate gradient recursion a column, sharing the
+    products H P.
 
     Args:
-        preconditioner: :class:`Nystrom` (default, of its default rank), :class:`PivotedCholesky`, or ``None`` for no preconditioner.
+        preconditioner: :class:`Nystrom` (default, of its default rank), :class:`PivotedCholesky`,
+            or ``None`` for no preconditioner.
 
     References:
-        Hestenes, Stiefel (1952); Saad (2003), "Iterative Methods for Sparse Linear Systems", Algorithm 9.1.
-        Differs: (1) not block CG, whose s × s systems collapse in float32; (2) a column whose recursion breaks down stops at its last
-        finite iterate; (3) the recursion's residual only decides when to stop, and the evaluated one restarts it if it was wrong.
+        Hestenes, Stiefel (1952); Saad (2003), "Iterative Methods for Sparse Linear Systems",
+        Algorithm 9.1.
+        Differs: (1) not block CG, whose s × s systems collapse in float32; (2) a column whose
+            recursion breaks down stops at its last
+        finite iterate; (3) the recursion's residual only decides when to stop, and the evaluated
+        one restarts it if it was wrong.
     """
 
     preconditioner: Preconditioner | None = field(default_factory=Nystrom)
@@ -41,13 +46,18 @@ class CG(IterativeSolver):
 
     def init(self, system: KernelSystem, start: Start) -> CGState:
         P = start.prepared(start.gap)
-        return CGState(start.prepared, start.initial.clone(), start.gap.clone(), P, system.dot(start.gap, P))
+        return CGState(
+            start.prepared, start.initial.clone(), start.gap.clone(), P, system.dot(start.gap, P)
+        )
 
-    def step(self, system: KernelSystem, rhs: Tensor, state: CGState, generator: torch.Generator) -> CGState:
+    def step(
+        self, system: KernelSystem, rhs: Tensor, state: CGState, generator: torch.Generator
+    ) -> CGState:
         HP = system @ state.P
         curvature = system.dot(state.P, HP)
         alpha = state.rho / curvature
-        # Rounding can end a column's recursion: it then stays where it is, and its residual, set to 0, stops it.
+        # Rounding can end a column's recursion: it then stays where it is, and its residual, set to
+        # 0, stops it.
         sound = torch.isfinite(alpha) & (curvature > 0) & (state.rho > 0)
         alpha = torch.where(sound, alpha, torch.zeros_like(alpha))
         W = state.W.addcmul_(state.P, alpha)

@@ -1,7 +1,8 @@
 """Checkpoints of a solve, so that one that was cut short goes on from its last steps.
 
-A checkpoint is one safetensors file a process, with numbers as JSON in its header; nothing in it is run or imported. It is named after a
-digest of the solve (method, system, right-hand sides, state of the generator), so that another solve never takes it for its own.
+A checkpoint is one safetensors file a process, with numbers as JSON in its header; nothing in it is
+run or imported. It is named after a digest of the solve (method, system, right-hand sides, state of
+the generator), so that another solve never takes it for its own.
 """
 
 import hashlib
@@ -28,12 +29,14 @@ NUM_KEPT = 2
 class Checkpoint:
     """Where and how often an iterative solve is saved.
 
-    The same call, made again after the program was stopped, goes on from the last step that all processes have saved, and ends at the
-    same iterates as without the interruption: bit by bit, where the kernel is evaluated the same way (it is compiled once that pays;
+    The same call, made again after the program was stopped, goes on from the last step that all
+    processes have saved, and ends at the same iterates as without the interruption: bit by bit,
+    where the kernel is evaluated the same way (it is compiled once that pays;
     ``SCALABLE_BO_COMPILE=never`` or ``always`` fixes it). When a solve ends, its files are removed.
 
     Args:
-        folder: of the files, made if it is not there. Processes on several machines may have folders of their own.
+        folder: of the files, made if it is not there. Processes on several machines may have
+            folders of their own.
         every_seconds: seconds from one checkpoint to the next; ``None`` for none by the clock.
         every_steps: likewise in steps.
     """
@@ -44,7 +47,9 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         if not isinstance(self.folder, str | Path):
-            raise TypeError(f"`folder` must be a path, got {type(self.folder).__name__} {self.folder!r}.")
+            raise TypeError(
+                f"`folder` must be a path, got {type(self.folder).__name__} {self.folder!r}."
+            )
         if self.every_seconds is not None:
             checks.positive_float("every_seconds", self.every_seconds)
         if self.every_steps is not None:
@@ -61,36 +66,56 @@ class Keeper:
     """
 
     def __init__(self, checkpoint: Checkpoint, system: LinearSystem, key: str):
-        self.checkpoint, self.system = checkpoint, system
+        self.checkpoint = checkpoint
+        self.system = system
         self.folder = Path(checkpoint.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         rank, size = system.place
         self._end = f".{rank}-of-{size}.safetensors"
         self._start = f"solve-{key[:16]}-"
-        self._saved_at, self._saved_steps = time.monotonic(), 0
+        self._saved_at = time.monotonic()
+        self._saved_steps = 0
 
     def is_due(self, steps: int) -> bool:
-        """Return whether the state after so many steps is to be saved, the same in all processes."""
-        every_steps, every_seconds = self.checkpoint.every_steps, self.checkpoint.every_seconds
+        """Return whether the state after so many steps is to be saved,
+        the same in all processes.
+        """
+        every_steps = self.checkpoint.every_steps
+        every_seconds = self.checkpoint.every_seconds
         if every_steps is not None and steps - self._saved_steps >= every_steps:
             return True
-        return every_seconds is not None and self.system.agree(time.monotonic() - self._saved_at >= every_seconds)
+        return every_seconds is not None and self.system.agree(
+            time.monotonic() - self._saved_at >= every_seconds
+        )
 
     def save(self, steps: int, parts: Parts) -> None:
-        """Write a checkpoint; only when every process has done so are those before the last two removed."""
+        """Write a checkpoint; only when every process has done so are those before the last two
+        removed.
+        """
         with replacing(self._path(steps)) as temporary:
             try:
-                save_file(_apart(parts.tensors), temporary, metadata={"numbers": json.dumps(parts.numbers)})
+                save_file(
+                    _apart(parts.tensors),
+                    temporary,
+                    metadata={"numbers": json.dumps(parts.numbers)},
+                )
             except SafetensorError as error:  # what it makes of a full disk
                 raise OSError(str(error)) from error
         self.system.least(1)
         for old in self._steps()[NUM_KEPT:]:
             self._path(old).unlink()
-        self._saved_at, self._saved_steps = time.monotonic(), steps
+        self._saved_at = time.monotonic()
+        self._saved_steps = steps
 
     def load(self) -> Parts | None:
-        """Return the parts after the last step that every process has saved; ``None`` if there is none."""
-        read = {steps: parts for steps in self._steps() if (parts := self._read(self._path(steps))) is not None}
+        """Return the parts after the last step that every process has saved;
+        ``None`` if there is none.
+        """
+        read = {
+            steps: parts
+            for steps in self._steps()
+            if (parts := self._read(self._path(steps))) is not None
+        }
         steps = self.system.least(max(read, default=-1))
         if not self.system.least(steps in read):
             return None
@@ -109,7 +134,14 @@ class Keeper:
     def _steps(self) -> list[int]:
         """Return the steps of which there are checkpoints, latest first."""
         name = re.compile(re.escape(self._start) + r"(\d+)" + re.escape(self._end))
-        return sorted((int(match[1]) for path in self.folder.iterdir() if (match := name.fullmatch(path.name))), reverse=True)
+        return sorted(
+            (
+                int(match[1])
+                for path in self.folder.iterdir()
+                if (match := name.fullmatch(path.name))
+            ),
+            reverse=True,
+        )
 
     def _read(self, path: Path) -> Parts | None:
         try:
@@ -117,7 +149,11 @@ class Keeper:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
                 return Parts(tensors, json.loads((file.metadata() or {})["numbers"]))
         except (SafetensorError, OSError, ValueError, KeyError) as error:
-            warnings.warn(f"The checkpoint {path} is damaged and was passed over ({error}). An earlier one is used.", stacklevel=2)
+            warnings.warn(
+                f"The checkpoint {path} is damaged and was passed over ({error}). An earlier one is"
+                " used.",
+                stacklevel=2,
+            )
             return None
 
 

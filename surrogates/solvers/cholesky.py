@@ -19,12 +19,14 @@ TOLERANCE = {torch.float32: 1e-2, torch.float64: 1e-6}
 class Cholesky(Solver):
     """Solve H W = B by a Cholesky factorisation: n³/3 flops, 2 n² numbers of memory.
 
-    A system of inducing points is solved as ``W = L⁻ᵀ M⁻¹ L⁻¹ B``, whitened by the factor L of K_ZZ: factorising its matrix A itself would
-    square the condition number. All of it is in float64, whatever the system's dtype: in float32, M and B lose the solution in rounding
-    where n k(x, x) exceeds 10⁵ σ². The jitter that L may need is not in ``jitter`` below.
+    A system of inducing points is solved as ``W = L⁻ᵀ M⁻¹ L⁻¹ B``, whitened by the factor L of
+    K_ZZ: factorising its matrix A itself would square the condition number. All of it is in
+    float64, whatever the system's dtype: in float32, M and B lose the solution in rounding where n
+    k(x, x) exceeds 10⁵ σ². The jitter that L may need is not in ``jitter`` below.
 
-    Jitter, growing by tens from 10 eps · max diag(H), is added only if the factorisation fails, and the solution's note says how much.
-    The residual is against H without jitter; ``converged`` means at most 1e-2 in float32 and 1e-6 in float64.
+    Jitter, growing by tens from 10 eps · max diag(H), is added only if the factorisation fails, and
+    the solution's note says how much. The residual is against H without jitter; ``converged`` means
+    at most 1e-2 in float32 and 1e-6 in float64.
 
     Raises:
         MemoryError: if the matrix and its factor do not fit in free memory.
@@ -52,7 +54,12 @@ class Cholesky(Solver):
             check_right_hand_sides(system, rhs, initial)
             rhs = rhs.to(exact.dtype)
         num_bytes = 2 * system.n**2 * rhs.element_size()
-        memory.require(num_bytes, system.device, f"Cholesky() of {system.n} points", "Use an iterative solver such as CG().")
+        memory.require(
+            num_bytes,
+            system.device,
+            f"Cholesky() of {system.n} points",
+            "Use an iterative solver such as CG().",
+        )
         L, M = exact.whitened()
         factor, jitter = factorise(M)
         del M
@@ -63,7 +70,9 @@ class Cholesky(Solver):
         del L, factor
         value = value.to(system.dtype)
         norms = exact.norm(rhs)
-        residual = exact.norm(rhs - exact @ value.to(rhs)) / torch.where(norms > 0, norms, torch.ones_like(norms))
+        residual = exact.norm(rhs - exact @ value.to(rhs)) / torch.where(
+            norms > 0, norms, torch.ones_like(norms)
+        )
         residual = residual.to(system.dtype)
         if exact is not system:
             system.entries += exact.entries
@@ -79,17 +88,22 @@ class Cholesky(Solver):
 
 
 def factorise(matrix: Tensor) -> tuple[Tensor, float]:
-    """Return the lower Cholesky factor of ``matrix`` and the jitter that it needed, 0 if none. ``matrix`` is changed.
+    """Return the lower Cholesky factor of ``matrix`` and the jitter that it needed, 0 if none.
+    ``matrix`` is changed.
 
     Raises:
         ValueError: if no jitter up to the largest diagonal entry makes it positive definite.
     """
     factor, info = torch.linalg.cholesky_ex(matrix)
     largest = matrix.diagonal().max().item()
-    jitter, added = 10.0 * torch.finfo(matrix.dtype).eps * largest, 0.0
+    jitter = 10.0 * torch.finfo(matrix.dtype).eps * largest
+    added = 0.0
     while info:
         if not jitter <= largest:
-            raise ValueError("`system` must be positive definite, and is not even with jitter as large as its diagonal. Check the kernel.")
+            raise ValueError(
+                "`system` must be positive definite, and is not even with jitter as large as its"
+                " diagonal. Check the kernel."
+            )
         matrix.diagonal().add_(jitter - added)
         added = jitter
         factor, info = torch.linalg.cholesky_ex(matrix)

@@ -1,7 +1,9 @@
-"""Random partitions of the rows into batches, what the residuals over each tell, and the descent that backs off by it.
+"""Random partitions of the rows into batches, what the residuals over each tell, and the descent
+that backs off by it.
 
-Methods that touch a few rows a step know the exact residual of those rows. Over an epoch, a random partition, they cover every row once,
-so that the sum of their squares estimates ‖b − H w‖² at no extra product.
+Methods that touch a few rows a step know the exact residual of those rows. Over an epoch, a random
+partition, they cover every row once, so that the sum of their squares estimates ‖b − H w‖² at no
+extra product.
 """
 
 import math
@@ -25,11 +27,14 @@ class EpochMonitor(State):
     """Deals out batches and watches the residual of every column.
 
     Attributes:
-        order: what is left of the current epoch, of the rows of the system, or of the data that it is fitted to.
-        window: steps between two judgements, at least; they end with whole epochs. Momentum swings: a few steps alone mislead.
+        order: what is left of the current epoch, of the rows of the system, or of the data that it
+            is fitted to.
+        window: steps between two judgements, at least; they end with whole epochs. Momentum swings:
+            a few steps alone mislead.
         steps, epochs: begun since the last judgement.
         squares: (s,) sum since the last judgement of the squared residuals of the rows dealt.
-        residual: (s,) residual norm, the root mean square over the last window's epochs; infinite before, and at a restart.
+        residual: (s,) residual norm, the root mean square over the last window's epochs; infinite
+            before, and at a restart.
         best: (s,) smallest such residual.
         checkpoint: (n, s) what had it, at the window's end.
     """
@@ -45,17 +50,36 @@ class EpochMonitor(State):
 
     @classmethod
     def start(cls, initial: Tensor, norms: Tensor, num_rows: int, window: int = 1) -> Self:
-        """Return the monitor of a run from ``initial`` (n, s), whose residual norms (s,) are known."""
-        return cls(Order(num_rows), window, 0, 0, torch.zeros_like(norms), torch.full_like(norms, math.inf), norms, initial.clone())
+        """Return the monitor of a run from ``initial`` (n, s),
+        whose residual norms (s,) are known.
+        """
+        return cls(
+            Order(num_rows),
+            window,
+            0,
+            0,
+            torch.zeros_like(norms),
+            torch.full_like(norms, math.inf),
+            norms,
+            initial.clone(),
+        )
 
     def shuffled(self, batch_size: int, generator: torch.Generator) -> Self:
-        """Return the monitor with a new order, in parts of at most ``batch_size`` rows, where the last has come to its end."""
+        """Return the monitor with a new order, in parts of at most ``batch_size`` rows,
+        where the last has come to its end.
+        """
         if not self.order.is_at_end:
             return self
-        return replace(self, order=self.order.shuffled(batch_size, generator, self.checkpoint.device), epochs=self.epochs + 1)
+        return replace(
+            self,
+            order=self.order.shuffled(batch_size, generator, self.checkpoint.device),
+            epochs=self.epochs + 1,
+        )
 
     def deal(self, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Self]:
-        """Return the rows of the next step: at most ``batch_size``, parts of one epoch differ by one row at most."""
+        """Return the rows of the next step: at most ``batch_size``,
+        parts of one epoch differ by one row at most.
+        """
         monitor = self.shuffled(batch_size, generator)
         batch, order = monitor.order.next()
         return batch, replace(monitor, order=order, steps=self.steps + 1)
@@ -65,11 +89,14 @@ class EpochMonitor(State):
         return self.observe_squares(gap.square().sum(0), len(gap))
 
     def observe_squares(self, square: Tensor, num_rows: int) -> Self:
-        """Take note of the sums of squares (s,) of the residuals of the ``num_rows`` rows just dealt, before the step."""
+        """Take note of the sums of squares (s,) of the residuals of the ``num_rows`` rows just
+        dealt, before the step.
+        """
         best = self.best
         if self.steps == 1:
-            # At a restart the batch shows the checkpoint itself, which may be worse than the points before it that made it the
-            # best. Without this, the smaller the step the surer the column would restart again.
+            # At a restart the batch shows the checkpoint itself, which may be worse than the points
+            # before it that made it the best. Without this, the smaller the step the surer the
+            # column would restart again.
             norm = (self.order.num_rows / num_rows * square).sqrt()
             best = torch.where(self.residual.isinf(), torch.maximum(best, norm), best)
         return replace(self, squares=self.squares + square, best=best)
@@ -84,12 +111,16 @@ class EpochMonitor(State):
         """Whether a window ended with this step, and ``residual`` is new."""
         return self.steps == 0
 
-    def judge(self, iterates: Tensor, growth_allowed: float = GROWTH_ALLOWED) -> tuple[Self, Tensor]:
-        """End the window; return the columns (s,) that diverged, and must go back to the checkpoint.
+    def judge(
+        self, iterates: Tensor, growth_allowed: float = GROWTH_ALLOWED
+    ) -> tuple[Self, Tensor]:
+        """End the window; return the columns (s,) that diverged, and must go back to the
+        checkpoint.
 
         Args:
             iterates: (n, s).
-            growth_allowed: infinite for a method whose objective cannot rise, though its residual may: only NaN is divergence then.
+            growth_allowed: infinite for a method whose objective cannot rise, though its residual
+                may: only NaN is divergence then.
         """
         residual = (self.squares / self.epochs).sqrt()
         diverged = ~(residual <= growth_allowed * self.best)
@@ -108,16 +139,22 @@ class EpochMonitor(State):
 
 @dataclass(frozen=True)
 class AveragedDescent(State):
-    """Iterates with momentum, an average of them, and a step size that is reduced for the columns that diverge."""
+    """Iterates with momentum, an average of them, and a step size that is reduced for the columns
+    that diverge.
+    """
 
-    point: Tensor  # (n, s) where the next gradient is taken: the iterates A, moved on by the momentum times their velocities
+    # (n, s) where the next gradient is taken: the iterates A, moved on by the momentum times their
+    # velocities
+    point: Tensor
     V: Tensor  # (n, s) velocities
     average: Tensor  # (n, s)
     step: Tensor  # (s,) step size
     monitor: EpochMonitor
 
     def end_step(self) -> Self:
-        """Return the state in which columns that diverged, if a window ends here, are back at their checkpoint, with a shorter step."""
+        """Return the state in which columns that diverged, if a window ends here,
+        are back at their checkpoint, with a shorter step.
+        """
         if not self.monitor.is_due:
             return self
         monitor, diverged = self.monitor.judge(self.point)
@@ -131,11 +168,17 @@ class AveragedDescent(State):
         )
 
     def estimate(self, system: LinearSystem) -> Tensor:
-        """Return the average; the checkpoint where a run cut short in its first diverging window averaged what no check has seen."""
+        """Return the average; the checkpoint where a run cut short in its first diverging window
+        averaged what no check has seen.
+        """
         sound = system.all_rows(torch.isfinite(self.average))
         return torch.where(sound, self.average, self.monitor.checkpoint)
 
     def describe(self, step: float) -> str:
         """Return how far below ``step`` the steps are; empty if they are not."""
         factor = (self.step / step).min().item() if self.step.numel() else 1.0
-        return "" if factor == 1.0 else f"step size reduced to as little as {factor:.1e} of itself where the residual grew"
+        return (
+            ""
+            if factor == 1.0
+            else f"step size reduced to as little as {factor:.1e} of itself where the residual grew"
+        )

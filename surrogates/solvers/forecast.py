@@ -1,9 +1,12 @@
-"""How many iterations conjugate gradients will take, from a few hundred columns of the kernel matrix.
+"""How many iterations conjugate gradients will take, from a few hundred columns of the kernel
+matrix.
 
-Notation: K (n, n), σ² the smallest noise variance, R probed columns, m_r the mean of what r columns leave of K's diagonal, λ_1 ≥ λ_2 ≥ … .
+Notation: K (n, n), σ² the smallest noise variance, R probed columns, m_r the mean of what r columns
+leave of K's diagonal, λ_1 ≥ λ_2 ≥ … .
 
-Conjugate gradients depend on a matrix only by its eigenvalues and by what the right-hand side has of each. So the same recursion is run on
-a diagonal matrix of a few hundred distinct eigenvalues, a model of the spectrum, in about a millisecond.
+Conjugate gradients depend on a matrix only by its eigenvalues and by what the right-hand side has
+of each. So the same recursion is run on a diagonal matrix of a few hundred distinct eigenvalues, a
+model of the spectrum, in about a millisecond.
 """
 
 import math
@@ -16,10 +19,13 @@ import torch
 from surrogates.preconditioners import column_factor
 from surrogates.systems import KernelSystem
 
-SMALLEST_PROBE, LARGEST_PROBE = 64, 400  # columns: n / 20 in between
+# columns: n / 20 in between
+SMALLEST_PROBE = 64
+LARGEST_PROBE = 400
 NUM_SHARES = 10  # quantiles of the missed diagonal
 NUM_LEVELS = 60  # of the missed spectrum, evenly spaced in the logarithm of the index
-# What of the preconditioner's δ = m_r acts. With all of it, as if the columns spanned eigenvectors, forecasts are half of what is found.
+# What of the preconditioner's δ = m_r acts. With all of it, as if the columns spanned eigenvectors,
+# forecasts are half of what is found.
 DELTA_ACTING = 0.03
 MOST_ITERATIONS = 300
 ROUNDING = 1e-2  # of a direct solve's residual, in eps n / λ_n
@@ -31,16 +37,18 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 class SpectrumModel:
     """A model of K's spectrum: R eigenvalues from R columns, and beyond them a power law.
 
-    The law λ_j = λ_R (j / R)^-p, j > R, has the trace that the columns miss, n m_R, and begins with λ_R = −n dm_R/dR, what the last columns
-    removed. Where points are clustered, most of the missed diagonal is on few points: the law is scaled by each of ten quantiles of it, and
-    the union taken.
+    The law λ_j = λ_R (j / R)^-p, j > R, has the trace that the columns miss, n m_R, and begins with
+    λ_R = −n dm_R/dR, what the last columns removed. Where points are clustered, most of the missed
+    diagonal is on few points: the law is scaled by each of ten quantiles of it, and the union
+    taken.
 
     Attributes:
         n, noise, scale, eps: number of points; σ²; mean of K's diagonal; rounding unit of K.
         captured: (R,) eigenvalues of the columns' Nyström approximation, descending.
         missed: (R,) m_1, …, m_R.
         shares: (10,) quantiles of what each point's diagonal misses, over their mean.
-        least: the lowest of such quantiles among the points that are not the columns' own, over their mean.
+        least: the lowest of such quantiles among the points that are not the columns' own, over
+            their mean.
         top, power: λ_R and p.
     """
 
@@ -59,18 +67,45 @@ class SpectrumModel:
     def of(cls, system: KernelSystem, generator: torch.Generator) -> Self:
         """Return the model of ``system``, from n/20 columns (64 … 400) drawn uniformly."""
         n = system.n
-        L = column_factor(system, min(n, max(SMALLEST_PROBE, min(n // 20, LARGEST_PROBE))), generator)
+        L = column_factor(
+            system, min(n, max(SMALLEST_PROBE, min(n // 20, LARGEST_PROBE))), generator
+        )
         diagonal = system.kernel.diagonal()
-        scale, eps = diagonal.mean().item(), torch.finfo(L.dtype).eps
-        missed = (scale - (L.square().sum(0) / n).cumsum(0)).clamp_min(eps * scale).double().cpu().numpy()
-        left = (diagonal - L.square().sum(1)).clamp_min(eps * scale).double().cpu().sort().values.numpy()
+        scale = diagonal.mean().item()
+        eps = torch.finfo(L.dtype).eps
+        missed = (
+            (scale - (L.square().sum(0) / n).cumsum(0))
+            .clamp_min(eps * scale)
+            .double()
+            .cpu()
+            .numpy()
+        )
+        left = (
+            (diagonal - L.square().sum(1))
+            .clamp_min(eps * scale)
+            .double()
+            .cpu()
+            .sort()
+            .values.numpy()
+        )
         middles = (np.arange(NUM_SHARES) + 0.5) / NUM_SHARES
         shares = _quantiles(left, middles)
         others = left[len(missed) % n :]  # the columns' own points, the first, miss nothing
         least = float(_quantiles(others, middles[0]) / others.mean())
         captured = torch.linalg.eigvalsh((L.T @ L).double()).flip(0).clamp_min(0.0).cpu().numpy()
         top, power = _power_law(n, missed)
-        return cls(n, system.noise.min().item(), scale, eps, captured, missed, shares / shares.mean(), least, top, power)
+        return cls(
+            n,
+            system.noise.min().item(),
+            scale,
+            eps,
+            captured,
+            missed,
+            shares / shares.mean(),
+            least,
+            top,
+            power,
+        )
 
     @property
     def smallest(self) -> float:
@@ -90,33 +125,47 @@ class SpectrumModel:
         return float(values @ counts) / self.n
 
     def iterations(self, rank: int, tolerance: float) -> float:
-        """Return the iterations of conjugate gradients to a relative residual, preconditioned by ``rank`` columns, or not at all for 0.
+        """Return the iterations of conjugate gradients to a relative residual, preconditioned by
+        ``rank`` columns, or not at all for 0.
 
-        Right-hand sides are noisy prior draws, whose variance along an eigenvector is its eigenvalue. Rounding slows the convergence where
-        it exceeds the smallest eigenvalue: by their ratio, a guess on the safe side.
+        Right-hand sides are noisy prior draws, whose variance along an eigenvector is its
+        eigenvalue. Rounding slows the convergence where it exceeds the smallest eigenvalue: by
+        their ratio, a guess on the safe side.
         """
         number = len(self.missed)
         beyond, counts = self._levels(max(1, rank or number), self.n)
-        beyond, counts = np.outer(beyond, self.shares).ravel(), np.repeat(counts / NUM_SHARES, NUM_SHARES)
-        held, multiplicities = self.captured[: rank or number], np.ones(min(rank or number, number))
+        beyond = np.outer(beyond, self.shares).ravel()
+        counts = np.repeat(counts / NUM_SHARES, NUM_SHARES)
+        held = self.captured[: rank or number]
+        multiplicities = np.ones(min(rank or number, number))
         if rank > number:
             levels, more = self._levels(number, rank)
-            held, multiplicities = np.concatenate([held, levels]), np.concatenate([multiplicities, more])
+            held = np.concatenate([held, levels])
+            multiplicities = np.concatenate([multiplicities, more])
         delta = DELTA_ACTING * self.missed_by(rank) if rank else 0.0
         H = self.noise + np.concatenate([held, beyond])
-        P = delta + self.noise + np.concatenate([held, np.zeros(len(beyond))]) if rank else np.ones(len(H))
+        P = (
+            delta + self.noise + np.concatenate([held, np.zeros(len(beyond))])
+            if rank
+            else np.ones(len(H))
+        )
         rounding = 1.0 + self.eps * H[0] / self.smallest
-        return rounding * _conjugate_gradients(H, P, np.concatenate([multiplicities, counts]), tolerance)
+        return rounding * _conjugate_gradients(
+            H, P, np.concatenate([multiplicities, counts]), tolerance
+        )
 
     def _levels(self, first: int, last: int) -> tuple[Array, Array]:
-        """Return distinct values, and how many eigenvalues each stands for, of the law between two indices."""
+        """Return distinct values, and how many eigenvalues each stands for,
+        of the law between two indices.
+        """
         edges = np.unique(np.round(np.geomspace(first, last, NUM_LEVELS)))
         values = self.top * (np.sqrt(edges[:-1] * edges[1:]) / len(self.missed)) ** -self.power
         return values, np.diff(edges)
 
 
 def _quantiles(ascending: Array, shares: Array) -> Array:
-    return np.interp(shares * (len(ascending) - 1), np.arange(len(ascending)), ascending)  # NumPy's own takes a millisecond
+    # NumPy's own takes a millisecond
+    return np.interp(shares * (len(ascending) - 1), np.arange(len(ascending)), ascending)
 
 
 def _power_law(n: int, missed: Array) -> tuple[float, float]:
@@ -126,7 +175,8 @@ def _power_law(n: int, missed: Array) -> tuple[float, float]:
     mean = n * missed[-1] / max(1, n - number)
     top = max(decay * n * missed[-1] / number, mean)
     index = np.arange(number + 1, n + 1) / number
-    low, high = 0.0, 50.0
+    low = 0.0
+    high = 50.0
     while high - low > 1e-6:
         power = 0.5 * (low + high)
         low, high = (power, high) if top * (index**-power).sum() > n * missed[-1] else (low, power)
@@ -134,7 +184,9 @@ def _power_law(n: int, missed: Array) -> tuple[float, float]:
 
 
 def _conjugate_gradients(H: Array, P: Array, multiplicities: Array, tolerance: float) -> float:
-    """Return the iterations for H = diag(H), preconditioner diag(P); between the last two, the residual is interpolated."""
+    """Return the iterations for H = diag(H), preconditioner diag(P); between the last two,
+    the residual is interpolated.
+    """
     R = np.sqrt(multiplicities * H)
     start = norm = float(np.linalg.norm(R))
     D = Z = R / P
@@ -142,9 +194,14 @@ def _conjugate_gradients(H: Array, P: Array, multiplicities: Array, tolerance: f
     for iteration in range(1, MOST_ITERATIONS + 1):
         V = H * D
         R = R - inner / float(D @ V) * V
-        before, norm = norm, float(np.linalg.norm(R))
+        before = norm
+        norm = float(np.linalg.norm(R))
         if norm <= tolerance * start:
-            return iteration - math.log(tolerance * start / norm) / math.log(before / norm) if norm > 0.0 else float(iteration)
+            return (
+                iteration - math.log(tolerance * start / norm) / math.log(before / norm)
+                if norm > 0.0
+                else float(iteration)
+            )
         Z = R / P
         inner, previous = float(R @ Z), inner
         D = Z + inner / previous * D

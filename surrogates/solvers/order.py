@@ -1,7 +1,9 @@
-"""Random orders of the rows, dealt out in equal parts: held in memory, or computed where they are needed if there are too many.
+"""Random orders of the rows, dealt out in equal parts: held in memory, or computed where they are
+needed if there are too many.
 
-The second kind is a Feistel network: with an even number of bits for the n rows, split in halves (l, r), rounds (l, r) ← (r, l ⊕ f(r)) with
-f keyed at random are a permutation whatever f is; numbers that fall beyond n are sent through again until they do not.
+The second kind is a Feistel network: with an even number of bits for the n rows, split in halves
+(l, r), rounds (l, r) ← (r, l ⊕ f(r)) with f keyed at random are a permutation whatever f is;
+numbers that fall beyond n are sent through again until they do not.
 """
 
 import math
@@ -19,10 +21,12 @@ NUM_ROUNDS = 6
 
 @dataclass(frozen=True)
 class Order(State):
-    """The rest of a random partition of ``range(num_rows)`` into ``num_parts`` parts that differ by one row at most.
+    """The rest of a random partition of ``range(num_rows)`` into ``num_parts`` parts that differ by
+    one row at most.
 
     Attributes:
-        content: the rows in their order, or the keys by which it is computed; none for an order that has come to its end.
+        content: the rows in their order, or the keys by which it is computed; none for an order
+            that has come to its end.
         position: the number of the next part.
     """
 
@@ -36,8 +40,15 @@ class Order(State):
         if self.num_rows <= LARGEST_HELD:
             content = torch.randperm(self.num_rows, generator=generator, device=generator.device)
         else:
-            content = torch.randint(2**31, (NUM_ROUNDS,), generator=generator, device=generator.device)
-        return replace(self, num_parts=math.ceil(self.num_rows / part_size), position=0, content=(content.to(device),))
+            content = torch.randint(
+                2**31, (NUM_ROUNDS,), generator=generator, device=generator.device
+            )
+        return replace(
+            self,
+            num_parts=math.ceil(self.num_rows / part_size),
+            position=0,
+            content=(content.to(device),),
+        )
 
     @property
     def is_at_end(self) -> bool:
@@ -49,7 +60,11 @@ class Order(State):
         start = number * size + min(number, larger)
         stop = start + size + (number < larger)
         (content,) = self.content
-        return content[start:stop] if self.num_rows <= LARGEST_HELD else permuted(start, stop, self.num_rows, content)
+        return (
+            content[start:stop]
+            if self.num_rows <= LARGEST_HELD
+            else permuted(start, stop, self.num_rows, content)
+        )
 
     def next(self) -> tuple[Tensor, Self]:
         """Return the rows of the next part, and what is left."""
@@ -58,14 +73,17 @@ class Order(State):
 
 
 def permuted(start: int, stop: int, n: int, keys: Tensor) -> Tensor:
-    """Return the numbers from ``start`` to ``stop`` of the permutation of ``range(n)`` that the ``keys`` stand for."""
+    """Return the numbers from ``start`` to ``stop`` of the permutation of ``range(n)`` that the
+    ``keys`` stand for.
+    """
     half = math.ceil(math.log2(n) / 2) if n > 1 else 1
     mask = 2**half - 1
     numbers = torch.arange(start, stop, device=keys.device)
     outside = torch.ones_like(numbers, dtype=torch.bool)
     while bool(outside.any()):
         moving = numbers[outside]
-        left, right = moving >> half, moving & mask
+        left = moving >> half
+        right = moving & mask
         for key in keys:
             left, right = right, left ^ (_mixed(right + key) & mask)
         numbers[outside] = (left << half) | right

@@ -25,8 +25,10 @@ class Solution:
         residual: (s,) relative residual of ``value``, evaluated, not estimated.
         converged: (s,) whether the tolerance was reached.
         steps: (s,) steps each column ran.
-        epochs: kernel entries used, checks and preconditioner included; n² of them, between all data and all unknowns, are one epoch.
-        note: what a user should know: jitter added, a step size reduced, precision exhausted. Empty if nothing.
+        epochs: kernel entries used, checks and preconditioner included; n² of them, between all
+            data and all unknowns, are one epoch.
+        note: what a user should know: jitter added, a step size reduced, precision exhausted. Empty
+            if nothing.
     """
 
     value: Tensor
@@ -41,7 +43,8 @@ class Solution:
         done = int(self.converged.sum())
         worst = self.residual.max().item() if self.residual.numel() else 0.0
         text = (
-            f"{done}/{self.converged.numel()} columns converged, worst residual {worst:.1e}, {self.epochs:.1f} epochs, {self.seconds:.1f} s"
+            f"{done}/{self.converged.numel()} columns converged, worst residual {worst:.1e},"
+            f" {self.epochs:.1f} epochs, {self.seconds:.1f} s"
         )
         return f"{text}; {self.note}" if self.note else text
 
@@ -86,8 +89,17 @@ class Sweep:
     next_report: float = 0.0
 
     def parts(self) -> Parts:
-        tensors = {"sweep.columns": self.columns, "sweep.proposal": self.proposal, "sweep.running": self.running}
-        numbers = {"target": self.target, "stalls": self.stalls, "steps": self.steps, "next_report": self.next_report}
+        tensors = {
+            "sweep.columns": self.columns,
+            "sweep.proposal": self.proposal,
+            "sweep.running": self.running,
+        }
+        numbers = {
+            "target": self.target,
+            "stalls": self.stalls,
+            "steps": self.steps,
+            "next_report": self.next_report,
+        }
         return Parts(tensors, {f"sweep.{name}": value for name, value in numbers.items()})
 
     def restored(self, saved: Parts) -> "Sweep":
@@ -97,15 +109,30 @@ class Sweep:
             proposal=saved.tensors["sweep.proposal"].to(device),
             running=saved.tensors["sweep.running"].to(device),
             state=self.state.with_parts(saved, "state."),
-            **{name: saved.numbers[f"sweep.{name}"] for name in ("target", "stalls", "steps", "next_report")},  # type: ignore[arg-type]
+            **{
+                name: saved.numbers[f"sweep.{name}"]
+                for name in ("target", "stalls", "steps", "next_report")
+            },  # type: ignore[arg-type]
         )
 
 
 class Run:
     """The best value of every column so far, with its evaluated gap B − H W."""
 
-    def __init__(self, system: LinearSystem, rhs: Tensor, targets: Targets | None, initial: Tensor | None, started: float, entries: int):
-        self.system, self.rhs, self.targets, self.started, self.entries_before = system, rhs, targets, started, entries
+    def __init__(
+        self,
+        system: LinearSystem,
+        rhs: Tensor,
+        targets: Targets | None,
+        initial: Tensor | None,
+        started: float,
+        entries: int,
+    ):
+        self.system = system
+        self.rhs = rhs
+        self.targets = targets
+        self.started = started
+        self.entries_before = entries
         self.value = torch.zeros_like(rhs) if initial is None else initial.clone()
         self.gap = rhs.clone()
         if initial is not None and (warm := ~system.all_rows(initial == 0)).any():
@@ -115,8 +142,10 @@ class Run:
         self.rounding = torch.finfo(rhs.dtype).eps * system.n**0.5 * system.largest_entry
         self.residual = system.norm(self.gap) / self.norms
         self.column_steps = torch.zeros(rhs.shape[1], dtype=torch.long, device=rhs.device)
-        self.steps, self.note = 0, ""
-        self.prepared_from: Tensor | None = None  # the generator's state when the method prepared itself
+        self.steps = 0
+        self.note = ""
+        # The generator's state when the method prepared itself
+        self.prepared_from: Tensor | None = None
 
     @property
     def epochs(self) -> float:
@@ -131,20 +160,33 @@ class Run:
 
     def start(self, columns: Tensor, prepared: Any) -> Start:
         """Return what a sweep over ``columns`` starts from."""
-        targets = None if self.targets is None else Targets(*(columns_of(part, columns) for part in self.targets))
-        rhs, value, gap = (columns_of(matrix, columns) for matrix in (self.rhs, self.value, self.gap))
+        targets = (
+            None
+            if self.targets is None
+            else Targets(*(columns_of(part, columns) for part in self.targets))
+        )
+        rhs, value, gap = (
+            columns_of(matrix, columns) for matrix in (self.rhs, self.value, self.gap)
+        )
         return Start(rhs, value, gap, targets, prepared)
 
     def accept(self, columns: Tensor, proposal: Tensor) -> bool:
-        """Take over the columns of ``proposal`` that are better than before; return whether one is clearly so."""
+        """Take over the columns of ``proposal`` that are better than before;
+        return whether one is clearly so.
+        """
         finite = self.system.all_rows(torch.isfinite(proposal))
         proposal[:, ~finite] = 0.0
         gap = (self.system @ proposal).neg_().add_(columns_of(self.rhs, columns))
-        residual, before = self.system.norm(gap) / self.norms[columns], self.residual[columns]
-        # A residual can rise on the way to the solution (that of conjugate gradients does): the objective then decides.
+        residual = self.system.norm(gap) / self.norms[columns]
+        before = self.residual[columns]
+        # A residual can rise on the way to the solution (that of conjugate gradients does): the
+        # objective then decides.
         objective = self._objective(columns, proposal, gap)
-        objective_before = self._objective(columns, columns_of(self.value, columns), columns_of(self.gap, columns))
-        # Products of large weights round: what may be that is no descent, nor is a residual to be raised for it.
+        objective_before = self._objective(
+            columns, columns_of(self.value, columns), columns_of(self.gap, columns)
+        )
+        # Products of large weights round: what may be that is no descent, nor is a residual to be
+        # raised for it.
         rounding = self.rounding * self.system.norm(proposal).square()
         descended = objective < objective_before - CLEAR_DESCENT * objective_before.abs() - rounding
         better = (finite & ((residual < before) | descended)).nonzero().squeeze(1)
@@ -152,34 +194,55 @@ class Run:
             self.note = "some columns stopped improving: the precision or the step is exhausted"
         taken = columns[better]
         if len(taken) == len(self.norms):
-            self.value, self.gap = proposal, gap
+            self.value = proposal
+            self.gap = gap
         else:
-            self.value[:, taken], self.gap[:, taken] = proposal[:, better], gap[:, better]
+            self.value[:, taken] = proposal[:, better]
+            self.gap[:, taken] = gap[:, better]
         self.residual[taken] = residual[better]
         return bool((finite & ((residual < 0.9 * before) | descended)).any())
 
     def _objective(self, columns: Tensor, value: Tensor, gap: Tensor) -> Tensor:
         """Return ½ wᵀHw − wᵀb of each column, from ``gap = b − H w``."""
-        return -0.5 * (self.system.dot(value, columns_of(self.rhs, columns)) + self.system.dot(value, gap))
+        return -0.5 * (
+            self.system.dot(value, columns_of(self.rhs, columns)) + self.system.dot(value, gap)
+        )
 
     def parts(self) -> Parts:
         assert self.prepared_from is not None
-        tensors = {name: getattr(self, name) for name in ("value", "gap", "residual", "column_steps", "prepared_from")}
+        tensors = {
+            name: getattr(self, name)
+            for name in ("value", "gap", "residual", "column_steps", "prepared_from")
+        }
         entries = self.system.entries - self.entries_before
-        numbers: dict[str, Number] = {"run.steps": self.steps, "run.note": self.note, "run.seconds": self.seconds, "run.entries": entries}
+        numbers: dict[str, Number] = {
+            "run.steps": self.steps,
+            "run.note": self.note,
+            "run.seconds": self.seconds,
+            "run.entries": entries,
+        }
         return Parts({f"run.{name}": value for name, value in tensors.items()}, numbers)
 
     def restore(self, saved: Parts) -> None:
         for name in ("value", "gap", "residual", "column_steps"):
             setattr(self, name, saved.tensors[f"run.{name}"].to(self.rhs.device))
         numbers: dict[str, Any] = saved.numbers
-        self.steps, self.note = numbers["run.steps"], numbers["run.note"]
+        self.steps = numbers["run.steps"]
+        self.note = numbers["run.note"]
         self.started = time.perf_counter() - numbers["run.seconds"]
         self.entries_before = self.system.entries - numbers["run.entries"]
 
     def solution(self, tolerance: float) -> Solution:
         converged = self.residual <= tolerance
-        return Solution(self.value, self.residual, converged, self.column_steps, self.epochs, self.seconds, self.note)
+        return Solution(
+            self.value,
+            self.residual,
+            converged,
+            self.column_steps,
+            self.epochs,
+            self.seconds,
+            self.note,
+        )
 
 
 def columns_of(matrix: Tensor, columns: Tensor) -> Tensor:

@@ -37,22 +37,28 @@ class SDDState(AveragedDescent):
 class SDD(IterativeSolver):
     """Solve (K + Σ) W = B by stochastic dual descent.
 
-    Each step touches ``batch_size`` rows of K; with g the gradient on those rows, at the extrapolated point, and zero elsewhere,
-    ``v ← ρ v − β g``, ``a ← a + v``, ``ā ← r a + (1 − r) ā``, and ā is returned. A column whose residual grows returns to its best
+    Each step touches ``batch_size`` rows of K; with g the gradient on those rows, at the
+    extrapolated point, and zero elsewhere, ``v ← ρ v − β g``, ``a ← a + v``,
+    ``ā ← r a + (1 − r) ā``, and ā is returned. A column whose residual grows returns to its best
     iterate and goes on with a quarter of its step.
 
     Args:
-        step_size: βn, dimensionless; ``None`` for b / λ_max(H_bb), by power iterations on sampled blocks (three times more diverges).
-        batch_size: b; ``None`` for n / 100, between 64 and 512. Small batches make more progress an epoch, large ones more an hour.
+        step_size: βn, dimensionless; ``None`` for b / λ_max(H_bb), by power iterations on sampled
+            blocks (three times more diverges).
+        batch_size: b; ``None`` for n / 100, between 64 and 512. Small batches make more progress an
+            epoch, large ones more an hour.
         momentum: ρ in [0, 1).
         averaging: r; ``None`` for 100 / T, T the steps that ``max_epochs`` allows.
 
     Raises:
         ValueError: when solving, if ``batch_size`` exceeds n.
     References:
-        Lin et al. (2024), "Stochastic Gradient Descent for Gaussian Processes Done Right", Algorithm 1.
-        Differs: (1) an epoch is a random partition into batches, so that its residual covers every row once; (2) the step is
-        estimated, and reduced a column at a time when the residual grows; (3) the velocity starts at zero under a warm start, too.
+        Lin et al. (2024), "Stochastic Gradient Descent for Gaussian Processes Done Right",
+        Algorithm 1.
+        Differs: (1) an epoch is a random partition into batches, so that its residual covers every
+            row once; (2) the step is
+        estimated, and reduced a column at a time when the residual grows; (3) the velocity starts
+        at zero under a warm start, too.
     """
 
     step_size: float | None = None
@@ -83,21 +89,27 @@ class SDD(IterativeSolver):
         if self.batch_size is None:
             return min(system.n, max(64, min(512, system.n // 100)))
         if self.batch_size > system.n:
-            raise ValueError(f"`batch_size` must be at most n = {system.n}, got {self.batch_size}. Reduce it or use `Cholesky()`.")
+            raise ValueError(
+                f"`batch_size` must be at most n = {system.n}, got {self.batch_size}. Reduce it or"
+                " use `Cholesky()`."
+            )
         return self.batch_size
 
     def prepare(self, system: KernelSystem, generator: torch.Generator) -> SDDSettings:
         b = self._batch_size(system)
         step_size = self.step_size
         if step_size is None:
-            largest = max(_largest_eigenvalue(system, b, generator) for _ in range(NUM_SAMPLED_BLOCKS))
+            largest = max(
+                _largest_eigenvalue(system, b, generator) for _ in range(NUM_SAMPLED_BLOCKS)
+            )
             step_size = b / largest
         num_steps = self.max_epochs * math.ceil(system.n / b)
         averaging = min(1.0, 100.0 / num_steps) if self.averaging is None else self.averaging
         return SDDSettings(b, step_size / system.n, averaging)
 
     def init(self, system: KernelSystem, start: Start) -> SDDState:
-        initial, norms = start.initial, system.norm(start.gap)
+        initial = start.initial
+        norms = system.norm(start.gap)
         return SDDState(
             settings=start.prepared,
             point=initial.clone(),
@@ -107,13 +119,19 @@ class SDD(IterativeSolver):
             monitor=EpochMonitor.start(initial, norms, system.n, window=SHORTEST_WINDOW),
         )
 
-    def step(self, system: KernelSystem, rhs: Tensor, state: SDDState, generator: torch.Generator) -> SDDState:
+    def step(
+        self, system: KernelSystem, rhs: Tensor, state: SDDState, generator: torch.Generator
+    ) -> SDDState:
         index, monitor = state.monitor.deal(state.settings.batch_size, generator)
-        point, V, average = state.point, state.V, state.average
+        point = state.point
+        V = state.V
+        average = state.average
         gap = system.rows_matmul(index, point, minus=rhs)
-        D, scale = gap * state.step, -system.n / state.settings.batch_size
+        D = gap * state.step
+        scale = -system.n / state.settings.batch_size
         system.add_rows(V.mul_(self.momentum), index, D, alpha=scale)
-        A = system.add_rows(point, index, D, alpha=scale)  # point = A + momentum · V, so that A + V moves those rows alone
+        # Point = A + momentum · V, so that A + V moves those rows alone
+        A = system.add_rows(point, index, D, alpha=scale)
         average.lerp_(A, state.settings.averaging)
         A.add_(V, alpha=self.momentum)  # the next point
         return replace(state, monitor=monitor.observe(gap)).end_step()
@@ -141,5 +159,6 @@ def _largest_eigenvalue(system: KernelSystem, batch_size: int, generator: torch.
     for _ in range(NUM_POWER_ITERATIONS):
         v = v / torch.linalg.vector_norm(v)
         w = block @ v
-        eigenvalue, v = torch.dot(v, w).item(), w
+        eigenvalue = torch.dot(v, w).item()
+        v = w
     return eigenvalue

@@ -15,7 +15,8 @@ from surrogates.solvers.run import Start
 from surrogates.systems import LinearSystem
 
 DEFAULT_BATCH = 512
-ENTRIES_AT_ONCE = {"cpu": 2**21}  # of the kernel, 8 MiB of float32: read twice, they should still be in a cache
+# Of the kernel, 8 MiB of float32: read twice, they should still be in a cache
+ENTRIES_AT_ONCE = {"cpu": 2**21}
 
 
 @dataclass(frozen=True)
@@ -28,23 +29,27 @@ class SGDState(AveragedDescent):
 
 @dataclass(frozen=True)
 class SGD(IterativeSolver):
-    """Solve (K + Σ) W = f + ε by minimising, for every column, ``(f − K a)ᵀ Σ⁻¹ (f − K a) + (a − Σ⁻¹ε)ᵀ K (a − Σ⁻¹ε)``.
+    """Solve (K + Σ) W = f + ε by minimising, for every column,
+    ``(f − K a)ᵀ Σ⁻¹ (f − K a) + (a − Σ⁻¹ε)ᵀ K (a − Σ⁻¹ε)``.
 
-    The gradient, times half the mean noise σ² and over n, is estimated from a batch of rows and from fresh random features Φ:
+    The gradient, times half the mean noise σ² and over n, is estimated from a batch of rows and
+    from fresh random features Φ:
 
         g = (1/b) K_bᵀ σ² Σ_b⁻¹ (K_b a − f_b)  +  (1/n) Φ Φᵀ σ² (a − Σ⁻¹ ε)
 
-    The noise ε stands in the regulariser, not among the batch's targets, which lowers the variance; given B in one part, f = B and ε = 0.
-    Steps are Nesterov's, each column's g clipped to norm ``clip``; a running average of the iterates is returned. A column whose residual
-    grows returns to its best iterate and goes on with a quarter of its step.
+    The noise ε stands in the regulariser, not among the batch's targets, which lowers the variance;
+    given B in one part, f = B and ε = 0. Steps are Nesterov's, each column's g clipped to norm
+    ``clip``; a running average of the iterates is returned. A column whose residual grows returns
+    to its best iterate and goes on with a quarter of its step.
 
-    Of an :class:`InducingSystem`, given :class:`Targets`, it minimises ``(f + ε − K_XZ a)ᵀ Σ⁻¹ (f + ε − K_XZ a) + aᵀ K_ZZ a`` by the same
-    step, O(b m s), with the noise's part of the gradient computed once, exactly, in tiles:
+    Of an :class:`InducingSystem`, given :class:`Targets`, it minimises
+    ``(f + ε − K_XZ a)ᵀ Σ⁻¹ (f + ε − K_XZ a) + aᵀ K_ZZ a`` by the same step, O(b m s), with the
+    noise's part of the gradient computed once, exactly, in tiles:
 
         g = (1/b) K_bZᵀ σ² Σ_b⁻¹ (K_bZ a − f_b)  +  (1/n) (Φ_Z Φ_Zᵀ σ² a − σ² K_ZX Σ⁻¹ ε).
 
-    Batches then show the misfit to the data, which tells divergence, but not the residual of A w = B: the budget alone ends the run, and
-    the residual is evaluated after it.
+    Batches then show the misfit to the data, which tells divergence, but not the residual of A w =
+    B: the budget alone ends the run, and the residual is evaluated after it.
 
     Args:
         step_size: of a step along g; the paper's is 0.5 for the mean and 0.1 for samples.
@@ -52,19 +57,22 @@ class SGD(IterativeSolver):
         num_features: of Φ, drawn anew at every step.
         momentum: in [0, 1).
         clip: largest norm of a column's g.
-        averaging: share of the newest iterate in the average, once there are 1/``averaging``; before, it is their mean. 0 for the mean
-            of all.
+        averaging: share of the newest iterate in the average, once there are 1/``averaging``;
+            before, it is their mean. 0 for the mean of all.
 
     Raises:
         ValueError: when solving, if ``batch_size`` exceeds n or the kernel has no random features.
         TypeError: when solving an ``InducingSystem`` for B in one part.
     References:
-        Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient Descent", Section 3 and Appendix A.
-        Differs: (1) the norm is clipped a column at a time, so that columns do not influence each other; (2) a vector of noise
-        variances; (3) batches are the parts of a random partition; (4) divergence is undone; (5) with inducing points, K_ZX Σ⁻¹ ε is
-        exact, where Section 3.3 estimates it by features, which would add their variance to every step; (6) the average forgets, as that
-        of the authors' program does: the mean of all iterates keeps those far from the solution (RMSE on pol after 10 000 steps 0.187,
-        not 0.173).
+        Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient
+        Descent", Section 3 and Appendix A.
+        Differs: (1) the norm is clipped a column at a time, so that columns do not influence each
+            other; (2) a vector of noise
+        variances; (3) batches are the parts of a random partition; (4) divergence is undone; (5)
+        with inducing points, K_ZX Σ⁻¹ ε is exact, where Section 3.3 estimates it by features, which
+        would add their variance to every step; (6) the average forgets, as that of the authors'
+        program does: the mean of all iterates keeps those far from the solution (RMSE on pol after
+            10 000 steps 0.187, not 0.173).
     """
 
     splits_targets: ClassVar[bool] = True
@@ -95,13 +103,22 @@ class SGD(IterativeSolver):
         if self.batch_size is None:
             return min(DEFAULT_BATCH, n)
         if self.batch_size > n:
-            raise ValueError(f"`batch_size` must be at most n = {n}, got {self.batch_size}. Reduce it or use `Cholesky()`.")
+            raise ValueError(
+                f"`batch_size` must be at most n = {n}, got {self.batch_size}. Reduce it or use"
+                " `Cholesky()`."
+            )
         return self.batch_size
 
     def init(self, system: LinearSystem, start: Start) -> SGDState:
-        initial, data = start.initial, system.regression(start.rhs, start.targets)
-        # With inducing points: the weighted misfit of zero weights, which bounds that of the solution.
-        norms = system.norm(start.gap if data.projected_noise is None else data.rhs * _relative_precision(system, len(data.rhs)).sqrt())
+        initial = start.initial
+        data = system.regression(start.rhs, start.targets)
+        # With inducing points: the weighted misfit of zero weights, which bounds that of the
+        # solution.
+        norms = system.norm(
+            start.gap
+            if data.projected_noise is None
+            else data.rhs * _relative_precision(system, len(data.rhs)).sqrt()
+        )
         return SGDState(
             point=initial.clone(),
             V=torch.zeros_like(initial),
@@ -114,10 +131,16 @@ class SGD(IterativeSolver):
             projected_noise=data.projected_noise,
         )
 
-    def step(self, system: LinearSystem, rhs: Tensor, state: SGDState, generator: torch.Generator) -> SGDState:
+    def step(
+        self, system: LinearSystem, rhs: Tensor, state: SGDState, generator: torch.Generator
+    ) -> SGDState:
         index, monitor = state.monitor.deal(self._batch_size(system), generator)
-        point, V, average = state.point, state.V, state.average
-        gradient, gap = self.gradient(system, state.rhs, state.noise_draw, point, index, generator, state.projected_noise)
+        point = state.point
+        V = state.V
+        average = state.average
+        gradient, gap = self.gradient(
+            system, state.rhs, state.noise_draw, point, index, generator, state.projected_noise
+        )
         gradient.mul_((self.clip / system.norm(gradient)).clamp_max(1.0) * state.step)
         V.mul_(self.momentum).sub_(gradient)
         A = point.sub_(gradient)  # point = A + momentum · V, so that this is A + V
@@ -136,9 +159,11 @@ class SGD(IterativeSolver):
         generator: torch.Generator,
         projected_noise: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the stochastic gradient g (n, s) at ``point``, and the residuals of the batch's rows (b, s).
+        """Return the stochastic gradient g (n, s) at ``point``, and the residuals of the batch's
+        rows (b, s).
 
-        Those are (K + Σ) a − B, or, with inducing points, the misfits K_XZ a − f − ε in units of the noise over its mean.
+        Those are (K + Σ) a − B, or, with inducing points, the misfits K_XZ a − f − ε in units of
+        the noise over its mean.
 
         Args:
             rhs, noise_draw: (num_data, s) f + ε and ε.
@@ -146,13 +171,18 @@ class SGD(IterativeSolver):
         """
         relative = _relative_precision(system, len(rhs))
         if projected_noise is None:
-            gradient = self._prior_product(system, system.mean_noise * point - relative * noise_draw, generator)
+            gradient = self._prior_product(
+                system, system.mean_noise * point - relative * noise_draw, generator
+            )
         else:
-            gradient = self._prior_product(system, system.mean_noise * point, generator).sub_(system.mean_noise * projected_noise)
+            gradient = self._prior_product(system, system.mean_noise * point, generator).sub_(
+                system.mean_noise * projected_noise
+            )
         gradient.div_(system.num_data)
         gaps = []
         for part in index.split(self._rows_at_once(system, len(index))):
-            rows, precision = system.kernel_rows(part), system.take_rows(relative, part)
+            rows = system.kernel_rows(part)
+            precision = system.take_rows(relative, part)
             positions, held = system.owned(part)
             misfit = rows @ point
             misfit[positions] -= rhs[held] - noise_draw[held]
@@ -160,31 +190,46 @@ class SGD(IterativeSolver):
             gradient.addmm_(rows.T, misfit * precision, alpha=1.0 / len(index))
             if projected_noise is None:
                 own = torch.zeros_like(misfit)
-                own[positions] = (system.mean_noise / precision[positions]) * point[held] - noise_draw[held]
+                own[positions] = (system.mean_noise / precision[positions]) * point[
+                    held
+                ] - noise_draw[held]
                 gaps.append(misfit + system.total(own))
             else:
                 gaps.append((misfit - noise_draw[part]) * precision.sqrt())
         return gradient, torch.cat(gaps)
 
     def _rows_at_once(self, system: LinearSystem, batch_size: int) -> int:
-        """Return how many rows of the kernel are used while a cache holds them; all of the batch where each use is a message."""
+        """Return how many rows of the kernel are used while a cache holds them;
+        all of the batch where each use is a message.
+        """
         entries = ENTRIES_AT_ONCE.get(system.device.type)
         return batch_size if entries is None or system.is_shared else max(1, entries // system.n)
 
     def _prior_product(self, system: LinearSystem, M: Tensor, generator: torch.Generator) -> Tensor:
-        """Return Φ Φᵀ M, an unbiased estimate of the kernel between the points of the unknowns times M, for fresh features Φ."""
+        """Return Φ Φᵀ M, an unbiased estimate of the kernel between the points of the unknowns
+        times M, for fresh features Φ.
+        """
         tiles = system.kernel.tiles
         if not isinstance(tiles, StationaryTiles):
-            raise ValueError("`kernel` must be RBFKernel or MaternKernel, alone or in ScaleKernel, for SGD's random features. Use `CG()`.")
+            raise ValueError(
+                "`kernel` must be RBFKernel or MaternKernel, alone or in ScaleKernel, for SGD's"
+                " random features. Use `CG()`."
+            )
         X = tiles.X1
-        features = RandomFeatures.draw(tiles.kernel, X.shape[1], self.num_features, generator=generator, like=X)(X)
+        features = RandomFeatures.draw(
+            tiles.kernel, X.shape[1], self.num_features, generator=generator, like=X
+        )(X)
         return features @ system.total(features.T @ M)
 
     def estimate(self, system: LinearSystem, state: SGDState) -> Tensor:
         return state.estimate(system)
 
     def residual_norm(self, system: LinearSystem, state: SGDState) -> Tensor | None:
-        return state.monitor.residual if state.monitor.has_judged and state.projected_noise is None else None
+        return (
+            state.monitor.residual
+            if state.monitor.has_judged and state.projected_noise is None
+            else None
+        )
 
     def describe(self, state: SGDState) -> str:
         return state.describe(self.step_size)

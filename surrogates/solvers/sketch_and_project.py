@@ -24,11 +24,14 @@ from surrogates.systems import KernelSystem
 NUM_POWER_ITERATIONS = 10
 STEP_REDUCTION = 0.5
 CONVEXITY_INCREASE = 10.0
-SMALLEST_DEFAULT_BLOCK, LARGEST_DEFAULT_BLOCK = 256, 8192
+SMALLEST_DEFAULT_BLOCK = 256
+LARGEST_DEFAULT_BLOCK = 8192
 READ_COLUMNS = 50  # evaluating or reading a kernel entry costs about what so many columns do
 LENIENT_GROWTH = 10.0
 MU_NU_OF_EXACT_BLOCKS = 0.5
-CLEAR_FALL, PATIENCE = 0.8, 8  # a residual that falls by less in so many epochs gets nowhere
+# a residual that falls by less in so many epochs gets nowhere
+CLEAR_FALL = 0.8
+PATIENCE = 8
 RESOLUTION = 10.0
 
 
@@ -48,7 +51,8 @@ class SketchAndProjectState(State):
     average: Tensor | None  # (n, s) mean of the iterates of the second half of the budget
     step: Tensor  # (s,) 1, and less after a divergence
     residual: Tensor  # (s,) residual norm as the last block shows it, infinite before
-    reference: Tensor  # (s,) residual norm that the best one has to fall clearly below, within so many epochs
+    # (s,) residual norm that the best one has to fall clearly below, within so many epochs
+    reference: Tensor
     stale: Tensor  # (s,) epochs since it did
     resolution: Tensor  # (s,) residual norm that rounding may cause in a product with W
     largest_entry: float  # of K
@@ -60,34 +64,42 @@ class SketchAndProjectState(State):
 class SketchAndProject(IterativeSolver):
     """Solve (K + Σ) W = B by projecting onto one block of equations after the other.
 
-    A step takes a block 𝓑 of ``block_size`` rows, its residual ``G = (H Z − B)_𝓑``, and moves the block's weights by ``D = η P⁻¹ G``, P the
-    preconditioner of H_𝓑𝓑 and η = 1 / λ_max(P⁻¹ H_𝓑𝓑) by power iterations (1 for the exact inverse). With acceleration
+    A step takes a block 𝓑 of ``block_size`` rows, its residual ``G = (H Z − B)_𝓑``, and moves the
+    block's weights by ``D = η P⁻¹ G``, P the preconditioner of H_𝓑𝓑 and η = 1 / λ_max(P⁻¹ H_𝓑𝓑) by
+    power iterations (1 for the exact inverse). With acceleration
 
         W ← Z − D,    V ← β V + (1 − β) Z − γ D,    Z ← α V + (1 − α) W    (the new V and W),
 
-    β = 1 − √(μ/ν), γ = 1/√(μν), α = 1/(1 + γν); without, Z = W. A column whose residual grows goes back to its best iterate, with half
-    its step and ten times its μ.
+    β = 1 − √(μ/ν), γ = 1/√(μν), α = 1/(1 + γν); without, Z = W. A column whose residual grows goes
+    back to its best iterate, with half its step and ten times its μ.
 
     Args:
-        preconditioner: ``Exact()`` (SAP), ``Nystrom(rank, sketch="gaussian")`` (ADASAP) or ``Identity()`` (ADASAP-I).
-        block_size: b; ``None`` for √(1.5 n (s + 50)), where a block's factorisation costs less than half of its product; 256 to n/3, at
-            most 8192.
-        blocks: ``"partition"``, the parts of a random partition, anew every epoch; ``"leverage"`` or ``"dpp"``, samples by ridge leverage
-            scores or from a determinantal point process, as the theory has it.
+        preconditioner: ``Exact()`` (SAP), ``Nystrom(rank, sketch="gaussian")`` (ADASAP) or
+            ``Identity()`` (ADASAP-I).
+        block_size: b; ``None`` for √(1.5 n (s + 50)), where a block's factorisation costs less than
+            half of its product; 256 to n/3, at most 8192.
+        blocks: ``"partition"``, the parts of a random partition, anew every epoch; ``"leverage"``
+            or ``"dpp"``, samples by ridge leverage scores or from a determinantal point process, as
+            the theory has it.
         accelerated: use Nesterov's acceleration.
-        mu: μ; ``None`` for the published smallest noise variance, with exact blocks for 1/(2ν), see :meth:`asap`. At most 1/ν is
-            used: the scheme needs μν ≤ 1.
+        mu: μ; ``None`` for the published smallest noise variance, with exact blocks for 1/(2ν), see
+            :meth:`asap`. At most 1/ν is used: the scheme needs μν ≤ 1.
         nu: ν; ``None`` for n / b.
-        tail_average: return the mean of the iterates of the second half of the budget, once that is reached.
+        tail_average: return the mean of the iterates of the second half of the budget, once that is
+            reached.
 
     Raises:
-        ValueError: when solving, if ``block_size`` exceeds n, or the preconditioner's rank the block.
+        ValueError: when solving, if ``block_size`` exceeds n, or the preconditioner's rank the
+            block.
     References:
-        Rathore et al. (2025), "Turbocharging Gaussian Process Inference with Approximate Sketch-and-Project", Algorithms 1, 2, 6, 7.
-        Differs: (1) blocks are the parts of a random partition, anew every epoch: of the same parts the factors could be kept, but the
-        residual of asap() after ten epochs is then up to 70 times larger (n = 6000); (2) the largest eigenvalue is a Rayleigh quotient,
-        where the printed one is of normalised vectors; (3) the residual is taken at the extrapolated point Z; (4) Z is made of the new
-        V; (5) divergence is undone, a column at a time.
+        Rathore et al. (2025), "Turbocharging Gaussian Process Inference with Approximate
+        Sketch-and-Project", Algorithms 1, 2, 6, 7.
+        Differs: (1) blocks are the parts of a random partition, anew every epoch: of the same parts
+            the factors could be kept, but the
+        residual of asap() after ten epochs is then up to 70 times larger (n = 6000); (2) the
+        largest eigenvalue is a Rayleigh quotient, where the printed one is of normalised vectors;
+        (3) the residual is taken at the extrapolated point Z; (4) Z is made of the new V; (5)
+        divergence is undone, a column at a time.
     """
 
     preconditioner: Preconditioner = field(default_factory=Exact)
@@ -116,25 +128,38 @@ class SketchAndProject(IterativeSolver):
     def asap(cls, **settings: Any) -> Self:
         """Return accelerated SAP: exact blocks, and Nesterov's acceleration with μ = 1/(2ν).
 
-        A block step projects the error onto the complement of the block, in the norm of H, by a projection Π; the scheme contracts the
-        squared error by 1 − √(μ/ν) a step where μ ≤ λ_min(E[Π]) and E[Π E[Π]⁻¹ Π] ≤ ν E[Π]. A share 1/ν of the rows is visited a step,
-        so ν = n/b and μ = c/ν with c ≤ 1: an epoch of ν steps contracts by exp(−√c). At c = 1 the scheme is SAP itself. A smooth kernel
-        with little noise has λ_min ≈ σ², which is the published μ; but what such a scheme gains on the last of the spectrum it loses on
-        all the rest, by a factor of up to 1/√σ². With c between 1/4 and 1/2 residuals after 10 epochs are up to half of SAP's, and epochs
-        to small ones up to a fifth fewer; 1/2 is the default. A column whose residual grows tenfold goes on as SAP.
+        A block step projects the error onto the complement of the block, in the norm of H, by a
+        projection Π; the scheme contracts the squared error by 1 − √(μ/ν) a step where μ ≤
+        λ_min(E[Π]) and E[Π E[Π]⁻¹ Π] ≤ ν E[Π]. A share 1/ν of the rows is visited a step, so ν =
+        n/b and μ = c/ν with c ≤ 1: an epoch of ν steps contracts by exp(−√c). At c = 1 the scheme
+        is SAP itself. A smooth kernel with little noise has λ_min ≈ σ², which is the published μ;
+        but what such a scheme gains on the last of the spectrum it loses on all the rest, by a
+        factor of up to 1/√σ². With c between 1/4 and 1/2 residuals after 10 epochs are up to half
+        of SAP's, and epochs to small ones up to a fifth fewer; 1/2 is the default. A column whose
+        residual grows tenfold goes on as SAP.
 
         Raises:
             TypeError: for a setting that :class:`SketchAndProject` has not.
         References:
-            Gower, Hanzely, Richtárik, Stich (2018), "Accelerated Stochastic Matrix Inversion", for the scheme and its rate.
+            Gower, Hanzely, Richtárik, Stich (2018), "Accelerated Stochastic Matrix Inversion", for
+            the scheme and its rate.
         """
         return cls(**{"accelerated": True, **settings})
 
     @classmethod
     def adasap(cls, **settings: Any) -> Self:
-        """Return ADASAP with the published settings: Nyström sketches of rank 100, acceleration with μ = σ², tail averaging."""
+        """Return ADASAP with the published settings: Nyström sketches of rank 100,
+        acceleration with μ = σ², tail averaging.
+        """
         preconditioner = settings.pop("preconditioner", Nystrom(rank=100, sketch="gaussian"))
-        return cls(**{"preconditioner": preconditioner, "accelerated": True, "tail_average": True, **settings})
+        return cls(
+            **{
+                "preconditioner": preconditioner,
+                "accelerated": True,
+                "tail_average": True,
+                **settings,
+            }
+        )
 
     @classmethod
     def adasap_identity(cls, **settings: Any) -> Self:
@@ -149,13 +174,15 @@ class SketchAndProject(IterativeSolver):
         return None if self.blocks == "partition" else SAMPLERS[self.blocks](system, generator)
 
     def init(self, system: KernelSystem, start: Start) -> SketchAndProjectState:
-        initial, norms = start.initial, system.norm(start.gap)
+        initial = start.initial
+        norms = system.norm(start.gap)
         block_size = self._block_size(system.n, initial.shape[1])
         momentum = None
         if self.accelerated:
             mu = min(self._mu(system, block_size), 1.0 / self._nu(system.n, block_size))
             momentum = Momentum(initial.clone(), initial.clone(), torch.full_like(norms, mu))
-        ones, zeros = torch.ones_like(norms), torch.zeros_like(norms)
+        ones = torch.ones_like(norms)
+        zeros = torch.zeros_like(norms)
         return SketchAndProjectState(
             block_size=block_size,
             sampler=start.prepared,
@@ -172,9 +199,16 @@ class SketchAndProject(IterativeSolver):
             monitor=EpochMonitor.start(initial, norms, system.n),
         )
 
-    def step(self, system: KernelSystem, rhs: Tensor, state: SketchAndProjectState, generator: torch.Generator) -> SketchAndProjectState:
+    def step(
+        self,
+        system: KernelSystem,
+        rhs: Tensor,
+        state: SketchAndProjectState,
+        generator: torch.Generator,
+    ) -> SketchAndProjectState:
         monitor = state.monitor.shuffled(state.block_size, generator)
-        number, turns = monitor.order.position, self._turns(system, monitor.order, state.turns, generator)
+        number = monitor.order.position
+        turns = self._turns(system, monitor.order, state.turns, generator)
         index, monitor = monitor.deal(state.block_size, generator)
         if state.sampler is not None:
             index = state.sampler.draw(len(index), generator)
@@ -185,48 +219,86 @@ class SketchAndProject(IterativeSolver):
             D, squares = turns.step(number, Z, rhs)
         D.mul_(state.step)
         monitor = monitor.observe_squares(squares, len(index))
-        # The rows dealt are those not visited for longest: what they show is, if anything, more than the average row's residual.
+        # The rows dealt are those not visited for longest: what they show is, if anything, more
+        # than the average row's residual.
         residual = (system.n / len(index) * squares).sqrt()
         if state.momentum is None:
-            W, momentum = system.add_rows(state.W, index, D, alpha=-1.0), None
+            W = system.add_rows(state.W, index, D, alpha=-1.0)
+            momentum = None
         else:
-            W, momentum = accelerate(system, state.W, state.momentum, index, D, self._nu(system.n, state.block_size))
+            W, momentum = accelerate(
+                system, state.W, state.momentum, index, D, self._nu(system.n, state.block_size)
+            )
         count = state.count + 1
         average = self._averaged(system, state, W, count)
-        state = replace(state, count=count, W=W, momentum=momentum, average=average, residual=residual, monitor=monitor, turns=turns)
+        state = replace(
+            state,
+            count=count,
+            W=W,
+            momentum=momentum,
+            average=average,
+            residual=residual,
+            monitor=monitor,
+            turns=turns,
+        )
         return self._end_epoch(system, state) if monitor.is_due else state
 
-    def _turns(self, system: KernelSystem, order: Order, before: Turns | None, generator: torch.Generator) -> Turns | None:
-        """Return whose turn it is to step on exact blocks; ``None`` where a process takes all steps, alone or as the others do."""
-        if not (isinstance(self.preconditioner, Exact) and isinstance(system, DistributedKernelSystem) and system.rows.size > 1):
+    def _turns(
+        self, system: KernelSystem, order: Order, before: Turns | None, generator: torch.Generator
+    ) -> Turns | None:
+        """Return whose turn it is to step on exact blocks; ``None`` where a process takes all
+        steps, alone or as the others do.
+        """
+        if not (
+            isinstance(self.preconditioner, Exact)
+            and isinstance(system, DistributedKernelSystem)
+            and system.rows.size > 1
+        ):
             return None
         return Turns.of(system, order, before, lambda block: self.preconditioner(block, generator))
 
     def _block_step(
-        self, system: KernelSystem, index: Tensor, Z: Tensor, rhs: Tensor, sampler: RowSampler | None, generator: torch.Generator
+        self,
+        system: KernelSystem,
+        index: Tensor,
+        Z: Tensor,
+        rhs: Tensor,
+        sampler: RowSampler | None,
+        generator: torch.Generator,
     ) -> tuple[Tensor, Tensor]:
-        """Return D (b, s) for the block ``index``, and the sums of squares (s,) of its residual as the rows of a sampler speak for all."""
+        """Return D (b, s) for the block ``index``, and the sums of squares (s,) of its residual as
+        the rows of a sampler speak for all.
+        """
         gap = system.rows_matmul(index, Z, minus=rhs)
         shown = gap if sampler is None else gap * sampler.weights[index].to(gap.dtype).unsqueeze(1)
         block = system.restrict(index)
         apply = self.preconditioner(block, generator)
         return apply(gap).mul_(self._step_size(block, apply, generator)), shown.square().sum(0)
 
-    def _end_epoch(self, system: KernelSystem, state: SketchAndProjectState) -> SketchAndProjectState:
+    def _end_epoch(
+        self, system: KernelSystem, state: SketchAndProjectState
+    ) -> SketchAndProjectState:
         exact = isinstance(self.preconditioner, Exact)
-        # Exact blocks lower the objective, though the residual may rise on the way; samples show it with noise.
+        # Exact blocks lower the objective, though the residual may rise on the way; samples show it
+        # with noise.
         lenient = exact or state.sampler is not None
-        monitor, diverged = state.monitor.judge(state.W, LENIENT_GROWTH if lenient else GROWTH_ALLOWED)
+        monitor, diverged = state.monitor.judge(
+            state.W, LENIENT_GROWTH if lenient else GROWTH_ALLOWED
+        )
         W = torch.where(diverged, monitor.checkpoint, state.W)
-        momentum, damped = state.momentum, diverged
+        momentum = state.momentum
+        damped = diverged
         if momentum is not None:
             largest = 1.0 / self._nu(system.n, state.block_size)
             if exact:
-                damped = diverged & (momentum.mu >= largest)  # without acceleration they need no smaller step, unless by rounding
+                # Without acceleration they need no smaller step, unless by rounding
+                damped = diverged & (momentum.mu >= largest)
             momentum = Momentum(
                 V=torch.where(diverged, W, momentum.V),
                 Z=torch.where(diverged, W, momentum.Z),
-                mu=torch.where(diverged, (CONVEXITY_INCREASE * momentum.mu).clamp_max(largest), momentum.mu),
+                mu=torch.where(
+                    diverged, (CONVEXITY_INCREASE * momentum.mu).clamp_max(largest), momentum.mu
+                ),
             )
         step = torch.where(damped, STEP_REDUCTION * state.step, state.step)
         fell = monitor.best < CLEAR_FALL * state.reference
@@ -237,14 +309,24 @@ class SketchAndProject(IterativeSolver):
             step=step,
             reference=torch.where(fell, monitor.best, state.reference),
             stale=torch.where(fell, 0.0, state.stale + 1.0),
-            resolution=RESOLUTION * torch.finfo(W.dtype).eps * system.n**0.5 * state.largest_entry * system.norm(W),
+            resolution=RESOLUTION
+            * torch.finfo(W.dtype).eps
+            * system.n**0.5
+            * state.largest_entry
+            * system.norm(W),
             monitor=monitor,
         )
 
-    def _averaged(self, system: KernelSystem, state: SketchAndProjectState, W: Tensor, count: int) -> Tensor | None:
+    def _averaged(
+        self, system: KernelSystem, state: SketchAndProjectState, W: Tensor, count: int
+    ) -> Tensor | None:
         """Return the running mean of the iterates since half of the budget."""
         number = count - self._first_averaged(system, state.block_size) + 1
-        return state.average if state.average is None or number < 1 else state.average.lerp_(W, 1.0 / number)
+        return (
+            state.average
+            if state.average is None or number < 1
+            else state.average.lerp_(W, 1.0 / number)
+        )
 
     def _first_averaged(self, system: KernelSystem, block_size: int) -> int:
         return math.ceil(0.5 * self.max_epochs * system.n / block_size)
@@ -253,14 +335,18 @@ class SketchAndProject(IterativeSolver):
         if self.block_size is None:
             block_size = default_block_size(n, num_columns)
         elif self.block_size > n:
-            raise ValueError(f"`block_size` must be at most n = {n}, got {self.block_size}. Reduce it or use `Cholesky()`.")
+            raise ValueError(
+                f"`block_size` must be at most n = {n}, got {self.block_size}. Reduce it or use"
+                " `Cholesky()`."
+            )
         else:
             block_size = self.block_size
         smallest = n // math.ceil(n / block_size)
         rank = getattr(self.preconditioner, "rank", None)
         if rank is not None and rank > smallest:
             raise ValueError(
-                f"`rank` must be at most {smallest}, the size of the smallest block, got {rank}. Reduce it or enlarge the blocks."
+                f"`rank` must be at most {smallest}, the size of the smallest block, got {rank}."
+                " Reduce it or enlarge the blocks."
             )
         return block_size
 
@@ -274,35 +360,60 @@ class SketchAndProject(IterativeSolver):
     def _nu(self, n: int, block_size: int) -> float:
         return self.nu if self.nu is not None else n / block_size
 
-    def _step_size(self, block: KernelSystem, apply: Apply, generator: torch.Generator) -> float | Tensor:
-        return 1.0 if isinstance(self.preconditioner, Exact) else 1.0 / largest_eigenvalue(block, apply, generator)
+    def _step_size(
+        self, block: KernelSystem, apply: Apply, generator: torch.Generator
+    ) -> float | Tensor:
+        return (
+            1.0
+            if isinstance(self.preconditioner, Exact)
+            else 1.0 / largest_eigenvalue(block, apply, generator)
+        )
 
     def estimate(self, system: KernelSystem, state: SketchAndProjectState) -> Tensor:
         if state.average is None or state.count < self._first_averaged(system, state.block_size):
-            # In the middle of a divergence, the best iterate; `not <=` for a residual that is not a number.
-            return torch.where(state.residual <= GROWTH_ALLOWED * state.monitor.best, state.W, state.monitor.checkpoint)
+            # In the middle of a divergence, the best iterate; `not <=` for a residual that is not a
+            # number.
+            return torch.where(
+                state.residual <= GROWTH_ALLOWED * state.monitor.best,
+                state.W,
+                state.monitor.checkpoint,
+            )
         sound = system.all_rows(torch.isfinite(state.average))
         return torch.where(sound, state.average, state.W)
 
     def residual_norm(self, system: KernelSystem, state: SketchAndProjectState) -> Tensor:
-        # Columns that get nowhere, with a residual that rounding explains, have ended: let it be evaluated.
+        # Columns that get nowhere, with a residual that rounding explains, have ended: let it be
+        # evaluated.
         ended = (state.stale >= PATIENCE) & (state.monitor.best <= state.resolution)
         return torch.where(ended, 0.0, state.residual)
 
     def describe(self, state: SketchAndProjectState) -> str:
         smallest = state.step.min().item() if state.step.numel() else 1.0
-        return "" if smallest == 1.0 else f"step size reduced to as little as {smallest:.1e} of itself where the residual grew"
+        return (
+            ""
+            if smallest == 1.0
+            else (
+                f"step size reduced to as little as {smallest:.1e} of itself where the residual"
+                " grew"
+            )
+        )
 
 
 def default_block_size(n: int, num_columns: int) -> int:
-    """Return b for n points and s columns: larger blocks need fewer epochs, until their factorisation costs more than that saves."""
+    """Return b for n points and s columns: larger blocks need fewer epochs,
+    until their factorisation costs more than that saves.
+    """
     balanced = math.ceil(math.sqrt(1.5 * n * (num_columns + READ_COLUMNS)))
     return min(n, max(SMALLEST_DEFAULT_BLOCK, min(balanced, n // 3, LARGEST_DEFAULT_BLOCK)))
 
 
 def largest_eigenvalue(block: KernelSystem, apply: Apply, generator: torch.Generator) -> Tensor:
-    """Return λ_max(P⁻¹ H), (1,), by power iterations: the Rayleigh quotient of P⁻¹H in the inner product of H, before any normalisation."""
-    v = torch.randn(block.n, 1, generator=generator, device=generator.device, dtype=block.dtype).to(block.device)
+    """Return λ_max(P⁻¹ H), (1,), by power iterations: the Rayleigh quotient of P⁻¹H in the inner
+    product of H, before any normalisation.
+    """
+    v = torch.randn(block.n, 1, generator=generator, device=generator.device, dtype=block.dtype).to(
+        block.device
+    )
     for _ in range(NUM_POWER_ITERATIONS):
         Hv = block @ v
         PHv = apply(Hv)

@@ -1,4 +1,5 @@
-"""Exact block steps by processes that share the rows: they factorise the next blocks side by side, one each, and step in turns.
+"""Exact block steps by processes that share the rows: they factorise the next blocks side by side,
+one each, and step in turns.
 
 Notation: process r of p; a block of b rows, its residual G (b, s), and its step D = H_bb⁻¹ G.
 """
@@ -20,14 +21,16 @@ from surrogates.systems import KernelSystem
 class Turns:
     """The next p blocks of an order, each factorised by the process whose turn it is.
 
-    A block costs two messages: the parts of G are summed for that process alone, and D comes back, with the squared norms of G. That is as
-    many bytes as a sum that all processes receive, after which each of them would factorise every block.
+    A block costs two messages: the parts of G are summed for that process alone, and D comes back,
+    with the squared norms of G. That is as many bytes as a sum that all processes receive, after
+    which each of them would factorise every block.
 
     Attributes:
         system: of the processes.
         first: number in the order of the first block.
         blocks: the rows of each, at most p.
-        invert: G → H_bb⁻¹ G of this process's own block; ``None`` where there were fewer blocks than processes.
+        invert: G → H_bb⁻¹ G of this process's own block; ``None`` where there were fewer blocks
+            than processes.
     """
 
     system: DistributedKernelSystem
@@ -36,8 +39,15 @@ class Turns:
     invert: Apply | None
 
     @classmethod
-    def of(cls, system: DistributedKernelSystem, order: Order, before: Self | None, factorise: Callable[[KernelSystem], Apply]) -> Self:
-        """Return the turns among which the order's next block is, those ``before`` where it is one of them.
+    def of(
+        cls,
+        system: DistributedKernelSystem,
+        order: Order,
+        before: Self | None,
+        factorise: Callable[[KernelSystem], Apply],
+    ) -> Self:
+        """Return the turns among which the order's next block is, those ``before`` where it is one
+        of them.
 
         Raises:
             ValueError: in all processes, if one cannot factorise its block.
@@ -45,19 +55,29 @@ class Turns:
         size = system.rows.size
         if before is not None and 0 < order.position < before.first + len(before.blocks):
             return before
-        first = order.position - order.position % size  # after a restart, the turns are those of a run that was not cut
-        blocks = tuple(order.part(number) for number in range(first, min(first + size, order.num_parts)))
-        own, invert, failure = system.restrict_own(blocks), None, None
+        # After a restart, the turns are those of a run that was not cut
+        first = order.position - order.position % size
+        blocks = tuple(
+            order.part(number) for number in range(first, min(first + size, order.num_parts))
+        )
+        own = system.restrict_own(blocks)
+        invert = None
+        failure = None
         try:
             invert = None if own is None else factorise(own)
         except ValueError as error:
             failure = error
         if not system.least(failure is None):
-            raise failure or ValueError("`kernel` must be finite and positive semi-definite, got a block in another process that is not.")
+            raise failure or ValueError(
+                "`kernel` must be finite and positive semi-definite, got a block in another process"
+                " that is not."
+            )
         return cls(system, first, blocks, invert)
 
     def step(self, number: int, Z: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return D (b, s) of the order's block ``number``, for G = (H Z − B)_b, and the squared norms (s,) of the columns of G."""
+        """Return D (b, s) of the order's block ``number``, for G = (H Z − B)_b,
+        and the squared norms (s,) of the columns of G.
+        """
         turn = number - self.first
         gap = self.system.rows_matmul_for(turn, self.blocks[turn], Z, minus=rhs)
         if turn == self.system.rows.rank and self.invert is not None:

@@ -16,12 +16,20 @@ Make = Callable[..., PathwiseGP]
 
 @pytest.fixture
 def make_model() -> Make:
-    def make(bounds: Tensor, *, n: int = 30, kernel: Kernel | None = None, **kwargs: Any) -> PathwiseGP:
-        """Return a model of a wavy function at ``n`` points of the box, by default with lengthscales of a third of its sides."""
-        U = torch.rand(n, bounds.shape[1], generator=torch.Generator().manual_seed(1), dtype=bounds.dtype)
+    def make(
+        bounds: Tensor, *, n: int = 30, kernel: Kernel | None = None, **kwargs: Any
+    ) -> PathwiseGP:
+        """Return a model of a wavy function at ``n`` points of the box,
+        by default with lengthscales of a third of its sides.
+        """
+        U = torch.rand(
+            n, bounds.shape[1], generator=torch.Generator().manual_seed(1), dtype=bounds.dtype
+        )
         if kernel is None:
             kernel = ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=bounds.shape[1])).to(bounds)
-            kernel.base_kernel.lengthscale = torch.ones(2) / 3 if "input_transform" in kwargs else (bounds[1] - bounds[0]) / 3
+            kernel.base_kernel.lengthscale = (
+                torch.ones(2) / 3 if "input_transform" in kwargs else (bounds[1] - bounds[0]) / 3
+            )
             kernel.outputscale = 1.0
         return PathwiseGP(
             bounds[0] + (bounds[1] - bounds[0]) * U,

@@ -13,15 +13,32 @@ from acquisition import propose, sampling_weights
 UNIT_SQUARE = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 
 
-def near(X: Tensor, y: Tensor, num_candidates: int, std: float | list[float], bounds: Tensor, seed: int = 0, **kwargs: float) -> Tensor:
+def near(
+    X: Tensor,
+    y: Tensor,
+    num_candidates: int,
+    std: float | list[float],
+    bounds: Tensor,
+    seed: int = 0,
+    **kwargs: float,
+) -> Tensor:
     """Propose, around data alone unless told otherwise."""
     std = torch.as_tensor(std, dtype=X.dtype).expand(X.shape[1])
     generator = torch.Generator().manual_seed(seed)
-    return propose(X, y, bounds, num_candidates, proposal_std=std, generator=generator, **({"uniform_fraction": 0.0} | kwargs))
+    return propose(
+        X,
+        y,
+        bounds,
+        num_candidates,
+        proposal_std=std,
+        generator=generator,
+        **({"uniform_fraction": 0.0} | kwargs),
+    )
 
 
 def test_weights_are_values_above_the_worst() -> None:
-    # y + min(y), as published code has it, would give [6, 4, 3, 1] / 14 here: the worst point the likeliest.
+    # y + min(y), as published code has it, would give [6, 4, 3, 1] / 14 here: the worst point the
+    # likeliest.
     weights = sampling_weights(torch.tensor([-3.0, -1.0, 0.0, 2.0]))
     torch.testing.assert_close(weights, torch.tensor([0.0, 0.2, 0.3, 0.5]))
 
@@ -71,8 +88,15 @@ def test_uniform_candidates_fill_the_box() -> None:
     bounds = torch.tensor([[-5.0, 100.0], [-4.0, 300.0]], dtype=torch.float64)
     candidates = near(bounds[:1], torch.ones(1), 10_000, 1.0, bounds, uniform_fraction=1.0)
     unit = (candidates - bounds[0]) / (bounds[1] - bounds[0])
-    torch.testing.assert_close(unit.mean(0), torch.full((2,), 0.5, dtype=torch.float64), atol=4 * math.sqrt(1 / 12 / 10_000), rtol=0.0)
-    torch.testing.assert_close(unit.var(0), torch.full((2,), 1 / 12, dtype=torch.float64), atol=0.004, rtol=0.0)
+    torch.testing.assert_close(
+        unit.mean(0),
+        torch.full((2,), 0.5, dtype=torch.float64),
+        atol=4 * math.sqrt(1 / 12 / 10_000),
+        rtol=0.0,
+    )
+    torch.testing.assert_close(
+        unit.var(0), torch.full((2,), 1 / 12, dtype=torch.float64), atol=0.004, rtol=0.0
+    )
 
 
 @given(
@@ -82,9 +106,13 @@ def test_uniform_candidates_fill_the_box() -> None:
     fraction=st.floats(0.0, 1.0),
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
-def test_candidates_lie_inside_the_box(lower: float, width: float, std: float, fraction: float, dtype: torch.dtype) -> None:
+def test_candidates_lie_inside_the_box(
+    lower: float, width: float, std: float, fraction: float, dtype: torch.dtype
+) -> None:
     bounds = torch.tensor([[lower], [lower + width]], dtype=dtype).expand(2, 3)
-    candidates = near(bounds.clone(), torch.tensor([1.0, 2.0]), 100, std, bounds, uniform_fraction=fraction)
+    candidates = near(
+        bounds.clone(), torch.tensor([1.0, 2.0]), 100, std, bounds, uniform_fraction=fraction
+    )
     assert candidates.dtype == dtype
     assert torch.equal(candidates, candidates.clamp(bounds[0], bounds[1]))
 
@@ -92,13 +120,18 @@ def test_candidates_lie_inside_the_box(lower: float, width: float, std: float, f
 def test_each_dimension_has_its_own_standard_deviation() -> None:
     bounds = torch.tensor([[-100.0] * 3, [100.0] * 3], dtype=torch.float64)
     std = torch.tensor([0.01, 1.0, 5.0], dtype=torch.float64)
-    candidates = near(torch.zeros(1, 3, dtype=torch.float64), torch.ones(1), 10_000, std.tolist(), bounds)
+    candidates = near(
+        torch.zeros(1, 3, dtype=torch.float64), torch.ones(1), 10_000, std.tolist(), bounds
+    )
     torch.testing.assert_close(candidates.std(0), std, rtol=4 / math.sqrt(2 * 10_000), atol=0.0)
 
 
 def test_a_seed_gives_the_same_candidates_and_another_seed_others() -> None:
-    X, y = torch.rand(5, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64), torch.arange(5.0)
-    first, again, other = (near(X, y, 50, 0.1, UNIT_SQUARE, seed=seed, uniform_fraction=0.3) for seed in (1, 1, 2))
+    X = torch.rand(5, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    y = torch.arange(5.0)
+    first, again, other = (
+        near(X, y, 50, 0.1, UNIT_SQUARE, seed=seed, uniform_fraction=0.3) for seed in (1, 1, 2)
+    )
     assert torch.equal(first, again)
     assert not (first == other).any()
 
@@ -114,4 +147,11 @@ def test_a_seed_gives_the_same_candidates_and_another_seed_others() -> None:
 )
 def test_bad_settings_are_named(num_candidates: int, fraction: float, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        near(torch.zeros(1, 2), torch.ones(1), num_candidates, 0.1, UNIT_SQUARE, uniform_fraction=fraction)
+        near(
+            torch.zeros(1, 2),
+            torch.ones(1),
+            num_candidates,
+            0.1,
+            UNIT_SQUARE,
+            uniform_fraction=fraction,
+        )

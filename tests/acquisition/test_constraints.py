@@ -1,4 +1,6 @@
-"""Feasible sets: what they contain, where they move points, and ascents among constraints against known optima."""
+"""Feasible sets: what they contain, where they move points,
+and ascents among constraints against known optima.
+"""
 
 import math
 from collections.abc import Callable
@@ -25,7 +27,9 @@ def box(d: int, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.tensor([[0.0], [1.0]], dtype=dtype).repeat(1, d)
 
 
-def linear(indices: list[int], coefficients: list[float], rhs: float) -> tuple[Tensor, Tensor, float]:
+def linear(
+    indices: list[int], coefficients: list[float], rhs: float
+) -> tuple[Tensor, Tensor, float]:
     return torch.tensor(indices), torch.tensor(coefficients, dtype=torch.float64), rhs
 
 
@@ -41,7 +45,8 @@ class Same:
     """One function, as many times as there are rows."""
 
     def __init__(self, num_samples: int, formula: Callable[[Tensor], Tensor]):
-        self.num_samples, self.formula = num_samples, formula
+        self.num_samples = num_samples
+        self.formula = formula
 
     def __call__(self, X: Tensor) -> Tensor:
         return self.formula(X).expand(self.num_samples, -1)
@@ -55,18 +60,30 @@ def test_containment_is_what_botorch_states() -> None:
     feasible = FeasibleSet.of(
         WIDE,
         inequality_constraints=[linear([0], [2.0], 1.0), linear([1, 0], [-0.1, 1.0], -20.0)],
-        nonlinear_inequality_constraints=[lambda x: 250.0 - x[..., 1], (lambda x: 40.0 - x[0].square(), True)],
+        nonlinear_inequality_constraints=[
+            lambda x: 250.0 - x[..., 1],
+            (lambda x: 40.0 - x[0].square(), True),
+        ],
     )
-    expected = (2.0 * X[:, 0] >= 1.0) & (X[:, 0] - 0.1 * X[:, 1] >= -20.0) & (X[:, 1] <= 250.0) & (X[:, 0].square() <= 40.0)
+    expected = (
+        (2.0 * X[:, 0] >= 1.0)
+        & (X[:, 0] - 0.1 * X[:, 1] >= -20.0)
+        & (X[:, 1] <= 250.0)
+        & (X[:, 0].square() <= 40.0)
+    )
     assert 200 < expected.sum() < 1800
     assert torch.equal(feasible.contains(X), expected)
     assert torch.equal(feasible.contains(X.view(20, 100, 2)), expected.view(20, 100))
-    assert not feasible.contains(torch.tensor([[11.0, 100.0], [1.0, 99.0]], dtype=torch.float64)).any()
+    assert not feasible.contains(
+        torch.tensor([[11.0, 100.0], [1.0, 99.0]], dtype=torch.float64)
+    ).any()
 
 
 def test_repeated_indices_add_up() -> None:
     feasible = FeasibleSet.of(UNIT, inequality_constraints=[linear([0, 0], [1.0, 1.0], 1.0)])
-    assert feasible.contains(torch.tensor([[0.4, 0.0], [0.6, 0.0]], dtype=torch.float64)).tolist() == [False, True]
+    assert feasible.contains(
+        torch.tensor([[0.4, 0.0], [0.6, 0.0]], dtype=torch.float64)
+    ).tolist() == [False, True]
 
 
 def test_a_single_constraint_moves_points_to_their_projection() -> None:
@@ -78,28 +95,49 @@ def test_a_single_constraint_moves_points_to_their_projection() -> None:
 
 def test_distances_are_measured_in_sides_of_the_box() -> None:
     bounds = torch.tensor([[0.0, 0.0], [1.0, 10.0]], dtype=torch.float64)
-    feasible = FeasibleSet.of(bounds, inequality_constraints=[linear([0, 1], [1.0, 0.1], 1.0)])  # u + v ≥ 1 on the unit square
+    # U + v ≥ 1 on the unit square
+    feasible = FeasibleSet.of(bounds, inequality_constraints=[linear([0, 1], [1.0, 0.1], 1.0)])
     moved = feasible.nearby(torch.tensor([[0.3, 3.0]], dtype=torch.float64))
-    torch.testing.assert_close(moved, torch.tensor([[0.5, 5.0]], dtype=torch.float64), atol=1e-6, rtol=0.0)
+    torch.testing.assert_close(
+        moved, torch.tensor([[0.5, 5.0]], dtype=torch.float64), atol=1e-6, rtol=0.0
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(
     "limits",
     [
-        {"inequality_constraints": [at_most_one_in_total(6), linear([0, 1], [1.0, -1.0], 0.0), linear([2], [1.0], 0.1)]},
+        {
+            "inequality_constraints": [
+                at_most_one_in_total(6),
+                linear([0, 1], [1.0, -1.0], 0.0),
+                linear([2], [1.0], 0.1),
+            ]
+        },
         {"equality_constraints": [linear(list(range(6)), [1.0] * 6, 1.0)]},
-        {"equality_constraints": [linear([0, 1, 2], [1.0] * 3, 1.0), linear([2, 3], [1.0, -2.0], 0.0)]},
+        {
+            "equality_constraints": [
+                linear([0, 1, 2], [1.0] * 3, 1.0),
+                linear([2, 3], [1.0, -2.0], 0.0),
+            ]
+        },
         {"nonlinear_inequality_constraints": [lambda x: 0.09 - (x - 0.9).square().sum(-1)]},
         {
             "inequality_constraints": [at_most_one_in_total(6)],
-            "nonlinear_inequality_constraints": [lambda x: (x[..., 0] + 0.1) * (x[..., 1] + 0.1) - 0.2],
+            "nonlinear_inequality_constraints": [
+                lambda x: (x[..., 0] + 0.1) * (x[..., 1] + 0.1) - 0.2
+            ],
         },
-        {"equality_constraints": [linear(list(range(6)), [1.0] * 6, 1.0)], "fixed_features": {0: 0.3, 5: 0.1}},
+        {
+            "equality_constraints": [linear(list(range(6)), [1.0] * 6, 1.0)],
+            "fixed_features": {0: 0.3, 5: 0.1},
+        },
     ],
     ids=["inequalities", "simplex", "equalities", "ball", "mixed", "fixed"],
 )
-def test_all_points_of_a_box_are_moved_to_a_feasible_set(limits: dict[str, Any], dtype: torch.dtype) -> None:
+def test_all_points_of_a_box_are_moved_to_a_feasible_set(
+    limits: dict[str, Any], dtype: torch.dtype
+) -> None:
     feasible = FeasibleSet.of(box(6, dtype), **limits)
     moved = feasible.nearby(seeded(500, 6, dtype=dtype))
     assert moved.dtype == dtype
@@ -111,13 +149,17 @@ def test_all_points_of_a_box_are_moved_to_a_feasible_set(limits: dict[str, Any],
 
 def test_sliding_along_bounds_needs_no_more_sweeps_than_dimensions(monkeypatch) -> None:
     monkeypatch.setattr(constraints, "NUM_SWEEPS", 10)
-    feasible = FeasibleSet.of(box(10), equality_constraints=[linear(list(range(10)), [1.0] * 10, 1.0)])
+    feasible = FeasibleSet.of(
+        box(10), equality_constraints=[linear(list(range(10)), [1.0] * 10, 1.0)]
+    )
     X = seeded(200, 10).pow(8.0)  # near corners, from where most coordinates end at 0
     assert feasible.contains(feasible.nearby(X)).all()
 
 
 def test_infeasible_bits_of_float32_are_not_returned() -> None:
-    feasible = FeasibleSet.of(WIDE.float(), inequality_constraints=[linear([0, 1], [1.0, 1 / 3], 70.0)])
+    feasible = FeasibleSet.of(
+        WIDE.float(), inequality_constraints=[linear([0, 1], [1.0, 1 / 3], 70.0)]
+    )
     moved = feasible.nearby((WIDE[0] + (WIDE[1] - WIDE[0]) * seeded(1000, 2)).float())
     assert (moved.double() @ torch.tensor([1.0, 1 / 3], dtype=torch.float64) >= 70.0).all()
 
@@ -128,7 +170,9 @@ def test_infeasible_bits_of_float32_are_not_returned() -> None:
 )
 def test_an_advance_never_leaves_the_feasible_set(fraction: float, angle: float) -> None:
     # The complement of a disc: not convex, so that the linearisation alone may end inside.
-    feasible = FeasibleSet.of(UNIT, nonlinear_inequality_constraints=[lambda x: (x - 0.5).square().sum(-1) - 0.1])
+    feasible = FeasibleSet.of(
+        UNIT, nonlinear_inequality_constraints=[lambda x: (x - 0.5).square().sum(-1) - 0.1]
+    )
     X = seeded(200, 2)
     X = X[feasible.contains(X)]
     target = X + fraction * torch.tensor([math.cos(angle), math.sin(angle)], dtype=torch.float64)
@@ -138,18 +182,25 @@ def test_an_advance_never_leaves_the_feasible_set(fraction: float, angle: float)
 
 def test_an_advance_inside_the_set_is_a_full_step() -> None:
     feasible = FeasibleSet.of(UNIT, inequality_constraints=[linear([0, 1], [-1.0, -1.0], -1.9)])
-    X, target = 0.3 * seeded(20, 2), 0.3 + 0.3 * seeded(20, 2, seed=1)
+    X = 0.3 * seeded(20, 2)
+    target = 0.3 + 0.3 * seeded(20, 2, seed=1)
     assert torch.equal(feasible.advance(X, target), target)
 
 
 def test_an_advance_ends_at_the_last_feasible_of_its_points_if_the_target_cannot_be_moved() -> None:
-    feasible = FeasibleSet.of(UNIT, nonlinear_inequality_constraints=[lambda x: 0.1 - (x[0] - 0.55).sign()])  # no gradient
+    # No gradient
+    feasible = FeasibleSet.of(
+        UNIT, nonlinear_inequality_constraints=[lambda x: 0.1 - (x[0] - 0.55).sign()]
+    )
     X = torch.tensor([[0.2, 0.2]], dtype=torch.float64)
     torch.testing.assert_close(feasible.advance(X, X + 0.6), X + 0.3)
 
 
 def test_an_advance_without_a_feasible_point_on_the_way_stays() -> None:
-    feasible = FeasibleSet.of(UNIT, nonlinear_inequality_constraints=[lambda x: 0.5 - (x[..., 0] + 0.0).ceil()])  # x₀ = 0: no gradient
+    # X₀ = 0: no gradient
+    feasible = FeasibleSet.of(
+        UNIT, nonlinear_inequality_constraints=[lambda x: 0.5 - (x[..., 0] + 0.0).ceil()]
+    )
     X = torch.tensor([[0.0, 0.2]], dtype=torch.float64)
     assert torch.equal(feasible.advance(X, X + 0.3), X)
 
@@ -163,21 +214,43 @@ SIMPLEX = {"equality_constraints": [linear([0, 1, 2], [1.0] * 3, 1.0)]}
     [
         (2, {"nonlinear_inequality_constraints": [in_disc]}, [1.0, 1.0], [SQUARE_ROOT_HALF] * 2),
         (2, {"nonlinear_inequality_constraints": [in_disc]}, [3.0, 4.0], [0.6, 0.8]),
-        (2, {"inequality_constraints": [linear([0, 1], [-2.0, -1.0], -1.0)]}, [3.0, 1.0], [0.5, 0.0]),
-        (2, {"inequality_constraints": [linear([0, 1], [-2.0, -1.0], -1.0), linear([0], [-1.0], -0.3)]}, [3.0, 1.0], [0.3, 0.4]),
+        (
+            2,
+            {"inequality_constraints": [linear([0, 1], [-2.0, -1.0], -1.0)]},
+            [3.0, 1.0],
+            [0.5, 0.0],
+        ),
+        (
+            2,
+            {
+                "inequality_constraints": [
+                    linear([0, 1], [-2.0, -1.0], -1.0),
+                    linear([0], [-1.0], -0.3),
+                ]
+            },
+            [3.0, 1.0],
+            [0.3, 0.4],
+        ),
         (3, SIMPLEX, [1.0, 2.0, 3.0], [0.0, 0.0, 1.0]),
         (3, SIMPLEX | {"fixed_features": {2: 0.4}}, [1.0, 2.0, 3.0], [0.0, 0.6, 0.4]),
     ],
     ids=["disc", "skewed disc", "half-plane", "vertex", "simplex", "fixed feature"],
 )
-def test_an_ascent_finds_the_constrained_optimum(d: int, limits: dict[str, Any], slope: list[float], optimum: list[float]) -> None:
-    bounds, weights = box(d), torch.tensor(slope, dtype=torch.float64)
+def test_an_ascent_finds_the_constrained_optimum(
+    d: int, limits: dict[str, Any], slope: list[float], optimum: list[float]
+) -> None:
+    bounds = box(d)
+    weights = torch.tensor(slope, dtype=torch.float64)
     feasible = FeasibleSet.of(bounds, **limits)
     starts = feasible.nearby(seeded(4, 5, d))
     visited: list[Tensor] = []
     functions = Same(4, lambda X: (visited.append(X.detach()), X @ weights)[1])
-    points, values = ascend(functions, starts, feasible.bounds, num_steps=200, learning_rate=0.02, feasible_set=feasible)
-    torch.testing.assert_close(points, torch.tensor(optimum, dtype=torch.float64).expand_as(points), atol=5e-3, rtol=0.0)
+    points, values = ascend(
+        functions, starts, feasible.bounds, num_steps=200, learning_rate=0.02, feasible_set=feasible
+    )
+    torch.testing.assert_close(
+        points, torch.tensor(optimum, dtype=torch.float64).expand_as(points), atol=5e-3, rtol=0.0
+    )
     torch.testing.assert_close(values, points @ weights)
     assert feasible.contains(torch.stack(visited)).all()
 
@@ -185,32 +258,50 @@ def test_an_ascent_finds_the_constrained_optimum(d: int, limits: dict[str, Any],
 @pytest.mark.parametrize(
     ("limits", "optimum"),
     [
-        ({"inequality_constraints": [linear([0, 1], [-1.0, -2.0], -0.8)]}, [0.4, 0.2]),  # projections of (0.5, 0.4)
+        # Projections of (0.5, 0.4)
+        ({"inequality_constraints": [linear([0, 1], [-1.0, -2.0], -0.8)]}, [0.4, 0.2]),
         ({"inequality_constraints": [linear([0, 1], [-1.0, -2.0], -1.4)]}, [0.5, 0.4]),
     ],
     ids=["active", "inactive"],
 )
-def test_an_ascent_rests_where_the_constraint_holds_it(limits: dict[str, Any], optimum: list[float]) -> None:
+def test_an_ascent_rests_where_the_constraint_holds_it(
+    limits: dict[str, Any], optimum: list[float]
+) -> None:
     # Adam's scaled steps, projected, would drift along the slanted constraint.
     feasible = FeasibleSet.of(UNIT, **limits)
     bowl = Same(1, lambda X: -(X - torch.tensor([0.5, 0.4], dtype=torch.float64)).square().sum(-1))
-    points, _ = ascend(bowl, feasible.nearby(seeded(1, 6, 2)), UNIT, num_steps=300, learning_rate=0.01, feasible_set=feasible)
-    torch.testing.assert_close(points, torch.tensor(optimum, dtype=torch.float64).expand_as(points), atol=2e-3, rtol=0.0)
+    points, _ = ascend(
+        bowl,
+        feasible.nearby(seeded(1, 6, 2)),
+        UNIT,
+        num_steps=300,
+        learning_rate=0.01,
+        feasible_set=feasible,
+    )
+    torch.testing.assert_close(
+        points, torch.tensor(optimum, dtype=torch.float64).expand_as(points), atol=2e-3, rtol=0.0
+    )
 
 
 def test_fixed_features_never_move() -> None:
     feasible = FeasibleSet.of(WIDE, fixed_features={1: 123.4})
     assert not feasible.constrained
     starts = torch.lerp(feasible.bounds[0], feasible.bounds[1], seeded(2, 3, 2))
-    points, _ = ascend(Same(2, lambda X: X.sum(-1)), starts, feasible.bounds, num_steps=100, learning_rate=0.05)
+    points, _ = ascend(
+        Same(2, lambda X: X.sum(-1)), starts, feasible.bounds, num_steps=100, learning_rate=0.05
+    )
     assert torch.equal(points, torch.tensor([10.0, 123.4], dtype=torch.float64).expand_as(points))
 
 
 def test_a_smaller_box_keeps_constraints_and_fixed_features() -> None:
-    feasible = FeasibleSet.of(box(3), fixed_features={0: 0.9}, inequality_constraints=[linear([1], [1.0], 0.3)])
+    feasible = FeasibleSet.of(
+        box(3), fixed_features={0: 0.9}, inequality_constraints=[linear([1], [1.0], 0.3)]
+    )
     part = feasible.within(torch.tensor([[0.1] * 3, [0.5] * 3], dtype=torch.float64))
     assert part.bounds.tolist() == [[0.9, 0.1, 0.1], [0.9, 0.5, 0.5]]
-    assert part.contains(torch.tensor([[0.9, 0.4, 0.4], [0.9, 0.2, 0.4], [0.9, 0.6, 0.4]], dtype=torch.float64)).tolist() == [
+    assert part.contains(
+        torch.tensor([[0.9, 0.4, 0.4], [0.9, 0.2, 0.4], [0.9, 0.6, 0.4]], dtype=torch.float64)
+    ).tolist() == [
         True,
         False,
         False,
@@ -227,7 +318,9 @@ def test_candidates_are_the_feasible_ones_of_as_many_draws_as_needed() -> None:
 
 
 def test_a_rare_set_is_reached_by_moving_candidates() -> None:
-    feasible = FeasibleSet.of(UNIT, nonlinear_inequality_constraints=[lambda x: 1e-8 - (x - 0.3).square().sum(-1)])
+    feasible = FeasibleSet.of(
+        UNIT, nonlinear_inequality_constraints=[lambda x: 1e-8 - (x - 0.3).square().sum(-1)]
+    )
     candidates = feasible.candidates(repeat(seeded(50, 2)))
     assert candidates.shape == (50, 2)
     assert ((candidates - 0.3).norm(dim=1) <= 1.0001e-4).all()
@@ -235,33 +328,98 @@ def test_a_rare_set_is_reached_by_moving_candidates() -> None:
 
 def test_an_empty_set_is_reported() -> None:
     feasible = FeasibleSet.of(UNIT, inequality_constraints=[linear([0, 1], [1.0, 1.0], 2.5)])
-    with pytest.raises(ValueError, match="must leave a feasible point inside `bounds`, got none among 40000 candidates"):
+    with pytest.raises(
+        ValueError,
+        match="must leave a feasible point inside `bounds`, got none among 40000 candidates",
+    ):
         feasible.candidates(repeat(seeded(50, 2)))
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"inequality_constraints": [([0], [1.0])]}, TypeError, r"`inequality_constraints\[0\]` must be a tuple"),
-        ({"inequality_constraints": [linear([0], [1.0], 0.0), linear([0, 1], [1.0], 0.0)]}, ValueError, r"`inequality_constraints\[1\]`"),
-        ({"equality_constraints": [linear([2], [1.0], 0.0)]}, ValueError, r"integer indices from 0 to 1, got \[2\]"),
-        ({"equality_constraints": [linear([-1], [1.0], 0.0)]}, ValueError, r"integer indices from 0 to 1, got \[-1\]"),
-        ({"equality_constraints": [linear([0], [0.0], 0.0)]}, ValueError, "a coefficient that is not 0"),
-        ({"inequality_constraints": [linear([0], [math.nan], 0.0)]}, ValueError, "finite coefficients"),
+        (
+            {"inequality_constraints": [([0], [1.0])]},
+            TypeError,
+            r"`inequality_constraints\[0\]` must be a tuple",
+        ),
+        (
+            {"inequality_constraints": [linear([0], [1.0], 0.0), linear([0, 1], [1.0], 0.0)]},
+            ValueError,
+            r"`inequality_constraints\[1\]`",
+        ),
+        (
+            {"equality_constraints": [linear([2], [1.0], 0.0)]},
+            ValueError,
+            r"integer indices from 0 to 1, got \[2\]",
+        ),
+        (
+            {"equality_constraints": [linear([-1], [1.0], 0.0)]},
+            ValueError,
+            r"integer indices from 0 to 1, got \[-1\]",
+        ),
+        (
+            {"equality_constraints": [linear([0], [0.0], 0.0)]},
+            ValueError,
+            "a coefficient that is not 0",
+        ),
+        (
+            {"inequality_constraints": [linear([0], [math.nan], 0.0)]},
+            ValueError,
+            "finite coefficients",
+        ),
         ({"inequality_constraints": [linear([0], [1.0], math.inf)]}, ValueError, "one finite rhs"),
-        ({"inequality_constraints": [(torch.tensor([[0, 0]]), torch.ones(1), 0.0)]}, ValueError, "Constraints between points"),
-        ({"nonlinear_inequality_constraints": [3.0]}, TypeError, r"`nonlinear_inequality_constraints\[0\]` must be a callable"),
-        ({"nonlinear_inequality_constraints": [(in_disc, False)]}, ValueError, "must constrain one point"),
-        ({"nonlinear_inequality_constraints": [lambda x: x]}, ValueError, r"one floating-point number, got torch.float64 of shape \(2,\)"),
-        ({"nonlinear_inequality_constraints": [lambda x: x[0] > 0]}, ValueError, "one floating-point number, got torch.bool"),
-        ({"nonlinear_inequality_constraints": [lambda x: x[:, 0]]}, ValueError, r"must map a point \(2,\) to a number"),
-        ({"fixed_features": {2: 0.0}}, ValueError, "`fixed_features` must have keys from 0 to 1, got 2"),
+        (
+            {"inequality_constraints": [(torch.tensor([[0, 0]]), torch.ones(1), 0.0)]},
+            ValueError,
+            "Constraints between points",
+        ),
+        (
+            {"nonlinear_inequality_constraints": [3.0]},
+            TypeError,
+            r"`nonlinear_inequality_constraints\[0\]` must be a callable",
+        ),
+        (
+            {"nonlinear_inequality_constraints": [(in_disc, False)]},
+            ValueError,
+            "must constrain one point",
+        ),
+        (
+            {"nonlinear_inequality_constraints": [lambda x: x]},
+            ValueError,
+            r"one floating-point number, got torch.float64 of shape \(2,\)",
+        ),
+        (
+            {"nonlinear_inequality_constraints": [lambda x: x[0] > 0]},
+            ValueError,
+            "one floating-point number, got torch.bool",
+        ),
+        (
+            {"nonlinear_inequality_constraints": [lambda x: x[:, 0]]},
+            ValueError,
+            r"must map a point \(2,\) to a number",
+        ),
+        (
+            {"fixed_features": {2: 0.0}},
+            ValueError,
+            "`fixed_features` must have keys from 0 to 1, got 2",
+        ),
         ({"fixed_features": {"x": 0.0}}, TypeError, "`fixed_features` must be an int, got str 'x'"),
-        ({"fixed_features": {0: 1.5}}, ValueError, r"`fixed_features\[0\]` must lie in `bounds`, \[0, 1\], got 1.5"),
-        ({"fixed_features": {0: "a"}}, TypeError, r"`fixed_features\[0\]` must be a number, got str 'a'"),
+        (
+            {"fixed_features": {0: 1.5}},
+            ValueError,
+            r"`fixed_features\[0\]` must lie in `bounds`, \[0, 1\], got 1.5",
+        ),
+        (
+            {"fixed_features": {0: "a"}},
+            TypeError,
+            r"`fixed_features\[0\]` must be a number, got str 'a'",
+        ),
         ({"fixed_features": {0: 0.5, 1: 0.5}}, ValueError, "must leave a feature free, got all 2"),
     ],
 )
-def test_bad_constraints_are_named(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_bad_constraints_are_named(
+    arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         FeasibleSet.of(UNIT, **arguments)

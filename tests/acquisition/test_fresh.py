@@ -1,4 +1,6 @@
-"""Batches of a model that changed, or that cannot do what is asked: those of a fresh model, or a clear error."""
+"""Batches of a model that changed, or that cannot do what is asked: those of a fresh model,
+or a clear error.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +15,11 @@ from linear_operator.utils.errors import NotPSDError
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
-from acquisition import ParallelThompsonSampling, PathwiseMaxPosteriorSampling, PathwiseThompsonSampling
+from acquisition import (
+    ParallelThompsonSampling,
+    PathwiseMaxPosteriorSampling,
+    PathwiseThompsonSampling,
+)
 from surrogates import CG, Auto, Cholesky, PathwiseGP, Solver, gaussian_likelihood
 from tests import problems
 
@@ -24,14 +30,18 @@ SMALL: dict[str, Any] = {"num_candidates": 200, "num_rounds": 3, "num_starts": 3
 
 
 def model(**settings: Any) -> PathwiseGP:
-    return PathwiseGP(X, Y, **{"num_features": 256, "solver": CG(tolerance=1e-8, preconditioner=None), **settings})
+    return PathwiseGP(
+        X, Y, **{"num_features": 256, "solver": CG(tolerance=1e-8, preconditioner=None), **settings}
+    )
 
 
 CHANGES: dict[str, Callable[[PathwiseGP], Any]] = {
     "lengthscale": lambda m: setattr(m.covar_module, "lengthscale", 0.1),
     "noise": lambda m: setattr(m.likelihood, "noise", 0.5),
     "targets": lambda m: m.set_train_data(X, m.train_targets.flip(0)),
-    "more": lambda m: m.set_train_data(torch.cat([X, 0.5 * X]), m.train_targets.repeat(2), strict=False),
+    "more": lambda m: m.set_train_data(
+        torch.cat([X, 0.5 * X]), m.train_targets.repeat(2), strict=False
+    ),
     "seed": lambda m: setattr(m, "seed", 5),
     "solver": lambda m: setattr(m, "solver", Cholesky()),
     "mode": lambda m: m.train(),
@@ -42,32 +52,45 @@ CHANGES: dict[str, Callable[[PathwiseGP], Any]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_after_a_change_a_batch_is_that_of_a_fresh_model(name: str, transformed: bool) -> None:
     settings = {"input_transform": Normalize(2, bounds=UNIT)} if transformed else {}
-    changed, fresh = model(**settings), model(**settings)
+    changed = model(**settings)
+    fresh = model(**settings)
     sampler = ParallelThompsonSampling(changed, UNIT, **SMALL)
     before = sampler.generate(4)
     for each in (changed, fresh):
         CHANGES[name](each)
     batch = sampler.generate(4)
-    torch.testing.assert_close(batch, ParallelThompsonSampling(fresh, UNIT, **SMALL).generate(4), rtol=0, atol=1e-3)
+    torch.testing.assert_close(
+        batch, ParallelThompsonSampling(fresh, UNIT, **SMALL).generate(4), rtol=0, atol=1e-3
+    )
     assert ((batch - before).abs().max() > 1e-2) == (name not in ("mode", "solver"))
 
 
 def test_a_change_of_dtype_is_named_where_it_no_longer_fits() -> None:
     changed = model()
-    sampler, acquisition = ParallelThompsonSampling(changed, UNIT, **SMALL), PathwiseThompsonSampling(changed)
+    sampler = ParallelThompsonSampling(changed, UNIT, **SMALL)
+    acquisition = PathwiseThompsonSampling(changed)
     acquisition(X[:2])
     changed.float()
-    with pytest.raises(TypeError, match="`bounds` must have the dtype of `train_X`, torch.float32, got torch.float64"):
+    with pytest.raises(
+        TypeError,
+        match="`bounds` must have the dtype of `train_X`, torch.float32, got torch.float64",
+    ):
         sampler.generate(2)
     assert acquisition(X[:2].float()).dtype == torch.float32
 
 
 FACES: dict[str, Callable[[PathwiseGP], Tensor]] = {
-    "generate": lambda m: ParallelThompsonSampling(m, UNIT.to(m.train_targets), **SMALL).generate(3),
+    "generate": (
+        lambda m: ParallelThompsonSampling(m, UNIT.to(m.train_targets), **SMALL).generate(3)
+    ),
     "acquisition": lambda m: PathwiseThompsonSampling(m)(X[:3].to(m.train_targets)),
     "strategy": lambda m: PathwiseMaxPosteriorSampling(m)(X.to(m.train_targets), num_samples=3),
-    "LogEI": lambda m: LogExpectedImprovement(m, Y.max().to(m.train_targets))(X[:3, None].to(m.train_targets)),
-    "qLogEI": lambda m: qLogExpectedImprovement(m, Y.max().to(m.train_targets))(X[:3].to(m.train_targets)),
+    "LogEI": lambda m: LogExpectedImprovement(m, Y.max().to(m.train_targets))(
+        X[:3, None].to(m.train_targets)
+    ),
+    "qLogEI": lambda m: qLogExpectedImprovement(m, Y.max().to(m.train_targets))(
+        X[:3].to(m.train_targets)
+    ),
 }
 
 
@@ -79,7 +102,9 @@ def test_a_kernel_without_paths_is_named(face: str) -> None:
 
 def tight(solver: Solver) -> PathwiseGP:
     data = X.repeat(3, 1).float(), Y.repeat(3, 1).float()  # every point three times: K is singular
-    return PathwiseGP(*data, likelihood=gaussian_likelihood(1e-6), num_features=256, num_paths=32, solver=solver)
+    return PathwiseGP(
+        *data, likelihood=gaussian_likelihood(1e-6), num_features=256, num_paths=32, solver=solver
+    )
 
 
 @pytest.mark.parametrize("solver", [Auto(), CG()], ids=["auto", "cg"])

@@ -1,4 +1,6 @@
-"""Screening against brute force; ascent against PyTorch's Adam, known maxima and per-path gradients."""
+"""Screening against brute force; ascent against PyTorch's Adam,
+known maxima and per-path gradients.
+"""
 
 from collections.abc import Callable
 from unittest.mock import patch
@@ -30,7 +32,8 @@ class Functions:
     """
 
     def __init__(self, num_samples: int, formula: Callable[[Tensor], Tensor]):
-        self.num_samples, self.formula = num_samples, formula
+        self.num_samples = num_samples
+        self.formula = formula
         self.visited: list[Tensor] = []
 
     def __call__(self, X: Tensor) -> Tensor:
@@ -44,7 +47,9 @@ class Functions:
 def bowls(centres: Tensor) -> Functions:
     """Return f_i(x) = −Σ_j j · (x_j − c_ij)², for centres (s, d)."""
     curvature = torch.arange(1, centres.shape[1] + 1, dtype=centres.dtype)
-    return Functions(len(centres), lambda X: -(curvature * (X - centres.unsqueeze(1)).square()).sum(-1))
+    return Functions(
+        len(centres), lambda X: -(curvature * (X - centres.unsqueeze(1)).square()).sum(-1)
+    )
 
 
 def waves(num_samples: int, d: int) -> Functions:
@@ -59,7 +64,9 @@ def waves(num_samples: int, d: int) -> Functions:
     chunk=st.integers(1, 50),
     sign=st.sampled_from([1.0, -1.0]),
 )
-def test_screening_keeps_each_functions_best_of_every_round(num_samples: int, sizes: list[int], chunk: int, sign: float) -> None:
+def test_screening_keeps_each_functions_best_of_every_round(
+    num_samples: int, sizes: list[int], chunk: int, sign: float
+) -> None:
     functions = waves(num_samples, 2)
     rounds = [seeded(size, 2, seed=i) for i, size in enumerate(sizes)]
     with patch.object(multistart, "SCREENED_AT_ONCE", chunk * num_samples):
@@ -67,12 +74,17 @@ def test_screening_keeps_each_functions_best_of_every_round(num_samples: int, si
     assert best.shape == (num_samples, len(rounds), 2)
     for r, candidates in enumerate(rounds):
         for i in range(num_samples):
-            values = [sign * functions(candidates[c : c + 1])[i].item() for c in range(len(candidates))]
-            assert torch.equal(best[i, r], candidates[max(range(len(values)), key=values.__getitem__)])
+            values = [
+                sign * functions(candidates[c : c + 1])[i].item() for c in range(len(candidates))
+            ]
+            assert torch.equal(
+                best[i, r], candidates[max(range(len(values)), key=values.__getitem__)]
+            )
 
 
 def test_screening_holds_no_more_values_than_stated() -> None:
-    functions, shapes = waves(3, 2), []
+    functions = waves(3, 2)
+    shapes = []
     formula = functions.formula
     functions.formula = lambda X: (shapes.append(X.shape[1]), formula(X))[1]
     with patch.object(multistart, "SCREENED_AT_ONCE", 30):
@@ -93,8 +105,17 @@ def test_screening_draws_rounds_one_at_a_time_and_reports_each() -> None:
 
 
 @pytest.mark.parametrize("normalized", [False, True])
-@pytest.mark.parametrize("kernel", [MaternKernel(nu=1.5, ard_num_dims=2), ScaleKernel(RBFKernel()), ScaleKernel(MaternKernel(nu=2.5))])
-def test_one_tiled_call_gives_the_gradients_of_every_path_alone(make_model, kernel, normalized: bool, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        MaternKernel(nu=1.5, ard_num_dims=2),
+        ScaleKernel(RBFKernel()),
+        ScaleKernel(MaternKernel(nu=2.5)),
+    ],
+)
+def test_one_tiled_call_gives_the_gradients_of_every_path_alone(
+    make_model, kernel, normalized: bool, monkeypatch
+) -> None:
     bounds = UNIT_SQUARE
     transform = {}
     if normalized:
@@ -128,17 +149,24 @@ def test_a_step_evaluates_all_paths_and_starts_together() -> None:
 
 def test_ascent_ends_at_the_maximum_inside_the_box() -> None:
     bounds = torch.tensor([[-3.0, 10.0], [2.0, 30.0]], dtype=torch.float64)
-    centres = torch.tensor([[0.5, 20.0], [-1.0, 29.0], [9.0, 15.0], [-8.0, -8.0]], dtype=torch.float64)
+    centres = torch.tensor(
+        [[0.5, 20.0], [-1.0, 29.0], [9.0, 15.0], [-8.0, -8.0]], dtype=torch.float64
+    )
     starts = bounds[0] + (bounds[1] - bounds[0]) * seeded(4, 3, 2)
     functions = bowls(centres)
     points, values = ascend(functions, starts, bounds, num_steps=600, learning_rate=0.01)
-    maximum = torch.clamp(centres, bounds[0], bounds[1]).unsqueeze(1).expand_as(points)  # separable: the projection
-    torch.testing.assert_close((points - maximum) / (bounds[1] - bounds[0]), torch.zeros_like(points), atol=2e-3, rtol=0.0)
+    # Separable: the projection
+    maximum = torch.clamp(centres, bounds[0], bounds[1]).unsqueeze(1).expand_as(points)
+    torch.testing.assert_close(
+        (points - maximum) / (bounds[1] - bounds[0]), torch.zeros_like(points), atol=2e-3, rtol=0.0
+    )
     assert torch.equal(values, functions.formula(points))
 
 
 @given(
-    box=st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3)).map(sorted).filter(lambda box: box[0] + 0.5 < box[1]),
+    box=st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3))
+    .map(sorted)
+    .filter(lambda box: box[0] + 0.5 < box[1]),
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
 @example(box=[-1.7, -0.6], dtype=torch.float64)  # lower + (upper − lower) exceeds upper here
@@ -152,10 +180,19 @@ def test_ascent_stays_inside_the_box_to_the_last_bit(box: list[float], dtype: to
     assert torch.equal(points, torch.stack([bounds[1], bounds[0]]).unsqueeze(1).expand_as(points))
 
 
-@given(num_steps=st.integers(0, 8), learning_rate=st.floats(1e-4, 1.0), sign=st.sampled_from([1.0, -1.0]))
-def test_the_best_point_visited_is_returned(num_steps: int, learning_rate: float, sign: float) -> None:
-    functions, starts = waves(3, 2), seeded(3, 4, 2)
-    points, values = ascend(functions, starts, UNIT_SQUARE, num_steps=num_steps, learning_rate=learning_rate, sign=sign)
+@given(
+    num_steps=st.integers(0, 8),
+    learning_rate=st.floats(1e-4, 1.0),
+    sign=st.sampled_from([1.0, -1.0]),
+)
+def test_the_best_point_visited_is_returned(
+    num_steps: int, learning_rate: float, sign: float
+) -> None:
+    functions = waves(3, 2)
+    starts = seeded(3, 4, 2)
+    points, values = ascend(
+        functions, starts, UNIT_SQUARE, num_steps=num_steps, learning_rate=learning_rate, sign=sign
+    )
     visited = torch.stack([sign * functions.formula(X) for X in functions.visited])
     assert torch.equal(sign * values, visited.amax(0))
     assert torch.equal(functions.formula(points), values)
@@ -164,12 +201,19 @@ def test_the_best_point_visited_is_returned(num_steps: int, learning_rate: float
 
 def test_long_steps_do_overshoot_so_that_the_best_is_not_the_last() -> None:
     functions = bowls(torch.full((1, 2), 0.5, dtype=torch.float64))
-    _, values = ascend(functions, torch.full((1, 1, 2), 0.4, dtype=torch.float64), UNIT_SQUARE, num_steps=3, learning_rate=0.15)
+    _, values = ascend(
+        functions,
+        torch.full((1, 1, 2), 0.4, dtype=torch.float64),
+        UNIT_SQUARE,
+        num_steps=3,
+        learning_rate=0.15,
+    )
     assert values > functions.formula(functions.visited[-1])
 
 
 def test_no_steps_return_the_starts() -> None:
-    functions, starts = waves(3, 2), seeded(3, 4, 2)
+    functions = waves(3, 2)
+    starts = seeded(3, 4, 2)
     points, values = ascend(functions, starts, UNIT_SQUARE, num_steps=0)
     assert torch.equal(points, starts)
     assert torch.equal(values, functions.formula(starts))
@@ -177,9 +221,12 @@ def test_no_steps_return_the_starts() -> None:
 
 
 def test_minimising_is_maximising_the_negative() -> None:
-    functions, starts = waves(3, 2), seeded(3, 4, 2)
+    functions = waves(3, 2)
+    starts = seeded(3, 4, 2)
     negative = Functions(3, lambda X: -functions.formula(X))
-    low, low_values = ascend(functions, starts, UNIT_SQUARE, num_steps=10, learning_rate=0.01, sign=-1.0)
+    low, low_values = ascend(
+        functions, starts, UNIT_SQUARE, num_steps=10, learning_rate=0.01, sign=-1.0
+    )
     high, high_values = ascend(negative, starts, UNIT_SQUARE, num_steps=10, learning_rate=0.01)
     assert torch.equal(low, high)
     assert torch.equal(low_values, -high_values)
@@ -189,7 +236,8 @@ def test_minimising_is_maximising_the_negative() -> None:
 @pytest.mark.parametrize("centre", [0.6, 0.95], ids=["interior", "overshooting a bound"])
 def test_the_steps_are_those_of_adam_projected_to_the_box(centre: float) -> None:
     bounds = torch.tensor([[-2.0, 0.0], [5.0, 100.0]], dtype=torch.float64)
-    lower, width = bounds[0], bounds[1] - bounds[0]
+    lower = bounds[0]
+    width = bounds[1] - bounds[0]
     functions = bowls(lower + width * (centre + 0.04 * seeded(3, 2, seed=4)))
     starts = lower + width * (0.4 + 0.2 * seeded(3, 5, 2))
     ascend(functions, starts, bounds, num_steps=30, learning_rate=0.05)
@@ -206,13 +254,21 @@ def test_the_steps_are_those_of_adam_projected_to_the_box(centre: float) -> None
 
 def test_every_step_is_reported() -> None:
     reports: list[None] = []
-    ascend(waves(1, 2), seeded(1, 1, 2), UNIT_SQUARE, num_steps=7, after_step=lambda: reports.append(None))
+    ascend(
+        waves(1, 2),
+        seeded(1, 1, 2),
+        UNIT_SQUARE,
+        num_steps=7,
+        after_step=lambda: reports.append(None),
+    )
     assert len(reports) == 7
 
 
 def test_kernels_without_a_closed_form_ascend_too(make_model) -> None:
     prior = make_model(UNIT_SQUARE).paths(3).prior
-    paths = make_model(UNIT_SQUARE, kernel=ScaleKernel(MaternKernel(nu=2.5)).double() + LinearKernel().double()).paths(3, prior=prior)
+    paths = make_model(
+        UNIT_SQUARE, kernel=ScaleKernel(MaternKernel(nu=2.5)).double() + LinearKernel().double()
+    ).paths(3, prior=prior)
     starts = seeded(3, 2, 2)
     _, values = ascend(paths, starts, UNIT_SQUARE, num_steps=10, learning_rate=0.01)
     assert (values > paths.each(starts)).all()

@@ -1,4 +1,6 @@
-"""Objectives and outcome constraints over joint draws: ranked feasibility first, against brute force over the same candidates."""
+"""Objectives and outcome constraints over joint draws: ranked feasibility first,
+against brute force over the same candidates.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,19 +18,35 @@ from acquisition.outcomes import OutcomePaths
 from surrogates import PathwiseGP, gaussian_likelihood
 
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
-SMALL = {"num_candidates": 300, "num_rounds": 3, "num_starts": 3, "num_steps": 10, "learning_rate": 0.01}
+SMALL = {
+    "num_candidates": 300,
+    "num_rounds": 3,
+    "num_starts": 3,
+    "num_steps": 10,
+    "learning_rate": 0.01,
+}
 
 
 def seeded(*shape: int, seed: int = 0) -> Tensor:
     return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def model_of(formula: Callable[[Tensor], Tensor], *, n: int = 60, seed: int = 0, lengthscale: float = 0.7) -> PathwiseGP:
-    """Return a model of a known function, of which the paths hardly deviate for many points and a long lengthscale."""
+def model_of(
+    formula: Callable[[Tensor], Tensor], *, n: int = 60, seed: int = 0, lengthscale: float = 0.7
+) -> PathwiseGP:
+    """Return a model of a known function, of which the paths hardly deviate for many points and a
+    long lengthscale.
+    """
     kernel = RBFKernel().double()
     kernel.lengthscale = lengthscale
     X = seeded(n, 2, seed=seed)
-    return PathwiseGP(X, formula(X).unsqueeze(1), likelihood=gaussian_likelihood(1e-6), covar_module=kernel, num_features=512)
+    return PathwiseGP(
+        X,
+        formula(X).unsqueeze(1),
+        likelihood=gaussian_likelihood(1e-6),
+        covar_module=kernel,
+        num_features=512,
+    )
 
 
 @pytest.fixture
@@ -53,22 +71,34 @@ def second_is_high(Y: Tensor) -> Tensor:
 
 
 def brute_force(values: list[list[float]], X: Tensor, maximize: bool) -> Tensor:
-    """Return the best candidate by the rule: feasible before infeasible, then by objective or least violation."""
+    """Return the best candidate by the rule: feasible before infeasible,
+    then by objective or least violation.
+    """
 
     def rank(row: int) -> tuple[bool, float]:
         y0, y1 = values[row]
         violation = max(0.0, y0 - 0.3) + max(0.0, 0.2 - y1)
-        return (violation == 0.0, (y0 - 2.0 * y1) * (1.0 if maximize else -1.0) if violation == 0.0 else -violation)
+        return (
+            violation == 0.0,
+            (y0 - 2.0 * y1) * (1.0 if maximize else -1.0) if violation == 0.0 else -violation,
+        )
 
     return X[max(range(len(X)), key=rank)]
 
 
 @pytest.mark.parametrize("maximize", [True, False])
-def test_the_choices_of_joint_draws_are_those_of_brute_force(models: list[PathwiseGP], maximize: bool) -> None:
-    paths, X = [model.paths(1) for model in models], seeded(200, 2, seed=5)
+def test_the_choices_of_joint_draws_are_those_of_brute_force(
+    models: list[PathwiseGP], maximize: bool
+) -> None:
+    paths = [model.paths(1) for model in models]
+    X = seeded(200, 2, seed=5)
     values = torch.stack([part(X).squeeze(0) for part in paths], dim=1).tolist()
     sampler = ParallelThompsonSampling(
-        models, UNIT, objective=difference, outcome_constraints=[first_is_low, second_is_high], maximize=maximize
+        models,
+        UNIT,
+        objective=difference,
+        outcome_constraints=[first_is_low, second_is_high],
+        maximize=maximize,
     )
     chosen = sampler.generate(1, paths=paths, choices=X)
     assert torch.equal(chosen[0], brute_force(values, X, maximize))
@@ -76,12 +106,17 @@ def test_the_choices_of_joint_draws_are_those_of_brute_force(models: list[Pathwi
 
 def test_a_draw_that_is_feasible_nowhere_is_best_at_the_least_violation() -> None:
     model = model_of(lambda X: 3.0 + X[:, 0])
-    (batch,) = ParallelThompsonSampling(model, UNIT, outcome_constraints=[lambda Y: Y[..., 0]], **SMALL | {"num_steps": 60}).generate(1)
+    (batch,) = ParallelThompsonSampling(
+        model, UNIT, outcome_constraints=[lambda Y: Y[..., 0]], **SMALL | {"num_steps": 60}
+    ).generate(1)
     assert batch[0].item() == pytest.approx(0.0, abs=0.01)
 
 
-def test_merits_order_feasible_points_by_objective_above_all_others_by_violation(models: list[PathwiseGP]) -> None:
-    paths, X = tuple(model.paths(4) for model in models), seeded(300, 2, seed=3)
+def test_merits_order_feasible_points_by_objective_above_all_others_by_violation(
+    models: list[PathwiseGP],
+) -> None:
+    paths = tuple(model.paths(4) for model in models)
+    X = seeded(300, 2, seed=3)
     merit = OutcomePaths(paths, difference, (first_is_low, second_is_high))(X)
     Y = torch.stack([part(X) for part in paths], dim=-1)
     violation = first_is_low(Y).clamp_min(0.0) + second_is_high(Y).clamp_min(0.0)
@@ -91,7 +126,9 @@ def test_merits_order_feasible_points_by_objective_above_all_others_by_violation
     assert torch.equal(merit[feasible], difference(Y)[feasible])
     for i in range(4):
         assert merit[i][feasible[i]].min() > merit[i][~feasible[i]].max()
-        assert torch.equal(merit[i][~feasible[i]].argsort(), violation[i][~feasible[i]].argsort(descending=True))
+        assert torch.equal(
+            merit[i][~feasible[i]].argsort(), violation[i][~feasible[i]].argsort(descending=True)
+        )
 
 
 def test_gradients_are_those_of_the_objective_or_of_the_violation(models: list[PathwiseGP]) -> None:
@@ -103,11 +140,15 @@ def test_gradients_are_those_of_the_objective_or_of_the_violation(models: list[P
     violation = first_is_low(Y).clamp_min(0.0) + second_is_high(Y).clamp_min(0.0)
     (uphill,) = torch.autograd.grad(-difference(Y).sum(), X, retain_graph=True)
     (inwards,) = torch.autograd.grad(-violation.sum(), X)
-    torch.testing.assert_close(gradient, torch.where((violation == 0.0).unsqueeze(-1), uphill, inwards))
+    torch.testing.assert_close(
+        gradient, torch.where((violation == 0.0).unsqueeze(-1), uphill, inwards)
+    )
 
 
 @pytest.mark.parametrize("units", [1e-3, 1.0, 1e3])
-def test_the_constrained_optimum_is_found_whatever_the_units_of_the_constraint(units: float) -> None:
+def test_the_constrained_optimum_is_found_whatever_the_units_of_the_constraint(
+    units: float,
+) -> None:
     # max x₀ + x₁ where x₀² + x₁² ≤ 1: both are outcomes, learned from data.
     models = [model_of(lambda X: X.sum(1)), model_of(lambda X: X.square().sum(1), seed=1)]
     sampler = ParallelThompsonSampling(
@@ -118,15 +159,21 @@ def test_the_constrained_optimum_is_found_whatever_the_units_of_the_constraint(u
         **SMALL | {"num_steps": 100},
     )
     batch = sampler.generate(4)
-    torch.testing.assert_close(batch.sum(1), torch.full((4,), 2.0**0.5, dtype=torch.float64), atol=0.01, rtol=0.0)
+    torch.testing.assert_close(
+        batch.sum(1), torch.full((4,), 2.0**0.5, dtype=torch.float64), atol=0.01, rtol=0.0
+    )
     assert (batch.square().sum(1) <= 1.005).all()
 
 
 def test_an_ascent_enters_the_feasible_region_and_climbs_there(models: list[PathwiseGP]) -> None:
-    functions = OutcomePaths(tuple(model.paths(6) for model in models), difference, (first_is_low, second_is_high))
+    functions = OutcomePaths(
+        tuple(model.paths(6) for model in models), difference, (first_is_low, second_is_high)
+    )
     starts = seeded(6, 8, 2, seed=9)
     before = functions.each(starts)
-    _, after = ascend(functions, starts, UNIT, num_steps=60, learning_rate=0.02, unit_gradients=True)
+    _, after = ascend(
+        functions, starts, UNIT, num_steps=60, learning_rate=0.02, unit_gradients=True
+    )
     entered = (before < -1e100) & (after > -1e100)
     climbed = (before > -1e100) & (after > before)
     assert entered.sum() >= 5
@@ -136,23 +183,31 @@ def test_an_ascent_enters_the_feasible_region_and_climbs_there(models: list[Path
 
 def test_a_linear_objective_of_botorch_scalarises_the_models(models: list[PathwiseGP]) -> None:
     weights = torch.tensor([1.0, -2.0], dtype=torch.float64)
-    batches = [ParallelThompsonSampling(models, UNIT, objective=f, **SMALL).generate(3) for f in (difference, LinearMCObjective(weights))]
+    batches = [
+        ParallelThompsonSampling(models, UNIT, objective=f, **SMALL).generate(3)
+        for f in (difference, LinearMCObjective(weights))
+    ]
     torch.testing.assert_close(*batches)
 
 
 def test_the_objective_of_one_model_may_be_its_value(models: list[PathwiseGP]) -> None:
     plain = ParallelThompsonSampling(models[0], UNIT, **SMALL).generate(4)
-    spelled_out = ParallelThompsonSampling([models[0]], UNIT, objective=lambda Y: Y[..., 0], **SMALL)
+    spelled_out = ParallelThompsonSampling(
+        [models[0]], UNIT, objective=lambda Y: Y[..., 0], **SMALL
+    )
     paths = models[0].paths(4)
     assert torch.equal(ParallelThompsonSampling([models[0]], UNIT, **SMALL).generate(4), plain)
-    # The data are ranked by their means, not their targets: the candidates differ a little, the maxima do not.
+    # The data are ranked by their means, not their targets: the candidates differ a little, the
+    # maxima do not.
     values = [paths.each(batch.unsqueeze(1)) for batch in (plain, spelled_out.generate(4))]
     torch.testing.assert_close(*values, atol=0.15, rtol=0.0)
 
 
 def test_candidates_gather_around_feasible_data_first(models: list[PathwiseGP]) -> None:
     X = torch.cat([model.train_inputs[0] for model in models])
-    functions = OutcomePaths(tuple(model.paths(2) for model in models), difference, (first_is_low, second_is_high))
+    functions = OutcomePaths(
+        tuple(model.paths(2) for model in models), difference, (first_is_low, second_is_high)
+    )
     Y = torch.stack([part.mean(X) for part in functions.parts], dim=-1)
     feasible = (first_is_low(Y) <= 0) & (second_is_high(Y) <= 0)
     points, values = functions.standing(X)
@@ -165,7 +220,9 @@ def test_candidates_gather_around_feasible_data_first(models: list[PathwiseGP]) 
     torch.testing.assert_close(values, -Y[..., 0].abs() - 1.0)
 
 
-def test_candidates_come_from_the_data_of_all_models_at_the_finest_lengthscale(models: list[PathwiseGP]) -> None:
+def test_candidates_come_from_the_data_of_all_models_at_the_finest_lengthscale(
+    models: list[PathwiseGP],
+) -> None:
     models[1].covar_module.lengthscale = 0.2
     sampler = ParallelThompsonSampling(models, UNIT, objective=difference, **SMALL)
     functions, _ = sampler._functions(2, None, torch.Generator().manual_seed(0))
@@ -186,12 +243,26 @@ def test_candidates_come_from_the_data_of_all_models_at_the_finest_lengthscale(m
             r"`objective` must map values \(..., 2\) to \(...\), got \(1, 2, 2\)",
         ),
         ({"objective": lambda Y: 1.0}, ValueError, "`objective` must map .* got float"),
-        ({"objective": difference, "outcome_constraints": difference}, TypeError, "`outcome_constraints` must be a list"),
-        ({"objective": difference, "outcome_constraints": [None]}, TypeError, r"`outcome_constraints\[0\]` must be a callable"),
-        ({"objective": difference, "outcome_constraints": [lambda Y: Y]}, ValueError, r"`outcome_constraints\[0\]` must map values"),
+        (
+            {"objective": difference, "outcome_constraints": difference},
+            TypeError,
+            "`outcome_constraints` must be a list",
+        ),
+        (
+            {"objective": difference, "outcome_constraints": [None]},
+            TypeError,
+            r"`outcome_constraints\[0\]` must be a callable",
+        ),
+        (
+            {"objective": difference, "outcome_constraints": [lambda Y: Y]},
+            ValueError,
+            r"`outcome_constraints\[0\]` must map values",
+        ),
     ],
 )
-def test_bad_outcomes_are_named(models: list[PathwiseGP], arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_bad_outcomes_are_named(
+    models: list[PathwiseGP], arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         ParallelThompsonSampling(models, UNIT, **arguments)
 
@@ -200,7 +271,9 @@ def test_bad_models_are_named(models: list[PathwiseGP]) -> None:
     with pytest.raises(ValueError, match="`model` must hold a model or more"):
         ParallelThompsonSampling([], UNIT)
     with pytest.raises(TypeError, match="`model` must be a PathwiseGP, got SingleTaskGP"):
-        ParallelThompsonSampling([models[0], SingleTaskGP(UNIT, seeded(2, 1))], UNIT, objective=difference)
+        ParallelThompsonSampling(
+            [models[0], SingleTaskGP(UNIT, seeded(2, 1))], UNIT, objective=difference
+        )
     other = PathwiseGP(UNIT[:, :1], seeded(2, 1))
     with pytest.raises(ValueError, match="`model` must hold models of the same inputs"):
         ParallelThompsonSampling([models[0], other], UNIT, objective=difference)
@@ -208,7 +281,9 @@ def test_bad_models_are_named(models: list[PathwiseGP]) -> None:
 
 def test_every_model_needs_its_paths(models: list[PathwiseGP]) -> None:
     sampler = ParallelThompsonSampling(models, UNIT, objective=difference, **SMALL)
-    with pytest.raises(ValueError, match="`paths` must hold the paths of each of the 2 models, got 1"):
+    with pytest.raises(
+        ValueError, match="`paths` must hold the paths of each of the 2 models, got 1"
+    ):
         sampler.generate(2, paths=models[0].paths(2))
     with pytest.raises(ValueError, match="`paths` must hold q = 2 paths, got 3"):
         sampler.generate(2, paths=[models[0].paths(2), models[1].paths(3)])

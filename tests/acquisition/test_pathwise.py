@@ -1,4 +1,6 @@
-"""Thompson sampling behind BoTorch's interfaces: an acquisition function, and a strategy that chooses among candidates."""
+"""Thompson sampling behind BoTorch's interfaces: an acquisition function,
+and a strategy that chooses among candidates.
+"""
 
 import os
 import subprocess
@@ -52,14 +54,19 @@ def test_point_i_is_on_path_i_and_values_are_added() -> None:
     values = acquisition(points)
     expected = paths.each(points.transpose(0, 1)).sum(0)
     torch.testing.assert_close(values, expected)
-    torch.testing.assert_close(*(torch.autograd.grad(each.sum(), points) for each in (values, expected)))
+    torch.testing.assert_close(
+        *(torch.autograd.grad(each.sum(), points) for each in (values, expected))
+    )
     assert torch.equal(acquisition(points), values)
     torch.testing.assert_close(acquisition(points[0]), values[:1])
 
 
 def test_a_seed_gives_the_same_function_and_redrawing_another() -> None:
-    points, state = problems.uniform(5, 3, 2), torch.get_rng_state()
-    first, again, own = (PathwiseThompsonSampling(model(seed=7), seed=seed) for seed in (1, 1, None))
+    points = problems.uniform(5, 3, 2)
+    state = torch.get_rng_state()
+    first, again, own = (
+        PathwiseThompsonSampling(model(seed=7), seed=seed) for seed in (1, 1, None)
+    )
     value = first(points)
     assert torch.equal(value, again(points))
     assert torch.equal(own(points), PathwiseThompsonSampling(model(), seed=7)(points))
@@ -74,14 +81,18 @@ def test_a_seed_gives_the_same_function_and_redrawing_another() -> None:
 def test_another_number_of_points_than_of_paths_is_refused() -> None:
     acquisition = PathwiseThompsonSampling(model())
     acquisition(problems.uniform(5, 3, 2))
-    with pytest.raises(ValueError, match=r"`X` must hold q = 3 points, one a path, got 2. Call `redraw\(batch_size\)` first."):
+    with pytest.raises(
+        ValueError,
+        match=r"`X` must hold q = 3 points, one a path, got 2. Call `redraw\(batch_size\)` first.",
+    ):
         acquisition(problems.uniform(5, 2, 2))
     with pytest.raises(ValueError, match="`batch_size` must be at least 1, got 0"):
         acquisition.redraw(0)
 
 
 def test_the_optimum_is_a_maximiser_of_every_path() -> None:
-    acquisition, grid = PathwiseThompsonSampling(model()), problems.uniform(2000, 2)
+    acquisition = PathwiseThompsonSampling(model())
+    grid = problems.uniform(2000, 2)
     batch, _ = optimize_acqf(acquisition, UNIT, q=3, num_restarts=8, raw_samples=64)
     reached = acquisition.paths.each(batch.unsqueeze(1)).squeeze(1)
     assert (reached > acquisition.paths(grid).quantile(0.9, dim=1)).all()
@@ -89,7 +100,9 @@ def test_the_optimum_is_a_maximiser_of_every_path() -> None:
 
 def test_points_chosen_one_after_the_other_maximise_paths_of_their_own() -> None:
     acquisition = PathwiseThompsonSampling(model(num_paths=8))
-    batch, _ = optimize_acqf(acquisition, UNIT, q=3, num_restarts=4, raw_samples=64, sequential=True)
+    batch, _ = optimize_acqf(
+        acquisition, UNIT, q=3, num_restarts=4, raw_samples=64, sequential=True
+    )
     for i, point in enumerate(batch):
         path = model().paths(1, generator=generator(i))
         assert path(point.unsqueeze(0)) > path(problems.uniform(2000, 2)).quantile(0.9)
@@ -104,11 +117,14 @@ OUTPUTS: dict[str, Callable[[], PathwiseGP | ModelListGP]] = {
 
 @pytest.mark.parametrize("kind", OUTPUTS)
 def test_several_outputs_are_scalarised(kind: str) -> None:
-    weights, points = torch.tensor([1.0, 0.5]).double(), problems.uniform(4, 3, 2)
+    weights = torch.tensor([1.0, 0.5]).double()
+    points = problems.uniform(4, 3, 2)
     with pytest.raises(UnsupportedError, match="objective"):
         PathwiseThompsonSampling(OUTPUTS[kind]())
     by_objective = PathwiseThompsonSampling(OUTPUTS[kind](), objective=LinearMCObjective(weights))
-    by_transform = PathwiseThompsonSampling(OUTPUTS[kind](), posterior_transform=ScalarizedPosteriorTransform(weights))
+    by_transform = PathwiseThompsonSampling(
+        OUTPUTS[kind](), posterior_transform=ScalarizedPosteriorTransform(weights)
+    )
     torch.testing.assert_close(by_objective(points), by_transform(points))
     draws = generator()
     models = [OUTPUTS[kind]()] if kind == "outputs" else list(OUTPUTS[kind]().models)
@@ -122,8 +138,12 @@ CHANGES: dict[str, Callable[[PathwiseGP], Any]] = {
     "noise": lambda m: setattr(m.likelihood, "noise", 0.5),
     "targets": lambda m: m.set_train_data(X, m.train_targets.flip(0)),
     "inputs": lambda m: m.set_train_data(X.flip(0), m.train_targets),
-    "more": lambda m: m.set_train_data(torch.cat([X, 0.5 * X]), m.train_targets.repeat(2), strict=False),
-    "state_dict": lambda m: m.load_state_dict({**m.state_dict(), "mean_module.raw_constant": torch.tensor(2.0).double()}),
+    "more": lambda m: m.set_train_data(
+        torch.cat([X, 0.5 * X]), m.train_targets.repeat(2), strict=False
+    ),
+    "state_dict": lambda m: m.load_state_dict(
+        {**m.state_dict(), "mean_module.raw_constant": torch.tensor(2.0).double()}
+    ),
     "features": lambda m: setattr(m, "num_features", 128),
     "seed": lambda m: setattr(m, "seed", 5),
     "mode": lambda m: m.train(),
@@ -133,12 +153,16 @@ CHANGES: dict[str, Callable[[PathwiseGP], Any]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_after_a_change_the_function_is_that_of_a_fresh_model(name: str) -> None:
-    changed, fresh, points = model(), model(), problems.uniform(5, 3, 2)
+    changed = model()
+    fresh = model()
+    points = problems.uniform(5, 3, 2)
     acquisition = PathwiseThompsonSampling(changed)
     before = acquisition(points)
     for each in (changed, fresh):
         CHANGES[name](each)
-    torch.testing.assert_close(acquisition(points), PathwiseThompsonSampling(fresh)(points), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        acquisition(points), PathwiseThompsonSampling(fresh)(points), rtol=1e-4, atol=1e-4
+    )
     assert torch.equal(acquisition(points), before) == (name in ("mode", "no change"))
 
 
@@ -146,7 +170,9 @@ def test_after_a_change_the_function_is_that_of_a_fresh_model(name: str) -> None
 def test_other_models_are_refused(face: Callable[..., Any]) -> None:
     with pytest.raises(TypeError, match="`model` must be a PathwiseGP, got SingleTaskGP"):
         face(SingleTaskGP(X, Y))
-    with pytest.raises(ValueError, match=r"`model` must hold one data set, got a batch of shape \(2,\)"):
+    with pytest.raises(
+        ValueError, match=r"`model` must hold one data set, got a batch of shape \(2,\)"
+    ):
         face(PathwiseGP(X.expand(2, 40, 2), Y.expand(2, 40, 1)))
     with pytest.raises(ValueError, match="`seed` must be at least 0, got -1"):
         face(model(), seed=-1)
@@ -167,19 +193,25 @@ def test_candidates_are_chosen_by_the_paths(replacement: bool) -> None:
             taken.append(int(value.argmax()))
         assert torch.equal(chosen[b], candidates[b, taken])
     assert chosen.requires_grad is False
-    assert not torch.equal(sampling(candidates, num_samples=20), chosen)  # other paths at every call
+    # Other paths at every call
+    assert not torch.equal(sampling(candidates, num_samples=20), chosen)
 
 
 def test_the_strategy_takes_an_objective() -> None:
     candidates = problems.uniform(30, 2, seed=5)
-    lowest = PathwiseMaxPosteriorSampling(model(), objective=LinearMCObjective(torch.tensor([-1.0]).double()))(candidates, num_samples=4)
+    lowest = PathwiseMaxPosteriorSampling(
+        model(), objective=LinearMCObjective(torch.tensor([-1.0]).double())
+    )(candidates, num_samples=4)
     values = model().paths(4)(candidates)
     assert torch.equal(lowest, candidates[values.argmin(1)])
 
 
 def test_bad_requests_to_the_strategy_are_named() -> None:
     sampling = PathwiseMaxPosteriorSampling(model(), replacement=False)
-    with pytest.raises(ValueError, match="`num_samples` must be at most the 5 candidates without replacement, got 6"):
+    with pytest.raises(
+        ValueError,
+        match="`num_samples` must be at most the 5 candidates without replacement, got 6",
+    ):
         sampling(problems.uniform(5, 2), num_samples=6)
     with pytest.raises(ValueError, match="`observation_noise` must be False, got True"):
         sampling(problems.uniform(5, 2), observation_noise=True)
@@ -194,9 +226,11 @@ from surrogates import CG, PathwiseGP
 n, q, d = map(int, sys.argv[1:])
 generator = torch.Generator().manual_seed(0)
 X = torch.rand(n, d, generator=generator).double()
-model = PathwiseGP(X, torch.sin(3.0 * X).sum(1, keepdim=True), solver=CG(tolerance=0.5, preconditioner=None, max_epochs=3))
+Y = torch.sin(3.0 * X).sum(1, keepdim=True)
+model = PathwiseGP(X, Y, solver=CG(tolerance=0.5, preconditioner=None, max_epochs=3))
 small = PathwiseGP(X[:200], model.train_targets[:200, None], solver=model.solver)
-PathwiseThompsonSampling(small)(torch.rand(1, 2, d, generator=generator).double().requires_grad_()).sum().backward()
+few = torch.rand(1, 2, d, generator=generator).double().requires_grad_()
+PathwiseThompsonSampling(small)(few).sum().backward()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 batch = torch.rand(4, q, d, generator=generator).double().requires_grad_()
 PathwiseThompsonSampling(model)(batch).sum().backward()
@@ -205,11 +239,16 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 """
 
 
-# Copies of the data for every path and start, as in BoTorch's own paths, would take 13 MB × 4 and 2.6 GB × 4 for one array alone.
+# Copies of the data for every path and start, as in BoTorch's own paths, would take 13 MB × 4 and
+# 2.6 GB × 4 for one array alone.
 @pytest.mark.parametrize(
-    ("n", "q", "d", "limit"), [(2000, 40, 5, 2**27), pytest.param(20_000, 200, 20, 2**30, marks=pytest.mark.slow)], ids=["small", "large"]
+    ("n", "q", "d", "limit"),
+    [(2000, 40, 5, 2**27), pytest.param(20_000, 200, 20, 2**30, marks=pytest.mark.slow)],
+    ids=["small", "large"],
 )
-def test_drawing_forward_and_backward_are_bounded_in_memory(n: int, q: int, d: int, limit: int) -> None:
+def test_drawing_forward_and_backward_are_bounded_in_memory(
+    n: int, q: int, d: int, limit: int
+) -> None:
     root = Path(__file__).parents[2]
     run = subprocess.run(
         [sys.executable, "-c", FORWARD_AND_BACKWARD, str(n), str(q), str(d)],

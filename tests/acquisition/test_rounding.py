@@ -1,4 +1,6 @@
-"""Points that cannot be run as they are: paths are evaluated, and points compared, where they will be."""
+"""Points that cannot be run as they are: paths are evaluated, and points compared,
+where they will be.
+"""
 
 import pytest
 import torch
@@ -11,7 +13,9 @@ from surrogates import PathwiseGP
 
 SMALL = {"num_candidates": 200, "num_rounds": 4, "num_starts": 4, "num_steps": 40}
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
-GRID = torch.cartesian_prod(torch.linspace(0, 1, 6, dtype=torch.float64), torch.linspace(0, 1, 6, dtype=torch.float64))
+GRID = torch.cartesian_prod(
+    torch.linspace(0, 1, 6, dtype=torch.float64), torch.linspace(0, 1, 6, dtype=torch.float64)
+)
 
 
 def to_grid(X: Tensor) -> Tensor:
@@ -24,10 +28,14 @@ def make_bowl() -> PathwiseGP:
 
 
 @pytest.mark.parametrize("maximize", [True, False])
-def test_each_path_gets_its_best_point_that_exists_unless_another_has_it(make_model, maximize: bool) -> None:
+def test_each_path_gets_its_best_point_that_exists_unless_another_has_it(
+    make_model, maximize: bool
+) -> None:
     model = make_model(UNIT, n=5)
     paths = model.paths(8)
-    batch = ParallelThompsonSampling(model, UNIT, **SMALL, rounding=to_grid, maximize=maximize).generate(8, paths=paths)
+    batch = ParallelThompsonSampling(
+        model, UNIT, **SMALL, rounding=to_grid, maximize=maximize
+    ).generate(8, paths=paths)
     sign = 1.0 if maximize else -1.0
     best = GRID[(sign * paths(GRID)).argmax(1)]
     free = [row for row in range(8) if not (batch[:row] == best[row]).all(1).any()]
@@ -39,10 +47,16 @@ def test_each_path_gets_its_best_point_that_exists_unless_another_has_it(make_mo
 
 def test_all_points_of_a_grid_are_found_but_no_more() -> None:
     model = make_bowl()
-    batch = ParallelThompsonSampling(model, UNIT, **SMALL | {"num_candidates": 500}, rounding=to_grid).generate(36)
+    batch = ParallelThompsonSampling(
+        model, UNIT, **SMALL | {"num_candidates": 500}, rounding=to_grid
+    ).generate(36)
     assert torch.equal(batch.unique(dim=0), GRID)
-    with pytest.raises(ValueError, match="`q` must be at most the number of distinct feasible points"):
-        ParallelThompsonSampling(model, UNIT, **SMALL | {"num_candidates": 500}, rounding=to_grid).generate(37)
+    with pytest.raises(
+        ValueError, match="`q` must be at most the number of distinct feasible points"
+    ):
+        ParallelThompsonSampling(
+            model, UNIT, **SMALL | {"num_candidates": 500}, rounding=to_grid
+        ).generate(37)
 
 
 def test_small_steps_add_up_until_they_reach_the_next_value() -> None:
@@ -67,7 +81,9 @@ def test_what_is_not_accepted_is_not_proposed(rounding: object) -> None:
 
     constraint = (torch.tensor([0, 1]), torch.ones(2, dtype=torch.float64), 0.6)
     for options in ({}, {"inequality_constraints": [constraint]}):
-        sampler = ParallelThompsonSampling(make_bowl(), UNIT, **SMALL, rounding=rounding, accepts=accepts, **options)  # type: ignore[arg-type]
+        sampler = ParallelThompsonSampling(
+            make_bowl(), UNIT, **SMALL, rounding=rounding, accepts=accepts, **options
+        )  # type: ignore[arg-type]
         batch = sampler.generate(6)
         assert accepts(batch).all()
         assert not options or (batch.sum(1) >= 0.6).all()
@@ -75,6 +91,10 @@ def test_what_is_not_accepted_is_not_proposed(rounding: object) -> None:
 
 
 def test_a_constraint_that_accepts_nothing_is_reported() -> None:
-    sampler = ParallelThompsonSampling(make_bowl(), UNIT, **SMALL, accepts=lambda X: torch.zeros(len(X), dtype=torch.bool))
-    with pytest.raises(ValueError, match="The constraints must leave a feasible point inside `bounds`"):
+    sampler = ParallelThompsonSampling(
+        make_bowl(), UNIT, **SMALL, accepts=lambda X: torch.zeros(len(X), dtype=torch.bool)
+    )
+    with pytest.raises(
+        ValueError, match="The constraints must leave a feasible point inside `bounds`"
+    ):
         sampler.generate(1)

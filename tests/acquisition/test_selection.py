@@ -15,10 +15,13 @@ UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 
 
 class Table:
-    """Functions (s, c) of the choices 0 … c − 1, given by their values; remembers how many were asked for at once."""
+    """Functions (s, c) of the choices 0 … c − 1, given by their values;
+    remembers how many were asked for at once.
+    """
 
     def __init__(self, values: Tensor):
-        self.values, self.num_samples = values, len(values)
+        self.values = values
+        self.num_samples = len(values)
         self.sizes: list[int] = []
 
     def __call__(self, X: Tensor) -> Tensor:
@@ -34,14 +37,21 @@ def choices(c: int) -> Tensor:
 
 
 @given(
-    data=st.data(), num_functions=st.integers(1, 5), spare=st.integers(0, 6), chunk=st.integers(1, 12), sign=st.sampled_from([1.0, -1.0])
+    data=st.data(),
+    num_functions=st.integers(1, 5),
+    spare=st.integers(0, 6),
+    chunk=st.integers(1, 12),
+    sign=st.sampled_from([1.0, -1.0]),
 )
 def test_each_function_takes_its_best_choice_that_is_left(
     data: st.DataObject, num_functions: int, spare: int, chunk: int, sign: float
 ) -> None:
     c = num_functions + spare
-    table = torch.tensor([data.draw(st.permutations(range(c))) for _ in range(num_functions)], dtype=torch.float64)
-    left, expected = set(range(c)), []
+    table = torch.tensor(
+        [data.draw(st.permutations(range(c))) for _ in range(num_functions)], dtype=torch.float64
+    )
+    left = set(range(c))
+    expected = []
     for row in table:
         expected.append(max(left, key=lambda j: sign * row[j].item()))
         left.remove(expected[-1])
@@ -54,14 +64,20 @@ def test_each_function_takes_its_best_choice_that_is_left(
 
 def test_some_functions_may_choose_alone() -> None:
     table = torch.tensor([[9.0, 0.0, 1.0], [9.0, 1.0, 0.0], [9.0, 2.0, 3.0]])
-    assert best_choices(Table(table), choices(3), rows=torch.tensor([1, 2])).squeeze(1).tolist() == [0, 2]
+    assert best_choices(Table(table), choices(3), rows=torch.tensor([1, 2])).squeeze(
+        1
+    ).tolist() == [0, 2]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_known_points_are_recognised_within_the_distance_in_sides_of_the_box(dtype: torch.dtype) -> None:
+def test_known_points_are_recognised_within_the_distance_in_sides_of_the_box(
+    dtype: torch.dtype,
+) -> None:
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1000.0]], dtype=dtype)
     known = KnownPoints(torch.tensor([[0.5, 500.0], [0.25, 250.0]], dtype=dtype), bounds)
-    steps = DUPLICATE_DISTANCE * torch.tensor([[0.0, 0.0], [0.5, 0.0], [2.0, 0.0], [0.0, 500.0], [0.0, 2000.0]], dtype=dtype)
+    steps = DUPLICATE_DISTANCE * torch.tensor(
+        [[0.0, 0.0], [0.5, 0.0], [2.0, 0.0], [0.0, 500.0], [0.0, 2000.0]], dtype=dtype
+    )
     near = known.near(torch.tensor([0.25, 250.0], dtype=dtype) + steps)
     assert near.tolist() == [True, True, False, True, False]
     assert known.near(torch.zeros(2, 3, 2, dtype=dtype)).shape == (2, 3)

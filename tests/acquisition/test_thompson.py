@@ -1,4 +1,6 @@
-"""A Thompson batch: inside the box, repeatable, without duplicates, and each point high on its own path."""
+"""A Thompson batch: inside the box, repeatable, without duplicates,
+and each point high on its own path.
+"""
 
 import math
 import os
@@ -22,7 +24,13 @@ from acquisition.search import default_proposal_std, original_inputs
 from acquisition.selection import DUPLICATE_DISTANCE, distinct_best
 from surrogates import PathwiseGP, SamplePaths
 
-SMALL = {"num_candidates": 200, "num_rounds": 4, "num_starts": 4, "num_steps": 10, "learning_rate": 0.01}
+SMALL = {
+    "num_candidates": 200,
+    "num_rounds": 4,
+    "num_starts": 4,
+    "num_steps": 10,
+    "learning_rate": 0.01,
+}
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 WIDE = torch.tensor([[-5.0, 100.0], [10.0, 100.5]], dtype=torch.float64)
 
@@ -38,14 +46,25 @@ def in_box(X: Tensor, bounds: Tensor) -> bool:
 @pytest.mark.parametrize("maximize", [True, False])
 @pytest.mark.parametrize("outcome_transform", [None, Standardize(m=1)], ids=["raw", "standardize"])
 @pytest.mark.parametrize("normalize", [False, True], ids=["", "normalize"])
-@pytest.mark.parametrize("bounds", [UNIT, WIDE, UNIT.float(), rounded_box(torch.float32)], ids=["unit", "wide", "unit32", "rounded32"])
-def test_a_batch_improves_on_its_candidates_inside_the_box(make_model, bounds: Tensor, normalize, outcome_transform, maximize) -> None:
+@pytest.mark.parametrize(
+    "bounds",
+    [UNIT, WIDE, UNIT.float(), rounded_box(torch.float32)],
+    ids=["unit", "wide", "unit32", "rounded32"],
+)
+def test_a_batch_improves_on_its_candidates_inside_the_box(
+    make_model, bounds: Tensor, normalize, outcome_transform, maximize
+) -> None:
     transform = {"input_transform": Normalize(2, bounds=bounds)} if normalize else {}
     model = make_model(bounds, outcome_transform=outcome_transform, **transform)
-    paths, sign = model.paths(6), 1.0 if maximize else -1.0
+    paths = model.paths(6)
+    sign = 1.0 if maximize else -1.0
 
-    screened = ParallelThompsonSampling(model, bounds, **SMALL | {"num_steps": 0}, maximize=maximize).generate(6, paths=paths)
-    batch = ParallelThompsonSampling(model, bounds, **SMALL, maximize=maximize).generate(6, paths=paths)
+    screened = ParallelThompsonSampling(
+        model, bounds, **SMALL | {"num_steps": 0}, maximize=maximize
+    ).generate(6, paths=paths)
+    batch = ParallelThompsonSampling(model, bounds, **SMALL, maximize=maximize).generate(
+        6, paths=paths
+    )
 
     assert batch.shape == (6, 2)
     assert batch.dtype == bounds.dtype
@@ -54,14 +73,21 @@ def test_a_batch_improves_on_its_candidates_inside_the_box(make_model, bounds: T
     gain = sign * (paths.each(batch.unsqueeze(1)) - paths.each(screened.unsqueeze(1)))
     assert (gain > -1e-3).all()  # outcomes have a standard deviation of 5
     assert gain.mean() > 1e-3
-    uniform = bounds[0] + (bounds[1] - bounds[0]) * torch.rand(2000, 2, generator=torch.Generator().manual_seed(5), dtype=bounds.dtype)
-    assert (sign * paths.each(batch.unsqueeze(1)).squeeze(1) > (sign * paths(uniform)).quantile(0.98, dim=1)).all()
+    uniform = bounds[0] + (bounds[1] - bounds[0]) * torch.rand(
+        2000, 2, generator=torch.Generator().manual_seed(5), dtype=bounds.dtype
+    )
+    assert (
+        sign * paths.each(batch.unsqueeze(1)).squeeze(1)
+        > (sign * paths(uniform)).quantile(0.98, dim=1)
+    ).all()
 
 
 def test_a_seed_gives_the_same_batch_and_another_seed_another(make_model) -> None:
     model = make_model(UNIT)
     state = torch.get_rng_state()
-    first, again, other = (ParallelThompsonSampling(model, UNIT, **SMALL, seed=seed).generate(5) for seed in (1, 1, 2))
+    first, again, other = (
+        ParallelThompsonSampling(model, UNIT, **SMALL, seed=seed).generate(5) for seed in (1, 1, 2)
+    )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), state)
@@ -69,19 +95,25 @@ def test_a_seed_gives_the_same_batch_and_another_seed_another(make_model) -> Non
 
 def test_without_a_seed_the_models_is_taken(make_model) -> None:
     batch = ParallelThompsonSampling(make_model(UNIT, seed=7), UNIT, **SMALL).generate(3)
-    assert torch.equal(batch, ParallelThompsonSampling(make_model(UNIT, seed=8), UNIT, **SMALL, seed=7).generate(3))
+    assert torch.equal(
+        batch, ParallelThompsonSampling(make_model(UNIT, seed=8), UNIT, **SMALL, seed=7).generate(3)
+    )
 
 
 @pytest.mark.parametrize("normalize", [False, True], ids=["", "normalize"])
 @pytest.mark.parametrize(("maximize", "better"), [(True, 1), (False, 0)])
-def test_candidates_gather_around_the_better_point(normalize: bool, maximize: bool, better: int) -> None:
+def test_candidates_gather_around_the_better_point(
+    normalize: bool, maximize: bool, better: int
+) -> None:
     X = torch.tensor([[12.0], [17.0]], dtype=torch.float64)
     bounds = torch.tensor([[10.0], [20.0]], dtype=torch.float64)
     transform = Normalize(1, bounds=bounds) if normalize else None
     Y = torch.tensor([[-3.0], [-1.0]], dtype=torch.float64)
     model = PathwiseGP(X, Y, covar_module=RBFKernel().double(), input_transform=transform)
     settings = {"num_candidates": 20, "num_rounds": 3, "num_starts": 3, "num_steps": 0}
-    batch = ParallelThompsonSampling(model, bounds, **settings, uniform_fraction=0.0, proposal_std=0.01, maximize=maximize).generate(8)
+    batch = ParallelThompsonSampling(
+        model, bounds, **settings, uniform_fraction=0.0, proposal_std=0.01, maximize=maximize
+    ).generate(8)
     assert ((batch - X[better]).abs() < 0.1).all()
 
 
@@ -90,7 +122,10 @@ def test_the_starts_are_the_best_of_the_rounds(make_model, maximize: bool) -> No
     model = make_model(UNIT)
     for seed in range(8):
         settings = SMALL | {"num_steps": 0, "maximize": maximize, "seed": seed}
-        one, all_four = (ParallelThompsonSampling(model, UNIT, **settings | {"num_starts": k}).generate(1) for k in (1, 4))
+        one, all_four = (
+            ParallelThompsonSampling(model, UNIT, **settings | {"num_starts": k}).generate(1)
+            for k in (1, 4)
+        )
         assert torch.equal(one, all_four)
 
 
@@ -98,17 +133,23 @@ def identical(paths: SamplePaths) -> SamplePaths:
     """Return as many copies of the first path."""
     ((features, weights),) = paths.prior.draws
     prior = replace(paths.prior, draws=((features, weights[:, :1].expand_as(weights).clone()),))
-    return replace(paths, prior=prior, weights=paths.weights[:, :1].expand_as(paths.weights).clone())
+    return replace(
+        paths, prior=prior, weights=paths.weights[:, :1].expand_as(paths.weights).clone()
+    )
 
 
 def test_identical_paths_give_a_batch_without_duplicates(make_model) -> None:
     model = make_model(UNIT)
-    batch = ParallelThompsonSampling(model, UNIT, **SMALL | {"num_steps": 0}).generate(4, paths=identical(model.paths(4)))
+    batch = ParallelThompsonSampling(model, UNIT, **SMALL | {"num_steps": 0}).generate(
+        4, paths=identical(model.paths(4))
+    )
     assert torch.pdist(batch).min() > DUPLICATE_DISTANCE
 
 
 @given(data=st.data(), num_functions=st.integers(1, 4), num_sites=st.integers(4, 6))
-def test_a_taken_point_is_passed_over_for_the_next_best(data: st.DataObject, num_functions: int, num_sites: int) -> None:
+def test_a_taken_point_is_passed_over_for_the_next_best(
+    data: st.DataObject, num_functions: int, num_sites: int
+) -> None:
     # Every function ranks the same sites in an order of its own; the batch takes them greedily.
     bounds = torch.tensor([[-10.0], [1000.0]], dtype=torch.float64)
     sites = torch.arange(num_sites, dtype=torch.float64)
@@ -134,7 +175,9 @@ def test_nearness_is_measured_in_sides_of_the_box(width: float, same: bool) -> N
 
 def test_a_function_without_a_free_point_keeps_its_best() -> None:
     points = torch.tensor([[[0.3], [0.3]], [[0.3], [0.3]]])
-    chosen, found = distinct_best(points, torch.tensor([[1.0, 2.0], [1.0, 2.0]]), UNIT[:, :1].float())
+    chosen, found = distinct_best(
+        points, torch.tensor([[1.0, 2.0], [1.0, 2.0]]), UNIT[:, :1].float()
+    )
     assert chosen.tolist() == [[pytest.approx(0.3)]] * 2
     assert found.tolist() == [True, False]
 
@@ -152,11 +195,16 @@ def lengthscaled(kernel, lengthscale):
         (lengthscaled(RBFKernel(active_dims=[1]), 0.4), [0.1, 0.1]),
         (LinearKernel().double(), [0.1, 0.1]),
         (ScaleKernel(LinearKernel()).double(), [0.1, 0.1]),
-        (ScaleKernel(lengthscaled(RBFKernel(ard_num_dims=1), [0.4]), active_dims=[1]).double(), [0.1, 0.1]),
+        (
+            ScaleKernel(lengthscaled(RBFKernel(ard_num_dims=1), [0.4]), active_dims=[1]).double(),
+            [0.1, 0.1],
+        ),
     ],
     ids=["isotropic", "ard", "active dims", "no lengthscale", "scaled", "scaled active dims"],
 )
-def test_candidates_spread_by_half_a_lengthscale_or_a_tenth_of_the_box(make_model, kernel, expected: list[float]) -> None:
+def test_candidates_spread_by_half_a_lengthscale_or_a_tenth_of_the_box(
+    make_model, kernel, expected: list[float]
+) -> None:
     model = make_model(UNIT, kernel=kernel)
     std = default_proposal_std(model, UNIT[1] - UNIT[0])
     torch.testing.assert_close(std, torch.tensor(expected, dtype=torch.float64))
@@ -164,19 +212,29 @@ def test_candidates_spread_by_half_a_lengthscale_or_a_tenth_of_the_box(make_mode
 
 def test_with_an_input_transform_candidates_spread_by_a_tenth_of_the_box(make_model) -> None:
     model = make_model(WIDE, input_transform=Normalize(2, bounds=WIDE))
-    torch.testing.assert_close(default_proposal_std(model, WIDE[1] - WIDE[0]), torch.tensor([1.5, 0.05], dtype=torch.float64))
+    torch.testing.assert_close(
+        default_proposal_std(model, WIDE[1] - WIDE[0]),
+        torch.tensor([1.5, 0.05], dtype=torch.float64),
+    )
 
 
 def test_a_given_spread_may_differ_by_dimension(make_model) -> None:
     model = make_model(UNIT)
-    assert ParallelThompsonSampling(model, UNIT, proposal_std=0.3).proposal_std.tolist() == [0.3, 0.3]
-    assert ParallelThompsonSampling(model, UNIT, proposal_std=torch.tensor([0.3, 0.2])).proposal_std.tolist() == pytest.approx([0.3, 0.2])
+    assert ParallelThompsonSampling(model, UNIT, proposal_std=0.3).proposal_std.tolist() == [
+        0.3,
+        0.3,
+    ]
+    assert ParallelThompsonSampling(
+        model, UNIT, proposal_std=torch.tensor([0.3, 0.2])
+    ).proposal_std.tolist() == pytest.approx([0.3, 0.2])
 
 
 @pytest.mark.parametrize("normalize", [False, True])
 def test_original_inputs_are_those_given_in_either_mode(make_model, normalize: bool) -> None:
     bounds = WIDE if normalize else UNIT
-    model = make_model(bounds, **({"input_transform": Normalize(2, bounds=bounds)} if normalize else {}))
+    model = make_model(
+        bounds, **({"input_transform": Normalize(2, bounds=bounds)} if normalize else {})
+    )
     given_inputs = model.train_inputs[0].clone()
     for mode in (model.train, model.eval, model.train):
         mode()
@@ -194,21 +252,37 @@ def test_progress_counts_every_round_and_step(make_model) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"bounds": UNIT.flip(0)}, ValueError, r"`bounds` must have each lower bound below.*got \[1, 0\]"),
+        (
+            {"bounds": UNIT.flip(0)},
+            ValueError,
+            r"`bounds` must have each lower bound below.*got \[1, 0\]",
+        ),
         ({"bounds": UNIT.clone().fill_(1.0)}, ValueError, r"`bounds` .*got \[1, 1\]"),
         ({"bounds": UNIT * math.nan}, ValueError, "`bounds` must be finite, got nan"),
         ({"bounds": UNIT[:, :1]}, ValueError, r"`bounds` must have shape \(2, 2\).*got \(2, 1\)"),
         ({"bounds": UNIT[0]}, ValueError, r"`bounds` must have shape \(2, d\).*got \(2,\)"),
         ({"bounds": [[0, 0], [1, 1]]}, TypeError, "`bounds` must be a torch.Tensor, got list"),
-        ({"bounds": UNIT.float()}, TypeError, "`bounds` must have the dtype of `train_X`, torch.float64, got torch.float32"),
+        (
+            {"bounds": UNIT.float()},
+            TypeError,
+            "`bounds` must have the dtype of `train_X`, torch.float64, got torch.float32",
+        ),
         ({"num_candidates": 0}, ValueError, "`num_candidates` must be at least 1, got 0"),
         ({"num_rounds": 2.0}, TypeError, "`num_rounds` must be an int, got float 2.0"),
         ({"num_starts": 5}, ValueError, "`num_starts` must be at most `num_rounds` = 4, got 5"),
         ({"num_starts": 0}, ValueError, "`num_starts` must be at least 1, got 0"),
         ({"num_steps": -1}, ValueError, "`num_steps` must be at least 0, got -1"),
         ({"num_steps": 1.5}, TypeError, "`num_steps` must be an int, got float 1.5"),
-        ({"uniform_fraction": None}, TypeError, "`uniform_fraction` must be a number, got NoneType None"),
-        ({"proposal_std": "wide"}, TypeError, "`proposal_std` must be a number or a tensor, got str 'wide'"),
+        (
+            {"uniform_fraction": None},
+            TypeError,
+            "`uniform_fraction` must be a number, got NoneType None",
+        ),
+        (
+            {"proposal_std": "wide"},
+            TypeError,
+            "`proposal_std` must be a number or a tensor, got str 'wide'",
+        ),
         ({"seed": "a"}, TypeError, "`seed` must be an int, got str 'a'"),
         ({"seed": -1}, ValueError, "`seed` must be at least 0, got -1"),
         ({"uniform_fraction": 1.1}, ValueError, r"`uniform_fraction` must be in \[0, 1\], got 1.1"),
@@ -217,7 +291,9 @@ def test_progress_counts_every_round_and_step(make_model) -> None:
         ({"proposal_std": torch.ones(3)}, ValueError, r"`proposal_std` must be a number or \(2,\)"),
     ],
 )
-def test_bad_settings_are_refused_at_once(make_model, change: dict, error: type[Exception], message: str) -> None:
+def test_bad_settings_are_refused_at_once(
+    make_model, change: dict, error: type[Exception], message: str
+) -> None:
     arguments = {"bounds": UNIT} | SMALL | change
     with pytest.raises(error, match=message):
         ParallelThompsonSampling(make_model(UNIT), **arguments)
@@ -229,7 +305,9 @@ def test_another_model_is_refused() -> None:
         ParallelThompsonSampling(model, UNIT)
 
 
-@pytest.mark.parametrize(("q", "error"), [(0, ValueError), (-3, ValueError), (2.5, TypeError), (True, TypeError)])
+@pytest.mark.parametrize(
+    ("q", "error"), [(0, ValueError), (-3, ValueError), (2.5, TypeError), (True, TypeError)]
+)
 def test_a_batch_needs_points(make_model, q, error: type[Exception]) -> None:
     with pytest.raises(error, match=f"`q` must be .*got .*{q}"):
         ParallelThompsonSampling(make_model(UNIT), UNIT, **SMALL).generate(q)
@@ -256,7 +334,8 @@ model = PathwiseGP(
     likelihood=gaussian_likelihood(1e-3), covar_module=kernel, solver=CG(max_epochs=2.5),
 )
 sampler = ParallelThompsonSampling(
-    model, torch.tensor([[0.0], [1.0]]).expand(2, 8), num_candidates=2000, num_rounds=2, num_starts=2, num_steps=2
+    model, torch.tensor([[0.0], [1.0]]).expand(2, 8),
+    num_candidates=2000, num_rounds=2, num_starts=2, num_steps=2,
 )
 batch = sampler.generate(1000)
 assert batch.shape == (1000, 8) and torch.pdist(batch).min() > 1e-6
@@ -268,7 +347,11 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 def test_a_thousand_paths_of_fifty_thousand_points_fit_in_memory() -> None:
     root = Path(__file__).parents[2]
     run = subprocess.run(
-        [sys.executable, "-c", A_THOUSAND_POINTS], cwd=root, env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True
+        [sys.executable, "-c", A_THOUSAND_POINTS],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
     )
     assert run.returncode == 0, run.stderr
     assert int(run.stdout) < 4 * 2**30

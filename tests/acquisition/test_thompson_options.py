@@ -1,4 +1,6 @@
-"""Thompson batches under constraints, with features fixed, points pending, given choices, and in a trust region."""
+"""Thompson batches under constraints, with features fixed, points pending, given choices,
+and in a trust region.
+"""
 
 import math
 from typing import Any
@@ -13,12 +15,20 @@ from acquisition.search import Search, original_inputs
 from acquisition.selection import DUPLICATE_DISTANCE
 from surrogates import PathwiseGP, SamplePaths
 
-SMALL = {"num_candidates": 200, "num_rounds": 4, "num_starts": 4, "num_steps": 20, "learning_rate": 0.02}
+SMALL = {
+    "num_candidates": 200,
+    "num_rounds": 4,
+    "num_starts": 4,
+    "num_steps": 20,
+    "learning_rate": 0.02,
+}
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 WIDE = torch.tensor([[-5.0, 100.0], [10.0, 300.0]], dtype=torch.float64)
 
 
-def linear(indices: list[int], coefficients: list[float], rhs: float) -> tuple[Tensor, Tensor, float]:
+def linear(
+    indices: list[int], coefficients: list[float], rhs: float
+) -> tuple[Tensor, Tensor, float]:
     return torch.tensor(indices), torch.tensor(coefficients, dtype=torch.float64), rhs
 
 
@@ -27,7 +37,10 @@ def seeded(*shape: int, seed: int = 0) -> Tensor:
 
 
 def grid(bounds: Tensor, side: int = 60) -> Tensor:
-    axes = [torch.linspace(*bounds[:, j].tolist(), side, dtype=bounds.dtype) for j in range(bounds.shape[1])]
+    axes = [
+        torch.linspace(*bounds[:, j].tolist(), side, dtype=bounds.dtype)
+        for j in range(bounds.shape[1])
+    ]
     return torch.cartesian_prod(*axes)
 
 
@@ -38,20 +51,32 @@ def shortfall(paths: SamplePaths, batch: Tensor, rivals: Tensor) -> Tensor:
 
 def closest(batch: Tensor, others: Tensor, bounds: Tensor) -> float:
     width = bounds[1] - bounds[0]
-    return torch.cdist(batch / width, others / width, compute_mode="donot_use_mm_for_euclid_dist").min().item()
+    return (
+        torch.cdist(batch / width, others / width, compute_mode="donot_use_mm_for_euclid_dist")
+        .min()
+        .item()
+    )
 
 
 CONSTRAINTS: list[Any] = [
     {"inequality_constraints": [linear([0, 1], [-0.05, -0.004], -0.9)]},
     {"equality_constraints": [linear([0, 1], [0.1, 0.01], 2.0)]},
-    {"nonlinear_inequality_constraints": [lambda x: 1.0 - ((x[0] - 2.0) / 4.0).square() - ((x[1] - 200.0) / 50.0).square()]},
+    {
+        "nonlinear_inequality_constraints": [
+            lambda x: 1.0 - ((x[0] - 2.0) / 4.0).square() - ((x[1] - 200.0) / 50.0).square()
+        ]
+    },
     {"fixed_features": {0: 3.3}},
     {"fixed_features": {0: 3.3}, "inequality_constraints": [linear([0, 1], [1.0, -1.0], -180.0)]},
 ]
 
 
 def satisfied(
-    X: Tensor, inequality_constraints=(), equality_constraints=(), nonlinear_inequality_constraints=(), fixed_features=()
+    X: Tensor,
+    inequality_constraints=(),
+    equality_constraints=(),
+    nonlinear_inequality_constraints=(),
+    fixed_features=(),
 ) -> Tensor:
     """Return which of X (..., d) meet BoTorch's constraints, written as BoTorch documents them."""
     ok = torch.ones(X.shape[:-1], dtype=torch.bool)
@@ -67,8 +92,12 @@ def satisfied(
 
 
 @pytest.mark.parametrize("maximize", [True, False])
-@pytest.mark.parametrize("constraints", CONSTRAINTS, ids=["linear", "equality", "ellipse", "fixed", "fixed and linear"])
-def test_a_constrained_batch_is_feasible_repeatable_and_high_on_its_paths(make_model, constraints: dict[str, Any], maximize: bool) -> None:
+@pytest.mark.parametrize(
+    "constraints", CONSTRAINTS, ids=["linear", "equality", "ellipse", "fixed", "fixed and linear"]
+)
+def test_a_constrained_batch_is_feasible_repeatable_and_high_on_its_paths(
+    make_model, constraints: dict[str, Any], maximize: bool
+) -> None:
     model = make_model(WIDE, input_transform=Normalize(2, bounds=WIDE))
     paths = model.paths(6)
     sampler = ParallelThompsonSampling(model, WIDE, **SMALL, maximize=maximize, **constraints)
@@ -81,46 +110,72 @@ def test_a_constrained_batch_is_feasible_repeatable_and_high_on_its_paths(make_m
     rivals = rivals[satisfied(rivals, **constraints)]
     values = (paths(rivals) if maximize else -paths(rivals)).amax(1)
     reached = (1.0 if maximize else -1.0) * paths.each(batch.unsqueeze(1)).squeeze(1)
-    assert (reached > values - 1.0).all()  # outcomes have a standard deviation of 5; paths that agree on a point get different ones
+    # Outcomes have a standard deviation of 5; paths that agree on a point get different ones
+    assert (reached > values - 1.0).all()
     assert (reached > values - 0.02).double().mean() >= 0.5
 
 
 @pytest.mark.parametrize(
     ("constraints", "optimum"),
     [
-        ({"nonlinear_inequality_constraints": [lambda x: 1.0 - x.square().sum()]}, [math.sqrt(0.5)] * 2),
-        ({"inequality_constraints": [linear([0, 1], [-2.0, -1.0], -1.0), linear([1], [-1.0], -0.6)]}, [0.2, 0.6]),
+        (
+            {"nonlinear_inequality_constraints": [lambda x: 1.0 - x.square().sum()]},
+            [math.sqrt(0.5)] * 2,
+        ),
+        (
+            {
+                "inequality_constraints": [
+                    linear([0, 1], [-2.0, -1.0], -1.0),
+                    linear([1], [-1.0], -0.6),
+                ]
+            },
+            [0.2, 0.6],
+        ),
         ({"equality_constraints": [linear([0, 1], [1.0, 3.0], 1.5)]}, [1.0, 1 / 6]),
     ],
     ids=["disc", "vertex", "segment"],
 )
-def test_the_known_constrained_optimum_is_found(constraints: dict[str, Any], optimum: list[float]) -> None:
+def test_the_known_constrained_optimum_is_found(
+    constraints: dict[str, Any], optimum: list[float]
+) -> None:
     X = seeded(60, 2)
     model = PathwiseGP(X, X.sum(1, keepdim=True), num_features=512)  # of x₀ + x₁
     model.covar_module.lengthscale = 2.0
     model.likelihood.noise = 1e-4
-    batch = ParallelThompsonSampling(model, UNIT, **SMALL | {"num_steps": 100}, **constraints).generate(3)
-    torch.testing.assert_close(batch, torch.tensor(optimum, dtype=torch.float64).expand(3, 2), atol=0.03, rtol=0.0)
+    batch = ParallelThompsonSampling(
+        model, UNIT, **SMALL | {"num_steps": 100}, **constraints
+    ).generate(3)
+    torch.testing.assert_close(
+        batch, torch.tensor(optimum, dtype=torch.float64).expand(3, 2), atol=0.03, rtol=0.0
+    )
 
 
-def test_an_impossible_constraint_is_reported_before_paths_are_drawn(make_model, monkeypatch) -> None:
+def test_an_impossible_constraint_is_reported_before_paths_are_drawn(
+    make_model, monkeypatch
+) -> None:
     model = make_model(UNIT)
-    sampler = ParallelThompsonSampling(model, UNIT, **SMALL, inequality_constraints=[linear([0, 1], [1.0, 1.0], 2.5)])
+    sampler = ParallelThompsonSampling(
+        model, UNIT, **SMALL, inequality_constraints=[linear([0, 1], [1.0, 1.0], 2.5)]
+    )
     monkeypatch.setattr(model, "paths", lambda *args, **kwargs: pytest.fail("drawn"))
-    with pytest.raises(ValueError, match="The constraints must leave a feasible point inside `bounds`"):
+    with pytest.raises(
+        ValueError, match="The constraints must leave a feasible point inside `bounds`"
+    ):
         sampler.generate(2)
 
 
 def test_pending_points_are_never_proposed_again(make_model) -> None:
     model = make_model(UNIT)
     sampler = ParallelThompsonSampling(model, UNIT, **SMALL)
-    pending, paths = UNIT[:0], model.paths(5)
+    pending = UNIT[:0]
+    paths = model.paths(5)
     for _ in range(6):  # the same paths each time: all that they can offer is soon pending
         batch = sampler.generate(5, paths=paths, X_pending=pending)
         if len(pending):
             assert closest(batch, pending, UNIT) > DUPLICATE_DISTANCE
         assert torch.pdist(batch).min() > DUPLICATE_DISTANCE
-        assert shortfall(paths, batch, grid(UNIT)).max() < 1.0  # outcomes have a standard deviation of 5
+        # Outcomes have a standard deviation of 5
+        assert shortfall(paths, batch, grid(UNIT)).max() < 1.0
         pending = torch.cat([pending, batch])
 
 
@@ -128,7 +183,11 @@ def test_training_data_are_not_proposed_again(make_model) -> None:
     model = make_model(UNIT)
     best = original_inputs(model)[model.train_targets.argmax()]
     sampler = ParallelThompsonSampling(
-        model, UNIT, **SMALL | {"num_candidates": 1, "num_steps": 0}, uniform_fraction=0.0, proposal_std=1e-12
+        model,
+        UNIT,
+        **SMALL | {"num_candidates": 1, "num_steps": 0},
+        uniform_fraction=0.0,
+        proposal_std=1e-12,
     )
     sampler.feasible_set = sampler.feasible_set.within(torch.stack([best - 1e-3, best + 1e-3]))
     sampler.proposal_std = torch.full((2,), 1e-4, dtype=torch.float64)
@@ -149,24 +208,39 @@ def test_paths_that_agree_on_a_corner_get_different_points(make_model) -> None:
 
 def test_too_few_points_for_a_batch_are_reported(make_model) -> None:
     # Without spread, all candidates are data points.
-    sampler = ParallelThompsonSampling(make_model(UNIT), UNIT, **SMALL | {"num_steps": 0}, uniform_fraction=0.0, proposal_std=1e-12)
-    with pytest.raises(ValueError, match="`q` must be at most the number of distinct feasible points, got 3, of which 0 were found"):
+    sampler = ParallelThompsonSampling(
+        make_model(UNIT), UNIT, **SMALL | {"num_steps": 0}, uniform_fraction=0.0, proposal_std=1e-12
+    )
+    with pytest.raises(
+        ValueError,
+        match=(
+            "`q` must be at most the number of distinct feasible points, got 3, of which 0 were"
+            " found"
+        ),
+    ):
         sampler.generate(3)
 
 
 @pytest.mark.parametrize("maximize", [True, False])
 def test_choices_are_taken_by_each_path_in_turn(make_model, maximize: bool) -> None:
     model = make_model(UNIT)
-    X, paths, sign = seeded(80, 2, seed=3), model.paths(10), 1.0 if maximize else -1.0
-    values, expected = sign * paths(X), []
+    X = seeded(80, 2, seed=3)
+    paths = model.paths(10)
+    sign = 1.0 if maximize else -1.0
+    values = sign * paths(X)
+    expected = []
     for i in range(10):
         values[:, expected] = -math.inf
         expected.append(int(values[i].argmax()))
-    batch = ParallelThompsonSampling(model, UNIT, **SMALL, maximize=maximize).generate(10, paths=paths, choices=X)
+    batch = ParallelThompsonSampling(model, UNIT, **SMALL, maximize=maximize).generate(
+        10, paths=paths, choices=X
+    )
     assert torch.equal(batch, X[expected])
 
 
-def test_choices_that_are_known_repeated_or_infeasible_are_passed_over(make_model, monkeypatch) -> None:
+def test_choices_that_are_known_repeated_or_infeasible_are_passed_over(
+    make_model, monkeypatch
+) -> None:
     model = make_model(UNIT)
     X = torch.cat([seeded(6, 2, seed=3), torch.tensor([[2.0, 0.5]], dtype=torch.float64)])
     X = torch.cat([X, X, original_inputs(model)])
@@ -174,13 +248,17 @@ def test_choices_that_are_known_repeated_or_infeasible_are_passed_over(make_mode
     batch = sampler.generate(4, choices=X, X_pending=X[:2])
     assert sorted(batch.tolist()) == sorted(X[2:6].tolist())
     monkeypatch.setattr(model, "paths", lambda *args, **kwargs: pytest.fail("drawn"))
-    with pytest.raises(ValueError, match=r"`choices` must hold q = 5 distinct points .* got 4 of 44"):
+    with pytest.raises(
+        ValueError, match=r"`choices` must hold q = 5 distinct points .* got 4 of 44"
+    ):
         sampler.generate(5, choices=X, X_pending=X[:2])
 
 
 def test_choices_outside_the_trust_region_are_passed_over(make_model) -> None:
     model = make_model(UNIT)
-    sampler = ParallelThompsonSampling(model, UNIT, **SMALL, trust_region=TrustRegion(2, 3, length=0.4))
+    sampler = ParallelThompsonSampling(
+        model, UNIT, **SMALL, trust_region=TrustRegion(2, 3, length=0.4)
+    )
     batch = sampler.generate(3, choices=seeded(400, 2, seed=3))
     best = original_inputs(model)[model.train_targets.argmax()]
     assert ((batch - best).abs() <= 0.2 + 1e-12).all()
@@ -193,19 +271,27 @@ def test_a_trust_region_holds_the_batch_around_the_best_point(make_model) -> Non
     sampler = ParallelThompsonSampling(model, WIDE, **SMALL, trust_region=region)
     batch = sampler.generate(8)
     best = original_inputs(model)[model.train_targets.argmax()]
-    corners = region.bounds(best, WIDE, model.covar_module.base_kernel.lengthscale.detach().squeeze(0))
+    corners = region.bounds(
+        best, WIDE, model.covar_module.base_kernel.lengthscale.detach().squeeze(0)
+    )
     torch.testing.assert_close(sampler._search(model.paths(1)).feasible.bounds, corners)
     torch.testing.assert_close(batch, batch.clamp(corners[0], corners[1]), rtol=1e-12, atol=0.0)
     lowest = original_inputs(model)[model.train_targets.argmin()]
     down = ParallelThompsonSampling(
-        model, WIDE, **SMALL, maximize=False, trust_region=TrustRegion(2, 8, length=0.1, maximize=False)
+        model,
+        WIDE,
+        **SMALL,
+        maximize=False,
+        trust_region=TrustRegion(2, 8, length=0.1, maximize=False),
     ).generate(8)
     assert ((down - lowest).abs() <= 0.101 * (WIDE[1] - WIDE[0])).all()
 
 
 def test_data_outside_the_trust_region_attract_no_candidates(make_model) -> None:
     model = make_model(UNIT)
-    search: Search = ParallelThompsonSampling(model, UNIT, **SMALL, trust_region=TrustRegion(2, 8, length=0.4))._search(model.paths(1))
+    search: Search = ParallelThompsonSampling(
+        model, UNIT, **SMALL, trust_region=TrustRegion(2, 8, length=0.4)
+    )._search(model.paths(1))
     X = original_inputs(model)
     inside = search.feasible.contains(X)
     assert 1 < inside.sum() < len(X)
@@ -214,7 +300,8 @@ def test_data_outside_the_trust_region_attract_no_candidates(make_model) -> None
 
 
 def test_a_trust_region_is_searched_within_the_constraints(make_model) -> None:
-    model, region = make_model(UNIT), TrustRegion(2, 6, length=0.3)
+    model = make_model(UNIT)
+    region = TrustRegion(2, 6, length=0.3)
     X = original_inputs(model)
     highest = X[model.train_targets.argmax()]
     side = 1.0 if highest[0] < highest[1] else -1.0
@@ -232,7 +319,9 @@ def test_a_trust_region_is_searched_within_the_constraints(make_model) -> None:
 
 def test_fixed_features_leave_the_trust_region_where_they_are(make_model) -> None:
     model = make_model(UNIT)
-    batch = ParallelThompsonSampling(model, UNIT, **SMALL, fixed_features={0: 0.05}, trust_region=TrustRegion(2, 6, length=0.1)).generate(6)
+    batch = ParallelThompsonSampling(
+        model, UNIT, **SMALL, fixed_features={0: 0.05}, trust_region=TrustRegion(2, 6, length=0.1)
+    ).generate(6)
     best = original_inputs(model)[model.train_targets.argmax()]
     assert (batch[:, 0] == 0.05).all()
     assert ((batch[:, 1] - best[1]).abs() <= 0.05 + 1e-12).all()
@@ -249,7 +338,9 @@ def test_shrinking_regions_home_in_on_the_maximum() -> None:
         model.likelihood.noise = 1e-4
         new = ParallelThompsonSampling(model, UNIT, **SMALL, trust_region=region).generate(4)
         values = -(new - target).square().sum(1, keepdim=True)
-        X, Y, region = torch.cat([X, new]), torch.cat([Y, values]), region.update(values)
+        X = torch.cat([X, new])
+        Y = torch.cat([Y, values])
+        region = region.update(values)
     assert Y.max() == region.best_value
     assert Y.max() > -1e-3
 
@@ -257,7 +348,9 @@ def test_shrinking_regions_home_in_on_the_maximum() -> None:
 def test_rounds_of_candidates_stay_in_the_region_and_change_few_coordinates(make_model) -> None:
     bounds = torch.tensor([[0.0], [1.0]], dtype=torch.float64).repeat(1, 60)
     model = make_model(bounds)
-    sampler = ParallelThompsonSampling(model, bounds, **SMALL, uniform_fraction=1.0, trust_region=TrustRegion(60, 4))
+    sampler = ParallelThompsonSampling(
+        model, bounds, **SMALL, uniform_fraction=1.0, trust_region=TrustRegion(60, 4)
+    )
     search: Search = sampler._search(model.paths(1))
     candidates = next(search.rounds(torch.Generator().manual_seed(0)))
     assert search.feasible.contains(candidates).all()
@@ -269,12 +362,26 @@ def test_rounds_of_candidates_stay_in_the_region_and_change_few_coordinates(make
     ("settings", "error", "message"),
     [
         ({"trust_region": 0.8}, TypeError, "`trust_region` must be a TrustRegion, got float"),
-        ({"trust_region": TrustRegion(3, 1)}, ValueError, "`trust_region` must have dim = 2 and maximize = True, got 3 and True"),
-        ({"trust_region": TrustRegion(2, 1, maximize=False)}, ValueError, "`trust_region` must have .* got 2 and False"),
-        ({"fixed_features": {5: 0.1}}, ValueError, "`fixed_features` must have keys from 0 to 1, got 5"),
+        (
+            {"trust_region": TrustRegion(3, 1)},
+            ValueError,
+            "`trust_region` must have dim = 2 and maximize = True, got 3 and True",
+        ),
+        (
+            {"trust_region": TrustRegion(2, 1, maximize=False)},
+            ValueError,
+            "`trust_region` must have .* got 2 and False",
+        ),
+        (
+            {"fixed_features": {5: 0.1}},
+            ValueError,
+            "`fixed_features` must have keys from 0 to 1, got 5",
+        ),
     ],
 )
-def test_bad_options_are_refused_at_once(make_model, settings: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_bad_options_are_refused_at_once(
+    make_model, settings: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         ParallelThompsonSampling(make_model(UNIT), UNIT, **settings)
 
@@ -284,12 +391,18 @@ def test_bad_options_are_refused_at_once(make_model, settings: dict[str, Any], e
     ("points", "error", "message"),
     [
         ([[0.1, 0.1]], TypeError, "must be a torch.Tensor, got list"),
-        (torch.zeros(3, 3, dtype=torch.float64), ValueError, r"must have shape \(number of points, 2\), got \(3, 3\)"),
+        (
+            torch.zeros(3, 3, dtype=torch.float64),
+            ValueError,
+            r"must have shape \(number of points, 2\), got \(3, 3\)",
+        ),
         (torch.zeros(3, 2), TypeError, "must have the dtype of `bounds`"),
         (torch.full((1, 2), math.nan, dtype=torch.float64), ValueError, "must be finite, got nan"),
     ],
 )
-def test_bad_points_are_refused_before_paths_are_drawn(make_model, monkeypatch, name, points, error, message: str) -> None:
+def test_bad_points_are_refused_before_paths_are_drawn(
+    make_model, monkeypatch, name, points, error, message: str
+) -> None:
     model = make_model(UNIT)
     monkeypatch.setattr(model, "paths", lambda *args, **kwargs: pytest.fail("drawn"))
     with pytest.raises(error, match=f"`{name}` {message}"):

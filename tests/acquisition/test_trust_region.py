@@ -1,4 +1,6 @@
-"""A trust region follows the rules of TuRBO: it grows with success, shrinks with failure, and is stretched by the lengthscales."""
+"""A trust region follows the rules of TuRBO: it grows with success, shrinks with failure,
+and is stretched by the lengthscales.
+"""
 
 import math
 from dataclasses import FrozenInstanceError, replace
@@ -12,7 +14,8 @@ from torch import Tensor
 
 from acquisition import TrustRegion, propose
 
-BETTER, WORSE = torch.tensor([1e6, -1e6]), torch.tensor([-1e6, -1e6])
+BETTER = torch.tensor([1e6, -1e6])
+WORSE = torch.tensor([-1e6, -1e6])
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 
 
@@ -20,13 +23,19 @@ def region(**settings: Any) -> TrustRegion:
     return TrustRegion(**{"dim": 2, "batch_size": 4, "best_value": 0.0} | settings)
 
 
-@pytest.mark.parametrize(("d", "q", "expected"), [(10, 1, 10), (10, 5, 2), (10, 4, 3), (2, 1, 4), (2, 4, 1), (60, 1000, 1)])
-def test_about_d_points_and_at_least_four_fail_before_the_region_shrinks(d: int, q: int, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("d", "q", "expected"),
+    [(10, 1, 10), (10, 5, 2), (10, 4, 3), (2, 1, 4), (2, 4, 1), (60, 1000, 1)],
+)
+def test_about_d_points_and_at_least_four_fail_before_the_region_shrinks(
+    d: int, q: int, expected: int
+) -> None:
     assert TrustRegion(d, q).failure_tolerance == expected
 
 
 def test_three_successes_in_a_row_double_the_length() -> None:
-    state, lengths = region(length=0.4), []
+    state = region(length=0.4)
+    lengths = []
     for value in range(1, 8):
         state = state.update(torch.tensor([float(value), -1.0]))
         lengths.append(state.length)
@@ -38,7 +47,8 @@ def test_three_successes_in_a_row_double_the_length() -> None:
 
 
 def test_failures_in_a_row_halve_the_length_until_the_search_is_over() -> None:
-    state, lengths = region(failure_tolerance=2), []
+    state = region(failure_tolerance=2)
+    lengths = []
     while not state.restart:
         state = state.update(WORSE)
         lengths.append(state.length)
@@ -90,10 +100,15 @@ def test_a_region_is_not_changed_in_place() -> None:
     lengthscale=st.lists(st.floats(0.1, 10.0), min_size=3, max_size=3),
     widths=st.lists(st.floats(0.1, 1e3), min_size=3, max_size=3),
 )
-def test_sides_follow_the_lengthscales_at_a_constant_volume(length: float, lengthscale: list[float], widths: list[float]) -> None:
-    width, scale = torch.tensor(widths, dtype=torch.float64), torch.tensor(lengthscale, dtype=torch.float64)
+def test_sides_follow_the_lengthscales_at_a_constant_volume(
+    length: float, lengthscale: list[float], widths: list[float]
+) -> None:
+    width = torch.tensor(widths, dtype=torch.float64)
+    scale = torch.tensor(lengthscale, dtype=torch.float64)
     box = torch.stack([-1e6 * width, 1e6 * width])  # far away: nothing is cut off
-    sides = TrustRegion(3, 1, length=length).bounds(torch.zeros(3, dtype=torch.float64), box, scale).diff(dim=0).squeeze(0) / (2e6 * width)
+    sides = TrustRegion(3, 1, length=length).bounds(
+        torch.zeros(3, dtype=torch.float64), box, scale
+    ).diff(dim=0).squeeze(0) / (2e6 * width)
     whole = torch.minimum(sides, torch.ones(3))
     expected = length * (scale / width) / (scale / width).prod() ** (1 / 3)
     torch.testing.assert_close(whole, expected.clamp_max(1.0))
@@ -103,20 +118,36 @@ def test_sides_follow_the_lengthscales_at_a_constant_volume(length: float, lengt
 def test_the_region_is_cut_off_at_the_box() -> None:
     box = torch.tensor([[0.0, 10.0], [1.0, 20.0]], dtype=torch.float64)
     corners = region(length=0.4).bounds(torch.tensor([0.1, 15.0], dtype=torch.float64), box)
-    torch.testing.assert_close(corners, torch.tensor([[0.0, 13.0], [0.3, 17.0]], dtype=torch.float64))
+    torch.testing.assert_close(
+        corners, torch.tensor([[0.0, 13.0], [0.3, 17.0]], dtype=torch.float64)
+    )
 
 
 def proposed(d: int, num: int, uniform_fraction: float, center: Tensor | None) -> Tensor:
     box = torch.tensor([[0.0], [1.0]], dtype=torch.float64).repeat(1, d)
     X = torch.full((1, d), 0.25, dtype=torch.float64)
-    std, generator = torch.full((d,), 0.01, dtype=torch.float64), torch.Generator().manual_seed(0)
-    return propose(X, torch.ones(1), box, num, uniform_fraction=uniform_fraction, proposal_std=std, center=center, generator=generator)
+    std = torch.full((d,), 0.01, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    return propose(
+        X,
+        torch.ones(1),
+        box,
+        num,
+        uniform_fraction=uniform_fraction,
+        proposal_std=std,
+        center=center,
+        generator=generator,
+    )
 
 
 @pytest.mark.parametrize(("uniform_fraction", "base"), [(1.0, 0.5), (0.0, 0.25)])
-def test_candidates_of_a_region_change_about_twenty_coordinates_and_at_least_one(uniform_fraction: float, base: float) -> None:
+def test_candidates_of_a_region_change_about_twenty_coordinates_and_at_least_one(
+    uniform_fraction: float, base: float
+) -> None:
     d = 200
-    changed = proposed(d, 2000, uniform_fraction, torch.full((d,), 0.5, dtype=torch.float64)) != base
+    changed = (
+        proposed(d, 2000, uniform_fraction, torch.full((d,), 0.5, dtype=torch.float64)) != base
+    )
     counts = changed.sum(1)
     assert counts.min() >= 1
     expected = d * (1.0 - (1.0 - 20 / d) * (1.0 - 1 / d))
@@ -142,7 +173,9 @@ def test_up_to_twenty_dimensions_candidates_change_everywhere() -> None:
         ({"best_value": math.nan}, ValueError, "`best_value` must be finite, got nan"),
     ],
 )
-def test_bad_settings_are_named(settings: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_bad_settings_are_named(
+    settings: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         region(**settings)
 
@@ -161,9 +194,18 @@ def test_values_must_be_a_tensor() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((torch.full((2,), 1.5, dtype=torch.float64), UNIT), "`center` must lie in `box`, got .1.5, 1.5."),
-        ((torch.zeros(3, dtype=torch.float64), UNIT), r"`box` and `center` must have shapes \(2, 2\) and \(2,\), got \(2, 2\) and \(3,\)"),
-        ((torch.zeros(2, dtype=torch.float64), UNIT, torch.tensor([1.0, 0.0])), "`lengthscale` must be finite and above 0"),
+        (
+            (torch.full((2,), 1.5, dtype=torch.float64), UNIT),
+            "`center` must lie in `box`, got .1.5, 1.5.",
+        ),
+        (
+            (torch.zeros(3, dtype=torch.float64), UNIT),
+            r"`box` and `center` must have shapes \(2, 2\) and \(2,\), got \(2, 2\) and \(3,\)",
+        ),
+        (
+            (torch.zeros(2, dtype=torch.float64), UNIT, torch.tensor([1.0, 0.0])),
+            "`lengthscale` must be finite and above 0",
+        ),
     ],
 )
 def test_a_region_needs_a_center_in_the_box(arguments: tuple[Tensor, ...], message: str) -> None:

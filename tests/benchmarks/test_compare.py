@@ -1,4 +1,6 @@
-"""The comparison of two commits: a slow-down is seen, the same code gives no alarm, and what a commit lacks is absent."""
+"""The comparison of two commits: a slow-down is seen, the same code gives no alarm,
+and what a commit lacks is absent.
+"""
 
 import json
 import subprocess
@@ -24,14 +26,23 @@ else:
 
 
 def git(repository: Path, *arguments: str) -> str:
-    author = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org", "-c", "commit.gpgsign=false"]
+    author = [
+        "-c",
+        "user.name=nobody",
+        "-c",
+        "user.email=nobody@example.org",
+        "-c",
+        "commit.gpgsign=false",
+    ]
     command = ["git", "-C", str(repository), *author, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository of two commits: the second takes twice as long and has one function more; the working tree is as the first."""
+    """A repository of two commits: the second takes twice as long and has one function more;
+    the working tree is as the first.
+    """
     folder = tmp_path / "repository"
     folder.mkdir()
     git(folder, "init", "-q")
@@ -47,12 +58,24 @@ def repository(tmp_path: Path) -> Path:
 
 
 def arguments(repository: Path, *more: str) -> list[str]:
-    return [*more, "--repository", str(repository), "--script", str(repository.parent / "script.py"), "--repeats", "2"]
+    return [
+        *more,
+        "--repository",
+        str(repository),
+        "--script",
+        str(repository.parent / "script.py"),
+        "--repeats",
+        "2",
+    ]
 
 
-def test_a_slow_down_by_two_is_seen_and_recorded(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slow_down_by_two_is_seen_and_recorded(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = repository.parent / "record.json"
-    assert main(arguments(repository, "HEAD~1", "HEAD", "--workloads", "work", "--out", str(out))) == 1
+    assert (
+        main(arguments(repository, "HEAD~1", "HEAD", "--workloads", "work", "--out", str(out))) == 1
+    )
     assert "SLOWER" in capsys.readouterr().out
     record = json.loads(out.read_text())
     assert record["slower"] == ["work"]
@@ -66,7 +89,9 @@ def test_the_same_code_gives_no_alarm(repository: Path, capsys: pytest.CaptureFi
     assert "nothing is slower" in capsys.readouterr().out
 
 
-def test_what_the_first_commit_lacks_is_absent_and_what_the_second_lacks_lost(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_first_commit_lacks_is_absent_and_what_the_second_lacks_lost(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(arguments(repository, "HEAD~1", "HEAD", "--workloads", "new")) == 0
     assert "absent" in capsys.readouterr().out
     assert main(arguments(repository, "HEAD", ".", "--workloads", "new")) == 1
@@ -81,14 +106,21 @@ def test_the_working_tree_is_left_as_it_is(repository: Path) -> None:
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [(["nowhere"], "`commit` must name a commit"), (["--workloads", "play"], "`workloads` must be among work, new, got 'play'")],
+    [
+        (["nowhere"], "`commit` must name a commit"),
+        (["--workloads", "play"], "`workloads` must be among work, new, got 'play'"),
+    ],
 )
-def test_bad_input_is_named(repository: Path, given: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_named(
+    repository: Path, given: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(arguments(repository, *given)) == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_workload_that_fails_is_no_result(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_workload_that_fails_is_no_result(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (repository / "code_of_the_test.py").write_text("def work(): return 1 / 0\n")
     assert main(arguments(repository, "HEAD", ".", "--workloads", "work")) == 2
     assert "ZeroDivisionError" in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""What the rounds of the warm-start benchmark are made of: carried functions and noise stay, fresh ones do not."""
+"""What the rounds of the warm-start benchmark are made of: carried functions and noise stay,
+fresh ones do not.
+"""
 
 import torch
 from torch import Tensor
@@ -7,7 +9,8 @@ from benchmarks.warm_starts import COARSE, DIM, Draws, system_of
 from scalable_bo.experiments.models import matern_kernel
 from tests import problems
 
-N, MORE = 60, 20
+N = 60
+MORE = 20
 X = problems.uniform(N + MORE, DIM)
 KERNEL = matern_kernel(0.5, 1.0)
 
@@ -31,7 +34,8 @@ def test_fresh_functions_are_independent_of_the_last() -> None:
 def test_conditioned_functions_pass_through_the_data() -> None:
     y = torch.sin(5 * X.sum(1))
     paths = Draws(KERNEL, torch.Generator().manual_seed(0)).paths(X, y, carry=False)
-    torch.testing.assert_close(paths(X), y.expand(paths.num_samples, -1), rtol=0, atol=1e-2)  # ten standard deviations of the noise
+    # Ten standard deviations of the noise
+    torch.testing.assert_close(paths(X), y.expand(paths.num_samples, -1), rtol=0, atol=1e-2)
 
 
 def test_the_start_of_a_subset_solves_its_own_rows() -> None:

@@ -1,8 +1,9 @@
-"""BoTorch's own tests with our model in the place of ``SingleTaskGP``: ``make test-botorch BOTORCH_TESTS=<folder>``.
+"""BoTorch's own tests with our model in the place of ``SingleTaskGP``:
+``make test-botorch BOTORCH_TESTS=<folder>``.
 
-The folder is the user's (``test/`` of a checkout of BoTorch's repository) and stays as it is: the name ``SingleTaskGP`` means our model
-wherever the tests take it from. What fails for a known reason is listed in ``expected_failures.toml``; a listed test that passes is
-reported.
+The folder is the user's (``test/`` of a checkout of BoTorch's repository) and stays as it is: the
+name ``SingleTaskGP`` means our model wherever the tests take it from. What fails for a known reason
+is listed in ``expected_failures.toml``; a listed test that passes is reported.
 """
 
 import argparse
@@ -23,12 +24,14 @@ MODES = ("exact", "paths", "botorch")
 EXPECTED = Path(__file__).with_name("expected_failures.toml")
 SUITES = {  # the files that build a SingleTaskGP
     "acquisition": (
-        "analytic active_learning bayesian_active_learning cached_cholesky decoupled fixed_feature input_constructors integration "
-        "joint_entropy_search knowledge_gradient logei max_value_entropy_search monte_carlo multi_step_lookahead predictive_entropy_search "
-        "preference prior_guided proximal thompson_sampling utils"
+        "analytic active_learning bayesian_active_learning cached_cholesky decoupled fixed_feature"
+        " input_constructors integration joint_entropy_search knowledge_gradient logei"
+        " max_value_entropy_search monte_carlo multi_step_lookahead predictive_entropy_search"
+        " preference prior_guided proximal thompson_sampling utils"
     ),
     "acquisition/multi_objective": (
-        "hypervolume_knowledge_gradient joint_entropy_search max_value_entropy_search monte_carlo parego predictive_entropy_search utils"
+        "hypervolume_knowledge_gradient joint_entropy_search max_value_entropy_search monte_carlo"
+        " parego predictive_entropy_search utils"
     ),
     "generation": "gen sampling",
     "models": "deterministic gp_regression model_list_gp_regression",
@@ -39,17 +42,30 @@ SUITES = {  # the files that build a SingleTaskGP
     ".": "cross_validation end_to_end fit",
     "utils": "low_rank sampling transforms",
 }
-FILES = [Path(suite, f"test_{name}.py").as_posix() for suite, names in SUITES.items() for name in names.split()]
-REFERENCES = ("botorch.models", "botorch.models.gp_regression", "botorch.utils.test_helpers")  # what holds the name for tests
+FILES = [
+    Path(suite, f"test_{name}.py").as_posix()
+    for suite, names in SUITES.items()
+    for name in names.split()
+]
+# What holds the name for tests
+REFERENCES = ("botorch.models", "botorch.models.gp_regression", "botorch.utils.test_helpers")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the tests and return pytest's exit status."""
     parser = argparse.ArgumentParser(prog="make test-botorch", description=__doc__.splitlines()[0])
-    parser.add_argument("folder", nargs="?", default="", help="the folder test/ of BoTorch's repository")
-    parser.add_argument("tests", nargs="*", help="files, folders or node ids in it; by default all that build a SingleTaskGP")
     parser.add_argument(
-        "--mode", default=MODES[0], help="exact: PathwiseGP; paths: its posterior of 512 paths; botorch: SingleTaskGP itself"
+        "folder", nargs="?", default="", help="the folder test/ of BoTorch's repository"
+    )
+    parser.add_argument(
+        "tests",
+        nargs="*",
+        help="files, folders or node ids in it; by default all that build a SingleTaskGP",
+    )
+    parser.add_argument(
+        "--mode",
+        default=MODES[0],
+        help="exact: PathwiseGP; paths: its posterior of 512 paths; botorch: SingleTaskGP itself",
     )
     parser.add_argument("--expected", type=Path, default=EXPECTED, help="the expected failures")
     options, pytest_arguments = parser.parse_known_intermixed_args(arguments)
@@ -59,8 +75,9 @@ def main(arguments: list[str] | None = None) -> int:
     files = [file for file in FILES if (folder / file).is_file()]
     if not options.folder or not (folder / "__init__.py").is_file() or not files:
         parser.error(
-            "BOTORCH_TESTS must be the folder test/ of a checkout of BoTorch's repository (its packages hold no tests), "
-            f"got {options.folder!r}. Give it: make test-botorch BOTORCH_TESTS=botorch/test"
+            "BOTORCH_TESTS must be the folder test/ of a checkout of BoTorch's repository (its"
+            f" packages hold no tests), got {options.folder!r}. Give it: make test-botorch"
+            " BOTORCH_TESTS=botorch/test"
         )
     sys.dont_write_bytecode = True  # the folder is the user's
     tests = [f"{folder}/{test}" for test in options.tests or files]
@@ -75,18 +92,22 @@ class SwappedModel:
 
     Args:
         mode: one of ``MODES``.
-        expected: TOML of tables ``[[exact]]``, ``[[paths]]``, ``[[both]]`` and ``[[any]]``, each a ``reason`` and a list of ``tests``,
-            node ids relative to the folder. Those under ``any``, which may be files that cannot be imported, fail with BoTorch's own
-            model, too, and may pass: it depends on its version. So may those of a table that is ``random``.
+        expected: TOML of tables ``[[exact]]``, ``[[paths]]``, ``[[both]]`` and ``[[any]]``, each a
+            ``reason`` and a list of ``tests``, node ids relative to the folder. Those under
+            ``any``, which may be files that cannot be imported, fail with BoTorch's own model, too,
+            and may pass: it depends on its version. So may those of a table that is ``random``.
         whole: whether all files run, so that an entry without a test is stale.
     """
 
     def __init__(self, mode: str, expected: Path, whole: bool):
         tables = tomllib.loads(expected.read_text())
-        self.mode, self.whole = mode, whole
+        self.mode = mode
+        self.whole = whole
         self.model = models()[mode]
         self.patch = pytest.MonkeyPatch()
-        self.ours = {} if mode == "botorch" else entries([*tables.get("both", []), *tables.get(mode, [])])
+        self.ours = (
+            {} if mode == "botorch" else entries([*tables.get("both", []), *tables.get(mode, [])])
+        )
         self.theirs = entries(tables.get("any", []))
         self.unknown: list[str] = []
         self.counts: dict[str, Counter[str]] = {}
@@ -98,10 +119,13 @@ class SwappedModel:
         self.patch.setattr(unittest.TestCase, "subTest", lambda *args, **kwargs: nullcontext())
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
         report = yield
         if report.failed and collector.nodeid in self.theirs:
-            report.outcome, report.longrepr = "skipped", (collector.nodeid, None, self.theirs[collector.nodeid]["reason"])
+            report.outcome = "skipped"
+            report.longrepr = (collector.nodeid, None, self.theirs[collector.nodeid]["reason"])
             self._count(collector.nodeid, "theirs")
         return report
 
@@ -125,10 +149,18 @@ class SwappedModel:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         columns = ("passed", "expected", "theirs", "skipped", "failed")
         terminalreporter.section(f"mode {self.mode}")
-        for suite, counts in [*sorted(self.counts.items()), ("all", sum(self.counts.values(), Counter()))]:
-            terminalreporter.write_line(f"{suite:45}" + "  ".join(f"{counts[column]:5} {column}" for column in columns))
+        for suite, counts in [
+            *sorted(self.counts.items()),
+            ("all", sum(self.counts.values(), Counter())),
+        ]:
+            terminalreporter.write_line(
+                f"{suite:45}" + "  ".join(f"{counts[column]:5} {column}" for column in columns)
+            )
         for nodeid in self.unknown:
-            terminalreporter.write_line(f"Stale: {nodeid} is listed as an expected failure, but there is no such test. Remove the entry.")
+            terminalreporter.write_line(
+                f"Stale: {nodeid} is listed as an expected failure, but there is no such test."
+                " Remove the entry."
+            )
 
     def _count(self, nodeid: str, outcome: str) -> None:
         suite = Path(nodeid.split("::")[0]).parent.as_posix()
@@ -141,7 +173,9 @@ class SwappedModel:
 
 
 def models() -> dict[str, type]:
-    """Return what stands for ``SingleTaskGP`` in each mode; BoTorch is imported here, after the arguments are checked."""
+    """Return what stands for ``SingleTaskGP`` in each mode; BoTorch is imported here,
+    after the arguments are checked.
+    """
     import botorch
     from botorch.models import SingleTaskGP
 
@@ -149,11 +183,15 @@ def models() -> dict[str, type]:
 
     for module in pkgutil.walk_packages(botorch.__path__, "botorch."):
         with suppress(ImportError):  # optional dependencies
-            importlib.import_module(module.name)  # before the swap: BoTorch's own subclasses must keep their base
+            # Before the swap: BoTorch's own subclasses must keep their base
+            importlib.import_module(module.name)
 
     class PathsGP(PathwiseGP):
         def __init__(self, *args: Any, **kwargs: Any):
-            super().__init__(*args, **{"solver": CG(tolerance=1e-8, preconditioner=None), "num_paths": 512, **kwargs})
+            super().__init__(
+                *args,
+                **{"solver": CG(tolerance=1e-8, preconditioner=None), "num_paths": 512, **kwargs},
+            )
 
     return dict(zip(MODES, (PathwiseGP, PathsGP, SingleTaskGP), strict=True))
 

@@ -1,4 +1,6 @@
-"""A study that works in a process of its own, to be killed: at a random instant, or by itself at a chosen one."""
+"""A study that works in a process of its own, to be killed: at a random instant,
+or by itself at a chosen one.
+"""
 
 import multiprocessing
 import os
@@ -19,7 +21,9 @@ from scalable_bo.study import Study
 from surrogates import CG
 
 SPACE = Space(x=Float(0.0, 1.0), n=Int(1, 50))
-SAMPLER = partial(ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5)
+SAMPLER = partial(
+    ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
+)
 BATCH = 3
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.scalable_bo.crashes"])
@@ -30,16 +34,33 @@ def value(X: Tensor) -> Tensor:
 
 
 def history(num_rows: int) -> Tensor:
-    return SPACE.unnormalize(torch.rand(num_rows, 2, generator=torch.Generator().manual_seed(7), dtype=torch.float64))
+    return SPACE.unnormalize(
+        torch.rand(num_rows, 2, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    )
 
 
 def open_study(path: Path | None) -> Study:
     # A loose tolerance: where a solve starts from shows in its result.
-    return Study(SPACE, maximize=True, seed=3, path=path, num_initial=4, solver=CG(None, tolerance=1e-2), sampler=SAMPLER)
+    return Study(
+        SPACE,
+        maximize=True,
+        seed=3,
+        path=path,
+        num_initial=4,
+        solver=CG(None, tolerance=1e-2),
+        sampler=SAMPLER,
+    )
 
 
-def work(path: Path | None, num_points: int, num_rows: int, log: Callable[[str], None] = lambda line: None) -> Study:
-    """Add data, then ask and tell one by one until there are so many points; after a crash, go on."""
+def work(
+    path: Path | None,
+    num_points: int,
+    num_rows: int,
+    log: Callable[[str], None] = lambda line: None,
+) -> Study:
+    """Add data, then ask and tell one by one until there are so many points; after a crash,
+    go on.
+    """
     study = open_study(path)
     log("opened 0")
     X = history(num_rows)
@@ -57,7 +78,9 @@ def work(path: Path | None, num_points: int, num_rows: int, log: Callable[[str],
 
 
 def start(path: Path, num_points: int, num_rows: int, fault: str | None = None) -> BaseProcess:
-    """Run ``work`` in a new process, which logs every call that has returned; with a ``fault``, it kills itself there."""
+    """Run ``work`` in a new process, which logs every call that has returned; with a ``fault``,
+    it kills itself there.
+    """
     process = CONTEXT.Process(target=_run, args=(path, num_points, num_rows, fault))
     process.start()
     return process
@@ -68,7 +91,9 @@ def _run(path: Path, num_points: int, num_rows: int, fault: str | None) -> None:
     if fault is not None:
         FAULTS[fault]()
     descriptor = os.open(path.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    work(path, num_points, num_rows, lambda line: os.write(descriptor, f"{line}\n".encode())).close()
+    work(
+        path, num_points, num_rows, lambda line: os.write(descriptor, f"{line}\n".encode())
+    ).close()
 
 
 def _die(*args: Any, **kwargs: Any) -> None:
@@ -77,7 +102,8 @@ def _die(*args: Any, **kwargs: Any) -> None:
 
 def _kill(owner: Any, name: str, when: str, call: int) -> None:
     """Let the process die before or after the given call of a function."""
-    original, calls = getattr(owner, name), 0
+    original = getattr(owner, name)
+    calls = 0
 
     def replacement(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
@@ -95,7 +121,9 @@ def _kill(owner: Any, name: str, when: str, call: int) -> None:
 FAULTS: dict[str, Callable[[], None]] = {
     "before the database gets its name": partial(_kill, storage.Path, "rename", "before", 1),
     "in the middle of the added data": partial(_kill, storage, "_null", "before", 100),
-    "before the data are recorded in memory": partial(_kill, storage.Storage, "add_source", "after", 1),
+    "before the data are recorded in memory": partial(
+        _kill, storage.Storage, "add_source", "after", 1
+    ),
     "before a tell is stored": partial(_kill, storage.Storage, "add_outcomes", "before", 11),
     "after a tell is stored": partial(_kill, storage.Storage, "add_outcomes", "after", 11),
     "before a checkpoint is written": partial(_kill, asking, "save_checkpoint", "before", 2),

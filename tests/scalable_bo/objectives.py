@@ -1,4 +1,6 @@
-"""Objectives that processes can import, and that fail in every way; what is asked of them is in the parameter ``what``."""
+"""Objectives that processes can import, and that fail in every way;
+what is asked of them is in the parameter ``what``.
+"""
 
 import math
 import os
@@ -59,7 +61,9 @@ def die_above_three_quarters(params: dict[str, Any]) -> float:
 
 
 def note_and_wait(params: dict[str, Any]) -> float:
-    """Write a line to the file ``begun`` in the current folder, and take as long as the file ``seconds`` says."""
+    """Write a line to the file ``begun`` in the current folder,
+    and take as long as the file ``seconds`` says.
+    """
     with Path("begun").open("a") as file:
         file.write("begun\n")
     time.sleep(float(Path("seconds").read_text()))

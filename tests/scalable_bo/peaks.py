@@ -1,4 +1,6 @@
-"""What a solve and an ask take at their peak, each measured in a process of its own, and whether twice as much is enough."""
+"""What a solve and an ask take at their peak, each measured in a process of its own,
+and whether twice as much is enough.
+"""
 
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -14,7 +16,18 @@ from scalable_bo.experiments.models import matern_kernel
 from scalable_bo.experiments.records import peak_memory_bytes, reset_peak_memory
 from scalable_bo.space import Float, Space
 from scalable_bo.study import Study
-from surrogates import CG, SDD, Auto, Cholesky, DistributedKernelSystem, Nystrom, PathwiseGP, SketchAndProject, Solver, memory
+from surrogates import (
+    CG,
+    SDD,
+    Auto,
+    Cholesky,
+    DistributedKernelSystem,
+    Nystrom,
+    PathwiseGP,
+    SketchAndProject,
+    Solver,
+    memory,
+)
 from tests import problems
 from tests.scalable_bo.crashes import CONTEXT
 
@@ -34,18 +47,23 @@ SPACE = Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0))
 
 
 def apart(function: Callable[..., tuple[float, float]], *arguments: Any) -> tuple[float, float]:
-    """Return what ``function`` returns in a new process: the bytes that the program wants to be free, and those at its peak."""
+    """Return what ``function`` returns in a new process: the bytes that the program wants to be
+    free, and those at its peak.
+    """
     with ProcessPoolExecutor(1, mp_context=CONTEXT) as pool:
         return pool.submit(function, *arguments).result(timeout=300)
 
 
 def of_paths(name: str, n: int, num_paths: int) -> tuple[float, float]:
-    """Draw paths of a model, and again with twice the peak free, in the same way; what it wants is the most that it requires."""
+    """Draw paths of a model, and again with twice the peak free, in the same way;
+    what it wants is the most that it requires.
+    """
     torch.set_num_threads(1)
     model_of(300, name).paths(2)  # loads what is loaded once
     model = model_of(n, name)
     peak = increase(lambda: model.paths(num_paths))
-    note, wanted = model.solution.note, [0.0]  # type: ignore[union-attr]
+    note = model.solution.note  # type: ignore[union-attr]
+    wanted = [0.0]  # type: ignore[union-attr]
     memory.available = lambda device: 2 * peak
     require = memory.require
 
@@ -61,13 +79,18 @@ def of_paths(name: str, n: int, num_paths: int) -> tuple[float, float]:
 
 def model_of(n: int, name: str) -> PathwiseGP:
     X = problems.uniform(n, 2)
-    return PathwiseGP(X, (5.0 * X).sin().sum(1, keepdim=True) + 0.1 * problems.normal(n, 1), solver=SOLVERS[name])
+    return PathwiseGP(
+        X, (5.0 * X).sin().sum(1, keepdim=True) + 0.1 * problems.normal(n, 1), solver=SOLVERS[name]
+    )
 
 
 def of_shared_solve(name: str, n: int, columns: int) -> tuple[float, float]:
-    """Solve for rows that one process holds; what it wants is what ``scalable-bo check`` says of the solve, without the process."""
+    """Solve for rows that one process holds; what it wants is what ``scalable-bo check`` says of
+    the solve, without the process.
+    """
     torch.set_num_threads(1)
-    kernel, noise = matern_kernel(0.5, 1.0).float(), 1e-2
+    kernel = matern_kernel(0.5, 1.0).float()
+    noise = 1e-2
 
     def solve(n: int, columns: int) -> None:
         system = DistributedKernelSystem(kernel, problems.uniform(n, 3, dtype=torch.float32), noise)
@@ -75,24 +98,35 @@ def of_shared_solve(name: str, n: int, columns: int) -> tuple[float, float]:
 
     solve(500, 2)
     peak = increase(lambda: solve(n, columns))
-    return predict(Shape(n, 3, columns, solver=name, rank=200 if name == "cg" else None), RATES, process_bytes=0).total_memory, peak
+    return (
+        predict(
+            Shape(n, 3, columns, solver=name, rank=200 if name == "cg" else None),
+            RATES,
+            process_bytes=0,
+        ).total_memory,
+        peak,
+    )
 
 
 def of_ask(n: int, q: int, dtype: torch.dtype) -> tuple[float, float]:
     """Ask a study; what it wants is what ``scalable-bo check`` says of the process."""
     torch.set_num_threads(1)
     study_of(50, dtype).ask(2)
-    study, resident = study_of(n, dtype), psutil.Process().memory_info().rss
+    study = study_of(n, dtype)
+    resident = psutil.Process().memory_info().rss
     peak = resident + increase(lambda: study.ask(q))
     prediction._rehearse = lambda space, dtype: (0.0, 0.0, 0.0)
-    psutil.virtual_memory = lambda: SimpleNamespace(available=2 * peak - psutil.Process().memory_info().rss)
+    psutil.virtual_memory = lambda: SimpleNamespace(
+        available=2 * peak - psutil.Process().memory_info().rss
+    )
     found = prediction.predict(SPACE, n, 1, q, dtype, num_initial=6)
     assert found.fits
     return found.peak_bytes, peak
 
 
 def study_of(n: int, dtype: torch.dtype) -> Study:
-    study, X = Study(SPACE, maximize=True, dtype=dtype), problems.uniform(n, 2)
+    study = Study(SPACE, maximize=True, dtype=dtype)
+    X = problems.uniform(n, 2)
     study.add_data(X, (5.0 * X).sin().sum(1) + 0.1 * problems.normal(n, 1).squeeze(1))
     return study
 

@@ -41,7 +41,9 @@ def answer(text: str) -> str:
 
 def test_a_program_that_reads_on_is_given_the_next_points() -> None:
     with program("POINTS = 0" + READS_ON) as command:
-        assert [command.evaluate(None, number, {"x": 0.0}) for number in range(3)] == [Evaluation(n, float(n)) for n in range(3)]
+        assert [command.evaluate(None, number, {"x": 0.0}) for number in range(3)] == [
+            Evaluation(n, float(n)) for n in range(3)
+        ]
 
 
 def test_a_program_that_ends_after_its_answer_is_started_again() -> None:
@@ -54,21 +56,42 @@ def test_a_program_that_ends_after_its_answer_is_started_again() -> None:
     ("code", "reason"),
     [
         (answer("print('garbage')"), "the answer is no JSON: b'garbage'"),
-        (answer("sys.stdout.buffer.write(bytes([255, 0, 10]))"), r"the answer is no JSON: b'\xff\x00'"),
+        (
+            answer("sys.stdout.buffer.write(bytes([255, 0, 10]))"),
+            r"the answer is no JSON: b'\xff\x00'",
+        ),
         (answer("print('[' * 100_000)"), "the answer is no JSON: b'[[["),
-        (answer("print('[1]')"), "the answer must be an object with `id`, and `value` or `error`, got b'[1]'"),
+        (
+            answer("print('[1]')"),
+            "the answer must be an object with `id`, and `value` or `error`, got b'[1]'",
+        ),
         (answer("print('{\"value\": 1}')"), "the answer must be an object with `id`"),
         (answer("print('{\"id\": 3}')"), "the answer must be an object with `id`"),
-        (answer('print(\'{"id": 4, "value": 1}\')'), "the answer must be to the point 3, got `id` 4"),
-        (answer('print(\'{"id": "3", "value": 1}\')'), "the answer must be to the point 3, got `id` '3'"),
+        (
+            answer('print(\'{"id": 4, "value": 1}\')'),
+            "the answer must be to the point 3, got `id` 4",
+        ),
+        (
+            answer('print(\'{"id": "3", "value": 1}\')'),
+            "the answer must be to the point 3, got `id` '3'",
+        ),
         (answer('print(\'{"id": 3, "value": NaN}\')'), "the value is nan"),
         (answer('print(\'{"id": 3, "value": "1"}\')'), "not a number: str '1'"),
         (answer('print(\'{"id": 3, "value": null}\')'), "not a number: NoneType None"),
         (answer('print(\'{"id": 3, "error": "no convergence"}\')'), "no convergence"),
         (answer("print('x' * 3_000_000)"), "the answer is longer than 1048576 bytes"),
-        (answer("sys.stdout.write('{}'); sys.exit(3)"), "the program ended without an answer, exit code 3"),
-        ("import sys; print('first', 'last words', sep='\\n', file=sys.stderr); sys.exit(1)", "exit code 1; stderr: last words"),
-        ("import os; os.kill(os.getpid(), 9)", "the program ended without an answer, killed by SIGKILL"),
+        (
+            answer("sys.stdout.write('{}'); sys.exit(3)"),
+            "the program ended without an answer, exit code 3",
+        ),
+        (
+            "import sys; print('first', 'last words', sep='\\n', file=sys.stderr); sys.exit(1)",
+            "exit code 1; stderr: last words",
+        ),
+        (
+            "import os; os.kill(os.getpid(), 9)",
+            "the program ended without an answer, killed by SIGKILL",
+        ),
         (answer("import time; time.sleep(60)"), "TimeoutError: no answer within 0.5 s"),
     ],
 )
@@ -82,22 +105,37 @@ def test_what_is_no_answer_fails_the_point_with_the_reason(code: str, reason: st
 
 
 def test_a_program_that_is_not_there_fails_the_point() -> None:
-    assert Command("/nowhere/simulate").evaluate(None, 1, {}).reason == "/nowhere/simulate could not be started: No such file or directory"
+    assert (
+        Command("/nowhere/simulate").evaluate(None, 1, {}).reason
+        == "/nowhere/simulate could not be started: No such file or directory"
+    )
 
 
 def test_after_a_failure_the_next_point_gets_a_new_program() -> None:
     code = (
-        "import sys, time\nfor line in sys.stdin:\n    print('{\"id\": 1, \"value\": 1}' if '\"id\": 1' in line else 'x\\nx', flush=True)"
+        'import sys, time\nfor line in sys.stdin:\n    print(\'{"id": 1, "value": 1}\' if'
+        " '\"id\": 1' in line else 'x\\nx', flush=True)"
     )
     with program(code) as command:
-        assert [command.evaluate(20.0, number, {}).value == 1.0 for number in (1, 0, 1, 0, 1)] == [True, False, True, False, True]
+        assert [command.evaluate(20.0, number, {}).value == 1.0 for number in (1, 0, 1, 0, 1)] == [
+            True,
+            False,
+            True,
+            False,
+            True,
+        ]
 
 
 def test_what_a_program_says_unasked_is_not_taken_for_the_next_answer() -> None:
-    code = 'import sys\nfor line in sys.stdin:\n    print(\'{"id": 1, "value": 1}\\n{"id": 2, "value": 99}\', flush=True)'
+    code = (
+        'import sys\nfor line in sys.stdin:\n    print(\'{"id": 1, "value": 1}\\n{"id": 2, "value":'
+        " 99}', flush=True)"
+    )
     with program(code) as command:
         assert command.evaluate(20.0, 1, {}) == Evaluation(1, 1.0)
-        assert command.evaluate(20.0, 2, {}).reason == "the answer must be to the point 2, got `id` 1"
+        assert (
+            command.evaluate(20.0, 2, {}).reason == "the answer must be to the point 2, got `id` 1"
+        )
 
 
 def test_a_timeout_kills_what_the_program_started(tmp_path: Path) -> None:
@@ -116,8 +154,9 @@ def test_a_timeout_kills_what_the_program_started(tmp_path: Path) -> None:
 
 def test_a_chatty_program_with_a_long_line_in_is_no_deadlock() -> None:
     code = (
-        "import json, sys\nfor line in sys.stdin:\n    sys.stderr.write('progress\\n' * 100_000)\n"
-        "    print(json.dumps({'id': 0, 'value': len(json.loads(line)['params']['text'])}), flush=True)"
+        "import json, sys\nfor line in sys.stdin:\n    sys.stderr.write('progress\\n' * 100_000)\n "
+        "   print(json.dumps({'id': 0, 'value': len(json.loads(line)['params']['text'])}),"
+        " flush=True)"
     )
     with program(code) as command:
         assert command.evaluate(30.0, 0, {"text": "x" * 500_000}) == Evaluation(0, 500_000.0)
@@ -134,7 +173,8 @@ def test_a_study_runs_programs_side_by_side() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "error"), [("", ValueError), ([], ValueError), ([""], ValueError), (["a", 1], TypeError), (3, TypeError)]
+    ("command", "error"),
+    [("", ValueError), ([], ValueError), ([""], ValueError), (["a", 1], TypeError), (3, TypeError)],
 )
 def test_what_names_no_program_is_refused(command: object, error: type[Exception]) -> None:
     with pytest.raises(error, match="`command` must"):
@@ -150,7 +190,10 @@ def test_a_line_is_split_as_a_shell_does_and_no_shell_is_run(tmp_path: Path) -> 
 
 @settings(max_examples=200)
 @given(
-    st.binary(max_size=80) | st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=3), st.lists).map(repr).map(str.encode)
+    st.binary(max_size=80)
+    | st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=3), st.lists)
+    .map(repr)
+    .map(str.encode)
 )
 def test_any_line_is_an_evaluation_or_no_answer(line: bytes) -> None:
     try:

@@ -1,4 +1,6 @@
-"""The prediction of shared solves: what is held is what the solvers hold, what moves is what the system counts, and the command's words."""
+"""The prediction of shared solves: what is held is what the solvers hold,
+what moves is what the system counts, and the command's words.
+"""
 
 import dataclasses
 import json
@@ -18,7 +20,9 @@ from surrogates.solvers.run import Start
 from surrogates.systems import KernelSystem, kernel_operator
 from tests.scalable_bo.test_cli import call
 
-RATES = Rates(entry_seconds=1e-9, gemm_flops=1e11, memory_bytes=1e10, network_bytes=1e9, latency_seconds=1e-4)
+RATES = Rates(
+    entry_seconds=1e-9, gemm_flops=1e11, memory_bytes=1e10, network_bytes=1e9, latency_seconds=1e-4
+)
 
 
 def matrices(value: Any, n: int) -> Iterator[torch.Tensor]:
@@ -32,14 +36,21 @@ def matrices(value: Any, n: int) -> Iterator[torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_matrices_predicted_are_those_that_the_method_holds(name: str, generator: torch.Generator) -> None:
-    n, columns = 60, 3
-    X, rhs = torch.rand(n, 2, generator=generator), torch.randn(n, columns, generator=generator)
+def test_the_matrices_predicted_are_those_that_the_method_holds(
+    name: str, generator: torch.Generator
+) -> None:
+    n = 60
+    columns = 3
+    X = torch.rand(n, 2, generator=generator)
+    rhs = torch.randn(n, columns, generator=generator)
     system = KernelSystem(kernel_operator(matern_kernel(0.5, 1.0).float(), X), 1e-2)
-    solver = make_solver(Shape(n, 2, columns, solver=name, block_size=None if name == "cg" else 20), max_epochs=10.0)
+    solver = make_solver(
+        Shape(n, 2, columns, solver=name, block_size=None if name == "cg" else 20), max_epochs=10.0
+    )
     if name == "adasap":
         solver = replace(solver, preconditioner=replace(solver.preconditioner, rank=10))  # type: ignore[attr-defined]
-    value, gap = torch.zeros_like(rhs), rhs.clone()
+    value = torch.zeros_like(rhs)
+    gap = rhs.clone()
     state = solver.init(system, Start(rhs, value, gap, None, solver.prepare(system, generator)))
     state = solver.step(system, rhs, state, generator)
     held = {matrix.data_ptr() for matrix in (value, gap, *matrices(state, n))}
@@ -47,11 +58,16 @@ def test_the_matrices_predicted_are_those_that_the_method_holds(name: str, gener
 
 
 def test_processes_share_the_rows_and_what_is_held_of_them() -> None:
-    alone, shared = (predict(Shape(10**6, 9, 65, ranks, "asap", 1000), RATES, 10**8) for ranks in (1, 8))
-    assert shared.memory["blocks' points"] == 8 * 1000 * 9 * 4 == 8 * alone.memory["blocks' points"]  # factorised side by side
+    alone, shared = (
+        predict(Shape(10**6, 9, 65, ranks, "asap", 1000), RATES, 10**8) for ranks in (1, 8)
+    )
+    # Factorised side by side
+    assert shared.memory["blocks' points"] == 8 * 1000 * 9 * 4 == 8 * alone.memory["blocks' points"]
     assert shared.memory["block"] == 4 * 1000**2 * 4 == 4 / 3 * alone.memory["block"]
     ours = [
-        found.step_memory - sum(found.memory[part] for part in ("order", "block", "blocks' points", "process")) for found in (alone, shared)
+        found.step_memory
+        - sum(found.memory[part] for part in ("order", "block", "blocks' points", "process"))
+        for found in (alone, shared)
     ]
     assert ours[1] == pytest.approx(ours[0] / 8)
     assert shared.memory["points"] == alone.memory["points"] / 8
@@ -63,7 +79,9 @@ def test_processes_share_the_rows_and_what_is_held_of_them() -> None:
 def test_a_step_moves_the_points_and_the_sums_of_a_block() -> None:
     for ranks in (1, 2, 64):
         found = predict(Shape(10**6, 9, 65, ranks, "sap", 1000), RATES)
-        assert found.network_bytes == pytest.approx(2 * (ranks - 1) / ranks * 1000 * (9 + 65) * 4, abs=1)
+        assert found.network_bytes == pytest.approx(
+            2 * (ranks - 1) / ranks * 1000 * (9 + 65) * 4, abs=1
+        )
     passing = predict(Shape(10**6, 9, 65, 4, "cg", rank=0), RATES)
     assert passing.network_bytes == 0.75 * 10**6 * (9 + 65) * 4
 
@@ -103,9 +121,23 @@ def test_rates_are_measured_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < rates.latency_seconds < 1
 
 
-def test_the_command_predicts_for_each_number_of_processes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_predicts_for_each_number_of_processes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(costs, "measure_rates", lambda *_: RATES)
-    arguments = ["check", "--n", "330000000", "--dim", "9", "--ranks", "1,64", "--solver", "sdd", "--block-size", "1000"]
+    arguments = [
+        "check",
+        "--n",
+        "330000000",
+        "--dim",
+        "9",
+        "--ranks",
+        "1,64",
+        "--solver",
+        "sdd",
+        "--block-size",
+        "1000",
+    ]
     assert call(monkeypatch, *arguments, "--gemm-gflops", "2000", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["rates"]["gemm_flops"] == 2e12
@@ -129,7 +161,10 @@ def test_the_command_predicts_for_each_number_of_processes(monkeypatch: pytest.M
     ],
 )
 def test_wrong_options_end_the_command_with_one_line(
-    arguments: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: str,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert call(monkeypatch, *arguments.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -137,13 +172,24 @@ def test_wrong_options_end_the_command_with_one_line(
 
 
 def test_amounts_have_units() -> None:
-    assert [describe_bytes(number) for number in (10, 2**20, 3 * 2**29)] == ["10 B", "1.0 MiB", "1.5 GiB"]
-    assert [describe_seconds(number) for number in (0.5, 90.0, 7200.0, 864_000.0)] == ["0.5 s", "90 s", "2.0 h", "10.0 days"]
+    assert [describe_bytes(number) for number in (10, 2**20, 3 * 2**29)] == [
+        "10 B",
+        "1.0 MiB",
+        "1.5 GiB",
+    ]
+    assert [describe_seconds(number) for number in (0.5, 90.0, 7200.0, 864_000.0)] == [
+        "0.5 s",
+        "90 s",
+        "2.0 h",
+        "10.0 days",
+    ]
 
 
 def test_inputs_do_not_depend_on_how_they_are_shared() -> None:
     whole = inputs(slice(0, 70_000), 2)
-    assert torch.equal(torch.cat([inputs(slice(0, 66_000), 2), inputs(slice(66_000, 70_000), 2)]), whole)
+    assert torch.equal(
+        torch.cat([inputs(slice(0, 66_000), 2), inputs(slice(66_000, 70_000), 2)]), whole
+    )
     assert len(torch.unique(whole, dim=0)) == 70_000
 
 
@@ -152,14 +198,20 @@ def test_inputs_do_not_depend_on_how_they_are_shared() -> None:
 @pytest.mark.parametrize("name", ["asap", "sdd"])
 def test_measured_memory_and_traffic_are_those_predicted(name: str) -> None:
     for ranks in (1, 2):
-        found = measured_memory(Shape(1_000_000, 9, 1, ranks, name, 64), RATES, steps=2, timeout=120.0)
+        found = measured_memory(
+            Shape(1_000_000, 9, 1, ranks, name, 64), RATES, steps=2, timeout=120.0
+        )
         assert 0.8 < found["memory_ratio"] < 1.2
         if ranks > 1:
-            assert found["measured"]["network_bytes"] == pytest.approx(found["predicted"]["network_bytes"], rel=0.02)
+            assert found["measured"]["network_bytes"] == pytest.approx(
+                found["predicted"]["network_bytes"], rel=0.02
+            )
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_a_shared_solve_of_the_benchmark_reaches_the_residual_of_one_process() -> None:
-    alone, shared = (launch(Shape(3000, 3, 4, ranks, "asap", 300), 0, 3.0, 120.0) for ranks in (1, 2))
+    alone, shared = (
+        launch(Shape(3000, 3, 4, ranks, "asap", 300), 0, 3.0, 120.0) for ranks in (1, 2)
+    )
     assert shared["residual"] == pytest.approx(alone["residual"], rel=1e-2)

@@ -1,4 +1,6 @@
-"""Studies whose process is killed: nothing that was returned is lost, and the study goes on as if it had never stopped."""
+"""Studies whose process is killed: nothing that was returned is lost,
+and the study goes on as if it had never stopped.
+"""
 
 import random
 import sqlite3
@@ -39,8 +41,13 @@ def uninterrupted() -> Study:
     return work(None, NUM_POINTS, 60)
 
 
-@pytest.mark.parametrize("fault", [pytest.param(name, marks=() if name in QUICK_FAULTS else pytest.mark.slow) for name in FAULTS])
-def test_a_study_killed_at_any_step_goes_on_to_the_same_design(tmp_path: Path, uninterrupted: Study, fault: str) -> None:
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(name, marks=() if name in QUICK_FAULTS else pytest.mark.slow) for name in FAULTS],
+)
+def test_a_study_killed_at_any_step_goes_on_to_the_same_design(
+    tmp_path: Path, uninterrupted: Study, fault: str
+) -> None:
     path = tmp_path / "study"
     process = start(path, NUM_POINTS, 60, fault)
     process.join(120)
@@ -52,7 +59,9 @@ def test_a_study_killed_at_any_step_goes_on_to_the_same_design(tmp_path: Path, u
         assert study.to_dataframe().equals(uninterrupted.to_dataframe())
 
 
-def test_a_study_that_is_opened_for_every_step_is_one_that_never_closed(tmp_path: Path, uninterrupted: Study) -> None:
+def test_a_study_that_is_opened_for_every_step_is_one_that_never_closed(
+    tmp_path: Path, uninterrupted: Study
+) -> None:
     for num_points in range(3, NUM_POINTS + 1, 3):
         work(tmp_path, num_points, 60).close()
     with open_study(tmp_path) as study:
@@ -60,13 +69,18 @@ def test_a_study_that_is_opened_for_every_step_is_one_that_never_closed(tmp_path
 
 
 @pytest.mark.parametrize(("num_broken", "num_warnings"), [(1, 1), (2, 2)])
-def test_broken_checkpoints_are_made_up_for_from_the_rows(tmp_path: Path, uninterrupted: Study, num_broken: int, num_warnings: int) -> None:
+def test_broken_checkpoints_are_made_up_for_from_the_rows(
+    tmp_path: Path, uninterrupted: Study, num_broken: int, num_warnings: int
+) -> None:
     work(tmp_path, NUM_POINTS - 3, 60).close()
     files = sorted((tmp_path / "checkpoints").iterdir())
     assert len(files) == 2
     for file in files[2 - num_broken :]:
         file.write_bytes(file.read_bytes()[:-100])
-    with pytest.warns(UserWarning, match="is damaged and was passed over") as caught, work(tmp_path, NUM_POINTS, 60) as study:
+    with (
+        pytest.warns(UserWarning, match="is damaged and was passed over") as caught,
+        work(tmp_path, NUM_POINTS, 60) as study,
+    ):
         assert len(caught) == num_warnings
         assert study.to_dataframe().equals(uninterrupted.to_dataframe())
 
@@ -80,9 +94,12 @@ def test_fifty_kills_at_random_instants_lose_nothing(tmp_path: Path) -> None:
         with open_study(path) as study:
             assert len(study.to_dataframe()) in (0, 20_000)
             assert_logged_is_stored(path, study)
-    path, num_killed = tmp_path / "study", 0
+    path = tmp_path / "study"
+    num_killed = 0
     while num_killed < 40:  # while points are asked and told, and checkpoints written
-        num_killed += kill_after(path, instants.randrange(1, 7), instants.uniform(0.0, 0.2), num_rows=60)
+        num_killed += kill_after(
+            path, instants.randrange(1, 7), instants.uniform(0.0, 0.2), num_rows=60
+        )
         with closing(sqlite3.connect(path / "study.sqlite")) as connection:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         with open_study(path) as study:
@@ -94,7 +111,9 @@ def test_fifty_kills_at_random_instants_lose_nothing(tmp_path: Path) -> None:
 
 
 def kill_after(path: Path, num_lines: int, seconds: float, num_rows: int) -> bool:
-    """Kill a process some time after it has logged so many lines; return whether it still worked."""
+    """Kill a process some time after it has logged so many lines;
+    return whether it still worked.
+    """
     log = path.with_suffix(".log")
 
     def num_logged() -> int:

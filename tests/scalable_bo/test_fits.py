@@ -1,4 +1,6 @@
-"""The benchmarks of hyperparameter fits: what a cell measures, what a record holds, and which cells run again."""
+"""The benchmarks of hyperparameter fits: what a cell measures, what a record holds,
+and which cells run again.
+"""
 
 import json
 import math
@@ -25,11 +27,17 @@ from tests.scalable_bo.toy_regression import toy_table
 def quiet(text: str) -> None: ...
 
 
-@pytest.mark.parametrize("method", [method for method in recovery.METHODS if not method.startswith("minimax")])
+@pytest.mark.parametrize(
+    "method", [method for method in recovery.METHODS if not method.startswith("minimax")]
+)
 def test_every_method_moves_towards_the_truth(method: str) -> None:
-    cell = RecoveryCell(method=method, start=(5.0, 3.0), seeds=(1,), n=150, batch_size=50, num_steps=60)
+    cell = RecoveryCell(
+        method=method, start=(5.0, 3.0), seeds=(1,), n=150, batch_size=50, num_steps=60
+    )
     (estimate,) = cell.measure(quiet)["estimates"]
-    model = (recovery.finite_model if method in recovery.OF_FEATURES else recovery.rbf_model)(cell, 1)
+    model = (recovery.finite_model if method in recovery.OF_FEATURES else recovery.rbf_model)(
+        cell, 1
+    )
     assert estimate["noise"] < 2.0
     assert estimate["nll"] < recovery.negative_log_likelihood(model) / cell.n - 0.05
 
@@ -46,8 +54,11 @@ def test_minimax_has_the_penalty_of_its_name() -> None:
 @pytest.mark.parametrize("make", [recovery.rbf_model, recovery.finite_model])
 def test_the_likelihood_of_a_recovery_is_that_of_a_dense_gaussian(make: Any) -> None:
     model: PathwiseGP = make(RecoveryCell(method="exact", start=(2.5, 0.7), n=40), 3)
-    X, y = model.train_inputs[0], model.train_targets
-    assert (model.covar_module.outputscale.item(), model.likelihood.noise.item()) == pytest.approx((2.5, 0.7))
+    X = model.train_inputs[0]
+    y = model.train_targets
+    assert (model.covar_module.outputscale.item(), model.likelihood.noise.item()) == pytest.approx(
+        (2.5, 0.7)
+    )
     with torch.no_grad():
         H = model.covar_module(X).to_dense() + 0.7 * torch.eye(40, dtype=X.dtype)
     exact = 0.5 * (y @ torch.linalg.solve(H, y) + torch.logdet(H) + 40 * math.log(2 * math.pi))
@@ -58,12 +69,15 @@ def test_recovery_data_have_the_true_variance() -> None:
     cell = RecoveryCell(method="exact", n=800)
     for make in (recovery.rbf_model, recovery.finite_model):
         squares = [make(cell, seed).train_targets.square().mean() for seed in range(8)]
-        assert torch.stack(squares).mean().item() == pytest.approx(5.0, rel=0.15)  # 4 + 1; about 60 independent values a seed
+        # 4 + 1; about 60 independent values a seed
+        assert torch.stack(squares).mean().item() == pytest.approx(5.0, rel=0.15)
 
 
 @pytest.mark.parametrize("method", scores.METHODS)
 def test_every_method_predicts_simulated_data_better_than_their_mean(method: str) -> None:
-    cell = ScoreCell(data="griewank", method=method, n=200, max_epochs=10, num_inducing=20, num_test=30)
+    cell = ScoreCell(
+        data="griewank", method=method, n=200, max_epochs=10, num_inducing=20, num_test=30
+    )
     record = cell.measure(quiet)
     assert (record["num_train"], record["num_test"], record["dim"]) == (120, 30, 6)
     assert record["rmse"] < 0.95
@@ -74,17 +88,28 @@ def test_every_method_predicts_simulated_data_better_than_their_mean(method: str
 
 def test_scores_agree_with_the_exact_gaussian_process_of_the_learned_hyperparameters() -> None:
     cell = ScoreCell(data="otl", method="nearest", n=100, max_epochs=5, num_neighbours=60)
-    record, data = cell.measure(quiet), scores.load(cell)
+    record = cell.measure(quiet)
+    data = scores.load(cell)
     scale = torch.tensor(record["lengthscale"], dtype=torch.float64)
 
     def kernel(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
-        return record["signal_std"] ** 2 * torch.exp(-0.5 * torch.cdist(A / scale, B / scale).square())
+        return record["signal_std"] ** 2 * torch.exp(
+            -0.5 * torch.cdist(A / scale, B / scale).square()
+        )
 
-    H = kernel(data.train_X, data.train_X) + record["noise_std"] ** 2 * torch.eye(60, dtype=torch.float64)
+    H = kernel(data.train_X, data.train_X) + record["noise_std"] ** 2 * torch.eye(
+        60, dtype=torch.float64
+    )
     cross = kernel(data.test_X, data.train_X)
     mean = cross @ torch.linalg.solve(H, data.train_y)
-    variance = record["signal_std"] ** 2 + record["noise_std"] ** 2 - (cross * torch.linalg.solve(H, cross.T).T).sum(1)
-    assert record["rmse"] == pytest.approx((mean - data.test_y).square().mean().sqrt().item(), rel=1e-8)
+    variance = (
+        record["signal_std"] ** 2
+        + record["noise_std"] ** 2
+        - (cross * torch.linalg.solve(H, cross.T).T).sum(1)
+    )
+    assert record["rmse"] == pytest.approx(
+        (mean - data.test_y).square().mean().sqrt().item(), rel=1e-8
+    )
     density = torch.distributions.Normal(mean, variance.sqrt()).log_prob(data.test_y)
     assert record["nll"] == pytest.approx(-density.mean().item(), rel=1e-8)
 
@@ -99,19 +124,33 @@ def test_data_sets_are_split_60_to_40_and_standardised(data_dir: Path) -> None:
 
 @pytest.mark.parametrize("method", batch_sizes.METHODS)
 @pytest.mark.parametrize("kernel", batch_sizes.KERNELS)
-def test_every_method_learns_a_kernel_over_a_network(data_dir: Path, kernel: str, method: str) -> None:
+def test_every_method_learns_a_kernel_over_a_network(
+    data_dir: Path, kernel: str, method: str
+) -> None:
     def measured(epochs: int) -> dict[str, Any]:
-        cell = BatchSizeCell(data="toy", kernel=kernel, method=method, batch_size=27, n=120, width=8, max_epochs=epochs, data_dir=data_dir)
+        cell = BatchSizeCell(
+            data="toy",
+            kernel=kernel,
+            method=method,
+            batch_size=27,
+            n=120,
+            width=8,
+            max_epochs=epochs,
+            data_dir=data_dir,
+        )
         return cell.measure(quiet)
 
-    first, last = measured(1), measured(20)
+    first = measured(1)
+    last = measured(20)
     assert first["noise"] != last["noise"] != batch_sizes.FIRST_NOISE
     if method != "svgp":  # which raises a bound
         assert last["nll"] < first["nll"] - 0.02
 
 
 def test_memory_grows_with_the_batch_of_the_attention_encoder() -> None:
-    small, large = MemoryCell(method="biased", batch_sizes=(8, 512), n=512, num_steps=1).measure(quiet)["points"]
+    small, large = MemoryCell(method="biased", batch_sizes=(8, 512), n=512, num_steps=1).measure(
+        quiet
+    )["points"]
     assert (small["batch_size"], large["batch_size"]) == (8, 512)
     assert large["bytes"] > small["bytes"] + 10 * 2**20
 
@@ -120,12 +159,15 @@ def test_the_curvature_has_its_known_limits() -> None:
     apart = 100.0 * torch.arange(5, dtype=torch.float64).reshape(1, 5, 1)
     together = torch.zeros(1, 5, 1, dtype=torch.float64)
     assert curvature(apart).item() == pytest.approx(0.5 * 5.0**-2)  # all eigenvalues 1
-    assert curvature(together).item() == pytest.approx(0.5 * (4 + 21.0**-2) / 5)  # one of 5, the others 0
+    # One of 5, the others 0
+    assert curvature(together).item() == pytest.approx(0.5 * (4 + 21.0**-2) / 5)
 
 
 def test_nearest_minibatches_have_more_curvature() -> None:
     uniform, nearest = (
-        CurvatureCell(method=method, batch_sizes=(16, 64), n=500, num_replicates=10).measure(quiet)["points"]
+        CurvatureCell(method=method, batch_sizes=(16, 64), n=500, num_replicates=10).measure(quiet)[
+            "points"
+        ]
         for method in ("uniform", "nearest")
     )
     assert all(near["mean"] > 1.5 * far["mean"] for near, far in zip(nearest, uniform, strict=True))
@@ -149,7 +191,10 @@ def test_a_finished_cell_is_not_run_again(tmp_path: Path, monkeypatch: pytest.Mo
         return measure(cell, on_status)
 
     monkeypatch.setattr(CurvatureCell, "measure", spied)
-    cells = [CurvatureCell(method="uniform", batch_sizes=(4,), n=20, num_replicates=2, seed=seed) for seed in (0, 1)]
+    cells = [
+        CurvatureCell(method="uniform", batch_sizes=(4,), n=20, num_replicates=2, seed=seed)
+        for seed in (0, 1)
+    ]
     assert [kept for *_, kept in run_cells(cells, tmp_path)] == [False, False]
     assert [kept for *_, kept in run_cells(cells, tmp_path)] == [True, True]
     assert len(set(measured)) == 2
@@ -159,7 +204,9 @@ def test_a_finished_cell_is_not_run_again(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(measured) == 4
 
 
-def test_records_are_plain_json_with_settings_and_environment_and_make_tables_and_plots(tmp_path: Path) -> None:
+def test_records_are_plain_json_with_settings_and_environment_and_make_tables_and_plots(
+    tmp_path: Path,
+) -> None:
     for cell, record, _ in run_cells(small_cells(), tmp_path):
         stored = json.loads((tmp_path / f"{cell.name}.json").read_text())
         assert stored["settings"] == json.loads(json.dumps(cell.settings()))
@@ -174,14 +221,18 @@ def test_records_are_plain_json_with_settings_and_environment_and_make_tables_an
 
 
 def test_several_seeds_are_one_row_of_the_table(tmp_path: Path) -> None:
-    cells = [ScoreCell(data="otl", method="nearest", seed=seed, n=60, max_epochs=1) for seed in (0, 1)]
+    cells = [
+        ScoreCell(data="otl", method="nearest", seed=seed, n=60, max_epochs=1) for seed in (0, 1)
+    ]
     values = [record["rmse"] for _, record, _ in run_cells(cells, tmp_path)]
     error = np.std(values, ddof=1) / math.sqrt(2)
     assert f"| {np.mean(values):.3f} ± {error:.3f} (2) |" in write_fits_table(tmp_path).read_text()
 
 
 def test_records_of_several_experiments_are_not_one_plot(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="`records` must be of one experiment, got curvature, memory"):
+    with pytest.raises(
+        ValueError, match="`records` must be of one experiment, got curvature, memory"
+    ):
         plot_fits([{"experiment": "memory"}, {"experiment": "curvature"}], tmp_path / "plot.png")
 
 
@@ -192,8 +243,15 @@ def test_the_cells_of_a_preset_have_names_of_their_own(preset: str) -> None:
 
 
 def test_choices_stand_in_for_those_of_a_preset() -> None:
-    cells = plan("real", methods=["nearest"], data_sets=["levy", "otl"], seeds=(3, 4), n=50, batch_sizes=None)
-    assert [(cell.settings()["data"], cell.settings()["seed"]) for cell in cells] == [("levy", 3), ("levy", 4), ("otl", 3), ("otl", 4)]
+    cells = plan(
+        "real", methods=["nearest"], data_sets=["levy", "otl"], seeds=(3, 4), n=50, batch_sizes=None
+    )
+    assert [(cell.settings()["data"], cell.settings()["seed"]) for cell in cells] == [
+        ("levy", 3),
+        ("levy", 4),
+        ("otl", 3),
+        ("otl", 4),
+    ]
     assert {cell.settings()["n"] for cell in cells} == {50}
     assert {cell.settings()["seeds"] for cell in plan("recovery", seeds=(7,))} == {(7,)}
     assert {cell.settings()["seed"] for cell in plan("curvature", seeds=(7, 8))} == {7, 8}
@@ -213,11 +271,17 @@ def test_choices_stand_in_for_those_of_a_preset() -> None:
         ("curvature", {"n": 100}, "`batch_sizes` must be at most n = 100, got 128"),
         ("memory", {"batch_sizes": ()}, "`batch_sizes` must hold at least one size"),
         ("memory", {"batch_sizes": (2048,)}, "`batch_sizes` must be at most n = 1024, got 2048"),
-        ("batch-sizes", {"kernels": ["cubic"]}, "`kernel` must be one of linear, gaussian, got 'cubic'"),
+        (
+            "batch-sizes",
+            {"kernels": ["cubic"]},
+            "`kernel` must be one of linear, gaussian, got 'cubic'",
+        ),
         ("batch-sizes", {"batch_sizes": (1,)}, "`batch_size` must be at least 2, got 1"),
     ],
 )
-def test_bad_choices_are_refused_by_name(preset: str, choices: dict[str, Any], message: str) -> None:
+def test_bad_choices_are_refused_by_name(
+    preset: str, choices: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         plan(preset, **choices)
 

@@ -11,12 +11,19 @@ X = problems.uniform(30, 2)
 Y = torch.sin(6.0 * X.sum(1, keepdim=True)) + 0.1 * problems.normal(30, 1, seed=1)
 
 
-def test_the_choice_is_said_and_the_fit_is_that_of_the_method(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_choice_is_said_and_the_fit_is_that_of_the_method(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     steps: list[int] = []
     model = sbo.fit(sbo.PathwiseGP(X, Y), callback=lambda step, value: steps.append(step))
-    assert capsys.readouterr().err == "fit_exact: 30 points, up to 1000 by the exact marginal likelihood\n"
+    assert (
+        capsys.readouterr().err
+        == "fit_exact: 30 points, up to 1000 by the exact marginal likelihood\n"
+    )
     assert steps == list(range(1, len(steps) + 1))
-    torch.testing.assert_close(model.covar_module.lengthscale, fit_exact(sbo.PathwiseGP(X, Y)).covar_module.lengthscale)
+    torch.testing.assert_close(
+        model.covar_module.lengthscale, fit_exact(sbo.PathwiseGP(X, Y)).covar_module.lengthscale
+    )
 
 
 def test_a_quiet_fit_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,22 @@
-"""The solver that treats the posterior mean and the samples apart, and the budgets of the methods."""
+"""The solver that treats the posterior mean and the samples apart,
+and the budgets of the methods.
+"""
 
 import pytest
 import torch
 
 from scalable_bo.experiments.methods import Budget, SplitSolver, heeded, solver_within
 from scalable_bo.experiments.models import matern_kernel
-from surrogates import CG, SDD, Cholesky, KernelSystem, Progress, SketchAndProject, Targets, kernel_operator
+from surrogates import (
+    CG,
+    SDD,
+    Cholesky,
+    KernelSystem,
+    Progress,
+    SketchAndProject,
+    Targets,
+    kernel_operator,
+)
 
 
 @pytest.fixture
@@ -21,7 +32,9 @@ def targets(generator: torch.Generator) -> Targets:
 
 
 @pytest.mark.parametrize("in_parts", [True, False])
-def test_columns_solved_apart_are_the_columns_solved_together(system: KernelSystem, targets: Targets, in_parts: bool) -> None:
+def test_columns_solved_apart_are_the_columns_solved_together(
+    system: KernelSystem, targets: Targets, in_parts: bool
+) -> None:
     rhs = targets if in_parts else system.rhs(targets)
     together = Cholesky().solve(system, rhs)
     apart = SplitSolver(Cholesky(), CG(tolerance=1e-12)).solve(system, rhs)
@@ -31,15 +44,21 @@ def test_columns_solved_apart_are_the_columns_solved_together(system: KernelSyst
     assert apart.steps.shape == (4,)
 
 
-def test_without_a_solver_samples_stay_at_zero_and_say_so(system: KernelSystem, targets: Targets) -> None:
+def test_without_a_solver_samples_stay_at_zero_and_say_so(
+    system: KernelSystem, targets: Targets
+) -> None:
     solution = SplitSolver(Cholesky(), None).solve(system, targets)
     assert solution.value[:, 1:].eq(0).all()
-    torch.testing.assert_close(solution.value[:, :1], Cholesky().solve(system, targets).value[:, :1])
+    torch.testing.assert_close(
+        solution.value[:, :1], Cholesky().solve(system, targets).value[:, :1]
+    )
     assert solution.residual[1:].eq(1).all()
     assert solution.converged.tolist() == [True, False, False, False]
 
 
-def test_epochs_of_both_solves_are_counted_and_reported_on_end(system: KernelSystem, targets: Targets) -> None:
+def test_epochs_of_both_solves_are_counted_and_reported_on_end(
+    system: KernelSystem, targets: Targets
+) -> None:
     seen: list[Progress] = []
     cg = CG(None, tolerance=1e-10)
     solver = SplitSolver(cg, cg)
@@ -61,7 +80,9 @@ def test_a_warm_start_reaches_both(system: KernelSystem, targets: Targets) -> No
 
 
 @pytest.mark.parametrize(("name", "step"), [("sdd-1", 1.0), ("sdd-10", 10.0), ("sdd-100", 100.0)])
-def test_dual_descent_has_the_step_in_its_name_and_the_published_blocks(name: str, step: float) -> None:
+def test_dual_descent_has_the_step_in_its_name_and_the_published_blocks(
+    name: str, step: float
+) -> None:
     solver = solver_within(name, 5000, Budget(tolerance=1e-3, max_epochs=50.0))
     assert isinstance(solver, SDD)
     assert (solver.step_size, solver.batch_size, solver.momentum) == (step, 50, 0.9)
@@ -78,7 +99,13 @@ def test_gradient_descent_has_the_published_settings() -> None:
     solver = solver_within("sgd", 13_500, Budget())
     assert isinstance(solver, SplitSolver)
     for part, step in ((solver.mean, 0.5), (solver.samples, 0.1)):
-        assert (part.step_size, part.batch_size, part.num_features, part.momentum, part.clip) == (step, 512, 100, 0.9, 0.1)
+        assert (part.step_size, part.batch_size, part.num_features, part.momentum, part.clip) == (
+            step,
+            512,
+            100,
+            0.9,
+            0.1,
+        )
         assert (part.max_epochs - 1.0) * 13_500 / 512 == pytest.approx(100_000)
 
 

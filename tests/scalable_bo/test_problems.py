@@ -17,11 +17,15 @@ def draw(seed: int, dim: int = 3, **options: object) -> GPPrior:
 
 
 def test_draws_have_the_kernels_covariance() -> None:
-    X = torch.tensor([[0.2, 0.5, 0.5], [0.7, 0.5, 0.5]], dtype=torch.float64)  # one lengthscale apart
+    # One lengthscale apart
+    X = torch.tensor([[0.2, 0.5, 0.5], [0.7, 0.5, 0.5]], dtype=torch.float64)
     values = torch.stack([draw(seed)(X) for seed in range(2000)])
     expected = 2.0 * torch.tensor([[1.0, 0.4834], [0.4834, 1.0]], dtype=torch.float64)
-    # The error of a covariance from N draws of variance 2 is 2 sqrt((1 + ρ²) / N); features add a kurtosis of order 1/F.
-    torch.testing.assert_close(values.T @ values / len(values), expected, atol=5 * 2 * math.sqrt(2 / 2000), rtol=0)
+    # The error of a covariance from N draws of variance 2 is 2 sqrt((1 + ρ²) / N); features add a
+    # kurtosis of order 1/F.
+    torch.testing.assert_close(
+        values.T @ values / len(values), expected, atol=5 * 2 * math.sqrt(2 / 2000), rtol=0
+    )
 
 
 def test_a_seed_means_one_function() -> None:
@@ -54,7 +58,9 @@ def test_every_test_function_reaches_its_optimal_value_and_never_exceeds_it(name
     assert problem.optimal_value is not None
     optimisers = getattr(synthetic, name)().optimizers
     values = problem(optimisers)
-    torch.testing.assert_close(values, torch.full_like(values, problem.optimal_value), atol=2e-3, rtol=1e-3)
+    torch.testing.assert_close(
+        values, torch.full_like(values, problem.optimal_value), atol=2e-3, rtol=1e-3
+    )
     low, high = problem.bounds
     X = low + (high - low) * torch.rand(200, problem.dim, dtype=torch.float64)
     assert (problem(X) <= problem.optimal_value + 1e-3).all()
@@ -80,7 +86,9 @@ def test_float32_points_on_a_bound_are_inside() -> None:
         ("ackley", 0, "`dim` must be at least 1, got 0"),
     ],
 )
-def test_unknown_functions_and_dimensions_are_named(name: str, dim: int | None, message: str) -> None:
+def test_unknown_functions_and_dimensions_are_named(
+    name: str, dim: int | None, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         problems.test_function(name, dim)
 

@@ -20,14 +20,18 @@ from scalable_bo.experiments.records import (
 CPU = torch.device("cpu")
 
 
-def test_what_is_written_is_read_back_and_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
+def test_what_is_written_is_read_back_and_numbers_that_are_not_finite_become_null(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "made" / "record.json"
     write_record(path, {"rounds": [{"residual": math.nan, "best": 1.5}], "q": (1, 2)})
     assert read_record(path) == {"rounds": [{"residual": None, "best": 1.5}], "q": [1, 2]}
     assert [file.name for file in path.parent.iterdir()] == ["record.json"]
 
 
-def test_a_failed_write_leaves_the_former_record_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_former_record_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "record.json"
     write_record(path, {"round": 1})
 
@@ -50,7 +54,9 @@ def test_the_environment_says_what_ran_where() -> None:
     json.dumps(environment)
 
 
-def test_the_commit_of_a_repository_around_an_installed_package_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_of_a_repository_around_an_installed_package_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(records, "_ROOT", Path(records.__file__).parent)
     assert describe_environment(CPU)["commit"] is None
 

@@ -1,4 +1,6 @@
-"""Regression data: how sets and a user's tables are read, split and standardised, and what is refused."""
+"""Regression data: how sets and a user's tables are read, split and standardised,
+and what is refused.
+"""
 
 import math
 from pathlib import Path
@@ -24,7 +26,9 @@ def test_training_statistics_standardise_both_parts(data_dir: Path) -> None:
     data = load_regression_data("toy", 3, data_dir)
     assert (data.train_X.shape, data.test_X.shape) == ((108, 3), (12, 3))
     torch.testing.assert_close(data.train_X.mean(0), torch.zeros(3, dtype=torch.float64))
-    torch.testing.assert_close(data.train_X[:, :2].std(0, correction=0), torch.ones(2, dtype=torch.float64))
+    torch.testing.assert_close(
+        data.train_X[:, :2].std(0, correction=0), torch.ones(2, dtype=torch.float64)
+    )
     assert data.train_X[:, 2].eq(0).all()  # a constant column gets scale 1
     assert data.train_y.std(correction=0).item() == pytest.approx(1.0)
     raw = np.loadtxt(data_dir / "toy.data.csv.gz", delimiter=",")
@@ -42,11 +46,15 @@ def test_standard_deviations_of_the_file_are_squared(data_dir: Path) -> None:
 
 
 def test_a_missing_folder_says_where_the_files_come_from(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"`data_dir` must be.*nowhere is not there.*uci_datasets.*UCI.*Lin et al"):
+    with pytest.raises(
+        ValueError, match=r"`data_dir` must be.*nowhere is not there.*uci_datasets.*UCI.*Lin et al"
+    ):
         find_data_dir(tmp_path / "nowhere")
 
 
-def test_the_default_folder_is_found_beside_the_project_or_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_folder_is_found_beside_the_project_or_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "project").mkdir()
     (tmp_path / "elsewhere" / "below").mkdir(parents=True)
     monkeypatch.setattr(regression_data, "_PROJECT", tmp_path / "project")
@@ -69,10 +77,17 @@ def test_the_default_folder_is_found_beside_the_project_or_the_current_folder(tm
         ("toy", 4, "cg", "no hyperparameters are published for toy, split 4"),
         ("toy", 10, "cg", "`split` must be between 0 and 9, got 10"),
         ("toy", -1, "cg", "`split` must be at least 0, got -1"),
-        ("toy", 0, "lu", "`solver` must be one of auto, cholesky, cg, sdd, .*, svgp, subset, got 'lu'"),
+        (
+            "toy",
+            0,
+            "lu",
+            "`solver` must be one of auto, cholesky, cg, sdd, .*, svgp, subset, got 'lu'",
+        ),
     ],
 )
-def test_what_is_missing_is_named(data_dir: Path, data: str, split: int, solver: str, message: str) -> None:
+def test_what_is_missing_is_named(
+    data_dir: Path, data: str, split: int, solver: str, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         check_files(RegressionRun(data, split, solver, data_dir))
 
@@ -94,7 +109,14 @@ def test_values_that_are_not_finite_are_refused(data_dir: Path) -> None:
 def frame(rows: int = 20) -> pandas.DataFrame:
     """Integers, floats and booleans; the target stands in the middle."""
     numbers = np.arange(rows)
-    return pandas.DataFrame({"rooms": numbers % 5, "price": 2.5 * numbers, "area": np.sqrt(numbers), "garden": numbers % 2 == 0})
+    return pandas.DataFrame(
+        {
+            "rooms": numbers % 5,
+            "price": 2.5 * numbers,
+            "area": np.sqrt(numbers),
+            "garden": numbers % 2 == 0,
+        }
+    )
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
@@ -138,16 +160,34 @@ def with_infinity(table: pandas.DataFrame) -> pandas.DataFrame:
 @pytest.mark.parametrize(
     ("change", "target", "message"),
     [
-        (with_text, "price", "columns of .* must be numeric, got town. Encode them as numbers or drop them"),
-        (with_gaps, "price", "3 rows have missing or infinite ones .*first is row 3, columns area.*drop those rows"),
-        (with_infinity, "price", "1 rows have missing or infinite ones .*first is row 4, columns area"),
-        (lambda table: table, "prize", "`target` must be a column of .*, got 'prize'. Near it: price"),
+        (
+            with_text,
+            "price",
+            "columns of .* must be numeric, got town. Encode them as numbers or drop them",
+        ),
+        (
+            with_gaps,
+            "price",
+            "3 rows have missing or infinite ones .*first is row 3, columns area.*drop those rows",
+        ),
+        (
+            with_infinity,
+            "price",
+            "1 rows have missing or infinite ones .*first is row 4, columns area",
+        ),
+        (
+            lambda table: table,
+            "prize",
+            "`target` must be a column of .*, got 'prize'. Near it: price",
+        ),
         (lambda table: table[:9], "price", "must have at least 10 rows, got 9"),
         (lambda table: table[["price"]], "price", "at least one column of inputs beside 'price'"),
     ],
 )
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
-def test_what_is_wrong_with_a_table_is_named(tmp_path: Path, change: object, target: str, message: str, ending: str) -> None:
+def test_what_is_wrong_with_a_table_is_named(
+    tmp_path: Path, change: object, target: str, message: str, ending: str
+) -> None:
     path = tmp_path / f"homes.{ending}"
     table = change(frame())  # type: ignore[operator]
     table.to_parquet(path) if ending == "parquet" else table.to_csv(path, index=False)
@@ -161,7 +201,9 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path, ending: str) -> None
     path.write_bytes(b"")
     with pytest.raises(ValueError, match="`data`: .*homes.* cannot be read as a table"):
         read_table(path, "price")
-    with pytest.raises(ValueError, match=f"`data` must be a Parquet or CSV file, and .*none.{ending} is not there"):
+    with pytest.raises(
+        ValueError, match=f"`data` must be a Parquet or CSV file, and .*none.{ending} is not there"
+    ):
         read_table(tmp_path / f"none.{ending}", "price")
 
 
@@ -169,11 +211,21 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path, ending: str) -> None
     ("data", "settings", "message"),
     [
         ("homes.csv", {}, "`target` must name the column to predict, got None"),
-        ("toy", {"target": "price"}, "`target` goes with a table ending in .parquet or .csv only, got 'price' for toy"),
-        ("homes.csv", {"target": "price", "test_fraction": 1.0}, "`test_fraction` must be between 0 and 1, got 1.0"),
+        (
+            "toy",
+            {"target": "price"},
+            "`target` goes with a table ending in .parquet or .csv only, got 'price' for toy",
+        ),
+        (
+            "homes.csv",
+            {"target": "price", "test_fraction": 1.0},
+            "`test_fraction` must be between 0 and 1, got 1.0",
+        ),
         ("toy", {"noise": 0.0}, "`noise` must be finite and above 0, got 0.0. Use a small value"),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(data: str, settings: dict[str, object], message: str) -> None:
+def test_settings_that_do_not_go_together_are_refused(
+    data: str, settings: dict[str, object], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         RegressionRun(data, 0, "cg", **settings)  # type: ignore[arg-type]

@@ -14,7 +14,13 @@ from scalable_bo.experiments import regression
 from scalable_bo.experiments.hyperparameters import fit_hyperparameters
 from scalable_bo.experiments.methods import METHODS, Budget
 from scalable_bo.experiments.models import matern_kernel
-from scalable_bo.experiments.regression import RegressionRun, describe_cell, negative_log_likelihood, run_cells, run_regression
+from scalable_bo.experiments.regression import (
+    RegressionRun,
+    describe_cell,
+    negative_log_likelihood,
+    run_cells,
+    run_regression,
+)
 from scalable_bo.experiments.regression_data import load_regression_data
 from tests.scalable_bo.toy_regression import LENGTHSCALE, NOISE_STD, SIGNAL_STD, toy_table
 
@@ -40,15 +46,21 @@ def exact_scores(data_dir: Path, noise: float = NOISE_STD**2) -> tuple[float, fl
 
 @pytest.mark.parametrize("solver", ["cholesky", "cg", "sdd", "inducing", "subset"])
 def test_scores_agree_with_the_exact_gaussian_process(data_dir: Path, solver: str) -> None:
-    record = run_regression(RegressionRun("toy", 0, solver, data_dir, num_paths=512, dtype="float64"))
+    record = run_regression(
+        RegressionRun("toy", 0, solver, data_dir, num_paths=512, dtype="float64")
+    )
     rmse, nll = exact_scores(data_dir)
-    assert record["rmse"] == pytest.approx(rmse, abs=1e-6 if solver in ("cholesky", "subset") else 0.02)
+    assert record["rmse"] == pytest.approx(
+        rmse, abs=1e-6 if solver in ("cholesky", "subset") else 0.02
+    )
     assert record["nll"] == pytest.approx(nll, abs=0.05)  # one feature draw, 512 paths
 
 
 @pytest.mark.parametrize("solver", ["cholesky", "svgp"])
 def test_a_noise_variance_stands_in_for_the_published_one(data_dir: Path, solver: str) -> None:
-    record = run_regression(RegressionRun("toy", 0, solver, data_dir, noise=0.5, num_paths=512, dtype="float64"))
+    record = run_regression(
+        RegressionRun("toy", 0, solver, data_dir, noise=0.5, num_paths=512, dtype="float64")
+    )
     rmse, nll = exact_scores(data_dir, noise=0.5)
     assert record["rmse"] == pytest.approx(rmse, abs=1e-4)
     assert record["nll"] == pytest.approx(nll, abs=0.05)
@@ -56,7 +68,9 @@ def test_a_noise_variance_stands_in_for_the_published_one(data_dir: Path, solver
 
 
 @pytest.mark.parametrize("solver", METHODS)
-def test_every_method_gives_a_mean_alone_and_a_record_in_plain_json(data_dir: Path, solver: str) -> None:
+def test_every_method_gives_a_mean_alone_and_a_record_in_plain_json(
+    data_dir: Path, solver: str
+) -> None:
     run = RegressionRun("toy", 0, solver, data_dir, mean_only=True, budget=SHORT, dtype="float64")
     record = run_regression(run)
     assert record["nll"] is None
@@ -76,9 +90,13 @@ def test_the_mean_alone_is_that_of_the_full_run(data_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("solver", ["inducing", "svgp", "sgd-inducing", "subset"])
-def test_small_methods_use_the_number_of_points_that_they_are_given(data_dir: Path, solver: str) -> None:
+def test_small_methods_use_the_number_of_points_that_they_are_given(
+    data_dir: Path, solver: str
+) -> None:
     budget = Budget(num_points=30, sgd_steps=50)
-    record = run_regression(RegressionRun("toy", 0, solver, data_dir, mean_only=True, budget=budget, dtype="float64"))
+    record = run_regression(
+        RegressionRun("toy", 0, solver, data_dir, mean_only=True, budget=budget, dtype="float64")
+    )
     assert record["num_weights"] == 30
     assert record["settings"]["budget"]["num_points"] == 30
 
@@ -87,13 +105,17 @@ def test_gradient_descent_takes_the_published_steps_for_mean_and_samples(data_di
     record = run_regression(RegressionRun("toy", 0, "sgd", data_dir, num_paths=2, budget=SHORT))
     assert "mean=SGD(" in record["method"]
     assert record["method"].index("step_size=0.5") < record["method"].index("step_size=0.1")
-    # Its batches are all 108 points: an epoch a step for both, and one more to evaluate each residual.
+    # Its batches are all 108 points: an epoch a step for both, and one more to evaluate each
+    # residual.
     assert record["epochs"] == pytest.approx(2 * (50 + 1), abs=2.0)
 
 
 def test_progress_says_how_much_of_the_budget_is_spent(data_dir: Path) -> None:
     seen: list[str] = []
-    run_regression(RegressionRun("toy", 0, "sgd", data_dir, mean_only=True, budget=SHORT), on_status=seen.append)
+    run_regression(
+        RegressionRun("toy", 0, "sgd", data_dir, mean_only=True, budget=SHORT),
+        on_status=seen.append,
+    )
     assert any(text.startswith("solving, 10.0 of 51 epochs, residual ") for text in seen)
 
 
@@ -112,7 +134,11 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_finished_cell_is_not_run_again(data_dir: Path, tmp_path: Path, spy: list[str]) -> None:
-    runs = [RegressionRun("toy", split, solver, data_dir, mean_only=True) for split in (0, 1) for solver in ("cg", "cholesky")]
+    runs = [
+        RegressionRun("toy", split, solver, data_dir, mean_only=True)
+        for split in (0, 1)
+        for solver in ("cg", "cholesky")
+    ]
     first = [(record["rmse"], kept) for _, record, kept in run_cells(runs, tmp_path)]
     assert spy == [run.name for run in runs]
     again = [(record["rmse"], kept) for _, record, kept in run_cells(runs, tmp_path)]
@@ -122,7 +148,9 @@ def test_a_finished_cell_is_not_run_again(data_dir: Path, tmp_path: Path, spy: l
     assert len(spy) == 5
 
 
-def test_data_are_loaded_once_for_the_cells_of_a_split(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_are_loaded_once_for_the_cells_of_a_split(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loads: list[int] = []
     load = regression.load
 
@@ -131,7 +159,11 @@ def test_data_are_loaded_once_for_the_cells_of_a_split(data_dir: Path, tmp_path:
         return load(run, **options)
 
     monkeypatch.setattr(regression, "load", counted)
-    runs = [RegressionRun("toy", split, solver, data_dir, mean_only=True) for split in (0, 1) for solver in ("cg", "cholesky")]
+    runs = [
+        RegressionRun("toy", split, solver, data_dir, mean_only=True)
+        for split in (0, 1)
+        for solver in ("cg", "cholesky")
+    ]
     list(run_cells(runs, tmp_path))
     assert loads == [0, 1]
 
@@ -147,7 +179,9 @@ def test_data_are_loaded_once_for_the_cells_of_a_split(data_dir: Path, tmp_path:
         {"seed": 1},
     ],
 )
-def test_a_cell_with_other_settings_is_run_beside_the_first(data_dir: Path, tmp_path: Path, spy: list[str], change: dict[str, Any]) -> None:
+def test_a_cell_with_other_settings_is_run_beside_the_first(
+    data_dir: Path, tmp_path: Path, spy: list[str], change: dict[str, Any]
+) -> None:
     run = RegressionRun("toy", 0, "cg", data_dir, mean_only=True)
     other = replace(run, **change)
     list(run_cells([run, other], tmp_path))
@@ -155,14 +189,18 @@ def test_a_cell_with_other_settings_is_run_beside_the_first(data_dir: Path, tmp_
     assert len(list(tmp_path.glob("*.json"))) == 2
 
 
-def test_a_budget_that_a_method_does_not_heed_changes_nothing(data_dir: Path, tmp_path: Path, spy: list[str]) -> None:
+def test_a_budget_that_a_method_does_not_heed_changes_nothing(
+    data_dir: Path, tmp_path: Path, spy: list[str]
+) -> None:
     run = RegressionRun("toy", 0, "cg", data_dir, mean_only=True)
     list(run_cells([run, replace(run, budget=Budget(sgd_steps=7, num_points=9))], tmp_path))
     assert spy == [run.name]
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"settings": {}}', "[]"])
-def test_a_file_that_is_no_record_of_the_cell_is_replaced(data_dir: Path, tmp_path: Path, spy: list[str], content: str) -> None:
+def test_a_file_that_is_no_record_of_the_cell_is_replaced(
+    data_dir: Path, tmp_path: Path, spy: list[str], content: str
+) -> None:
     run = RegressionRun("toy", 0, "cg", data_dir, mean_only=True)
     (tmp_path / f"{run.name}.json").write_text(content)
     list(run_cells([run], tmp_path))
@@ -177,7 +215,9 @@ def homes(tmp_path: Path) -> Path:
 
 
 def test_a_user_s_table_is_fitted_and_predicted(homes: Path) -> None:
-    record = run_regression(RegressionRun(str(homes), 0, "cholesky", target="price", test_fraction=0.2, dtype="float64"))
+    record = run_regression(
+        RegressionRun(str(homes), 0, "cholesky", target="price", test_fraction=0.2, dtype="float64")
+    )
     assert (record["num_train"], record["num_test"]) == (96, 24)
     assert record["rmse"] < 0.3  # of targets of variance 1: 24 points in the plane, smooth
     assert record["nll"] < 0.5
@@ -229,7 +269,8 @@ def test_a_large_table_is_fitted_on_a_random_subset_that_the_seed_decides() -> N
     assert seen == ["fitting hyperparameters to 60 points"]
     assert fit_hyperparameters(X, y, num_points=60, seed=3) == subset
     rows = torch.randperm(300, generator=torch.Generator().manual_seed(3))[:60]
-    y[~torch.isin(torch.arange(300), rows)] = math.nan  # what is outside of the subset is not looked at
+    # What is outside of the subset is not looked at
+    y[~torch.isin(torch.arange(300), rows)] = math.nan
     assert fit_hyperparameters(X, y, num_points=60, seed=3) == subset
 
 

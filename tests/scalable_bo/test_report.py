@@ -1,4 +1,6 @@
-"""The report of a study: what it shows is true, and nothing that came from outside is more than text in it."""
+"""The report of a study: what it shows is true, and nothing that came from outside is more than
+text in it.
+"""
 
 import base64
 import hashlib
@@ -35,12 +37,53 @@ from scalable_bo.storage import Ask, Source
 from scalable_bo.study import Study
 from surrogates import CG
 
-QUICK = partial(ParallelThompsonSampling, num_candidates=100, num_rounds=2, num_starts=2, num_steps=5)
-SPACE = Space(x=Float(-2.0, 2.0), n=Int(1, 1000, log=True), kind=Categorical(["a", "b"]), fixed="yes")
-HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">'\"&amp;\x00\u202e$\\frac{"
+QUICK = partial(
+    ParallelThompsonSampling, num_candidates=100, num_rounds=2, num_starts=2, num_steps=5
+)
+SPACE = Space(
+    x=Float(-2.0, 2.0), n=Int(1, 1000, log=True), kind=Categorical(["a", "b"]), fixed="yes"
+)
+HOSTILE = (
+    "<script>document.title='owned'</script><img src=x"
+    " onerror=\"document.title='owned'\">'\"&amp;\x00\u202e$\\frac{"
+)
 VOID = {"meta"}
-KNOWN = {"html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "p", "dl", "dt", "dd", "div", "section", "ul", "li", "i"}
-KNOWN |= {"table", "thead", "tbody", "tr", "th", "td", "footer", "svg", "g", "line", "polyline", "circle", "rect", "text"}
+KNOWN = {
+    "html",
+    "head",
+    "meta",
+    "title",
+    "style",
+    "body",
+    "main",
+    "h1",
+    "h2",
+    "p",
+    "dl",
+    "dt",
+    "dd",
+    "div",
+    "section",
+    "ul",
+    "li",
+    "i",
+}
+KNOWN |= {
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+    "footer",
+    "svg",
+    "g",
+    "line",
+    "polyline",
+    "circle",
+    "rect",
+    "text",
+}
 
 
 class Page(HTMLParser):
@@ -72,12 +115,22 @@ class Page(HTMLParser):
 
 
 def snapshot_of(
-    values: Any, *, space: Space = SPACE, maximize: bool = True, costs: dict[int, AskReport] | None = None, **more: Any
+    values: Any,
+    *,
+    space: Space = SPACE,
+    maximize: bool = True,
+    costs: dict[int, AskReport] | None = None,
+    **more: Any,
 ) -> Snapshot:
     """Return a snapshot of values at random points, with a posterior mean of its own."""
     outcomes = Outcomes.of(values)
     rows = Rows(space.dim)
-    U = torch.rand(len(outcomes.values), space.encoded_dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    U = torch.rand(
+        len(outcomes.values),
+        space.encoded_dim,
+        generator=torch.Generator().manual_seed(0),
+        dtype=torch.float64,
+    )
     rows.record(rows.append(space.unnormalize(U), 0), outcomes)
     costs = costs or {}
     given: dict[str, Any] = {
@@ -91,10 +144,19 @@ def snapshot_of(
 
 def hostile() -> Snapshot:
     """Return a snapshot in which whatever has a name or a text is hostile."""
-    params: dict[str, Any] = {HOSTILE: Float(0.0, 1.0), "kind": Categorical([HOSTILE, "b"]), f"fixed {HOSTILE}": HOSTILE}
+    params: dict[str, Any] = {
+        HOSTILE: Float(0.0, 1.0),
+        "kind": Categorical([HOSTILE, "b"]),
+        f"fixed {HOSTILE}": HOSTILE,
+    }
     space = Space(LinearConstraint({HOSTILE: 1.0}, at_most=1.0), **params)
     costs = {1: AskReport(1.0, 2.0, 3.0, 1e-3, HOSTILE)}
-    return snapshot_of([1.0, HOSTILE, 3.0, HOSTILE * 2], space=space, costs=costs, sources=[Source(HOSTILE, "abc", 0, 4)])
+    return snapshot_of(
+        [1.0, HOSTILE, 3.0, HOSTILE * 2],
+        space=space,
+        costs=costs,
+        sources=[Source(HOSTILE, "abc", 0, 4)],
+    )
 
 
 def score(params: dict[str, Any]) -> float:
@@ -102,9 +164,22 @@ def score(params: dict[str, Any]) -> float:
 
 
 def run(path: Path | None = None, **options: Any) -> Study:
-    """Return a study with failures, a pending point, and a value that its surrogate has not seen."""
-    study = Study(SPACE, **({"maximize": True, "seed": 1, "path": path, "num_initial": 8, "sampler": QUICK} | options))
-    study.optimize(lambda params: score(params) if abs(params["x"]) < 1.5 else math.nan, rounds=4, batch=5, progress=False)
+    """Return a study with failures, a pending point,
+    and a value that its surrogate has not seen.
+    """
+    study = Study(
+        SPACE,
+        **(
+            {"maximize": True, "seed": 1, "path": path, "num_initial": 8, "sampler": QUICK}
+            | options
+        ),
+    )
+    study.optimize(
+        lambda params: score(params) if abs(params["x"]) < 1.5 else math.nan,
+        rounds=4,
+        batch=5,
+        progress=False,
+    )
     study.tell(study.ask(2).ids[:1], [100.0])
     return study
 
@@ -115,7 +190,9 @@ def section(content: str, heading: str) -> str:
 
 
 def cells(table: str) -> list[list[str]]:
-    rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in re.findall("<tr>(.*?)</tr>", table)]
+    rows = [
+        re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in re.findall("<tr>(.*?)</tr>", table)
+    ]
     return [[html.unescape(cell) for cell in row] for row in rows]
 
 
@@ -124,11 +201,19 @@ def test_what_comes_from_outside_ends_up_as_text() -> None:
     parsed = Page(content)
     assert {tag for tag, _ in parsed.elements} <= KNOWN
     assert not [
-        name for _, attributes in parsed.elements for name in attributes if name.startswith("on") or name in ("href", "src", "style")
+        name
+        for _, attributes in parsed.elements
+        for name in attributes
+        if name.startswith("on") or name in ("href", "src", "style")
     ]
     shown = html.unescape(escape(HOSTILE))
     assert shown == HOSTILE.replace("\x00", r"\x00").replace("\u202e", r"\u202e")
-    for where in ("Best rows", "Failures by reason", "Configuration", "Posterior mean around the best row"):
+    for where in (
+        "Best rows",
+        "Failures by reason",
+        "Configuration",
+        "Posterior mean around the best row",
+    ):
         assert shown[:20] in Page(f"<section>{section(content, where)}</section>").text
     assert f"not a number: str {HOSTILE!r:.60}" in parsed.text
     content.encode("ascii", errors="xmlcharrefreplace").decode()
@@ -138,10 +223,17 @@ def test_what_comes_from_outside_ends_up_as_text() -> None:
 
 def test_the_page_loads_nothing_and_forbids_scripts() -> None:
     content = page.render(hostile())
-    policy = next(attributes["content"] for _, attributes in Page(content).elements if "http-equiv" in attributes)
+    policy = next(
+        attributes["content"]
+        for _, attributes in Page(content).elements
+        if "http-equiv" in attributes
+    )
     (style,) = re.findall("<style>(.*?)</style>", content, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    assert (
+        policy
+        == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    )
     assert not re.search(r"url\(|@import|https?:|<link|<script", content)
 
 
@@ -151,14 +243,24 @@ def test_the_best_rows_are_those_of_the_data(tmp_path: Path, maximize: bool) -> 
     study.report(tmp_path / "page.html")
     content = (tmp_path / "page.html").read_text()
     frame = study.to_dataframe()
-    best = frame[frame["status"] == "observed"].sort_values("value", ascending=not maximize, kind="stable")[: page.NUM_BEST_ROWS]
+    best = frame[frame["status"] == "observed"].sort_values(
+        "value", ascending=not maximize, kind="stable"
+    )[: page.NUM_BEST_ROWS]
     found = cells(section(content, "Best rows"))
     assert found[0] == ["", "row", "ask", "value", "x", "n", "kind", "fixed"]
     assert [row[1:] for row in found[1:]] == [
         [str(row), str(ask), f"{value:.6g}", f"{x:.6g}", str(n), kind, "yes"]
-        for row, ask, value, x, n, kind in zip(best.index, best["ask"], best["value"], best["x"], best["n"], best["kind"], strict=True)
+        for row, ask, value, x, n, kind in zip(
+            best.index, best["ask"], best["value"], best["x"], best["n"], best["kind"], strict=True
+        )
     ]
-    tiles = dict(zip(re.findall("<dt>(.*?)</dt>", content), re.findall("<dd>(.*?)</dd>", content), strict=True))
+    tiles = dict(
+        zip(
+            re.findall("<dt>(.*?)</dt>", content),
+            re.findall("<dd>(.*?)</dd>", content),
+            strict=True,
+        )
+    )
     failed = int((frame["status"] == "failed").sum())
     assert tiles == {
         "best value": f"{study.result.best_value:.6g}",
@@ -168,15 +270,24 @@ def test_the_best_rows_are_those_of_the_data(tmp_path: Path, maximize: bool) -> 
         "asks": "5",
     }
     assert failed
-    assert cells(section(content, "Failures by reason"))[1][::2] == [str(failed), "the value is nan"]
+    assert cells(section(content, "Failures by reason"))[1][::2] == [
+        str(failed),
+        "the value is nan",
+    ]
 
 
 @pytest.mark.parametrize("maximize", [True, False])
 @pytest.mark.parametrize("kept", [True, False])
-def test_the_mean_is_the_exact_posterior_mean_of_the_last_ask(tmp_path: Path, kept: bool, maximize: bool) -> None:
+def test_the_mean_is_the_exact_posterior_mean_of_the_last_ask(
+    tmp_path: Path, kept: bool, maximize: bool
+) -> None:
     study = run(tmp_path / "study" if kept else None, maximize=maximize)
     values = study.result.values[:-1]
-    X = SPACE.unnormalize(torch.rand(30, SPACE.encoded_dim, generator=torch.Generator().manual_seed(2), dtype=torch.float64))
+    X = SPACE.unnormalize(
+        torch.rand(
+            30, SPACE.encoded_dim, generator=torch.Generator().manual_seed(2), dtype=torch.float64
+        )
+    )
     assert study.model is not None
     with torch.no_grad():
         standardised = study.model.posterior(SPACE.normalize(X)).mean[:, 0]
@@ -185,7 +296,11 @@ def test_the_mean_is_the_exact_posterior_mean_of_the_last_ask(tmp_path: Path, ke
     if kept:
         snapshots.append(read_snapshot(tmp_path / "study"))  # while the study is open
         study.close()
-        snapshots.append(Study(SPACE, maximize=maximize, seed=1, path=tmp_path / "study", sampler=QUICK)._snapshot())
+        snapshots.append(
+            Study(
+                SPACE, maximize=maximize, seed=1, path=tmp_path / "study", sampler=QUICK
+            )._snapshot()
+        )
     for snapshot in snapshots:
         assert snapshot.mean is not None
         torch.testing.assert_close(snapshot.mean(X), exact, rtol=1e-6, atol=1e-6)
@@ -194,14 +309,35 @@ def test_the_mean_is_the_exact_posterior_mean_of_the_last_ask(tmp_path: Path, ke
 
 def test_a_report_from_the_folder_shows_what_that_of_the_study_shows(tmp_path: Path) -> None:
     constraint = LinearConstraint({"x": 1.0}, at_most=2.0)
-    params: dict[str, Any] = {"x": Float(np.float64(-2.0), 2.0), "n, m": Int(1, 9), "k": Categorical(["a'b", 'c"d', "`"]), "flag": True}
-    study = Study(Space(constraint, lambda p: p["n, m"] < 9, **params), maximize=False, path=tmp_path / "s", num_initial=4, sampler=QUICK)
-    study.add_data(pd.DataFrame({"x": [0.0], "n, m": [3], "k": ["`"], "y": [2.0]}), target="y", name="past")
+    params: dict[str, Any] = {
+        "x": Float(np.float64(-2.0), 2.0),
+        "n, m": Int(1, 9),
+        "k": Categorical(["a'b", 'c"d', "`"]),
+        "flag": True,
+    }
+    study = Study(
+        Space(constraint, lambda p: p["n, m"] < 9, **params),
+        maximize=False,
+        path=tmp_path / "s",
+        num_initial=4,
+        sampler=QUICK,
+    )
+    study.add_data(
+        pd.DataFrame({"x": [0.0], "n, m": [3], "k": ["`"], "y": [2.0]}), target="y", name="past"
+    )
     study.optimize(lambda p: p["x"] + p["n, m"], rounds=2, batch=4, progress=False)
-    live, read = page.render(study._snapshot()), page.render(read_snapshot(tmp_path / "s"))
+    live = page.render(study._snapshot())
+    read = page.render(read_snapshot(tmp_path / "s"))
     assert live.split("<h2>Configuration</h2>")[0] == read.split("<h2>Configuration</h2>")[0]
     configuration = dict(cells(section(read, "Configuration")))
-    assert configuration.items() >= {"direction": "minimize", "seed": "0", "solvers used": "Cholesky() (1 of 2 asks)"}.items()
+    assert (
+        configuration.items()
+        >= {
+            "direction": "minimize",
+            "seed": "0",
+            "solvers used": "Cholesky() (1 of 2 asks)",
+        }.items()
+    )
     assert configuration["constraint 1"] == str(constraint)
     assert configuration["added data 'past'"] == "1 rows"
     assert "torch 2" in configuration["versions"]
@@ -209,8 +345,14 @@ def test_a_report_from_the_folder_shows_what_that_of_the_study_shows(tmp_path: P
     assert "Constraints are left aside." in read
 
 
-def test_a_folder_does_not_tell_the_mean_of_a_kernel_of_its_own_but_the_study_does(tmp_path: Path) -> None:
-    study = run(tmp_path / "study", kernel=MaternKernel(ard_num_dims=SPACE.encoded_dim), solver=CG(tolerance=1e-6))
+def test_a_folder_does_not_tell_the_mean_of_a_kernel_of_its_own_but_the_study_does(
+    tmp_path: Path,
+) -> None:
+    study = run(
+        tmp_path / "study",
+        kernel=MaternKernel(ard_num_dims=SPACE.encoded_dim),
+        solver=CG(tolerance=1e-6),
+    )
     assert study._snapshot().mean is not None
     snapshot = read_snapshot(tmp_path / "study")
     assert snapshot.mean is None
@@ -219,15 +361,34 @@ def test_a_folder_does_not_tell_the_mean_of_a_kernel_of_its_own_but_the_study_do
 
 
 def test_residuals_and_seconds_are_those_of_the_asks(tmp_path: Path) -> None:
-    costs = {1: AskReport(), 2: AskReport(4.0, 2.0, 1.0, 1e-2, "CG()"), 3: AskReport(0.0, 8.0, 1.0, 3e-5, "CG()")}
+    costs = {
+        1: AskReport(),
+        2: AskReport(4.0, 2.0, 1.0, 1e-2, "CG()"),
+        3: AskReport(0.0, 8.0, 1.0, 3e-5, "CG()"),
+    }
     content = page.render(snapshot_of([1.0, 2.0], costs=costs))
-    bars = re.findall(r'<rect class="\w+".*?y="([\d.]+)".*?height="([\d.]+)"><title>(.*?)</title>', section(content, "Time of each ask"))
-    assert [title for _, _, title in bars] == ["ask 2: fit 4 s", "ask 2: solve 2 s", "ask 2: ask 1 s", "ask 3: solve 8 s", "ask 3: ask 1 s"]
+    bars = re.findall(
+        r'<rect class="\w+".*?y="([\d.]+)".*?height="([\d.]+)"><title>(.*?)</title>',
+        section(content, "Time of each ask"),
+    )
+    assert [title for _, _, title in bars] == [
+        "ask 2: fit 4 s",
+        "ask 2: solve 2 s",
+        "ask 2: ask 1 s",
+        "ask 3: solve 8 s",
+        "ask 3: ask 1 s",
+    ]
     heights = [float(height) for _, height, _ in bars]
     assert heights == pytest.approx([heights[2] * seconds for seconds in (4, 2, 1, 8, 1)], rel=2e-3)
     tops = [float(top) for top, _, _ in bars]
-    assert [tops[0], tops[1], tops[3]] == pytest.approx([tops[k + 1] + heights[k + 1] for k in (0, 1, 3)], abs=0.02)  # one on another
-    assert re.findall("<title>(.*?)</title>", section(content, "Residual of each ask")) == ["ask 2: 1.0e-02", "ask 3: 3.0e-05"]
+    # One on another
+    assert [tops[0], tops[1], tops[3]] == pytest.approx(
+        [tops[k + 1] + heights[k + 1] for k in (0, 1, 3)], abs=0.02
+    )
+    assert re.findall("<title>(.*?)</title>", section(content, "Residual of each ask")) == [
+        "ask 2: 1.0e-02",
+        "ask 3: 3.0e-05",
+    ]
     study = run(tmp_path)
     before = study._snapshot().costs
     assert list(before) == [1, 2, 3, 4, 5]
@@ -247,7 +408,8 @@ def test_the_line_of_the_best_goes_through_the_best_so_far(maximize: bool) -> No
         height = dots[values.index(better(values[: number + 1]))][1]
         assert min(abs(corner[1] - height) for corner in corners if corner[0] <= x) == 0
         assert [corner[1] for corner in corners if corner[0] <= x][-1] == height
-    assert all(a[0] == b[0] or a[1] == b[1] for a, b in zip(corners, corners[1:], strict=False))  # by steps
+    # By steps
+    assert all(a[0] == b[0] or a[1] == b[1] for a, b in zip(corners, corners[1:], strict=False))
 
 
 @pytest.mark.parametrize(
@@ -265,7 +427,12 @@ def test_the_line_of_the_best_goes_through_the_best_so_far(maximize: bool) -> No
 )
 @pytest.mark.parametrize("mean", [None, lambda X: X[:, 0]])
 def test_a_report_can_be_written_at_any_stage(values: list[float], mean: Any) -> None:
-    for costs in ({}, {1: AskReport()}, {1: AskReport(0.0, 0.0, 0.0, 0.0, "CG()")}, {3: AskReport(1.0, 0.0, 1e-9, 1e-300, "CG()")}):
+    for costs in (
+        {},
+        {1: AskReport()},
+        {1: AskReport(0.0, 0.0, 0.0, 0.0, "CG()")},
+        {3: AskReport(1.0, 0.0, 1e-9, 1e-300, "CG()")},
+    ):
         content = page.render(snapshot_of(values, costs=costs, mean=mean))
         Page(content)
         assert not re.search(r'"(nan|inf)|,nan|nan,|\binf\b', content)
@@ -274,8 +441,14 @@ def test_a_report_can_be_written_at_any_stage(values: list[float], mean: Any) ->
 
 def test_a_page_stays_small_however_much_there_is() -> None:
     generator = np.random.default_rng(0)
-    params: dict[str, Any] = {f"parameter number {i}": Categorical(["a", "b"]) if i % 2 else Float(0, 1) for i in range(40)}
-    values: list[Any] = [*generator.normal(size=100_000).tolist(), *(f"reason {number} " + "x" * 3000 for number in range(200))]
+    params: dict[str, Any] = {
+        f"parameter number {i}": Categorical(["a", "b"]) if i % 2 else Float(0, 1)
+        for i in range(40)
+    }
+    values: list[Any] = [
+        *generator.normal(size=100_000).tolist(),
+        *(f"reason {number} " + "x" * 3000 for number in range(200)),
+    ]
     costs = {number: AskReport(1.0, 1.0, 1.0, 1e-3, "CG()") for number in range(1, 5001)}
     content = page.render(snapshot_of(values, space=Space(**params), costs=costs))
     assert len(content.encode()) < 500_000
@@ -322,10 +495,21 @@ def test_escaped_text_reads_as_what_it_was(text: str) -> None:
         "x.y(1, 2)",
     ],
 )
-def test_a_folder_that_describes_something_else_is_refused(tmp_path: Path, description: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Study, "_settings", lambda self: {"columns": "x", "parameter `x`": description, "direction": "maximize"})
+def test_a_folder_that_describes_something_else_is_refused(
+    tmp_path: Path, description: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        Study,
+        "_settings",
+        lambda self: {"columns": "x", "parameter `x`": description, "direction": "maximize"},
+    )
     Study(Space(x=Float(0, 1)), maximize=True, path=tmp_path).close()
-    with pytest.raises(ValueError, match="The study's parameter `x` cannot be read: .*Use the study in the program that made it"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            "The study's parameter `x` cannot be read: .*Use the study in the program that made it"
+        ),
+    ):
         read_snapshot(tmp_path)
 
 
@@ -340,7 +524,9 @@ def test_the_command_writes_the_page_of_a_folder(
 
     study = run(tmp_path / "study")
     assert call(str(tmp_path / "study")) == 0
-    assert (tmp_path / "study" / "report.html").read_text() == page.render(read_snapshot(tmp_path / "study"))
+    assert (tmp_path / "study" / "report.html").read_text() == page.render(
+        read_snapshot(tmp_path / "study")
+    )
     assert call(str(tmp_path / "study"), "--out", str(tmp_path / "page.html")) == 0
     assert (tmp_path / "page.html").exists()
     assert capsys.readouterr().out.splitlines()[-1] == f"Wrote {tmp_path / 'page.html'}"
@@ -360,12 +546,18 @@ class TestInABrowser:
 
     @pytest.fixture
     def chromium(self) -> str:
-        found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+        found = (
+            shutil.which("chromium")
+            or shutil.which("chromium-browser")
+            or shutil.which("google-chrome")
+        )
         if found is None:
             pytest.skip("there is no Chromium")
         return found
 
-    def show(self, chromium: str, content: str, folder: Path, *options: str) -> tuple[str, str, np.ndarray]:
+    def show(
+        self, chromium: str, content: str, folder: Path, *options: str
+    ) -> tuple[str, str, np.ndarray]:
         """Return the document after loading, the console's lines and the picture."""
         (folder / "page.html").write_text(content)
         command = [
@@ -387,12 +579,16 @@ class TestInABrowser:
         console = "\n".join(line for line in ended.stderr.splitlines() if "CONSOLE" in line)
         return ended.stdout, console, imread(folder / "page.png")[..., :3]
 
-    def test_it_loads_without_errors_shows_the_plots_and_runs_no_markup(self, chromium: str, tmp_path: Path) -> None:
+    def test_it_loads_without_errors_shows_the_plots_and_runs_no_markup(
+        self, chromium: str, tmp_path: Path
+    ) -> None:
         for options, background, blue in (
             ((), "#f6f7f9", "#0072b2"),
             (("--blink-settings=preferredColorScheme=0",), "#12151a", "#56b4e9"),  # dark
         ):
-            document, console, picture = self.show(chromium, page.render(hostile()), tmp_path, *options)
+            document, console, picture = self.show(
+                chromium, page.render(hostile()), tmp_path, *options
+            )
             assert console == ""
             assert "<title>Report of a study</title>" in document
             assert not re.search("<(script|img)", document)
@@ -401,7 +597,9 @@ class TestInABrowser:
                 assert (np.abs(picture - rgb).max(-1) < 0.01).sum() > least
 
     def test_a_script_would_be_blocked_and_seen(self, chromium: str, tmp_path: Path) -> None:
-        content = page.render(hostile()).replace("<h1>", "<script>document.title='owned'</script><h1>")
+        content = page.render(hostile()).replace(
+            "<h1>", "<script>document.title='owned'</script><h1>"
+        )
         document, console, _ = self.show(chromium, content, tmp_path)
         assert "Content Security Policy" in console
         assert "<title>Report of a study</title>" in document

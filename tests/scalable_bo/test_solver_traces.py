@@ -60,7 +60,8 @@ def test_the_direct_solve_is_one_checkpoint_at_the_exact_solution() -> None:
 def test_distances_are_those_of_dense_algebra() -> None:
     run = replace(SMALL, solver="cg", points=1, epochs=3.0)
     system = load_system(run)
-    K, cross = system.kernel(system.X).to_dense(), system.kernel(system.test_X, system.X).to_dense()
+    K = system.kernel(system.X).to_dense()
+    cross = system.kernel(system.test_X, system.X).to_dense()
     exact = torch.linalg.solve(K + system.noise * torch.eye(150, dtype=torch.float64), system.y)
     solved = solve_exactly(system)
     torch.testing.assert_close(solved.weights[:, 0], exact, rtol=1e-8, atol=1e-8)
@@ -72,7 +73,9 @@ def test_distances_are_those_of_dense_algebra() -> None:
     assert checkpoint["weights_error"] == pytest.approx(offset.norm().item(), rel=1e-6)
     assert checkpoint["rkhs_error"] == pytest.approx((offset @ K @ offset).sqrt().item(), rel=1e-6)
     assert checkpoint["mean_error"] == pytest.approx(0.5, rel=1e-6)
-    assert checkpoint["test_rmse"] == pytest.approx((cross @ exact - system.test_y).square().mean().sqrt().item(), rel=1e-6)
+    assert checkpoint["test_rmse"] == pytest.approx(
+        (cross @ exact - system.test_y).square().mean().sqrt().item(), rel=1e-6
+    )
 
 
 def test_budgets_grow_geometrically_to_the_largest() -> None:
@@ -89,7 +92,8 @@ def test_a_data_set_is_a_problem_too_and_low_noise_replaces_its_own(data_dir: Pa
 
 
 def test_single_precision_does_not_touch_the_reference() -> None:
-    run = replace(SMALL, dtype="float32", points=1, lengthscale=0.3)  # which single precision would round
+    # Which single precision would round
+    run = replace(SMALL, dtype="float32", points=1, lengthscale=0.3)
     system = load_system(run)
     before = system.kernel(system.X).to_dense()
     run_trace(run, system, None)
@@ -106,7 +110,13 @@ def test_without_the_exact_solution_there_are_no_distances_and_no_limit() -> Non
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"n": EXACT_UP_TO + 1}, "`exact`: the exact solution is computed for up to 20000 points, got 20001. Use --no-exact"),
+        (
+            {"n": EXACT_UP_TO + 1},
+            (
+                "`exact`: the exact solution is computed for up to 20000 points, got 20001. Use"
+                " --no-exact"
+            ),
+        ),
         ({"solver": "lu"}, "`solver` must be one of .*got 'lu'"),
         ({"points": 0}, "`points` must be at least 1, got 0"),
         ({"epochs": 0.5}, "`epochs` must be at least 1, got 0.5"),

@@ -24,7 +24,9 @@ COST = AskReport(0.25, 0.5, 1.0, 1e-3, "CG()")
 def fill(folder: Path) -> None:
     storage = Storage(folder, SETTINGS)
     X = torch.arange(6.0, dtype=torch.float64).reshape(3, 2)
-    storage.add_source(Source("history", "abc", 0, 3), X, Outcomes.of([1.0, "x", 3.0], noise=0.5), 0)
+    storage.add_source(
+        Source("history", "abc", 0, 3), X, Outcomes.of([1.0, "x", 3.0], noise=0.5), 0
+    )
     storage.add_ask(Ask(1, 2, 2, 2, None), COST, 3, X[:2] / 3)
     storage.add_outcomes([4], Outcomes.of([0.1]), 3)
     storage.close()
@@ -35,10 +37,24 @@ def test_what_was_stored_comes_back_to_the_last_bit(tmp_path: Path) -> None:
     storage = Storage(tmp_path, SETTINGS)
     rows = storage.load_rows(2)
     third = torch.arange(4.0, dtype=torch.float64).reshape(2, 2) / 3
-    assert torch.equal(rows.X, torch.cat([torch.arange(6.0, dtype=torch.float64).reshape(3, 2), third]))
+    assert torch.equal(
+        rows.X, torch.cat([torch.arange(6.0, dtype=torch.float64).reshape(3, 2), third])
+    )
     nan = float("nan")
-    torch.testing.assert_close(rows.values, torch.tensor([1.0, nan, 3.0, nan, 0.1], dtype=torch.float64), equal_nan=True, rtol=0, atol=0)
-    torch.testing.assert_close(rows.noise, torch.tensor([0.5, nan, 0.5, nan, nan], dtype=torch.float64), equal_nan=True, rtol=0, atol=0)
+    torch.testing.assert_close(
+        rows.values,
+        torch.tensor([1.0, nan, 3.0, nan, 0.1], dtype=torch.float64),
+        equal_nan=True,
+        rtol=0,
+        atol=0,
+    )
+    torch.testing.assert_close(
+        rows.noise,
+        torch.tensor([0.5, nan, 0.5, nan, nan], dtype=torch.float64),
+        equal_nan=True,
+        rtol=0,
+        atol=0,
+    )
     assert rows.told.tolist() == [True, True, True, False, True]
     assert rows.asks.tolist() == [0, 0, 0, 1, 1]
     assert rows.observed == [0, 2, 4]
@@ -54,11 +70,21 @@ def test_the_database_is_safe_against_power_cuts(tmp_path: Path) -> None:
     assert storage._connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
 
 
-def test_a_second_writer_is_refused_with_the_process_and_the_host_of_the_first(tmp_path: Path) -> None:
-    with_lock = "import sys, pathlib; sys.path.insert(0, sys.argv[2]); from scalable_bo.lock import WriterLock; "
-    code = with_lock + "lock = WriterLock(pathlib.Path(sys.argv[1])); print('locked', flush=True); input()"
+def test_a_second_writer_is_refused_with_the_process_and_the_host_of_the_first(
+    tmp_path: Path,
+) -> None:
+    with_lock = (
+        "import sys, pathlib; sys.path.insert(0, sys.argv[2]); from scalable_bo.lock import"
+        " WriterLock; "
+    )
+    code = (
+        with_lock
+        + "lock = WriterLock(pathlib.Path(sys.argv[1])); print('locked', flush=True); input()"
+    )
     command = [sys.executable, "-c", code, str(tmp_path / "lock"), str(Path(__file__).parents[2])]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "locked\n"
         host = os.uname().nodename
@@ -114,7 +140,11 @@ def test_a_strange_lock_file_is_no_obstacle(tmp_path: Path, content: str) -> Non
 def test_other_settings_are_refused_with_every_difference(tmp_path: Path) -> None:
     fill(tmp_path)
     with pytest.raises(
-        ValueError, match="other settings:\n  direction: stored maximize, given minimize\n  seed: stored nothing, given 1\n"
+        ValueError,
+        match=(
+            "other settings:\n  direction: stored maximize, given minimize\n  seed: stored nothing,"
+            " given 1\n"
+        ),
     ):
         Storage(tmp_path, SETTINGS | {"direction": "minimize", "seed": "1"})
     assert describe_difference(SETTINGS, SETTINGS) == ""
@@ -167,24 +197,34 @@ def test_a_half_made_database_is_made_again(tmp_path: Path) -> None:
     assert not (tmp_path / "study.sqlite.new").exists()
 
 
-def test_an_older_schema_is_migrated_and_a_newer_one_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_schema_is_migrated_and_a_newer_one_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(storage_module, "SCHEMA_VERSION", 4)
         patch.setattr(
             storage_module,
             "MIGRATIONS",
-            {2: "ALTER TABLE asks ADD COLUMN note TEXT", 3: "UPDATE asks SET note = 'first'; CREATE TABLE more (a INTEGER)"},
+            {
+                2: "ALTER TABLE asks ADD COLUMN note TEXT",
+                3: "UPDATE asks SET note = 'first'; CREATE TABLE more (a INTEGER)",
+            },
         )
         storage = Storage(tmp_path, SETTINGS)
         assert storage._connection.execute("SELECT note FROM asks").fetchall() == [("first",)]
         assert len(storage.load_asks()) == 1
         storage.close()
-    with pytest.raises(RuntimeError, match="has version 4 of the schema, this scalable_bo reads up to 2. Install a newer"):
+    with pytest.raises(
+        RuntimeError,
+        match="has version 4 of the schema, this scalable_bo reads up to 2. Install a newer",
+    ):
         Storage(tmp_path, SETTINGS)
 
 
-def test_a_study_from_before_the_costs_of_asks_were_kept_is_opened_and_goes_on(tmp_path: Path) -> None:
+def test_a_study_from_before_the_costs_of_asks_were_kept_is_opened_and_goes_on(
+    tmp_path: Path,
+) -> None:
     fill(tmp_path)
     with sqlite3.connect(tmp_path / "study.sqlite") as connection:
         connection.executescript("DROP TABLE costs; PRAGMA user_version = 1")
@@ -207,8 +247,11 @@ def test_a_copy_is_of_what_is_committed_and_leaves_the_folder_as_it_is(tmp_path:
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     storage = Storage(tmp_path, SETTINGS)
     storage.add_outcomes([3], Outcomes.of([7.0]), 4)
-    assert Storage.copy_of(tmp_path).load_rows(2).observed == [0, 2, 4, 3]  # while another holds the lock
-    with pytest.raises(ValueError, match="`folder` must hold a study, got .* without a study.sqlite"):
+    # While another holds the lock
+    assert Storage.copy_of(tmp_path).load_rows(2).observed == [0, 2, 4, 3]
+    with pytest.raises(
+        ValueError, match="`folder` must hold a study, got .* without a study.sqlite"
+    ):
         Storage.copy_of(tmp_path / "elsewhere")
     storage.close()
     (tmp_path / "study.sqlite").write_bytes(b"no database")
@@ -216,13 +259,21 @@ def test_a_copy_is_of_what_is_committed_and_leaves_the_folder_as_it_is(tmp_path:
         Storage.copy_of(tmp_path)
 
 
-def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_that_fails_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(storage_module, "SCHEMA_VERSION", 3)
-        patch.setattr(storage_module, "MIGRATIONS", {2: "DELETE FROM points; SELECT nonsense FROM nowhere"})
+        patch.setattr(
+            storage_module, "MIGRATIONS", {2: "DELETE FROM points; SELECT nonsense FROM nowhere"}
+        )
         with pytest.raises(
-            RuntimeError, match="could not be brought from version 2 of the schema to 3: no such table: nowhere. It is as it"
+            RuntimeError,
+            match=(
+                "could not be brought from version 2 of the schema to 3: no such table: nowhere. It"
+                " is as it"
+            ),
         ):
             Storage(tmp_path, SETTINGS)
     assert len(Storage(tmp_path, SETTINGS).load_rows(2)) == 5
@@ -234,14 +285,24 @@ def test_what_could_not_be_written_is_reported_and_not_stored(tmp_path: Path) ->
     (pages,) = storage._connection.execute("PRAGMA page_count").fetchone()
     storage._connection.execute(f"PRAGMA max_page_count = {pages}")  # the disk is full
     X = torch.zeros(5000, 2, dtype=torch.float64)
-    with pytest.raises(OSError, match="could not be written: database or disk is full. Nothing of this call was stored"):
+    with pytest.raises(
+        OSError,
+        match="could not be written: database or disk is full. Nothing of this call was stored",
+    ):
         storage.add_source(Source("more", "def", 5, 5000), X, Outcomes.of(X[:, 0]), 4)
     assert len(storage.load_rows(2)) == 5
     assert len(storage.load_sources()) == 1
 
 
 def checkpoint(ask: int) -> Checkpoint:
-    return Checkpoint(ask, "RBF", {"lengthscale": torch.tensor([[float(ask)]]), "weights": torch.full((300, 1), ask, dtype=torch.float64)})
+    return Checkpoint(
+        ask,
+        "RBF",
+        {
+            "lengthscale": torch.tensor([[float(ask)]]),
+            "weights": torch.full((300, 1), ask, dtype=torch.float64),
+        },
+    )
 
 
 def test_the_last_two_checkpoints_are_kept_and_the_right_one_is_found(tmp_path: Path) -> None:
@@ -249,7 +310,10 @@ def test_the_last_two_checkpoints_are_kept_and_the_right_one_is_found(tmp_path: 
     assert load_checkpoint(folder, 9) is None
     for ask in (2, 3, 4):
         save_checkpoint(folder, checkpoint(ask))
-    assert sorted(file.name for file in folder.iterdir()) == ["ask-00000003.safetensors", "ask-00000004.safetensors"]
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "ask-00000003.safetensors",
+        "ask-00000004.safetensors",
+    ]
     for up_to, found in ((9, 4), (4, 4), (3, 3)):
         loaded = load_checkpoint(folder, up_to)
         assert loaded is not None
@@ -279,7 +343,15 @@ def flip(content: bytes) -> bytes:
         lambda content: b"\xff" * 8 + content[8:],  # a header of 2⁶⁴ bytes
         lambda content: b"\x80\x05K\x01.",  # a pickle
     ],
-    ids=["empty", "torn header", "torn end", "a flipped bit", "another kernel", "an enormous header", "a pickle"],
+    ids=[
+        "empty",
+        "torn header",
+        "torn end",
+        "a flipped bit",
+        "another kernel",
+        "an enormous header",
+        "a pickle",
+    ],
 )
 def test_a_broken_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damage) -> None:
     for ask in (1, 2):
@@ -292,7 +364,9 @@ def test_a_broken_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damage
     assert loaded.ask == 1
 
 
-def test_a_checkpoint_that_could_not_be_finished_leaves_the_old_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_could_not_be_finished_leaves_the_old_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save_checkpoint(tmp_path, checkpoint(1))
 
     def fail(descriptor: int) -> None:

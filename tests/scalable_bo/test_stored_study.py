@@ -1,4 +1,6 @@
-"""Studies that are kept: what resuming refuses and accepts, retries, threads, past data, mixed and finite spaces."""
+"""Studies that are kept: what resuming refuses and accepts, retries, threads, past data,
+mixed and finite spaces.
+"""
 
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -18,12 +20,19 @@ from scalable_bo.space import Categorical, Float, Int, LinearConstraint, Space
 from scalable_bo.study import Study
 from surrogates import CG
 
-QUICK = partial(ParallelThompsonSampling, num_candidates=100, num_rounds=3, num_starts=3, num_steps=10)
-SPACE = Space(x=Float(-2.0, 2.0), n=Int(1, 100, log=True), kind=Categorical(["a", "b"]), fixed="yes")
+QUICK = partial(
+    ParallelThompsonSampling, num_candidates=100, num_rounds=3, num_starts=3, num_steps=10
+)
+SPACE = Space(
+    x=Float(-2.0, 2.0), n=Int(1, 100, log=True), kind=Categorical(["a", "b"]), fixed="yes"
+)
 
 
 def make(path: Path | None = None, space: Space = SPACE, **options: Any) -> Study:
-    return Study(space, **{"maximize": True, "seed": 1, "path": path, "num_initial": 6, "sampler": QUICK} | options)
+    return Study(
+        space,
+        **{"maximize": True, "seed": 1, "path": path, "num_initial": 6, "sampler": QUICK} | options,
+    )
 
 
 def score(params: dict[str, Any]) -> float:
@@ -32,13 +41,16 @@ def score(params: dict[str, Any]) -> float:
 
 
 def rows(count: int, seed: int = 0) -> pd.DataFrame:
-    U = torch.rand(count, SPACE.encoded_dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    U = torch.rand(
+        count, SPACE.encoded_dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
     frame = SPACE.to_frame(SPACE.unnormalize(U))
     return frame.assign(score=[score(params) for params in frame.to_dict("records")])
 
 
 def test_a_mixed_space_is_optimised_where_its_points_can_be_run() -> None:
-    study, seen = make(), []
+    study = make()
+    seen = []
 
     def objective(params: dict[str, Any]) -> float:
         seen.append(params)
@@ -47,8 +59,13 @@ def test_a_mixed_space_is_optimised_where_its_points_can_be_run() -> None:
     result = study.optimize(objective, rounds=6, batch=6, progress=False)
     assert result.best_value > 0.9
     assert result.best_params["kind"] == "b"
-    assert all(type(params["n"]) is int and params["fixed"] == "yes" and params["kind"] in ("a", "b") for params in seen)
-    assert study.to_dataframe()[["x", "n", "kind"]].to_dict("records") == [{k: p[k] for k in ("x", "n", "kind")} for p in seen]
+    assert all(
+        type(params["n"]) is int and params["fixed"] == "yes" and params["kind"] in ("a", "b")
+        for params in seen
+    )
+    assert study.to_dataframe()[["x", "n", "kind"]].to_dict("records") == [
+        {k: p[k] for k in ("x", "n", "kind")} for p in seen
+    ]
     assert result.num_observations == 36
 
 
@@ -73,11 +90,16 @@ def test_constraints_hold_for_every_point_that_is_asked(dtype: torch.dtype) -> N
 
 
 def test_an_equality_is_met_by_the_design_and_by_the_surrogate() -> None:
-    space = Space(LinearConstraint({"a": 1.0, "b": 2.0}, 1.0, 1.0), a=Float(0.0, 1.0), b=Float(0.0, 1.0))
+    space = Space(
+        LinearConstraint({"a": 1.0, "b": 2.0}, 1.0, 1.0), a=Float(0.0, 1.0), b=Float(0.0, 1.0)
+    )
     study = make(space=space)
     study.optimize(lambda p: -((p["a"] - 0.6) ** 2), rounds=3, batch=4, progress=False)
     torch.testing.assert_close(
-        study.result.X @ torch.tensor([1.0, 2.0], dtype=torch.float64), torch.ones(12, dtype=torch.float64), rtol=0, atol=2e-6
+        study.result.X @ torch.tensor([1.0, 2.0], dtype=torch.float64),
+        torch.ones(12, dtype=torch.float64),
+        rtol=0,
+        atol=2e-6,
     )
 
 
@@ -94,11 +116,16 @@ def test_a_finite_space_is_asked_point_by_point_and_then_exhausted() -> None:
         batch = study.ask(q)
         seen += [tuple(params.values()) for params in batch.params]
         study.tell(batch.ids, [float(params["n"]) for params in batch.params])
-    with pytest.raises(ValueError, match="not been asked for or added, 1 in this finite space, got 2. Ask for fewer"):
+    with pytest.raises(
+        ValueError,
+        match="not been asked for or added, 1 in this finite space, got 2. Ask for fewer",
+    ):
         study.ask(2)
     seen += [tuple(params.values()) for params in study.ask(1).params]
     assert sorted(seen) == [(n, kind) for n in (1, 2, 3, 5, 6) for kind in ("a", "b")]
-    with pytest.raises(ValueError, match="0 in this finite space, got 1. It is exhausted: see `result`"):
+    with pytest.raises(
+        ValueError, match="0 in this finite space, got 1. It is exhausted: see `result`"
+    ):
         study.ask(1)
 
 
@@ -108,20 +135,50 @@ def test_a_finite_space_is_asked_point_by_point_and_then_exhausted() -> None:
         ({"maximize": False}, "  direction: stored maximize, given minimize\n"),
         ({"seed": 2}, "  seed: stored 1, given 2\n"),
         (
-            {"space": Space(x=Float(-2.0, 3.0), n=Int(1, 100, log=True), kind=Categorical(["a", "b"]), fixed="yes")},
-            r"  parameter `x`: stored Float\(low=-2.0, high=2.0, log=False\), given Float\(low=-2.0, high=3.0, log=False\)\n",
+            {
+                "space": Space(
+                    x=Float(-2.0, 3.0),
+                    n=Int(1, 100, log=True),
+                    kind=Categorical(["a", "b"]),
+                    fixed="yes",
+                )
+            },
+            (
+                r"  parameter `x`: stored Float\(low=-2.0, high=2.0, log=False\), given"
+                r" Float\(low=-2.0, high=3.0, log=False\)\n"
+            ),
         ),
         (
-            {"space": Space(x=Float(-2.0, 2.0), kind=Categorical(["a", "b"]), n=Int(1, 100, log=True), fixed="yes")},
+            {
+                "space": Space(
+                    x=Float(-2.0, 2.0),
+                    kind=Categorical(["a", "b"]),
+                    n=Int(1, 100, log=True),
+                    fixed="yes",
+                )
+            },
             "  columns: stored x, n, kind, given x, kind, n\n",
         ),
         (
-            {"space": Space(len, x=Float(-2.0, 2.0), n=Int(1, 100, log=True), kind=Categorical(["a", "b"]), fixed="no")},
-            "  fixed `fixed`: stored 'yes', given 'no'\n  constraint 1: stored nothing, given function len\n",
+            {
+                "space": Space(
+                    len,
+                    x=Float(-2.0, 2.0),
+                    n=Int(1, 100, log=True),
+                    kind=Categorical(["a", "b"]),
+                    fixed="no",
+                )
+            },
+            (
+                "  fixed `fixed`: stored 'yes', given 'no'\n  constraint 1: stored nothing, given"
+                " function len\n"
+            ),
         ),
     ],
 )
-def test_another_space_direction_or_seed_is_refused_with_the_difference(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+def test_another_space_direction_or_seed_is_refused_with_the_difference(
+    tmp_path: Path, changed: dict[str, Any], message: str
+) -> None:
     make(tmp_path).close()
     with pytest.raises(ValueError, match=f"other settings:\n{message}"):
         make(tmp_path, **changed)
@@ -133,7 +190,9 @@ def test_other_solvers_kernels_and_sizes_are_accepted(tmp_path: Path) -> None:
         study.add_data(rows(20), target="score")
         study.ask(2)
     kernel = MaternKernel(nu=1.5, ard_num_dims=4)
-    with make(tmp_path, solver=CG(None), kernel=kernel, dtype=torch.float32, num_initial=3) as study:
+    with make(
+        tmp_path, solver=CG(None), kernel=kernel, dtype=torch.float32, num_initial=3
+    ) as study:
         assert study.ask(1).ids == [22]
         assert study.model is not None
         assert isinstance(study.model.covar_module, MaternKernel)
@@ -209,14 +268,22 @@ def test_known_variances_reach_the_surrogate_in_its_units(tmp_path: Path, noise:
         study.add_data(frame, target="score", noise=noise)
         batch = study.ask(2)
         study.tell(batch.ids, [0.0, math.nan], noise=[0.09, 0.09])
-        with pytest.raises(ValueError, match="`noise` must be given for all values or for none; those told before came with it"):
+        with pytest.raises(
+            ValueError,
+            match=(
+                "`noise` must be given for all values or for none; those told before came with it"
+            ),
+        ):
             study.tell(study.ask(1).ids, [1.0])
     with make(tmp_path) as study:
         study.ask(1)
         assert study.model is not None
         assert isinstance(study.model.likelihood, FixedNoiseGaussianLikelihood)
         std = np.std([*frame["score"], 0.0], ddof=1)
-        torch.testing.assert_close(study.model.likelihood.noise[-2:], torch.tensor([0.04, 0.09], dtype=torch.float64) / std**2)
+        torch.testing.assert_close(
+            study.model.likelihood.noise[-2:],
+            torch.tensor([0.04, 0.09], dtype=torch.float64) / std**2,
+        )
         assert study.to_dataframe()["noise"].isna().sum() == 3  # one failed, two pending
 
 
@@ -233,5 +300,13 @@ def test_columns_named_like_parameters_stay_apart() -> None:
     study = make(space=Space(value=Float(0, 1), noise=Int(1, 3)))
     batch = study.ask(1)
     study.tell(batch.ids, [7.0])
-    assert study.to_dataframe().columns.tolist() == ["value", "noise", "value_", "noise_", "status", "reason", "ask"]
+    assert study.to_dataframe().columns.tolist() == [
+        "value",
+        "noise",
+        "value_",
+        "noise_",
+        "status",
+        "reason",
+        "ask",
+    ]
     assert study.to_dataframe()["value_"].tolist() == [7.0]

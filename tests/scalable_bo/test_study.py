@@ -19,7 +19,9 @@ from scalable_bo.study import Study
 from scalable_bo.surrogate import REFIT_GROWTH
 from surrogates import CG, SDD, PathwiseGP, fit_exact
 
-QUICK = partial(ParallelThompsonSampling, num_candidates=200, num_rounds=4, num_starts=4, num_steps=20)
+QUICK = partial(
+    ParallelThompsonSampling, num_candidates=200, num_rounds=4, num_starts=4, num_steps=20
+)
 SPACE = Space(x=Float(-2.0, 2.0), rate=Float(1e-3, 1e3, log=True))
 
 
@@ -33,7 +35,9 @@ def bowl(X: Tensor) -> Tensor:
 
 
 def with_data(study: Study, n: int) -> Study:
-    X = SPACE.unnormalize(torch.rand(n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    X = SPACE.unnormalize(
+        torch.rand(n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    )
     study.add_data(X, bowl(X))
     return study
 
@@ -42,9 +46,13 @@ def with_data(study: Study, n: int) -> Study:
 def test_the_optimum_is_found_in_either_direction(maximize: bool) -> None:
     sign = 1.0 if maximize else -1.0
     study = make_study(maximize=maximize)
-    result = study.optimize(lambda X: sign * bowl(X), rounds=6, batch=6, vectorized=True, progress=False)
+    result = study.optimize(
+        lambda X: sign * bowl(X), rounds=6, batch=6, vectorized=True, progress=False
+    )
     design = make_study(maximize=maximize, num_initial=1000)
-    without_model = design.optimize(lambda X: sign * bowl(X), rounds=6, batch=6, vectorized=True, progress=False)
+    without_model = design.optimize(
+        lambda X: sign * bowl(X), rounds=6, batch=6, vectorized=True, progress=False
+    )
     assert sign * result.best_value > -0.01 > sign * without_model.best_value
     assert result.best_params == pytest.approx({"x": 1.0, "rate": 10.0}, rel=0.3)
 
@@ -73,9 +81,11 @@ def test_the_global_random_state_is_left_alone() -> None:
 
 
 def test_units_and_sign_do_not_change_what_is_asked() -> None:
-    plain, scaled = make_study(), make_study(maximize=False)
+    plain = make_study()
+    scaled = make_study(maximize=False)
     for _ in range(2):
-        batch, other = plain.ask(5), scaled.ask(5)
+        batch = plain.ask(5)
+        other = scaled.ask(5)
         torch.testing.assert_close(batch.X, other.X, rtol=1e-4, atol=1e-5)
         plain.tell(batch.ids, bowl(batch.X))
         scaled.tell(other.ids, 100.0 - 1000.0 * bowl(batch.X))
@@ -113,7 +123,9 @@ def test_values_are_kept_with_their_ids_in_any_order() -> None:
         (1j, "not a number: complex 1j"),
     ],
 )
-def test_failed_points_are_counted_with_the_reason_and_never_given_to_the_model(failure: Any, reason: str) -> None:
+def test_failed_points_are_counted_with_the_reason_and_never_given_to_the_model(
+    failure: Any, reason: str
+) -> None:
     study = with_data(make_study(), 8)
     batch = study.ask(2)
     study.tell(batch.ids, [failure, 0.0])
@@ -202,7 +214,9 @@ def test_bad_data_are_refused_whole(X: Any, y: Any, message: str) -> None:
         ({"dtype": torch.int64}, TypeError, "`dtype` must be"),
     ],
 )
-def test_bad_settings_are_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_bad_settings_are_refused(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         make_study(**options)
 
@@ -227,7 +241,8 @@ def test_there_is_no_result_before_a_value() -> None:
 
 
 def test_an_interruption_keeps_what_was_told() -> None:
-    study, seen = make_study(), []
+    study = make_study()
+    seen = []
 
     def objective(params: dict[str, float]) -> float:
         if len(seen) == 6:
@@ -239,14 +254,21 @@ def test_an_interruption_keeps_what_was_told() -> None:
         study.optimize(objective, rounds=5, batch=4, progress=False)
     assert study.result.values.tolist() == [params["x"] for params in seen]
     assert study.result.num_pending == 2
-    study.optimize(lambda params: params["x"], rounds=1, batch=2, progress=False)  # after the two that were out
+    # After the two that were out
+    study.optimize(lambda params: params["x"], rounds=1, batch=2, progress=False)
     assert study.num_observations == 10
 
 
 def test_callbacks_and_lines_tell_the_rounds(capsys: pytest.CaptureFixture[str]) -> None:
     rounds: list[Round] = []
     study = make_study()
-    study.optimize(bowl, rounds=3, batch=4, vectorized=True, callbacks=[lambda study, report: rounds.append(report)])
+    study.optimize(
+        bowl,
+        rounds=3,
+        batch=4,
+        vectorized=True,
+        callbacks=[lambda study, report: rounds.append(report)],
+    )
     assert [report.num_observations for report in rounds] == [4, 8, 12]
     assert rounds[-1].best_value == study.result.best_value
     assert math.isnan(rounds[0].gain)
@@ -277,7 +299,9 @@ def test_hyperparameters_are_fitted_again_when_the_data_have_grown() -> None:
     assert not torch.equal(kernels[3].lengthscale, kernels[0].lengthscale)
 
 
-def test_many_data_are_fitted_by_a_random_subset_and_solved_by_the_given_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_data_are_fitted_by_a_random_subset_and_solved_by_the_given_solver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     fitted = []
 
     def fit(model: PathwiseGP) -> PathwiseGP:
@@ -286,7 +310,9 @@ def test_many_data_are_fitted_by_a_random_subset_and_solved_by_the_given_solver(
 
     monkeypatch.setattr(surrogate_module, "MAX_FIT_POINTS", 30)
     monkeypatch.setattr(surrogate_module, "fit_exact", fit)
-    study = with_data(make_study(solver=CG(None, tolerance=1e-3), kernel=MaternKernel(nu=1.5, ard_num_dims=2)), 60)
+    study = with_data(
+        make_study(solver=CG(None, tolerance=1e-3), kernel=MaternKernel(nu=1.5, ard_num_dims=2)), 60
+    )
     study.ask(3)
     assert study.model is not None
     data = study.model.train_inputs[0]

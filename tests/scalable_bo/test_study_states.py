@@ -31,7 +31,9 @@ class Row:
     def status(self) -> str:
         if self.order is None:
             return "pending"
-        return "observed" if isinstance(self.value, float) and math.isfinite(self.value) else "failed"
+        return (
+            "observed" if isinstance(self.value, float) and math.isfinite(self.value) else "failed"
+        )
 
 
 class StudyAsRows(RuleBasedStateMachine):
@@ -51,7 +53,8 @@ class StudyAsRows(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
     def record(self, row: Row, value: Any) -> None:
-        row.value, row.order = value, self.num_told
+        row.value = value
+        row.order = self.num_told
         self.num_told += 1
 
     @rule(q=st.integers(1, 4))
@@ -77,17 +80,28 @@ class StudyAsRows(RuleBasedStateMachine):
     @precondition(lambda self: self.num_told)
     @rule(data=st.data())
     def tell_again(self, data: st.DataObject) -> None:
-        number = data.draw(st.sampled_from([number for number, row in enumerate(self.rows) if row.order is not None]))
+        number = data.draw(
+            st.sampled_from(
+                [number for number, row in enumerate(self.rows) if row.order is not None]
+            )
+        )
         self.study.tell([number], [self.rows[number].value])
         with pytest.raises(ValueError, match="must not have been told before with another value"):
             self.study.tell([number, *self.pending], [123.25] * (1 + len(self.pending)))
 
-    @rule(count=st.integers(1, 5), seed=st.integers(0, 2**30), values=st.lists(st.floats(-1e3, 1e3), min_size=5, max_size=5))
+    @rule(
+        count=st.integers(1, 5),
+        seed=st.integers(0, 2**30),
+        values=st.lists(st.floats(-1e3, 1e3), min_size=5, max_size=5),
+    )
     def add_data(self, count: int, seed: int, values: list[float]) -> None:
         U = torch.rand(count, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        X, y = SPACE.unnormalize(U), values[:count]
+        X = SPACE.unnormalize(U)
+        y = values[:count]
         self.study.add_data(X, y)
-        if any(torch.equal(X, before) and y == values_before for before, values_before in self.added):
+        if any(
+            torch.equal(X, before) and y == values_before for before, values_before in self.added
+        ):
             return
         self.added.append((X, y))
         for point, value in zip(map(tuple, X.tolist()), y, strict=True):
@@ -116,7 +130,9 @@ class StudyAsRows(RuleBasedStateMachine):
         assert frame["status"].tolist() == [row.status for row in self.rows]
         assert (frame["reason"] != "").tolist() == [row.status == "failed" for row in self.rows]
         assert self.study.pending.ids == self.pending
-        observed = sorted((row for row in self.rows if row.status == "observed"), key=lambda row: row.order or 0)
+        observed = sorted(
+            (row for row in self.rows if row.status == "observed"), key=lambda row: row.order or 0
+        )
         assert self.study.num_observations == len(observed)
         if observed:
             result = self.study.result
@@ -126,6 +142,9 @@ class StudyAsRows(RuleBasedStateMachine):
 
 
 StudyAsRows.TestCase.settings = settings(
-    max_examples=15, stateful_step_count=15, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=15,
+    stateful_step_count=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 test_any_sequence_of_calls_leaves_the_rows_that_a_list_has = StudyAsRows.TestCase

@@ -8,14 +8,27 @@ from typing import Any
 import pytest
 
 from scalable_bo.experiments.published import DATA_SETS, LOW_NOISE, PUBLISHED
-from scalable_bo.experiments.tables import read_regression_records, regression_table, write_regression_table
+from scalable_bo.experiments.tables import (
+    read_regression_records,
+    regression_table,
+    write_regression_table,
+)
 
 
-def record(data: str = "pol", split: int = 0, solver: str = "cg", rmse: float = 0.1, **settings: Any) -> dict[str, Any]:
+def record(
+    data: str = "pol", split: int = 0, solver: str = "cg", rmse: float = 0.1, **settings: Any
+) -> dict[str, Any]:
     mean_only = settings.get("mean_only", False)
     return {
         "experiment": "regression",
-        "settings": {"data": data, "split": split, "solver": solver, "noise": None, "variation": [], **settings},
+        "settings": {
+            "data": data,
+            "split": split,
+            "solver": solver,
+            "noise": None,
+            "variation": [],
+            **settings,
+        },
         "environment": {"device": "cpu", "cpu": "a processor"},
         "rmse": rmse,
         "nll": None if mean_only else -1.0,
@@ -24,16 +37,23 @@ def record(data: str = "pol", split: int = 0, solver: str = "cg", rmse: float = 
     }
 
 
-def rows(table: str, heading: str, section: str = "## Noise variance of the given hyperparameters") -> dict[str, list[str]]:
+def rows(
+    table: str, heading: str, section: str = "## Noise variance of the given hyperparameters"
+) -> dict[str, list[str]]:
     """Return the rows of the table below a heading, by their first cell."""
-    text = table.split(f"{section}\n")[1].split("\n## ")[0].split(f"### {heading}")[1].split("### ")[0]
+    text = (
+        table.split(f"{section}\n")[1].split("\n## ")[0].split(f"### {heading}")[1].split("### ")[0]
+    )
     lines = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
     assert len({len(line) for line in lines}) == 1
     return {line[0].strip(): [cell.strip() for cell in line[1:]] for line in lines}
 
 
 def test_cells_are_means_and_standard_errors_over_splits() -> None:
-    table = regression_table([record(split=split, rmse=rmse) for split, rmse in enumerate([0.1, 0.2, 0.3])] + [record("bike", rmse=0.05)])
+    table = regression_table(
+        [record(split=split, rmse=rmse) for split, rmse in enumerate([0.1, 0.2, 0.3])]
+        + [record("bike", rmse=0.05)]
+    )
     rmse = rows(table, "RMSE")
     assert rmse["method"] == ["pol", "bike"]  # in the papers' order
     assert rmse["cg"] == [f"0.200 ± {0.1 / math.sqrt(3):.3f} (3)", "0.050 (1)"]
@@ -47,7 +67,11 @@ def test_published_numbers_stand_below_ours_for_the_data_at_hand() -> None:
     assert rmse["method"] == ["bike", "protein", "homes"]
     assert rmse["*SGD (Lin et al. 2023, Table 1)*"] == ["0.11 ± 0.00", "0.51 ± 0.00", "–"]
     assert rmse["*SVGP (Lin et al. 2023, Table 1)*"] == ["0.07 ± 0.00", "0.57 ± 0.00", "–"]
-    assert rows(table, "Negative log")["*CG (Lin et al. 2023, Table 1)*"] == ["-2.62 ± 0.06", "0.62 ± 0.01", "–"]
+    assert rows(table, "Negative log")["*CG (Lin et al. 2023, Table 1)*"] == [
+        "-2.62 ± 0.06",
+        "0.62 ± 0.01",
+        "–",
+    ]
     assert rmse["svgp"] == ["–", "–", "0.100 (1)"]
 
 
@@ -65,7 +89,8 @@ def test_a_table_of_other_data_alone_has_no_published_numbers() -> None:
 
 
 def test_a_full_run_counts_where_the_mean_alone_was_run_too() -> None:
-    alone, full = record(rmse=0.5, mean_only=True), record(rmse=0.1, mean_only=False)
+    alone = record(rmse=0.5, mean_only=True)
+    full = record(rmse=0.1, mean_only=False)
     for records in ([alone, full], [full, alone]):
         table = regression_table(records)
         assert rows(table, "RMSE")["cg"] == ["0.100 (1)"]
@@ -74,7 +99,9 @@ def test_a_full_run_counts_where_the_mean_alone_was_run_too() -> None:
 
 
 def test_other_budgets_are_rows_of_their_own() -> None:
-    table = regression_table([record(solver="sgd"), record(solver="sgd", rmse=0.3, variation=["sgd_steps=1000"])])
+    table = regression_table(
+        [record(solver="sgd"), record(solver="sgd", rmse=0.3, variation=["sgd_steps=1000"])]
+    )
     rmse = rows(table, "RMSE")
     assert (rmse["sgd"], rmse["sgd (sgd_steps=1000)"]) == (["0.100 (1)"], ["0.300 (1)"])
 
@@ -94,7 +121,9 @@ def test_an_empty_folder_has_a_table_that_says_so(tmp_path: Path) -> None:
     assert "No records yet." in write_regression_table(tmp_path).read_text()
 
 
-@pytest.mark.parametrize("entry", PUBLISHED, ids=lambda entry: f"{entry.method}-{entry.metric}-{entry.noise}")
+@pytest.mark.parametrize(
+    "entry", PUBLISHED, ids=lambda entry: f"{entry.method}-{entry.metric}-{entry.noise}"
+)
 def test_published_rows_have_a_number_for_every_data_set(entry: Any) -> None:
     assert len(entry.values) == len(DATA_SETS)
     assert entry.metric in ("rmse", "nll", "minutes")

@@ -11,11 +11,24 @@ import torch
 from acquisition import ParallelThompsonSampling
 from scalable_bo.experiments.models import coordinate_kernel, matern_kernel
 from scalable_bo.experiments.plots import plot_thompson
-from scalable_bo.experiments.presets import PRESETS, CGBudget, SDDBudget, ThompsonPreset, find_preset, vary
+from scalable_bo.experiments.presets import (
+    PRESETS,
+    CGBudget,
+    SDDBudget,
+    ThompsonPreset,
+    find_preset,
+    vary,
+)
 from scalable_bo.experiments.records import write_record
 from scalable_bo.experiments.samplers import published_weights
 from scalable_bo.experiments.solvers import SOLVERS, make_solver
-from scalable_bo.experiments.thompson import ThompsonRun, describe_round, mean_and_error, run_thompson, summarise
+from scalable_bo.experiments.thompson import (
+    ThompsonRun,
+    describe_round,
+    mean_and_error,
+    run_thompson,
+    summarise,
+)
 from scalable_bo.experiments.thompson_table import write_thompson_table
 from surrogates import CG, SDD, Cholesky, PivotedCholesky, RandomFeatures, SamplePaths, Solution
 
@@ -40,11 +53,17 @@ def record() -> dict[str, Any]:
     return run()
 
 
-def test_a_record_has_settings_environment_and_every_key_of_every_round(record: dict[str, Any]) -> None:
+def test_a_record_has_settings_environment_and_every_key_of_every_round(
+    record: dict[str, Any],
+) -> None:
     assert record["experiment"] == "thompson"
     assert record["complete"]
     assert record["settings"]["preset"]["noise"] == 1e-6
-    assert (record["settings"]["solver"], record["settings"]["lengthscale"], record["settings"]["seed"]) == ("cholesky", 0.5, 0)
+    assert (
+        record["settings"]["solver"],
+        record["settings"]["lengthscale"],
+        record["settings"]["seed"],
+    ) == ("cholesky", 0.5, 0)
     assert {"commit", "versions", "device", "cpu", "date"} <= set(record["environment"])
     assert len(record["rounds"]) == len(record["random_search"]["rounds"]) == TINY.num_rounds
     for number, entry in enumerate(record["rounds"], start=1):
@@ -56,21 +75,29 @@ def test_a_record_has_settings_environment_and_every_key_of_every_round(record: 
         assert entry["seconds_acquisition"] > 0
 
 
-def test_best_values_never_fall_and_the_observed_differ_by_the_noise(record: dict[str, Any]) -> None:
+def test_best_values_never_fall_and_the_observed_differ_by_the_noise(
+    record: dict[str, Any],
+) -> None:
     for rounds in (record["rounds"], record["random_search"]["rounds"]):
         for key in ("best_noiseless", "best_observed"):
             values = [record["initial"][key], *(entry[key] for entry in rounds)]
             assert values == sorted(values)
         for entry in rounds:
-            assert 0 < abs(entry["best_observed"] - entry["best_noiseless"]) < 6e-3  # six standard deviations
+            # Six standard deviations
+            assert 0 < abs(entry["best_observed"] - entry["best_noiseless"]) < 6e-3
 
 
 def test_thompson_sampling_beats_random_search() -> None:
-    records = [run_thompson(ThompsonRun(PRESETS["smoke"], "cholesky", 0.3, seed)) for seed in range(4)]
+    records = [
+        run_thompson(ThompsonRun(PRESETS["smoke"], "cholesky", 0.3, seed)) for seed in range(4)
+    ]
     (summary,) = summarise(records)
     assert summary.num_seeds == 4
     assert summary.improvement[0] > 10
-    assert all(r["rounds"][-1]["best_noiseless"] > r["random_search"]["rounds"][-1]["best_noiseless"] for r in records)
+    assert all(
+        r["rounds"][-1]["best_noiseless"] > r["random_search"]["rounds"][-1]["best_noiseless"]
+        for r in records
+    )
 
 
 def test_every_solver_meets_the_same_target_data_and_random_search(record: dict[str, Any]) -> None:
@@ -82,11 +109,14 @@ def test_every_solver_meets_the_same_target_data_and_random_search(record: dict[
 
 def test_a_run_can_be_repeated(record: dict[str, Any]) -> None:
     again = run()
-    assert [e["best_noiseless"] for e in again["rounds"]] == [e["best_noiseless"] for e in record["rounds"]]
+    assert [e["best_noiseless"] for e in again["rounds"]] == [
+        e["best_noiseless"] for e in record["rounds"]
+    ]
 
 
 def test_rounds_differ_in_their_candidates_and_paths(monkeypatch: pytest.MonkeyPatch) -> None:
-    seeds, weights = [], []
+    seeds = []
+    weights = []
     generate = ParallelThompsonSampling.generate
 
     def spy(self: ParallelThompsonSampling, q: int, *, paths: SamplePaths) -> torch.Tensor:
@@ -104,7 +134,9 @@ def test_each_round_starts_the_mean_from_the_round_before(monkeypatch: pytest.Mo
     starts: list[torch.Tensor | None] = []
     solve = CG.solve
 
-    def record_start(self: CG, system: Any, rhs: torch.Tensor, *, initial: torch.Tensor | None, **options: Any) -> Solution:
+    def record_start(
+        self: CG, system: Any, rhs: torch.Tensor, *, initial: torch.Tensor | None, **options: Any
+    ) -> Solution:
         starts.append(initial)
         return solve(self, system, rhs, initial=initial, **options)
 
@@ -129,35 +161,50 @@ def test_features_are_shared_only_on_demand(monkeypatch: pytest.MonkeyPatch) -> 
 
     calls = []
     share = GPPrior.share_features
-    monkeypatch.setattr(GPPrior, "share_features", lambda *arguments: calls.append(arguments) or share(*arguments))
+    monkeypatch.setattr(
+        GPPrior, "share_features", lambda *arguments: calls.append(arguments) or share(*arguments)
+    )
     run(num_rounds=1)
     assert not calls
     assert run(num_rounds=1, share_features=True)["complete"]
     assert len(calls) == 1
 
 
-def test_coordinate_features_are_those_of_a_product_of_one_dimensional_kernels(generator: torch.Generator) -> None:
+def test_coordinate_features_are_those_of_a_product_of_one_dimensional_kernels(
+    generator: torch.Generator,
+) -> None:
     kernel = matern_kernel(0.5, 2.0)
-    X = torch.stack([torch.zeros(8), torch.full((8,), 0.5 / 8**0.5)]).double()  # one lengthscale apart
+    # One lengthscale apart
+    X = torch.stack([torch.zeros(8), torch.full((8,), 0.5 / 8**0.5)]).double()
     exact = float(kernel(X).to_dense()[0, 1])
     alone = float(matern_kernel(0.5, 1.0)(X[:, :1]).to_dense()[0, 1])
     product = coordinate_kernel(kernel, 8)
     assert float(product(X).to_dense()[0, 1]) == pytest.approx(2.0 * alone**8)
     features = RandomFeatures.draw(product, 8, 40_000, generator=generator, like=X)(X)
-    assert float(features[0] @ features[1]) == pytest.approx(2.0 * alone**8, abs=4 * 2.0 / 20_000**0.5)
+    assert float(features[0] @ features[1]) == pytest.approx(
+        2.0 * alone**8, abs=4 * 2.0 / 20_000**0.5
+    )
     assert abs(exact - 2.0 * alone**8) > 0.2
 
 
 def test_published_weights_prefer_the_worst_data_and_are_probabilities() -> None:
     y = torch.tensor([-2.0, -1.0, 0.0, 1.0, 3.0], dtype=torch.float64)
     weights = published_weights(y)
-    assert torch.allclose(weights, torch.tensor([4.0, 3.0, 2.0, 1.0, 0.0], dtype=torch.float64) / 10)
+    assert torch.allclose(
+        weights, torch.tensor([4.0, 3.0, 2.0, 1.0, 0.0], dtype=torch.float64) / 10
+    )
     positive = torch.tensor([1.0, 3.0], dtype=torch.float64)
-    assert torch.allclose(published_weights(positive), torch.tensor([2.0, 4.0], dtype=torch.float64) / 6)
+    assert torch.allclose(
+        published_weights(positive), torch.tensor([2.0, 4.0], dtype=torch.float64) / 6
+    )
 
 
-@pytest.mark.parametrize("change", [{"coordinate_features": True}, {"candidate_weights": "published"}])
-def test_what_differs_from_the_published_codes_can_be_switched(record: dict[str, Any], change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "change", [{"coordinate_features": True}, {"candidate_weights": "published"}]
+)
+def test_what_differs_from_the_published_codes_can_be_switched(
+    record: dict[str, Any], change: dict[str, Any]
+) -> None:
     switched = run(num_rounds=1, **change)
     assert switched["settings"]["preset"] | change == switched["settings"]["preset"]
     assert switched["rounds"][0]["best_observed"] != record["rounds"][0]["best_observed"]
@@ -169,9 +216,16 @@ def test_a_scaled_preset_shrinks_the_data_and_keeps_the_passes() -> None:
     small = PRESETS["lin2023-small"]
     scaled = vary(small, scale=0.04, published_weights=True)
     assert scaled.name == "lin2023-small-x0.04-published-weights"
-    assert (scaled.scale, scaled.num_initial, scaled.q, scaled.num_candidates) == (0.04, 2000, 40, 2000)
+    assert (scaled.scale, scaled.num_initial, scaled.q, scaled.num_candidates) == (
+        0.04,
+        2000,
+        40,
+        2000,
+    )
     assert (scaled.num_rounds, scaled.target_features, scaled.path_features) == (6, 1000, 400)
-    sdd, scaled_sdd = (make_solver("sdd", preset.num_initial, preset.cg, preset.sdd) for preset in (small, scaled))
+    sdd, scaled_sdd = (
+        make_solver("sdd", preset.num_initial, preset.cg, preset.sdd) for preset in (small, scaled)
+    )
     assert scaled_sdd.max_epochs == sdd.max_epochs  # type: ignore[attr-defined]
     assert vary(small) == small
     assert vary(small, scale=0.04, share_features=True).path_features == 1000
@@ -183,18 +237,26 @@ def test_the_table_stands_beside_the_published_improvement(tmp_path: Path) -> No
     preset = vary(PRESETS["adasap2025"], scale=0.1)
     for seed in range(2):
         made = fake_record("adasap", seed, [1.0, 3.0], [0.5, 2.0], preset)
-        made |= {"experiment": "thompson", "environment": {"device": "cpu", "cpu": "a processor", "threads": 1}}
+        made |= {
+            "experiment": "thompson",
+            "environment": {"device": "cpu", "cpu": "a processor", "threads": 1},
+        }
         made["settings"]["lengthscale"] = 2.0
         write_record(tmp_path / f"thompson_{seed}.json", made)
     (tmp_path / "thompson_broken.json").write_text("{")
     text = write_thompson_table(tmp_path).read_text()
     assert "## adasap2025-x0.1" in text
     assert "scaled by 0.1, so that the published numbers are of a larger problem" in text
-    assert "| adasap | 2 | 3.000 ± 0.000 (2) | 2.000 ± 0.000 (2) | 50.00 ± 0.00 (2) | 1.0 | 2.0 | 10.42 |" in text
+    assert (
+        "| adasap | 2 | 3.000 ± 0.000 (2) | 2.000 ± 0.000 (2) | 50.00 ± 0.00 (2) | 1.0 | 2.0 |"
+        " 10.42 |" in text
+    )
 
 
 def test_rounds_are_handed_out_as_they_finish_with_the_state_of_the_work() -> None:
-    seen, lines, status = [], [], []
+    seen = []
+    lines = []
+    status = []
 
     def on_round(record: dict[str, Any]) -> None:
         seen.append((record["complete"], len(record["rounds"])))
@@ -209,26 +271,49 @@ def test_rounds_are_handed_out_as_they_finish_with_the_state_of_the_work() -> No
 
 
 def test_the_published_presets_have_the_published_numbers() -> None:
-    small, large, adasap = (PRESETS[name] for name in ("lin2023-small", "lin2023-large", "adasap2025"))
+    small, large, adasap = (
+        PRESETS[name] for name in ("lin2023-small", "lin2023-large", "adasap2025")
+    )
     assert (small.num_initial, small.num_rounds, small.q, small.num_seeds) == (50_000, 30, 1000, 10)
     assert small.lengthscales == (0.1, 0.2, 0.3, 0.4, 0.5)
     assert (small.cg.num_iterations, large.cg.num_iterations) == (10, 50)
     assert (small.sdd.num_steps, large.sdd.num_steps) == (15_000, 75_000)
-    assert (adasap.num_initial, adasap.num_rounds, adasap.lengthscales, adasap.num_seeds) == (250_000, 10, (2.0, 3.0), 5)
+    assert (adasap.num_initial, adasap.num_rounds, adasap.lengthscales, adasap.num_seeds) == (
+        250_000,
+        10,
+        (2.0, 3.0),
+        5,
+    )
     assert (adasap.learning_rate, adasap.target_features, adasap.path_features) == (0.1, 5000, 5000)
     laptop = PRESETS["laptop"]
-    assert (laptop.num_initial, laptop.q, laptop.num_rounds, laptop.prune_starts) == (5000, 100, 5, True)
+    assert (laptop.num_initial, laptop.q, laptop.num_rounds, laptop.prune_starts) == (
+        5000,
+        100,
+        5,
+        True,
+    )
     for preset in (small, large, adasap, laptop):
-        assert (preset.dim, preset.smoothness, preset.noise, preset.outputscale) == (8, 1.5, 1e-6, 1.0)
+        assert (preset.dim, preset.smoothness, preset.noise, preset.outputscale) == (
+            8,
+            1.5,
+            1e-6,
+            1.0,
+        )
         assert preset.uniform_fraction == 0.1
         assert not preset.share_features
     for preset in (small, large, adasap):
-        assert (preset.num_candidates, preset.num_screenings, preset.num_starts, preset.num_ascent_steps) == (50_000, 30, 30, 100)
+        assert (
+            preset.num_candidates,
+            preset.num_screenings,
+            preset.num_starts,
+            preset.num_ascent_steps,
+        ) == (50_000, 30, 30, 100)
         assert not preset.prune_starts
 
 
 def test_budgets_become_solvers() -> None:
-    small, adasap = PRESETS["lin2023-small"], PRESETS["adasap2025"]
+    small = PRESETS["lin2023-small"]
+    adasap = PRESETS["adasap2025"]
     cg = make_solver("cg", 50_000, small.cg, small.sdd)
     assert isinstance(cg, CG)
     assert cg.preconditioner == PivotedCholesky(100)
@@ -263,7 +348,10 @@ def test_a_budget_larger_than_the_data_is_cut_to_them() -> None:
         ({"lengthscales": (0.5, math.nan)}, "`lengthscales` must be positive and finite, got nan"),
         ({"smoothness": 2.0}, "`smoothness` must be 0.5, 1.5 or 2.5, got 2.0"),
         ({"dtype": "float16"}, "`dtype` must be float32 or float64"),
-        ({"share_features": True, "path_features": 100}, "`path_features` must equal `target_features` = 500"),
+        (
+            {"share_features": True, "path_features": 100},
+            "`path_features` must equal `target_features` = 500",
+        ),
     ],
 )
 def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -272,18 +360,46 @@ def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None
 
 
 def test_unknown_names_list_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="`preset` must be one of smoke, laptop, lin2023-small.*got 'desk'"):
+    with pytest.raises(
+        ValueError, match="`preset` must be one of smoke, laptop, lin2023-small.*got 'desk'"
+    ):
         find_preset("desk")
-    with pytest.raises(ValueError, match="`solver` must be one of auto, cholesky, cg, .*, adasap-i, svgp, got 'lu'"):
+    with pytest.raises(
+        ValueError, match="`solver` must be one of auto, cholesky, cg, .*, adasap-i, svgp, got 'lu'"
+    ):
         ThompsonRun(TINY, "lu", 0.5, 0)
     with pytest.raises(ValueError, match="`lengthscale` must be positive and finite, got 0"):
         ThompsonRun(TINY, "cg", 0.0, 0)
-    assert {"auto", "cholesky", "cg", "sdd", "sdd-1", "sdd-10", "sdd-100", "sgd", "sap", "asap", "adasap", "adasap-i"} == set(SOLVERS)
+    assert {
+        "auto",
+        "cholesky",
+        "cg",
+        "sdd",
+        "sdd-1",
+        "sdd-10",
+        "sdd-100",
+        "sgd",
+        "sap",
+        "asap",
+        "adasap",
+        "adasap-i",
+    } == set(SOLVERS)
 
 
-def fake_record(solver: str, seed: int, best: list[float], random_best: list[float], preset: ThompsonPreset = TINY) -> dict[str, Any]:
+def fake_record(
+    solver: str,
+    seed: int,
+    best: list[float],
+    random_best: list[float],
+    preset: ThompsonPreset = TINY,
+) -> dict[str, Any]:
     def entry(value: float) -> dict[str, float]:
-        return {"best_noiseless": value, "residual": 0.01, "seconds_solve": 1.0, "seconds_acquisition": 2.0}
+        return {
+            "best_noiseless": value,
+            "residual": 0.01,
+            "seconds_solve": 1.0,
+            "seconds_acquisition": 2.0,
+        }
 
     return {
         "complete": True,
@@ -300,7 +416,10 @@ def fake_record(solver: str, seed: int, best: list[float], random_best: list[flo
 
 
 def test_summaries_are_means_and_standard_errors_over_complete_runs() -> None:
-    records = [fake_record("cg", 0, [1.0, 2.0], [0.5, 1.0]), fake_record("cg", 1, [1.0, 4.0], [0.5, -2.0])]
+    records = [
+        fake_record("cg", 0, [1.0, 2.0], [0.5, 1.0]),
+        fake_record("cg", 1, [1.0, 4.0], [0.5, -2.0]),
+    ]
     unfinished = fake_record("cg", 2, [9.0], [9.0]) | {"complete": False}
     (summary,) = summarise([*records, unfinished])
     assert summary.best_noiseless == pytest.approx((3.0, 1.0))
@@ -310,13 +429,21 @@ def test_summaries_are_means_and_standard_errors_over_complete_runs() -> None:
     assert math.isnan(mean_and_error([1.0])[1])
 
 
-def test_the_plot_shows_every_solver_and_random_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plot_shows_every_solver_and_random_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     figures = []
     from scalable_bo.experiments import plots
 
     make_canvas = plots.FigureCanvasAgg
-    monkeypatch.setattr(plots, "FigureCanvasAgg", lambda figure: figures.append(figure) or make_canvas(figure))
-    records = [fake_record(solver, seed, [1.0, 2.0 + seed], [0.6, 0.7]) for solver in ("cg", "sdd") for seed in (0, 1)]
+    monkeypatch.setattr(
+        plots, "FigureCanvasAgg", lambda figure: figures.append(figure) or make_canvas(figure)
+    )
+    records = [
+        fake_record(solver, seed, [1.0, 2.0 + seed], [0.6, 0.7])
+        for solver in ("cg", "sdd")
+        for seed in (0, 1)
+    ]
     path = tmp_path / "made" / "plot.png"
     plot_thompson(records, path)
     assert path.read_bytes().startswith(b"\x89PNG")
@@ -337,6 +464,8 @@ def test_without_a_complete_run_there_is_no_plot(tmp_path: Path) -> None:
 @pytest.mark.gpu
 def test_a_run_on_the_gpu_agrees_with_one_on_the_cpu(record: dict[str, Any]) -> None:
     on_gpu = run_thompson(ThompsonRun(TINY, "cholesky", 0.5, 0, "cuda"))
-    assert on_gpu["initial"]["best_noiseless"] == pytest.approx(record["initial"]["best_noiseless"], abs=1e-4)
+    assert on_gpu["initial"]["best_noiseless"] == pytest.approx(
+        record["initial"]["best_noiseless"], abs=1e-4
+    )
     assert on_gpu["environment"]["device"] == torch.cuda.get_device_name()
     assert on_gpu["rounds"][-1]["best_noiseless"] > on_gpu["initial"]["best_noiseless"]

@@ -1,4 +1,6 @@
-"""The Thompson benchmark over interruptions: complete runs are kept, others go on after their last finished round."""
+"""The Thompson benchmark over interruptions: complete runs are kept,
+others go on after their last finished round.
+"""
 
 import json
 from dataclasses import replace
@@ -13,7 +15,16 @@ from scalable_bo.experiments.thompson import ThompsonRun, describe_round, run_th
 from scalable_bo.experiments.thompson_cells import check_settings, run_cells
 from surrogates import CG
 
-TINY = replace(PRESETS["smoke"], name="tiny", num_initial=60, num_rounds=3, q=6, dim=2, num_candidates=200, dtype="float64")
+TINY = replace(
+    PRESETS["smoke"],
+    name="tiny",
+    num_initial=60,
+    num_rounds=3,
+    q=6,
+    dim=2,
+    num_candidates=200,
+    dtype="float64",
+)
 
 
 def cell(solver: str = "sdd", **changes: Any) -> ThompsonRun:
@@ -42,7 +53,9 @@ def results(record: dict[str, Any]) -> list[float]:
 
 @pytest.mark.parametrize("solver", ["sdd", "cg", "svgp", "cholesky"])
 @pytest.mark.parametrize("after", [1, 2])
-def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(solver: str, after: int, tmp_path: Path) -> None:
+def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(
+    solver: str, after: int, tmp_path: Path
+) -> None:
     run = cell(solver)
     whole = run_thompson(run)
     interrupt_after(after, run, tmp_path)
@@ -51,7 +64,10 @@ def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(solver: str, af
     assert resumed["complete"]
     assert [entry["after_round"] for entry in resumed["resumed"]] == [after]
     if solver == "cholesky":  # its factor is computed anew; residuals are rounding
-        without = [{**record, "rounds": [entry | {"residual": None} for entry in record["rounds"]]} for record in (resumed, whole)]
+        without = [
+            {**record, "rounds": [entry | {"residual": None} for entry in record["rounds"]]}
+            for record in (resumed, whole)
+        ]
         assert results(without[0]) == pytest.approx(results(without[1]), rel=1e-6)
     else:
         assert results(resumed) == results(whole)
@@ -59,7 +75,9 @@ def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(solver: str, af
     assert json.loads((tmp_path / f"{run.name}.json").read_text())["complete"]
 
 
-def test_a_run_may_be_interrupted_again_and_in_the_middle_of_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_may_be_interrupted_again_and_in_the_middle_of_a_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = cell("cg")
     interrupt_after(1, run, tmp_path)
     solve = CG.solve
@@ -85,16 +103,27 @@ def test_finished_rounds_are_not_run_again(tmp_path: Path, monkeypatch: pytest.M
     interrupt_after(2, run, tmp_path)
     proposed = []
     propose = samplers.PathwiseSampler.__call__
-    monkeypatch.setattr(samplers.PathwiseSampler, "__call__", lambda self, X, y, n: proposed.append((n, len(X))) or propose(self, X, y, n))
+    monkeypatch.setattr(
+        samplers.PathwiseSampler,
+        "__call__",
+        lambda self, X, y, n: proposed.append((n, len(X))) or propose(self, X, y, n),
+    )
     run_in(tmp_path, run)
     assert proposed == [(3, TINY.num_initial + 2 * TINY.q)]
 
 
-def test_complete_runs_are_kept_until_a_rerun_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs, calls = [cell("sdd"), cell("svgp")], []
+def test_complete_runs_are_kept_until_a_rerun_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [cell("sdd"), cell("svgp")]
+    calls = []
     first = run_in(tmp_path, runs[0])
     run_once = run_thompson
-    monkeypatch.setattr(thompson_cells, "run_thompson", lambda run, **options: calls.append(run.solver) or run_once(run, **options))
+    monkeypatch.setattr(
+        thompson_cells,
+        "run_thompson",
+        lambda run, **options: calls.append(run.solver) or run_once(run, **options),
+    )
     found = list(run_cells(runs, tmp_path))
     assert [kept for _, kept in found] == [True, False]
     assert found[0][0] == json.loads(json.dumps(first[0]))
@@ -112,7 +141,9 @@ def test_a_rerun_begins_with_the_first_round(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "format"])
-def test_from_a_damaged_state_a_run_starts_again_with_a_warning(damage: str, tmp_path: Path) -> None:
+def test_from_a_damaged_state_a_run_starts_again_with_a_warning(
+    damage: str, tmp_path: Path
+) -> None:
     run = cell()
     interrupt_after(1, run, tmp_path)
     state = tmp_path / f"{run.name}.safetensors"
@@ -125,22 +156,30 @@ def test_from_a_damaged_state_a_run_starts_again_with_a_warning(damage: str, tmp
         content = content[: len(content) // 2 if damage == "cut" else 0]
     assert content != state.read_bytes()
     state.write_bytes(content)
-    with pytest.warns(UserWarning, match=f"{run.name}.safetensors is damaged and was passed over .*The run starts again"):
+    with pytest.warns(
+        UserWarning,
+        match=f"{run.name}.safetensors is damaged and was passed over .*The run starts again",
+    ):
         (record,) = run_in(tmp_path, run)
     assert "resumed" not in record
     assert results(record) == results(run_thompson(run))
 
 
 @pytest.mark.parametrize("complete", [False, True])
-def test_a_record_of_other_settings_is_neither_resumed_nor_replaced(complete: bool, tmp_path: Path) -> None:
-    run, other = cell(), cell(num_screenings=7, num_starts=7)
+def test_a_record_of_other_settings_is_neither_resumed_nor_replaced(
+    complete: bool, tmp_path: Path
+) -> None:
+    run = cell()
+    other = cell(num_screenings=7, num_starts=7)
     if complete:
         run_in(tmp_path, run)
     else:
         interrupt_after(1, run, tmp_path)
     check_settings([run, cell("cg", num_starts=7)], tmp_path)
     changes = "preset.num_screenings is 5 there, 7 now, preset.num_starts is 5 there, 7 now"
-    with pytest.raises(ValueError, match=f"`out` has a record of {run.name} with other settings: {changes}"):
+    with pytest.raises(
+        ValueError, match=f"`out` has a record of {run.name} with other settings: {changes}"
+    ):
         check_settings([other], tmp_path)
     if not complete:
         (tmp_path / f"{run.name}.json").unlink()
@@ -155,7 +194,9 @@ def test_the_state_is_small_as_the_seed_decides_target_and_initial_data(tmp_path
     interrupt_after(1, run, tmp_path)
     rows = 2 * 2 * TINY.q * (TINY.dim + 2)
     generators = 8 * 5056
-    assert (tmp_path / f"{run.name}.safetensors").stat().st_size < 8 * (500 + rows) + generators + 20_000
+    assert (tmp_path / f"{run.name}.safetensors").stat().st_size < 8 * (
+        500 + rows
+    ) + generators + 20_000
 
 
 def test_svgp_proposes_from_the_closed_form_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +206,10 @@ def test_svgp_proposes_from_the_closed_form_optimum(monkeypatch: pytest.MonkeyPa
         assert entry["num_points"] == 200 + 8 * number
         assert entry["note"] == "32 inducing points, closed-form optimum in place of steps of Adam"
         assert entry["residual"] is entry["epochs"] is None
-    assert record["rounds"][-1]["best_noiseless"] > record["random_search"]["rounds"][-1]["best_noiseless"]
+    assert (
+        record["rounds"][-1]["best_noiseless"]
+        > record["random_search"]["rounds"][-1]["best_noiseless"]
+    )
     assert "residual" not in describe_round(record)
     assert "None" not in describe_round(record)
 
@@ -176,5 +220,8 @@ def test_a_run_on_the_gpu_goes_on_there(solver: str, tmp_path: Path) -> None:
     run = replace(cell(solver), device="cuda")
     interrupt_after(1, run, tmp_path)
     (resumed,) = run_in(tmp_path, run)
-    values, expected = ([entry["best_noiseless"] for entry in record["rounds"]] for record in (resumed, run_thompson(run)))
+    values, expected = (
+        [entry["best_noiseless"] for entry in record["rounds"]]
+        for record in (resumed, run_thompson(run))
+    )
     assert values == pytest.approx(expected, rel=1e-6)

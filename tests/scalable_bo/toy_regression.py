@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-NOISE_STD, SIGNAL_STD, LENGTHSCALE = 0.1, 0.9, [0.8, 1.5, 1.0]
+NOISE_STD = 0.1
+SIGNAL_STD = 0.9
+LENGTHSCALE = [0.8, 1.5, 1.0]
 
 
 def toy_table() -> np.ndarray:

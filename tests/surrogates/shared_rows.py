@@ -39,7 +39,10 @@ from surrogates.systems import KernelSystem
 from tests import problems
 
 Results = dict[str, Tensor]
-N, S, D, B = 90, 3, 2, 30
+N = 90
+S = 3
+D = 2
+B = 30
 TIMEOUT = 20.0
 SHARES = {1: [0, N], 2: [0, 55, N], 3: [0, 20, 65, N]}
 KERNEL = problems.scaled(problems.matern(1.5, 0.4), 1.5).double()
@@ -52,7 +55,9 @@ ACCURATE: dict[str, Solver] = {
     "auto-single-first": Auto(tolerance=1e-2),
 }
 STOCHASTIC: dict[str, Solver] = {
-    "adasap": SketchAndProject.adasap(preconditioner=Nystrom(10, sketch="gaussian"), block_size=B, tolerance=1e-9, max_epochs=10.0),
+    "adasap": SketchAndProject.adasap(
+        preconditioner=Nystrom(10, sketch="gaussian"), block_size=B, tolerance=1e-9, max_epochs=10.0
+    ),
     "sdd": SDD(batch_size=B, tolerance=1e-9, max_epochs=10.0),
     "sgd": SGD(batch_size=B, tolerance=1e-9, max_epochs=10.0),
     "tail": SketchAndProject(block_size=B, tail_average=True, tolerance=1e-9, max_epochs=6.0),
@@ -62,16 +67,23 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.surrogates.shared_rows"])
 
 
-def start(program: Callable[..., Results], size: int, folder: Path, *arguments: Any) -> list[BaseProcess]:
+def start(
+    program: Callable[..., Results], size: int, folder: Path, *arguments: Any
+) -> list[BaseProcess]:
     """Start ``program(part, *arguments)`` in so many processes, ``part`` the rows of each."""
     folder.mkdir(parents=True, exist_ok=True)
-    started = [_CONTEXT.Process(target=_work, args=(program, rank, size, folder, arguments)) for rank in range(size)]
+    started = [
+        _CONTEXT.Process(target=_work, args=(program, rank, size, folder, arguments))
+        for rank in range(size)
+    ]
     for process in started:
         process.start()
     return started
 
 
-def results(program: Callable[..., Results], size: int, folder: Path, *arguments: Any) -> list[Results]:
+def results(
+    program: Callable[..., Results], size: int, folder: Path, *arguments: Any
+) -> list[Results]:
     """Return what every process returned."""
     for process in start(program, size, folder, *arguments):
         process.join(120)
@@ -79,13 +91,23 @@ def results(program: Callable[..., Results], size: int, folder: Path, *arguments
     return [load_file(folder / f"{rank}.safetensors") for rank in range(size)]
 
 
-def _work(program: Callable[..., Results], rank: int, size: int, folder: Path, arguments: tuple[Any, ...]) -> None:
+def _work(
+    program: Callable[..., Results], rank: int, size: int, folder: Path, arguments: tuple[Any, ...]
+) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     rendezvous = f"file://{folder / 'rendezvous'}"
-    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=size, timeout=timedelta(seconds=TIMEOUT))
+    dist.init_process_group(
+        "gloo",
+        init_method=rendezvous,
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=TIMEOUT),
+    )
     found = program(slice(*SHARES[size][rank : rank + 2]), *arguments)
-    save_file({name: value.contiguous() for name, value in found.items()}, folder / f"{rank}.safetensors")
+    save_file(
+        {name: value.contiguous() for name, value in found.items()}, folder / f"{rank}.safetensors"
+    )
     dist.destroy_process_group()
 
 
@@ -105,15 +127,21 @@ def solve_by_every_method(part: slice) -> Results:
     for name, solver in (SOLVERS | {"again": SOLVERS["asap"]}).items():
         shared = system(part)
         solution = solver.solve(shared, data()[2][part])
-        found |= {f"{name}.{field}": getattr(solution, field) for field in ("value", "residual", "steps")}
-        found |= {f"{name}.epochs": torch.tensor(solution.epochs), f"{name}.entries": torch.tensor(shared.entries)}
+        found |= {
+            f"{name}.{field}": getattr(solution, field) for field in ("value", "residual", "steps")
+        }
+        found |= {
+            f"{name}.epochs": torch.tensor(solution.epochs),
+            f"{name}.entries": torch.tensor(shared.entries),
+        }
     return found
 
 
 def use_the_system(part: slice) -> Results:
     """Compute products, columns, blocks, and random rows; measure what steps move."""
     rhs = data()[2][part]
-    shared, index = system(part), torch.tensor([70, 3, 21, 64, 0])
+    shared = system(part)
+    index = torch.tensor([70, 3, 21, 64, 0])
     W = problems.normal(N, S, seed=5)[part]
     found = {
         "product": shared @ W,
@@ -165,7 +193,8 @@ def _bytes_of_steps(solver: Solver, shared: DistributedKernelSystem, rhs: Tensor
     assert isinstance(solver, IterativeSolver)
     generator = torch.Generator().manual_seed(0)
     prepared = solver.prepare(shared, generator)
-    state, moved = solver.init(shared, Start(rhs, torch.zeros_like(rhs), rhs, prepared=prepared)), []
+    state = solver.init(shared, Start(rhs, torch.zeros_like(rhs), rhs, prepared=prepared))
+    moved = []
     for _ in range(6):
         before = shared.bytes_moved
         state = solver.step(shared, rhs, state, generator)
@@ -175,15 +204,27 @@ def _bytes_of_steps(solver: Solver, shared: DistributedKernelSystem, rhs: Tensor
 
 
 def draw_paths(part: slice) -> Results:
-    """Draw paths and evaluate them, and their gradients, at points of their own and at points of all."""
-    X, y = data()[0][part], data()[2][part, 0]
+    """Draw paths and evaluate them, and their gradients,
+    at points of their own and at points of all.
+    """
+    X = data()[0][part]
+    y = data()[2][part, 0]
     shared = DistributedKernelSystem(KERNEL, X, 0.1)
-    paths, solution = shared_paths(shared, y, 4, mean=lambda X: X[..., 0], solver=CG(None, tolerance=1e-10), num_features=64)
+    paths, solution = shared_paths(
+        shared, y, 4, mean=lambda X: X[..., 0], solver=CG(None, tolerance=1e-10), num_features=64
+    )
     points = problems.uniform(4, 5, D, seed=3).requires_grad_()
-    found = {"each": paths.each(points), "all": paths(points), "mean": paths.mean(points), "weights": paths.weights}
+    found = {
+        "each": paths.each(points),
+        "all": paths(points),
+        "mean": paths.mean(points),
+        "weights": paths.weights,
+    }
     starts = screen(paths, [problems.uniform(40, D, seed=9)])
     bounds = torch.tensor([[0.0] * D, [1.0] * D]).double()
-    found["maximisers"], found["maxima"] = ascend(paths, starts, bounds, num_steps=5, learning_rate=1e-2)
+    found["maximisers"], found["maxima"] = ascend(
+        paths, starts, bounds, num_steps=5, learning_rate=1e-2
+    )
     for name in ("each", "all"):
         (found[f"{name}.gradient"],) = torch.autograd.grad(found[name].square().sum(), points)
     return {name: value.detach() for name, value in found.items()} | {"residual": solution.residual}
@@ -191,7 +232,8 @@ def draw_paths(part: slice) -> Results:
 
 def make_mistakes(part: slice) -> Results:
     """Return, as text, what is said to what a shared system cannot do."""
-    shared, rhs = system(part), data()[2][part]
+    shared = system(part)
+    rhs = data()[2][part]
     own_seed = torch.Generator().manual_seed(part.start)
     mistakes: dict[str, Callable[[], object]] = {
         "cholesky": lambda: Cholesky().solve(shared, rhs),
@@ -200,9 +242,13 @@ def make_mistakes(part: slice) -> Results:
         "leverage": lambda: SketchAndProject(block_size=B, blocks="leverage").solve(shared, rhs),
         "all rows": lambda: CG(None).solve(shared, data()[2]),
         "seed": lambda: SketchAndProject(block_size=B).solve(shared, rhs, generator=own_seed),
-        "factor": lambda: SketchAndProject(Failing(fails=part.start > 0), block_size=B).solve(shared, rhs),
+        "factor": (
+            lambda: SketchAndProject(Failing(fails=part.start > 0), block_size=B).solve(shared, rhs)
+        ),
         "targets": lambda: shared_paths(shared, rhs, 4),
-        "kinds": lambda: DistributedKernelSystem(KERNEL, torch.ones(4, 2 + (part.start > 0)).double(), 0.1),
+        "kinds": lambda: DistributedKernelSystem(
+            KERNEL, torch.ones(4, 2 + (part.start > 0)).double(), 0.1
+        ),
     }
     return {name: as_bytes(_message(mistake)) for name, mistake in mistakes.items()}
 
@@ -218,12 +264,16 @@ def _message(mistake: Callable[[], object]) -> str:
 def solve_by_clocks_that_differ(part: slice) -> Results:
     """Solve for as long as the first process says; the others would go on for ever."""
     seconds = 0.2 if part.start == 0 else 1e9
-    solution = SketchAndProject(block_size=B, tolerance=1e-15, max_epochs=1e9, max_seconds=seconds).solve(system(part), data()[2][part])
+    solution = SketchAndProject(
+        block_size=B, tolerance=1e-15, max_epochs=1e9, max_seconds=seconds
+    ).solve(system(part), data()[2][part])
     return {"steps": solution.steps}
 
 
 def lose_a_process(part: slice, hangs: bool) -> Results:
-    """Solve, and kill the second process in the middle, or have it stand still; the others return what they are told and when."""
+    """Solve, and kill the second process in the middle, or have it stand still;
+    the others return what they are told and when.
+    """
     group = dist.new_group(timeout=timedelta(seconds=2.0)) if hangs else None
     began = time.perf_counter()
     steps = []
@@ -240,12 +290,17 @@ def lose_a_process(part: slice, hangs: bool) -> Results:
     try:
         SketchAndProject(block_size=B, tolerance=1e-12).solve(shared, rhs[part], callback=fail)
     except ConnectionError as error:
-        return {"message": as_bytes(str(error)), "seconds": torch.tensor(time.perf_counter() - began)}
+        return {
+            "message": as_bytes(str(error)),
+            "seconds": torch.tensor(time.perf_counter() - began),
+        }
     return {}
 
 
 def solve_and_save(part: slice, folder: Path, name: str, die_after: int | None) -> Results:
-    """Solve with checkpoints every two steps; with ``die_after``, kill the last process after so many steps of its own."""
+    """Solve with checkpoints every two steps; with ``die_after``,
+    kill the last process after so many steps of its own.
+    """
     solver = SOLVERS[name]
     assert isinstance(solver, IterativeSolver)
     taken = [0]

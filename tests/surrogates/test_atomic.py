@@ -26,7 +26,9 @@ def test_content_is_replaced_as_a_whole_and_nothing_else_is_left(path: Path) -> 
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, OSError])
-def test_an_interruption_in_the_middle_leaves_the_old_content_and_no_other_file(path: Path, error: type[BaseException]) -> None:
+def test_an_interruption_in_the_middle_leaves_the_old_content_and_no_other_file(
+    path: Path, error: type[BaseException]
+) -> None:
     with pytest.raises(error), replacing(path) as temporary:
         temporary.write_bytes(b"ne")
         raise error("now")
@@ -54,13 +56,22 @@ def failing(error: type[BaseException]) -> Callable[..., None]:
 
 
 def test_the_error_names_the_file_and_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="none/file could not be written: .*No such file or directory.* Free space or repair the disk"):
+    with pytest.raises(
+        OSError,
+        match=(
+            "none/file could not be written: .*No such file or directory.* Free space or repair the"
+            " disk"
+        ),
+    ):
         write_atomically(tmp_path / "none" / "file", b"new")
 
 
-def test_content_is_on_the_disk_before_it_has_its_name_and_the_folder_after(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_is_on_the_disk_before_it_has_its_name_and_the_folder_after(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[tuple[str, bool]] = []
-    fsync, replace = os.fsync, os.replace
+    fsync = os.fsync
+    replace = os.replace
 
     def seen_fsync(descriptor: int) -> None:
         calls.append(("fsync", stat.S_ISDIR(os.fstat(descriptor).st_mode)))

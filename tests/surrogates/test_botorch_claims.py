@@ -1,4 +1,6 @@
-"""What BoTorch's own tests ask of a model, asked of ours: acquisition values, generation, fitting, and whole loops."""
+"""What BoTorch's own tests ask of a model, asked of ours: acquisition values, generation,
+fitting, and whole loops.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -21,10 +23,19 @@ from botorch.acquisition import (
     qSimpleRegret,
     qUpperConfidenceBound,
 )
-from botorch.acquisition.analytic import LogConstrainedExpectedImprovement, LogProbabilityOfImprovement
+from botorch.acquisition.analytic import (
+    LogConstrainedExpectedImprovement,
+    LogProbabilityOfImprovement,
+)
 from botorch.acquisition.joint_entropy_search import qJointEntropySearch
-from botorch.acquisition.max_value_entropy_search import qLowerBoundMaxValueEntropy, qMaxValueEntropy
-from botorch.acquisition.multi_objective.logei import qLogExpectedHypervolumeImprovement, qLogNoisyExpectedHypervolumeImprovement
+from botorch.acquisition.max_value_entropy_search import (
+    qLowerBoundMaxValueEntropy,
+    qMaxValueEntropy,
+)
+from botorch.acquisition.multi_objective.logei import (
+    qLogExpectedHypervolumeImprovement,
+    qLogNoisyExpectedHypervolumeImprovement,
+)
 from botorch.acquisition.multi_step_lookahead import qMultiStepLookahead
 from botorch.fit import fit_gpytorch_mll
 from botorch.generation import MaxPosteriorSampling, gen_candidates_scipy, get_best_candidates
@@ -34,7 +45,9 @@ from botorch.models.model import Model
 from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.sampling.pathwise import draw_kernel_feature_paths
-from botorch.utils.multi_objective.box_decompositions.non_dominated import FastNondominatedPartitioning
+from botorch.utils.multi_objective.box_decompositions.non_dominated import (
+    FastNondominatedPartitioning,
+)
 from botorch.utils.sampling import manual_seed
 from gpytorch.mlls import ExactMarginalLogLikelihood, SumMarginalLogLikelihood
 from torch import Tensor
@@ -42,13 +55,17 @@ from torch import Tensor
 from surrogates import CG, PathwiseGP
 from tests import problems
 
-N, D = 30, 2
+N = 30
+D = 2
 X = problems.uniform(N, D)
 Y = torch.sin(5 * X.sum(1, keepdim=True)) + 0.1 * problems.normal(N, 1, seed=2)
 Y2 = torch.cos(4 * X[:, :1]) + 0.1 * problems.normal(N, 1, seed=3)
 GRID = problems.uniform(40, D, seed=4)
 BOUNDS = torch.tensor([[0.0] * D, [1.0] * D]).double()
-MODES: dict[str, dict[str, Any]] = {"exact": {}, "paths": {"solver": CG(tolerance=1e-8, preconditioner=None)}}
+MODES: dict[str, dict[str, Any]] = {
+    "exact": {},
+    "paths": {"solver": CG(tolerance=1e-8, preconditioner=None)},
+}
 
 Factory = Callable[..., SingleTaskGP]
 
@@ -67,49 +84,95 @@ def both(new: Factory, **settings: Any) -> ModelListGP:
 
 def joint_entropy(new: Factory) -> AcquisitionFunction:
     optimal_X = GRID[:6]
-    return qJointEntropySearch(new(X, Y), optimal_inputs=optimal_X, optimal_outputs=Y.max() + 0.1 + optimal_X[:, :1])
+    return qJointEntropySearch(
+        new(X, Y), optimal_inputs=optimal_X, optimal_outputs=Y.max() + 0.1 + optimal_X[:, :1]
+    )
 
 
 def hypervolume(new: Factory) -> AcquisitionFunction:
-    partitioning = FastNondominatedPartitioning(ref_point=torch.tensor([-1.0, -1.0]).double(), Y=torch.cat([Y, Y2], dim=1))
-    return qLogExpectedHypervolumeImprovement(both(new), ref_point=[-1.0, -1.0], partitioning=partitioning, sampler=sampler())
+    partitioning = FastNondominatedPartitioning(
+        ref_point=torch.tensor([-1.0, -1.0]).double(), Y=torch.cat([Y, Y2], dim=1)
+    )
+    return qLogExpectedHypervolumeImprovement(
+        both(new), ref_point=[-1.0, -1.0], partitioning=partitioning, sampler=sampler()
+    )
 
 
 def noisy_hypervolume(new: Factory) -> AcquisitionFunction:
     return qLogNoisyExpectedHypervolumeImprovement(
-        both(new), ref_point=[-1.0, -1.0], X_baseline=X[:8], sampler=sampler(), cache_root=False, prune_baseline=False
+        both(new),
+        ref_point=[-1.0, -1.0],
+        X_baseline=X[:8],
+        sampler=sampler(),
+        cache_root=False,
+        prune_baseline=False,
     )
 
 
 def noisy_improvement(new: Factory) -> AcquisitionFunction:
-    return qLogNoisyExpectedImprovement(new(X, Y), X[:8], sampler=sampler(), cache_root=False, prune_baseline=False)
+    return qLogNoisyExpectedImprovement(
+        new(X, Y), X[:8], sampler=sampler(), cache_root=False, prune_baseline=False
+    )
 
 
-# Each takes a model's class and makes the acquisition function; the number is that of the points which it is evaluated at.
+# Each takes a model's class and makes the acquisition function; the number is that of the points
+# which it is evaluated at.
 ACQUISITIONS: dict[str, tuple[Callable[[Factory], AcquisitionFunction], int]] = {
     "mean": (lambda new: PosteriorMean(new(X, Y)), 1),
     "log-ei": (lambda new: LogExpectedImprovement(new(X, Y), Y.max()), 1),
     "log-pi": (lambda new: LogProbabilityOfImprovement(new(X, Y), Y.max()), 1),
     "ucb": (lambda new: UpperConfidenceBound(new(X, Y), 2.0), 1),
-    "log-constrained-ei": (lambda new: LogConstrainedExpectedImprovement(both(new), Y.max(), 0, {1: (None, 0.5)}), 1),
+    "log-constrained-ei": (
+        lambda new: LogConstrainedExpectedImprovement(both(new), Y.max(), 0, {1: (None, 0.5)}),
+        1,
+    ),
     "q-log-ei": (lambda new: qLogExpectedImprovement(new(X, Y), Y.max(), sampler=sampler()), 3),
     "q-log-nei": (noisy_improvement, 3),
     "q-ucb": (lambda new: qUpperConfidenceBound(new(X, Y), 2.0, sampler=sampler()), 3),
     "q-pi": (lambda new: qProbabilityOfImprovement(new(X, Y), Y.max(), sampler=sampler()), 3),
     "q-simple-regret": (lambda new: qSimpleRegret(new(X, Y), sampler=sampler()), 3),
-    "q-integrated-variance": (lambda new: qNegIntegratedPosteriorVariance(new(X, Y), GRID, sampler=sampler(1)), 2),
-    "pending": (lambda new: qLogExpectedImprovement(new(X, Y), Y.max(), sampler=sampler(), X_pending=GRID[:2]), 1),
-    "proximal": (
-        lambda new: ProximalAcquisitionFunction(LogExpectedImprovement(new(X, Y), Y.max()), torch.tensor([0.5, 0.5]).double(), beta=1.0),
+    "q-integrated-variance": (
+        lambda new: qNegIntegratedPosteriorVariance(new(X, Y), GRID, sampler=sampler(1)),
+        2,
+    ),
+    "pending": (
+        lambda new: qLogExpectedImprovement(
+            new(X, Y), Y.max(), sampler=sampler(), X_pending=GRID[:2]
+        ),
         1,
     ),
-    "fixed-feature": (lambda new: FixedFeatureAcquisitionFunction(LogExpectedImprovement(new(X, Y), Y.max()), D, [1], [0.3]), 1),
-    "max-value-entropy": (lambda new: qMaxValueEntropy(new(X, Y), GRID, num_fantasies=4, num_y_samples=16), 1),
-    "max-value-entropy-pending": (lambda new: qMaxValueEntropy(new(X, Y), GRID, num_fantasies=4, num_y_samples=16, X_pending=GRID[:2]), 1),
+    "proximal": (
+        lambda new: ProximalAcquisitionFunction(
+            LogExpectedImprovement(new(X, Y), Y.max()), torch.tensor([0.5, 0.5]).double(), beta=1.0
+        ),
+        1,
+    ),
+    "fixed-feature": (
+        lambda new: FixedFeatureAcquisitionFunction(
+            LogExpectedImprovement(new(X, Y), Y.max()), D, [1], [0.3]
+        ),
+        1,
+    ),
+    "max-value-entropy": (
+        lambda new: qMaxValueEntropy(new(X, Y), GRID, num_fantasies=4, num_y_samples=16),
+        1,
+    ),
+    "max-value-entropy-pending": (
+        lambda new: qMaxValueEntropy(
+            new(X, Y), GRID, num_fantasies=4, num_y_samples=16, X_pending=GRID[:2]
+        ),
+        1,
+    ),
     "gibbon": (lambda new: qLowerBoundMaxValueEntropy(new(X, Y), GRID), 1),
     "joint-entropy": (joint_entropy, 2),
-    "knowledge-gradient": (lambda new: qKnowledgeGradient(new(X, Y), num_fantasies=3, sampler=sampler(3)), 5),
-    "look-ahead": (lambda new: qMultiStepLookahead(new(X, Y), [1, 1], samplers=[sampler(2), sampler(2)]), 7),
+    "knowledge-gradient": (
+        lambda new: qKnowledgeGradient(new(X, Y), num_fantasies=3, sampler=sampler(3)),
+        5,
+    ),
+    "look-ahead": (
+        lambda new: qMultiStepLookahead(new(X, Y), [1, 1], samplers=[sampler(2), sampler(2)]),
+        7,
+    ),
     "hypervolume": (hypervolume, 2),
     "noisy-hypervolume": (noisy_hypervolume, 2),
 }
@@ -133,11 +196,13 @@ def value_and_gradient(name: str, new: Factory) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("name", ACQUISITIONS)
 def test_exact_values_and_gradients_are_those_of_single_task_gp(name: str) -> None:
-    ours, theirs = value_and_gradient(name, PathwiseGP), value_and_gradient(name, SingleTaskGP)
+    ours = value_and_gradient(name, PathwiseGP)
+    theirs = value_and_gradient(name, SingleTaskGP)
     torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-8)
 
 
-# A posterior of paths draws with other base samples than an exact one, and is compared with it elsewhere.
+# A posterior of paths draws with other base samples than an exact one, and is compared with it
+# elsewhere.
 @pytest.mark.parametrize("name", ACQUISITIONS)
 def test_values_and_gradients_of_paths_are_finite(name: str) -> None:
     def new(*data: Tensor) -> PathwiseGP:
@@ -148,13 +213,18 @@ def test_values_and_gradients_of_paths_are_finite(name: str) -> None:
     assert gradient.abs().max() > 0
 
 
-@pytest.mark.filterwarnings("ignore:Optimization failed")  # a line search that stops at a kink starts again from other points
+# A line search that stops at a kink starts again from other points
+@pytest.mark.filterwarnings("ignore:Optimization failed")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["max-value-entropy", "gibbon", "joint-entropy", "q-log-nei"])
 def test_the_optimiser_finds_better_points_than_a_grid(name: str, mode: str) -> None:
     make, num_points = ACQUISITIONS[name]
-    acquisition = make(lambda *data: PathwiseGP(*data, **MODES[mode], num_paths=32, num_features=64))
-    candidates, value = optimize_acqf(acquisition, BOUNDS, q=1, num_restarts=4, raw_samples=64, options={"seed": 0, "maxiter": 15})
+    acquisition = make(
+        lambda *data: PathwiseGP(*data, **MODES[mode], num_paths=32, num_features=64)
+    )
+    candidates, value = optimize_acqf(
+        acquisition, BOUNDS, q=1, num_restarts=4, raw_samples=64, options={"seed": 0, "maxiter": 15}
+    )
     assert candidates.shape == (1, D)
     assert value >= acquisition(GRID.unsqueeze(1)).max() - 1e-3
 
@@ -163,7 +233,9 @@ def test_generated_candidates_are_those_of_single_task_gp() -> None:
     found = []
     for new in (PathwiseGP, SingleTaskGP):
         acquisition = qLogExpectedImprovement(new(X, Y), Y.max(), sampler=sampler())
-        candidates, values = gen_candidates_scipy(points("q-log-ei", 2), acquisition, lower_bounds=0.0, upper_bounds=1.0)
+        candidates, values = gen_candidates_scipy(
+            points("q-log-ei", 2), acquisition, lower_bounds=0.0, upper_bounds=1.0
+        )
         found.append((get_best_candidates(candidates, values), values))
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)  # where the optimiser stops
 
@@ -171,14 +243,18 @@ def test_generated_candidates_are_those_of_single_task_gp() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_points_are_sampled_as_often_as_they_are_the_exact_posteriors_best(mode: str) -> None:
     num_samples = 4000
-    few = torch.tensor([[0.0, 0.32], [0.1, 0.2], [0.2, 0.12], [0.3, 0.02], [0.02, 0.2]]).double()  # each may be the best
+    # Each may be the best
+    few = torch.tensor([[0.0, 0.32], [0.1, 0.2], [0.2, 0.12], [0.3, 0.02], [0.02, 0.2]]).double()
     frequencies = []
     for model in (PathwiseGP(X, Y, **MODES[mode], num_paths=1024), SingleTaskGP(X, Y)):
         with torch.no_grad(), manual_seed(1):
             chosen = MaxPosteriorSampling(model)(few, num_samples=num_samples)
         frequencies.append((chosen.unsqueeze(1) == few).all(-1).double().mean(0))
-    # Two samples of 4000 differ by 0.011 times √2 at most; the covariance of 1024 paths is off by √(2 / 1024).
-    assert (frequencies[0] - frequencies[1]).abs().max() < 5 * math.sqrt(0.5 / num_samples) + math.sqrt(2 / 1024)
+    # Two samples of 4000 differ by 0.011 times √2 at most; the covariance of 1024 paths is off by
+    # √(2 / 1024).
+    assert (frequencies[0] - frequencies[1]).abs().max() < 5 * math.sqrt(
+        0.5 / num_samples
+    ) + math.sqrt(2 / 1024)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -209,16 +285,21 @@ def test_models_in_a_list_are_fitted_as_single_task_gps_are() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_noise_of_each_model_in_a_list_is_added_to_its_variance(mode: str) -> None:
-    models, noise = both(PathwiseGP, **MODES[mode]), 0.5 + problems.uniform(len(GRID), 2)  # in standardised units
+    # in standardised units
+    models = both(PathwiseGP, **MODES[mode])
+    noise = 0.5 + problems.uniform(len(GRID), 2)
     noisy = models.posterior(GRID, observation_noise=noise)
-    torch.testing.assert_close(noisy.variance, models.posterior(GRID).variance + noise * torch.cat([Y, Y2], dim=1).var(0))
+    torch.testing.assert_close(
+        noisy.variance, models.posterior(GRID).variance + noise * torch.cat([Y, Y2], dim=1).var(0)
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_points_of_lower_precision_are_taken_as_the_models(mode: str) -> None:
     model = PathwiseGP(X, Y, **MODES[mode])
     rounded = GRID.float()
-    found, expected = model.posterior(rounded), model.posterior(rounded.double())
+    found = model.posterior(rounded)
+    expected = model.posterior(rounded.double())
     assert found.mean.dtype == torch.float64
     torch.testing.assert_close(found.mean, expected.mean)
     torch.testing.assert_close(found.variance, expected.variance)
@@ -227,7 +308,8 @@ def test_points_of_lower_precision_are_taken_as_the_models(mode: str) -> None:
 def test_values_may_be_imagined_at_no_points() -> None:
     model = PathwiseGP(X, Y, **MODES["paths"])
     fantasies = model.fantasize(X[:0], sampler(4))
-    found, expected = fantasies.posterior(GRID), model.posterior(GRID)
+    found = fantasies.posterior(GRID)
+    expected = model.posterior(GRID)
     torch.testing.assert_close(found.mean, expected.mean.expand(4, -1, -1))
     torch.testing.assert_close(found.variance, expected.variance.expand(4, -1, -1))
     assert model.paths(3)(X[:0]).shape == (3, 0)
@@ -246,8 +328,13 @@ def test_a_loop_finds_the_maximum(mode: str) -> None:
     train_X = X[:5]
     for _ in range(4):
         model: Model = PathwiseGP(train_X, objective(train_X), **MODES[mode])
-        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model), optimizer_kwargs={"options": {"maxiter": 50}})
+        fit_gpytorch_mll(
+            ExactMarginalLogLikelihood(model.likelihood, model),
+            optimizer_kwargs={"options": {"maxiter": 50}},
+        )
         acquisition = qLogExpectedImprovement(model, objective(train_X).max(), sampler=sampler())
-        new_X, _ = optimize_acqf(acquisition, BOUNDS, q=2, num_restarts=2, raw_samples=32, options={"maxiter": 30})
+        new_X, _ = optimize_acqf(
+            acquisition, BOUNDS, q=2, num_restarts=2, raw_samples=32, options={"maxiter": 30}
+        )
         train_X = torch.cat([train_X, new_X])
     assert objective(train_X).max() > -2e-3 > objective(X[:5]).max()

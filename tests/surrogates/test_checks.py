@@ -41,17 +41,33 @@ def test_positive_float_refuses_other_kinds(value: Any) -> None:
         checks.positive_float("noise", value)
 
 
-@given(rows=st.integers(1, 6), columns=st.integers(1, 6), bad=st.sampled_from([math.nan, math.inf, -math.inf]), data=st.data())
-def test_a_number_that_is_not_finite_is_named_with_its_index(rows: int, columns: int, bad: float, data: st.DataObject) -> None:
+@given(
+    rows=st.integers(1, 6),
+    columns=st.integers(1, 6),
+    bad=st.sampled_from([math.nan, math.inf, -math.inf]),
+    data=st.data(),
+)
+def test_a_number_that_is_not_finite_is_named_with_its_index(
+    rows: int, columns: int, bad: float, data: st.DataObject
+) -> None:
     X = torch.zeros(rows, columns)
     assert checks.floating_tensor("X", X) is X
-    i, j = data.draw(st.integers(0, rows - 1)), data.draw(st.integers(0, columns - 1))
+    i = data.draw(st.integers(0, rows - 1))
+    j = data.draw(st.integers(0, columns - 1))
     X[i, j] = bad
-    with pytest.raises(ValueError, match=rf"`X` must be finite, got {bad} at index \({i}, {j}\) \(1 such values\). Remove those rows."):
+    with pytest.raises(
+        ValueError,
+        match=(
+            rf"`X` must be finite, got {bad} at index \({i}, {j}\) \(1 such values\). Remove those"
+            r" rows."
+        ),
+    ):
         checks.floating_tensor("X", X)
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float16, torch.bfloat16, torch.complex64])
+@pytest.mark.parametrize(
+    "dtype", [torch.int64, torch.bool, torch.float16, torch.bfloat16, torch.complex64]
+)
 def test_other_dtypes_are_refused(dtype: torch.dtype) -> None:
     with pytest.raises(TypeError, match=f"`X` must have dtype float32 or float64, got {dtype}"):
         checks.floating_tensor("X", torch.zeros(2, dtype=dtype))
@@ -63,13 +79,18 @@ def test_bounds_must_not_be_reversed_nor_empty(lower: float, upper: float) -> No
     if lower < upper:
         assert torch.equal(checks.box(bounds), bounds)
     else:
-        with pytest.raises(ValueError, match="`bounds` must have each lower bound below its upper bound.* in dimension 1"):
+        with pytest.raises(
+            ValueError,
+            match="`bounds` must have each lower bound below its upper bound.* in dimension 1",
+        ):
             checks.box(bounds)
 
 
 @pytest.mark.parametrize("shape", [(2,), (3, 2), (2, 0), (2, 2, 1)])
 def test_bounds_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"`bounds` must have shape \(2, d\), lower bounds first, got"):
+    with pytest.raises(
+        ValueError, match=r"`bounds` must have shape \(2, d\), lower bounds first, got"
+    ):
         checks.box(torch.zeros(shape))
 
 
@@ -77,14 +98,19 @@ def test_memory_that_is_not_there_is_refused_with_its_number() -> None:
     device = torch.device("cpu")
     assert memory.available(device) > 0
     memory.require(1, device, "This", "Less.")
-    with pytest.raises(MemoryError, match=r"This needs 1048576.0 GiB and .* GiB are free on cpu. Less."):
+    with pytest.raises(
+        MemoryError, match=r"This needs 1048576.0 GiB and .* GiB are free on cpu. Less."
+    ):
         memory.require(2**50, device, "This", "Less.")
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("uniforn", r"`kind` must be one of uniform, nearest, got 'uniforn'. Did you mean 'uniform'\?"),
+        (
+            "uniforn",
+            r"`kind` must be one of uniform, nearest, got 'uniforn'. Did you mean 'uniform'\?",
+        ),
         ("best", "`kind` must be one of uniform, nearest, got 'best'.$"),
         (3, "`kind` must be one of uniform, nearest, got 3.$"),
         (["uniform"], r"`kind` must be one of uniform, nearest, got \['uniform'\].$"),

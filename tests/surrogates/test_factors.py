@@ -1,4 +1,6 @@
-"""A Cholesky factor kept over rounds: what is appended to it, when it is given up, and that it changes nothing but the time."""
+"""A Cholesky factor kept over rounds: what is appended to it, when it is given up,
+and that it changes nothing but the time.
+"""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -8,13 +10,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from surrogates import CG, Auto, Cholesky, KernelSystem, PathwiseGP, SamplePaths, gaussian_likelihood
+from surrogates import (
+    CG,
+    Auto,
+    Cholesky,
+    KernelSystem,
+    PathwiseGP,
+    SamplePaths,
+    gaussian_likelihood,
+)
 from surrogates.batches import DataSet, data_sets
 from surrogates.factors import DirectSolver, KeptFactor
 from surrogates.operators import kernel_operator
 from tests import problems
 
-N, K, D, S = 60, 7, 2, 4
+N = 60
+K = 7
+D = 2
+S = 4
 X = problems.uniform(N + K, D)
 Y = 10 + 4 * torch.sin(5 * X.sum(1, keepdim=True))
 YVAR = 0.05 + 0.3 * problems.uniform(N + K, 1, seed=3)
@@ -23,7 +36,13 @@ Z = problems.uniform(5, D, seed=1)
 
 def built(n: int = N, *, keep_factor: bool = True, **changes: Any) -> PathwiseGP:
     kernel = problems.scaled(problems.matern(1.5, 0.4), 1.3)
-    options = {"covar_module": kernel, "outcome_transform": None, "num_features": 64, "solver": Cholesky(), **changes}
+    options = {
+        "covar_module": kernel,
+        "outcome_transform": None,
+        "num_features": 64,
+        "solver": Cholesky(),
+        **changes,
+    }
     if "train_Yvar" not in options:
         options = {"likelihood": gaussian_likelihood(0.02), **options}
     return PathwiseGP(X[:n], Y[:n], keep_factor=keep_factor, **options).eval()
@@ -47,7 +66,9 @@ def num_kept(model: PathwiseGP) -> int:
 
 @pytest.mark.parametrize("known_noise", [False, True])
 def test_an_appended_factor_is_that_of_all_data(known_noise: bool) -> None:
-    first, whole = (built(n, **({"train_Yvar": YVAR[:n]} if known_noise else {})) for n in (N, N + K))
+    first, whole = (
+        built(n, **({"train_Yvar": YVAR[:n]} if known_noise else {})) for n in (N, N + K)
+    )
     (data,) = data_sets(first)
     earlier = KeptFactor.of(data)
     data, system = data_and_system(whole)
@@ -57,11 +78,16 @@ def test_an_appended_factor_is_that_of_all_data(known_noise: bool) -> None:
     torch.testing.assert_close(factor.lower, torch.linalg.cholesky(system.to_dense()))
 
 
-@pytest.mark.parametrize("solver", [Cholesky(), Auto(tolerance=1e-6), None], ids=["cholesky", "auto", "default"])
+@pytest.mark.parametrize(
+    "solver", [Cholesky(), Auto(tolerance=1e-6), None], ids=["cholesky", "auto", "default"]
+)
 def test_paths_by_an_appended_factor_are_those_of_a_new_model(solver: Any) -> None:
-    previous, model = built(solver=solver), built(N + K, solver=solver)
+    previous = built(solver=solver)
+    model = built(N + K, solver=solver)
     previous.paths(2)
-    torch.testing.assert_close(drawn(model.warm_start(previous)), drawn(built(N + K, keep_factor=False)))
+    torch.testing.assert_close(
+        drawn(model.warm_start(previous)), drawn(built(N + K, keep_factor=False))
+    )
     assert num_kept(model) == N
     assert model.solution is not None and model.solution.converged.all()
     assert f"{N} rows were kept" in model.solution.note
@@ -80,7 +106,8 @@ def test_conditioning_on_further_data_appends_to_the_factor(solver: Any) -> None
 
 @pytest.mark.parametrize("change", ["lengthscale", "noise", "points"])
 def test_other_hyperparameters_or_points_are_factorised_anew(change: str) -> None:
-    model, reference = built(), built(keep_factor=False)
+    model = built()
+    reference = built(keep_factor=False)
     model.paths(2)
     for each in (model, reference):
         if change == "lengthscale":
@@ -94,7 +121,9 @@ def test_other_hyperparameters_or_points_are_factorised_anew(change: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "options", [{"keep_factor": False}, {"solver": CG(None)}, {"memory_budget": 8 * N**2 - 1}], ids=["unasked", "iterative", "over-budget"]
+    "options",
+    [{"keep_factor": False}, {"solver": CG(None)}, {"memory_budget": 8 * N**2 - 1}],
+    ids=["unasked", "iterative", "over-budget"],
 )
 def test_no_factor_is_kept_where_none_is_wanted_or_fits(options: dict[str, Any]) -> None:
     model = built(**options)
@@ -124,7 +153,9 @@ def test_a_factor_that_misses_the_tolerance_is_left_to_the_solver() -> None:
     wrong = replace(factor, lower=1.1 * factor.lower)
     rhs = problems.normal(N, S)
     solution = DirectSolver(wrong, CG(None, tolerance=1e-8)).solve(system, rhs)
-    torch.testing.assert_close(solution.value, Cholesky().solve(system, rhs).value, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        solution.value, Cholesky().solve(system, rhs).value, rtol=0, atol=1e-5
+    )
     assert "factor" not in solution.note
 
 

@@ -11,17 +11,23 @@ from surrogates import AttentionFeatures, FeatureKernel, FourierFeatures, Nystro
 from tests import problems
 
 X = problems.uniform(40, problems.DIM)
-KERNELS = {name: problems.STATIONARY[name] for name in ("rbf", "rbf-ard", "matern32", "matern52-active")}
+KERNELS = {
+    name: problems.STATIONARY[name] for name in ("rbf", "rbf-ard", "matern32", "matern52-active")
+}
 
 
 @pytest.mark.parametrize("orthogonal", [False, True], ids=["independent", "orthogonal"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_fourier_features_average_to_the_kernel(name: str, orthogonal: bool) -> None:
-    kernel, num_features, draws = KERNELS[name]().double(), 256, 64
+    kernel = KERNELS[name]().double()
+    num_features = 256
+    draws = 64
     values = []
     for seed in range(draws):
         generator = torch.Generator().manual_seed(seed)
-        features = FourierFeatures(kernel, problems.DIM, num_features, orthogonal=orthogonal, generator=generator).double()(X)
+        features = FourierFeatures(
+            kernel, problems.DIM, num_features, orthogonal=orthogonal, generator=generator
+        ).double()(X)
         torch.testing.assert_close(features.square().sum(1), torch.ones(len(X)).double())
         values.append((features @ features.T).detach())
     error = torch.stack(values).mean(0) - kernel(X).to_dense()
@@ -32,7 +38,12 @@ def test_orthogonal_features_are_closer_to_the_kernel_than_independent_ones() ->
     kernel = problems.rbf(0.6).double()
     errors = []
     for orthogonal in (True, False):
-        draws = [FourierFeatures(kernel, 3, 96, orthogonal=orthogonal, generator=torch.Generator().manual_seed(s)) for s in range(20)]
+        draws = [
+            FourierFeatures(
+                kernel, 3, 96, orthogonal=orthogonal, generator=torch.Generator().manual_seed(s)
+            )
+            for s in range(20)
+        ]
         values = torch.stack([draw.double()(X) @ draw.double()(X).T for draw in draws])
         errors.append((values - kernel(X).to_dense()).square().mean().item())
     assert errors[0] < 0.8 * errors[1]
@@ -65,7 +76,8 @@ def test_the_rest_of_a_nystrom_kernel_is_positive_semi_definite() -> None:
 def test_the_feature_kernel_is_the_product_of_the_features_for_batches_and_diagonals() -> None:
     network = nn.Sequential(nn.Linear(3, 5), nn.Tanh()).double()
     kernel = FeatureKernel(network)
-    A, B = problems.uniform(2, 4, 3), problems.uniform(6, 3, seed=1)
+    A = problems.uniform(2, 4, 3)
+    B = problems.uniform(6, 3, seed=1)
     torch.testing.assert_close(kernel(A, B).to_dense(), network(A) @ network(B).T)
     torch.testing.assert_close(kernel(B).to_dense(), network(B) @ network(B).T)
     torch.testing.assert_close(kernel(B, diag=True), network(B).square().sum(1))
@@ -77,7 +89,8 @@ def test_attention_features_treat_every_point_alone_and_are_reproducible() -> No
     torch.testing.assert_close(features(X[order])[order], features(X))
     torch.testing.assert_close(features(X[:3]), features(X)[:3])
     state = torch.random.get_rng_state()
-    again, other = AttentionFeatures(problems.DIM, 16, seed=3).double().eval(), AttentionFeatures(problems.DIM, 16, seed=4).double().eval()
+    again = AttentionFeatures(problems.DIM, 16, seed=3).double().eval()
+    other = AttentionFeatures(problems.DIM, 16, seed=4).double().eval()
     assert torch.equal(torch.random.get_rng_state(), state)
     assert torch.equal(again(X), features(X))
     assert not torch.allclose(other(X), features(X))
@@ -96,7 +109,11 @@ class Wrong(nn.Module):
 @pytest.mark.parametrize(
     ("output", "error", "message"),
     [
-        (torch.ones(40).double(), ValueError, r"`feature_map` must map \(40, 3\) to \(40, F\), got \(40,\)"),
+        (
+            torch.ones(40).double(),
+            ValueError,
+            r"`feature_map` must map \(40, 3\) to \(40, F\), got \(40,\)",
+        ),
         (torch.ones(39, 2).double(), ValueError, r"to \(40, F\), got \(39, 2\)"),
         (torch.ones(40, 0).double(), ValueError, r"to \(40, F\), got \(40, 0\)"),
         (torch.ones(40, 2, 2).double(), ValueError, "Flatten what it returns"),
@@ -104,7 +121,9 @@ class Wrong(nn.Module):
         (torch.ones(40, 2), TypeError, r"`feature_map\(X\)` must have the dtype of `X`"),
     ],
 )
-def test_a_map_of_the_wrong_shape_is_refused(output: Any, error: type[Exception], message: str) -> None:
+def test_a_map_of_the_wrong_shape_is_refused(
+    output: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         FeatureKernel(Wrong(output)).features(X)
 
@@ -112,16 +131,38 @@ def test_a_map_of_the_wrong_shape_is_refused(output: Any, error: type[Exception]
 @pytest.mark.parametrize(
     ("build", "error", "message"),
     [
-        (lambda: FeatureKernel(torch.sin), TypeError, "`feature_map` must be a torch.nn.Module, got builtin_function_or_method"),
-        (lambda: FourierFeatures(RQKernel(), 3, 8), TypeError, "`kernel` must be an RBFKernel or a MaternKernel, got RQKernel"),
+        (
+            lambda: FeatureKernel(torch.sin),
+            TypeError,
+            "`feature_map` must be a torch.nn.Module, got builtin_function_or_method",
+        ),
+        (
+            lambda: FourierFeatures(RQKernel(), 3, 8),
+            TypeError,
+            "`kernel` must be an RBFKernel or a MaternKernel, got RQKernel",
+        ),
         (lambda: FourierFeatures(problems.rbf(), 3, 7), ValueError, "`num_features` must be even"),
-        (lambda: FourierFeatures(problems.rbf(), 3, 8)(X[:, :2]), ValueError, "`X` must have 3 columns"),
-        (lambda: NystromFeatures(problems.rbf(), X[0]), ValueError, r"`inducing_points` must have shape \(m, d\)"),
-        (lambda: AttentionFeatures(3, 30), ValueError, "`width` must be a multiple of `num_heads` = 4, got 30"),
+        (
+            lambda: FourierFeatures(problems.rbf(), 3, 8)(X[:, :2]),
+            ValueError,
+            "`X` must have 3 columns",
+        ),
+        (
+            lambda: NystromFeatures(problems.rbf(), X[0]),
+            ValueError,
+            r"`inducing_points` must have shape \(m, d\)",
+        ),
+        (
+            lambda: AttentionFeatures(3, 30),
+            ValueError,
+            "`width` must be a multiple of `num_heads` = 4, got 30",
+        ),
         (lambda: AttentionFeatures(1), ValueError, "`dim` must be at least 2, got 1"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused(build: Any, error: type[Exception], message: str) -> None:
+def test_arguments_that_make_no_sense_are_refused(
+    build: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         build()
 
@@ -132,6 +173,10 @@ def kernel_parameters(kernel: Kernel) -> list[str]:
 
 def test_constraints_and_priors_of_a_kernel_inside_are_found() -> None:
     kernel = FeatureKernel(nn.Sequential(nn.Linear(3, 2), FourierFeatures(problems.rbf(), 2, 8)))
-    (found,) = [bounds for name, _, bounds in kernel.named_parameters_and_constraints() if name.endswith("raw_lengthscale")]
+    (found,) = [
+        bounds
+        for name, _, bounds in kernel.named_parameters_and_constraints()
+        if name.endswith("raw_lengthscale")
+    ]
     assert found.lower_bound == 0.0
     assert len(kernel_parameters(kernel)) == 3

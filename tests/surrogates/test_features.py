@@ -5,14 +5,26 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from gpytorch.kernels import AdditiveKernel, CosineKernel, Kernel, LinearKernel, PeriodicKernel, PolynomialKernel, RBFKernel, RQKernel
+from gpytorch.kernels import (
+    AdditiveKernel,
+    CosineKernel,
+    Kernel,
+    LinearKernel,
+    PeriodicKernel,
+    PolynomialKernel,
+    RBFKernel,
+    RQKernel,
+)
 
 from surrogates import PriorPaths, RandomFeatures
 from tests import problems
 from tests.problems import ARD, DIM, GENERIC, STATIONARY
 
 D8 = 8
-MATERN = {0.5: lambda r: math.exp(-r), 1.5: lambda r: (1 + math.sqrt(3) * r) * math.exp(-math.sqrt(3) * r)}
+MATERN = {
+    0.5: lambda r: math.exp(-r),
+    1.5: lambda r: (1 + math.sqrt(3) * r) * math.exp(-math.sqrt(3) * r),
+}
 AXIS = torch.eye(D8, dtype=torch.float64)[:1]
 DIAGONAL = torch.full((1, D8), D8**-0.5, dtype=torch.float64)
 
@@ -28,11 +40,16 @@ def mean_kernel(features: RandomFeatures, X: torch.Tensor, Z: torch.Tensor) -> t
 @pytest.mark.parametrize("orthogonal", [False, True], ids=["independent", "orthogonal"])
 @pytest.mark.parametrize("direction", [AXIS, DIAGONAL], ids=["axis", "diagonal"])
 @pytest.mark.parametrize(("r", "expected"), [(1.0, 0.4834), (2.0, 0.1397)])
-def test_matern32_features_are_isotropic_in_eight_dimensions(r: float, expected: float, direction: torch.Tensor, orthogonal: bool) -> None:
-    # One chi-square a coordinate, a product of 1-D kernels, has 0.34 and 0.034 along the diagonal and the right values along an axis.
+def test_matern32_features_are_isotropic_in_eight_dimensions(
+    r: float, expected: float, direction: torch.Tensor, orthogonal: bool
+) -> None:
+    # One chi-square a coordinate, a product of 1-D kernels, has 0.34 and 0.034 along the diagonal
+    # and the right values along an axis.
     num_frequencies = 200_000
     kernel = problems.matern(1.5, 0.3).double()
-    features = RandomFeatures.draw(kernel, D8, 2 * num_frequencies, orthogonal=orthogonal, generator=seeded())
+    features = RandomFeatures.draw(
+        kernel, D8, 2 * num_frequencies, orthogonal=orthogonal, generator=seeded()
+    )
     value = mean_kernel(features, 0.3 * r * direction, torch.zeros_like(direction)).item()
     assert value == pytest.approx(expected, abs=5 / math.sqrt(num_frequencies))
 
@@ -40,26 +57,43 @@ def test_matern32_features_are_isotropic_in_eight_dimensions(r: float, expected:
 @pytest.mark.parametrize("orthogonal", [False, True], ids=["independent", "orthogonal"])
 @pytest.mark.parametrize("name", STATIONARY)
 def test_the_mean_kernel_is_the_kernel(name: str, orthogonal: bool) -> None:
-    kernel, X = STATIONARY[name]().double(), problems.uniform(12, DIM)
+    kernel = STATIONARY[name]().double()
+    X = problems.uniform(12, DIM)
     num_frequencies = 50_000
-    features = RandomFeatures.draw(kernel, DIM, 2 * num_frequencies, orthogonal=orthogonal, generator=seeded(1))
+    features = RandomFeatures.draw(
+        kernel, DIM, 2 * num_frequencies, orthogonal=orthogonal, generator=seeded(1)
+    )
     K = problems.own_evaluation(kernel, X, X)
-    torch.testing.assert_close(mean_kernel(features, X, X), K, rtol=0, atol=5 * K.max().item() / math.sqrt(num_frequencies))
+    torch.testing.assert_close(
+        mean_kernel(features, X, X), K, rtol=0, atol=5 * K.max().item() / math.sqrt(num_frequencies)
+    )
 
 
 def test_the_prior_variance_is_exact_everywhere() -> None:
-    features = RandomFeatures.draw(problems.scaled(problems.matern(2.5), 3.0).double(), DIM, 10, generator=seeded())
-    torch.testing.assert_close(features(problems.uniform(7, DIM)).square().sum(1), torch.full((7,), 3.0, dtype=torch.float64))
+    features = RandomFeatures.draw(
+        problems.scaled(problems.matern(2.5), 3.0).double(), DIM, 10, generator=seeded()
+    )
+    torch.testing.assert_close(
+        features(problems.uniform(7, DIM)).square().sum(1),
+        torch.full((7,), 3.0, dtype=torch.float64),
+    )
 
 
-@pytest.mark.parametrize("make", [problems.rbf, lambda length: problems.matern(1.5, length)], ids=["rbf", "matern32"])
+@pytest.mark.parametrize(
+    "make", [problems.rbf, lambda length: problems.matern(1.5, length)], ids=["rbf", "matern32"]
+)
 def test_orthogonal_features_have_lower_variance(make: object) -> None:
     kernel = make(1.0).double()  # type: ignore[operator]
     x = DIAGONAL * 0.8
 
     def spread(orthogonal: bool) -> float:
         values = [
-            mean_kernel(RandomFeatures.draw(kernel, D8, 2 * D8, orthogonal=orthogonal, generator=seeded(i)), x, 0 * x) for i in range(400)
+            mean_kernel(
+                RandomFeatures.draw(kernel, D8, 2 * D8, orthogonal=orthogonal, generator=seeded(i)),
+                x,
+                0 * x,
+            )
+            for i in range(400)
         ]
         return torch.cat(values).var().item()
 
@@ -67,7 +101,13 @@ def test_orthogonal_features_have_lower_variance(make: object) -> None:
 
 
 def test_columns_the_kernel_ignores_do_not_matter() -> None:
-    paths = PriorPaths.draw(problems.matern(1.5, active_dims=[2, 0]).double(), DIM, 4, num_features=20, generator=seeded())
+    paths = PriorPaths.draw(
+        problems.matern(1.5, active_dims=[2, 0]).double(),
+        DIM,
+        4,
+        num_features=20,
+        generator=seeded(),
+    )
     X = problems.uniform(6, DIM)
     moved = X.clone()
     moved[:, 1] += 5.0
@@ -77,7 +117,15 @@ def test_columns_the_kernel_ignores_do_not_matter() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 def test_prior_paths_are_functions_with_gradients(dtype: torch.dtype) -> None:
-    paths = PriorPaths.draw(problems.matern(2.5), DIM, 5, num_features=40, num_draws=2, generator=seeded(), like=torch.ones(1, dtype=dtype))
+    paths = PriorPaths.draw(
+        problems.matern(2.5),
+        DIM,
+        5,
+        num_features=40,
+        num_draws=2,
+        generator=seeded(),
+        like=torch.ones(1, dtype=dtype),
+    )
     X = problems.uniform(2, 4, DIM, dtype=dtype).requires_grad_()
     values = paths(X)
     assert values.shape == (5, 2, 4) and values.dtype == dtype
@@ -91,9 +139,15 @@ def test_prior_paths_are_functions_with_gradients(dtype: torch.dtype) -> None:
         assert torch.autograd.gradcheck(paths, (X,))
 
 
-@pytest.mark.parametrize(("num_paths", "num_draws", "sizes"), [(7, 3, [3, 2, 2]), (2, 5, [1, 1]), (4, 1, [4])])
-def test_groups_of_paths_have_features_of_their_own(num_paths: int, num_draws: int, sizes: list[int]) -> None:
-    paths = PriorPaths.draw(problems.rbf(), DIM, num_paths, num_features=10, num_draws=num_draws, generator=seeded())
+@pytest.mark.parametrize(
+    ("num_paths", "num_draws", "sizes"), [(7, 3, [3, 2, 2]), (2, 5, [1, 1]), (4, 1, [4])]
+)
+def test_groups_of_paths_have_features_of_their_own(
+    num_paths: int, num_draws: int, sizes: list[int]
+) -> None:
+    paths = PriorPaths.draw(
+        problems.rbf(), DIM, num_paths, num_features=10, num_draws=num_draws, generator=seeded()
+    )
     assert [weights.shape[1] for _, weights in paths.draws] == sizes
     assert paths.num_paths == num_paths and paths.dim == DIM
     frequencies = [features.frequencies for features, _ in paths.draws]
@@ -101,8 +155,15 @@ def test_groups_of_paths_have_features_of_their_own(num_paths: int, num_draws: i
 
 
 def test_prior_paths_have_the_covariance_of_their_features() -> None:
-    num_paths, X = 20_000, problems.uniform(5, DIM)
-    paths = PriorPaths.draw(problems.scaled(problems.rbf(), 2.0).double(), DIM, num_paths, num_features=32, generator=seeded())
+    num_paths = 20_000
+    X = problems.uniform(5, DIM)
+    paths = PriorPaths.draw(
+        problems.scaled(problems.rbf(), 2.0).double(),
+        DIM,
+        num_paths,
+        num_features=32,
+        generator=seeded(),
+    )
     Phi = paths.draws[0][0](X)
     values = paths(X)
     torch.testing.assert_close(
@@ -117,14 +178,22 @@ def test_prior_paths_have_the_covariance_of_their_features() -> None:
 def test_the_same_seed_draws_the_same_functions_and_leaves_the_global_state() -> None:
     before = torch.get_rng_state()
     first, second = (
-        PriorPaths.draw(problems.rbf(), DIM, 3, num_features=8, generator=seeded(4))(problems.uniform(2, DIM).float()) for _ in range(2)
+        PriorPaths.draw(problems.rbf(), DIM, 3, num_features=8, generator=seeded(4))(
+            problems.uniform(2, DIM).float()
+        )
+        for _ in range(2)
     )
     assert torch.equal(first, second)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize(("num_features", "error"), [(7, ValueError), (0, ValueError), (-2, ValueError), (8.0, TypeError)])
-def test_a_number_of_features_that_is_not_even_and_positive_is_refused(num_features: int, error: type[Exception]) -> None:
+@pytest.mark.parametrize(
+    ("num_features", "error"),
+    [(7, ValueError), (0, ValueError), (-2, ValueError), (8.0, TypeError)],
+)
+def test_a_number_of_features_that_is_not_even_and_positive_is_refused(
+    num_features: int, error: type[Exception]
+) -> None:
     with pytest.raises(error, match="`num_features` must be"):
         RandomFeatures.draw(problems.rbf(), DIM, num_features, generator=seeded())
 
@@ -135,7 +204,9 @@ def linear(variance: float | torch.Tensor, **settings: object) -> Kernel:
     return kernel
 
 
-def periodic(period: float | torch.Tensor, lengthscale: float | torch.Tensor, **settings: object) -> Kernel:
+def periodic(
+    period: float | torch.Tensor, lengthscale: float | torch.Tensor, **settings: object
+) -> Kernel:
     kernel = problems.with_lengthscale(PeriodicKernel(**settings), lengthscale)
     kernel.period_length = period
     return kernel
@@ -156,26 +227,44 @@ COMPOSED: dict[str, Callable[[], Kernel]] = GENERIC | {
     "periodic-active": lambda: problems.scaled(periodic(0.5, 0.3, active_dims=[1]), 2.0),
     "linear": lambda: linear(0.7),
     "linear-ard": lambda: linear(ARD, ard_num_dims=DIM),
-    "trend": lambda: problems.scaled(linear(0.7, active_dims=[0]), 1.5) + problems.matern(2.5) + problems.rbf(active_dims=[1, 2]),
+    "trend": lambda: (
+        problems.scaled(linear(0.7, active_dims=[0]), 1.5)
+        + problems.matern(2.5)
+        + problems.rbf(active_dims=[1, 2])
+    ),
     "season": lambda: periodic(0.7, 0.8, active_dims=[0]) * problems.rbf(1.5) + linear(0.2),
     "quadratic": lambda: linear(0.8) * linear(0.5, active_dims=[0, 2]),
     "growing": lambda: linear(0.8) * problems.matern(1.5),
-    "sum-times-sum": lambda: (linear(0.5) + problems.rbf()) * (problems.matern(2.5, 1.0) + periodic(0.7, 0.8)),
+    "sum-times-sum": lambda: (
+        (linear(0.5) + problems.rbf()) * (problems.matern(2.5, 1.0) + periodic(0.7, 0.8))
+    ),
     "cube": lambda: problems.rbf() * problems.matern(0.5) * rq(1.0),
-    "scaled-sum": lambda: problems.scaled(problems.rbf() + problems.scaled(problems.matern(1.5), 2.0), 0.5),
-    "active-sum": lambda: AdditiveKernel(problems.rbf(active_dims=[1]), problems.matern(1.5, active_dims=[0, 1])),
+    "scaled-sum": lambda: problems.scaled(
+        problems.rbf() + problems.scaled(problems.matern(1.5), 2.0), 0.5
+    ),
+    "active-sum": lambda: AdditiveKernel(
+        problems.rbf(active_dims=[1]), problems.matern(1.5, active_dims=[0, 1])
+    ),
 }
 
 
 @pytest.mark.parametrize("orthogonal", [False, True], ids=["independent", "orthogonal"])
 @pytest.mark.parametrize("name", COMPOSED)
 def test_the_mean_kernel_is_that_of_sums_and_products(name: str, orthogonal: bool) -> None:
-    kernel, X = COMPOSED[name]().double(), problems.uniform(10, DIM) - 0.3
-    num_frequencies, draws = 2_000, 25
+    kernel = COMPOSED[name]().double()
+    X = problems.uniform(10, DIM) - 0.3
+    num_frequencies = 2_000
+    draws = 25
     generator = seeded(2)
     values = torch.stack(
         [
-            mean_kernel(RandomFeatures.draw(kernel, DIM, 2 * num_frequencies, orthogonal=orthogonal, generator=generator), X, X)
+            mean_kernel(
+                RandomFeatures.draw(
+                    kernel, DIM, 2 * num_frequencies, orthogonal=orthogonal, generator=generator
+                ),
+                X,
+                X,
+            )
             for _ in range(draws)
         ]
     )
@@ -187,15 +276,26 @@ def test_the_mean_kernel_is_that_of_sums_and_products(name: str, orthogonal: boo
 
 @pytest.mark.parametrize("name", ["linear", "linear-ard"])
 def test_the_features_of_a_linear_kernel_are_exact(name: str) -> None:
-    kernel, X = COMPOSED[name]().double(), problems.uniform(10, DIM)
+    kernel = COMPOSED[name]().double()
+    X = problems.uniform(10, DIM)
     for num_features in (2 * DIM, 2 * DIM + 4):
         features = RandomFeatures.draw(kernel, DIM, num_features, generator=seeded())
-        torch.testing.assert_close(mean_kernel(features, X, X), problems.own_evaluation(kernel, X, X))
+        torch.testing.assert_close(
+            mean_kernel(features, X, X), problems.own_evaluation(kernel, X, X)
+        )
 
 
 def test_few_features_of_a_linear_kernel_are_right_on_average() -> None:
-    kernel, X, draws, generator = linear(0.7).double(), problems.uniform(4, DIM), 1000, seeded()
-    values = torch.stack([mean_kernel(RandomFeatures.draw(kernel, DIM, 4, generator=generator), X, X) for _ in range(draws)])
+    kernel = linear(0.7).double()
+    X = problems.uniform(4, DIM)
+    draws = 1000
+    generator = seeded()
+    values = torch.stack(
+        [
+            mean_kernel(RandomFeatures.draw(kernel, DIM, 4, generator=generator), X, X)
+            for _ in range(draws)
+        ]
+    )
     error = (values.mean(0) - problems.own_evaluation(kernel, X, X)).abs()
     assert (error < 5 * (values.var(0) / draws).sqrt()).all()
 
@@ -209,7 +309,9 @@ def test_a_linear_summand_takes_no_more_features_than_make_it_exact() -> None:
 
 @pytest.mark.parametrize("name", COMPOSED)
 def test_paths_of_sums_and_products_have_gradients(name: str) -> None:
-    paths = PriorPaths.draw(COMPOSED[name]().double(), DIM, 3, num_features=24, num_draws=2, generator=seeded())
+    paths = PriorPaths.draw(
+        COMPOSED[name]().double(), DIM, 3, num_features=24, num_draws=2, generator=seeded()
+    )
     X = problems.uniform(3, 4, DIM).requires_grad_()
     torch.testing.assert_close(paths.each(X), torch.stack([paths(x)[i] for i, x in enumerate(X)]))
     features, weights = paths.draws[0]
@@ -220,7 +322,9 @@ def test_paths_of_sums_and_products_have_gradients(name: str) -> None:
 
 def test_features_of_a_composed_kernel_move_between_devices_and_take_the_dtype_asked_for() -> None:
     kernel = COMPOSED["growing"]()
-    features = RandomFeatures.draw(kernel, DIM, 16, generator=seeded(), like=torch.ones(1, dtype=torch.float64))
+    features = RandomFeatures.draw(
+        kernel, DIM, 16, generator=seeded(), like=torch.ones(1, dtype=torch.float64)
+    )
     X = problems.uniform(4, DIM)
     assert features(X).dtype == torch.float64
     torch.testing.assert_close(features.to("cpu")(X), features(X))
@@ -239,9 +343,15 @@ class UnknownKernel(RBFKernel):
         (lambda: problems.scaled(problems.rbf() * PolynomialKernel(2), 2.0), "PolynomialKernel"),
     ],
 )
-def test_a_kernel_without_features_is_refused_by_name(make: Callable[[], Kernel], named: str) -> None:
+def test_a_kernel_without_features_is_refused_by_name(
+    make: Callable[[], Kernel], named: str
+) -> None:
     with pytest.raises(
-        ValueError, match=f"`kernel` must be RBFKernel, MaternKernel, RQKernel, PeriodicKernel or LinearKernel.*got {named}"
+        ValueError,
+        match=(
+            "`kernel` must be RBFKernel, MaternKernel, RQKernel, PeriodicKernel or"
+            f" LinearKernel.*got {named}"
+        ),
     ):
         RandomFeatures.draw(make(), DIM, 8, generator=seeded())
 
@@ -249,15 +359,22 @@ def test_a_kernel_without_features_is_refused_by_name(make: Callable[[], Kernel]
 def test_a_batch_of_kernels_and_more_summands_than_features_are_refused() -> None:
     with pytest.raises(ValueError, match=r"`kernel` must have no batch shape.*RBFKernel of \(2,\)"):
         RandomFeatures.draw(problems.rbf(batch_shape=torch.Size([2])), DIM, 8, generator=seeded())
-    with pytest.raises(ValueError, match="`num_features` must be at least 6 for a sum of 3 kernels, got 4"):
+    with pytest.raises(
+        ValueError, match="`num_features` must be at least 6 for a sum of 3 kernels, got 4"
+    ):
         RandomFeatures.draw(COMPOSED["trend"](), DIM, 4, generator=seeded())
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "make", [lambda: problems.matern(1.5), COMPOSED["trend"], COMPOSED["sum-times-sum"]], ids=["matern", "trend", "product"]
+    "make",
+    [lambda: problems.matern(1.5), COMPOSED["trend"], COMPOSED["sum-times-sum"]],
+    ids=["matern", "trend", "product"],
 )
 def test_a_seed_means_the_same_on_cuda(make: Callable[[], Kernel]) -> None:
     X = problems.uniform(4, DIM)
-    on_cpu, on_cuda = (PriorPaths.draw(make().double(), DIM, 3, num_features=20, generator=seeded(), like=x)(x) for x in (X, X.cuda()))
+    on_cpu, on_cuda = (
+        PriorPaths.draw(make().double(), DIM, 3, num_features=20, generator=seeded(), like=x)(x)
+        for x in (X, X.cuda())
+    )
     torch.testing.assert_close(on_cuda.cpu(), on_cpu)

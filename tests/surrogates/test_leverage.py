@@ -10,15 +10,19 @@ from surrogates.leverage import approximate_leverage_scores
 from surrogates.operators import tiles
 from tests import problems
 
-X, REGULARIZATION = problems.uniform(200, 2), 1e-3
+X = problems.uniform(200, 2)
+REGULARIZATION = 1e-3
 KERNEL = problems.rbf().double()
 
 
 @pytest.mark.parametrize("fails", [2, 3])
-def test_when_memory_runs_out_scores_come_in_smaller_parts(fails: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_memory_runs_out_scores_come_in_smaller_parts(
+    fails: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sketch = torch.arange(0, 200, 8)
     expected = approximate_leverage_scores(KERNEL, X, sketch, REGULARIZATION)
-    evaluate, tried = leverage.kernel_operator, []
+    evaluate = leverage.kernel_operator
+    tried = []
 
     def limited(kernel: Any, *points: Any) -> Any:
         tried.append(len(points[-1]))
@@ -28,5 +32,7 @@ def test_when_memory_runs_out_scores_come_in_smaller_parts(fails: int, monkeypat
 
     monkeypatch.setitem(tiles.TILE_SIDE, "cpu", 128)
     monkeypatch.setattr(leverage, "kernel_operator", limited)
-    torch.testing.assert_close(approximate_leverage_scores(KERNEL, X, sketch, REGULARIZATION), expected)
+    torch.testing.assert_close(
+        approximate_leverage_scores(KERNEL, X, sketch, REGULARIZATION), expected
+    )
     assert tried == [len(sketch), *[128, 72][: fails - 1], 64, 64, 64, 8]

@@ -1,4 +1,6 @@
-"""The stable Cholesky factor: exact where it can be, shifted by the documented size where not, refused with an error, never a hang."""
+"""The stable Cholesky factor: exact where it can be, shifted by the documented size where not,
+refused with an error, never a hang.
+"""
 
 import math
 import signal
@@ -14,7 +16,9 @@ from tests import problems
 
 N = 30
 SECONDS = 2
-DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+DTYPES = pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64], ids=["float32", "float64"]
+)
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +47,9 @@ def shift_of(matrix: Tensor) -> float:
 
 @DTYPES
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_a_positive_definite_matrix_is_factorised_to_within_the_smallest_shift(dtype: torch.dtype, scale: float) -> None:
+def test_a_positive_definite_matrix_is_factorised_to_within_the_smallest_shift(
+    dtype: torch.dtype, scale: float
+) -> None:
     root = problems.normal(N, 2 * N)
     matrix = (scale * root @ root.T).to(dtype)
     factor = stable_cholesky(matrix)
@@ -66,9 +72,12 @@ def test_a_singular_matrix_is_shifted_by_the_documented_size(dtype: torch.dtype,
 def test_a_matrix_indefinite_by_rounding_is_shifted_by_powers_of_ten() -> None:
     basis = torch.linalg.qr(problems.normal(N, N)).Q
     for negative in (1e-12, 1e-9, 1e-6):
-        eigenvalues = torch.linspace(0.5, 1.5, N, dtype=torch.float64).index_fill(0, torch.tensor([0]), -negative)
+        eigenvalues = torch.linspace(0.5, 1.5, N, dtype=torch.float64).index_fill(
+            0, torch.tensor([0]), -negative
+        )
         matrix = basis * eigenvalues @ basis.T
-        shift, smallest = shift_of(matrix), smallest_shift(matrix)
+        shift = shift_of(matrix)
+        smallest = smallest_shift(matrix)
         assert negative <= shift <= 10.1 * negative + 1.1 * smallest
         power = math.log10(shift / smallest)
         assert power == pytest.approx(round(power), abs=0.05)
@@ -112,7 +121,13 @@ def with_entry(value: float, i: int, j: int) -> Tensor:
     ],
 )
 def test_what_is_not_finite_or_not_semi_definite_is_refused(matrix: Tensor) -> None:
-    with pytest.raises(ValueError, match=r"`matrix` must be finite and positive semi-definite, got one of trace .*Check the kernel"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"`matrix` must be finite and positive semi-definite, got one of trace .*Check the"
+            r" kernel"
+        ),
+    ):
         stable_cholesky(matrix)
 
 
@@ -126,7 +141,11 @@ def test_the_matrix_is_left_as_it_is() -> None:
 def test_rows_times_an_inverse_transpose(transposed: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     L = torch.randn(5, 5, generator=generator, dtype=torch.float64).tril() + 5 * torch.eye(5)
-    rows = torch.randn(5, 7, generator=generator, dtype=torch.float64).T if transposed else torch.randn(7, 5, dtype=torch.float64)
+    rows = (
+        torch.randn(5, 7, generator=generator, dtype=torch.float64).T
+        if transposed
+        else torch.randn(7, 5, dtype=torch.float64)
+    )
     product = times_inverse_transpose(rows, L)
     torch.testing.assert_close(product @ L.T, rows)
     assert product.is_contiguous()

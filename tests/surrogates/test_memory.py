@@ -1,4 +1,6 @@
-"""What fits into memory: tiles by a device's free memory, smaller ones when it runs out, and freed memory used again."""
+"""What fits into memory: tiles by a device's free memory, smaller ones when it runs out,
+and freed memory used again.
+"""
 
 import os
 import subprocess
@@ -22,14 +24,20 @@ def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return lambda num_bytes: monkeypatch.setattr(memory, "available", lambda device: num_bytes)
 
 
-@pytest.mark.parametrize(("gibibytes", "side"), [(70, 8192), (8, 8192), (7, 4096), (1.9, 2048), (0.1, 512), (0, 1)])
-def test_tiles_take_at_most_half_of_the_free_memory(free: Callable[[int], None], gibibytes: float, side: int) -> None:
+@pytest.mark.parametrize(
+    ("gibibytes", "side"), [(70, 8192), (8, 8192), (7, 4096), (1.9, 2048), (0.1, 512), (0, 1)]
+)
+def test_tiles_take_at_most_half_of_the_free_memory(
+    free: Callable[[int], None], gibibytes: float, side: int
+) -> None:
     free(int(gibibytes * GIBIBYTE))
     assert side_that_fits(DEVICE, 8192) == side
     assert memory.TILES_HELD * 4 * side**2 <= max(64, gibibytes * GIBIBYTE / 2)
 
 
-def test_free_memory_is_looked_at_once_a_second(free: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_memory_is_looked_at_once_a_second(
+    free: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = [100.0]
     monkeypatch.setattr(memory.time, "monotonic", lambda: clock[0])
     free(70 * GIBIBYTE)
@@ -68,7 +76,10 @@ def test_memory_that_lacks_for_the_smallest_size_is_an_error() -> None:
         tried.append(size)
         raise torch.cuda.OutOfMemoryError("no")
 
-    with pytest.raises(MemoryError, match="A tile of 16 rows does not fit in the device's free memory .* Evaluate fewer points"):
+    with pytest.raises(
+        MemoryError,
+        match="A tile of 16 rows does not fit in the device's free memory .* Evaluate fewer points",
+    ):
         halving(compute, 50, 16, "A tile")
     assert tried == [50, 25, 16]
 
@@ -96,12 +107,27 @@ print(first, kept, faults())
 """
 
 
-@pytest.mark.skipif(memory._glibc() is None, reason="the allocator of the GNU C library alone can be told")
-@pytest.mark.parametrize(("environment", "keeps"), [({}, True), ({"MALLOC_TRIM_THRESHOLD_": "131072"}, False)])
-def test_freed_memory_is_kept_inside_the_context_alone(environment: dict[str, str], keeps: bool) -> None:
-    inherited = {name: value for name, value in os.environ.items() if name not in memory.ALLOCATOR_SETTINGS}
+@pytest.mark.skipif(
+    memory._glibc() is None, reason="the allocator of the GNU C library alone can be told"
+)
+@pytest.mark.parametrize(
+    ("environment", "keeps"), [({}, True), ({"MALLOC_TRIM_THRESHOLD_": "131072"}, False)]
+)
+def test_freed_memory_is_kept_inside_the_context_alone(
+    environment: dict[str, str], keeps: bool
+) -> None:
+    inherited = {
+        name: value for name, value in os.environ.items() if name not in memory.ALLOCATOR_SETTINGS
+    }
     command = [sys.executable, "-c", FREED_TWICE]
-    done = subprocess.run(command, env=inherited | environment, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        command,
+        env=inherited | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
     before, inside, after = map(int, done.stdout.split())
     pages = 4 * 2**26 // os.sysconf("SC_PAGE_SIZE")
     assert before > 0.9 * pages, "four tensors of 64 MiB are mapped four times"
@@ -109,7 +135,9 @@ def test_freed_memory_is_kept_inside_the_context_alone(environment: dict[str, st
     assert (inside < 0.1 * pages) == keeps
 
 
-@pytest.mark.skipif(memory._glibc() is None, reason="the allocator of the GNU C library alone can be told")
+@pytest.mark.skipif(
+    memory._glibc() is None, reason="the allocator of the GNU C library alone can be told"
+)
 def test_memory_that_is_kept_is_given_back_before_free_memory_is_asked_for() -> None:
     process = psutil.Process()
     with memory.keeping_freed():

@@ -1,4 +1,6 @@
-"""What BoTorch asks of a model, of every model class and mode: outputs, batches, transforms, copies. Exact answers are SingleTaskGP's."""
+"""What BoTorch asks of a model, of every model class and mode: outputs, batches, transforms,
+copies. Exact answers are SingleTaskGP's.
+"""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -10,20 +12,39 @@ from botorch.acquisition import qLogExpectedImprovement
 from botorch.acquisition.multi_objective import qLogExpectedHypervolumeImprovement
 from botorch.acquisition.objective import GenericMCObjective, ScalarizedPosteriorTransform
 from botorch.models import SingleTaskGP
-from botorch.models.transforms import Bilog, ChainedOutcomeTransform, Log, Normalize, Power, Standardize
+from botorch.models.transforms import (
+    Bilog,
+    ChainedOutcomeTransform,
+    Log,
+    Normalize,
+    Power,
+    Standardize,
+)
 from botorch.sampling import IIDNormalSampler, SobolQMCNormalSampler
 from botorch.sampling.get_sampler import get_sampler
-from botorch.utils.multi_objective.box_decompositions.non_dominated import FastNondominatedPartitioning
+from botorch.utils.multi_objective.box_decompositions.non_dominated import (
+    FastNondominatedPartitioning,
+)
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.means import LinearMean, Mean
 from torch import Tensor
 
-from surrogates import CG, BatchPaths, Cholesky, InducingPathwiseGP, PathwiseGP, VariationalGP, fit_variational
+from surrogates import (
+    CG,
+    BatchPaths,
+    Cholesky,
+    InducingPathwiseGP,
+    PathwiseGP,
+    VariationalGP,
+    fit_variational,
+)
 from tests import problems
 
-pytestmark = pytest.mark.filterwarnings("ignore:Data .* is not standardized")  # where a test has no transform, or another
+# Where a test has no transform, or another
+pytestmark = pytest.mark.filterwarnings("ignore:Data .* is not standardized")
 
-N, D = 24, 2
+N = 24
+D = 2
 TIGHT = CG(tolerance=1e-11, preconditioner=None, max_epochs=2000)
 SMALL = {"num_paths": 16, "num_features": 32}
 
@@ -31,20 +52,40 @@ Model = SingleTaskGP
 MODES: dict[str, Callable[..., PathwiseGP]] = {
     "exact": lambda X, Y, **settings: PathwiseGP(X, Y, solver=Cholesky(), **{**SMALL, **settings}),
     "paths": lambda X, Y, **settings: PathwiseGP(X, Y, solver=TIGHT, **{**SMALL, **settings}),
-    "inducing": lambda X, Y, **settings: InducingPathwiseGP(X, Y, **{**SMALL, "inducing_points": X, **settings}),
-    "variational": lambda X, Y, **settings: VariationalGP(X, Y, **{**SMALL, "inducing_points": X, **settings}),
+    "inducing": lambda X, Y, **settings: InducingPathwiseGP(
+        X, Y, **{**SMALL, "inducing_points": X, **settings}
+    ),
+    "variational": lambda X, Y, **settings: VariationalGP(
+        X, Y, **{**SMALL, "inducing_points": X, **settings}
+    ),
 }
-CASES = [(mode, batch, m) for mode in MODES for batch in ((), (3,)) for m in (1, 2) if not batch or mode in ("exact", "paths")]
-each_case = pytest.mark.parametrize(("mode", "batch", "m"), CASES, ids=[f"{mode}-batch{list(batch)}-m{m}" for mode, batch, m in CASES])
-each_shape = pytest.mark.parametrize(("batch", "m"), [((), 1), ((), 2), ((3,), 1), ((3,), 2), ((2, 3), 2)])
+CASES = [
+    (mode, batch, m)
+    for mode in MODES
+    for batch in ((), (3,))
+    for m in (1, 2)
+    if not batch or mode in ("exact", "paths")
+]
+each_case = pytest.mark.parametrize(
+    ("mode", "batch", "m"),
+    CASES,
+    ids=[f"{mode}-batch{list(batch)}-m{m}" for mode, batch, m in CASES],
+)
+each_shape = pytest.mark.parametrize(
+    ("batch", "m"), [((), 1), ((), 2), ((3,), 1), ((3,), 2), ((2, 3), 2)]
+)
 TRANSFORMS: dict[str, Callable[[tuple[int, ...], int], dict[str, Any]]] = {
     "defaults": lambda batch, m: {},
     "none": lambda batch, m: {"outcome_transform": None},
-    "normalize": lambda batch, m: {"input_transform": Normalize(D, bounds=torch.tensor([[0.0, -0.5], [1.0, 1.5]]).double())},
+    "normalize": lambda batch, m: {
+        "input_transform": Normalize(D, bounds=torch.tensor([[0.0, -0.5], [1.0, 1.5]]).double())
+    },
     "power": lambda batch, m: {"outcome_transform": Power(power=0.5)},
     "bilog": lambda batch, m: {"outcome_transform": Bilog()},
     "chain": lambda batch, m: {
-        "outcome_transform": ChainedOutcomeTransform(log=Log(), standardize=Standardize(m=m, batch_shape=torch.Size(batch)))
+        "outcome_transform": ChainedOutcomeTransform(
+            log=Log(), standardize=Standardize(m=m, batch_shape=torch.Size(batch))
+        )
     },
 }
 
@@ -66,25 +107,45 @@ def law(model: Model, X: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def covariances(model: Model, X: Tensor) -> Tensor:
-    """Return the joint covariances (..., m, q, q) of every output, however the posterior orders its entries."""
-    chosen = [ScalarizedPosteriorTransform(weights) for weights in torch.eye(model.num_outputs).double()]
+    """Return the joint covariances (..., m, q, q) of every output,
+    however the posterior orders its entries.
+    """
+    chosen = [
+        ScalarizedPosteriorTransform(weights) for weights in torch.eye(model.num_outputs).double()
+    ]
     with torch.no_grad():
-        return torch.stack([model.posterior(X, posterior_transform=each).distribution.covariance_matrix for each in chosen], -3)
+        return torch.stack(
+            [
+                model.posterior(X, posterior_transform=each).distribution.covariance_matrix
+                for each in chosen
+            ],
+            -3,
+        )
 
 
 @each_case
-def test_posteriors_and_samples_have_the_shapes_of_botorch(mode: str, batch: tuple[int, ...], m: int) -> None:
-    model, exact = MODES[mode](*data(batch, m)), SingleTaskGP(*data(batch, m))
+def test_posteriors_and_samples_have_the_shapes_of_botorch(
+    mode: str, batch: tuple[int, ...], m: int
+) -> None:
+    model = MODES[mode](*data(batch, m))
+    exact = SingleTaskGP(*data(batch, m))
     assert (model.batch_shape, model.num_outputs) == (exact.batch_shape, m)
     for shape in ((1,), (4,), (*batch, 4), (2, *batch, 4), (2, *[1 for _ in batch], 4)):
-        ours, theirs = model.posterior(points(*shape)), exact.posterior(points(*shape))
+        ours = model.posterior(points(*shape))
+        theirs = exact.posterior(points(*shape))
         assert ours.mean.shape == ours.variance.shape == theirs.mean.shape
         assert ours.rsample(torch.Size([5])).shape == (5, *theirs.mean.shape)
-        for sampler in (SobolQMCNormalSampler(torch.Size([6]), seed=0), IIDNormalSampler(torch.Size([6]), seed=0)):
+        for sampler in (
+            SobolQMCNormalSampler(torch.Size([6]), seed=0),
+            IIDNormalSampler(torch.Size([6]), seed=0),
+        ):
             assert sampler(ours).shape == (6, *theirs.mean.shape)
         assert get_sampler(ours, torch.Size([6]), seed=0)(ours).shape == (6, *theirs.mean.shape)
         normals = problems.normal(6, *ours.base_sample_shape)
-        assert ours.rsample_from_base_samples(torch.Size([6]), normals).shape == (6, *theirs.mean.shape)
+        assert ours.rsample_from_base_samples(torch.Size([6]), normals).shape == (
+            6,
+            *theirs.mean.shape,
+        )
         if mode != "exact":
             assert ours.base_sample_shape[-2 if m > 1 else -1] == 16
 
@@ -92,40 +153,61 @@ def test_posteriors_and_samples_have_the_shapes_of_botorch(mode: str, batch: tup
 @each_shape
 @pytest.mark.parametrize("known_noise", [False, True], ids=["inferred", "known"])
 @pytest.mark.parametrize("transform", ["defaults", "none", "normalize", "chain"])
-def test_exact_mode_equals_single_task_gp(transform: str, known_noise: bool, batch: tuple[int, ...], m: int) -> None:
+def test_exact_mode_equals_single_task_gp(
+    transform: str, known_noise: bool, batch: tuple[int, ...], m: int
+) -> None:
     X, Y = data(batch, m)
-    noise = 0.1 + 0.1 * problems.uniform(*Y.shape, seed=3) if known_noise and transform != "chain" else None
-    Z, results = points(2, *batch, 3), []
+    noise = (
+        0.1 + 0.1 * problems.uniform(*Y.shape, seed=3)
+        if known_noise and transform != "chain"
+        else None
+    )
+    Z = points(2, *batch, 3)
+    results = []
     for kind, own in ((PathwiseGP, {"solver": Cholesky()}), (SingleTaskGP, {})):
         model = kind(X, Y, noise, **TRANSFORMS[transform](batch, m), **own)
         inputs = Z.clone().requires_grad_()
         posterior = model.posterior(inputs)
         sampler = SobolQMCNormalSampler(torch.Size([8]), seed=0)
         improvement = qLogExpectedImprovement(
-            model, torch.tensor(5.0).double(), sampler=sampler, objective=GenericMCObjective(lambda Y, X=None: Y[..., -1])
+            model,
+            torch.tensor(5.0).double(),
+            sampler=sampler,
+            objective=GenericMCObjective(lambda Y, X=None: Y[..., -1]),
         )(inputs)
         value = sampler(posterior).sum() + improvement.sum()
         results.append((sampler(posterior), improvement, *torch.autograd.grad(value, inputs)))
         if transform != "chain":
-            results[-1] += (posterior.mean, posterior.variance, posterior.distribution.covariance_matrix)
+            results[-1] += (
+                posterior.mean,
+                posterior.variance,
+                posterior.distribution.covariance_matrix,
+            )
     torch.testing.assert_close(*results, rtol=1e-8, atol=1e-8)
 
 
 @each_case
 @pytest.mark.parametrize("transform", ["none", "normalize"])
-def test_the_mean_is_the_exact_one_in_every_mode(transform: str, mode: str, batch: tuple[int, ...], m: int) -> None:
+def test_the_mean_is_the_exact_one_in_every_mode(
+    transform: str, mode: str, batch: tuple[int, ...], m: int
+) -> None:
     X, Y = data(batch, m)
-    model, exact = (kind(X, Y, **TRANSFORMS[transform](batch, m)) for kind in (MODES[mode], SingleTaskGP))
+    model, exact = (
+        kind(X, Y, **TRANSFORMS[transform](batch, m)) for kind in (MODES[mode], SingleTaskGP)
+    )
     Z = points(2, *batch, 3)
     mean = law(exact, Z)[0]
     torch.testing.assert_close(law(model, Z)[0], mean, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(model.paths(2).mean(Z), mean if m > 1 else mean.squeeze(-1), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        model.paths(2).mean(Z), mean if m > 1 else mean.squeeze(-1), rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("mode", ["paths", "inducing", "variational"])
 @pytest.mark.parametrize("m", [1, 2])
 def test_the_covariance_is_the_exact_one_within_monte_carlo_error(mode: str, m: int) -> None:
-    num_paths, Z = 1024, points(2, 3)
+    num_paths = 1024
+    Z = points(2, 3)
     exact = covariances(SingleTaskGP(*data((), m)), Z)
     ours = covariances(MODES[mode](*data((), m), num_paths=num_paths, num_features=512), Z)
     variance = exact.diagonal(dim1=-1, dim2=-2)
@@ -137,22 +219,33 @@ def test_the_covariance_is_the_exact_one_within_monte_carlo_error(mode: str, m: 
 @pytest.mark.parametrize("m", [1, 2])
 def test_other_outcome_transforms_are_undone_for_samples_and_paths(transform: str, m: int) -> None:
     X, Y = data((), m)
-    paths, exact = (kind(X, Y, **TRANSFORMS[transform]((), m)) for kind in (MODES["paths"], SingleTaskGP))
-    Z, normals = points(5), torch.zeros(1, 16, m).double()
-    median = paths.posterior(Z).rsample_from_base_samples(torch.Size([1]), normals if m > 1 else normals.squeeze(-1))
+    paths, exact = (
+        kind(X, Y, **TRANSFORMS[transform]((), m)) for kind in (MODES["paths"], SingleTaskGP)
+    )
+    Z = points(5)
+    normals = torch.zeros(1, 16, m).double()
+    median = paths.posterior(Z).rsample_from_base_samples(
+        torch.Size([1]), normals if m > 1 else normals.squeeze(-1)
+    )
     zeros = torch.zeros(1, 5, m).double()
-    expected = exact.posterior(Z).rsample_from_base_samples(torch.Size([1]), zeros if m > 1 else zeros.squeeze(-1))
+    expected = exact.posterior(Z).rsample_from_base_samples(
+        torch.Size([1]), zeros if m > 1 else zeros.squeeze(-1)
+    )
     torch.testing.assert_close(median, expected, rtol=1e-6, atol=1e-6)
     drawn = paths.paths(512)
     assert isinstance(drawn, BatchPaths)
     torch.testing.assert_close(drawn.mean(Z).reshape(1, 5, m), expected, rtol=1e-6, atol=1e-6)
-    assert (drawn(Z).median(0).values.reshape(5, m) - expected[0]).abs().max() < 0.2  # the medians of the untransformed functions
+    # The medians of the untransformed functions
+    assert (drawn(Z).median(0).values.reshape(5, m) - expected[0]).abs().max() < 0.2
 
 
 @each_shape
-def test_paths_have_the_batch_before_the_points_and_the_outputs_after_them(batch: tuple[int, ...], m: int) -> None:
+def test_paths_have_the_batch_before_the_points_and_the_outputs_after_them(
+    batch: tuple[int, ...], m: int
+) -> None:
     model = MODES["paths"](*data(batch, m), input_transform=Normalize(D))
-    paths, outputs = model.paths(5), (m,) if m > 1 else ()
+    paths = model.paths(5)
+    outputs = (m,) if m > 1 else ()
     Z = points(5, *batch, 4).requires_grad_()
     values = paths(Z)
     assert values.shape == (5, 5, *batch, 4, *outputs)
@@ -163,58 +256,81 @@ def test_paths_have_the_batch_before_the_points_and_the_outputs_after_them(batch
     (expected,) = torch.autograd.grad(sum(values[i, i].sum() for i in range(5)), Z)
     torch.testing.assert_close(gradient, expected)
     if batch:
-        with pytest.raises(ValueError, match="`X` must have shape .*, q, d\\), a row of points for every path"):
+        with pytest.raises(
+            ValueError, match="`X` must have shape .*, q, d\\), a row of points for every path"
+        ):
             paths.each(points(5, 4))
 
 
 def test_elements_of_a_batch_are_the_models_that_would_be_built_alone() -> None:
     X, Y = data((3,), 2)
-    lengthscales, constants = 0.2 + problems.uniform(3, 2, 1, D), problems.normal(3, 2, seed=1)
+    lengthscales = 0.2 + problems.uniform(3, 2, 1, D)
+    constants = problems.normal(3, 2, seed=1)
     settings: dict[str, Any] = {"outcome_transform": None}
     together = MODES["paths"](X, Y, **settings)
-    together.covar_module.lengthscale, together.mean_module.constant = lengthscales, constants
+    together.covar_module.lengthscale = lengthscales
+    together.mean_module.constant = constants
     together.likelihood.noise = 0.1 + problems.uniform(3, 2, 1, seed=4)
     mean = law(together, points(4))[0]
     for i in range(3):
         for t in range(2):
             alone = MODES["paths"](X[i], Y[i, :, t : t + 1], **settings)
-            alone.covar_module.lengthscale, alone.mean_module.constant = lengthscales[i, t], constants[i, t]
+            alone.covar_module.lengthscale = lengthscales[i, t]
+            alone.mean_module.constant = constants[i, t]
             alone.likelihood.noise = together.likelihood.noise[i, t]
-            torch.testing.assert_close(mean[i, :, t], law(alone, points(4))[0].squeeze(-1), rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(
+                mean[i, :, t], law(alone, points(4))[0].squeeze(-1), rtol=1e-6, atol=1e-6
+            )
 
 
 @pytest.mark.parametrize("batch", [(), (3,)])
 @pytest.mark.parametrize("mode", ["exact", "paths"])
 def test_modules_without_batch_shape_are_shared(mode: str, batch: tuple[int, ...]) -> None:
     def shared() -> dict[str, Any]:
-        return {"covar_module": problems.scaled(problems.matern(2.5, 0.5, active_dims=[1, 0]), 1.3), "mean_module": LinearMean(D)}
+        return {
+            "covar_module": problems.scaled(problems.matern(2.5, 0.5, active_dims=[1, 0]), 1.3),
+            "mean_module": LinearMean(D),
+        }
 
     X, Y = data(batch, 2)
-    ours, theirs = law(MODES[mode](X, Y, **shared()), points(*batch, 4)), law(SingleTaskGP(X, Y, **shared()), points(*batch, 4))
+    ours = law(MODES[mode](X, Y, **shared()), points(*batch, 4))
+    theirs = law(SingleTaskGP(X, Y, **shared()), points(*batch, 4))
     assert ours[0].shape == theirs[0].shape
     model, exact = (kind(X, Y, **shared()) for kind in (MODES[mode], SingleTaskGP))
     for each in (model, exact):
         torch.nn.init.constant_(each.mean_module.weights, 0.7)
         torch.nn.init.constant_(each.mean_module.bias, -0.2)
-    torch.testing.assert_close(law(model, points(*batch, 4))[0], law(exact, points(*batch, 4))[0], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        law(model, points(*batch, 4))[0], law(exact, points(*batch, 4))[0], rtol=1e-6, atol=1e-6
+    )
 
 
 @each_case
-def test_samples_have_the_posteriors_mean_and_covariance(mode: str, batch: tuple[int, ...], m: int) -> None:
+def test_samples_have_the_posteriors_mean_and_covariance(
+    mode: str, batch: tuple[int, ...], m: int
+) -> None:
     num_samples = 4000
     model = MODES[mode](*data(batch, m))
     posterior = model.posterior(points(*batch, 3))
-    samples = posterior.rsample_from_base_samples(torch.Size([num_samples]), problems.normal(num_samples, *posterior.base_sample_shape))
+    samples = posterior.rsample_from_base_samples(
+        torch.Size([num_samples]), problems.normal(num_samples, *posterior.base_sample_shape)
+    )
     centred = (samples - posterior.mean).detach().mT  # (samples, *batch, m, q)
     found = torch.einsum("n...i,n...j->...ij", centred, centred) / num_samples
     expected = covariances(model, points(*batch, 3))
     variance = expected.diagonal(dim1=-1, dim2=-2)
-    bound = 6 * ((variance.unsqueeze(-1) * variance.unsqueeze(-2) + expected.square()) / num_samples).sqrt()
+    bound = (
+        6
+        * (
+            (variance.unsqueeze(-1) * variance.unsqueeze(-2) + expected.square()) / num_samples
+        ).sqrt()
+    )
     assert ((found - expected).abs() < bound).all()
     assert (centred.mean(0).abs() < 6 * (variance / num_samples).sqrt()).all()
     torch.testing.assert_close(posterior.variance.mT, variance)
     across = (centred[..., 0, :] * centred[..., -1, :]).mean(0)
-    assert m == 1 or (across.abs() < 6 * (variance.prod(-2) / num_samples).sqrt()).all()  # outputs are independent
+    # Outputs are independent
+    assert m == 1 or (across.abs() < 6 * (variance.prod(-2) / num_samples).sqrt()).all()
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -227,7 +343,9 @@ def test_a_weighted_sum_of_outputs_is_that_of_single_task_gp(mode: str) -> None:
         torch.testing.assert_close(posterior.variance, exact.variance)
     else:
         both = covariances(MODES[mode](*data((), 2)), points(2, 3))
-        torch.testing.assert_close(posterior.distribution.covariance_matrix, 0.49 * both[:, 0] + 4.0 * both[:, 1])
+        torch.testing.assert_close(
+            posterior.distribution.covariance_matrix, 0.49 * both[:, 0] + 4.0 * both[:, 1]
+        )
         assert posterior.base_sample_shape == (2, 32)  # 16 paths an output: nothing is factorised
 
 
@@ -235,18 +353,25 @@ def test_a_weighted_sum_of_outputs_is_that_of_single_task_gp(mode: str) -> None:
 @pytest.mark.parametrize("indices", [[0], [1], [1, 0]])
 def test_outputs_are_chosen(mode: str, indices: list[int]) -> None:
     model = MODES[mode](*data((), 2))
-    every, chosen = model.posterior(points(2, 3)), model.posterior(points(2, 3), output_indices=indices)
+    every = model.posterior(points(2, 3))
+    chosen = model.posterior(points(2, 3), output_indices=indices)
     subset = model.subset_output(indices)
     assert subset.num_outputs == len(indices)
     torch.testing.assert_close(chosen.mean, every.mean[..., indices])
     torch.testing.assert_close(chosen.variance, every.variance[..., indices])
     apart = MODES[mode](*data((), 2)).subset_output(indices)  # before anything is drawn
     for model_of_these in (subset, apart, deepcopy(subset)):
-        torch.testing.assert_close(law(model_of_these, points(2, 3))[0], chosen.mean, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(model_of_these.posterior(points(2, 3)).variance, chosen.variance, rtol=1e-5, atol=1e-8)
+        torch.testing.assert_close(
+            law(model_of_these, points(2, 3))[0], chosen.mean, rtol=1e-5, atol=1e-5
+        )
+        torch.testing.assert_close(
+            model_of_these.posterior(points(2, 3)).variance, chosen.variance, rtol=1e-5, atol=1e-8
+        )
     with pytest.raises(ValueError, match=r"`idcs` must be outputs below 2, got \[2\]"):
         model.subset_output([2])
-    with pytest.raises(ValueError, match=r"`output_indices` must be None or outputs below 2, got \[2\]"):
+    with pytest.raises(
+        ValueError, match=r"`output_indices` must be None or outputs below 2, got \[2\]"
+    ):
         model.posterior(points(3), output_indices=[2])
 
 
@@ -273,9 +398,13 @@ def test_outputs_are_chosen_of_any_modules(kind: int, batch: tuple[int, ...]) ->
     for indices, training in (([1], True), ([2, 0], False)):
         subset = model.train(training).subset_output(indices)
         assert subset.training == training and subset.num_outputs == len(indices)
-        torch.testing.assert_close(law(subset, points(*batch, 4))[0], whole[..., indices], rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(
+            law(subset, points(*batch, 4))[0], whole[..., indices], rtol=1e-6, atol=1e-6
+        )
         again = subset.train()  # nothing that is kept hides what the parameters are
-        torch.testing.assert_close(law(again, points(*batch, 4))[0], whole[..., indices], rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(
+            law(again, points(*batch, 4))[0], whole[..., indices], rtol=1e-6, atol=1e-6
+        )
 
 
 def test_outputs_are_not_chosen_of_a_mean_that_does_not_say_what_is_whose() -> None:
@@ -287,26 +416,39 @@ def test_outputs_are_not_chosen_of_a_mean_that_does_not_say_what_is_whose() -> N
         def forward(self, X: Tensor) -> Tensor:
             return self.offsets.unsqueeze(-1) + X[..., 0]
 
-    with pytest.raises(NotImplementedError, match="`subset_output` does not know which parameters of a Offsets belong to which output"):
+    with pytest.raises(
+        NotImplementedError,
+        match="`subset_output` does not know which parameters of a Offsets belong to which output",
+    ):
         PathwiseGP(*data((), 2), mean_module=Offsets()).subset_output([0])
 
 
 @each_case
 @pytest.mark.parametrize("known_noise", [False, True], ids=["inferred", "known"])
-def test_observation_noise_is_that_of_single_task_gp(known_noise: bool, mode: str, batch: tuple[int, ...], m: int) -> None:
+def test_observation_noise_is_that_of_single_task_gp(
+    known_noise: bool, mode: str, batch: tuple[int, ...], m: int
+) -> None:
     X, Y = data(batch, m)
     noise = {"train_Yvar": 0.1 + problems.uniform(*Y.shape, seed=3)} if known_noise else {}
     added = []
     for model in (MODES[mode](X, Y, **noise), SingleTaskGP(X, Y, **noise)):
         plain = model.posterior(points(*batch, 3)).variance
         given = problems.uniform(*batch, 3, m, seed=5)
-        added.append([model.posterior(points(*batch, 3), observation_noise=kind).variance - plain for kind in (True, given)])
+        added.append(
+            [
+                model.posterior(points(*batch, 3), observation_noise=kind).variance - plain
+                for kind in (True, given)
+            ]
+        )
     torch.testing.assert_close(*added, rtol=1e-6, atol=1e-8)
 
 
 @each_case
-def test_copies_and_loaded_states_have_the_same_posterior(mode: str, batch: tuple[int, ...], m: int) -> None:
-    model, other = MODES[mode](*data(batch, m)), MODES[mode](*data(batch, m))
+def test_copies_and_loaded_states_have_the_same_posterior(
+    mode: str, batch: tuple[int, ...], m: int
+) -> None:
+    model = MODES[mode](*data(batch, m))
+    other = MODES[mode](*data(batch, m))
     before = law(model, points(3))
     model.covar_module.lengthscale = 0.5 + problems.uniform(*model.covar_module.lengthscale.shape)
     model.mean_module.constant = torch.full_like(model.mean_module.constant, 0.7)
@@ -321,20 +463,31 @@ def test_copies_and_loaded_states_have_the_same_posterior(mode: str, batch: tupl
 
 
 @each_case
-def test_appended_data_count_like_data_from_the_start(mode: str, batch: tuple[int, ...], m: int) -> None:
-    (X, Y), k, known_noise = data(batch, m), 4, m == len(batch) + 1  # two of the four
+def test_appended_data_count_like_data_from_the_start(
+    mode: str, batch: tuple[int, ...], m: int
+) -> None:
+    # two of the four
+    X, Y = data(batch, m)
+    k = 4
+    known_noise = m == len(batch) + 1
     noise = 0.1 + problems.uniform(*Y.shape, seed=3)
     inducing = {"inducing_points": data()[0][:10]} if mode in ("inducing", "variational") else {}
 
     def built(rows: int) -> PathwiseGP:
         settings = {"train_Yvar": noise[..., :rows, :]} if known_noise else {}
-        return MODES[mode](X[..., :rows, :], Y[..., :rows, :], outcome_transform=None, **settings, **inducing)
+        return MODES[mode](
+            X[..., :rows, :], Y[..., :rows, :], outcome_transform=None, **settings, **inducing
+        )
 
     model = built(N - k)
     law(model, points(3))
-    conditioned = model.condition_on_observations(X[..., -k:, :], Y[..., -k:, :], **({"noise": noise[..., -k:, :]} if known_noise else {}))
+    conditioned = model.condition_on_observations(
+        X[..., -k:, :], Y[..., -k:, :], **({"noise": noise[..., -k:, :]} if known_noise else {})
+    )
     assert (conditioned.batch_shape, conditioned.num_outputs) == (model.batch_shape, m)
-    torch.testing.assert_close(law(conditioned, points(3)), law(built(N), points(3)), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        law(conditioned, points(3)), law(built(N), points(3)), rtol=1e-6, atol=1e-6
+    )
 
 
 def test_a_solve_accounts_for_every_output_and_data_set() -> None:
@@ -345,7 +498,9 @@ def test_a_solve_accounts_for_every_output_and_data_set() -> None:
     assert model.solution.converged.all() and model.solution.residual.shape == (30,)
 
 
-def test_hypervolume_improvement_of_paths_factorises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hypervolume_improvement_of_paths_factorises_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     X, Y = data((), 2)
     model = MODES["paths"](X, Y)
     reference = Y.amin(0)
@@ -358,7 +513,11 @@ def test_hypervolume_improvement_of_paths_factorises_nothing(monkeypatch: pytest
     law(model, points(2))
     factorised: list[torch.Size] = []
     cholesky = torch.linalg.cholesky_ex
-    monkeypatch.setattr(torch.linalg, "cholesky_ex", lambda A, **kwargs: factorised.append(A.shape) or cholesky(A, **kwargs))
+    monkeypatch.setattr(
+        torch.linalg,
+        "cholesky_ex",
+        lambda A, **kwargs: factorised.append(A.shape) or cholesky(A, **kwargs),
+    )
     inputs = points(4, 5).requires_grad_()
     values = acquisition(inputs)
     (gradient,) = torch.autograd.grad(values.sum(), inputs)
@@ -368,21 +527,41 @@ def test_hypervolume_improvement_of_paths_factorises_nothing(monkeypatch: pytest
 
 @pytest.mark.parametrize("kind", [InducingPathwiseGP, VariationalGP])
 def test_batches_of_inducing_points_are_refused(kind: type[PathwiseGP]) -> None:
-    with pytest.raises(ValueError, match=r"`train_X` must have shape \(n, d\) for a model of inducing points, got \(3, 24, 2\). Build"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"`train_X` must have shape \(n, d\) for a model of inducing points, got \(3, 24, 2\)."
+            r" Build"
+        ),
+    ):
         kind(*data((3,)))
 
 
 def test_what_a_batch_cannot_do_is_refused() -> None:
     batch = MODES["paths"](*data((3,), 2))
     for posterior in (batch.posterior, batch.paths(2), batch.paths(2).mean):
-        with pytest.raises(ValueError, match=r"`X` must have a batch shape that broadcasts with that of the model, \(3,\), got \(2,\)"):
+        with pytest.raises(
+            ValueError,
+            match=(
+                r"`X` must have a batch shape that broadcasts with that of the model, \(3,\), got"
+                r" \(2,\)"
+            ),
+        ):
             posterior(points(2, 4))
     X, Y = data((), 2)
     kernel = problems.matern(2.5, batch_shape=torch.Size([3]))
-    with pytest.raises(ValueError, match=r"`covar_module` must have no batch shape or that of the data and outputs, \(2,\), got \(3,\)"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"`covar_module` must have no batch shape or that of the data and outputs, \(2,\), got"
+            r" \(3,\)"
+        ),
+    ):
         PathwiseGP(X, Y, covar_module=kernel)
     one = MODES["paths"](*data())
-    with pytest.raises(ValueError, match=r"`prior` must be None for a batch of posteriors, here of shape \(2,\)"):
+    with pytest.raises(
+        ValueError, match=r"`prior` must be None for a batch of posteriors, here of shape \(2,\)"
+    ):
         MODES["paths"](X, Y).paths(3, prior=one.paths(3).prior)
     with pytest.raises(ValueError, match="`model` must have one output to be fitted, got 2"):
         fit_variational(MODES["variational"](X, Y), num_steps=1)

@@ -20,7 +20,8 @@ from torch import Tensor
 from surrogates import CG, SDD, Cholesky, Nystrom, PathwiseGP, PriorPaths, gaussian_likelihood
 from tests import problems
 
-N, D = 60, 2
+N = 60
+D = 2
 X = problems.uniform(N, D)
 Y = 10 + 4 * torch.sin(5 * X.sum(1, keepdim=True)) + 0.3 * problems.normal(N, 1, seed=2)
 YVAR = 0.05 + 0.3 * problems.uniform(N, 1, seed=3)
@@ -47,19 +48,29 @@ VARIANTS: dict[str, Callable[[], dict[str, Any]]] = {
     "scaled-matern": settings,
     "no-transform": lambda: settings(outcome_transform=None),
     "standardize": lambda: settings(outcome_transform=Standardize(m=1)),
-    "normalize": lambda: settings(input_transform=Normalize(D, bounds=torch.tensor([[-1.0, 0.0], [3.0, 0.5]]).double())),
+    "normalize": lambda: settings(
+        input_transform=Normalize(D, bounds=torch.tensor([[-1.0, 0.0], [3.0, 0.5]]).double())
+    ),
     "normalize-learnt": lambda: settings(input_transform=Normalize(D)),
     "zero-mean": lambda: settings(mean_module=ZeroMean()),
     "constant-mean": lambda: settings(mean_module=mean(0.7), outcome_transform=None),
     "sum": lambda: settings(covar_module=kernel() + problems.scaled(LinearKernel(), 0.5)),
-    "product": lambda: settings(covar_module=problems.with_lengthscale(RQKernel(), 0.7) * PeriodicKernel()),
+    "product": lambda: settings(
+        covar_module=problems.with_lengthscale(RQKernel(), 0.7) * PeriodicKernel()
+    ),
     "known-noise": lambda: {"train_Yvar": YVAR, "covar_module": kernel()},
-    "known-noise-no-transform": lambda: {"train_Yvar": YVAR, "covar_module": kernel(), "outcome_transform": None},
+    "known-noise-no-transform": lambda: {
+        "train_Yvar": YVAR,
+        "covar_module": kernel(),
+        "outcome_transform": None,
+    },
 }
 
 
 def pathwise(**changes: Any) -> PathwiseGP:
-    return PathwiseGP(X, Y, **settings(**{"solver": TIGHT, "num_paths": 64, "num_features": 128, **changes}))
+    return PathwiseGP(
+        X, Y, **settings(**{"solver": TIGHT, "num_paths": 64, "num_features": 128, **changes})
+    )
 
 
 def means(model: PathwiseGP) -> Tensor:
@@ -71,29 +82,48 @@ def means(model: PathwiseGP) -> Tensor:
 def test_the_posterior_is_that_of_single_task_gp(name: str) -> None:
     num_paths = 4096
     exact = SingleTaskGP(X, Y, **VARIANTS[name]()).posterior(Z)
-    model = PathwiseGP(X, Y, **VARIANTS[name](), solver=TIGHT, num_paths=num_paths, num_features=1024)
+    model = PathwiseGP(
+        X, Y, **VARIANTS[name](), solver=TIGHT, num_paths=num_paths, num_features=1024
+    )
     ours = model.posterior(Z)
     torch.testing.assert_close(ours.mean, exact.mean, rtol=1e-6, atol=1e-6)
-    # 128 draws of 1024 features leave less error than 4096 paths, whose variance has a relative error of sqrt(2 / S).
-    torch.testing.assert_close(ours.variance, exact.variance, rtol=5 * math.sqrt(2 / num_paths), atol=0)
-    torch.testing.assert_close(model.paths(2).mean(Z).unsqueeze(-1), exact.mean, rtol=1e-6, atol=1e-6)
+    # 128 draws of 1024 features leave less error than 4096 paths, whose variance has a relative
+    # error of sqrt(2 / S).
+    torch.testing.assert_close(
+        ours.variance, exact.variance, rtol=5 * math.sqrt(2 / num_paths), atol=0
+    )
+    torch.testing.assert_close(
+        model.paths(2).mean(Z).unsqueeze(-1), exact.mean, rtol=1e-6, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_observation_noise_is_that_of_single_task_gp(name: str) -> None:
-    exact = [SingleTaskGP(X, Y, **VARIANTS[name]()).posterior(Z, observation_noise=noise).variance for noise in (True, False)]
+    exact = [
+        SingleTaskGP(X, Y, **VARIANTS[name]()).posterior(Z, observation_noise=noise).variance
+        for noise in (True, False)
+    ]
     model = PathwiseGP(X, Y, **VARIANTS[name](), solver=TIGHT, num_paths=16)
     ours = [model.posterior(Z, observation_noise=noise).variance for noise in (True, False)]
     torch.testing.assert_close(ours[0] - ours[1], exact[0] - exact[1])
 
 
-@pytest.mark.parametrize("solver", [CG(tolerance=1e-6, preconditioner=Nystrom(6)), SDD(tolerance=1e-4, max_epochs=2000)], ids=["cg", "sdd"])
+@pytest.mark.parametrize(
+    "solver",
+    [CG(tolerance=1e-6, preconditioner=Nystrom(6)), SDD(tolerance=1e-4, max_epochs=2000)],
+    ids=["cg", "sdd"],
+)
 def test_iterative_solvers_give_the_same_posterior(solver: CG) -> None:
-    torch.testing.assert_close(means(pathwise(solver=solver)), means(pathwise(solver=Cholesky())), rtol=0, atol=1e-2)
+    torch.testing.assert_close(
+        means(pathwise(solver=solver)), means(pathwise(solver=Cholesky())), rtol=0, atol=1e-2
+    )
 
 
 def test_keeping_no_matrix_changes_nothing() -> None:
-    torch.testing.assert_close(means(pathwise(solver=CG(tolerance=1e-8, preconditioner=Nystrom(6)), memory_budget=1)), means(pathwise()))
+    torch.testing.assert_close(
+        means(pathwise(solver=CG(tolerance=1e-8, preconditioner=Nystrom(6)), memory_budget=1)),
+        means(pathwise()),
+    )
 
 
 def test_paths_and_posterior_agree_on_the_mean_in_the_users_units() -> None:
@@ -109,7 +139,9 @@ def test_a_kernel_without_features_has_an_exact_posterior_and_no_paths() -> None
     model = PathwiseGP(X, Y, **settings(covar_module=CosineKernel(active_dims=[0])))
     exact = SingleTaskGP(X, Y, **settings(covar_module=CosineKernel(active_dims=[0]))).posterior(Z)
     torch.testing.assert_close(model.posterior(Z).variance, exact.variance)
-    with pytest.raises(ValueError, match="`kernel` must be .* to have random features, got CosineKernel"):
+    with pytest.raises(
+        ValueError, match="`kernel` must be .* to have random features, got CosineKernel"
+    ):
         model.paths(2)
 
 
@@ -129,9 +161,12 @@ def test_the_same_seed_gives_the_same_posterior() -> None:
 
 
 def test_an_unchanged_model_is_solved_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, solves = pathwise(), []
+    model = pathwise()
+    solves = []
     condition = PathwiseGP._condition
-    monkeypatch.setattr(PathwiseGP, "_condition", lambda self, *a: solves.append(1) or condition(self, *a))
+    monkeypatch.setattr(
+        PathwiseGP, "_condition", lambda self, *a: solves.append(1) or condition(self, *a)
+    )
     for _ in range(3):
         model.posterior(Z)
         model.eval()
@@ -160,9 +195,17 @@ def test_the_state_survives_a_round_trip() -> None:
 @pytest.mark.parametrize("variance", [1e-4, 1e-6, 1e-10])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 def test_small_known_noise_is_kept(variance: float, dtype: torch.dtype) -> None:
-    known = PathwiseGP(X.to(dtype), Y.to(dtype), torch.full_like(Y, variance).to(dtype), outcome_transform=None, covar_module=kernel())
+    known = PathwiseGP(
+        X.to(dtype),
+        Y.to(dtype),
+        torch.full_like(Y, variance).to(dtype),
+        outcome_transform=None,
+        covar_module=kernel(),
+    )
     torch.testing.assert_close(known.noise, torch.full((N,), variance, dtype=dtype))
-    one = PathwiseGP(X.to(dtype), Y.to(dtype), likelihood=gaussian_likelihood(variance), covar_module=kernel())
+    one = PathwiseGP(
+        X.to(dtype), Y.to(dtype), likelihood=gaussian_likelihood(variance), covar_module=kernel()
+    )
     assert one.noise.item() == pytest.approx(variance, rel=1e-3)
     assert one.noise.dtype == dtype
 
@@ -175,32 +218,46 @@ def test_float32_data_raise_no_warning() -> None:
 
 
 def test_a_warm_start_needs_fewer_epochs_and_finds_the_same_mean() -> None:
-    inputs, targets = torch.cat([X, X[:3] + 1e-2]), torch.cat([Y, Y[:3] + 1e-2])  # where a study goes on: near what it has
+    # where a study goes on: near what it has
+    inputs = torch.cat([X, X[:3] + 1e-2])
+    targets = torch.cat([Y, Y[:3] + 1e-2])
 
     def built(n: int) -> PathwiseGP:
-        return PathwiseGP(inputs[:n], targets[:n], **settings(solver=CG(tolerance=1e-3, preconditioner=None), num_paths=1))
+        return PathwiseGP(
+            inputs[:n],
+            targets[:n],
+            **settings(solver=CG(tolerance=1e-3, preconditioner=None), num_paths=1),
+        )
 
     previous = built(N)
     previous.paths(1)
-    cold, warm = built(N + 3), built(N + 3).warm_start(previous)
+    cold = built(N + 3)
+    warm = built(N + 3).warm_start(previous)
     cold.paths(1), warm.paths(1)
     assert cold.solution is not None and warm.solution is not None
     assert warm.solution.steps[0] < cold.solution.steps[0]
     torch.testing.assert_close(means(warm), means(cold), rtol=0, atol=0.05)
     again = built(N + 3).warm_start(warm)
     again.paths(1)
-    assert again.solution is not None and again.solution.steps[0] == 0  # the same data: the mean is solved
+    # The same data: the mean is solved
+    assert again.solution is not None and again.solution.steps[0] == 0
 
 
-@pytest.mark.parametrize("other", [X.flip(0), torch.cat([X, X[:1]])], ids=["other_rows", "more_rows"])
+@pytest.mark.parametrize(
+    "other", [X.flip(0), torch.cat([X, X[:1]])], ids=["other_rows", "more_rows"]
+)
 def test_a_warm_start_from_other_data_is_refused(other: Tensor) -> None:
     previous = PathwiseGP(other, torch.zeros(len(other), 1).double() + other[:, :1], **settings())
-    with pytest.raises(ValueError, match="`previous` must have been trained on the first rows of this model's data"):
+    with pytest.raises(
+        ValueError, match="`previous` must have been trained on the first rows of this model's data"
+    ):
         pathwise().warm_start(previous)
 
 
 def test_a_given_prior_is_conditioned() -> None:
-    prior = PriorPaths.draw(kernel().double(), D, 3, num_features=64, generator=torch.Generator().manual_seed(9))
+    prior = PriorPaths.draw(
+        kernel().double(), D, 3, num_features=64, generator=torch.Generator().manual_seed(9)
+    )
     paths = pathwise().paths(3, prior=prior)
     assert paths.prior is prior
     with pytest.raises(ValueError, match="`prior` must hold 4 functions of 2 inputs, got 3 of 2"):
@@ -208,28 +265,42 @@ def test_a_given_prior_is_conditioned() -> None:
 
 
 @pytest.mark.parametrize(
-    "acquisition", [lambda m: qLogExpectedImprovement(m, Y.max()), lambda m: UpperConfidenceBound(m, beta=2.0)], ids=["qLogEI", "UCB"]
+    "acquisition",
+    [lambda m: qLogExpectedImprovement(m, Y.max()), lambda m: UpperConfidenceBound(m, beta=2.0)],
+    ids=["qLogEI", "UCB"],
 )
-def test_it_works_in_botorch_acquisition_functions(acquisition: Callable[[PathwiseGP], Any]) -> None:
+def test_it_works_in_botorch_acquisition_functions(
+    acquisition: Callable[[PathwiseGP], Any],
+) -> None:
     function = acquisition(pathwise())
     batch = problems.uniform(4, 1, D)
-    torch.testing.assert_close(function(batch), torch.cat([function(x.unsqueeze(0)) for x in batch]))
+    torch.testing.assert_close(
+        function(batch), torch.cat([function(x.unsqueeze(0)) for x in batch])
+    )
     bounds = torch.stack([torch.zeros(D), torch.ones(D)]).double()
-    candidate, value = optimize_acqf(function, bounds, q=1, num_restarts=2, raw_samples=32, options={"seed": 0, "maxiter": 20})
+    candidate, value = optimize_acqf(
+        function, bounds, q=1, num_restarts=2, raw_samples=32, options={"seed": 0, "maxiter": 20}
+    )
     assert candidate.shape == (1, D)
     assert value >= function(problems.uniform(64, 1, D, seed=5)).max() - 0.1
 
 
 def test_a_joint_batch_of_points_is_optimised() -> None:
-    function = qLogExpectedImprovement(pathwise(), Y.max(), sampler=SobolQMCNormalSampler(torch.Size([128]), seed=0))
+    function = qLogExpectedImprovement(
+        pathwise(), Y.max(), sampler=SobolQMCNormalSampler(torch.Size([128]), seed=0)
+    )
     bounds = torch.stack([torch.zeros(D), torch.ones(D)]).double()
-    candidates, _ = optimize_acqf(function, bounds, q=3, num_restarts=2, raw_samples=8, options={"seed": 0, "maxiter": 5})
+    candidates, _ = optimize_acqf(
+        function, bounds, q=3, num_restarts=2, raw_samples=8, options={"seed": 0, "maxiter": 5}
+    )
     assert candidates.shape == (3, D) and (candidates[0] - candidates[1]).abs().max() > 1e-6
 
 
 def test_a_posterior_transform_is_applied() -> None:
     model = pathwise()
-    transformed = model.posterior(Z, posterior_transform=ScalarizedPosteriorTransform(torch.tensor([-1.0]).double()))
+    transformed = model.posterior(
+        Z, posterior_transform=ScalarizedPosteriorTransform(torch.tensor([-1.0]).double())
+    )
     torch.testing.assert_close(transformed.mean, -model.posterior(Z).mean)
 
 
@@ -248,58 +319,120 @@ def spoiled(data: Tensor, value: float) -> Tensor:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"train_X": spoiled(X, math.nan)}, ValueError, r"`train_X` must be finite, got nan at index \(7, 0\)"),
-        ({"train_Y": spoiled(Y, math.inf)}, ValueError, r"`train_Y` must be finite, got inf at index \(7, 0\)"),
+        (
+            {"train_X": spoiled(X, math.nan)},
+            ValueError,
+            r"`train_X` must be finite, got nan at index \(7, 0\)",
+        ),
+        (
+            {"train_Y": spoiled(Y, math.inf)},
+            ValueError,
+            r"`train_Y` must be finite, got inf at index \(7, 0\)",
+        ),
         ({"train_X": X[:, 0]}, ValueError, r"`train_X` must have shape \(n, d\)"),
-        ({"train_X": X.expand(2, N, D)}, ValueError, r"`train_X` and `train_Y` must have the same batch shape, got \(2,\) and \(\)"),
-        ({"train_X": X[:0], "train_Y": Y[:0]}, ValueError, r"`train_X` must have shape .* with n, d ≥ 1, got \(0, 2\)"),
-        ({"train_Y": Y[:, 0]}, ValueError, r"`train_Y` must have shape \(n, m\) with m ≥ 1, got \(60,\). Use `.reshape\(-1, 1\)`"),
-        ({"train_Y": Y[:-1]}, ValueError, "`train_X` and `train_Y` must have the same number of rows, got 60 and 59"),
-        ({"train_Y": Y.float()}, TypeError, "`train_Y` must have the dtype of `train_X`, torch.float64, got torch.float32"),
+        (
+            {"train_X": X.expand(2, N, D)},
+            ValueError,
+            r"`train_X` and `train_Y` must have the same batch shape, got \(2,\) and \(\)",
+        ),
+        (
+            {"train_X": X[:0], "train_Y": Y[:0]},
+            ValueError,
+            r"`train_X` must have shape .* with n, d ≥ 1, got \(0, 2\)",
+        ),
+        (
+            {"train_Y": Y[:, 0]},
+            ValueError,
+            r"`train_Y` must have shape \(n, m\) with m ≥ 1, got \(60,\). Use `.reshape\(-1, 1\)`",
+        ),
+        (
+            {"train_Y": Y[:-1]},
+            ValueError,
+            "`train_X` and `train_Y` must have the same number of rows, got 60 and 59",
+        ),
+        (
+            {"train_Y": Y.float()},
+            TypeError,
+            "`train_Y` must have the dtype of `train_X`, torch.float64, got torch.float32",
+        ),
         ({"train_X": X.numpy()}, TypeError, "`train_X` must be a torch.Tensor, got ndarray"),
-        ({"train_X": (10 * X).long()}, TypeError, "`train_X` must have dtype float32 or float64, got torch.int64"),
-        ({"train_Yvar": torch.zeros_like(Y)}, ValueError, "`train_Yvar` must be above 0, got 0. Use a small value"),
+        (
+            {"train_X": (10 * X).long()},
+            TypeError,
+            "`train_X` must have dtype float32 or float64, got torch.int64",
+        ),
+        (
+            {"train_Yvar": torch.zeros_like(Y)},
+            ValueError,
+            "`train_Yvar` must be above 0, got 0. Use a small value",
+        ),
         ({"train_Yvar": YVAR[:5]}, ValueError, "`train_Yvar` must have the shape of `train_Y`"),
         ({"train_Yvar": YVAR.float()}, TypeError, "`train_Yvar` must have the dtype of `train_Y`"),
         ({"train_Yvar": spoiled(YVAR, math.nan)}, ValueError, "`train_Yvar` must be finite"),
-        ({"solver": "cg"}, TypeError, r"`solver` must be a Solver such as CG\(\), SDD\(\) or Cholesky\(\), got str 'cg'"),
+        (
+            {"solver": "cg"},
+            TypeError,
+            r"`solver` must be a Solver such as CG\(\), SDD\(\) or Cholesky\(\), got str 'cg'",
+        ),
         ({"solver": CG}, TypeError, "`solver` must be a Solver"),
         ({"num_paths": 0}, ValueError, "`num_paths` must be at least 1, got 0"),
         ({"num_features": 0}, ValueError, "`num_features` must be at least 1"),
-        ({"outcome_transform": Normalize(D)}, TypeError, "`outcome_transform` must be an OutcomeTransform .* or None, got Normalize"),
+        (
+            {"outcome_transform": Normalize(D)},
+            TypeError,
+            "`outcome_transform` must be an OutcomeTransform .* or None, got Normalize",
+        ),
         (
             {"covar_module": problems.matern(1.5, batch_shape=torch.Size([2]))},
             ValueError,
-            r"`covar_module` must have no batch shape or that of the data and outputs, \(\), got \(2,\)",
+            (
+                r"`covar_module` must have no batch shape or that of the data and outputs, \(\),"
+                r" got \(2,\)"
+            ),
         ),
     ],
 )
-def test_bad_input_is_refused_by_name(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_bad_input_is_refused_by_name(
+    changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         PathwiseGP(**{"train_X": X, "train_Y": Y, **changes})
 
 
 @pytest.mark.parametrize("noise", [0.0, -1.0, math.nan, math.inf])
 def test_a_likelihood_needs_a_positive_noise(noise: float) -> None:
-    with pytest.raises(ValueError, match="`noise` must be finite and above 0, got .* Use a small value such as 1e-6"):
+    with pytest.raises(
+        ValueError,
+        match="`noise` must be finite and above 0, got .* Use a small value such as 1e-6",
+    ):
         gaussian_likelihood(noise)
 
 
-@pytest.mark.parametrize(("num_samples", "error"), [(0, ValueError), (-3, ValueError), (2.0, TypeError)])
-def test_a_number_of_paths_that_makes_no_sense_is_refused(num_samples: int, error: type[Exception]) -> None:
+@pytest.mark.parametrize(
+    ("num_samples", "error"), [(0, ValueError), (-3, ValueError), (2.0, TypeError)]
+)
+def test_a_number_of_paths_that_makes_no_sense_is_refused(
+    num_samples: int, error: type[Exception]
+) -> None:
     with pytest.raises(error, match="`num_samples` must be"):
         pathwise().paths(num_samples)
 
 
-def test_a_solve_that_does_not_fit_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_solve_that_does_not_fit_is_refused_before_it_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("surrogates.memory.available", lambda device: 1000)
-    with pytest.raises(MemoryError, match="Solving for 64 paths at 60 points needs .* Draw fewer paths at a time."):
+    with pytest.raises(
+        MemoryError, match="Solving for 64 paths at 60 points needs .* Draw fewer paths at a time."
+    ):
         pathwise().paths(64)
 
 
 @pytest.mark.gpu
 def test_a_model_on_cuda_has_the_same_posterior() -> None:
-    on_cuda = PathwiseGP(X.cuda(), Y.cuda(), **settings(solver=TIGHT, num_paths=64, num_features=128)).posterior(Z.cuda())
+    on_cuda = PathwiseGP(
+        X.cuda(), Y.cuda(), **settings(solver=TIGHT, num_paths=64, num_features=128)
+    ).posterior(Z.cuda())
     on_cpu = pathwise().posterior(Z)
     torch.testing.assert_close(on_cuda.mean.cpu(), on_cpu.mean)
     torch.testing.assert_close(on_cuda.variance.cpu(), on_cpu.variance)

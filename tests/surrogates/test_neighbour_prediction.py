@@ -21,16 +21,24 @@ def model(**settings: Any) -> PathwiseGP:
 
 @pytest.mark.parametrize("known_noise", [False, True], ids=["inferred", "known"])
 @pytest.mark.parametrize("observation_noise", [False, True], ids=["function", "observation"])
-def test_all_data_as_neighbours_give_the_exact_posterior(known_noise: bool, observation_noise: bool) -> None:
-    gp = model(train_Yvar=problems.vector_noise(60).unsqueeze(1) if known_noise else None, covar_module=problems.matern(1.5, 0.4))
-    mean, variance = predict_by_neighbours(gp, Z, num_neighbours=60, observation_noise=observation_noise)
+def test_all_data_as_neighbours_give_the_exact_posterior(
+    known_noise: bool, observation_noise: bool
+) -> None:
+    gp = model(
+        train_Yvar=problems.vector_noise(60).unsqueeze(1) if known_noise else None,
+        covar_module=problems.matern(1.5, 0.4),
+    )
+    mean, variance = predict_by_neighbours(
+        gp, Z, num_neighbours=60, observation_noise=observation_noise
+    )
     exact = gp.posterior(Z, observation_noise=observation_noise)
     torch.testing.assert_close(mean, exact.mean, rtol=1e-7, atol=1e-7)
     torch.testing.assert_close(variance, exact.variance, rtol=1e-7, atol=1e-7)
 
 
 def test_more_neighbours_never_raise_the_variance_and_approach_the_mean() -> None:
-    gp, exact = model(), model().posterior(Z).mean
+    gp = model()
+    exact = model().posterior(Z).mean
     predictions = [predict_by_neighbours(gp, Z, num_neighbours=k) for k in (1, 5, 20, 1000)]
     for (_, larger), (_, smaller) in zip(predictions, predictions[1:], strict=False):
         assert (smaller <= larger + 1e-9).all()
@@ -42,7 +50,9 @@ def test_points_predicted_together_are_predicted_alone(monkeypatch: pytest.Monke
     gp = model()
     together = predict_by_neighbours(gp, Z, num_neighbours=10)
     monkeypatch.setattr("surrogates.neighbour_prediction.CHUNK_BYTES", 10_000)  # two points
-    for whole, chunked in zip(together, predict_by_neighbours(gp, Z, num_neighbours=10), strict=True):
+    for whole, chunked in zip(
+        together, predict_by_neighbours(gp, Z, num_neighbours=10), strict=True
+    ):
         torch.testing.assert_close(whole, chunked)
 
 
@@ -59,4 +69,6 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(ValueError, match="`X` must be finite"):
         predict_by_neighbours(model(), Z * torch.nan)
     with pytest.raises(ValueError, match="`X` must have the model's 2 inputs, got 3"):
-        predict_by_neighbours(PathwiseGP(X, Y, covar_module=problems.rbf()), torch.zeros(1, 3, dtype=torch.float64))
+        predict_by_neighbours(
+            PathwiseGP(X, Y, covar_module=problems.rbf()), torch.zeros(1, 3, dtype=torch.float64)
+        )

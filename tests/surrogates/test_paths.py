@@ -1,4 +1,6 @@
-"""Sample paths: their mean and covariance, and how far the drawn features put them from the exact posterior."""
+"""Sample paths: their mean and covariance, and how far the drawn features put them from the exact
+posterior.
+"""
 
 import math
 from dataclasses import replace
@@ -8,20 +10,43 @@ import torch
 from gpytorch.means import ZeroMean
 from torch import Tensor
 
-from surrogates import CG, SDD, Cholesky, Nystrom, PathwiseGP, RandomFeatures, SamplePaths, Solver, gaussian_likelihood
+from surrogates import (
+    CG,
+    SDD,
+    Cholesky,
+    Nystrom,
+    PathwiseGP,
+    RandomFeatures,
+    SamplePaths,
+    Solver,
+    gaussian_likelihood,
+)
 from tests import problems
 
-N, Q, NOISE, NUM_PATHS = 300, 50, 0.1, 4096
-X, Z = problems.uniform(N, 2), problems.uniform(Q, 2, seed=1)
-Y = torch.sin(6 * X[:, :1]) * torch.cos(4 * X[:, 1:]) + math.sqrt(NOISE) * problems.normal(N, 1, seed=2)
+N = 300
+Q = 50
+NOISE = 0.1
+NUM_PATHS = 4096
+X = problems.uniform(N, 2)
+Z = problems.uniform(Q, 2, seed=1)
+Y = torch.sin(6 * X[:, :1]) * torch.cos(4 * X[:, 1:]) + math.sqrt(NOISE) * problems.normal(
+    N, 1, seed=2
+)
 KERNEL = problems.scaled(problems.matern(1.5, 0.3), 1.5).double()
 
 
 def model(solver: Solver | None = None, num_features: int = 256, **settings: object) -> PathwiseGP:
     return PathwiseGP(
-        X, Y, likelihood=gaussian_likelihood(NOISE), covar_module=problems.scaled(problems.matern(1.5, 0.3), 1.5),
-        mean_module=ZeroMean(), outcome_transform=None, solver=solver, num_features=num_features, **settings,
-    )  # fmt: skip
+        X,
+        Y,
+        likelihood=gaussian_likelihood(NOISE),
+        covar_module=problems.scaled(problems.matern(1.5, 0.3), 1.5),
+        mean_module=ZeroMean(),
+        outcome_transform=None,
+        solver=solver,
+        num_features=num_features,
+        **settings,
+    )
 
 
 def exact_posterior() -> tuple[Tensor, Tensor, Tensor]:
@@ -42,8 +67,11 @@ def drawn_covariance(features: RandomFeatures) -> Tensor:
 
 
 def largest_deviation(samples: Tensor, mean: Tensor, covariance: Tensor) -> tuple[float, float]:
-    """Return the largest deviation of the samples' mean and covariance (about ``mean``), in standard errors."""
-    num_samples, centred = len(samples), samples - mean
+    """Return the largest deviation of the samples' mean and covariance (about ``mean``),
+    in standard errors.
+    """
+    num_samples = len(samples)
+    centred = samples - mean
     variance = covariance.diagonal()
     of_mean = centred.mean(0).abs() / (variance / num_samples).sqrt()
     standard_error = ((torch.outer(variance, variance) + covariance.square()) / num_samples).sqrt()
@@ -53,7 +81,11 @@ def largest_deviation(samples: Tensor, mean: Tensor, covariance: Tensor) -> tupl
 
 @pytest.mark.parametrize(
     "solver",
-    [Cholesky(), CG(tolerance=1e-6, preconditioner=Nystrom(30)), SDD(batch_size=100, tolerance=1e-3, max_epochs=1000, averaging=0.1)],
+    [
+        Cholesky(),
+        CG(tolerance=1e-6, preconditioner=Nystrom(30)),
+        SDD(batch_size=100, tolerance=1e-3, max_epochs=1000, averaging=0.1),
+    ],
     ids=["cholesky", "cg", "sdd"],
 )
 def test_paths_have_the_exact_mean_and_the_covariance_of_their_features(solver: Solver) -> None:
@@ -72,12 +104,20 @@ def distance(covariance: Tensor) -> float:
 
 
 def test_the_distance_to_the_exact_covariance_falls_as_one_over_the_root_of_the_features() -> None:
-    sizes, draws = [64, 256, 1024, 4096], 12
+    sizes = [64, 256, 1024, 4096]
+    draws = 12
     generator = torch.Generator().manual_seed(0)
     distances = torch.tensor(
         [
             math.sqrt(
-                sum(distance(drawn_covariance(RandomFeatures.draw(KERNEL, 2, F, generator=generator))) ** 2 for _ in range(draws)) / draws
+                sum(
+                    distance(
+                        drawn_covariance(RandomFeatures.draw(KERNEL, 2, F, generator=generator))
+                    )
+                    ** 2
+                    for _ in range(draws)
+                )
+                / draws
             )
             for F in sizes
         ]
@@ -89,7 +129,10 @@ def test_the_distance_to_the_exact_covariance_falls_as_one_over_the_root_of_the_
 
 def test_redrawing_the_features_averages_their_error_out() -> None:
     generator = torch.Generator().manual_seed(0)
-    covariances = [drawn_covariance(RandomFeatures.draw(KERNEL, 2, 256, generator=generator)) for _ in range(64)]
+    covariances = [
+        drawn_covariance(RandomFeatures.draw(KERNEL, 2, 256, generator=generator))
+        for _ in range(64)
+    ]
     alone = sum(map(distance, covariances)) / 64
     assert distance(torch.stack(covariances).mean(0)) < alone / math.sqrt(64) * 1.5
 
@@ -99,7 +142,9 @@ def paths() -> SamplePaths:
     return model().paths(6)
 
 
-def test_a_path_is_a_function_that_is_the_same_everywhere_it_is_evaluated(paths: SamplePaths) -> None:
+def test_a_path_is_a_function_that_is_the_same_everywhere_it_is_evaluated(
+    paths: SamplePaths,
+) -> None:
     batches = problems.uniform(3, 2, 5, 2)
     assert paths.num_samples == 6
     assert paths(batches).shape == (6, 3, 2, 5)
@@ -118,7 +163,9 @@ def test_gradients_are_those_of_the_functions(paths: SamplePaths) -> None:
 
 
 def test_paths_pass_through_noise_free_data() -> None:
-    gp = PathwiseGP(X[:40], Y[:40], likelihood=gaussian_likelihood(1e-8), covar_module=problems.matern(1.5, 0.3))
+    gp = PathwiseGP(
+        X[:40], Y[:40], likelihood=gaussian_likelihood(1e-8), covar_module=problems.matern(1.5, 0.3)
+    )
     torch.testing.assert_close(gp.paths(5)(X[:40]), Y[:40].T.expand(5, -1), rtol=0, atol=2e-3)
 
 
@@ -126,7 +173,9 @@ def test_offset_and_scale_are_the_users_units(paths: SamplePaths) -> None:
     shifted = replace(paths, offset=3.0, scale=2.0)
     torch.testing.assert_close(shifted(Z), 3.0 + 2.0 * paths(Z))
     torch.testing.assert_close(shifted.mean(Z), 3.0 + 2.0 * paths.mean(Z))
-    torch.testing.assert_close(shifted.each(Z[:6].unsqueeze(1)), 3.0 + 2.0 * paths.each(Z[:6].unsqueeze(1)))
+    torch.testing.assert_close(
+        shifted.each(Z[:6].unsqueeze(1)), 3.0 + 2.0 * paths.each(Z[:6].unsqueeze(1))
+    )
 
 
 def test_points_of_another_shape_are_refused(paths: SamplePaths) -> None:
@@ -134,7 +183,9 @@ def test_points_of_another_shape_are_refused(paths: SamplePaths) -> None:
         for evaluate in (paths, paths.mean):
             with pytest.raises(ValueError, match=r"`X` must have shape \(..., q, 2\), got"):
                 evaluate(bad)
-    with pytest.raises(ValueError, match=r"`X` must have shape \(6, q, d\), a row of points for every path"):
+    with pytest.raises(
+        ValueError, match=r"`X` must have shape \(6, q, d\), a row of points for every path"
+    ):
         paths.each(problems.uniform(5, 4, 2))
 
 

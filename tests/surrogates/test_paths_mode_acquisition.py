@@ -1,4 +1,6 @@
-"""BoTorch's acquisition functions on the posterior of paths: near exact values, nearer with more paths, and no large Cholesky."""
+"""BoTorch's acquisition functions on the posterior of paths: near exact values,
+nearer with more paths, and no large Cholesky.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,7 +16,10 @@ from botorch.acquisition import (
     qLogNoisyExpectedImprovement,
     qUpperConfidenceBound,
 )
-from botorch.acquisition.max_value_entropy_search import qLowerBoundMaxValueEntropy, qMaxValueEntropy
+from botorch.acquisition.max_value_entropy_search import (
+    qLowerBoundMaxValueEntropy,
+    qMaxValueEntropy,
+)
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
 from botorch.sampling import SobolQMCNormalSampler
@@ -31,7 +36,10 @@ EXACT_SOLVE = CG(tolerance=1e-8, preconditioner=None, max_epochs=2000)
 
 
 def settings() -> dict[str, Any]:
-    return {"covar_module": problems.scaled(problems.matern(2.5, 0.5), 1.2), "likelihood": gaussian_likelihood(0.02)}
+    return {
+        "covar_module": problems.scaled(problems.matern(2.5, 0.5), 1.2),
+        "likelihood": gaussian_likelihood(0.02),
+    }
 
 
 def sampler() -> SobolQMCNormalSampler:
@@ -47,15 +55,31 @@ ACQUISITIONS: dict[str, tuple[Callable[[SingleTaskGP, Tensor, Tensor], Any], int
     "LogEI": (lambda m, X, Y: LogExpectedImprovement(m, Y.median()), 1, 0.15),
     "UCB": (lambda m, X, Y: UpperConfidenceBound(m, beta=4.0), 1, 0.04),
     "qLogEI": (lambda m, X, Y: qLogExpectedImprovement(m, Y.median(), sampler=sampler()), 3, 0.04),
-    "qLogNEI": (lambda m, X, Y: qLogNoisyExpectedImprovement(m, lowest(X, Y), sampler=sampler(), prune_baseline=False), 3, 0.1),
+    "qLogNEI": (
+        lambda m, X, Y: qLogNoisyExpectedImprovement(
+            m, lowest(X, Y), sampler=sampler(), prune_baseline=False
+        ),
+        3,
+        0.1,
+    ),
     "qUCB": (lambda m, X, Y: qUpperConfidenceBound(m, beta=4.0, sampler=sampler()), 3, 0.05),
-    "qMES": (lambda m, X, Y: qMaxValueEntropy(m, candidates(), num_mv_samples=16, num_fantasies=1), 1, 0.5),
-    "GIBBON": (lambda m, X, Y: qLowerBoundMaxValueEntropy(m, candidates(), num_mv_samples=16), 1, 0.4),
+    "qMES": (
+        lambda m, X, Y: qMaxValueEntropy(m, candidates(), num_mv_samples=16, num_fantasies=1),
+        1,
+        0.5,
+    ),
+    "GIBBON": (
+        lambda m, X, Y: qLowerBoundMaxValueEntropy(m, candidates(), num_mv_samples=16),
+        1,
+        0.4,
+    ),
 }
 
 
 def lowest(X: Tensor, Y: Tensor) -> Tensor:
-    """Return points that are easily improved on: log values of what is hardly ever improved on are those of a rounding rule."""
+    """Return points that are easily improved on: log values of what is hardly ever improved on are
+    those of a rounding rule.
+    """
     return X[Y.squeeze(1).argsort()[:10]]
 
 
@@ -66,17 +90,31 @@ def values(name: str, model: SingleTaskGP) -> Tensor:
 
 
 def error(name: str, num_paths: int, num_features: int, num_seeds: int = 2) -> float:
-    """Return the root mean square error of values by paths, relative to how exact values vary over points."""
-    exact, squares = values(name, SingleTaskGP(X, Y, **settings())), []
+    """Return the root mean square error of values by paths,
+    relative to how exact values vary over points.
+    """
+    exact = values(name, SingleTaskGP(X, Y, **settings()))
+    squares = []
     for seed in range(num_seeds):
         paths = {"num_paths": num_paths, "num_features": num_features, "seed": seed}
-        squares.append((values(name, PathwiseGP(X, Y, **settings(), **paths, solver=EXACT_SOLVE)) - exact).square().mean())
+        squares.append(
+            (values(name, PathwiseGP(X, Y, **settings(), **paths, solver=EXACT_SOLVE)) - exact)
+            .square()
+            .mean()
+        )
     return (torch.stack(squares).mean().sqrt() / exact.std()).item()
 
 
-@pytest.mark.parametrize("name", ["qUCB", *(pytest.param(name, marks=pytest.mark.slow) for name in ACQUISITIONS if name != "qUCB")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "qUCB",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ACQUISITIONS if name != "qUCB"),
+    ],
+)
 def test_values_by_paths_near_exact_ones_as_paths_and_features_grow(name: str) -> None:
-    few, many = error(name, num_paths=64, num_features=256), error(name, num_paths=1024, num_features=2048)
+    few = error(name, num_paths=64, num_features=256)
+    many = error(name, num_paths=1024, num_features=2048)
     assert many < ACQUISITIONS[name][2]
     assert many < few / 1.5
 
@@ -86,10 +124,22 @@ def factorisations() -> Iterator[list[int]]:
     """Collect the sides of all matrices that torch factorises meanwhile."""
     sides: list[int] = []
     with ExitStack() as stack:
-        for name in ("cholesky", "cholesky_ex", "eigh", "svd", "qr", "lu_factor", "ldl_factor", "solve", "inv"):
+        for name in (
+            "cholesky",
+            "cholesky_ex",
+            "eigh",
+            "svd",
+            "qr",
+            "lu_factor",
+            "ldl_factor",
+            "solve",
+            "inv",
+        ):
             factorise = getattr(torch.linalg, name)
 
-            def recorded(A: Tensor, *args: Any, factorise: Callable[..., Any] = factorise, **kwargs: Any) -> Any:
+            def recorded(
+                A: Tensor, *args: Any, factorise: Callable[..., Any] = factorise, **kwargs: Any
+            ) -> Any:
                 sides.append(min(A.shape[-2:]))
                 return factorise(A, *args, **kwargs)
 
@@ -98,19 +148,30 @@ def factorisations() -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("n", "num_paths", "max_epochs"), [(1000, 16, 4.0), pytest.param(20_000, 64, 3.0, marks=pytest.mark.slow)], ids=["1000", "20000"]
+    ("n", "num_paths", "max_epochs"),
+    [(1000, 16, 4.0), pytest.param(20_000, 64, 3.0, marks=pytest.mark.slow)],
+    ids=["1000", "20000"],
 )
-def test_nothing_larger_than_a_batch_is_factorised(n: int, num_paths: int, max_epochs: float) -> None:
+def test_nothing_larger_than_a_batch_is_factorised(
+    n: int, num_paths: int, max_epochs: float
+) -> None:
     data = problems.uniform(n, D, seed=1)
     targets = torch.sin(3 * data.sum(1, keepdim=True))
     solver = CG(tolerance=0.1, preconditioner=None, max_epochs=max_epochs)
-    own = {"solver": solver, "num_paths": num_paths, "num_features": 256, "outcome_transform": Standardize(m=1)}
+    own = {
+        "solver": solver,
+        "num_paths": num_paths,
+        "num_features": 256,
+        "outcome_transform": Standardize(m=1),
+    }
     model = PathwiseGP(data, targets, **settings(), **own)
     points = problems.uniform(4, 3, D, seed=6)
     with factorisations() as sides, manual_seed(0):
         for acquisition, q, _ in ACQUISITIONS.values():
             inputs = points[:, :q].clone().requires_grad_()
-            (gradient,) = torch.autograd.grad(acquisition(model, data, targets)(inputs).sum(), inputs)
+            (gradient,) = torch.autograd.grad(
+                acquisition(model, data, targets)(inputs).sum(), inputs
+            )
             assert torch.isfinite(gradient).all()
     assert max(sides, default=0) <= 3
     with factorisations() as sides:

@@ -31,7 +31,9 @@ def test_the_covariance_is_that_of_the_paths_about_the_exact_mean(model: Pathwis
     distribution = path_distribution(paths, Z)
     deviations = paths(Z) - paths.mean(Z)
     torch.testing.assert_close(distribution.mean, paths.mean(Z))
-    torch.testing.assert_close(distribution.covariance_matrix, torch.einsum("sabi,sabj->abij", deviations, deviations) / 32)
+    torch.testing.assert_close(
+        distribution.covariance_matrix, torch.einsum("sabi,sabj->abij", deviations, deviations) / 32
+    )
     torch.testing.assert_close(distribution.variance, deviations.square().mean(0))
 
 
@@ -53,7 +55,9 @@ def test_samples_are_drawn_from_as_many_normals_as_there_are_paths(model: Pathwi
     base = problems.normal(9, 4, 3, 64)
     samples = posterior.rsample_from_base_samples(torch.Size([9]), base)
     root = posterior.distribution.lazy_covariance_matrix.root.to_dense()
-    torch.testing.assert_close(samples, posterior.mean + torch.einsum("abqs,nabs->nabq", root, base).unsqueeze(-1))
+    torch.testing.assert_close(
+        samples, posterior.mean + torch.einsum("abqs,nabs->nabq", root, base).unsqueeze(-1)
+    )
 
 
 def test_samples_have_the_posteriors_mean_and_covariance(model: PathwiseGP) -> None:
@@ -61,7 +65,8 @@ def test_samples_have_the_posteriors_mean_and_covariance(model: PathwiseGP) -> N
     posterior = model.posterior(Z[0, 0])
     base = problems.normal(num_samples, 64)
     samples = posterior.rsample_from_base_samples(torch.Size([num_samples]), base).squeeze(-1)
-    covariance, variance = posterior.distribution.covariance_matrix, posterior.variance.squeeze(-1)
+    covariance = posterior.distribution.covariance_matrix
+    variance = posterior.variance.squeeze(-1)
     centred = samples - posterior.mean.squeeze(-1)
     assert (centred.mean(0).abs() < 5 * (variance / num_samples).sqrt()).all()
     bound = 5 * ((torch.outer(variance, variance) + covariance.square()) / num_samples).sqrt()
@@ -76,9 +81,14 @@ def test_samples_at_more_points_than_paths_are_fine(model: PathwiseGP) -> None:
 
 def test_observation_noise_is_added_once(model: PathwiseGP) -> None:
     sigma = math.sqrt(0.05) * model.outcome_transform.stdvs.item()
-    function, observation = model.posterior(Z), model.posterior(Z, observation_noise=True)
+    function = model.posterior(Z)
+    observation = model.posterior(Z, observation_noise=True)
     torch.testing.assert_close(observation.mean, function.mean)
     torch.testing.assert_close(observation.variance, function.variance + sigma**2)
-    difference = observation.distribution.covariance_matrix - function.distribution.covariance_matrix
-    torch.testing.assert_close(difference, sigma**2 * torch.eye(5, dtype=Z.dtype).expand(4, 3, 5, 5))
+    difference = (
+        observation.distribution.covariance_matrix - function.distribution.covariance_matrix
+    )
+    torch.testing.assert_close(
+        difference, sigma**2 * torch.eye(5, dtype=Z.dtype).expand(4, 3, 5, 5)
+    )
     assert observation.rsample(torch.Size([2])).shape == (2, 4, 3, 5, 1)

@@ -7,7 +7,8 @@ from torch import Tensor
 from surrogates import Identity, KernelSystem, Nystrom, PivotedCholesky, preconditioners
 from tests import problems
 
-N, RANK = 60, 12
+N = 60
+RANK = 12
 NOISE = [0.05, problems.vector_noise(N)]
 LOW_RANK = [Nystrom, PivotedCholesky]
 
@@ -33,14 +34,22 @@ def pivoted_part(system: KernelSystem) -> Tensor:
 
 
 @pytest.mark.parametrize("noise", NOISE, ids=["scalar", "vector"])
-@pytest.mark.parametrize(("make", "low_rank"), [(Nystrom, nystrom_part), (PivotedCholesky, pivoted_part)], ids=["nystrom", "pivoted"])
-def test_the_inverse_is_that_of_the_stated_matrix(make: type, low_rank: object, noise: float | Tensor) -> None:
+@pytest.mark.parametrize(
+    ("make", "low_rank"),
+    [(Nystrom, nystrom_part), (PivotedCholesky, pivoted_part)],
+    ids=["nystrom", "pivoted"],
+)
+def test_the_inverse_is_that_of_the_stated_matrix(
+    make: type, low_rank: object, noise: float | Tensor
+) -> None:
     system = problems.system(N, noise)
     part = low_rank(system)  # type: ignore[operator]
     missed = (system.kernel.diagonal() - part.diagonal()).mean()
     P = part + (system.noise + missed).expand(N).diag()
     R = problems.normal(N, 4)
-    torch.testing.assert_close(make(RANK)(system, generator())(R), torch.linalg.solve(P, R), rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(
+        make(RANK)(system, generator())(R), torch.linalg.solve(P, R), rtol=1e-6, atol=1e-8
+    )
 
 
 @pytest.mark.parametrize("noise", NOISE, ids=["scalar", "vector"])
@@ -48,7 +57,9 @@ def test_the_inverse_is_that_of_the_stated_matrix(make: type, low_rank: object, 
 def test_at_full_rank_it_is_the_inverse(make: type, noise: float | Tensor) -> None:
     system = problems.system(N, noise)
     H = system.to_dense()
-    torch.testing.assert_close(make(N)(system, generator())(H), torch.eye(N, dtype=H.dtype), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        make(N)(system, generator())(H), torch.eye(N, dtype=H.dtype), rtol=0, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("make", LOW_RANK)
@@ -71,7 +82,9 @@ def test_a_rank_above_n_is_refused(make: type) -> None:
 
 @pytest.mark.parametrize("make", LOW_RANK)
 @pytest.mark.parametrize(("n", "rank"), [(20, 20), (80, 30), (200, 40), (400, 50)])
-def test_the_default_rank_is_a_fifth_of_n_within_its_limits(make: type, n: int, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_rank_is_a_fifth_of_n_within_its_limits(
+    make: type, n: int, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(preconditioners, "SMALLEST_DEFAULT_RANK", 30)
     monkeypatch.setattr(preconditioners, "LARGEST_DEFAULT_RANK", 50)
     system = problems.system(n)

@@ -7,7 +7,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogates import CG, SDD, Dense, InducingSystem, KernelSystem, PivotedCholesky, SketchAndProject, Solver, Targets, Tiled
+from surrogates import (
+    CG,
+    SDD,
+    Dense,
+    InducingSystem,
+    KernelSystem,
+    PivotedCholesky,
+    SketchAndProject,
+    Solver,
+    Targets,
+    Tiled,
+)
 from surrogates.operators.tiles import Index, StationaryTiles
 from tests import problems
 
@@ -19,7 +30,8 @@ N = 25
 def test_every_part_is_that_of_the_dense_matrix(kind: type, noise: float | torch.Tensor) -> None:
     system = problems.system(N, noise, kind=kind)
     H = system.kernel.to_dense() + torch.as_tensor(noise, dtype=torch.float64).expand(N).diag()
-    W, index = problems.normal(N, 3), torch.tensor([3, 1, 20, 7])
+    W = problems.normal(N, 3)
+    index = torch.tensor([3, 1, 20, 7])
     torch.testing.assert_close(system.to_dense(), H)
     torch.testing.assert_close(system @ W, H @ W)
     torch.testing.assert_close(system.rows_matmul(index, W), (H @ W)[index])
@@ -47,14 +59,25 @@ def test_entries_are_counted_in_epochs() -> None:
 
 
 def test_the_right_hand_side_is_values_plus_noise() -> None:
-    f, e = problems.normal(N, 2), problems.normal(N, 2, seed=1)
+    f = problems.normal(N, 2)
+    e = problems.normal(N, 2, seed=1)
     assert torch.equal(problems.system(N).rhs(Targets(f, e)), f + e)
 
 
-@given(bad=st.sampled_from([0.0, -1e-6, float("nan"), float("inf"), -float("inf")]), place=st.integers(-1, N - 1))
+@given(
+    bad=st.sampled_from([0.0, -1e-6, float("nan"), float("inf"), -float("inf")]),
+    place=st.integers(-1, N - 1),
+)
 def test_noise_that_is_no_variance_is_refused(bad: float, place: int) -> None:
-    noise = torch.tensor(bad) if place < 0 else torch.full((N,), 0.1).index_fill(0, torch.tensor(place), bad)
-    with pytest.raises(ValueError, match="`noise` must be finite variances above 0, got .*Use a small value such as 1e-6"):
+    noise = (
+        torch.tensor(bad)
+        if place < 0
+        else torch.full((N,), 0.1).index_fill(0, torch.tensor(place), bad)
+    )
+    with pytest.raises(
+        ValueError,
+        match="`noise` must be finite variances above 0, got .*Use a small value such as 1e-6",
+    ):
         problems.system(N, noise)
 
 
@@ -65,7 +88,9 @@ def test_noise_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
 
 
 def test_an_operator_over_two_sets_of_points_is_refused() -> None:
-    kernel = problems.operator(Dense, problems.rbf(), problems.uniform(4, 2), problems.uniform(4, 2))
+    kernel = problems.operator(
+        Dense, problems.rbf(), problems.uniform(4, 2), problems.uniform(4, 2)
+    )
     with pytest.raises(ValueError, match="`kernel` must be an operator over one set of points"):
         KernelSystem(kernel, 0.1)
 
@@ -76,10 +101,15 @@ BUDGETS = {"kept": None, "one row at a time": 1, "four rows at a time": 4 * M * 
 
 @pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS.keys())
 @pytest.mark.parametrize("noise", [0.3, problems.vector_noise(N)], ids=["scalar", "vector"])
-def test_the_inducing_system_is_that_of_dense_algebra(noise: float | torch.Tensor, budget: int | None) -> None:
+def test_the_inducing_system_is_that_of_dense_algebra(
+    noise: float | torch.Tensor, budget: int | None
+) -> None:
     system = problems.inducing_system(N, M, noise, memory_budget=budget)
     A, K_XZ, K_ZZ = problems.dense_inducing(system)
-    W, f, e, index = problems.normal(M, 3), problems.normal(N, 3), problems.normal(N, 3, seed=1), torch.tensor([3, 1, 20, 7])
+    W = problems.normal(M, 3)
+    f = problems.normal(N, 3)
+    e = problems.normal(N, 3, seed=1)
+    index = torch.tensor([3, 1, 20, 7])
     precision = torch.as_tensor(noise, dtype=torch.float64).expand(N).reciprocal().diag()
     torch.testing.assert_close(system @ W, A @ W)
     torch.testing.assert_close(system.rhs(Targets(f, e)), K_XZ.T @ precision @ (f + e))
@@ -91,9 +121,13 @@ def test_the_inducing_system_is_that_of_dense_algebra(noise: float | torch.Tenso
 
 
 def test_an_inducing_system_of_all_points_has_the_weights_of_the_kernel_system() -> None:
-    system, inducing, targets = problems.system(N, 0.3), problems.inducing_system(N, N, 0.3), problems.normal(N, 2)
+    system = problems.system(N, 0.3)
+    inducing = problems.inducing_system(N, N, 0.3)
+    targets = problems.normal(N, 2)
     weights = torch.linalg.solve(system.to_dense(), targets)
-    torch.testing.assert_close(inducing @ weights, inducing.rhs(Targets(targets, torch.zeros_like(targets))))
+    torch.testing.assert_close(
+        inducing @ weights, inducing.rhs(Targets(targets, torch.zeros_like(targets)))
+    )
 
 
 def test_an_epoch_of_an_inducing_system_is_one_pass_over_the_data() -> None:
@@ -101,7 +135,11 @@ def test_an_epoch_of_an_inducing_system_is_one_pass_over_the_data() -> None:
     system.kernel_rows(torch.arange(5))
     assert system.epochs == pytest.approx(5 / N)
     system @ problems.normal(M, 7)
-    assert system.epochs == pytest.approx(5 / N + system.epochs_per_product) == pytest.approx(5 / N + 1 + M / N)
+    assert (
+        system.epochs
+        == pytest.approx(5 / N + system.epochs_per_product)
+        == pytest.approx(5 / N + 1 + M / N)
+    )
     system.rhs(Targets(problems.normal(N, 2), problems.normal(N, 2)))
     assert system.epochs == pytest.approx(5 / N + 2 + M / N)
 
@@ -111,10 +149,12 @@ def test_no_more_of_the_kernel_is_held_than_the_budget(monkeypatch: pytest.Monke
     tile = StationaryTiles.tile
 
     def spied(self: StationaryTiles, i: Index, j: Index, **out: torch.Tensor) -> torch.Tensor:
-        held.append(8 * len(self.X1[i]) * len(self.X2))  # a block of rows is made of tiles: count it whole
+        # A block of rows is made of tiles: count it whole
+        held.append(8 * len(self.X1[i]) * len(self.X2))
         return tile(self, i, j, **out)
 
-    n, m = 900, 30
+    n = 900
+    m = 30
     system = problems.inducing_system(n, m, memory_budget=64 * m * 8)
     assert isinstance(system.cross, Tiled)
     monkeypatch.setattr(StationaryTiles, "tile", spied)
@@ -126,10 +166,19 @@ def test_no_more_of_the_kernel_is_held_than_the_budget(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("Z", "message"),
     [
-        (problems.uniform(0, 2), r"`inducing_points` must have shape \(m, 2\) with m ≥ 1, got \(0, 2\)"),
-        (problems.uniform(4, 3), r"`inducing_points` must have shape \(m, 2\) with m ≥ 1, got \(4, 3\)"),
+        (
+            problems.uniform(0, 2),
+            r"`inducing_points` must have shape \(m, 2\) with m ≥ 1, got \(0, 2\)",
+        ),
+        (
+            problems.uniform(4, 3),
+            r"`inducing_points` must have shape \(m, 2\) with m ≥ 1, got \(4, 3\)",
+        ),
         (problems.uniform(4), r"`inducing_points` must have shape"),
-        (problems.uniform(N + 1, 2), rf"`inducing_points` must be at most n = {N}, got m = {N + 1}. Use fewer"),
+        (
+            problems.uniform(N + 1, 2),
+            rf"`inducing_points` must be at most n = {N}, got m = {N + 1}. Use fewer",
+        ),
         (problems.uniform(4, 2).fill_(torch.nan), "`inducing_points` must be finite"),
         (problems.uniform(4, 2).float(), "`inducing_points` must have the dtype of `X`"),
     ],
@@ -140,16 +189,27 @@ def test_inducing_points_that_do_not_fit_are_refused(Z: torch.Tensor, message: s
 
 
 def test_the_noise_of_an_inducing_system_is_that_of_the_data() -> None:
-    with pytest.raises(ValueError, match=rf"`noise` must be a scalar or have shape \({N},\), got \({M},\)"):
+    with pytest.raises(
+        ValueError, match=rf"`noise` must be a scalar or have shape \({N},\), got \({M},\)"
+    ):
         problems.inducing_system(N, M, torch.ones(M))
 
 
 @pytest.mark.parametrize(
-    "solver", [CG(), CG(preconditioner=PivotedCholesky(3)), SDD(), SketchAndProject()], ids=["cg-nystrom", "cg-pivoted", "sdd", "sap"]
+    "solver",
+    [CG(), CG(preconditioner=PivotedCholesky(3)), SDD(), SketchAndProject()],
+    ids=["cg-nystrom", "cg-pivoted", "sdd", "sap"],
 )
-def test_methods_that_need_rows_of_the_matrix_refuse_inducing_points_with_the_remedy(solver: Solver) -> None:
+def test_methods_that_need_rows_of_the_matrix_refuse_inducing_points_with_the_remedy(
+    solver: Solver,
+) -> None:
     system = problems.inducing_system(800, 700)
-    with pytest.raises(TypeError, match=r"`system` of inducing points .* Use Cholesky\(\), SGD\(\) or CG\(preconditioner=None\)"):
+    with pytest.raises(
+        TypeError,
+        match=(
+            r"`system` of inducing points .* Use Cholesky\(\), SGD\(\) or CG\(preconditioner=None\)"
+        ),
+    ):
         solver.solve(system, problems.normal(700, 1))
 
 
@@ -165,9 +225,14 @@ def test_methods_that_need_rows_of_the_matrix_refuse_inducing_points_with_the_re
     ids=["project", "matmul", "whitened"],
 )
 def test_when_memory_runs_out_fewer_rows_of_inducing_points_are_evaluated_at_a_time(
-    product: Callable[[InducingSystem], Sequence[torch.Tensor]], noise: float | torch.Tensor, fails: int, monkeypatch: pytest.MonkeyPatch
+    product: Callable[[InducingSystem], Sequence[torch.Tensor]],
+    noise: float | torch.Tensor,
+    fails: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    system, evaluate, tried = inducing_system_of_parts(noise), Tiled.to_dense, list[int]()
+    system = inducing_system_of_parts(noise)
+    evaluate = Tiled.to_dense
+    tried = list[int]()
     expected = product(inducing_system_of_parts(noise))
 
     def limited(part: Tiled) -> torch.Tensor:
@@ -183,13 +248,17 @@ def test_when_memory_runs_out_fewer_rows_of_inducing_points_are_evaluated_at_a_t
     assert tried == [150, 50][:fails] + 2 * [75, 75, 50]  # what did not fit is not tried again
 
 
-def test_without_memory_for_few_rows_of_inducing_points_there_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_memory_for_few_rows_of_inducing_points_there_is_a_clear_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fail(part: Tiled) -> None:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
 
     system = inducing_system_of_parts(0.3)
     monkeypatch.setattr(Tiled, "to_dense", fail)
-    with pytest.raises(MemoryError, match="A part of 64 rows does not fit in the device's free memory"):
+    with pytest.raises(
+        MemoryError, match="A part of 64 rows does not fit in the device's free memory"
+    ):
         system.project(problems.normal(200, 3))
 
 

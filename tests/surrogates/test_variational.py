@@ -21,7 +21,9 @@ from torch import Tensor
 from surrogates import PathwiseGP, VariationalGP, features, fit_variational, gaussian_likelihood
 from tests import problems
 
-N, M, D = 60, 12, 2
+N = 60
+M = 12
+D = 2
 X = problems.uniform(N, D)
 Y = 10 + 4 * torch.sin(5 * X.sum(1, keepdim=True)) + 0.3 * problems.normal(N, 1, seed=2)
 YVAR = 0.05 + 0.3 * problems.uniform(N, 1, seed=3)
@@ -46,13 +48,22 @@ each_noise = pytest.mark.parametrize("settings", NOISES.values(), ids=NOISES)
 
 
 def variational(**changes: Any) -> VariationalGP:
-    return VariationalGP(X, Y, **{**one_noise(), "inducing_points": Z, "num_paths": 64, "num_features": 128, **changes})
+    return VariationalGP(
+        X,
+        Y,
+        **{**one_noise(), "inducing_points": Z, "num_paths": 64, "num_features": 128, **changes},
+    )
 
 
 def exact_log_likelihood(**settings: Any) -> float:
     model = SingleTaskGP(X, Y, **settings)
     with torch.no_grad():
-        return N * ExactMarginalLogLikelihood(model.likelihood, model)(model(*model.train_inputs), model.train_targets).item()
+        return (
+            N
+            * ExactMarginalLogLikelihood(model.likelihood, model)(
+                model(*model.train_inputs), model.train_targets
+            ).item()
+        )
 
 
 class GPyTorchSVGP(ApproximateGP):
@@ -61,11 +72,14 @@ class GPyTorchSVGP(ApproximateGP):
     def __init__(self, model: VariationalGP):
         _, mean, root = model.whitened_posterior()
         distribution = CholeskyVariationalDistribution(len(mean)).double()
-        super().__init__(VariationalStrategy(self, model.inducing_points, distribution, jitter_val=1e-13))
+        super().__init__(
+            VariationalStrategy(self, model.inducing_points, distribution, jitter_val=1e-13)
+        )
         self.variational_strategy.variational_params_initialized.fill_(1)
         distribution.variational_mean.data = mean.clone()
         distribution.chol_variational_covar.data = torch.linalg.cholesky(root @ root.T)
-        self.mean_module, self.covar_module = deepcopy(model.mean_module), deepcopy(model.covar_module)
+        self.mean_module = deepcopy(model.mean_module)
+        self.covar_module = deepcopy(model.covar_module)
 
     def forward(self, inputs: Tensor) -> MultivariateNormal:
         return MultivariateNormal(self.mean_module(inputs), self.covar_module(inputs))
@@ -75,7 +89,9 @@ def stock_bound(model: VariationalGP, stock: GPyTorchSVGP) -> Tensor:
     """Return GPyTorch's evidence lower bound over all the data of ``model``."""
     model.eval()
     likelihood = model.likelihood
-    known = {"noise": likelihood.noise} if isinstance(likelihood, FixedNoiseGaussianLikelihood) else {}
+    known = (
+        {"noise": likelihood.noise} if isinstance(likelihood, FixedNoiseGaussianLikelihood) else {}
+    )
     objective = VariationalELBO(likelihood, stock, num_data=N)
     return N * objective(stock.train()(model.train_inputs[0]), model.train_targets, **known)
 
@@ -84,13 +100,17 @@ def prediction(model: VariationalGP, inputs: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and covariance, in standardised units, from q(u)."""
     L, c, R = model.whitened_posterior()
     with torch.no_grad():
-        a = torch.linalg.solve_triangular(L, model.covar_module(model.inducing_points, inputs).to_dense(), upper=False)
+        a = torch.linalg.solve_triangular(
+            L, model.covar_module(model.inducing_points, inputs).to_dense(), upper=False
+        )
         covariance = model.covar_module(inputs).to_dense() - a.T @ a + a.T @ R @ R.T @ a
         return model.mean_module(inputs) + a.T @ c, covariance
 
 
 @each_noise
-def test_with_the_data_as_inducing_points_it_is_the_exact_gp(settings: Callable[[], dict[str, Any]]) -> None:
+def test_with_the_data_as_inducing_points_it_is_the_exact_gp(
+    settings: Callable[[], dict[str, Any]],
+) -> None:
     exact = SingleTaskGP(X, Y, **settings())
     model = variational(**{"likelihood": None, **settings()}, inducing_points=X)
     with torch.no_grad():
@@ -103,7 +123,9 @@ def test_with_the_data_as_inducing_points_it_is_the_exact_gp(settings: Callable[
 
 
 @each_noise
-def test_the_closed_form_is_a_stationary_point_of_gpytorchs_bound(settings: Callable[[], dict[str, Any]]) -> None:
+def test_the_closed_form_is_a_stationary_point_of_gpytorchs_bound(
+    settings: Callable[[], dict[str, Any]],
+) -> None:
     model = variational(**{"likelihood": None, **settings()})
     stock = GPyTorchSVGP(model)
     bound = stock_bound(model, stock)
@@ -140,7 +162,8 @@ def test_paths_have_the_moments_of_the_prediction() -> None:
     error = (values.covariance_matrix - covariance) / torch.outer(scale, scale)
     assert error.abs().max() < 5 * math.sqrt(2 / num_paths)
     paths = model.paths(num_paths, generator=torch.Generator().manual_seed(1))(Q)
-    offset, units = Y.mean(), Y.std()
+    offset = Y.mean()
+    units = Y.std()
     deviation = ((paths - offset) / units).mean(0) - mean
     assert (deviation.abs() / scale).max() < 5 / math.sqrt(num_paths)
 
@@ -158,13 +181,18 @@ def test_the_chunk_size_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_float32_gives_the_same_bound_and_mean() -> None:
-    model, single = variational(), variational().float()
+    model = variational()
+    single = variational().float()
     assert single.elbo() == pytest.approx(model.elbo(), rel=1e-3)
-    torch.testing.assert_close(single.posterior(Q.float()).mean.double(), model.posterior(Q).mean, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        single.posterior(Q.float()).mean.double(), model.posterior(Q).mean, rtol=1e-3, atol=1e-3
+    )
 
 
 @each_noise
-def test_fitting_with_fixed_hyperparameters_approaches_the_closed_form(settings: Callable[[], dict[str, Any]]) -> None:
+def test_fitting_with_fixed_hyperparameters_approaches_the_closed_form(
+    settings: Callable[[], dict[str, Any]],
+) -> None:
     closed = variational(**{"likelihood": None, **settings()})
     model = variational(**{"likelihood": None, **settings()})
     before = deepcopy(model.state_dict())
@@ -173,15 +201,28 @@ def test_fitting_with_fixed_hyperparameters_approaches_the_closed_form(settings:
     assert closed.elbo() - 0.02 * (closed.elbo() - prior_bound) < model.elbo() < closed.elbo()
     torch.testing.assert_close(prediction(model, Q)[0], prediction(closed, Q)[0], rtol=0, atol=0.05)
     after = model.state_dict()
-    assert all(torch.equal(after[name], value) for name, value in before.items() if not name.startswith("whitened"))
+    assert all(
+        torch.equal(after[name], value)
+        for name, value in before.items()
+        if not name.startswith("whitened")
+    )
 
 
 def fit(model: VariationalGP, **settings: Any) -> VariationalGP:
-    return fit_variational(model, **{"batch_size": 30, "learn_hyperparameters": False, "learn_inducing_points": False, **settings})
+    return fit_variational(
+        model,
+        **{
+            "batch_size": 30,
+            "learn_hyperparameters": False,
+            "learn_inducing_points": False,
+            **settings,
+        },
+    )
 
 
 def test_learning_raises_the_bound() -> None:
-    closed, model = variational(), variational()
+    closed = variational()
+    model = variational()
     assert fit_variational(model, num_steps=400, batch_size=30, learning_rate=0.03) is model
     assert model.elbo() > closed.elbo() + 10.0
     assert (model.inducing_points - closed.inducing_points).abs().max() > 0.05
@@ -203,7 +244,8 @@ def test_an_interrupted_fit_keeps_what_it_has_learned() -> None:
         if step == 60:
             raise KeyboardInterrupt
 
-    model, start = variational(), fit_variational(variational(), num_steps=1)
+    model = variational()
+    start = fit_variational(variational(), num_steps=1)
     with pytest.raises(KeyboardInterrupt):
         fit_variational(model, batch_size=N, learning_rate=0.05, callback=interrupt)
     assert model.whitened_mean.any() and model.elbo() > start.elbo() + 10.0
@@ -218,13 +260,24 @@ def test_what_is_not_to_be_learnt_stays() -> None:
 
 
 def test_the_bound_that_was_maximised_is_the_models() -> None:
-    # With inducing points this close, the factor of K_ZZ depends on its jitter: both must use the same.
-    first, second = (variational(covar_module=problems.scaled(problems.rbf(1.5), 1.3), inducing_points=0.2 * Z) for _ in range(2))
+    # With inducing points this close, the factor of K_ZZ depends on its jitter: both must use the
+    # same.
+    first, second = (
+        variational(covar_module=problems.scaled(problems.rbf(1.5), 1.3), inducing_points=0.2 * Z)
+        for _ in range(2)
+    )
     seen: list[float] = []
     model = fit_variational(first, num_steps=20, batch_size=N, learning_rate=0.05)
-    fit_variational(second, num_steps=21, batch_size=N, learning_rate=0.05, callback=lambda step, bound: seen.append(bound))
+    fit_variational(
+        second,
+        num_steps=21,
+        batch_size=N,
+        learning_rate=0.05,
+        callback=lambda step, bound: seen.append(bound),
+    )
     assert len(seen) == 21
-    jitter_of_the_data = 0.5 * N * 1e-6 / model.noise.item()  # GPyTorch adds it to the variances, too
+    # GPyTorch adds it to the variances, too
+    jitter_of_the_data = 0.5 * N * 1e-6 / model.noise.item()
     assert model.elbo() == pytest.approx(seen[-1] + jitter_of_the_data, rel=1e-6)
 
 
@@ -250,7 +303,9 @@ def test_the_posterior_follows_what_was_fitted() -> None:
 def test_a_warm_start_changes_nothing() -> None:
     model = variational()
     model.posterior(Q)
-    torch.testing.assert_close(variational().warm_start(model).posterior(Q).mean, model.posterior(Q).mean)
+    torch.testing.assert_close(
+        variational().warm_start(model).posterior(Q).mean, model.posterior(Q).mean
+    )
 
 
 def test_paths_drawn_before_a_change_stay_as_they_were() -> None:
@@ -264,7 +319,8 @@ def test_paths_drawn_before_a_change_stay_as_they_were() -> None:
 
 @pytest.mark.parametrize("fitted", [False, True], ids=["closed-form", "fitted"])
 def test_transforms_are_respected(fitted: bool) -> None:
-    lower, width = torch.tensor([-3.0, 5.0]).double(), torch.tensor([2.0, 0.1]).double()
+    lower = torch.tensor([-3.0, 5.0]).double()
+    width = torch.tensor([2.0, 0.1]).double()
     plain = variational(covar_module=kernel())
     transform = Normalize(D, bounds=torch.stack([lower, lower + width]))
     moved = VariationalGP(
@@ -277,14 +333,20 @@ def test_transforms_are_respected(fitted: bool) -> None:
     )
     if fitted:
         fit_variational(plain, num_steps=20), fit_variational(moved, num_steps=20)
-    torch.testing.assert_close(moved.posterior(lower + width * Q).mean, 7 - 3 * plain.posterior(Q).mean)
-    torch.testing.assert_close(moved.paths(2).mean(lower + width * Q).unsqueeze(1), 7 - 3 * plain.posterior(Q).mean)
+    torch.testing.assert_close(
+        moved.posterior(lower + width * Q).mean, 7 - 3 * plain.posterior(Q).mean
+    )
+    torch.testing.assert_close(
+        moved.paths(2).mean(lower + width * Q).unsqueeze(1), 7 - 3 * plain.posterior(Q).mean
+    )
     torch.testing.assert_close(moved.inducing_points, plain.inducing_points)
 
 
 def test_inducing_points_are_chosen_among_the_transformed_inputs() -> None:
     transform = Normalize(D)
-    model = VariationalGP(100 + 50 * X, Y, **one_noise(), inducing_points=M, input_transform=transform)
+    model = VariationalGP(
+        100 + 50 * X, Y, **one_noise(), inducing_points=M, input_transform=transform
+    )
     assert model.inducing_points.shape == (M, D)
     assert model.inducing_points.min() >= 0 and model.inducing_points.max() <= 1
     assert torch.equal(model.inducing_points, deepcopy(model).inducing_points)
@@ -297,7 +359,9 @@ def test_a_copy_and_a_loaded_state_have_the_same_posterior(fitted: bool) -> None
     if fitted:
         fit_variational(model, num_steps=20)
     expected = model.posterior(Q)
-    loaded = variational(inducing_points=5, covar_module=problems.scaled(problems.matern(1.5, 0.9), 0.5))
+    loaded = variational(
+        inducing_points=5, covar_module=problems.scaled(problems.matern(1.5, 0.9), 0.5)
+    )
     fit(loaded, num_steps=2)
     loaded.load_state_dict(model.state_dict())
     for other in (deepcopy(model), loaded):
@@ -306,11 +370,18 @@ def test_a_copy_and_a_loaded_state_have_the_same_posterior(fitted: bool) -> None
     assert model.float().posterior(Q.float()).mean.dtype == torch.float32
 
 
-@pytest.mark.parametrize(("num_steps", "learning_rate"), [(20, 1e200), (1, 1e308)], ids=["bound", "parameters"])
-def test_a_fit_that_diverges_leaves_the_model_as_it_was(num_steps: int, learning_rate: float) -> None:
+@pytest.mark.parametrize(
+    ("num_steps", "learning_rate"), [(20, 1e200), (1, 1e308)], ids=["bound", "parameters"]
+)
+def test_a_fit_that_diverges_leaves_the_model_as_it_was(
+    num_steps: int, learning_rate: float
+) -> None:
     model = variational()
     before = deepcopy(model.state_dict())
-    with pytest.raises(FloatingPointError, match=r"not finite after step \d+; the model is as it was. Reduce `learning_rate`"):
+    with pytest.raises(
+        FloatingPointError,
+        match=r"not finite after step \d+; the model is as it was. Reduce `learning_rate`",
+    ):
         fit_variational(model, num_steps=num_steps, learning_rate=learning_rate)
     after = model.state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items())
@@ -319,12 +390,28 @@ def test_a_fit_that_diverges_leaves_the_model_as_it_was(num_steps: int, learning
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"inducing_points": problems.uniform(N + 1, D)}, ValueError, "`inducing_points` must be at most n = 60, got m = 61"),
-        ({"inducing_points": Z[:0]}, ValueError, r"`inducing_points` must have shape \(m, 2\) with m ≥ 1, got \(0, 2\)"),
-        ({"inducing_points": Z[:, :1]}, ValueError, r"`inducing_points` must have shape \(m, 2\) with m ≥ 1, got \(12, 1\)"),
+        (
+            {"inducing_points": problems.uniform(N + 1, D)},
+            ValueError,
+            "`inducing_points` must be at most n = 60, got m = 61",
+        ),
+        (
+            {"inducing_points": Z[:0]},
+            ValueError,
+            r"`inducing_points` must have shape \(m, 2\) with m ≥ 1, got \(0, 2\)",
+        ),
+        (
+            {"inducing_points": Z[:, :1]},
+            ValueError,
+            r"`inducing_points` must have shape \(m, 2\) with m ≥ 1, got \(12, 1\)",
+        ),
         ({"inducing_points": Z[0]}, ValueError, r"`inducing_points` must have shape .* got \(2,\)"),
         ({"inducing_points": Z / 0}, ValueError, "`inducing_points` must be finite"),
-        ({"inducing_points": Z.float()}, TypeError, "`inducing_points` must have the dtype of `train_X`"),
+        (
+            {"inducing_points": Z.float()},
+            TypeError,
+            "`inducing_points` must have the dtype of `train_X`",
+        ),
         ({"inducing_points": 0}, ValueError, "`inducing_points` must be at least 1, got 0"),
         ({"inducing_points": 2.5}, TypeError, "`inducing_points` must be an int, got float"),
         (
@@ -335,7 +422,9 @@ def test_a_fit_that_diverges_leaves_the_model_as_it_was(num_steps: int, learning
         ({"num_paths": 0}, ValueError, "`num_paths` must be at least 1"),
     ],
 )
-def test_bad_input_is_refused_by_name(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_bad_input_is_refused_by_name(
+    changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         variational(**changes)
 
@@ -346,9 +435,15 @@ def test_bad_input_is_refused_by_name(changes: dict[str, Any], error: type[Excep
         ({"model": PathwiseGP(X, Y)}, TypeError, "`model` must be a VariationalGP, got PathwiseGP"),
         ({"num_steps": 0}, ValueError, "`num_steps` must be at least 1, got 0"),
         ({"batch_size": 0}, ValueError, "`batch_size` must be at least 1, got 0"),
-        ({"learning_rate": -0.1}, ValueError, "`learning_rate` must be finite and above 0, got -0.1"),
+        (
+            {"learning_rate": -0.1},
+            ValueError,
+            "`learning_rate` must be finite and above 0, got -0.1",
+        ),
     ],
 )
-def test_a_bad_fit_is_refused_by_name(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_a_bad_fit_is_refused_by_name(
+    changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         fit_variational(**{"model": variational(), **changes})

@@ -1,11 +1,14 @@
-"""Kernels over networks, learned on minibatches of several sizes: what is reached, and the memory that it takes.
+"""Kernels over networks, learned on minibatches of several sizes: what is reached, and the memory
+that it takes.
 
-Every method learns the same model; its hyperparameters are judged by the exact marginal likelihood and predictions of that model.
+Every method learns the same model; its hyperparameters are judged by the exact marginal likelihood
+and predictions of that model.
 
 References:
-    "Unbiased Stochastic Optimization for Gaussian Processes on Finite Dimensional RKHS", Sections 5.2 and 5.3. Differs: (1) small networks,
-    and Adam without a search for its step; (2) the Gaussian kernel is one of random features for all methods; (3) biased gradients and
-    SVGP end with their last step, SCGD and MINIMAX with their best epoch.
+    "Unbiased Stochastic Optimization for Gaussian Processes on Finite Dimensional RKHS", Sections
+    5.2 and 5.3. Differs: (1) small networks, and Adam without a search for its step; (2) the
+    Gaussian kernel is one of random features for all methods; (3) biased gradients and SVGP end
+    with their last step, SCGD and MINIMAX with their best epoch.
 """
 
 from __future__ import annotations
@@ -58,7 +61,8 @@ class BatchSizeCell(FitCell):
         n: points of the data set, training and test together.
         max_epochs: passes over the data.
         width: of both layers of the network, and number of random features.
-        data_dir: folder of the data sets; ``None`` for ``../shared/data/uci``, from here or from the project's root.
+        data_dir: folder of the data sets; ``None`` for ``../shared/data/uci``, from here or from
+            the project's root.
     """
 
     experiment: ClassVar[str] = "batch-sizes"
@@ -83,20 +87,34 @@ class BatchSizeCell(FitCell):
 
     def measure(self, on_status: Status) -> dict[str, Any]:
         table = load_table(self.data, self.data_dir)
-        rows = torch.randperm(len(table), generator=torch.Generator().manual_seed(self.seed))[: self.n].numpy()
+        rows = torch.randperm(len(table), generator=torch.Generator().manual_seed(self.seed))[
+            : self.n
+        ].numpy()
         data = split_table(table[rows], self.seed, TEST_FRACTION)
-        X, y, test_X = (tensor.to(self.device) for tensor in (data.train_X, data.train_y, data.test_X))
+        X, y, test_X = (
+            tensor.to(self.device) for tensor in (data.train_X, data.train_y, data.test_X)
+        )
         feature_map: nn.Module = network(X.shape[1], self.width, self.seed)
         if self.kernel == "gaussian":
             base = RBFKernel()
             base.lengthscale = 1.0
-            fourier = FourierFeatures(base, self.width, 2 * self.width, generator=torch.Generator().manual_seed(self.seed))
+            fourier = FourierFeatures(
+                base, self.width, 2 * self.width, generator=torch.Generator().manual_seed(self.seed)
+            )
             feature_map = nn.Sequential(feature_map, fourier)
         model = finite_feature_model(X, y, feature_map)
         steps = self.max_epochs * max(1, len(X) // self.batch_size)
         begin = time.perf_counter()
-        callback = counting(on_status, f"{self.kernel}, {self.method}, batches of {self.batch_size}", len(X))
-        METHODS[self.method](model, min(self.batch_size, len(X)), steps, torch.Generator().manual_seed(self.seed), callback)
+        callback = counting(
+            on_status, f"{self.kernel}, {self.method}, batches of {self.batch_size}", len(X)
+        )
+        METHODS[self.method](
+            model,
+            min(self.batch_size, len(X)),
+            steps,
+            torch.Generator().manual_seed(self.seed),
+            callback,
+        )
         seconds = time.perf_counter() - begin
         with torch.no_grad():
             mean = model.posterior(test_X).mean.reshape(-1).cpu()
@@ -110,13 +128,20 @@ class BatchSizeCell(FitCell):
         }
 
     def describe(self, record: dict[str, Any]) -> str:
-        numbers = f"{record['nll']:.4f} nats a datum, RMSE {record['rmse']:.3f}, {record['seconds']:.1f} seconds"
-        return f"{self.data} {self.kernel} kernel, {self.method}, batches of {self.batch_size}: {numbers}"
+        numbers = (
+            f"{record['nll']:.4f} nats a datum, RMSE {record['rmse']:.3f}, {record['seconds']:.1f}"
+            " seconds"
+        )
+        return (
+            f"{self.data} {self.kernel} kernel, {self.method}, batches of {self.batch_size}:"
+            f" {numbers}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryCell(FitCell):
-    """The memory of one method for several sizes of batches, with the attention encoder as feature map.
+    """The memory of one method for several sizes of batches, with the attention encoder as feature
+    map.
 
     Args:
         method: one of ``METHODS``.
@@ -142,10 +167,14 @@ class MemoryCell(FitCell):
         for size in self.batch_sizes:
             checks.integer("batch_sizes", size, 2)
             if size > self.n:
-                raise ValueError(f"`batch_sizes` must be at most n = {self.n}, got {size}. Reduce it, or raise `n`.")
+                raise ValueError(
+                    f"`batch_sizes` must be at most n = {self.n}, got {size}. Reduce it, or raise"
+                    " `n`."
+                )
 
     def measure(self, on_status: Status) -> dict[str, Any]:
-        generator, device = torch.Generator().manual_seed(0), torch.device(self.device)
+        generator = torch.Generator().manual_seed(0)
+        device = torch.device(self.device)
         X = torch.randn(self.n, self.dim, generator=generator, dtype=torch.float64).to(device)
         y = X[:, 0].sin()
 
@@ -155,7 +184,13 @@ class MemoryCell(FitCell):
             _release_free_memory()
             reset_peak_memory(device)
             before = peak_memory_bytes(device)
-            METHODS[self.method](model, size, self.num_steps, torch.Generator().manual_seed(0), lambda step, value: None)
+            METHODS[self.method](
+                model,
+                size,
+                self.num_steps,
+                torch.Generator().manual_seed(0),
+                lambda step, value: None,
+            )
             return max(0, peak_memory_bytes(device) - before)
 
         added(self.batch_sizes[0])  # what is loaded once, such as code, counts for no size
@@ -166,7 +201,10 @@ class MemoryCell(FitCell):
         return {"points": points}
 
     def describe(self, record: dict[str, Any]) -> str:
-        values = ", ".join(f"{point['bytes'] / 2**20:.0f} MiB at {point['batch_size']}" for point in record["points"])
+        values = ", ".join(
+            f"{point['bytes'] / 2**20:.0f} MiB at {point['batch_size']}"
+            for point in record["points"]
+        )
         return f"memory of {self.method}: {values}"
 
 
@@ -200,7 +238,13 @@ Method = Callable[[FiniteFeatureGP, int, int, torch.Generator, Callback], object
 
 
 def _compositional(method: str) -> Method:
-    def fit(model: FiniteFeatureGP, batch_size: int, num_steps: int, generator: torch.Generator, callback: Callback) -> None:
+    def fit(
+        model: FiniteFeatureGP,
+        batch_size: int,
+        num_steps: int,
+        generator: torch.Generator,
+        callback: Callback,
+    ) -> None:
         fit_finite_features(
             model,
             method,
@@ -214,7 +258,13 @@ def _compositional(method: str) -> Method:
     return fit
 
 
-def _biased(model: FiniteFeatureGP, batch_size: int, num_steps: int, generator: torch.Generator, callback: Callback) -> None:
+def _biased(
+    model: FiniteFeatureGP,
+    batch_size: int,
+    num_steps: int,
+    generator: torch.Generator,
+    callback: Callback,
+) -> None:
     fit_minibatch(
         model,
         batch_size=batch_size,
@@ -228,10 +278,33 @@ def _biased(model: FiniteFeatureGP, batch_size: int, num_steps: int, generator: 
     )
 
 
-def _variational(model: FiniteFeatureGP, batch_size: int, num_steps: int, generator: torch.Generator, callback: Callback) -> None:
-    X, y = model.train_inputs[0], model.train_targets.unsqueeze(1)
-    svgp = VariationalGP(X, y, None, model.likelihood, model.covar_module, ZeroMean(), None, inducing_points=min(batch_size, len(X)))
-    fit_variational(svgp, num_steps=num_steps, batch_size=batch_size, learning_rate=LEARNING_RATE, generator=generator, callback=callback)
+def _variational(
+    model: FiniteFeatureGP,
+    batch_size: int,
+    num_steps: int,
+    generator: torch.Generator,
+    callback: Callback,
+) -> None:
+    X = model.train_inputs[0]
+    y = model.train_targets.unsqueeze(1)
+    svgp = VariationalGP(
+        X,
+        y,
+        None,
+        model.likelihood,
+        model.covar_module,
+        ZeroMean(),
+        None,
+        inducing_points=min(batch_size, len(X)),
+    )
+    fit_variational(
+        svgp,
+        num_steps=num_steps,
+        batch_size=batch_size,
+        learning_rate=LEARNING_RATE,
+        generator=generator,
+        callback=callback,
+    )
     model.covar_module.load_state_dict(svgp.covar_module.state_dict())
     model.likelihood.load_state_dict(svgp.likelihood.state_dict())
 
@@ -245,7 +318,9 @@ METHODS: dict[str, Method] = {
 
 
 def _release_free_memory() -> None:
-    """Give the system back what the allocator keeps of former fits, which the next would otherwise take unseen."""
+    """Give the system back what the allocator keeps of former fits,
+    which the next would otherwise take unseen.
+    """
     gc.collect()
     with suppress(AttributeError, OSError):  # glibc only
         ctypes.CDLL(None).malloc_trim(0)

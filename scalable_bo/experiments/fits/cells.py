@@ -1,4 +1,6 @@
-"""What the benchmarks of fits share: a cell has settings and a measurement, and is one JSON record."""
+"""What the benchmarks of fits share: a cell has settings and a measurement,
+and is one JSON record.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ import torch
 from scalable_bo.experiments.records import describe_environment, finished_record, write_record
 
 Status = Callable[[str], None]
-ELSEWHERE = ("data_dir", "device")  # where a cell finds its data and computes: no part of its settings
+# Where a cell finds its data and computes: no part of its settings
+ELSEWHERE = ("data_dir", "device")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,15 +41,23 @@ class FitCell(ABC):
 
     def settings(self) -> dict[str, Any]:
         """Return all that decides the result."""
-        return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in ELSEWHERE}
+        return {
+            entry.name: getattr(self, entry.name)
+            for entry in fields(self)
+            if entry.name not in ELSEWHERE
+        }
 
     @property
     def name(self) -> str:
-        """A file name for the record, without its ending: the arguments that must be given, and others that are not the default."""
+        """A file name for the record, without its ending: the arguments that must be given,
+        and others that are not the default.
+        """
         words = [self.experiment]
         for entry in fields(self):
             value = getattr(self, entry.name)
-            text = ",".join(f"{part:g}" for part in value) if isinstance(value, tuple) else str(value)
+            text = (
+                ",".join(f"{part:g}" for part in value) if isinstance(value, tuple) else str(value)
+            )
             if entry.default is MISSING:
                 words.append(text)
             elif entry.name not in ELSEWHERE and value != entry.default:
@@ -55,9 +66,14 @@ class FitCell(ABC):
 
 
 def run_cells(
-    cells: Sequence[FitCell], folder: Path, *, rerun: bool = False, on_status: Status = lambda text: None
+    cells: Sequence[FitCell],
+    folder: Path,
+    *,
+    rerun: bool = False,
+    on_status: Status = lambda text: None,
 ) -> Iterator[tuple[FitCell, dict[str, Any], bool]]:
-    """Run the cells one after the other, each record written as it comes; yield cell, record, and whether it was kept.
+    """Run the cells one after the other, each record written as it comes; yield cell, record, and
+    whether it was kept.
 
     Args:
         cells: what to run.
@@ -66,12 +82,17 @@ def run_cells(
         on_status: called with a few words on what is happening now.
     """
     for cell in cells:
-        path, settings = folder / f"{cell.name}.json", cell.settings()
+        path = folder / f"{cell.name}.json"
+        settings = cell.settings()
         record = None if rerun else finished_record(path, settings)
         kept = record is not None
         if record is None:
             environment = describe_environment(torch.device(cell.device))
-            record = {"experiment": cell.experiment, "settings": settings, "environment": environment} | cell.measure(on_status)
+            record = {
+                "experiment": cell.experiment,
+                "settings": settings,
+                "environment": environment,
+            } | cell.measure(on_status)
             write_record(path, record)
         yield cell, record, kept
 

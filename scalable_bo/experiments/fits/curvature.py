@@ -1,4 +1,6 @@
-"""How much a minibatch tells about the noise: the curvature of its likelihood, for random and for neighbouring points."""
+"""How much a minibatch tells about the noise: the curvature of its likelihood,
+for random and for neighbouring points.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,16 @@ from surrogates import checks
 from surrogates.fitting.neighbours import Neighbours
 
 SAMPLINGS = ("uniform", "nearest")
-SPREAD, LENGTHSCALE = 10.0, 0.5
-OUTPUTSCALE, NOISE = 4.0, 1.0
+SPREAD = 10.0
+LENGTHSCALE = 0.5
+OUTPUTSCALE = 4.0
+NOISE = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurvatureCell(FitCell):
-    """The curvature for one way of sampling: γ = 1 / (2 m) Σ_j (σ_f² λ_j + σ²)^(−2), λ the eigenvalues of a minibatch's kernel matrix.
+    """The curvature for one way of sampling: γ = 1 / (2 m) Σ_j (σ_f² λ_j + σ²)^(−2), λ the
+    eigenvalues of a minibatch's kernel matrix.
 
     Args:
         method: ``uniform``, or ``nearest`` for a random point and those nearest to it.
@@ -29,8 +34,9 @@ class CurvatureCell(FitCell):
         num_replicates: minibatches of each size.
         seed: of points and minibatches.
     References:
-        Chen, Zheng, Al Kontar, Raskutti (2022), "Gaussian Process Parameter Estimation Using Mini-batch Stochastic Gradient Descent:
-        Convergence Guarantees and Empirical Benefits", Figure 1.
+        Chen, Zheng, Al Kontar, Raskutti (2022), "Gaussian Process Parameter Estimation Using
+        Mini-batch Stochastic Gradient Descent: Convergence Guarantees and Empirical Benefits",
+        Figure 1.
     """
 
     experiment: ClassVar[str] = "curvature"
@@ -46,7 +52,9 @@ class CurvatureCell(FitCell):
         for m in self.batch_sizes:
             checks.integer("batch_sizes", m, 1)
             if m > self.n:
-                raise ValueError(f"`batch_sizes` must be at most n = {self.n}, got {m}. Reduce it, or raise `n`.")
+                raise ValueError(
+                    f"`batch_sizes` must be at most n = {self.n}, got {m}. Reduce it, or raise `n`."
+                )
 
     def measure(self, on_status: Status) -> dict[str, Any]:
         generator = torch.Generator().manual_seed(self.seed)
@@ -56,20 +64,37 @@ class CurvatureCell(FitCell):
         for m in self.batch_sizes:
             on_status(f"{self.method}: {self.num_replicates} minibatches of {m}")
             if self.method == "nearest":
-                rows = neighbours.of(X[torch.randperm(self.n, generator=generator)[: self.num_replicates]], m)
+                rows = neighbours.of(
+                    X[torch.randperm(self.n, generator=generator)[: self.num_replicates]], m
+                )
             else:
-                rows = torch.stack([torch.randperm(self.n, generator=generator)[:m] for _ in range(self.num_replicates)])
+                rows = torch.stack(
+                    [
+                        torch.randperm(self.n, generator=generator)[:m]
+                        for _ in range(self.num_replicates)
+                    ]
+                )
             values = curvature(X[rows].to(self.device)).cpu()
-            points.append({"batch_size": m, "mean": values.mean().item(), "std": values.std().item() if len(values) > 1 else 0.0})
+            points.append(
+                {
+                    "batch_size": m,
+                    "mean": values.mean().item(),
+                    "std": values.std().item() if len(values) > 1 else 0.0,
+                }
+            )
         return {"points": points}
 
     def describe(self, record: dict[str, Any]) -> str:
-        values = ", ".join(f"{point['mean']:.3f} at m = {point['batch_size']}" for point in record["points"])
+        values = ", ".join(
+            f"{point['mean']:.3f} at m = {point['batch_size']}" for point in record["points"]
+        )
         return f"curvature of {self.method} minibatches: {values}"
 
 
 def curvature(X: Tensor) -> Tensor:
-    """Return γ (b,) of b minibatches X (b, m, 1) under the RBF kernel of lengthscale 0.5, σ_f² = 4 and σ² = 1."""
+    """Return γ (b,) of b minibatches X (b, m, 1) under the RBF kernel of lengthscale 0.5,
+    σ_f² = 4 and σ² = 1.
+    """
     K = torch.exp(-0.5 * ((X - X.mT) / LENGTHSCALE).square())
     values = torch.linalg.eigvalsh(K).clamp_min(0.0)
     return 0.5 * (OUTPUTSCALE * values + NOISE).pow(-2.0).mean(-1)

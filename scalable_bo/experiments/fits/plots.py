@@ -27,7 +27,9 @@ def plot_fits(records: Sequence[dict[str, Any]], path: Path) -> None:
     """
     experiments = {record["experiment"] for record in records}
     if len(experiments) != 1:
-        raise ValueError(f"`records` must be of one experiment, got {', '.join(sorted(experiments)) or 'none'}.")
+        raise ValueError(
+            f"`records` must be of one experiment, got {', '.join(sorted(experiments)) or 'none'}."
+        )
     (experiment,) = experiments
     titles, draw = _FIGURES[experiment]
     figure = Figure(figsize=(4.8 * len(titles), 5.0), dpi=150, layout="constrained")
@@ -50,33 +52,64 @@ def _recovery(records: Sequence[dict[str, Any]], panels: list[Axes]) -> None:
     """Draw a column of dots a method, one a seed; colours are starts."""
     methods = list(dict.fromkeys(record["settings"]["method"] for record in records))
     starts = list(dict.fromkeys(tuple(record["settings"]["start"]) for record in records))
-    for panel, key, truth in zip(panels, ("outputscale", "noise"), records[0]["truth"], strict=True):
+    for panel, key, truth in zip(
+        panels, ("outputscale", "noise"), records[0]["truth"], strict=True
+    ):
         panel.axhline(truth, color=GREY, linestyle="--", label="truth")
         for record in records:
             start = starts.index(tuple(record["settings"]["start"]))
             values = [one[key] for one in record["estimates"]]
-            x = methods.index(record["settings"]["method"]) + 0.2 * (start - 0.5 * (len(starts) - 1))
+            x = methods.index(record["settings"]["method"]) + 0.2 * (
+                start - 0.5 * (len(starts) - 1)
+            )
             label = "from ({:g}, {:g})".format(*starts[start])
-            panel.plot([x] * len(values), values, _marker(start), color=_colour(start), label=label, markersize=4, alpha=0.7)
+            panel.plot(
+                [x] * len(values),
+                values,
+                _marker(start),
+                color=_colour(start),
+                label=label,
+                markersize=4,
+                alpha=0.7,
+            )
         panel.set_xticks(range(len(methods)), methods, rotation=45, ha="right")
 
 
 def _scores(records: Sequence[dict[str, Any]], panels: list[Axes]) -> None:
-    """Draw RMSE and NLL against seconds; colours are data sets, markers methods, hollow ones published."""
+    """Draw RMSE and NLL against seconds; colours are data sets, markers methods,
+    hollow ones published.
+    """
     data = list(dict.fromkeys(record["settings"]["data"] for record in records))
     methods = list(dict.fromkeys(record["settings"]["method"] for record in records))
     published = list(dict.fromkeys(entry.method for entry in SCORES))
     for panel, key in zip(panels, ("rmse", "nll"), strict=True):
         for record in records:
             settings = record["settings"]
-            i, j = data.index(settings["data"]), methods.index(settings["method"])
-            panel.plot(record["seconds"], record[key], _marker(j), color=_colour(i), label=f"{data[i]}, {methods[j]}", markersize=5)
+            i = data.index(settings["data"])
+            j = methods.index(settings["method"])
+            panel.plot(
+                record["seconds"],
+                record[key],
+                _marker(j),
+                color=_colour(i),
+                label=f"{data[i]}, {methods[j]}",
+                markersize=5,
+            )
         for entry in SCORES:
             value = getattr(entry, key)
             if entry.data in data and value is not None:
-                colour, marker = _colour(data.index(entry.data)), _marker(published.index(entry.method))
+                colour = _colour(data.index(entry.data))
+                marker = _marker(published.index(entry.method))
                 label = f"{entry.data}, {entry.method}, published"
-                panel.plot(60 * entry.minutes, value, marker, color=colour, label=label, markersize=5, fillstyle="none")
+                panel.plot(
+                    60 * entry.minutes,
+                    value,
+                    marker,
+                    color=colour,
+                    label=label,
+                    markersize=5,
+                    fillstyle="none",
+                )
         panel.set(xscale="log", xlabel="seconds of the fit")
 
 
@@ -85,27 +118,59 @@ def _batch_sizes(records: Sequence[dict[str, Any]], panels: list[Axes]) -> None:
     methods = list(dict.fromkeys(method for _, method in lines))
     for panel, key in zip(panels, ("nll", "rmse"), strict=True):
         for kernel, method in lines:
-            of_line = [r for r in records if (r["settings"]["kernel"], r["settings"]["method"]) == (kernel, method)]
+            of_line = [
+                r
+                for r in records
+                if (r["settings"]["kernel"], r["settings"]["method"]) == (kernel, method)
+            ]
             points = sorted((r["settings"]["batch_size"], r[key]) for r in of_line)
             style = "-o" if kernel == "linear" else "--s"
-            panel.plot(*zip(*points, strict=True), style, color=_colour(methods.index(method)), label=f"{kernel}, {method}", markersize=4)
+            panel.plot(
+                *zip(*points, strict=True),
+                style,
+                color=_colour(methods.index(method)),
+                label=f"{kernel}, {method}",
+                markersize=4,
+            )
         _batch_size_axis(panel, [record["settings"]["batch_size"] for record in records])
 
 
 def _curvature(records: Sequence[dict[str, Any]], panels: list[Axes]) -> None:
     for index, record in enumerate(records):
-        sizes, means, stds = zip(*((p["batch_size"], p["mean"], p["std"]) for p in record["points"]), strict=True)
-        panels[0].errorbar(
-            sizes, means, stds, marker="o", color=_colour(index), label=record["settings"]["method"], capsize=3, markersize=4
+        sizes, means, stds = zip(
+            *((p["batch_size"], p["mean"], p["std"]) for p in record["points"]), strict=True
         )
-    _batch_size_axis(panels[0], [point["batch_size"] for record in records for point in record["points"]])
+        panels[0].errorbar(
+            sizes,
+            means,
+            stds,
+            marker="o",
+            color=_colour(index),
+            label=record["settings"]["method"],
+            capsize=3,
+            markersize=4,
+        )
+    _batch_size_axis(
+        panels[0], [point["batch_size"] for record in records for point in record["points"]]
+    )
 
 
 def _memory(records: Sequence[dict[str, Any]], panels: list[Axes]) -> None:
     for index, record in enumerate(records):
-        sizes, values = zip(*((p["batch_size"], p["bytes"] / 2**20) for p in record["points"]), strict=True)
-        panels[0].plot(sizes, values, "-o", color=_colour(index), label=record["settings"]["method"], markersize=4)
-    _batch_size_axis(panels[0], [point["batch_size"] for record in records for point in record["points"]])
+        sizes, values = zip(
+            *((p["batch_size"], p["bytes"] / 2**20) for p in record["points"]), strict=True
+        )
+        panels[0].plot(
+            sizes,
+            values,
+            "-o",
+            color=_colour(index),
+            label=record["settings"]["method"],
+            markersize=4,
+        )
+    _batch_size_axis(
+        panels[0], [point["batch_size"] for record in records for point in record["points"]]
+    )
 
 
 def _batch_size_axis(panel: Axes, sizes: Sequence[int]) -> None:
@@ -122,7 +187,9 @@ def _marker(index: int) -> str:
     return MARKERS[index % len(MARKERS)]
 
 
-_FIGURES: dict[str, tuple[tuple[str, ...], Callable[[Sequence[dict[str, Any]], list[Axes]], None]]] = {
+_FIGURES: dict[
+    str, tuple[tuple[str, ...], Callable[[Sequence[dict[str, Any]], list[Axes]], None]]
+] = {
     "recovery": (("signal variance σ_f²", "noise variance σ²"), _recovery),
     "scores": (("RMSE", "negative log likelihood"), _scores),
     "batch-sizes": (("−log p(y) a datum", "test RMSE"), _batch_sizes),

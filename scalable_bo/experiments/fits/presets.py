@@ -16,12 +16,19 @@ from scalable_bo.experiments.regression_data import existing_data_set
 from scalable_bo.experiments.simulators import SIMULATORS
 from surrogates import checks
 
-SINGULAR = {"methods": "method", "data_sets": "data", "kernels": "kernel", "seeds": "seed", "batch_sizes": "batch_size"}
+SINGULAR = {
+    "methods": "method",
+    "data_sets": "data",
+    "kernels": "kernel",
+    "seeds": "seed",
+    "batch_sizes": "batch_size",
+}
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A kind of cell, and the values of its arguments: a cell for every combination of those in ``grid``.
+    """A kind of cell, and the values of its arguments: a cell for every combination of those in
+    ``grid``.
 
     Args:
         kind: of the cells.
@@ -36,17 +43,59 @@ class Preset:
 
 PRESETS = {
     "recovery": Preset(
-        RecoveryCell, {"method": ("uniform", "nearest", "subsets", "iterative", "exact", "sgpr", "scgd", "exact-features"), "start": STARTS}
+        RecoveryCell,
+        {
+            "method": (
+                "uniform",
+                "nearest",
+                "subsets",
+                "iterative",
+                "exact",
+                "sgpr",
+                "scgd",
+                "exact-features",
+            ),
+            "start": STARTS,
+        },
     ),
     "penalty": Preset(
         RecoveryCell,
-        {"method": ("minimax-0", "minimax-1", "minimax-10", "minimax-100", "minimax-1000", "exact-features")},
+        {
+            "method": (
+                "minimax-0",
+                "minimax-1",
+                "minimax-10",
+                "minimax-100",
+                "minimax-1000",
+                "exact-features",
+            )
+        },
         {"start": (3.0, 2.0), "seeds": (0, 1, 2)},
     ),
-    "simulated": Preset(ScoreCell, {"data": tuple(SIMULATORS), "method": ("nearest", "uniform", "subsets", "sgpr"), "seed": (0,)}),
-    "real": Preset(ScoreCell, {"data": ("bike", "protein"), "method": ("nearest", "uniform", "subsets", "sgpr"), "seed": (0,)}),
-    "epochs": Preset(ScoreCell, {"data": ("protein",), "method": ("nearest",), "seed": (0,)}, {"tolerance": 0}),
-    "millions": Preset(ScoreCell, {"data": ("otl",), "method": ("nearest",), "seed": (0,)}, {"n": 2_000_000, "max_epochs": 10}),
+    "simulated": Preset(
+        ScoreCell,
+        {
+            "data": tuple(SIMULATORS),
+            "method": ("nearest", "uniform", "subsets", "sgpr"),
+            "seed": (0,),
+        },
+    ),
+    "real": Preset(
+        ScoreCell,
+        {
+            "data": ("bike", "protein"),
+            "method": ("nearest", "uniform", "subsets", "sgpr"),
+            "seed": (0,),
+        },
+    ),
+    "epochs": Preset(
+        ScoreCell, {"data": ("protein",), "method": ("nearest",), "seed": (0,)}, {"tolerance": 0}
+    ),
+    "millions": Preset(
+        ScoreCell,
+        {"data": ("otl",), "method": ("nearest",), "seed": (0,)},
+        {"n": 2_000_000, "max_epochs": 10},
+    ),
     "batch-sizes": Preset(
         BatchSizeCell,
         {
@@ -66,14 +115,16 @@ def plan(preset: str, **choices: Any) -> list[FitCell]:
 
     Args:
         preset: one of ``PRESETS``.
-        choices: arguments of the cells in place of the preset's, or several values under the names in ``SINGULAR``; those that are
-            ``None`` are left to the preset.
+        choices: arguments of the cells in place of the preset's, or several values under the names
+            in ``SINGULAR``; those that are ``None`` are left to the preset.
     Raises:
-        TypeError, ValueError: if there is no such preset, it has no such argument, or a value is out of range.
+        TypeError, ValueError: if there is no such preset, it has no such argument, or a value is
+            out of range.
     """
     chosen = PRESETS[checks.one_of("preset", preset, PRESETS)]
     arguments = {entry.name for entry in fields(chosen.kind)}
-    grid, fixed = dict(chosen.grid), dict(chosen.fixed)
+    grid = dict(chosen.grid)
+    fixed = dict(chosen.fixed)
     for name, value in choices.items():
         if value is None:
             continue
@@ -84,8 +135,13 @@ def plan(preset: str, **choices: Any) -> list[FitCell]:
             fixed.pop(single, None)
             grid[single] = tuple(value)
         else:
-            raise ValueError(f"`{name}` does not go with the preset {preset}, got {value!r}. Leave it out.")
-    return [chosen.kind(**fixed, **dict(zip(grid, values, strict=True))) for values in product(*grid.values())]
+            raise ValueError(
+                f"`{name}` does not go with the preset {preset}, got {value!r}. Leave it out."
+            )
+    return [
+        chosen.kind(**fixed, **dict(zip(grid, values, strict=True)))
+        for values in product(*grid.values())
+    ]
 
 
 def check_files(cells: Sequence[FitCell]) -> None:

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 
 class PublishedScore(NamedTuple):
-    """A method's means on one data set, as printed in Tables 1 to 5 of the sgGP paper (Chen et al. 2022); ``None`` where not printed.
+    """A method's means on one data set, as printed in Tables 1 to 5 of the sgGP paper (Chen et al.
+    2022); ``None`` where not printed.
 
     Attributes:
         n: points, of which 60 % for training.

@@ -1,10 +1,11 @@
 """Recovery of known variances, (σ_f², σ²) = (4, 1), from data drawn with them.
 
 References:
-    Chen, Zheng, Al Kontar, Raskutti (2022), "Gaussian Process Parameter Estimation Using Mini-batch Stochastic Gradient Descent:
-    Convergence Guarantees and Empirical Benefits", Section 6.1.
-    "Unbiased Stochastic Optimization for Gaussian Processes on Finite Dimensional RKHS", Section 5.1. Differs: (1) Adam, with larger steps
-    and fewer of them; (2) the features are drawn anew for every seed.
+    Chen, Zheng, Al Kontar, Raskutti (2022), "Gaussian Process Parameter Estimation Using Mini-batch
+    Stochastic Gradient Descent: Convergence Guarantees and Empirical Benefits", Section 6.1.
+    "Unbiased Stochastic Optimization for Gaussian Processes on Finite Dimensional RKHS", Section
+    5.1. Differs: (1) Adam, with larger steps and fewer of them; (2) the features are drawn anew for
+    every seed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from surrogates import (
 )
 
 TRUTH = (4.0, 1.0)  # σ_f², σ²
-SPREAD, LENGTHSCALE = 5.0, 0.5
+SPREAD = 5.0
+LENGTHSCALE = 0.5
 NUM_FEATURES = 128
 STARTS = ((5.0, 3.0), (2.5, 3.5), (2.5, 0.7))
 FIRST_STEPS = {(2.5, 0.7): 6.0}  # α₁ as published; 9 for the others
@@ -48,7 +50,8 @@ class RecoveryCell(FitCell):
     """One method from one start, on data of several seeds.
 
     Args:
-        method: one of ``METHODS``. Those of finite features have data from a kernel with 128 of them, the others from an RBF kernel.
+        method: one of ``METHODS``. Those of finite features have data from a kernel with 128 of
+            them, the others from an RBF kernel.
         start: σ_f² and σ² to start from.
         seeds: of data and method.
         n: points x ~ N(0, 5²).
@@ -79,44 +82,85 @@ class RecoveryCell(FitCell):
             model = (finite_model if self.method in OF_FEATURES else rbf_model)(self, seed)
             generator = torch.Generator().manual_seed(seed)
             begin = time.perf_counter()
-            METHODS[self.method](self, model, generator, counting(on_status, f"{self.method}, seed {seed}", self.n))
+            METHODS[self.method](
+                self, model, generator, counting(on_status, f"{self.method}, seed {seed}", self.n)
+            )
             seconds = time.perf_counter() - begin
-            outputscale, noise = model.covar_module.outputscale.item(), model.likelihood.noise.item()
+            outputscale = model.covar_module.outputscale.item()
+            noise = model.likelihood.noise.item()
             nll = negative_log_likelihood(model) / self.n
-            estimates.append({"seed": seed, "outputscale": outputscale, "noise": noise, "nll": nll, "seconds": seconds})
+            estimates.append(
+                {
+                    "seed": seed,
+                    "outputscale": outputscale,
+                    "noise": noise,
+                    "nll": nll,
+                    "seconds": seconds,
+                }
+            )
         return {"truth": list(TRUTH), "estimates": estimates}
 
     def describe(self, record: dict[str, Any]) -> str:
-        outputscale, noise, nll = (statistics.fmean(one[key] for one in record["estimates"]) for key in ("outputscale", "noise", "nll"))
+        outputscale, noise, nll = (
+            statistics.fmean(one[key] for one in record["estimates"])
+            for key in ("outputscale", "noise", "nll")
+        )
         start = f"({self.start[0]:g}, {self.start[1]:g})"
-        return f"{self.method} from {start}: signal {outputscale:.2f}, noise {noise:.3f}, {nll:.4f} nats a datum, mean of {len(self.seeds)}"
+        return (
+            f"{self.method} from {start}: signal {outputscale:.2f}, noise {noise:.3f}, {nll:.4f}"
+            f" nats a datum, mean of {len(self.seeds)}"
+        )
 
 
 def rbf_model(cell: RecoveryCell, seed: int) -> PathwiseGP:
-    """Return a model, at the cell's start, of a draw from the RBF kernel; the lengthscale is known."""
+    """Return a model, at the cell's start, of a draw from the RBF kernel;
+    the lengthscale is known.
+    """
     generator, X = _points(cell, seed)
     base = RBFKernel().double()
     base.lengthscale = LENGTHSCALE
     kernel = ScaleKernel(base.requires_grad_(False)).double()
     kernel.outputscale = cell.start[0]
     with torch.no_grad():
-        root = torch.linalg.cholesky(TRUTH[0] * base(X).to_dense() + TRUTH[1] * torch.eye(cell.n, dtype=X.dtype))
+        root = torch.linalg.cholesky(
+            TRUTH[0] * base(X).to_dense() + TRUTH[1] * torch.eye(cell.n, dtype=X.dtype)
+        )
     y = root @ torch.randn(cell.n, 1, generator=generator, dtype=X.dtype)
     likelihood = gaussian_likelihood(cell.start[1])
-    return PathwiseGP(X, y, likelihood=likelihood, covar_module=kernel, mean_module=ZeroMean(), outcome_transform=None).to(cell.device)
+    return PathwiseGP(
+        X,
+        y,
+        likelihood=likelihood,
+        covar_module=kernel,
+        mean_module=ZeroMean(),
+        outcome_transform=None,
+    ).to(cell.device)
 
 
 def finite_model(cell: RecoveryCell, seed: int) -> FiniteFeatureGP:
-    """Return a model, at the cell's start, of a draw from the kernel of 128 orthogonal random features, which are known."""
+    """Return a model, at the cell's start, of a draw from the kernel of 128 orthogonal random
+    features, which are known.
+    """
     generator, X = _points(cell, seed)
     base = RBFKernel()
     base.lengthscale = LENGTHSCALE
-    features = FourierFeatures(base, 1, NUM_FEATURES, generator=generator).double().requires_grad_(False)
+    features = (
+        FourierFeatures(base, 1, NUM_FEATURES, generator=generator).double().requires_grad_(False)
+    )
     weights = TRUTH[0] ** 0.5 * torch.randn(NUM_FEATURES, 1, generator=generator, dtype=X.dtype)
     with torch.no_grad():
-        y = features(X) @ weights + TRUTH[1] ** 0.5 * torch.randn(cell.n, 1, generator=generator, dtype=X.dtype)
+        y = features(X) @ weights + TRUTH[1] ** 0.5 * torch.randn(
+            cell.n, 1, generator=generator, dtype=X.dtype
+        )
     likelihood = gaussian_likelihood(cell.start[1])
-    model = FiniteFeatureGP(X, y, likelihood=likelihood, feature_map=features, mean_module=ZeroMean(), outcome_transform=None)
+    model = FiniteFeatureGP(
+        X,
+        y,
+        likelihood=likelihood,
+        feature_map=features,
+        mean_module=ZeroMean(),
+        outcome_transform=None,
+    )
     model.covar_module.outputscale = cell.start[0]
     return model.to(cell.device)
 
@@ -126,7 +170,8 @@ def negative_log_likelihood(model: PathwiseGP) -> float:
     """Return −log p(y) of all data in nats."""
     if isinstance(model, FiniteFeatureGP):
         return -model.log_marginal_likelihood()
-    X, y = model.train_inputs[0], model.train_targets
+    X = model.train_inputs[0]
+    y = model.train_targets
     H = model.covar_module(X).to_dense() + model.likelihood.noise * torch.eye(len(X)).to(X)
     value: Tensor = -torch.distributions.MultivariateNormal(torch.zeros_like(y), H).log_prob(y)
     return value.item()
@@ -141,7 +186,9 @@ Method = Callable[[RecoveryCell, Any, torch.Generator, Callable[[int, float], No
 
 
 def _sggp(sampling: Any) -> Method:
-    def fit(cell: RecoveryCell, model: PathwiseGP, generator: torch.Generator, callback: Any) -> None:
+    def fit(
+        cell: RecoveryCell, model: PathwiseGP, generator: torch.Generator, callback: Any
+    ) -> None:
         fit_minibatch(
             model,
             batch_size=cell.batch_size,
@@ -159,7 +206,9 @@ def _sggp(sampling: Any) -> Method:
 
 
 def _minimax(penalty: float) -> Method:
-    def fit(cell: RecoveryCell, model: FiniteFeatureGP, generator: torch.Generator, callback: Any) -> None:
+    def fit(
+        cell: RecoveryCell, model: FiniteFeatureGP, generator: torch.Generator, callback: Any
+    ) -> None:
         fit_finite_features(
             model,
             Minimax(penalty=penalty),
@@ -175,7 +224,9 @@ def _minimax(penalty: float) -> Method:
     return fit
 
 
-def _scgd(cell: RecoveryCell, model: FiniteFeatureGP, generator: torch.Generator, callback: Any) -> None:
+def _scgd(
+    cell: RecoveryCell, model: FiniteFeatureGP, generator: torch.Generator, callback: Any
+) -> None:
     fit_finite_features(
         model,
         batch_size=cell.batch_size,
@@ -187,21 +238,30 @@ def _scgd(cell: RecoveryCell, model: FiniteFeatureGP, generator: torch.Generator
     )
 
 
-def _subsets(cell: RecoveryCell, model: PathwiseGP, generator: torch.Generator, callback: Any) -> None:
+def _subsets(
+    cell: RecoveryCell, model: PathwiseGP, generator: torch.Generator, callback: Any
+) -> None:
     fit_subsets(model, subset_size=cell.batch_size, generator=generator, callback=callback)
 
 
-def _iterative(cell: RecoveryCell, model: PathwiseGP, generator: torch.Generator, callback: Any) -> None:
+def _iterative(
+    cell: RecoveryCell, model: PathwiseGP, generator: torch.Generator, callback: Any
+) -> None:
     fit_iterative(model, generator=generator, callback=callback)
 
 
-def _exact(cell: RecoveryCell, model: PathwiseGP, generator: torch.Generator, callback: Any) -> None:
+def _exact(
+    cell: RecoveryCell, model: PathwiseGP, generator: torch.Generator, callback: Any
+) -> None:
     fit_exact(model, callback=callback)
 
 
 def _sgpr(cell: RecoveryCell, model: PathwiseGP, generator: torch.Generator, callback: Any) -> None:
-    X, y = model.train_inputs[0], model.train_targets
-    SGPR(X, y, model.covar_module, model.likelihood, cell.batch_size, generator).fit(100, 0.1, callback)
+    X = model.train_inputs[0]
+    y = model.train_targets
+    SGPR(X, y, model.covar_module, model.likelihood, cell.batch_size, generator).fit(
+        100, 0.1, callback
+    )
 
 
 METHODS: dict[str, Method] = {
@@ -219,4 +279,6 @@ METHODS: dict[str, Method] = {
     "minimax-1000": _minimax(1000.0),
     "exact-features": _exact,
 }
-OF_FEATURES = tuple(name for name in METHODS if name.startswith(("scgd", "minimax", "exact-features")))
+OF_FEATURES = tuple(
+    name for name in METHODS if name.startswith(("scgd", "minimax", "exact-features"))
+)

@@ -1,9 +1,12 @@
-"""Hyperparameters learned on simulated and real data: the noise found, the error and likelihood of predictions, seconds, memory.
+"""Hyperparameters learned on simulated and real data: the noise found, the error and likelihood of
+predictions, seconds, memory.
 
 References:
-    Chen, Zheng, Al Kontar, Raskutti (2022), "Gaussian Process Parameter Estimation Using Mini-batch Stochastic Gradient Descent:
-    Convergence Guarantees and Empirical Benefits", Section 6.2. Differs: (1) predictions are from the nearest data of every point;
-    (2) all methods start from unit variance and lengthscales, and noise 0.1; (3) at most 10 000 test points are predicted.
+    Chen, Zheng, Al Kontar, Raskutti (2022), "Gaussian Process Parameter Estimation Using Mini-batch
+    Stochastic Gradient Descent: Convergence Guarantees and Empirical Benefits", Section 6.2.
+        Differs: (1) predictions are from the nearest data of every point;
+    (2) all methods start from unit variance and lengthscales, and noise 0.1; (3) at most 10 000
+    test points are predicted.
 """
 
 from __future__ import annotations
@@ -45,7 +48,9 @@ from surrogates.fitting.choice import REFINEMENT
 TEST_FRACTION = 0.4
 SIMULATED_POINTS = 10_000
 FIRST_NOISE = 0.1
-SCGD_BATCH, SCGD_STEPS = 256, 1000  # a step of 512 features costs 30 ms
+# a step of 512 features costs 30 ms
+SCGD_BATCH = 256
+SCGD_STEPS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +61,16 @@ class ScoreCell(FitCell):
         data: a simulator's name, or a data set's.
         method: one of ``METHODS``.
         seed: of the simulated data, of the 60 : 40 split, and of the method.
-        n: points, training and test together; ``None`` for 10 000 simulated ones, and all of a data set.
-        max_epochs: of sgGP, with minibatches of 16, and of SCGD, with 256, which ends after 1000 steps.
+        n: points, training and test together; ``None`` for 10 000 simulated ones, and all of a data
+            set.
+        max_epochs: of sgGP, with minibatches of 16, and of SCGD, with 256, which ends after 1000
+            steps.
         tolerance: at which sgGP stops; 0 for all epochs.
         num_inducing: points of SGPR, and random features of SCGD.
         num_neighbours: data that a prediction is made from.
         num_test: test points at most.
-        data_dir: folder of the data sets; ``None`` for ``../shared/data/uci``, from here or from the project's root.
+        data_dir: folder of the data sets; ``None`` for ``../shared/data/uci``, from here or from
+            the project's root.
     """
 
     experiment: ClassVar[str] = "scores"
@@ -89,11 +97,15 @@ class ScoreCell(FitCell):
         on_status(f"{self.data}: data")
         device = torch.device(self.device)
         data = load(self)
-        X, y, test_X, test_y = (t.to(device) for t in (data.train_X, data.train_y, data.test_X, data.test_y))
+        X, y, test_X, test_y = (
+            t.to(device) for t in (data.train_X, data.train_y, data.test_X, data.test_y)
+        )
         generator = torch.Generator().manual_seed(self.seed)
         reset_peak_memory(device)
         begin = time.perf_counter()
-        fitted = METHODS[self.method](self, X, y, generator, counting(on_status, f"{self.data}, {self.method}", len(X)))
+        fitted = METHODS[self.method](
+            self, X, y, generator, counting(on_status, f"{self.data}, {self.method}", len(X))
+        )
         seconds = time.perf_counter() - begin
         peak = peak_memory_bytes(device)
         on_status(f"{self.data}, {self.method}: predicting")
@@ -116,8 +128,14 @@ class ScoreCell(FitCell):
         }
 
     def describe(self, record: dict[str, Any]) -> str:
-        numbers = f"noise {record['noise_std']:.3f}, RMSE {record['rmse']:.3f}, NLL {record['nll']:.3f}, {record['seconds']:.1f} seconds"
-        return f"{self.data} seed {self.seed} {self.method}: {numbers}, {record['peak_memory_bytes'] / 2**30:.1f} GiB"
+        numbers = (
+            f"noise {record['noise_std']:.3f}, RMSE {record['rmse']:.3f}, NLL {record['nll']:.3f},"
+            f" {record['seconds']:.1f} seconds"
+        )
+        return (
+            f"{self.data} seed {self.seed} {self.method}: {numbers},"
+            f" {record['peak_memory_bytes'] / 2**30:.1f} GiB"
+        )
 
 
 def load(cell: ScoreCell) -> RegressionData:
@@ -128,16 +146,22 @@ def load(cell: ScoreCell) -> RegressionData:
     """
     generator = torch.Generator().manual_seed(cell.seed)
     if cell.data in SIMULATORS:
-        X, values = SIMULATORS[cell.data].sample(SIMULATED_POINTS if cell.n is None else cell.n, generator)
+        X, values = SIMULATORS[cell.data].sample(
+            SIMULATED_POINTS if cell.n is None else cell.n, generator
+        )
         table = torch.cat([X, values.unsqueeze(1)], dim=1).numpy()
     else:
         table = load_table(cell.data, cell.data_dir)
         if cell.n is not None and cell.n > len(table):
-            raise ValueError(f"`n` must be at most the {len(table)} points of {cell.data}, got {cell.n}.")
+            raise ValueError(
+                f"`n` must be at most the {len(table)} points of {cell.data}, got {cell.n}."
+            )
         if cell.n is not None:
             table = table[torch.randperm(len(table), generator=generator)[: cell.n].numpy()]
     data = split_table(table, cell.seed, TEST_FRACTION)
-    return RegressionData(data.train_X, data.train_y, data.test_X[: cell.num_test], data.test_y[: cell.num_test])
+    return RegressionData(
+        data.train_X, data.train_y, data.test_X[: cell.num_test], data.test_y[: cell.num_test]
+    )
 
 
 class Fitted(NamedTuple):
@@ -170,9 +194,13 @@ def rbf_kernel(dim: int) -> ScaleKernel:
 
 
 def _fitted_by(fit_model: Callable[..., object]) -> Method:
-    """Return the method that fits a ``PathwiseGP`` by ``fit_model(cell, model, generator=…, callback=…)``."""
+    """Return the method that fits a ``PathwiseGP`` by
+    ``fit_model(cell, model, generator=…, callback=…)``.
+    """
 
-    def method(cell: ScoreCell, X: Tensor, y: Tensor, generator: torch.Generator, callback: Callback) -> Fitted:
+    def method(
+        cell: ScoreCell, X: Tensor, y: Tensor, generator: torch.Generator, callback: Callback
+    ) -> Fitted:
         model = PathwiseGP(
             X,
             y.unsqueeze(1),
@@ -185,44 +213,80 @@ def _fitted_by(fit_model: Callable[..., object]) -> Method:
         lengthscale = model.covar_module.base_kernel.lengthscale.flatten().tolist()
 
         def predict(points: Tensor) -> tuple[Tensor, Tensor]:
-            return predict_by_neighbours(model, points, num_neighbours=cell.num_neighbours, observation_noise=True)
+            return predict_by_neighbours(
+                model, points, num_neighbours=cell.num_neighbours, observation_noise=True
+            )
 
-        return Fitted(model.covar_module.outputscale.item(), model.likelihood.noise.item(), lengthscale, predict)
+        return Fitted(
+            model.covar_module.outputscale.item(),
+            model.likelihood.noise.item(),
+            lengthscale,
+            predict,
+        )
 
     return method
 
 
 def _sggp(sampling: Any) -> Method:
     def fit_model(cell: ScoreCell, model: PathwiseGP, **options: Any) -> None:
-        fit_minibatch(model, sampling=sampling, max_epochs=cell.max_epochs, tolerance=cell.tolerance, **options)
+        fit_minibatch(
+            model,
+            sampling=sampling,
+            max_epochs=cell.max_epochs,
+            tolerance=cell.tolerance,
+            **options,
+        )
 
     return _fitted_by(fit_model)
 
 
 def _refined(cell: ScoreCell, model: PathwiseGP, **options: Any) -> None:
-    """Fit by minibatches of nearest neighbours, then on all data, as ``fit`` does where that is quick."""
+    """Fit by minibatches of nearest neighbours, then on all data,
+    as ``fit`` does where that is quick.
+    """
     fit_minibatch(model, max_epochs=cell.max_epochs, tolerance=cell.tolerance, **options)
     fit_iterative(model, **options, **REFINEMENT)
 
 
-def _exact(cell: ScoreCell, model: PathwiseGP, generator: torch.Generator, callback: Callback) -> None:
+def _exact(
+    cell: ScoreCell, model: PathwiseGP, generator: torch.Generator, callback: Callback
+) -> None:
     fit_exact(model, callback=callback)
 
 
-def _sgpr(cell: ScoreCell, X: Tensor, y: Tensor, generator: torch.Generator, callback: Callback) -> Fitted:
-    kernel, likelihood = rbf_kernel(X.shape[1]).to(X), gaussian_likelihood(FIRST_NOISE).to(X)
+def _sgpr(
+    cell: ScoreCell, X: Tensor, y: Tensor, generator: torch.Generator, callback: Callback
+) -> Fitted:
+    kernel = rbf_kernel(X.shape[1]).to(X)
+    likelihood = gaussian_likelihood(FIRST_NOISE).to(X)
     model = SGPR(X, y, kernel, likelihood, cell.num_inducing, generator)
     model.fit(100, 0.1, callback)
-    return Fitted(kernel.outputscale.item(), likelihood.noise.item(), kernel.base_kernel.lengthscale.flatten().tolist(), model.predict)
+    return Fitted(
+        kernel.outputscale.item(),
+        likelihood.noise.item(),
+        kernel.base_kernel.lengthscale.flatten().tolist(),
+        model.predict,
+    )
 
 
-def _scgd(cell: ScoreCell, X: Tensor, y: Tensor, generator: torch.Generator, callback: Callback) -> Fitted:
+def _scgd(
+    cell: ScoreCell, X: Tensor, y: Tensor, generator: torch.Generator, callback: Callback
+) -> Fitted:
     base = rbf_kernel(X.shape[1]).base_kernel
     features = FourierFeatures(base, X.shape[1], cell.num_inducing, generator=generator).to(X)
     likelihood = gaussian_likelihood(FIRST_NOISE)
-    model = FiniteFeatureGP(X, y.unsqueeze(1), likelihood=likelihood, feature_map=features, mean_module=ZeroMean(), outcome_transform=None)
+    model = FiniteFeatureGP(
+        X,
+        y.unsqueeze(1),
+        likelihood=likelihood,
+        feature_map=features,
+        mean_module=ZeroMean(),
+        outcome_transform=None,
+    )
     steps = min(SCGD_STEPS, cell.max_epochs * math.ceil(len(X) / SCGD_BATCH))
-    model = fit_finite_features(model.to(X), batch_size=SCGD_BATCH, num_steps=steps, generator=generator, callback=callback)
+    model = fit_finite_features(
+        model.to(X), batch_size=SCGD_BATCH, num_steps=steps, generator=generator, callback=callback
+    )
     noise = model.likelihood.noise.item()
 
     @torch.no_grad()

@@ -33,7 +33,13 @@ class SGPR(ExactGP):
     """
 
     def __init__(
-        self, X: Tensor, y: Tensor, kernel: Kernel, likelihood: GaussianLikelihood, num_inducing: int, generator: torch.Generator
+        self,
+        X: Tensor,
+        y: Tensor,
+        kernel: Kernel,
+        likelihood: GaussianLikelihood,
+        num_inducing: int,
+        generator: torch.Generator,
     ) -> None:
         super().__init__(X, y, likelihood)
         rows = torch.randperm(len(X), generator=generator)[:num_inducing].to(X.device)
@@ -43,11 +49,17 @@ class SGPR(ExactGP):
     def forward(self, X: Tensor) -> MultivariateNormal:
         return MultivariateNormal(self.mean_module(X), self.covar_module(X))
 
-    def fit(self, num_steps: int, learning_rate: float, callback: Callable[[int, float], None]) -> None:
-        """Maximise the bound by Adam over hyperparameters and inducing points; the published baseline takes 100 steps of 0.1."""
+    def fit(
+        self, num_steps: int, learning_rate: float, callback: Callable[[int, float], None]
+    ) -> None:
+        """Maximise the bound by Adam over hyperparameters and inducing points;
+        the published baseline takes 100 steps of 0.1.
+        """
         self.train()
         objective = ExactMarginalLogLikelihood(self.likelihood, self)
-        optimizer = torch.optim.Adam([p for p in self.parameters() if p.requires_grad], lr=learning_rate)
+        optimizer = torch.optim.Adam(
+            [p for p in self.parameters() if p.requires_grad], lr=learning_rate
+        )
         for step in range(1, num_steps + 1):
             optimizer.zero_grad()
             with _low_rank_algebra(), _without_jitter_warnings():
@@ -63,17 +75,23 @@ class SGPR(ExactGP):
         self.likelihood.eval()
         with _low_rank_algebra(), _without_jitter_warnings():
             parts = [self.likelihood(self(points)) for points in X.split(CHUNK)]
-            return torch.cat([part.mean for part in parts]), torch.cat([part.variance for part in parts])
+            return torch.cat([part.mean for part in parts]), torch.cat(
+                [part.variance for part in parts]
+            )
 
 
 def _low_rank_algebra() -> fast_computations:
-    """Let GPyTorch use that the covariance is of low rank plus a diagonal; BoTorch has it factorise all matrices as they are, in O(n³)."""
+    """Let GPyTorch use that the covariance is of low rank plus a diagonal;
+    BoTorch has it factorise all matrices as they are, in O(n³).
+    """
     return fast_computations(covar_root_decomposition=True, log_prob=True, solves=True)
 
 
 @contextmanager
 def _without_jitter_warnings() -> Iterator[None]:
-    """Keep quiet that the matrix of close inducing points needed a jitter, which nobody can act on."""
+    """Keep quiet that the matrix of close inducing points needed a jitter,
+    which nobody can act on.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericalWarning)
         yield

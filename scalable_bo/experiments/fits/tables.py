@@ -15,7 +15,9 @@ FITS_TABLE = "hyperparameters.md"
 
 
 def write_fits_table(folder: Path) -> Path:
-    """Write ``hyperparameters.md``, the tables of all fits recorded in the folder, and return its path."""
+    """Write ``hyperparameters.md``, the tables of all fits recorded in the folder,
+    and return its path.
+    """
     path = folder / FITS_TABLE
     path.write_text(fits_table(read_fit_records(folder)), encoding="utf-8")
     return path
@@ -36,13 +38,22 @@ def read_fit_records(folder: Path) -> list[dict[str, Any]]:
 
 def fits_table(records: Sequence[dict[str, Any]]) -> str:
     """Return Markdown: a section for each experiment that has records."""
-    text = ["# Hyperparameters", "", "Mean ± standard error (number of seeds) where there are several."]
+    text = [
+        "# Hyperparameters",
+        "",
+        "Mean ± standard error (number of seeds) where there are several.",
+    ]
     for experiment, (title, rows) in _SECTIONS.items():
         group = [record for record in records if record["experiment"] == experiment]
         if group:
             text += ["", f"## {title}", "", *markdown(rows(group))]
     if records:
-        devices = sorted({f"{record['environment']['device']} ({record['environment']['cpu']})" for record in records})
+        devices = sorted(
+            {
+                f"{record['environment']['device']} ({record['environment']['cpu']})"
+                for record in records
+            }
+        )
         text += ["", f"Seconds and memory are those of the fits, on {'; '.join(devices)}."]
     else:
         text += ["", "No records yet."]
@@ -53,13 +64,18 @@ def _recovery(records: list[dict[str, Any]]) -> list[list[str]]:
     rows = [["method", "start", "σ_f²", "σ²", "−log p(y) a datum", "seconds a fit"]]
     for record in records:
         settings = record["settings"]
-        cells = [_over(record["estimates"], key, digits) for key, digits in (("outputscale", 2), ("noise", 3), ("nll", 4), ("seconds", 1))]
+        cells = [
+            _over(record["estimates"], key, digits)
+            for key, digits in (("outputscale", 2), ("noise", 3), ("nll", 4), ("seconds", 1))
+        ]
         rows.append([settings["method"], "({:g}, {:g})".format(*settings["start"]), *cells])
     return rows
 
 
 def _scores(records: list[dict[str, Any]]) -> list[list[str]]:
-    rows = [["data", "training points", "method", "noise, std (true)", "RMSE", "NLL", "seconds", "GiB"]]
+    rows = [
+        ["data", "training points", "method", "noise, std (true)", "RMSE", "NLL", "seconds", "GiB"]
+    ]
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for record in records:
         settings = record["settings"]
@@ -76,27 +92,65 @@ def _scores(records: list[dict[str, Any]]) -> list[list[str]]:
             epochs = ", all epochs" if settings["tolerance"] == 0 else ""
             memory = f"{max(record['peak_memory_bytes'] for record in group) / 2**30:.1f}"
             scores = [_over(group, "rmse", 3), _over(group, "nll", 3), _over(group, "seconds", 1)]
-            rows.append([data, str(group[0]["num_train"]), settings["method"] + epochs, noise, *scores, memory])
+            rows.append(
+                [
+                    data,
+                    str(group[0]["num_train"]),
+                    settings["method"] + epochs,
+                    noise,
+                    *scores,
+                    memory,
+                ]
+            )
         for entry in SCORES:
             if entry.data == data:
-                scores = [number(entry.noise_std, ".3f"), f"{entry.rmse:.3f}", number(entry.nll, ".3f"), f"{60 * entry.minutes:.0f}", "–"]
-                rows.append([data, str(round(0.6 * entry.n)), f"*{entry.method} (Chen et al. 2022)*", *scores])
+                scores = [
+                    number(entry.noise_std, ".3f"),
+                    f"{entry.rmse:.3f}",
+                    number(entry.nll, ".3f"),
+                    f"{60 * entry.minutes:.0f}",
+                    "–",
+                ]
+                rows.append(
+                    [
+                        data,
+                        str(round(0.6 * entry.n)),
+                        f"*{entry.method} (Chen et al. 2022)*",
+                        *scores,
+                    ]
+                )
     return rows
 
 
 def _batch_sizes(records: list[dict[str, Any]]) -> list[list[str]]:
-    return _by_size(records, lambda r: [(r["settings"]["batch_size"], f"{r['nll']:.3f} / {r['rmse']:.3f}")], "−log p(y) a datum / RMSE")
+    return _by_size(
+        records,
+        lambda r: [(r["settings"]["batch_size"], f"{r['nll']:.3f} / {r['rmse']:.3f}")],
+        "−log p(y) a datum / RMSE",
+    )
 
 
 def _curvature(records: list[dict[str, Any]]) -> list[list[str]]:
-    return _by_size(records, lambda r: [(p["batch_size"], f"{p['mean']:.3f} ± {p['std']:.3f}") for p in r["points"]], "γ, mean ± std")
+    return _by_size(
+        records,
+        lambda r: [(p["batch_size"], f"{p['mean']:.3f} ± {p['std']:.3f}") for p in r["points"]],
+        "γ, mean ± std",
+    )
 
 
 def _memory(records: list[dict[str, Any]]) -> list[list[str]]:
-    return _by_size(records, lambda r: [(p["batch_size"], f"{p['bytes'] / 2**20:.0f}") for p in r["points"]], "MiB")
+    return _by_size(
+        records,
+        lambda r: [(p["batch_size"], f"{p['bytes'] / 2**20:.0f}") for p in r["points"]],
+        "MiB",
+    )
 
 
-def _by_size(records: list[dict[str, Any]], cells: Callable[[dict[str, Any]], Iterable[tuple[int, str]]], what: str) -> list[list[str]]:
+def _by_size(
+    records: list[dict[str, Any]],
+    cells: Callable[[dict[str, Any]], Iterable[tuple[int, str]]],
+    what: str,
+) -> list[list[str]]:
     """Return a row a method and a column a batch size."""
     rows: dict[str, dict[int, str]] = {}
     for record in records:
@@ -106,7 +160,10 @@ def _by_size(records: list[dict[str, Any]], cells: Callable[[dict[str, Any]], It
             words.append(f"seed {settings['seed']}")
         rows.setdefault(", ".join(words), {}).update(cells(record))
     sizes = sorted({size for row in rows.values() for size in row})
-    return [[what, *map(str, sizes)], *([name, *(row.get(size, "–") for size in sizes)] for name, row in rows.items())]
+    return [
+        [what, *map(str, sizes)],
+        *([name, *(row.get(size, "–") for size in sizes)] for name, row in rows.items()),
+    ]
 
 
 def _over(records: Sequence[dict[str, Any]], key: str, digits: int) -> str:

@@ -22,7 +22,10 @@ from surrogates import CG, Nystrom, PathwiseGP
 pytestmark = pytest.mark.filterwarnings(r"ignore::DeprecationWarning:ax\..*")  # of Ax to itself
 
 QUICK = {"num_candidates": 100, "num_rounds": 2, "num_starts": 2, "num_steps": 20}
-PLANE = [RangeParameterConfig(name=name, parameter_type="float", bounds=(0.0, 2.0)) for name in ("x", "y")]
+PLANE = [
+    RangeParameterConfig(name=name, parameter_type="float", bounds=(0.0, 2.0))
+    for name in ("x", "y")
+]
 COUNT = [RangeParameterConfig(name="k", parameter_type="int", bounds=(1, 12))]
 
 
@@ -34,9 +37,15 @@ def quiet() -> Iterator[None]:
 
 
 def make_client(
-    parameters: list[Any], objective: str = "value", *, constraints: tuple[list[str], list[str]] = ([], []), **options: Any
+    parameters: list[Any],
+    objective: str = "value",
+    *,
+    constraints: tuple[list[str], list[str]] = ([], []),
+    **options: Any,
 ) -> Client:
-    """Return a client with parameter constraints and outcome constraints, and a strategy that starts with 6 Sobol points."""
+    """Return a client with parameter constraints and outcome constraints,
+    and a strategy that starts with 6 Sobol points.
+    """
     client = Client(random_seed=0)
     client.configure_experiment(parameters=parameters, parameter_constraints=constraints[0])
     client.configure_optimization(objective=objective, outcome_constraints=constraints[1])
@@ -46,7 +55,10 @@ def make_client(
 
 
 def run(
-    client: Client, q: int, f: Any = lambda p: {"value": -((p["x"] - 1.2) ** 2) - (p["y"] - 0.5) ** 2}, **options: Any
+    client: Client,
+    q: int,
+    f: Any = lambda p: {"value": -((p["x"] - 1.2) ** 2) - (p["y"] - 0.5) ** 2},
+    **options: Any,
 ) -> list[dict[str, Any]]:
     trials = client.get_next_trials(max_trials=q, **options)
     for index, params in trials.items():
@@ -57,7 +69,11 @@ def run(
 def count_draws(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     generate = ParallelThompsonSampling.generate
-    monkeypatch.setattr(ParallelThompsonSampling, "generate", lambda self, q, **kwargs: sizes.append(q) or generate(self, q, **kwargs))
+    monkeypatch.setattr(
+        ParallelThompsonSampling,
+        "generate",
+        lambda self, q, **kwargs: sizes.append(q) or generate(self, q, **kwargs),
+    )
     return sizes
 
 
@@ -65,22 +81,32 @@ def count_draws(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_batches_close_in_on_the_optimum_in_either_direction(sign: int) -> None:
     client = make_client(PLANE, "value" if sign == 1 else "-value", batch_size=6)
     for _ in range(3):
-        batch = run(client, 6, lambda p: {"value": sign * (-((p["x"] - 1.2) ** 2) - (p["y"] - 0.5) ** 2)})
+        batch = run(
+            client, 6, lambda p: {"value": sign * (-((p["x"] - 1.2) ** 2) - (p["y"] - 0.5) ** 2)}
+        )
     assert min((p["x"] - 1.2) ** 2 + (p["y"] - 0.5) ** 2 for p in batch) < 0.01
 
 
-def test_trials_asked_together_come_of_one_draw_and_are_distinct(monkeypatch: pytest.MonkeyPatch) -> None:
-    client, sizes = make_client(PLANE, batch_size=10), count_draws(monkeypatch)
+def test_trials_asked_together_come_of_one_draw_and_are_distinct(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = make_client(PLANE, batch_size=10)
+    sizes = count_draws(monkeypatch)
     run(client, 6)
-    first, second = run(client, 4), run(client, 7)
+    first = run(client, 4)
+    second = run(client, 7)
     assert sizes == [10, 10]
     assert len({(p["x"], p["y"]) for p in first + second}) == 11
-    predictions = [trial.generator_runs[0].model_predictions for trial in list(client._experiment.trials.values())[6:]]
+    predictions = [
+        trial.generator_runs[0].model_predictions
+        for trial in list(client._experiment.trials.values())[6:]
+    ]
     assert all(len(means["value"]) == 1 for means, _ in predictions)
 
 
 def test_one_call_makes_a_batch_trial_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    client, sizes = make_client(PLANE), count_draws(monkeypatch)
+    client = make_client(PLANE)
+    sizes = count_draws(monkeypatch)
     run(client, 6)
     strategy = client._generation_strategy
     batch = strategy.gen(experiment=client._experiment, n=40)[0][0]
@@ -99,16 +125,30 @@ def test_other_fixed_parameters_make_another_batch() -> None:
 def test_mixed_parameters_and_parameter_constraints_are_honoured() -> None:
     parameters = [
         RangeParameterConfig(name="x", parameter_type="float", bounds=(0.0, 5.0)),
-        RangeParameterConfig(name="rate", parameter_type="float", bounds=(1e-3, 1.0), scaling="log"),
+        RangeParameterConfig(
+            name="rate", parameter_type="float", bounds=(1e-3, 1.0), scaling="log"
+        ),
         *COUNT,
-        ChoiceParameterConfig(name="kind", parameter_type="str", values=["a", "b", "c"], is_ordered=False),
-        ChoiceParameterConfig(name="size", parameter_type="int", values=[1, 4, 16], is_ordered=True),
+        ChoiceParameterConfig(
+            name="kind", parameter_type="str", values=["a", "b", "c"], is_ordered=False
+        ),
+        ChoiceParameterConfig(
+            name="size", parameter_type="int", values=[1, 4, 16], is_ordered=True
+        ),
     ]
     client = make_client(parameters, "-value", constraints=(["x + k <= 10"], []), batch_size=12)
     for _ in range(2):
-        batch = run(client, 6, lambda p: {"value": (p["x"] - 3) ** 2 + abs(p["k"] - 9) + (p["kind"] != "b") + p["size"] / 16})
+        batch = run(
+            client,
+            6,
+            lambda p: {
+                "value": (p["x"] - 3) ** 2 + abs(p["k"] - 9) + (p["kind"] != "b") + p["size"] / 16
+            },
+        )
     assert all(p["x"] + p["k"] <= 10 + 1e-6 for p in batch)
-    assert all(p["kind"] in "abc" and p["size"] in (1, 4, 16) and isinstance(p["k"], int) for p in batch)
+    assert all(
+        p["kind"] in "abc" and p["size"] in (1, 4, 16) and isinstance(p["k"], int) for p in batch
+    )
     assert len({tuple(p.values()) for p in batch}) == 6
 
 
@@ -130,7 +170,9 @@ def test_a_discrete_space_is_searched_to_its_end() -> None:
         client.get_next_trials(max_trials=1)
 
 
-@pytest.mark.filterwarnings("ignore:Encountered a `MultiObjective` without", "ignore:To copy construct from a tensor")
+@pytest.mark.filterwarnings(
+    "ignore:Encountered a `MultiObjective` without", "ignore:To copy construct from a tensor"
+)
 def test_several_objectives_are_refused() -> None:
     client = make_client(PLANE, "value, other")
     run(client, 6, lambda p: {"value": p["x"], "other": -p["x"]})

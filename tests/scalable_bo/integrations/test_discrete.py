@@ -12,7 +12,9 @@ from scalable_bo.integrations.discrete import discrete_batch
 from surrogates import PathwiseGP
 
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
-SMALL = partial(ParallelThompsonSampling, num_candidates=100, num_rounds=2, num_starts=2, num_steps=20)
+SMALL = partial(
+    ParallelThompsonSampling, num_candidates=100, num_rounds=2, num_starts=2, num_steps=20
+)
 STEPS = torch.tensor([0.1, 0.1], dtype=torch.float64)
 GRID = torch.cartesian_prod(torch.arange(11), torch.arange(11)).double() / 10
 
@@ -31,7 +33,9 @@ def make_model() -> PathwiseGP:
 
 def draw(model: PathwiseGP, q: int, **options: Tensor) -> Tensor:
     generator = torch.Generator().manual_seed(5)
-    return discrete_batch(SMALL(model, UNIT), q, to_grid=tenths, steps=STEPS, generator=generator, **options)
+    return discrete_batch(
+        SMALL(model, UNIT), q, to_grid=tenths, steps=STEPS, generator=generator, **options
+    )
 
 
 def test_a_path_gets_its_best_grid_point() -> None:
@@ -43,7 +47,8 @@ def test_a_path_gets_its_best_grid_point() -> None:
 
 
 def test_points_are_distinct_grid_points_that_are_neither_known_nor_pending() -> None:
-    model, pending = make_model(), GRID[60:80]
+    model = make_model()
+    pending = GRID[60:80]
     batch = draw(model, 40, X_pending=pending)
     torch.testing.assert_close(batch, tenths(batch))
     assert len(batch) == 40
@@ -65,11 +70,15 @@ def test_a_continuous_input_keeps_its_maximiser() -> None:
         return torch.stack([tenths(X[..., 0]), X[..., 1]], dim=-1)
 
     generator = torch.Generator().manual_seed(5)
-    batch = discrete_batch(SMALL(make_model(), UNIT), 8, to_grid=first_to_tenths, steps=steps, generator=generator)
+    batch = discrete_batch(
+        SMALL(make_model(), UNIT), 8, to_grid=first_to_tenths, steps=steps, generator=generator
+    )
     torch.testing.assert_close(batch[:, 0], tenths(batch[:, 0]))
     assert (batch[:, 1] - tenths(batch[:, 1])).abs().max() > 1e-3
 
 
 def test_a_missing_framework_is_named_with_the_remedy() -> None:
-    with pytest.raises(ImportError, match=r"needs the package `nobody_wrote_this`.*pip install 'scalable-bo\[ax\]'"):
+    with pytest.raises(
+        ImportError, match=r"needs the package `nobody_wrote_this`.*pip install 'scalable-bo\[ax\]'"
+    ):
         require("nobody_wrote_this", extra="ax")

@@ -1,4 +1,6 @@
-"""The Optuna sampler: Optuna's own conformance suite, and what is special here: batches, a queue, grids."""
+"""The Optuna sampler: Optuna's own conformance suite, and what is special here: batches,
+a queue, grids.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -13,14 +15,20 @@ pytest.importorskip("optuna")
 
 import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.testing.pytest_samplers import BasicSamplerTestCase, RelativeSamplerTestCase, SingleOnlySamplerTestCase
+from optuna.testing.pytest_samplers import (
+    BasicSamplerTestCase,
+    RelativeSamplerTestCase,
+    SingleOnlySamplerTestCase,
+)
 from optuna.trial import TrialState
 
 from acquisition import ParallelThompsonSampling
 from scalable_bo.integrations.encoding import UnitCube
 from scalable_bo.integrations.optuna import ThompsonSampler
 
-QUICK = partial(ParallelThompsonSampling, num_candidates=100, num_rounds=2, num_starts=2, num_steps=20)
+QUICK = partial(
+    ParallelThompsonSampling, num_candidates=100, num_rounds=2, num_starts=2, num_steps=20
+)
 SPACE: dict[str, Any] = {
     "x": FloatDistribution(-2.0, 3.0),
     "rate": FloatDistribution(1e-4, 1.0, log=True),
@@ -79,8 +87,13 @@ def make_study(n: int = 6, **options: Any) -> Any:
 
 def bowl(trial: Any) -> float:
     """Smallest, 0, at x = 1.5, rate = 0.01, kind = a."""
-    x, rate = trial.suggest_float("x", -2.0, 3.0), trial.suggest_float("rate", 1e-4, 1.0, log=True)
-    return (x - 1.5) ** 2 + (math.log10(rate) + 2.0) ** 2 + {"a": 0.0, "b": 1.0}[trial.suggest_categorical("kind", ["a", "b"])]
+    x = trial.suggest_float("x", -2.0, 3.0)
+    rate = trial.suggest_float("rate", 1e-4, 1.0, log=True)
+    return (
+        (x - 1.5) ** 2
+        + (math.log10(rate) + 2.0) ** 2
+        + {"a": 0.0, "b": 1.0}[trial.suggest_categorical("kind", ["a", "b"])]
+    )
 
 
 @pytest.mark.parametrize("direction", ["minimize", "maximize"])
@@ -92,7 +105,11 @@ def test_the_optimum_is_found_much_closer_than_by_random_search(direction: str) 
         study.optimize(lambda trial: sign * bowl(trial), n_trials=24)
         return sign * study.best_value
 
-    assert best(make_sampler(n_startup_trials=6, batch_size=8)) < 0.02 < best(optuna.samplers.RandomSampler(seed=0))
+    assert (
+        best(make_sampler(n_startup_trials=6, batch_size=8))
+        < 0.02
+        < best(optuna.samplers.RandomSampler(seed=0))
+    )
 
 
 def test_every_parameter_returns_from_the_unit_cube_as_it_was() -> None:
@@ -107,13 +124,23 @@ def test_every_parameter_returns_from_the_unit_cube_as_it_was() -> None:
         torch.testing.assert_close(cube.to_grid(point), point)
 
 
-def test_any_point_of_the_unit_cube_is_decoded_to_what_it_is_rounded_to(generator: torch.Generator) -> None:
+def test_any_point_of_the_unit_cube_is_decoded_to_what_it_is_rounded_to(
+    generator: torch.Generator,
+) -> None:
     cube = UnitCube(SPACE)
-    for point in torch.cat([torch.rand(50, 8, generator=generator, dtype=torch.float64), torch.zeros(1, 8), torch.ones(1, 8)]).double():
+    for point in torch.cat(
+        [
+            torch.rand(50, 8, generator=generator, dtype=torch.float64),
+            torch.zeros(1, 8),
+            torch.ones(1, 8),
+        ]
+    ).double():
         params = cube.decode(point)
         for name, distribution in SPACE.items():
             assert distribution._contains(distribution.to_internal_repr(params[name]))
-        torch.testing.assert_close(torch.tensor(cube.encode(params), dtype=torch.float64), cube.to_grid(point))
+        torch.testing.assert_close(
+            torch.tensor(cube.encode(params), dtype=torch.float64), cube.to_grid(point)
+        )
 
 
 def test_steps_reach_the_next_value() -> None:
@@ -122,9 +149,14 @@ def test_steps_reach_the_next_value() -> None:
 
 
 def test_the_surrogate_is_fitted_once_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    study, sizes = make_study(batch_size=4, n=3), []
+    study = make_study(batch_size=4, n=3)
+    sizes = []
     fit = ThompsonSampler._model
-    monkeypatch.setattr(ThompsonSampler, "_model", lambda self, data, generator: sizes.append(len(data.U)) or fit(self, data, generator))
+    monkeypatch.setattr(
+        ThompsonSampler,
+        "_model",
+        lambda self, data, generator: sizes.append(len(data.U)) or fit(self, data, generator),
+    )
     study.optimize(bowl, n_trials=9)
     assert sizes == [3, 7, 11]
 
@@ -132,18 +164,35 @@ def test_the_surrogate_is_fitted_once_a_batch(monkeypatch: pytest.MonkeyPatch) -
 def test_trials_asked_together_are_distinct_and_not_asked_again_while_they_run() -> None:
     study = make_study(batch_size=5)
     study.sampler._waiting.clear()
-    space = {"x": FloatDistribution(-2.0, 3.0), "rate": FloatDistribution(1e-4, 1.0, log=True), "kind": CategoricalDistribution(["a", "b"])}
+    space = {
+        "x": FloatDistribution(-2.0, 3.0),
+        "rate": FloatDistribution(1e-4, 1.0, log=True),
+        "kind": CategoricalDistribution(["a", "b"]),
+    }
     trials = [study.ask(space) for _ in range(15)]
     assert len({tuple(trial.params.values()) for trial in trials}) == 15
 
 
 def test_failed_pruned_and_infinite_trials_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    study, sizes = make_study(n=5), []
-    for state, value in ((TrialState.FAIL, None), (TrialState.PRUNED, 1.0), (TrialState.COMPLETE, math.inf)):
+    study = make_study(n=5)
+    sizes = []
+    for state, value in (
+        (TrialState.FAIL, None),
+        (TrialState.PRUNED, 1.0),
+        (TrialState.COMPLETE, math.inf),
+    ):
         first = study.trials[0]
-        study.add_trial(optuna.create_trial(state=state, value=value, params=first.params, distributions=first.distributions))
+        study.add_trial(
+            optuna.create_trial(
+                state=state, value=value, params=first.params, distributions=first.distributions
+            )
+        )
     fit = ThompsonSampler._model
-    monkeypatch.setattr(ThompsonSampler, "_model", lambda self, data, generator: sizes.append(len(data.U)) or fit(self, data, generator))
+    monkeypatch.setattr(
+        ThompsonSampler,
+        "_model",
+        lambda self, data, generator: sizes.append(len(data.U)) or fit(self, data, generator),
+    )
     study.optimize(bowl, n_trials=1)
     assert sizes == [5]
 
@@ -185,7 +234,9 @@ def test_parameters_of_some_trials_only_are_sampled_independently() -> None:
 
 def test_several_objectives_are_refused() -> None:
     study = optuna.create_study(directions=["minimize", "maximize"], sampler=make_sampler())
-    with pytest.raises(ValueError, match="`study` must have one objective for ThompsonSampler, got 2"):
+    with pytest.raises(
+        ValueError, match="`study` must have one objective for ThompsonSampler, got 2"
+    ):
         study.ask(SPACE)
 
 
@@ -198,6 +249,8 @@ def test_several_objectives_are_refused() -> None:
         ({"solver": "cg"}, TypeError, "`solver` must be a Solver, got 'cg'"),
     ],
 )
-def test_bad_arguments_are_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_bad_arguments_are_refused(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         ThompsonSampler(**options)

@@ -9,17 +9,22 @@ from surrogates import PathwiseGP
 from surrogates.fitting.batched import BatchedGP, batched_cholesky
 from tests import problems
 
-SETS, SIZE = 3, 7
-X = 100.0 + problems.uniform(40, problems.DIM)  # far from 0, where distances by ‖x‖² + ‖z‖² − 2 xᵀz cancel
+SETS = 3
+SIZE = 7
+# Far from 0, where distances by ‖x‖² + ‖z‖² − 2 xᵀz cancel
+X = 100.0 + problems.uniform(40, problems.DIM)
 X[:4] = X[0]
 Y = problems.normal(40, 1, seed=1)
-INDEX = torch.randperm(40, generator=torch.Generator().manual_seed(2))[: SETS * SIZE].reshape(SETS, SIZE)
+INDEX = torch.randperm(40, generator=torch.Generator().manual_seed(2))[: SETS * SIZE].reshape(
+    SETS, SIZE
+)
 INDEX[0, :4] = torch.arange(4)  # duplicated inputs
 
 
 def by_autograd(model: PathwiseGP, noise: Tensor) -> Tensor:
     """Return −log p of every set by GPyTorch's kernel, mean and Gaussian."""
-    X, y = model.train_inputs[0], model.train_targets
+    X = model.train_inputs[0]
+    y = model.train_targets
     terms = []
     for index in INDEX:
         K = model.covar_module(X[index]).to_dense() + torch.diag_embed(noise.expand(len(X))[index])
@@ -37,7 +42,8 @@ def test_values_and_gradients_are_those_of_autograd(name: str) -> None:
     model.double()
     reference = by_autograd(model, model.likelihood.noise)
     (weights * reference).sum().backward()
-    rtol = 1e-4 if "matern12" in name else 1e-6  # GPyTorch's distance between equal points is the root of a rounding error
+    # GPyTorch's distance between equal points is the root of a rounding error
+    rtol = 1e-4 if "matern12" in name else 1e-6
     torch.testing.assert_close(ours, reference, rtol=rtol, atol=rtol)
     gradients = {key: parameter.grad for key, parameter in gp.named_parameters()}
     for key, parameter in model.named_parameters():
@@ -46,7 +52,13 @@ def test_values_and_gradients_are_those_of_autograd(name: str) -> None:
 
 def test_known_noise_is_that_of_the_chosen_data() -> None:
     variances = problems.vector_noise(40)
-    model = PathwiseGP(X, Y, train_Yvar=variances.unsqueeze(1), covar_module=problems.matern(1.5), outcome_transform=None)
+    model = PathwiseGP(
+        X,
+        Y,
+        train_Yvar=variances.unsqueeze(1),
+        covar_module=problems.matern(1.5),
+        outcome_transform=None,
+    )
     ours = BatchedGP(model).negative_log_likelihood(X[INDEX], model.train_targets[INDEX], INDEX)
     model.double()
     torch.testing.assert_close(ours, by_autograd(model, variances))

@@ -12,7 +12,16 @@ import torch
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from surrogates import FiniteFeatureGP, FourierFeatures, PathwiseGP, VariationalGP, choose_fit, fit, fit_iterative, fit_minibatch
+from surrogates import (
+    FiniteFeatureGP,
+    FourierFeatures,
+    PathwiseGP,
+    VariationalGP,
+    choose_fit,
+    fit,
+    fit_iterative,
+    fit_minibatch,
+)
 from surrogates.fitting import choice
 from tests import problems
 
@@ -46,7 +55,9 @@ def hyperparameters(model: PathwiseGP) -> Tensor:
 def likelihood(model: PathwiseGP) -> float:
     """Return (log p(y) + log prior) / n."""
     model.train()
-    value: Tensor = ExactMarginalLogLikelihood(model.likelihood, model)(model(*model.train_inputs), model.train_targets)
+    value: Tensor = ExactMarginalLogLikelihood(model.likelihood, model)(
+        model(*model.train_inputs), model.train_targets
+    )
     model.eval()
     return value.item()
 
@@ -62,17 +73,32 @@ def likelihood(model: PathwiseGP) -> float:
         (lambda X, Y: VariationalGP(X, Y, inducing_points=4), 50, ("variational",)),
         (lambda X, Y: make_model("finite_features", X, Y), 50, ("finite_features",)),
     ],
-    ids=["few points", "more points", "thousands", "many points", "two outputs", "variational", "finite features"],
+    ids=[
+        "few points",
+        "more points",
+        "thousands",
+        "many points",
+        "two outputs",
+        "variational",
+        "finite features",
+    ],
 )
-def test_the_choice_follows_the_model(make: Callable[[Tensor, Tensor], PathwiseGP], n: int, methods: tuple[str, ...]) -> None:
+def test_the_choice_follows_the_model(
+    make: Callable[[Tensor, Tensor], PathwiseGP], n: int, methods: tuple[str, ...]
+) -> None:
     chosen = choose_fit(make(problems.uniform(n, 1), problems.normal(n, 1)))
     assert chosen.methods == methods and str(n) in chosen.reason
 
 
-def test_many_points_are_refined_from_where_minibatches_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_points_are_refined_from_where_minibatches_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(choice, "FIT_EXACT_UP_TO", 15)
-    (whole, by_hand), steps = (make_model(X=X[:16], Y=Y[:16]) for _ in range(2)), count(1)
-    fit(whole, callback=lambda step, value: step == next(steps) or pytest.fail("a step is left out"))
+    whole, by_hand = (make_model(X=X[:16], Y=Y[:16]) for _ in range(2))
+    steps = count(1)
+    fit(
+        whole, callback=lambda step, value: step == next(steps) or pytest.fail("a step is left out")
+    )
     fit_minibatch(by_hand)
     assert not torch.equal(hyperparameters(whole), hyperparameters(by_hand))
     fit_iterative(by_hand, **choice.REFINEMENT)
@@ -82,21 +108,35 @@ def test_many_points_are_refined_from_where_minibatches_ended(monkeypatch: pytes
 def test_what_was_chosen_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "surrogates.fitting"):
         fit(make_model())
-    assert [record.getMessage() for record in caplog.records] == ["fit_exact: 60 points, up to 1000 by the exact marginal likelihood"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "fit_exact: 60 points, up to 1000 by the exact marginal likelihood"
+    ]
 
 
 @pytest.mark.parametrize("method", choice.METHODS)
 def test_every_method_fits_reports_and_repeats(method: str) -> None:
-    fitted, told = [], []
+    fitted = []
+    told = []
     for _ in range(2):
         model = make_model(method)
         before = hyperparameters(model)
         generator = torch.Generator().manual_seed(0)
-        assert fit(model, method, generator=generator, callback=lambda *step: told.append(step), **QUICK[method]) is model
+        assert (
+            fit(
+                model,
+                method,
+                generator=generator,
+                callback=lambda *step: told.append(step),
+                **QUICK[method],
+            )
+            is model
+        )
         assert not torch.equal(hyperparameters(model), before)
         fitted.append(hyperparameters(model))
     steps = len(told) // 2
-    assert [step for step, _ in told] == 2 * list(range(1, steps + 1)) and told[:steps] == told[steps:]
+    assert [step for step, _ in told] == 2 * list(range(1, steps + 1)) and told[:steps] == told[
+        steps:
+    ]
     assert all(math.isfinite(value) for _, value in told)
     assert torch.equal(fitted[0], fitted[1])
 
@@ -130,10 +170,15 @@ def test_a_failure_leaves_the_model_as_it_was(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["minibatch", "subsets"])
-def test_a_prior_that_is_not_finite_leaves_the_model_as_it_was(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prior_that_is_not_finite_leaves_the_model_as_it_was(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = make_model()
     before = hyperparameters(model)
-    monkeypatch.setattr(f"surrogates.fitting.{method}.log_prior", lambda gp: gp.covar_module.raw_lengthscale.sum() * math.nan)
+    monkeypatch.setattr(
+        f"surrogates.fitting.{method}.log_prior",
+        lambda gp: gp.covar_module.raw_lengthscale.sum() * math.nan,
+    )
     with pytest.raises(FloatingPointError, match="the model is as it was"):
         fit(model, method, **QUICK[method])
     assert torch.equal(hyperparameters(model), before)
@@ -143,9 +188,12 @@ def test_a_prior_that_is_not_finite_leaves_the_model_as_it_was(method: str, monk
 def test_a_float32_model_stays_one_and_what_needs_no_gradient_stays(method: str) -> None:
     model = PathwiseGP(X.float(), Y.float())
     model.likelihood.requires_grad_(False)
-    noise, lengthscale = model.noise.item(), model.covar_module.lengthscale.clone()
+    noise = model.noise.item()
+    lengthscale = model.covar_module.lengthscale.clone()
     fit(model, method, **QUICK[method])
-    assert model.noise.item() == noise and not torch.equal(model.covar_module.lengthscale, lengthscale)
+    assert model.noise.item() == noise and not torch.equal(
+        model.covar_module.lengthscale, lengthscale
+    )
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
 
 
@@ -169,13 +217,21 @@ def two_points() -> tuple[Tensor, Tensor]:
     return X[:2], Y[:2]
 
 
-DEGENERATE = (constant_targets, duplicated_inputs, one_dimension_without_variation, fewer_points_than_a_batch, two_points)
+DEGENERATE = (
+    constant_targets,
+    duplicated_inputs,
+    one_dimension_without_variation,
+    fewer_points_than_a_batch,
+    two_points,
+)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("method", choice.METHODS)
 @pytest.mark.parametrize("data", DEGENERATE)
-def test_degenerate_data_give_a_finite_posterior(data: Callable[[], tuple[Tensor, Tensor]], method: str, dtype: torch.dtype) -> None:
+def test_degenerate_data_give_a_finite_posterior(
+    data: Callable[[], tuple[Tensor, Tensor]], method: str, dtype: torch.dtype
+) -> None:
     inputs, targets = (part.to(dtype) for part in data())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # BoTorch advises to standardise what has no variance
@@ -191,7 +247,9 @@ def test_degenerate_data_give_a_finite_posterior(data: Callable[[], tuple[Tensor
 @pytest.mark.parametrize("part", ["inputs", "targets"])
 def test_data_that_are_not_finite_are_refused(part: str, method: str) -> None:
     model = make_model(method)
-    model.set_train_data(**{part: torch.full_like(X if part == "inputs" else Y.squeeze(1), math.nan)}, strict=False)
+    model.set_train_data(
+        **{part: torch.full_like(X if part == "inputs" else Y.squeeze(1), math.nan)}, strict=False
+    )
     before = hyperparameters(model)
     for refused in (choice.METHODS[method], fit):
         with pytest.raises(ValueError, match=f"`model.train_{part}` must be finite, got nan"):
@@ -200,9 +258,18 @@ def test_data_that_are_not_finite_are_refused(part: str, method: str) -> None:
 
 
 def test_a_method_must_exist_and_a_model_must_be_one() -> None:
-    with pytest.raises(ValueError, match="`method` must be one of exact, subsets, .*, got 'newton'"):
+    with pytest.raises(
+        ValueError, match="`method` must be one of exact, subsets, .*, got 'newton'"
+    ):
         fit(make_model(), "newton")
-    with pytest.raises(ValueError, match="`settings` must belong to a `method`, got num_steps without one. Choose one, such as"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            "`settings` must belong to a `method`, got num_steps without one. Choose one, such as"
+        ),
+    ):
         fit(make_model(), num_steps=3)
-    with pytest.raises(TypeError, match="`model` must be a PathwiseGP or another SingleTaskGP, got Linear"):
+    with pytest.raises(
+        TypeError, match="`model` must be a PathwiseGP or another SingleTaskGP, got Linear"
+    ):
         fit(torch.nn.Linear(1, 1))  # type: ignore[type-var]

@@ -13,13 +13,18 @@ from surrogates import PathwiseGP
 from surrogates.fitting.common import Coordinates, log_prior, restoring, training_data
 from tests import problems
 
-X, Y = problems.uniform(12, 2), problems.normal(12, 1, seed=1)
+X = problems.uniform(12, 2)
+Y = problems.normal(12, 1, seed=1)
 
 
 def bounded_model() -> PathwiseGP:
-    """Return a model with every kind of bound, BoTorch's own, which raw values do not respect, among them."""
+    """Return a model with every kind of bound, BoTorch's own, which raw values do not respect,
+    among them.
+    """
     base = RBFKernel(lengthscale_constraint=Interval(0.1, 3.0))
-    return PathwiseGP(X, Y, covar_module=ScaleKernel(base, outputscale_constraint=LessThan(5.0)).to(X))
+    return PathwiseGP(
+        X, Y, covar_module=ScaleKernel(base, outputscale_constraint=LessThan(5.0)).to(X)
+    )
 
 
 def test_coordinates_stand_for_the_hyperparameters_that_they_were_read_from() -> None:
@@ -47,7 +52,11 @@ def test_gradients_follow_the_chain_rule() -> None:
     coordinates = Coordinates(model)
 
     def objective() -> torch.Tensor:
-        return log_prior(model) + model.covar_module(X).to_dense().sum() + model.likelihood.noise.log().sum()
+        return (
+            log_prior(model)
+            + model.covar_module(X).to_dense().sum()
+            + model.likelihood.noise.log().sum()
+        )
 
     objective().backward()
     coordinates.pull_gradient()
@@ -74,8 +83,12 @@ def test_what_is_held_fixed_is_no_coordinate() -> None:
 
 def test_the_prior_is_that_of_all_hyperparameters() -> None:
     model = PathwiseGP(X, Y)
-    kernel, noise = model.covar_module, model.likelihood.noise_covar
-    expected = kernel.lengthscale_prior.log_prob(kernel.lengthscale).sum() + noise.noise_prior.log_prob(noise.noise).sum()
+    kernel = model.covar_module
+    noise = model.likelihood.noise_covar
+    expected = (
+        kernel.lengthscale_prior.log_prob(kernel.lengthscale).sum()
+        + noise.noise_prior.log_prob(noise.noise).sum()
+    )
     assert log_prior(model).item() == pytest.approx(expected.item())
     assert log_prior(problems.rbf()).item() == 0.0
 
@@ -105,7 +118,9 @@ def test_data_are_transformed_and_checked() -> None:
     model = PathwiseGP(X, Y)
     inputs, targets = training_data(model.train())
     assert not model.training and inputs.shape == (12, 2) and targets.shape == (12,)
-    with pytest.raises(TypeError, match="`model` must be a PathwiseGP or another SingleTaskGP, got Linear"):
+    with pytest.raises(
+        TypeError, match="`model` must be a PathwiseGP or another SingleTaskGP, got Linear"
+    ):
         training_data(torch.nn.Linear(2, 2))  # type: ignore[arg-type]
     model.set_train_data(targets=torch.full((12,), math.nan, dtype=torch.float64), strict=False)
     with pytest.raises(ValueError, match="`model.train_targets` must be finite"):

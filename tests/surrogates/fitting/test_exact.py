@@ -15,7 +15,9 @@ Y = torch.sin(6 * X.sum(1, keepdim=True)) + 0.1 * problems.normal(50, 1, seed=1)
 def likelihood_of(model: SingleTaskGP) -> float:
     model.train()
     with torch.no_grad():
-        value = ExactMarginalLogLikelihood(model.likelihood, model)(model(*model.train_inputs), model.train_targets).item()
+        value = ExactMarginalLogLikelihood(model.likelihood, model)(
+            model(*model.train_inputs), model.train_targets
+        ).item()
     model.eval()
     return value
 
@@ -24,7 +26,8 @@ def likelihood_of(model: SingleTaskGP) -> float:
 def test_fitting_improves_the_likelihood_and_the_posterior_follows(dtype: torch.dtype) -> None:
     model = PathwiseGP(X.to(dtype), Y.to(dtype), num_paths=8)
     Z = problems.uniform(20, 2, seed=3, dtype=dtype)
-    before, mean_before = likelihood_of(model), model.posterior(Z).mean
+    before = likelihood_of(model)
+    mean_before = model.posterior(Z).mean
     assert fit_exact(model) is model and not model.training
     assert likelihood_of(model) > before + 0.1
     assert all(parameter.dtype == dtype for parameter in model.parameters())
@@ -35,12 +38,16 @@ def test_fitting_improves_the_likelihood_and_the_posterior_follows(dtype: torch.
 
 
 def test_the_optimum_is_that_of_single_task_gp() -> None:
-    ours, exact = fit_exact(PathwiseGP(X, Y)), fit_exact(SingleTaskGP(X, Y))
+    ours = fit_exact(PathwiseGP(X, Y))
+    exact = fit_exact(SingleTaskGP(X, Y))
     assert likelihood_of(ours) == pytest.approx(likelihood_of(exact), abs=1e-3)
 
 
 def test_too_many_points_are_refused_with_the_remedy() -> None:
-    with pytest.raises(ValueError, match="`model` must have at most 4096 points .*, got 4097. Fit a model of a random subset"):
+    with pytest.raises(
+        ValueError,
+        match="`model` must have at most 4096 points .*, got 4097. Fit a model of a random subset",
+    ):
         fit_exact(PathwiseGP(problems.uniform(4097, 1), problems.normal(4097, 1)))
 
 

@@ -1,10 +1,16 @@
-"""BoTorch's ``fit_gpytorch_mll`` on our models: as on ``SingleTaskGP`` for few points, without factorising all for many."""
+"""BoTorch's ``fit_gpytorch_mll`` on our models: as on ``SingleTaskGP`` for few points,
+without factorising all for many.
+"""
 
 import pytest
 import torch
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import ModelListGP, SingleTaskGP
-from gpytorch.mlls import ExactMarginalLogLikelihood, LeaveOneOutPseudoLikelihood, SumMarginalLogLikelihood
+from gpytorch.mlls import (
+    ExactMarginalLogLikelihood,
+    LeaveOneOutPseudoLikelihood,
+    SumMarginalLogLikelihood,
+)
 
 from surrogates import PathwiseGP
 from tests import problems
@@ -28,17 +34,22 @@ def fitted(monkeypatch: pytest.MonkeyPatch) -> list[SingleTaskGP]:
 
 
 def test_few_points_are_fitted_as_botorch_fits_them() -> None:
-    ours, theirs = PathwiseGP(X[:50], Y[:50]), SingleTaskGP(X[:50], Y[:50])
+    ours = PathwiseGP(X[:50], Y[:50])
+    theirs = SingleTaskGP(X[:50], Y[:50])
     assert not hasattr(ours, "custom_fit")
     for model in (ours, theirs):
         mll = likelihood(model)
-        assert fit_gpytorch_mll(mll, optimizer_kwargs={"options": {"maxiter": 20}}) is mll and not model.training
+        assert (
+            fit_gpytorch_mll(mll, optimizer_kwargs={"options": {"maxiter": 20}}) is mll
+            and not model.training
+        )
     for own, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(own, other)
 
 
 def test_many_points_are_not_fitted_by_botorch(fitted: list[SingleTaskGP]) -> None:
-    model, other = PathwiseGP(X, Y), PathwiseGP(X, Y)
+    model = PathwiseGP(X, Y)
+    other = PathwiseGP(X, Y)
     mll = likelihood(model)
     assert fit_gpytorch_mll(mll) is mll and not model.training
     several = ModelListGP(other, PathwiseGP(X[:20], Y[:20]))
@@ -49,7 +60,9 @@ def test_many_points_are_not_fitted_by_botorch(fitted: list[SingleTaskGP]) -> No
 @pytest.mark.slow  # a fit of 5000 points
 def test_five_thousand_points_are_fitted() -> None:
     X = problems.uniform(5000, 2)
-    model = PathwiseGP(X, torch.sin(6 * X.sum(1, keepdim=True)) + 0.1 * problems.normal(5000, 1, seed=1))
+    model = PathwiseGP(
+        X, torch.sin(6 * X.sum(1, keepdim=True)) + 0.1 * problems.normal(5000, 1, seed=1)
+    )
     fit_gpytorch_mll(likelihood(model))
     noise = model.noise.item() * model.outcome_transform.stdvs.item() ** 2
     assert noise == pytest.approx(0.01, rel=0.3)
@@ -57,9 +70,22 @@ def test_five_thousand_points_are_fitted() -> None:
 
 def test_what_cannot_be_obeyed_is_named(fitted: list[SingleTaskGP]) -> None:
     model = PathwiseGP(X, Y)
-    with pytest.raises(ValueError, match="`closure` must be None for 300 points, got .*it would factorise a matrix of that size"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            "`closure` must be None for 300 points, got .*it would factorise a matrix of that size"
+        ),
+    ):
         fit_gpytorch_mll(likelihood(model), closure=print)
-    with pytest.raises(TypeError, match="`mll` must be an ExactMarginalLogLikelihood for 300 points, got LeaveOneOutPseudoLikelihood"):
+    with pytest.raises(
+        TypeError,
+        match=(
+            "`mll` must be an ExactMarginalLogLikelihood for 300 points, got"
+            " LeaveOneOutPseudoLikelihood"
+        ),
+    ):
         fit_gpytorch_mll(LeaveOneOutPseudoLikelihood(model.likelihood, model))
-    with pytest.warns(UserWarning, match="`optimizer_kwargs` of fit_gpytorch_mll do nothing for 300 points"):
+    with pytest.warns(
+        UserWarning, match="`optimizer_kwargs` of fit_gpytorch_mll do nothing for 300 points"
+    ):
         fit_gpytorch_mll(likelihood(model), optimizer_kwargs={"options": {"maxiter": 20}})

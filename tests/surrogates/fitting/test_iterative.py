@@ -31,13 +31,17 @@ def make_model(n: int = N, known_noise: bool = False) -> PathwiseGP:
 def objective(model: PathwiseGP) -> Tensor:
     """Return the exact log marginal likelihood with priors, in nats."""
     model.train()
-    value = len(model.train_targets) * ExactMarginalLogLikelihood(model.likelihood, model)(model(*model.train_inputs), model.train_targets)
+    value = len(model.train_targets) * ExactMarginalLogLikelihood(model.likelihood, model)(
+        model(*model.train_inputs), model.train_targets
+    )
     model.eval()
     return value
 
 
 def take_gradient(model: PathwiseGP) -> Tensor:
-    gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
+    gradient = torch.cat(
+        [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
+    )
     model.zero_grad()
     return gradient
 
@@ -49,7 +53,9 @@ def exact_gradient(model: PathwiseGP) -> Tensor:
 
 @pytest.mark.parametrize("known_noise", [False, True])
 @pytest.mark.parametrize("symmetric", [False, True], ids=["rademacher", "pathwise"])
-def test_probes_with_the_exact_second_moment_give_the_exact_gradient(symmetric: bool, known_noise: bool) -> None:
+def test_probes_with_the_exact_second_moment_give_the_exact_gradient(
+    symmetric: bool, known_noise: bool
+) -> None:
     model = make_model(known_noise=known_noise)
     with torch.no_grad():
         H = model.covar_module(X).to_dense() + torch.diag(model.noise.expand(N))
@@ -60,7 +66,8 @@ def test_probes_with_the_exact_second_moment_give_the_exact_gradient(symmetric: 
 
 @pytest.mark.parametrize("probes", iterative.PROBES)
 def test_the_estimate_is_exact_within_its_monte_carlo_error(probes: str) -> None:
-    model, estimates = make_model(), []
+    model = make_model()
+    estimates = []
     for seed in range(40):
         Z = draw_probes(model, X, 8, probes, torch.Generator().manual_seed(seed))
         backward_log_likelihood(model, Z, symmetric=probes == "pathwise", solver=Cholesky())
@@ -74,7 +81,9 @@ def test_the_estimate_is_exact_within_its_monte_carlo_error(probes: str) -> None
     assert (error[moving] < 0.1 * exact[moving].abs().max()).all()
 
 
-def test_pathwise_probes_have_the_covariance_of_the_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pathwise_probes_have_the_covariance_of_the_targets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(iterative, "NUM_FEATURES", 64)
     model = make_model(20)
     X20 = X[:20]
@@ -88,20 +97,27 @@ class Recording(Solver):
     """A solver that keeps accounts; ``cold`` throws the start away."""
 
     def __init__(self, cold: bool):
-        self.cold, self.epochs = cold, []
+        self.cold = cold
+        self.epochs = []
 
     def solve(self, system, rhs, *, initial=None, generator=None, callback=None) -> Solution:  # type: ignore[no-untyped-def]
-        solution = CG(None, tolerance=1e-3).solve(system, rhs, initial=None if self.cold else initial)
+        solution = CG(None, tolerance=1e-3).solve(
+            system, rhs, initial=None if self.cold else initial
+        )
         self.epochs.append(solution.epochs)
         return solution
 
 
 @pytest.mark.parametrize("probes", iterative.PROBES)
 def test_warm_starts_spend_fewer_epochs_and_find_the_same(probes: str) -> None:
-    fitted, spent = [], []
+    fitted = []
+    spent = []
     for cold in (True, False):
-        solver, model = Recording(cold), make_model()
-        fit_iterative(model, num_steps=12, first_step=0.01, num_probes=4, probes=probes, solver=solver)
+        solver = Recording(cold)
+        model = make_model()
+        fit_iterative(
+            model, num_steps=12, first_step=0.01, num_probes=4, probes=probes, solver=solver
+        )
         fitted.append(model.covar_module.lengthscale.detach())
         spent.append(sum(solver.epochs[1:]))
     assert spent[1] < 0.9 * spent[0]
@@ -109,11 +125,16 @@ def test_warm_starts_spend_fewer_epochs_and_find_the_same(probes: str) -> None:
 
 
 def test_the_optimum_is_near_the_exact_one() -> None:
-    start, exact, ours = make_model(), fit_exact(make_model()), make_model()
+    start = make_model()
+    exact = fit_exact(make_model())
+    ours = make_model()
     rises: list[float] = []
-    assert fit_iterative(ours, num_probes=64, callback=lambda step, rise: rises.append(rise)) is ours
+    assert (
+        fit_iterative(ours, num_probes=64, callback=lambda step, rise: rises.append(rise)) is ours
+    )
     assert not ours.training and len(rises) < 50  # it ended by itself
-    gained, possible = (objective(ours) - objective(start)).item(), (objective(exact) - objective(start)).item()
+    gained = (objective(ours) - objective(start)).item()
+    possible = (objective(exact) - objective(start)).item()
     assert possible > 10.0 and gained > possible - 1.0
     assert rises[-1] == pytest.approx(gained, rel=0.3)
 
@@ -122,7 +143,12 @@ def test_the_generator_decides() -> None:
     rises: list[float] = []
     for seed in (0, 0, 1):
         generator = torch.Generator().manual_seed(seed)
-        fit_iterative(make_model(), num_steps=2, generator=generator, callback=lambda step, rise: rises.append(rise))
+        fit_iterative(
+            make_model(),
+            num_steps=2,
+            generator=generator,
+            callback=lambda step, rise: rises.append(rise),
+        )
     assert rises[1] == rises[3] and rises[1] != rises[5]
 
 
@@ -131,7 +157,9 @@ def test_a_kernel_without_random_features_is_fitted_with_random_signs() -> None:
     before = objective(model).item()
     fit_iterative(model, num_steps=10)
     assert objective(model).item() > before
-    with pytest.raises(ValueError, match="`kernel` must be .* to have random features, got PolynomialKernel"):
+    with pytest.raises(
+        ValueError, match="`kernel` must be .* to have random features, got PolynomialKernel"
+    ):
         fit_iterative(model, num_steps=1, probes="pathwise")
 
 
@@ -146,14 +174,22 @@ def test_an_interruption_keeps_the_last_step() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         fit_iterative(model, callback=interrupt)
-    assert torch.equal(model.covar_module.lengthscale, seen[-1]) and not torch.equal(seen[0], seen[1])
+    assert torch.equal(model.covar_module.lengthscale, seen[-1]) and not torch.equal(
+        seen[0], seen[1]
+    )
 
 
-def test_a_gradient_that_is_not_finite_leaves_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gradient_that_is_not_finite_leaves_the_model_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = make_model()
     before = model.covar_module.lengthscale.detach().clone()
-    monkeypatch.setattr(iterative, "log_prior", lambda model: math.nan * model.covar_module.lengthscale.sum())
-    with pytest.raises(FloatingPointError, match="The gradient is not finite at step 1; the model is as it was"):
+    monkeypatch.setattr(
+        iterative, "log_prior", lambda model: math.nan * model.covar_module.lengthscale.sum()
+    )
+    with pytest.raises(
+        FloatingPointError, match="The gradient is not finite at step 1; the model is as it was"
+    ):
         fit_iterative(model)
     assert torch.equal(model.covar_module.lengthscale, before)
 
@@ -172,7 +208,9 @@ def test_bad_settings_are_named(settings: dict[str, object], message: str) -> No
 
 
 def test_a_solver_must_be_one() -> None:
-    with pytest.raises(TypeError, match=r"`solver` must be a Solver such as CG\(\) or Auto\(\), got str 'cg'"):
+    with pytest.raises(
+        TypeError, match=r"`solver` must be a Solver such as CG\(\) or Auto\(\), got str 'cg'"
+    ):
         fit_iterative(make_model(), solver="cg")  # type: ignore[arg-type]
 
 
@@ -182,8 +220,11 @@ def test_a_thousand_points_are_fitted_as_by_the_exact_likelihood() -> None:
     targets = torch.sin(6.0 * inputs.sum(1, keepdim=True)) + 0.3 * problems.normal(1000, 1, seed=1)
 
     def make() -> PathwiseGP:
-        return PathwiseGP(inputs, targets, covar_module=MaternKernel(nu=2.5, ard_num_dims=3).to(inputs))
+        return PathwiseGP(
+            inputs, targets, covar_module=MaternKernel(nu=2.5, ard_num_dims=3).to(inputs)
+        )
 
-    exact, ours = fit_exact(make()), fit_iterative(make())
+    exact = fit_exact(make())
+    ours = fit_iterative(make())
     assert objective(ours).item() > objective(exact).item() - 5.0
     assert ours.noise.item() == pytest.approx(exact.noise.item(), rel=0.1)

@@ -23,11 +23,14 @@ def found(X: torch.Tensor, Z: torch.Tensor, index: torch.Tensor) -> torch.Tensor
 @pytest.mark.parametrize("k", [1, 5, 300])
 def test_neighbours_are_the_nearest_in_units_of_the_lengthscales(k: int) -> None:
     Z = problems.normal(20, 3, seed=1)
-    torch.testing.assert_close(found(X, Z, Neighbours(X, KERNEL).of(Z, k)), by_all_distances(X, Z, k))
+    torch.testing.assert_close(
+        found(X, Z, Neighbours(X, KERNEL).of(Z, k)), by_all_distances(X, Z, k)
+    )
 
 
 def test_a_looked_up_neighbour_is_the_one_searched() -> None:
-    neighbours, index = Neighbours(X, KERNEL), torch.tensor([3, 7, 3])
+    neighbours = Neighbours(X, KERNEL)
+    index = torch.tensor([3, 7, 3])
     first = neighbours.of_data(index, 6)
     again = neighbours.of_data(torch.tensor([7, 8]), 6)
     assert torch.equal(first[1], again[0])
@@ -54,14 +57,25 @@ def test_a_common_factor_moves_no_neighbour_and_another_metric_does() -> None:
     assert not neighbours.follow(kernel)
     kernel.lengthscale = problems.ARD
     assert neighbours.follow(kernel) and not neighbours.follow(kernel)
-    torch.testing.assert_close(found(X, X[:10], neighbours.of_data(torch.arange(10), 4)), by_all_distances(X, X[:10], 4))
+    torch.testing.assert_close(
+        found(X, X[:10], neighbours.of_data(torch.arange(10), 4)), by_all_distances(X, X[:10], 4)
+    )
 
 
 def test_of_several_parts_the_shortest_lengthscale_of_every_input_counts() -> None:
-    kernel = problems.scaled(problems.rbf(0.5, active_dims=[0, 2]), 2.0) + problems.matern(1.5, 0.25, active_dims=[2])
+    kernel = problems.scaled(problems.rbf(0.5, active_dims=[0, 2]), 2.0) + problems.matern(
+        1.5, 0.25, active_dims=[2]
+    )
     np.testing.assert_allclose(inverse_lengthscales(kernel, 4), [2.0, 0.0, 4.0, 0.0])
     np.testing.assert_allclose(
-        inverse_lengthscales(problems.scaled(problems.scaled(problems.rbf(0.5, active_dims=[1]), 2.0), 1.0), 2), [0.0, 2.0]
+        inverse_lengthscales(
+            problems.scaled(problems.scaled(problems.rbf(0.5, active_dims=[1]), 2.0), 1.0), 2
+        ),
+        [0.0, 2.0],
     )
-    np.testing.assert_allclose(inverse_lengthscales(RBFKernel(ard_num_dims=2) * LinearKernel(), 2), [1.0 / np.log(2.0)] * 2, rtol=1e-6)
+    np.testing.assert_allclose(
+        inverse_lengthscales(RBFKernel(ard_num_dims=2) * LinearKernel(), 2),
+        [1.0 / np.log(2.0)] * 2,
+        rtol=1e-6,
+    )
     np.testing.assert_allclose(inverse_lengthscales(LinearKernel(), 2), [1.0, 1.0])

@@ -20,7 +20,9 @@ Y = torch.sin(6 * X.sum(1, keepdim=True)) + 0.1 * problems.normal(80, 1, seed=1)
 def likelihood_of(model: SingleTaskGP) -> float:
     model.train()
     with torch.no_grad():
-        value = ExactMarginalLogLikelihood(model.likelihood, model)(model(*model.train_inputs), model.train_targets).item()
+        value = ExactMarginalLogLikelihood(model.likelihood, model)(
+            model(*model.train_inputs), model.train_targets
+        ).item()
     model.eval()
     return value
 
@@ -31,35 +33,61 @@ def hyperparameters(model: PathwiseGP) -> Tensor:
 
 def test_one_subset_of_all_data_reaches_the_exact_optimum() -> None:
     model = PathwiseGP(X, Y)
-    assert fit_subsets(model, num_subsets=1, subset_size=100, num_steps=60) is model and not model.training
-    assert likelihood_of(model) == pytest.approx(likelihood_of(fit_exact(PathwiseGP(X, Y))), abs=1e-3)
+    assert (
+        fit_subsets(model, num_subsets=1, subset_size=100, num_steps=60) is model
+        and not model.training
+    )
+    assert likelihood_of(model) == pytest.approx(
+        likelihood_of(fit_exact(PathwiseGP(X, Y))), abs=1e-3
+    )
 
 
 @pytest.mark.parametrize("average", ["log", "arithmetic"])
 def test_subsets_fitted_side_by_side_are_the_average_of_subsets_fitted_alone(average: Any) -> None:
     def model(rows: Tensor | slice) -> PathwiseGP:
-        kernel = problems.scaled(problems.matern(1.5), 1.0) + problems.scaled(problems.matern(0.5, active_dims=[0]), 0.5)
-        return PathwiseGP(X[rows], Y[rows], covar_module=kernel, likelihood=gaussian_likelihood(0.2), outcome_transform=None)
+        kernel = problems.scaled(problems.matern(1.5), 1.0) + problems.scaled(
+            problems.matern(0.5, active_dims=[0]), 0.5
+        )
+        return PathwiseGP(
+            X[rows],
+            Y[rows],
+            covar_module=kernel,
+            likelihood=gaussian_likelihood(0.2),
+            outcome_transform=None,
+        )
 
     together = fit_subsets(
-        model(slice(None)), num_subsets=3, subset_size=25, average=average, num_steps=15, generator=torch.Generator().manual_seed(5)
+        model(slice(None)),
+        num_subsets=3,
+        subset_size=25,
+        average=average,
+        num_steps=15,
+        generator=torch.Generator().manual_seed(5),
     )
     centroids = torch.randperm(80, generator=torch.Generator().manual_seed(5))[:3]
-    index = Neighbours(X, together.covar_module.kernels[0]).of(X[centroids], 25)  # one lengthscale: any metric finds the same
-    alone = [fit_subsets(model(rows), num_subsets=1, subset_size=25, num_steps=15) for rows in index]
+    # One lengthscale: any metric finds the same
+    index = Neighbours(X, together.covar_module.kernels[0]).of(X[centroids], 25)
+    alone = [
+        fit_subsets(model(rows), num_subsets=1, subset_size=25, num_steps=15) for rows in index
+    ]
     for read in (lambda gp: gp.noise, lambda gp: gp.covar_module.kernels[0].outputscale):
         values = torch.stack([read(gp).detach() for gp in alone])
         expected = values.log().mean().exp() if average == "log" else values.mean()
         torch.testing.assert_close(read(together).detach(), expected, rtol=1e-5, atol=1e-8)
     constants = torch.stack([gp.mean_module.constant.detach() for gp in alone])
-    torch.testing.assert_close(together.mean_module.constant.detach(), constants.mean(), rtol=1e-5, atol=1e-8)
+    torch.testing.assert_close(
+        together.mean_module.constant.detach(), constants.mean(), rtol=1e-5, atol=1e-8
+    )
 
 
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
         ({"num_subsets": 0}, "`num_subsets` must be at least 1"),
-        ({"subset_size": 1}, "`subset_size` must be at least 2, got 1. One point cannot tell noise from signal"),
+        (
+            {"subset_size": 1},
+            "`subset_size` must be at least 2, got 1. One point cannot tell noise from signal",
+        ),
         ({"average": "median"}, "`average` must be one of log, arithmetic, got 'median'"),
         ({"num_steps": 0}, "`num_steps` must be at least 1"),
         ({"learning_rate": -1.0}, "`learning_rate` must be finite and above 0"),

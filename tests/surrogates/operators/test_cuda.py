@@ -1,4 +1,6 @@
-"""What is particular to CUDA devices: tiles that shrink when memory runs out, and fused kernels. Most of it is tried on the CPU."""
+"""What is particular to CUDA devices: tiles that shrink when memory runs out,
+and fused kernels. Most of it is tried on the CPU.
+"""
 
 import logging
 from types import SimpleNamespace
@@ -11,17 +13,31 @@ from torch import Tensor
 from surrogates import CG, Cholesky, Dense, RandomFeatures, SketchAndProject, Tiled, kernel_operator
 from surrogates.operators import KernelBasis, combine, combine_rowwise, cuda, tiles
 from surrogates.operators.stationary import PROFILES
-from surrogates.operators.tiles import KernelTiles, StationaryTiles, tiled_matmul, tiled_matmul_gradient, tiled_rowwise
+from surrogates.operators.tiles import (
+    KernelTiles,
+    StationaryTiles,
+    tiled_matmul,
+    tiled_matmul_gradient,
+    tiled_rowwise,
+)
 from surrogates.solvers import Solver
 from tests import problems
 from tests.problems import DIM, STATIONARY
 
-M, N, S = 150, 200, 5
+M = 150
+N = 200
+S = 5
 WHOLE = slice(None)
 
 
-def stationary_tiles(m: int = M, name: str = "scale-matern32", dtype: torch.dtype = torch.float64, device: str = "cpu") -> StationaryTiles:
-    X, Z = problems.uniform(m, DIM, dtype=dtype).to(device), problems.uniform(N, DIM, seed=1, dtype=dtype).to(device)
+def stationary_tiles(
+    m: int = M,
+    name: str = "scale-matern32",
+    dtype: torch.dtype = torch.float64,
+    device: str = "cpu",
+) -> StationaryTiles:
+    X = problems.uniform(m, DIM, dtype=dtype).to(device)
+    Z = problems.uniform(N, DIM, seed=1, dtype=dtype).to(device)
     made = KernelTiles.of(STATIONARY[name]().to(X), X, Z)
     assert isinstance(made, StationaryTiles)
     return made
@@ -31,12 +47,15 @@ class SmallMemory:
     """Lets ``StationaryTiles`` evaluate tiles of at most ``entries`` entries."""
 
     def __init__(self, entries: int, monkeypatch: pytest.MonkeyPatch):
-        self.entries, self.failures = entries, 0
+        self.entries = entries
+        self.failures = 0
         for name in ("tile", "contract"):
             monkeypatch.setattr(StationaryTiles, name, self.limited(getattr(StationaryTiles, name)))
 
     def limited(self, evaluate: Any) -> Any:
-        def limited(part: StationaryTiles, i: slice, j: slice, *weights: Tensor, **out: Tensor) -> Any:
+        def limited(
+            part: StationaryTiles, i: slice, j: slice, *weights: Tensor, **out: Tensor
+        ) -> Any:
             if len(part.X1[i]) * len(part.X2[j]) > self.entries:
                 self.failures += 1
                 raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
@@ -46,34 +65,68 @@ class SmallMemory:
 
 
 @pytest.mark.parametrize("entries", [10**6, 200 * 100, 4 * 64 * 64])
-def test_tiles_shrink_until_they_fit_and_give_the_same(entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    K, W, C, V = stationary_tiles(), problems.normal(N, S), problems.normal(M, S, seed=2), problems.normal(N, M // 10, seed=3)
-    expected = tiled_matmul(K, W), tiled_matmul_gradient(K, W, C), *tiled_rowwise(K, V), Tiled(K, False).to_dense()
+def test_tiles_shrink_until_they_fit_and_give_the_same(
+    entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    K = stationary_tiles()
+    W = problems.normal(N, S)
+    C = problems.normal(M, S, seed=2)
+    V = problems.normal(N, M // 10, seed=3)
+    expected = (
+        tiled_matmul(K, W),
+        tiled_matmul_gradient(K, W, C),
+        *tiled_rowwise(K, V),
+        Tiled(K, False).to_dense(),
+    )
     small = SmallMemory(entries, monkeypatch)
-    found = tiled_matmul(K, W), tiled_matmul_gradient(K, W, C), *tiled_rowwise(K, V), Tiled(K, False).to_dense()
+    found = (
+        tiled_matmul(K, W),
+        tiled_matmul_gradient(K, W, C),
+        *tiled_rowwise(K, V),
+        Tiled(K, False).to_dense(),
+    )
     for value, reference in zip(found, expected, strict=True):
         torch.testing.assert_close(value, reference)
     assert (small.failures > 0) == (entries < M * N)
 
 
-def test_without_memory_for_the_smallest_tile_there_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_memory_for_the_smallest_tile_there_is_a_clear_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     K = stationary_tiles()
     SmallMemory(10, monkeypatch)
-    for product in (lambda: tiled_matmul(K, torch.ones(N, 2).double()), lambda: tiled_rowwise(K, torch.ones(N, 3).double())):
-        with pytest.raises(MemoryError, match="A tile of 64 rows does not fit in the device's free memory"):
+    for product in (
+        lambda: tiled_matmul(K, torch.ones(N, 2).double()),
+        lambda: tiled_rowwise(K, torch.ones(N, 3).double()),
+    ):
+        with pytest.raises(
+            MemoryError, match="A tile of 64 rows does not fit in the device's free memory"
+        ):
             product()
     with pytest.raises(MemoryError, match="A tile of 64 rows"):
         Dense(K, symmetric=False)
 
 
 @pytest.mark.parametrize("rows", [64, 3])
-def test_features_are_evaluated_for_fewer_points_when_memory_runs_out(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    basis = RandomFeatures.draw(problems.rbf().double(), DIM, 8, generator=torch.Generator().manual_seed(0))
-    X, W, V = problems.uniform(20, DIM).requires_grad_(), problems.normal(8, 4), problems.normal(8, 20)
+def test_features_are_evaluated_for_fewer_points_when_memory_runs_out(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    basis = RandomFeatures.draw(
+        problems.rbf().double(), DIM, 8, generator=torch.Generator().manual_seed(0)
+    )
+    X = problems.uniform(20, DIM).requires_grad_()
+    W = problems.normal(8, 4)
+    V = problems.normal(8, 20)
 
     def evaluate() -> list[Tensor]:
-        values, own = combine(basis, X, W), combine_rowwise(basis, X.unsqueeze(1), V)
-        return [values, own, *torch.autograd.grad(values.sum(), X), *torch.autograd.grad(own.sum(), X)]
+        values = combine(basis, X, W)
+        own = combine_rowwise(basis, X.unsqueeze(1), V)
+        return [
+            values,
+            own,
+            *torch.autograd.grad(values.sum(), X),
+            *torch.autograd.grad(own.sum(), X),
+        ]
 
     expected = evaluate()
     for name in ("matmul", "matmul_gradient", "rowwise"):
@@ -94,7 +147,9 @@ def limited_to(rows: int, evaluate: Any) -> Any:
 class Kernels(SimpleNamespace):
     """Stands in for the module of Triton kernels: exact, times 2 so that it shows."""
 
-    LARGEST_DIM, LARGEST_WIDTH, LARGEST_OFFSET = DIM, S, 10**6
+    LARGEST_DIM = DIM
+    LARGEST_WIDTH = S
+    LARGEST_OFFSET = 10**6
 
     def __init__(self, error: Exception | None = None):
         super().__init__(calls=[], error=error)
@@ -124,17 +179,21 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_products_with_few_columns_are_fused(kernels: Kernels) -> None:
-    K, W = stationary_tiles(), problems.normal(N, S)
+    K = stationary_tiles()
+    W = problems.normal(N, S)
     torch.testing.assert_close(tiled_matmul(K, W), 2.0 * K.tile(WHOLE, WHOLE) @ W)
     assert kernels.calls == ["matmul"]
 
 
 def test_path_gradients_are_fused_and_in_the_units_of_all_inputs(kernels: Kernels) -> None:
-    K = stationary_tiles(name="matern52-active")  # looks at columns 2 and 0, with lengthscales 0.4 and 0.9
+    # Looks at columns 2 and 0, with lengthscales 0.4 and 0.9
+    K = stationary_tiles(name="matern52-active")
     values, gradient = tiled_rowwise(K, problems.normal(N, 10))
     assert values.shape == (10, M // 10) and gradient.shape == (10, M // 10, DIM)
     assert (values == 2.0).all()
-    torch.testing.assert_close(gradient, torch.tensor([3.0 / 0.9, 0.0, 3.0 / 0.4]).double().expand_as(gradient))
+    torch.testing.assert_close(
+        gradient, torch.tensor([3.0 / 0.9, 0.0, 3.0 / 0.4]).double().expand_as(gradient)
+    )
     assert kernels.calls == ["rowwise"]
 
 
@@ -143,15 +202,23 @@ def test_path_gradients_are_fused_and_in_the_units_of_all_inputs(kernels: Kernel
     [("DEVICE_TYPES", {"cuda"}), ("FEWEST_ENTRIES", M * N + 1), ("_triton_kernels", lambda: None)],
     ids=["cpu", "small", "no-triton"],
 )
-def test_tiles_do_what_has_no_fused_kernel(kernels: Kernels, changed: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_do_what_has_no_fused_kernel(
+    kernels: Kernels, changed: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cuda, changed, value)
-    K, W = stationary_tiles(), problems.normal(N, S)
+    K = stationary_tiles()
+    W = problems.normal(N, S)
     torch.testing.assert_close(tiled_matmul(K, W), K.tile(WHOLE, WHOLE) @ W)
     assert not kernels.calls
 
 
-@pytest.mark.parametrize(("limit", "value"), [("LARGEST_WIDTH", S - 1), ("LARGEST_DIM", DIM - 1), ("LARGEST_OFFSET", N * S - 1)])
-def test_tiles_do_what_is_beyond_the_kernels_limits(kernels: Kernels, limit: str, value: int) -> None:
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [("LARGEST_WIDTH", S - 1), ("LARGEST_DIM", DIM - 1), ("LARGEST_OFFSET", N * S - 1)],
+)
+def test_tiles_do_what_is_beyond_the_kernels_limits(
+    kernels: Kernels, limit: str, value: int
+) -> None:
     setattr(kernels, limit, value)
     tiled_matmul(stationary_tiles(), problems.normal(N, S))
     assert not kernels.calls
@@ -159,30 +226,42 @@ def test_tiles_do_what_is_beyond_the_kernels_limits(kernels: Kernels, limit: str
 
 def test_other_kernels_are_never_fused(kernels: Kernels) -> None:
     X = problems.uniform(M, DIM)
-    tiled_matmul(KernelTiles.of(problems.GENERIC["rq"]().to(X), X, problems.uniform(N, DIM)), problems.normal(N, S))
+    tiled_matmul(
+        KernelTiles.of(problems.GENERIC["rq"]().to(X), X, problems.uniform(N, DIM)),
+        problems.normal(N, S),
+    )
     assert not kernels.calls
 
 
-def test_the_environment_variable_switches_the_kernels_off(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_switches_the_kernels_off(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SCALABLE_BO_COMPILE", "never")
     tiled_matmul(stationary_tiles(), problems.normal(N, S))
     assert not kernels.calls
 
 
 @pytest.mark.parametrize("kernels", [RuntimeError("no C compiler")], indirect=True)
-def test_a_failing_kernel_leaves_the_tiles_and_is_said_once(kernels: Kernels, caplog: pytest.LogCaptureFixture) -> None:
-    K, W = stationary_tiles(), problems.normal(N, S)
+def test_a_failing_kernel_leaves_the_tiles_and_is_said_once(
+    kernels: Kernels, caplog: pytest.LogCaptureFixture
+) -> None:
+    K = stationary_tiles()
+    W = problems.normal(N, S)
     for _ in range(2):
         torch.testing.assert_close(tiled_matmul(K, W), K.tile(WHOLE, WHOLE) @ W)
     assert kernels.calls == ["matmul"]
-    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
-        "the fused matmul of matern32 in torch.float64 failed (RuntimeError: no C compiler); going on with tiles"
+    assert [
+        record.getMessage() for record in caplog.records if record.levelno == logging.WARNING
+    ] == [
+        "the fused matmul of matern32 in torch.float64 failed (RuntimeError: no C compiler); going"
+        " on with tiles"
     ]
 
 
 @pytest.mark.parametrize("kernels", [torch.cuda.OutOfMemoryError("no")], indirect=True)
 def test_a_kernel_that_runs_out_of_memory_is_tried_again(kernels: Kernels) -> None:
-    K, W = stationary_tiles(), problems.normal(N, S)
+    K = stationary_tiles()
+    W = problems.normal(N, S)
     for _ in range(2):
         torch.testing.assert_close(tiled_matmul(K, W), K.tile(WHOLE, WHOLE) @ W)
     assert kernels.calls == ["matmul"] * 2
@@ -193,31 +272,49 @@ def test_a_kernel_that_runs_out_of_memory_is_tried_again(kernels: Kernels) -> No
 @pytest.mark.parametrize("s", [1, 3, 32, 40])
 @pytest.mark.parametrize("name", STATIONARY)
 def test_fused_and_tiled_products_on_cuda_agree_with_the_cpu(
-    name: str, s: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    name: str,
+    s: int,
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     pytest.importorskip("triton", minversion="3.6")  # earlier ones have no products in float64
     monkeypatch.setattr(cuda, "FEWEST_ENTRIES", 1)
-    exact, K = stationary_tiles(1000, name, dtype).to(torch.float64), stationary_tiles(1000, name, dtype, "cuda")
-    W, V = problems.normal(N, s), problems.normal(N, 20, seed=2)
+    exact = stationary_tiles(1000, name, dtype).to(torch.float64)
+    K = stationary_tiles(1000, name, dtype, "cuda")
+    W = problems.normal(N, s)
+    V = problems.normal(N, 20, seed=2)
     tolerance = {"rtol": 0, "atol": 30 * N * torch.finfo(dtype).eps}
     with caplog.at_level(logging.WARNING, cuda.logger.name):
-        torch.testing.assert_close(tiled_matmul(K, W.cuda().to(dtype)).cpu().double(), exact.tile(WHOLE, WHOLE) @ W, **tolerance)
+        torch.testing.assert_close(
+            tiled_matmul(K, W.cuda().to(dtype)).cpu().double(),
+            exact.tile(WHOLE, WHOLE) @ W,
+            **tolerance,
+        )
         values, gradient = tiled_rowwise(K, V.cuda().to(dtype))
     expected = tiled_rowwise(exact, V)
     torch.testing.assert_close(values.cpu().double(), expected[0], **tolerance)
-    steepest = 1.0 if not PROFILES[K.kernel.profile].exact_distances else 1e3  # a Matérn-1/2's slope is infinite at a point
-    torch.testing.assert_close(gradient.cpu().double(), expected[1], rtol=0, atol=steepest * tolerance["atol"])
+    # A Matérn-1/2's slope is infinite at a point
+    steepest = 1.0 if not PROFILES[K.kernel.profile].exact_distances else 1e3
+    torch.testing.assert_close(
+        gradient.cpu().double(), expected[1], rtol=0, atol=steepest * tolerance["atol"]
+    )
     assert not caplog.records  # no kernel has failed
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "solver", [CG(tolerance=1e-8, max_epochs=500), SketchAndProject(tolerance=1e-8, max_epochs=500)], ids=["cg", "sap"]
+    "solver",
+    [CG(tolerance=1e-8, max_epochs=500), SketchAndProject(tolerance=1e-8, max_epochs=500)],
+    ids=["cg", "sap"],
 )
-def test_a_solve_by_fused_products_on_cuda_agrees_with_cholesky(solver: Solver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_solve_by_fused_products_on_cuda_agrees_with_cholesky(
+    solver: Solver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("triton", minversion="3.6")
     monkeypatch.setattr(cuda, "FEWEST_ENTRIES", 1)
-    X, rhs = problems.uniform(600, 2), problems.normal(600, 3)
+    X = problems.uniform(600, 2)
+    rhs = problems.normal(600, 3)
     exact = Cholesky().solve(problems.system(X=X), rhs).value
     found = solver.solve(problems.system(X=X.cuda(), kind=Tiled), rhs.cuda())
     assert found.converged.all()
@@ -227,15 +324,21 @@ def test_a_solve_by_fused_products_on_cuda_agrees_with_cholesky(solver: Solver, 
 @pytest.mark.gpu
 def test_a_device_that_is_nearly_full_gets_smaller_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "DEVICE_TYPES", set[str]())
-    monkeypatch.setattr(tiles.memory, "side_that_fits", lambda device, largest: largest)  # the memory has gone since it was looked at
-    X, total = problems.uniform(20_000, DIM, dtype=torch.float32).cuda(), torch.cuda.mem_get_info()[1]
-    basis, W = KernelBasis(problems.matern(1.5).to(X), X), problems.normal(len(X), 4, dtype=torch.float32).cuda()
+    # The memory has gone since it was looked at
+    monkeypatch.setattr(tiles.memory, "side_that_fits", lambda device, largest: largest)
+    X = problems.uniform(20_000, DIM, dtype=torch.float32).cuda()
+    total = torch.cuda.mem_get_info()[1]
+    basis = KernelBasis(problems.matern(1.5).to(X), X)
+    W = problems.normal(len(X), 4, dtype=torch.float32).cuda()
     expected = combine(basis, X[:10_000], W), combine_rowwise(basis, X[:10_000].view(4, -1, DIM), W)
     torch.cuda.empty_cache()
     room = torch.cuda.memory_reserved() + 2**28  # a tile of 8192 × 8192 takes it all
     torch.cuda.set_per_process_memory_fraction(room / total)
     try:
-        found = combine(basis, X[:10_000], W), combine_rowwise(basis, X[:10_000].view(4, -1, DIM), W)
+        found = (
+            combine(basis, X[:10_000], W),
+            combine_rowwise(basis, X[:10_000].view(4, -1, DIM), W),
+        )
         with pytest.raises(torch.cuda.OutOfMemoryError):
             torch.empty(2**28, device="cuda")
     finally:
@@ -249,7 +352,10 @@ def test_the_memory_of_a_cuda_device_is_asked_of_it() -> None:
     device = torch.device("cuda")
     before = tiles.memory.available(device)
     held = torch.empty(2**26, device=device)
-    assert abs(before - tiles.memory.available(device) - 4 * held.numel()) < 2**26  # but for other processes
+    # But for other processes
+    assert abs(before - tiles.memory.available(device) - 4 * held.numel()) < 2**26
     assert tiles.tile_side(device) <= tiles.TILE_SIDE["cuda"]
-    K = kernel_operator(problems.rbf().to(held), problems.uniform(10, DIM, dtype=torch.float32).cuda())
+    K = kernel_operator(
+        problems.rbf().to(held), problems.uniform(10, DIM, dtype=torch.float32).cuda()
+    )
     assert isinstance(K, Dense)

@@ -13,9 +13,14 @@ from tests import problems
 from tests.problems import DIM, KERNELS, STATIONARY
 
 BASES: dict[str, Callable[[], Basis]] = {
-    **{name: lambda make=make: KernelBasis(make().double(), problems.uniform(13, DIM)) for name, make in KERNELS.items()},
     **{
-        f"features-{name}": lambda make=make: RandomFeatures.draw(make().double(), DIM, 14, generator=torch.Generator().manual_seed(0))
+        name: lambda make=make: KernelBasis(make().double(), problems.uniform(13, DIM))
+        for name, make in KERNELS.items()
+    },
+    **{
+        f"features-{name}": lambda make=make: RandomFeatures.draw(
+            make().double(), DIM, 14, generator=torch.Generator().manual_seed(0)
+        )
         for name, make in STATIONARY.items()
     },
 }
@@ -38,24 +43,39 @@ def basis(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ba
 
 
 def test_combine_agrees_with_autograd(basis: Basis) -> None:
-    X, W, C = problems.uniform(9, DIM, seed=1).requires_grad_(), problems.normal(size(basis), 4), problems.normal(9, 4, seed=2)
-    values, expected = combine(basis, X, W), whole(basis, X) @ W
+    X = problems.uniform(9, DIM, seed=1).requires_grad_()
+    W = problems.normal(size(basis), 4)
+    C = problems.normal(9, 4, seed=2)
+    values = combine(basis, X, W)
+    expected = whole(basis, X) @ W
     torch.testing.assert_close(values, expected)
-    torch.testing.assert_close(torch.autograd.grad(values, X, C), torch.autograd.grad(expected, X, C))
+    torch.testing.assert_close(
+        torch.autograd.grad(values, X, C), torch.autograd.grad(expected, X, C)
+    )
 
 
-@pytest.mark.parametrize("points", [1, 3, 7])  # a tile (side 5) holds several functions, one, or a part of one
+# A tile (side 5) holds several functions, one, or a part of one
+@pytest.mark.parametrize("points", [1, 3, 7])
 def test_combine_rowwise_agrees_with_autograd(basis: Basis, points: int) -> None:
-    X, W = problems.uniform(4, points, DIM, seed=1).requires_grad_(), problems.normal(size(basis), 4)
+    X = problems.uniform(4, points, DIM, seed=1).requires_grad_()
+    W = problems.normal(size(basis), 4)
     values = combine_rowwise(basis, X, W)
     expected = torch.stack([whole(basis, x) @ w for x, w in zip(X, W.T, strict=True)])
     torch.testing.assert_close(values, expected)
     C = problems.normal(4, points, seed=2)
-    torch.testing.assert_close(torch.autograd.grad(values, X, C), torch.autograd.grad(expected, X, C))
+    torch.testing.assert_close(
+        torch.autograd.grad(values, X, C), torch.autograd.grad(expected, X, C)
+    )
 
 
 @settings(max_examples=30)
-@given(s=st.integers(1, 9), q=st.integers(1, 12), n=st.integers(1, 30), side=st.integers(1, 40), chunk=st.integers(1, 300))
+@given(
+    s=st.integers(1, 9),
+    q=st.integers(1, 12),
+    n=st.integers(1, 30),
+    side=st.integers(1, 40),
+    chunk=st.integers(1, 300),
+)
 def test_tiles_and_chunks_change_nothing(s: int, q: int, n: int, side: int, chunk: int) -> None:
     kernel = problems.matern(1.5).double()
     X = problems.uniform(s, q, DIM, seed=1)
@@ -74,7 +94,8 @@ def test_tiles_and_chunks_change_nothing(s: int, q: int, n: int, side: int, chun
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_gradient_at_a_data_point_is_finite(name: str, dtype: torch.dtype) -> None:
     Z = problems.uniform(6, DIM, dtype=dtype)
-    basis, W = KernelBasis(KERNELS[name]().to(dtype), Z), problems.normal(6, 2, dtype=dtype)
+    basis = KernelBasis(KERNELS[name]().to(dtype), Z)
+    W = problems.normal(6, 2, dtype=dtype)
     X = Z.clone().requires_grad_()
     combine(basis, X, W).sum().backward()
     assert X.grad is not None and X.grad.isfinite().all() and X.grad.abs().max() < 1e3
@@ -87,5 +108,7 @@ def test_the_gradient_at_a_data_point_is_finite(name: str, dtype: torch.dtype) -
 def test_hyperparameters_gather_no_gradient(name: str) -> None:
     kernel = KERNELS[name]().double()
     X = problems.uniform(4, DIM).requires_grad_()
-    combine(KernelBasis(kernel, problems.uniform(5, DIM)), X, problems.normal(5, 1)).sum().backward()
+    combine(
+        KernelBasis(kernel, problems.uniform(5, DIM)), X, problems.normal(5, 1)
+    ).sum().backward()
     assert all(parameter.grad is None for parameter in kernel.parameters())

@@ -1,4 +1,6 @@
-"""The elementwise part, compiled or eager: when it is compiled, and that it makes no difference to the values."""
+"""The elementwise part, compiled or eager: when it is compiled,
+and that it makes no difference to the values.
+"""
 
 import logging
 from collections.abc import Callable
@@ -14,7 +16,8 @@ from surrogates.operators.fusion import SMALLEST_COMPILED_TILE, Fused, InPlace, 
 from surrogates.operators.stationary import PROFILES
 from tests import problems
 
-SMALL, LARGE = torch.ones(4, 4), torch.ones(64, 64)
+SMALL = torch.ones(4, 4)
+LARGE = torch.ones(64, 64)
 assert SMALL.numel() < SMALLEST_COMPILED_TILE <= LARGE.numel()
 
 
@@ -22,7 +25,9 @@ class Compiler:
     """Stands in for ``torch.compile``: doubles what the function returns, so that it shows."""
 
     def __init__(self, fails: bool = False):
-        self.calls, self.fails, self.codes = 0, fails, list[Any]()
+        self.calls = 0
+        self.fails = fails
+        self.codes = list[Any]()
 
     def __call__(self, function: Callable[..., Tensor], dynamic: bool) -> Callable[..., Tensor]:
         assert dynamic
@@ -45,7 +50,9 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     return compiler
 
 
-def test_auto_compiles_once_there_has_been_enough_work(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_compiles_once_there_has_been_enough_work(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("SCALABLE_BO_COMPILE", raising=False)
     monkeypatch.setitem(fusion.ENTRIES_BEFORE_COMPILING, "cpu", 3 * LARGE.numel())
     square = Fused(torch.square)
@@ -74,7 +81,9 @@ def test_an_empty_tile_has_no_values() -> None:
     assert InPlace(torch.square)(torch.empty(0)).shape == (0,)
 
 
-def test_values_overwrite_a_tile_when_compiled(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_overwrite_a_tile_when_compiled(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
     tile = 3.0 * LARGE.view(-1)
     InPlace(torch.square)(tile)
@@ -102,7 +111,10 @@ def test_the_environment_variable_overrides_the_rule(
 
 def test_an_unknown_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCALABLE_BO_COMPILE", "sometimes")
-    with pytest.raises(ValueError, match="`SCALABLE_BO_COMPILE` must be 'auto', 'always' or 'never', got 'sometimes'"):
+    with pytest.raises(
+        ValueError,
+        match="`SCALABLE_BO_COMPILE` must be 'auto', 'always' or 'never', got 'sometimes'",
+    ):
         Fused(torch.square)(LARGE)
 
 
@@ -115,7 +127,9 @@ def test_without_a_cpp_compiler_it_goes_on_eagerly(
     with caplog.at_level(logging.INFO, fusion.logger.name):
         assert [square(LARGE)[0, 0].item() for _ in range(3)] == [1.0] * 3
     assert compiler.calls == 0
-    assert [record.message for record in caplog.records if "no C++ compiler" in record.message] != []
+    assert [
+        record.message for record in caplog.records if "no C++ compiler" in record.message
+    ] != []
     assert len(caplog.records) == 1  # said once
 
 
@@ -127,7 +141,9 @@ def test_a_failing_compiler_leaves_the_eager_path_and_says_so(
     square = Fused(torch.square)
     assert [square(LARGE)[0, 0].item() for _ in range(3)] == [1.0] * 3
     assert compiler.calls == 1
-    assert "compiling failed (RuntimeError: no such file: cc1plus); going on uncompiled" in caplog.text
+    assert (
+        "compiling failed (RuntimeError: no such file: cc1plus); going on uncompiled" in caplog.text
+    )
 
 
 def test_a_later_compilation_that_fails_leaves_the_eager_path(
@@ -141,7 +157,9 @@ def test_a_later_compilation_that_fails_leaves_the_eager_path(
     assert caplog.text.count("going on uncompiled") == 1
 
 
-def test_running_out_of_memory_is_no_failure_to_compile(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_out_of_memory_is_no_failure_to_compile(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
     failures = [torch.cuda.OutOfMemoryError("no")]
 
@@ -156,14 +174,19 @@ def test_running_out_of_memory_is_no_failure_to_compile(compiler: Compiler, monk
     assert fused(LARGE)[0, 0] == 2.0  # compiled
 
 
-def test_every_function_has_a_compilation_budget_of_its_own(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_function_has_a_compilation_budget_of_its_own(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
-    for profile in PROFILES.values():  # closures of one function, and torch counts recompilations by code object
+    # Closures of one function, and torch counts recompilations by code object
+    for profile in PROFILES.values():
         Fused(profile.value.function)(LARGE, torch.ones(()))  # type: ignore[attr-defined]
     assert len({id(code) for code in compiler.codes}) == len(PROFILES)
 
 
-def test_the_compiler_is_looked_for_where_torch_would(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_the_compiler_is_looked_for_where_torch_would(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     assert not has_cpp_compiler()
@@ -177,7 +200,8 @@ def test_the_compiler_is_looked_for_where_torch_would(monkeypatch: pytest.Monkey
 
 
 def compare_with_eager(profile: str, monkeypatch: pytest.MonkeyPatch, device: str = "cpu") -> None:
-    formulas, graphs = PROFILES[profile], counters["stats"]["unique_graphs"]
+    formulas = PROFILES[profile]
+    graphs = counters["stats"]["unique_graphs"]
     value, contract = (Fused(fused.function) for fused in (formulas.value, formulas.contract))  # type: ignore[attr-defined]
     value_ = InPlace(value.function)
     monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
@@ -187,15 +211,26 @@ def compare_with_eager(profile: str, monkeypatch: pytest.MonkeyPatch, device: st
             d2 = 9 * problems.uniform(rows, columns, dtype=dtype).to(device)
             d2[0, :3] = torch.tensor([0.0, -1e-7, 1e-12])
             outputscale = torch.tensor(2.5, dtype=dtype, device=device)
-            torch.testing.assert_close(value(d2, outputscale), formulas.value.function(d2, outputscale), **close)  # type: ignore[attr-defined]
-            torch.testing.assert_close(value_(d2.clone().view(-1), outputscale), value(d2, outputscale).view(-1), **close)
+            torch.testing.assert_close(
+                value(d2, outputscale), formulas.value.function(d2, outputscale), **close
+            )  # type: ignore[attr-defined]
+            torch.testing.assert_close(
+                value_(d2.clone().view(-1), outputscale), value(d2, outputscale).view(-1), **close
+            )
             weights = problems.normal(1, 1, columns, dtype=dtype).to(device)
             compiled = contract(d2.unsqueeze(0), weights)
             eager = formulas.contract.function(d2.unsqueeze(0), weights)  # type: ignore[attr-defined]
-            torch.testing.assert_close(compiled[0], eager[0], rtol=close["rtol"], atol=columns * close["atol"])
+            torch.testing.assert_close(
+                compiled[0], eager[0], rtol=close["rtol"], atol=columns * close["atol"]
+            )
             torch.testing.assert_close(compiled[1], eager[1], **close)
-    assert value._compiled is not None and value_._compiled is not None and contract._compiled is not None
-    assert counters["stats"]["unique_graphs"] >= graphs + 3  # the compiler has not fallen back to eager by itself
+    assert (
+        value._compiled is not None
+        and value_._compiled is not None
+        and contract._compiled is not None
+    )
+    # The compiler has not fallen back to eager by itself
+    assert counters["stats"]["unique_graphs"] >= graphs + 3
 
 
 @pytest.mark.slow
@@ -207,5 +242,7 @@ def test_compiled_and_eager_values_agree(profile: str, monkeypatch: pytest.Monke
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("profile", PROFILES)
-def test_compiled_and_eager_values_agree_on_cuda(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_and_eager_values_agree_on_cuda(
+    profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compare_with_eager(profile, monkeypatch, "cuda")

@@ -1,4 +1,6 @@
-"""Products by oneDNN: as precise as PyTorch's own whatever the shapes and layouts, and taken only where they are faster."""
+"""Products by oneDNN: as precise as PyTorch's own whatever the shapes and layouts,
+and taken only where they are faster.
+"""
 
 from collections.abc import Callable
 from typing import NoReturn
@@ -34,16 +36,23 @@ def refuse(*_: object) -> NoReturn:
 
 
 def require_single_precision(product: Tensor, A: Tensor, B: Tensor) -> None:
-    exact, bound = A.double() @ B.double(), A.double().abs() @ B.double().abs()
+    exact = A.double() @ B.double()
+    bound = A.double().abs() @ B.double().abs()
     assert product.dtype == torch.float32
     assert ((product - exact).abs() <= (A.shape[1] + 1) * EPS * bound).all()
 
 
 @settings(max_examples=60)
 @given(
-    m=st.integers(1, 70), n=st.integers(1, 70), s=st.integers(2, 40), left=st.sampled_from([*LAYOUTS]), right=st.sampled_from([*LAYOUTS])
+    m=st.integers(1, 70),
+    n=st.integers(1, 70),
+    s=st.integers(2, 40),
+    left=st.sampled_from([*LAYOUTS]),
+    right=st.sampled_from([*LAYOUTS]),
 )
-def test_products_have_single_precision_in_any_shape_and_layout(m: int, n: int, s: int, left: str, right: str) -> None:
+def test_products_have_single_precision_in_any_shape_and_layout(
+    m: int, n: int, s: int, left: str, right: str
+) -> None:
     A = LAYOUTS[left](problems.normal(m, n, dtype=torch.float32))
     B = LAYOUTS[right](problems.normal(n, s, seed=1, dtype=torch.float32))
     with pytest.MonkeyPatch.context() as patch:
@@ -57,7 +66,8 @@ def test_products_have_single_precision_in_any_shape_and_layout(m: int, n: int, 
 @pytest.mark.parametrize("kind", [Dense, Tiled])
 @pytest.mark.parametrize("s", [1, 2, 70])
 def test_kernel_products_have_single_precision(kind: type[Dense | Tiled], s: int) -> None:
-    X, Z = problems.uniform(1100, 3, dtype=torch.float32), problems.uniform(1000, 3, seed=1, dtype=torch.float32)
+    X = problems.uniform(1100, 3, dtype=torch.float32)
+    Z = problems.uniform(1000, 3, seed=1, dtype=torch.float32)
     K = problems.operator(kind, problems.rbf(), X, Z)
     assert len(X) * len(Z) * s >= gemm.LEAST_WORK
     W = problems.normal(len(Z), s, dtype=torch.float32)
@@ -65,8 +75,11 @@ def test_kernel_products_have_single_precision(kind: type[Dense | Tiled], s: int
 
 
 @pytest.mark.usefixtures("onednn")
-def test_double_precision_single_columns_and_gradients_are_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    A, B = problems.normal(5, 4, dtype=torch.float32), problems.normal(4, 3, dtype=torch.float32)
+def test_double_precision_single_columns_and_gradients_are_left_to_pytorch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    A = problems.normal(5, 4, dtype=torch.float32)
+    B = problems.normal(4, 3, dtype=torch.float32)
     monkeypatch.setattr(gemm, "_onednn_matmul", refuse)
     with pytest.raises(AssertionError, match="PyTorch's own"):
         gemm.matmul(A, B)
@@ -79,16 +92,24 @@ def test_double_precision_single_columns_and_gradients_are_left_to_pytorch(monke
 
 @pytest.mark.usefixtures("onednn")
 def test_without_gradients_parameters_are_multiplied_like_others() -> None:
-    A, B = problems.normal(5, 4, dtype=torch.float32).requires_grad_(), problems.normal(4, 3, dtype=torch.float32)
+    A = problems.normal(5, 4, dtype=torch.float32).requires_grad_()
+    B = problems.normal(4, 3, dtype=torch.float32)
     with torch.no_grad():
         torch.testing.assert_close(gemm.matmul(A, B), A @ B)
 
 
 @pytest.mark.parametrize(
     ("cpu_name", "avx512", "expected"),
-    [("AMD EPYC", True, True), ("AMD EPYC", False, False), ("Intel(R) Xeon(R)", True, False), (None, True, False)],
+    [
+        ("AMD EPYC", True, True),
+        ("AMD EPYC", False, False),
+        ("Intel(R) Xeon(R)", True, False),
+        (None, True, False),
+    ],
 )
-def test_onednn_is_taken_where_mkl_holds_back(monkeypatch: pytest.MonkeyPatch, cpu_name: str | None, avx512: bool, expected: bool) -> None:
+def test_onednn_is_taken_where_mkl_holds_back(
+    monkeypatch: pytest.MonkeyPatch, cpu_name: str | None, avx512: bool, expected: bool
+) -> None:
     found = {"avx512_f": avx512} | ({} if cpu_name is None else {"cpu_name": cpu_name})
     monkeypatch.setattr(gemm, "capabilities", lambda: found)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
@@ -96,7 +117,9 @@ def test_onednn_is_taken_where_mkl_holds_back(monkeypatch: pytest.MonkeyPatch, c
     assert gemm.onednn_is_faster.__wrapped__() == expected
 
 
-def test_onednn_is_not_taken_where_it_is_missing_or_less_precise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onednn_is_not_taken_where_it_is_missing_or_less_precise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def missing(A: Tensor, B: Tensor) -> Tensor:
         raise AttributeError("no attribute '_linear_pointwise'")
 
@@ -108,13 +131,20 @@ def test_onednn_is_not_taken_where_it_is_missing_or_less_precise(monkeypatch: py
 
 
 @pytest.mark.parametrize("kind", [Dense, Tiled])
-def test_the_residual_reported_is_evaluated_in_the_systems_precision(kind: type[Dense | Tiled], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rough, "FEWEST_COLUMNS", 1)  # rough products would be taken wherever they are offered
+def test_the_residual_reported_is_evaluated_in_the_systems_precision(
+    kind: type[Dense | Tiled], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Rough products would be taken wherever they are offered
+    monkeypatch.setattr(rough, "FEWEST_COLUMNS", 1)
     monkeypatch.setattr(rough, "cpu_multiplies_bfloat16", lambda: True)
-    X, B = problems.uniform(600, 3, dtype=torch.float32), problems.normal(600, 8, dtype=torch.float32)
+    X = problems.uniform(600, 3, dtype=torch.float32)
+    B = problems.normal(600, 8, dtype=torch.float32)
     K = problems.operator(kind, problems.matern(1.5), X)
     solution = CG(tolerance=1e-4).solve(KernelSystem(K, 0.1), B)
     H = K.to_dense().double() + 0.1 * torch.eye(600, dtype=torch.float64)
-    exact = torch.linalg.vector_norm(B - H @ solution.value.double(), dim=0) / torch.linalg.vector_norm(B.double(), dim=0)
+    exact = torch.linalg.vector_norm(
+        B - H @ solution.value.double(), dim=0
+    ) / torch.linalg.vector_norm(B.double(), dim=0)
     assert exact.max() < 2e-4
-    torch.testing.assert_close(solution.residual.double(), exact, rtol=0, atol=2e-5)  # a rough product would be off by a hundred times that
+    # A rough product would be off by a hundred times that
+    torch.testing.assert_close(solution.residual.double(), exact, rtol=0, atol=2e-5)

@@ -1,4 +1,6 @@
-"""Dense and tiled operators against GPyTorch's own evaluation, whatever the kernel, dtype and tile size."""
+"""Dense and tiled operators against GPyTorch's own evaluation, whatever the kernel,
+dtype and tile size.
+"""
 
 import pytest
 import torch
@@ -12,12 +14,15 @@ from surrogates.operators.tiles import TILE_ASPECT, GenericTiles, StationaryTile
 from tests import problems
 from tests.problems import DIM, GENERIC, KERNELS, STATIONARY
 
-M, N = 21, 34
+M = 21
+N = 34
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 def rounding(dtype: torch.dtype) -> float:
-    """What d² = ‖x‖² − 2xᵀz + ‖z‖² may cost for inputs a few lengthscales apart, times the largest outputscale."""
+    """What d² = ‖x‖² − 2xᵀz + ‖z‖² may cost for inputs a few lengthscales apart,
+    times the largest outputscale.
+    """
     return 200 * torch.finfo(dtype).eps
 
 
@@ -31,13 +36,18 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> typ
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_every_part_agrees_with_gpytorch(kind: type[KernelOperator], name: str, dtype: torch.dtype, device: str) -> None:
+def test_every_part_agrees_with_gpytorch(
+    kind: type[KernelOperator], name: str, dtype: torch.dtype, device: str
+) -> None:
     kernel = KERNELS[name]()
-    X, Z = problems.uniform(M, DIM, dtype=dtype).to(device), problems.uniform(N, DIM, seed=1, dtype=dtype).to(device)
+    X = problems.uniform(M, DIM, dtype=dtype).to(device)
+    Z = problems.uniform(N, DIM, seed=1, dtype=dtype).to(device)
     K = problems.operator(kind, kernel, X, Z)
     expected = problems.own_evaluation(kernel, X, Z)
-    W, V = problems.normal(N, 5, seed=2).to(device), problems.normal(M, 2, seed=3).to(device)
-    rows, columns = torch.tensor([4, 0, 20, 11], device=device), torch.tensor([33, 2], device=device)
+    W = problems.normal(N, 5, seed=2).to(device)
+    V = problems.normal(M, 2, seed=3).to(device)
+    rows = torch.tensor([4, 0, 20, 11], device=device)
+    columns = torch.tensor([33, 2], device=device)
 
     def close(actual: torch.Tensor, reference: torch.Tensor, scale: float = 1.0) -> None:
         assert actual.dtype == dtype
@@ -57,7 +67,9 @@ def test_every_part_agrees_with_gpytorch(kind: type[KernelOperator], name: str, 
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_symmetric_operators_give_blocks_and_their_diagonal(kind: type[KernelOperator], name: str) -> None:
+def test_symmetric_operators_give_blocks_and_their_diagonal(
+    kind: type[KernelOperator], name: str
+) -> None:
     X = problems.uniform(N, DIM)
     K = problems.operator(kind, KERNELS[name](), X)
     expected = problems.own_evaluation(KERNELS[name](), X, X)
@@ -70,7 +82,10 @@ def test_symmetric_operators_give_blocks_and_their_diagonal(kind: type[KernelOpe
 def test_an_operator_over_two_sets_has_no_block_and_no_diagonal(kind: type[KernelOperator]) -> None:
     K = problems.operator(kind, problems.rbf(), problems.uniform(5, DIM), problems.uniform(5, DIM))
     for ask in (K.diagonal, lambda: K.block(torch.tensor([1]))):
-        with pytest.raises(ValueError, match=r"needs an operator over one set of points, got k\(X1, X2\) of shape \(5, 5\)"):
+        with pytest.raises(
+            ValueError,
+            match=r"needs an operator over one set of points, got k\(X1, X2\) of shape \(5, 5\)",
+        ):
             ask()
 
 
@@ -83,7 +98,9 @@ def test_an_operator_over_two_sets_has_no_block_and_no_diagonal(kind: type[Kerne
     name=st.sampled_from(["matern32-ard", "scale-scale-matern12-active", "product"]),
 )
 def test_the_tile_size_changes_nothing(m: int, n: int, s: int, side: int, name: str) -> None:
-    X, Z, W = problems.uniform(m, DIM), problems.uniform(n, DIM, seed=1), problems.normal(n, s)
+    X = problems.uniform(m, DIM)
+    Z = problems.uniform(n, DIM, seed=1)
+    W = problems.normal(n, s)
     expected = problems.own_evaluation(KERNELS[name](), X, Z)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(tiles.TILE_SIDE, "cpu", side)
@@ -94,9 +111,14 @@ def test_the_tile_size_changes_nothing(m: int, n: int, s: int, side: int, name: 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_other_points_meet_the_same_columns(name: str) -> None:
-    X, Z, others = problems.uniform(7, DIM), problems.uniform(9, DIM, seed=1), problems.uniform(4, DIM, seed=2)
+    X = problems.uniform(7, DIM)
+    Z = problems.uniform(9, DIM, seed=1)
+    others = problems.uniform(4, DIM, seed=2)
     found = KernelTiles.of(KERNELS[name](), X, Z).columns(slice(2, 8)).between(others)
-    torch.testing.assert_close(found.tile(slice(None), slice(None)), problems.own_evaluation(KERNELS[name](), others, Z[2:8]))
+    torch.testing.assert_close(
+        found.tile(slice(None), slice(None)),
+        problems.own_evaluation(KERNELS[name](), others, Z[2:8]),
+    )
 
 
 @given(length=st.integers(0, 100), size=st.integers(1, 120))
@@ -125,25 +147,36 @@ def test_near_duplicates_keep_their_covariance_in_float32(name: str) -> None:
     Z = X + 1e-4 * problems.normal(20, DIM, dtype=torch.float32)
     kernel = KERNELS[name]()
     K = problems.operator(Tiled, kernel, X, Z).to_dense().double()
-    distance = torch.cdist(X.double() / 0.6, Z.double() / 0.6, compute_mode="donot_use_mm_for_euclid_dist")
-    r = {"rbf": distance, "matern12": distance, "matern32": 3**0.5 * distance, "matern52": 5**0.5 * distance}[name]
+    distance = torch.cdist(
+        X.double() / 0.6, Z.double() / 0.6, compute_mode="donot_use_mm_for_euclid_dist"
+    )
+    r = {
+        "rbf": distance,
+        "matern12": distance,
+        "matern32": 3**0.5 * distance,
+        "matern52": 5**0.5 * distance,
+    }[name]
     expected = {
         "rbf": torch.exp(-0.5 * r * r),
         "matern12": torch.exp(-r),
         "matern32": (1 + r) * torch.exp(-r),
         "matern52": (1 + r + r * r / 3) * torch.exp(-r),
     }[name]
-    input_rounding = 100 * torch.finfo(torch.float32).eps / 0.6  # of a coordinate near 100, in lengthscales
+    # Of a coordinate near 100, in lengthscales
+    input_rounding = 100 * torch.finfo(torch.float32).eps / 0.6
     torch.testing.assert_close(K, expected, rtol=0, atol=DIM * input_rounding)
     assert (problems.operator(Tiled, kernel, X).to_dense().diagonal() - 1.0).abs().max() < 1e-5
 
 
 def test_the_memory_budget_decides_whether_the_matrix_is_kept() -> None:
-    X, Z = problems.uniform(10, DIM), problems.uniform(7, DIM)
+    X = problems.uniform(10, DIM)
+    Z = problems.uniform(7, DIM)
     kernel = problems.rbf().double()
     assert isinstance(kernel_operator(kernel, X, Z, memory_budget=10 * 7 * 8), Dense)
     assert isinstance(kernel_operator(kernel, X, Z, memory_budget=10 * 7 * 8 - 1), Tiled)
-    assert isinstance(kernel_operator(kernel.float(), X.float(), Z.float(), memory_budget=10 * 7 * 4), Dense)
+    assert isinstance(
+        kernel_operator(kernel.float(), X.float(), Z.float(), memory_budget=10 * 7 * 4), Dense
+    )
     assert kernel_operator(kernel, X).symmetric and not kernel_operator(kernel, X, Z).symmetric
 
 
@@ -158,13 +191,26 @@ def test_a_tiled_product_holds_no_more_than_a_tile(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(tiles.TILE_SIDE, "cpu", 8)
     sizes: list[int] = []
     evaluate = StationaryTiles.tile
-    monkeypatch.setattr(StationaryTiles, "tile", lambda self, i, j: sizes.append(evaluate(self, i, j).numel()) or evaluate(self, i, j))
-    problems.operator(Tiled, problems.matern(1.5), problems.uniform(50, DIM)) @ problems.normal(50, 2)
+    monkeypatch.setattr(
+        StationaryTiles,
+        "tile",
+        lambda self, i, j: sizes.append(evaluate(self, i, j).numel()) or evaluate(self, i, j),
+    )
+    problems.operator(Tiled, problems.matern(1.5), problems.uniform(50, DIM)) @ problems.normal(
+        50, 2
+    )
     assert max(sizes) == TILE_ASPECT["cpu"] * 64 and sum(sizes) == 2500
 
 
-@given(m=st.integers(0, 70), n=st.integers(0, 70), side=st.integers(1, 12), device=st.sampled_from(["cpu", "cuda"]))
-def test_tiles_cover_a_matrix_once_and_are_of_bounded_size(m: int, n: int, side: int, device: str) -> None:
+@given(
+    m=st.integers(0, 70),
+    n=st.integers(0, 70),
+    side=st.integers(1, 12),
+    device=st.sampled_from(["cpu", "cuda"]),
+)
+def test_tiles_cover_a_matrix_once_and_are_of_bounded_size(
+    m: int, n: int, side: int, device: str
+) -> None:
     count = torch.zeros(m, n)
     for i, j in tile_spans(m, n, side, torch.device(device)):
         count[i, j] += 1
@@ -173,12 +219,16 @@ def test_tiles_cover_a_matrix_once_and_are_of_bounded_size(m: int, n: int, side:
 
 
 def test_few_rows_have_wide_tiles() -> None:
-    widths = {rows: max(j.stop - j.start for _, j in tile_spans(rows, 10_000, 32, torch.device("cpu"))) for rows in (1, 4, 32, 1000)}
+    widths = {
+        rows: max(j.stop - j.start for _, j in tile_spans(rows, 10_000, 32, torch.device("cpu")))
+        for rows in (1, 4, 32, 1000)
+    }
     assert widths == {1: 1024, 4: 256, 32: 32, 1000: 32}
 
 
 def test_hyperparameters_are_read_when_the_operator_is_made() -> None:
-    X, kernel = problems.uniform(6, DIM), problems.scaled(problems.rbf(), 2.0)
+    X = problems.uniform(6, DIM)
+    kernel = problems.scaled(problems.rbf(), 2.0)
     K = problems.operator(Tiled, kernel, X)
     before = K.to_dense()
     kernel.outputscale = 5.0
@@ -186,14 +236,20 @@ def test_hyperparameters_are_read_when_the_operator_is_made() -> None:
     assert torch.equal(K.to_dense(), before)
 
 
-def test_rows_of_a_kept_matrix_gathered_a_few_at_a_time_are_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    X, W = problems.uniform(40, DIM), problems.normal(40, 3)
-    operator, index = kernel_operator(problems.rbf().double(), X), torch.randperm(40, generator=torch.Generator().manual_seed(0))[:17]
+def test_rows_of_a_kept_matrix_gathered_a_few_at_a_time_are_its_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X = problems.uniform(40, DIM)
+    W = problems.normal(40, 3)
+    operator = kernel_operator(problems.rbf().double(), X)
+    index = torch.randperm(40, generator=torch.Generator().manual_seed(0))[:17]
     assert isinstance(operator, Dense)
     K = operator.to_dense()
     monkeypatch.setattr(dense, "_rows_at_once", lambda matrix: 5)
     torch.testing.assert_close(operator.rows(index) @ W, K[index] @ W)
-    torch.testing.assert_close(operator.rows(index).rows(torch.tensor([3, 1])).to_dense(), K[index[[3, 1]]])
+    torch.testing.assert_close(
+        operator.rows(index).rows(torch.tensor([3, 1])).to_dense(), K[index[[3, 1]]]
+    )
     assert torch.equal(operator.block(index), K[index][:, index])
     torch.testing.assert_close(operator.columns(index), K[:, index])
     torch.testing.assert_close(operator.rows(index).T.to_dense(), K[:, index])

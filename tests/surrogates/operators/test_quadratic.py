@@ -13,7 +13,8 @@ from surrogates.operators.quadratic import backward_quadratic_form
 from surrogates.operators.tiles import StationaryTiles
 from tests import problems
 
-X, U = problems.uniform(70, problems.DIM), problems.normal(70, 3, seed=1)
+X = problems.uniform(70, problems.DIM)
+U = problems.normal(70, 3, seed=1)
 WEIGHTS = torch.tensor([0.5, -0.2, 0.3], dtype=torch.float64)
 
 
@@ -22,13 +23,17 @@ def gradients(kernel: torch.nn.Module) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", problems.KERNELS)
-def test_value_and_gradient_are_those_of_autograd_through_the_matrix(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_value_and_gradient_are_those_of_autograd_through_the_matrix(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(tiles.TILE_SIDE, "cpu", 32)
-    ours, dense = problems.KERNELS[name]().double(), problems.KERNELS[name]().double()
+    ours = problems.KERNELS[name]().double()
+    dense = problems.KERNELS[name]().double()
     value = backward_quadratic_form(ours, X, U, WEIGHTS)
     expected = (U * WEIGHTS * (dense(X, X).to_dense() @ U)).sum()
     expected.backward()
-    # GPyTorch's own distances of Matérn-1/2 lose half the digits to cancellation, differently in every tile.
+    # GPyTorch's own distances of Matérn-1/2 lose half the digits to cancellation, differently in
+    # every tile.
     tolerance = 1e-6 if "matern12" in name else 1e-11
     assert value == pytest.approx(expected.item(), rel=tolerance)
     torch.testing.assert_close(gradients(ours), gradients(dense), rtol=tolerance, atol=tolerance)
@@ -42,13 +47,19 @@ def test_parameters_held_fixed_get_no_gradient(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "owner", "method"), [("scale-matern32", StationaryTiles, "contract_distances"), ("rq", RQKernel, "forward")]
+    ("name", "owner", "method"),
+    [("scale-matern32", StationaryTiles, "contract_distances"), ("rq", RQKernel, "forward")],
 )
-def test_when_memory_runs_out_tiles_shrink_and_give_the_same(name: str, owner: type, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    X, U = problems.uniform(150, problems.DIM), problems.normal(150, 3, seed=1)
-    ours, reference = problems.KERNELS[name]().double(), problems.KERNELS[name]().double()
+def test_when_memory_runs_out_tiles_shrink_and_give_the_same(
+    name: str, owner: type, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = problems.uniform(150, problems.DIM)
+    U = problems.normal(150, 3, seed=1)
+    ours = problems.KERNELS[name]().double()
+    reference = problems.KERNELS[name]().double()
     expected = backward_quadratic_form(reference, X, U, WEIGHTS)
-    evaluate, calls = getattr(owner, method), itertools.count(1)
+    evaluate = getattr(owner, method)
+    calls = itertools.count(1)
 
     def limited(*arguments: Any, **named: Any) -> Any:
         if next(calls) == 2:

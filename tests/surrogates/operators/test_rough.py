@@ -1,4 +1,6 @@
-"""Products in bfloat16: as close as they are said to be, in any shape, and only where they are faster."""
+"""Products in bfloat16: as close as they are said to be, in any shape,
+and only where they are faster.
+"""
 
 from collections.abc import Mapping
 
@@ -22,9 +24,20 @@ def bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(max_examples=40)
-@given(m=st.integers(1, 90), n=st.integers(1, 90), s=st.integers(1, 5), side=st.integers(1, 30), kind=st.sampled_from(KINDS))
-def test_any_shape_agrees_to_three_digits(m: int, n: int, s: int, side: int, kind: type[Dense | Tiled]) -> None:
-    X, Z, W = (part.float() for part in (problems.uniform(m, 3), problems.uniform(n, 3, seed=1), problems.normal(n, s)))
+@given(
+    m=st.integers(1, 90),
+    n=st.integers(1, 90),
+    s=st.integers(1, 5),
+    side=st.integers(1, 30),
+    kind=st.sampled_from(KINDS),
+)
+def test_any_shape_agrees_to_three_digits(
+    m: int, n: int, s: int, side: int, kind: type[Dense | Tiled]
+) -> None:
+    X, Z, W = (
+        part.float()
+        for part in (problems.uniform(m, 3), problems.uniform(n, 3, seed=1), problems.normal(n, s))
+    )
     K = problems.operator(kind, problems.matern(1.5), X, Z)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rough, "FEWEST_COLUMNS", 1)
@@ -39,7 +52,8 @@ def test_any_shape_agrees_to_three_digits(m: int, n: int, s: int, side: int, kin
 @pytest.mark.usefixtures("bfloat16")
 @pytest.mark.parametrize("kind", KINDS)
 def test_independent_weights_leave_the_stated_error(kind: type[Dense | Tiled]) -> None:
-    X, W = problems.uniform(700, 3, dtype=torch.float32), problems.normal(700, 40, dtype=torch.float32)
+    X = problems.uniform(700, 3, dtype=torch.float32)
+    W = problems.normal(700, 40, dtype=torch.float32)
     K = problems.operator(kind, problems.matern(1.5), X)
     scale = (K.to_dense().square() @ W.square()).sqrt()
     error = ((K.rough_matmul(W) - K @ W).square().mean() / scale.square().mean()).sqrt().item()
@@ -50,7 +64,8 @@ def test_independent_weights_leave_the_stated_error(kind: type[Dense | Tiled]) -
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["rbf", "matern12", "matern32", "matern52"])
 def test_distant_points_have_no_covariance(kind: type[Dense | Tiled], name: str) -> None:
-    X, W = 1e6 * problems.uniform(12, 3, dtype=torch.float32), problems.normal(12, 2, dtype=torch.float32)
+    X = 1e6 * problems.uniform(12, 3, dtype=torch.float32)
+    W = problems.normal(12, 2, dtype=torch.float32)
     K = problems.operator(kind, problems.KERNELS[name](), X)
     torch.testing.assert_close(K.rough_matmul(W), W, rtol=ROUNDING, atol=0)
     assert not K.rows(slice(0, 4)).columns(slice(4, 12)).any()
@@ -59,14 +74,18 @@ def test_distant_points_have_no_covariance(kind: type[Dense | Tiled], name: str)
 @pytest.mark.usefixtures("bfloat16")
 @pytest.mark.parametrize("kind", KINDS)
 def test_double_precision_is_kept(kind: type[Dense | Tiled]) -> None:
-    X, W = problems.uniform(30, 3), problems.normal(30, 4)
+    X = problems.uniform(30, 3)
+    W = problems.normal(30, 4)
     K = problems.operator(kind, problems.rbf(), X)
     assert torch.equal(K.rough_matmul(W), K @ W)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_few_columns_and_other_processors_keep_float32(kind: type[Dense | Tiled], monkeypatch: pytest.MonkeyPatch) -> None:
-    X, W = problems.uniform(30, 3, dtype=torch.float32), problems.normal(30, rough.FEWEST_COLUMNS, dtype=torch.float32)
+def test_few_columns_and_other_processors_keep_float32(
+    kind: type[Dense | Tiled], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = problems.uniform(30, 3, dtype=torch.float32)
+    W = problems.normal(30, rough.FEWEST_COLUMNS, dtype=torch.float32)
     K = problems.operator(kind, problems.rbf(), X)
     monkeypatch.setattr(rough, "capabilities", lambda: {"avx512_bf16": True})
     assert torch.equal(K.rough_matmul(W[:, 1:]), K @ W[:, 1:])

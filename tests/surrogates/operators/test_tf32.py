@@ -1,4 +1,6 @@
-"""The precision of float32 products on CUDA: set for one product, then as before; the setting exists without a device, too."""
+"""The precision of float32 products on CUDA: set for one product, then as before;
+the setting exists without a device, too.
+"""
 
 from collections.abc import Iterator
 
@@ -12,7 +14,9 @@ from surrogates.operators.tf32 import float32_products
 from tests import problems
 
 SETTINGS = torch.backends.cuda.matmul
-needs_precisions = pytest.mark.skipif(not hasattr(SETTINGS, "fp32_precision"), reason="needs PyTorch 2.9")
+needs_precisions = pytest.mark.skipif(
+    not hasattr(SETTINGS, "fp32_precision"), reason="needs PyTorch 2.9"
+)
 
 
 @pytest.fixture(params=["fp32_precision", "allow_tf32"])
@@ -21,7 +25,11 @@ def setting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "fp32_precision" and not hasattr(SETTINGS, "fp32_precision"):
         pytest.skip("needs PyTorch 2.9")
     monkeypatch.setattr(tf32, "_has_precisions", lambda: request.param == "fp32_precision")
-    before = {name: getattr(SETTINGS, name) for name in ("allow_tf32", "fp32_precision") if hasattr(SETTINGS, name)}
+    before = {
+        name: getattr(SETTINGS, name)
+        for name in ("allow_tf32", "fp32_precision")
+        if hasattr(SETTINGS, name)
+    }
     yield request.param
     for name, value in before.items():  # the old setting changes the new one
         setattr(SETTINGS, name, value)
@@ -29,7 +37,9 @@ def setting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("before", [True, False])
 def test_the_precision_holds_inside_and_is_restored(setting: str, before: bool) -> None:
-    values = {True: "tf32", False: "ieee"} if setting == "fp32_precision" else {True: True, False: False}
+    values = (
+        {True: "tf32", False: "ieee"} if setting == "fp32_precision" else {True: True, False: False}
+    )
     setattr(SETTINGS, setting, values[before])
     for wanted in (True, False):
         with float32_products(tf32=wanted):
@@ -46,7 +56,9 @@ def test_the_precision_is_restored_after_an_error(setting: str) -> None:
 
 @needs_precisions
 def test_a_rough_product_evaluates_the_kernel_in_full_precision() -> None:
-    X, W, seen = problems.uniform(300, 2, dtype=torch.float32), problems.normal(300, 4, dtype=torch.float32), []
+    X = problems.uniform(300, 2, dtype=torch.float32)
+    W = problems.normal(300, 4, dtype=torch.float32)
+    seen = []
     K = problems.operator(Tiled, problems.matern(1.5), X)
 
     def part(i: slice, j: slice) -> Tensor:
@@ -62,7 +74,8 @@ def test_a_rough_product_evaluates_the_kernel_in_full_precision() -> None:
 def test_only_a_rough_product_on_cuda_is_in_tf32() -> None:
     if not tf32.has_tf32(torch.device("cuda")):
         pytest.skip("needs a CUDA device with TF32")
-    X, W = problems.uniform(3000, 4, dtype=torch.float32), problems.normal(3000, 256, dtype=torch.float32)
+    X = problems.uniform(3000, 4, dtype=torch.float32)
+    W = problems.normal(3000, 256, dtype=torch.float32)
     exact = problems.own_evaluation(problems.matern(1.5), X, X) @ W.double()
     before = SETTINGS.fp32_precision
     SETTINGS.fp32_precision = "tf32"  # what the user allows for other work changes nothing
@@ -74,4 +87,6 @@ def test_only_a_rough_product_on_cuda_is_in_tf32() -> None:
         assert SETTINGS.fp32_precision == "tf32"
     finally:
         SETTINGS.fp32_precision = before
-    assert (gemm.matmul(W.T.cuda(), W.cuda()).cpu().double() - W.T.double() @ W.double()).abs().max() < 1e-2
+    assert (
+        gemm.matmul(W.T.cuda(), W.cuda()).cpu().double() - W.T.double() @ W.double()
+    ).abs().max() < 1e-2

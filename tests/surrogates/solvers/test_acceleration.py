@@ -7,27 +7,34 @@ import torch
 from surrogates.solvers.acceleration import Momentum, accelerate
 from tests import problems
 
-N, B = 60, 15
+N = 60
+B = 15
 
 
 def test_acceleration_follows_the_corrected_equations() -> None:
-    system, rhs, mu, nu = problems.system(N, 0.1), problems.normal(N, 1), 0.05, N / B
+    system = problems.system(N, 0.1)
+    rhs = problems.normal(N, 1)
+    mu = 0.05
+    nu = N / B
     H = system.to_dense()
     W = V = Z = torch.zeros_like(rhs)
     ours_W = W.clone()
     printed = torch.zeros_like(rhs)
-    beta, gamma = 1 - math.sqrt(mu / nu), 1 / math.sqrt(mu * nu)
+    beta = 1 - math.sqrt(mu / nu)
+    gamma = 1 / math.sqrt(mu * nu)
     alpha = 1 / (1 + gamma * nu)
     ours = Momentum(V.clone(), Z.clone(), torch.tensor([mu], dtype=torch.float64))
     for step in range(8):
         index = torch.randperm(N, generator=torch.Generator().manual_seed(step))[:B]
         D = torch.zeros_like(rhs)
-        D[index] = torch.linalg.solve(H[index][:, index], (H @ Z - rhs)[index])  # at the extrapolated point
+        # At the extrapolated point
+        D[index] = torch.linalg.solve(H[index][:, index], (H @ Z - rhs)[index])
         ours_W, ours = accelerate(system, ours_W, ours, index, D[index], nu)
         W = Z - D
         V_new = beta * V + (1 - beta) * Z - gamma * D
         printed = alpha * V + (1 - alpha) * W
-        V, Z = V_new, alpha * V_new + (1 - alpha) * W
+        V = V_new
+        Z = alpha * V_new + (1 - alpha) * W
         for mine, theirs in ((ours_W, W), (ours.V, V), (ours.Z, Z)):
             torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
     assert not torch.allclose(ours.Z, printed, rtol=1e-3)  # Z made of the old V, as printed

@@ -1,4 +1,6 @@
-"""The solver that chooses itself: what it chooses and why, what takes over, and the account it gives of all stages."""
+"""The solver that chooses itself: what it chooses and why, what takes over,
+and the account it gives of all stages.
+"""
 
 import itertools
 import math
@@ -10,7 +12,19 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from surrogates import CG, Auto, Cholesky, Dense, IterativeSolver, KernelSystem, Nystrom, SketchAndProject, Solution, Solver, memory
+from surrogates import (
+    CG,
+    Auto,
+    Cholesky,
+    Dense,
+    IterativeSolver,
+    KernelSystem,
+    Nystrom,
+    SketchAndProject,
+    Solution,
+    Solver,
+    memory,
+)
 from surrogates.solvers import auto
 from surrogates.solvers.auto import Choice
 from surrogates.solvers.forecast import SpectrumModel
@@ -27,16 +41,27 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def kernel_system(
-    n: int, noise: float | Tensor, kernel: Kernel | None = None, *, spread: float = 1.0, dtype: torch.dtype = torch.float64
+    n: int,
+    noise: float | Tensor,
+    kernel: Kernel | None = None,
+    *,
+    spread: float = 1.0,
+    dtype: torch.dtype = torch.float64,
 ) -> KernelSystem:
     X = spread * problems.uniform(n, 2, dtype=dtype)
-    return KernelSystem(problems.operator(Dense, problems.matern(1.5, 0.4) if kernel is None else kernel, X), noise)
+    return KernelSystem(
+        problems.operator(Dense, problems.matern(1.5, 0.4) if kernel is None else kernel, X), noise
+    )
 
 
 def name(solver: Solver, n: int, num_columns: int) -> str:
     """Return what the reason must call ``solver``."""
     if isinstance(solver, CG):
-        return "CG(None)" if solver.preconditioner is None else f"CG(Nystrom({solver.preconditioner.rank}))"  # type: ignore[attr-defined]
+        return (
+            "CG(None)"
+            if solver.preconditioner is None
+            else f"CG(Nystrom({solver.preconditioner.rank}))"
+        )  # type: ignore[attr-defined]
     if isinstance(solver, SketchAndProject):
         return f"SketchAndProject.asap(), blocks of {default_block_size(n, num_columns)}"
     return "Cholesky()"
@@ -65,7 +90,9 @@ SYSTEMS = {
 
 @pytest.mark.parametrize("label", SYSTEMS)
 @pytest.mark.parametrize("num_columns", [1, 16])
-def test_the_reason_is_one_line_that_begins_with_the_solver_chosen(label: str, num_columns: int) -> None:
+def test_the_reason_is_one_line_that_begins_with_the_solver_chosen(
+    label: str, num_columns: int
+) -> None:
     system = SYSTEMS[label]()
     choice = Auto().choose(system, num_columns)
     assert choice.reason.startswith(name(choice.solver, system.n, num_columns) + ":")
@@ -110,7 +137,9 @@ def test_tiny_noise_is_left_to_blocks_where_rounding_forbids_a_direct_solve() ->
     assert "Cholesky" not in choice.reason
 
 
-def test_tiny_noise_is_left_to_iterations_where_a_direct_solve_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiny_noise_is_left_to_iterations_where_a_direct_solve_is_dear(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     system = SYSTEMS["hard"]()
     assert Auto().choose(system, 16).solver == Cholesky()
     # Ten times the points make a direct solve, n³, ten times dearer beside an epoch, n².
@@ -126,7 +155,15 @@ def test_limits_are_passed_on_to_the_solver_chosen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("free", "largest"), [(0, 0), (24 * N * 15 - 1, 0), (24 * N * 15, 15), (24 * N * 30, 30), (24 * N * 60 - 1, 30), (GIBIBYTE, 60)]
+    ("free", "largest"),
+    [
+        (0, 0),
+        (24 * N * 15 - 1, 0),
+        (24 * N * 15, 15),
+        (24 * N * 30, 30),
+        (24 * N * 60 - 1, 30),
+        (GIBIBYTE, 60),
+    ],
 )
 def test_a_preconditioner_that_does_not_fit_in_memory_is_no_candidate(
     iterating: None, monkeypatch: pytest.MonkeyPatch, free: int, largest: int
@@ -141,7 +178,9 @@ def test_a_preconditioner_that_does_not_fit_in_memory_is_no_candidate(
 
 
 @pytest.mark.parametrize("n", [90, 1200])
-def test_a_direct_solve_that_does_not_fit_in_memory_is_not_chosen(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
+def test_a_direct_solve_that_does_not_fit_in_memory_is_not_chosen(
+    monkeypatch: pytest.MonkeyPatch, n: int
+) -> None:
     system = kernel_system(n, 1e-6)
     bytes_needed = 2 * n**2 * 8
     monkeypatch.setattr(memory, "available", lambda device: bytes_needed)
@@ -154,7 +193,8 @@ def test_a_direct_solve_that_does_not_fit_in_memory_is_not_chosen(monkeypatch: p
 
 def test_a_system_is_solved_without_any_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "available", lambda device: 0)
-    system, rhs = problems.system(N, 0.1), problems.normal(N, 2)
+    system = problems.system(N, 0.1)
+    rhs = problems.normal(N, 2)
     assert Auto().solve(system, rhs).converged.all()
 
 
@@ -164,7 +204,9 @@ def test_a_finer_tolerance_never_predicts_fewer_epochs(noise: float, spread: flo
     system = kernel_system(600, noise, spread=spread)
     probe = SpectrumModel.of(system, generator())
     tolerances = (0.5, 1e-1, 3e-2, 1e-2, 1e-3, 1e-6, 1e-9)
-    predicted = [[c.epochs for c in Auto(tolerance=t)._candidates(system, 1, probe)] for t in tolerances]
+    predicted = [
+        [c.epochs for c in Auto(tolerance=t)._candidates(system, 1, probe)] for t in tolerances
+    ]
     for coarser, finer in itertools.pairwise(predicted):
         assert all(more >= fewer for more, fewer in zip(finer, coarser, strict=True))
     assert all(last > first for last, first in zip(predicted[-1], predicted[0], strict=True))
@@ -174,14 +216,18 @@ def test_less_noise_never_predicts_fewer_epochs() -> None:
     predicted = []
     for noise in (10.0, 1.0, 0.1, 1e-3, 1e-6):
         system = kernel_system(600, noise)
-        predicted.append([c.epochs for c in Auto()._candidates(system, 1, SpectrumModel.of(system, generator()))])
+        predicted.append(
+            [c.epochs for c in Auto()._candidates(system, 1, SpectrumModel.of(system, generator()))]
+        )
     for easier, harder in itertools.pairwise(predicted):
         assert all(more >= fewer for more, fewer in zip(harder, easier, strict=True))
 
 
 def test_vector_noise_is_judged_by_its_smallest_variance() -> None:
     equal = kernel_system(1200, torch.full((1200,), 0.3))
-    assert Auto().choose(equal, 1, generator()) == Auto().choose(kernel_system(1200, 0.3), 1, generator())
+    assert Auto().choose(equal, 1, generator()) == Auto().choose(
+        kernel_system(1200, 0.3), 1, generator()
+    )
     noise = 0.3 + problems.uniform(1200)
     noise[700] = 1e-4
     assert SpectrumModel.of(kernel_system(1200, noise), generator()).noise == 1e-4
@@ -189,7 +235,8 @@ def test_vector_noise_is_judged_by_its_smallest_variance() -> None:
 
 def test_vector_noise_is_solved(iterating: None) -> None:
     noise = problems.vector_noise(N)
-    system, rhs = problems.system(N, noise), problems.normal(N, 2)
+    system = problems.system(N, noise)
+    rhs = problems.normal(N, 2)
     solution = Auto(tolerance=1e-6).solve(system, rhs)
     assert solution.converged.all(), str(solution)
     exact = torch.linalg.solve(system.to_dense(), rhs)
@@ -221,23 +268,31 @@ def test_blocks_take_over_where_a_direct_solve_falls_short(direct: None, n: int)
     assert_no_worse(system, rhs, solution.value, torch.zeros_like(rhs))
 
 
-def test_blocks_get_the_rest_done_where_precision_allows(direct: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_get_the_rest_done_where_precision_allows(
+    direct: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Rough(Cholesky):
         def solve(self, *args: Any, **settings: Any) -> Solution:
             solution = super().solve(*args, **settings)
             return replace(solution, value=0.9 * solution.value, residual=solution.residual + 0.1)
 
     monkeypatch.setattr(Auto, "choose", lambda *_: Choice(Rough(), "by order"))
-    system, rhs = problems.system(N, 0.1), problems.normal(N, 2)
+    system = problems.system(N, 0.1)
+    rhs = problems.normal(N, 2)
     solution = Auto(tolerance=1e-6).solve(system, rhs)
     assert solution.converged.all()
     assert "takes over" in solution.note
-    torch.testing.assert_close(solution.residual, true_residual(system, rhs, solution.value), rtol=1e-6, atol=1e-14)
+    torch.testing.assert_close(
+        solution.residual, true_residual(system, rhs, solution.value), rtol=1e-6, atol=1e-14
+    )
 
 
 @pytest.mark.parametrize("max_epochs", [6.0, 50.0])
-def test_the_result_is_no_worse_than_the_direct_solve_that_fell_short(direct: None, max_epochs: float) -> None:
-    system, rhs = problems.system(N, 1e-6), problems.normal(N, 2)
+def test_the_result_is_no_worse_than_the_direct_solve_that_fell_short(
+    direct: None, max_epochs: float
+) -> None:
+    system = problems.system(N, 1e-6)
+    rhs = problems.normal(N, 2)
     alone = Cholesky().solve(system, rhs)
     solution = Auto(tolerance=1e-14, max_epochs=max_epochs).solve(system, rhs)
     assert not solution.converged.any()
@@ -253,7 +308,8 @@ def test_a_direct_solve_may_be_ruled_out(direct_solve: bool) -> None:
 
 
 def test_a_direct_solve_within_the_tolerance_is_not_taken_over(direct: None) -> None:
-    system, rhs = problems.system(N, 0.1), problems.normal(N, 2)
+    system = problems.system(N, 0.1)
+    rhs = problems.normal(N, 2)
     solution = Auto(tolerance=1e-10).solve(system, rhs)
     assert solution.note == "Cholesky(): by order"
     assert (solution.steps == 1).all()
@@ -275,9 +331,12 @@ def converted(monkeypatch: pytest.MonkeyPatch) -> list[KernelSystem]:
 
 @pytest.mark.parametrize("tolerance", [1e-1, 1e-2, 1e-3])
 @pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
-def test_a_float64_system_is_solved_in_float32_first(iterating: None, converted: list[KernelSystem], tolerance: float, warm: bool) -> None:
+def test_a_float64_system_is_solved_in_float32_first(
+    iterating: None, converted: list[KernelSystem], tolerance: float, warm: bool
+) -> None:
     counting = CountingOperator(problems.system(N, 0.1).kernel)
-    system, rhs = KernelSystem(counting, 0.1), problems.normal(N, 2)
+    system = KernelSystem(counting, 0.1)
+    rhs = problems.normal(N, 2)
     initial = 0.1 * problems.normal(N, 2, seed=1) if warm else None
     solution = Auto(tolerance=tolerance).solve(system, rhs, initial=initial)
     (single,) = converted
@@ -287,16 +346,26 @@ def test_a_float64_system_is_solved_in_float32_first(iterating: None, converted:
     assert solution.epochs == pytest.approx(counting.entries / N**2)
     assert solution.value.dtype == solution.residual.dtype == torch.float64
     assert solution.converged.all()
-    torch.testing.assert_close(solution.residual, true_residual(system, rhs, solution.value), rtol=1e-9, atol=0)
+    torch.testing.assert_close(
+        solution.residual, true_residual(system, rhs, solution.value), rtol=1e-9, atol=0
+    )
 
 
 @pytest.mark.parametrize("tolerance", [9e-4, 1e-6])
-def test_a_finer_tolerance_stays_in_float64(iterating: None, converted: list[KernelSystem], tolerance: float) -> None:
-    assert Auto(tolerance=tolerance).solve(problems.system(N, 0.1), problems.normal(N, 2)).converged.all()
+def test_a_finer_tolerance_stays_in_float64(
+    iterating: None, converted: list[KernelSystem], tolerance: float
+) -> None:
+    assert (
+        Auto(tolerance=tolerance)
+        .solve(problems.system(N, 0.1), problems.normal(N, 2))
+        .converged.all()
+    )
     assert not converted
 
 
-def test_float32_systems_and_direct_solves_are_not_converted(converted: list[KernelSystem], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float32_systems_and_direct_solves_are_not_converted(
+    converted: list[KernelSystem], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert Auto().solve(problems.system(N, 0.1), problems.normal(N, 2)).converged.all()
     monkeypatch.setattr(auto, "SMALLEST_ITERATIVE", 0)
     rhs = problems.normal(N, 2, dtype=torch.float32)
@@ -306,8 +375,11 @@ def test_float32_systems_and_direct_solves_are_not_converted(converted: list[Ker
 
 def test_what_float32_leaves_is_finished_in_float64(iterating: None) -> None:
     # Beyond float32: its products round by eps times weights of the size of 1 / σ².
-    system, rhs = kernel_system(N, 1e-5, problems.rbf(0.5)), problems.normal(N, 2)
-    single = SketchAndProject.asap(tolerance=1e-3, max_epochs=400.0).solve(system.to(torch.float32), rhs.float())
+    system = kernel_system(N, 1e-5, problems.rbf(0.5))
+    rhs = problems.normal(N, 2)
+    single = SketchAndProject.asap(tolerance=1e-3, max_epochs=400.0).solve(
+        system.to(torch.float32), rhs.float()
+    )
     assert not single.converged.any()
     solution = Auto(tolerance=1e-3, max_epochs=400.0).solve(system, rhs)
     assert solution.converged.all(), str(solution)
@@ -316,8 +388,11 @@ def test_what_float32_leaves_is_finished_in_float64(iterating: None) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("max_epochs", [4.0, 5.2, 6.3, 7.4, 8.5, 12.6, 30.0])
 @pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
-def test_the_epochs_of_all_stages_are_kept_to(iterating: None, dtype: torch.dtype, max_epochs: float, warm: bool) -> None:
-    system, rhs = problems.system(N, 1e-5, dtype=dtype), problems.normal(N, 2, dtype=dtype)
+def test_the_epochs_of_all_stages_are_kept_to(
+    iterating: None, dtype: torch.dtype, max_epochs: float, warm: bool
+) -> None:
+    system = problems.system(N, 1e-5, dtype=dtype)
+    rhs = problems.normal(N, 2, dtype=dtype)
     initial = 0.1 * problems.normal(N, 2, seed=1, dtype=dtype) if warm else torch.zeros_like(rhs)
     solution = Auto(tolerance=1e-3, max_epochs=max_epochs).solve(system, rhs, initial=initial)
     assert not solution.converged.any()
@@ -331,19 +406,26 @@ def test_the_seconds_of_all_stages_are_kept_to(
     iterating: None, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, max_seconds: float
 ) -> None:
     counting = CountingOperator(problems.system(N, 1e-4, dtype=dtype).kernel)
-    clock = type("Clock", (), {"perf_counter": lambda _: counting.entries / N**2})()  # an epoch takes a second
+    # An epoch takes a second
+    clock = type("Clock", (), {"perf_counter": lambda _: counting.entries / N**2})()
     for module in ("auto", "base", "run", "cholesky"):
         monkeypatch.setattr(f"surrogates.solvers.{module}.time", clock)
-    solution = Auto(tolerance=1e-3, max_seconds=max_seconds).solve(KernelSystem(counting, 1e-4), problems.normal(N, 2, dtype=dtype))
+    solution = Auto(tolerance=1e-3, max_seconds=max_seconds).solve(
+        KernelSystem(counting, 1e-4), problems.normal(N, 2, dtype=dtype)
+    )
     assert not solution.converged.any()
     assert solution.seconds == pytest.approx(solution.epochs)
-    # A method ends a step that it has begun and evaluates one product; what follows it evaluates one more.
+    # A method ends a step that it has begun and evaluates one product; what follows it evaluates
+    # one more.
     assert max_seconds <= solution.seconds <= max_seconds + 3.0
 
 
 def test_the_same_generator_gives_the_same_choice_and_result(iterating: None) -> None:
     rhs = problems.normal(N, 2)
-    first, second, other = (Auto(tolerance=1e-3).solve(problems.system(N, 0.01), rhs, generator=generator(seed)) for seed in (5, 5, 6))
+    first, second, other = (
+        Auto(tolerance=1e-3).solve(problems.system(N, 0.01), rhs, generator=generator(seed))
+        for seed in (5, 5, 6)
+    )
     assert torch.equal(first.value, second.value)
     assert torch.equal(first.steps, second.steps)
     assert (first.note, first.epochs) == (second.note, second.epochs)
@@ -362,21 +444,39 @@ def test_settings_that_make_no_sense_are_refused(setting: str, value: float) -> 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"rhs": torch.ones(N, 1)}, TypeError, "`rhs` must have the system's dtype torch.float64, got torch.float32"),
-        ({"rhs": problems.normal(N - 1, 1)}, ValueError, r"`rhs` must have shape \(300, s\), got \(299, 1\)"),
+        (
+            {"rhs": torch.ones(N, 1)},
+            TypeError,
+            "`rhs` must have the system's dtype torch.float64, got torch.float32",
+        ),
+        (
+            {"rhs": problems.normal(N - 1, 1)},
+            ValueError,
+            r"`rhs` must have shape \(300, s\), got \(299, 1\)",
+        ),
         ({"rhs": problems.normal(N, 1) / 0.0}, ValueError, "`rhs` must be finite"),
-        ({"rhs": problems.normal(N, 1), "initial": torch.ones(N, 2).double()}, ValueError, "`initial` must have the shape of `rhs`"),
+        (
+            {"rhs": problems.normal(N, 1), "initial": torch.ones(N, 2).double()},
+            ValueError,
+            "`initial` must have the shape of `rhs`",
+        ),
     ],
 )
-def test_arguments_are_refused_before_any_work(iterating: None, arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_arguments_are_refused_before_any_work(
+    iterating: None, arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
     system = problems.system(N, 0.1)
     with pytest.raises(error, match=message):
         Auto().solve(system, **arguments)
     assert system.entries == 0
 
 
-@pytest.mark.parametrize(("scale", "noise"), [(1e39, 0.1), (1.0, 1e-46)], ids=["large-targets", "no-noise"])
-def test_a_float64_system_beyond_the_range_of_float32_is_solved(iterating: None, scale: float, noise: float) -> None:
+@pytest.mark.parametrize(
+    ("scale", "noise"), [(1e39, 0.1), (1.0, 1e-46)], ids=["large-targets", "no-noise"]
+)
+def test_a_float64_system_beyond_the_range_of_float32_is_solved(
+    iterating: None, scale: float, noise: float
+) -> None:
     rhs = scale * problems.normal(N, 1)
     solution = Auto(max_epochs=10.0).solve(problems.system(N, noise), rhs)
     assert solution.value.isfinite().all()

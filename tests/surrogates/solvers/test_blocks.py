@@ -9,21 +9,27 @@ from surrogates import SketchAndProject
 from surrogates.solvers.blocks import DeterminantalSampler, LeverageSampler, _low_rank
 from tests import problems
 
-N, NUM_DRAWS = 7, 4_000
+N = 7
+NUM_DRAWS = 4_000
 
 
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def frequencies(sampler: LeverageSampler | DeterminantalSampler, size: int) -> dict[tuple[int, ...], float]:
-    random, counts = generator(1), dict.fromkeys(itertools.combinations(range(N), size), 0)
+def frequencies(
+    sampler: LeverageSampler | DeterminantalSampler, size: int
+) -> dict[tuple[int, ...], float]:
+    random = generator(1)
+    counts = dict.fromkeys(itertools.combinations(range(N), size), 0)
     for _ in range(NUM_DRAWS):
         counts[tuple(sorted(sampler.draw(size, random).tolist()))] += 1
     return {rows: count / NUM_DRAWS for rows, count in counts.items()}
 
 
-def assert_within_monte_carlo_error(found: dict[tuple[int, ...], float], expected: dict[tuple[int, ...], float]) -> None:
+def assert_within_monte_carlo_error(
+    found: dict[tuple[int, ...], float], expected: dict[tuple[int, ...], float]
+) -> None:
     for rows, probability in expected.items():
         error = (probability * (1 - probability) / NUM_DRAWS) ** 0.5
         assert abs(found[rows] - probability) < 4.5 * error + 1e-4, (rows, found[rows], probability)
@@ -31,20 +37,32 @@ def assert_within_monte_carlo_error(found: dict[tuple[int, ...], float], expecte
 
 @pytest.mark.parametrize("rank", [3, N])
 @pytest.mark.parametrize("size", [2, 4])
-def test_determinantal_blocks_have_the_probabilities_of_their_determinants(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_determinantal_blocks_have_the_probabilities_of_their_determinants(
+    rank: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("surrogates.solvers.blocks.SAMPLER_RANK", rank)
     system = problems.system(N, 0.05)
     L, floor = _low_rank(system, generator())
     matrix = L @ L.T + floor * torch.eye(N, dtype=torch.float64)
-    weights = {rows: torch.linalg.det(matrix[list(rows)][:, list(rows)]).item() for rows in itertools.combinations(range(N), size)}
+    weights = {
+        rows: torch.linalg.det(matrix[list(rows)][:, list(rows)]).item()
+        for rows in itertools.combinations(range(N), size)
+    }
     expected = {rows: weight / sum(weights.values()) for rows, weight in weights.items()}
-    assert_within_monte_carlo_error(frequencies(DeterminantalSampler.of(system, generator()), size), expected)
+    assert_within_monte_carlo_error(
+        frequencies(DeterminantalSampler.of(system, generator()), size), expected
+    )
 
 
 def test_leverage_blocks_are_drawn_by_their_scores() -> None:
-    sampler = LeverageSampler(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], dtype=torch.float64))
+    sampler = LeverageSampler(
+        torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], dtype=torch.float64)
+    )
     p = sampler.scores / sampler.scores.sum()
-    expected = {(i, j): (p[i] * p[j] / (1 - p[i]) + p[j] * p[i] / (1 - p[j])).item() for i, j in itertools.combinations(range(N), 2)}
+    expected = {
+        (i, j): (p[i] * p[j] / (1 - p[i]) + p[j] * p[i] / (1 - p[j])).item()
+        for i, j in itertools.combinations(range(N), 2)
+    }
     assert_within_monte_carlo_error(frequencies(sampler, 2), expected)
 
 
@@ -52,13 +70,19 @@ def test_scores_are_the_ridge_leverage_scores_where_the_columns_are_all() -> Non
     system = problems.system(40, 0.2)
     K = system.kernel.to_dense()
     exact = torch.linalg.solve(K + 0.2 * torch.eye(40, dtype=torch.float64), K).diagonal()
-    torch.testing.assert_close(LeverageSampler.of(system, generator()).scores, exact, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(
+        LeverageSampler.of(system, generator()).scores, exact, rtol=1e-3, atol=1e-6
+    )
 
 
 def test_points_in_a_crowd_are_drawn_less_often() -> None:
-    crowd, lonely = 0.5 + 0.01 * problems.uniform(36, 2), torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+    crowd = 0.5 + 0.01 * problems.uniform(36, 2)
+    lonely = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
     system = problems.system(noise=0.1, X=torch.cat([crowd, lonely.double()]))
-    for sampler in (LeverageSampler.of(system, generator()), DeterminantalSampler.of(system, generator())):
+    for sampler in (
+        LeverageSampler.of(system, generator()),
+        DeterminantalSampler.of(system, generator()),
+    ):
         drawn = torch.cat([sampler.draw(8, generator(seed)) for seed in range(40)])
         assert (drawn >= 36).float().mean() > 0.3  # 0.1 if they were drawn uniformly
 
@@ -66,8 +90,11 @@ def test_points_in_a_crowd_are_drawn_less_often() -> None:
 @pytest.mark.parametrize("blocks", ["leverage", "dpp"])
 @pytest.mark.parametrize("make", [SketchAndProject.sap, SketchAndProject.asap])
 def test_sampled_blocks_lead_to_the_solution(blocks: str, make: type[SketchAndProject]) -> None:
-    system, rhs = problems.system(120, 0.01), problems.normal(120, 3)
-    solution = make(block_size=30, blocks=blocks, tolerance=1e-6, max_epochs=400.0).solve(system, rhs)
+    system = problems.system(120, 0.01)
+    rhs = problems.normal(120, 3)
+    solution = make(block_size=30, blocks=blocks, tolerance=1e-6, max_epochs=400.0).solve(
+        system, rhs
+    )
     assert solution.converged.all(), str(solution)
     exact = torch.linalg.solve(system.to_dense(), rhs)
     assert problems.relative_error(solution.value, exact) < 1e-3
@@ -87,5 +114,7 @@ def test_the_residual_that_sampled_blocks_show_is_that_of_all_rows() -> None:
 
 
 def test_unknown_blocks_are_refused() -> None:
-    with pytest.raises(ValueError, match="`blocks` must be one of partition, leverage, dpp, got 'best'"):
+    with pytest.raises(
+        ValueError, match="`blocks` must be one of partition, leverage, dpp, got 'best'"
+    ):
         SketchAndProject(blocks="best")

@@ -17,7 +17,8 @@ def test_as_many_steps_as_distinct_eigenvalues_are_enough() -> None:
 
 
 def test_columns_do_not_influence_each_other() -> None:
-    system, rhs = problems.system(80, 1.0), problems.normal(80, 4)
+    system = problems.system(80, 1.0)
+    rhs = problems.normal(80, 4)
     solver = CG(tolerance=1e-6, preconditioner=Nystrom(8))
     together = solver.solve(system, rhs)
     for i in range(4):
@@ -26,21 +27,36 @@ def test_columns_do_not_influence_each_other() -> None:
         torch.testing.assert_close(alone.value[:, 0], together.value[:, i], rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("preconditioner", [Nystrom(150), PivotedCholesky(150)], ids=["nystrom", "pivoted"])
+@pytest.mark.parametrize(
+    "preconditioner", [Nystrom(150), PivotedCholesky(150)], ids=["nystrom", "pivoted"]
+)
 def test_preconditioning_saves_steps_on_a_hard_system(preconditioner: Preconditioner) -> None:
-    system, rhs = problems.system(300, 1e-3), problems.normal(300, 2)
+    system = problems.system(300, 1e-3)
+    rhs = problems.normal(300, 2)
     plain = CG(preconditioner=None, tolerance=1e-6, max_epochs=500).solve(system, rhs)
-    preconditioned = CG(preconditioner=preconditioner, tolerance=1e-6, max_epochs=500).solve(system, rhs)
+    preconditioned = CG(preconditioner=preconditioner, tolerance=1e-6, max_epochs=500).solve(
+        system, rhs
+    )
     assert preconditioned.converged.all()
     assert 2 * preconditioned.steps.max() < plain.steps.min()
 
 
 def test_float32_beyond_its_precision_stops_early_and_reports_the_residual_it_has() -> None:
-    system, rhs = problems.system(200, 1e-7, dtype=torch.float32), problems.normal(200, 2, dtype=torch.float32)
+    system = problems.system(200, 1e-7, dtype=torch.float32)
+    rhs = problems.normal(200, 2, dtype=torch.float32)
     solution = CG(tolerance=1e-7, max_epochs=3000, preconditioner=Nystrom(20)).solve(system, rhs)
     assert not solution.converged.all()
     assert "stopped improving" in solution.note
     assert solution.epochs < 3000
     assert solution.value.isfinite().all()
-    rounding = 200 * torch.finfo(torch.float32).eps * (solution.value.norm(dim=0) / rhs.norm(dim=0)).max().item()
-    torch.testing.assert_close(solution.residual.double(), true_residual(system, rhs, solution.value), rtol=0.1, atol=rounding)
+    rounding = (
+        200
+        * torch.finfo(torch.float32).eps
+        * (solution.value.norm(dim=0) / rhs.norm(dim=0)).max().item()
+    )
+    torch.testing.assert_close(
+        solution.residual.double(),
+        true_residual(system, rhs, solution.value),
+        rtol=0.1,
+        atol=rounding,
+    )

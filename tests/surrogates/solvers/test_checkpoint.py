@@ -11,17 +11,30 @@ import pytest
 import torch
 from torch import Tensor
 
-from surrogates import CG, SDD, SGD, Checkpoint, IterativeSolver, KernelSystem, Nystrom, SketchAndProject, Targets
+from surrogates import (
+    CG,
+    SDD,
+    SGD,
+    Checkpoint,
+    IterativeSolver,
+    KernelSystem,
+    Nystrom,
+    SketchAndProject,
+    Targets,
+)
 from surrogates.solvers import checkpoint as files
 from tests import problems
 
-N, S = 60, 3
+N = 60
+S = 3
 SOLVERS: dict[str, IterativeSolver] = {
     "cg": CG(None, tolerance=1e-3),
     "cg-nystrom": CG(Nystrom(10), tolerance=1e-3),
     "sap": SketchAndProject(block_size=20, tolerance=1e-3),
     "asap": SketchAndProject.asap(block_size=20, tolerance=1e-3),
-    "adasap": SketchAndProject.adasap(preconditioner=Nystrom(8, sketch="gaussian"), block_size=20, tolerance=1e-3, max_epochs=12.0),
+    "adasap": SketchAndProject.adasap(
+        preconditioner=Nystrom(8, sketch="gaussian"), block_size=20, tolerance=1e-3, max_epochs=12.0
+    ),
     "leverage": SketchAndProject(block_size=20, blocks="leverage", tolerance=1e-3, max_epochs=8.0),
     "sdd": SDD(batch_size=20, tolerance=0.1, max_epochs=12.0),
     "sgd": SGD(batch_size=20, tolerance=1e-3, max_epochs=8.0),
@@ -39,10 +52,20 @@ def columns_of_unlike_difficulty() -> tuple[KernelSystem, Tensor]:
     return system, torch.cat([vectors[:, -1:], problems.normal(N, S - 1)], dim=1)
 
 
-def solve(solver: IterativeSolver, folder: Path | None, *, steps: int | None = None, every: int = 3, **arguments: Any) -> Any:
-    """Solve with a checkpoint every few steps, interrupted in step number ``steps + 1``; return the solution and the generator."""
+def solve(
+    solver: IterativeSolver,
+    folder: Path | None,
+    *,
+    steps: int | None = None,
+    every: int = 3,
+    **arguments: Any,
+) -> Any:
+    """Solve with a checkpoint every few steps, interrupted in step number ``steps + 1``;
+    return the solution and the generator.
+    """
     system, rhs = columns_of_unlike_difficulty()
-    generator, count = torch.Generator().manual_seed(5), itertools.count()
+    generator = torch.Generator().manual_seed(5)
+    count = itertools.count()
 
     class Interruptible(type(solver)):  # type: ignore[misc]
         def step(self, *given: Any) -> Any:
@@ -73,7 +96,8 @@ def test_an_interrupted_solve_ends_at_the_same_iterates(name: str, tmp_path: Pat
 def test_saving_changes_nothing(tmp_path: Path) -> None:
     for name, solver in SOLVERS.items():
         solver = replace(solver, max_epochs=6.0)
-        saved, plain = solve(solver, tmp_path, every=1)[0], solve(solver, None)[0]
+        saved = solve(solver, tmp_path, every=1)[0]
+        plain = solve(solver, None)[0]
         assert torch.equal(saved.value, plain.value), name
         assert saved.epochs == plain.epochs
 
@@ -100,7 +124,8 @@ def test_an_interrupted_solve_of_two_targets_is_found_again(tmp_path: Path) -> N
     ids=["method", "right-hand side", "start"],
 )
 def test_another_solve_never_takes_a_checkpoint_for_its_own(
-    change: Callable[[IterativeSolver, Tensor], tuple[IterativeSolver, dict[str, Any]]], tmp_path: Path
+    change: Callable[[IterativeSolver, Tensor], tuple[IterativeSolver, dict[str, Any]]],
+    tmp_path: Path,
 ) -> None:
     solver, arguments = change(SOLVERS["asap"], columns_of_unlike_difficulty()[1])
     with pytest.raises(Interrupted):
@@ -142,14 +167,19 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) 
     assert torch.equal(resumed.value, whole.value)
 
 
-def test_a_checkpoint_half_written_is_as_if_it_had_not_been_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_half_written_is_as_if_it_had_not_been_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
         raise OSError("no space left")
 
     with pytest.raises(Interrupted):
         solve(SOLVERS["asap"], tmp_path, steps=14)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="could not be written: no space left. Free space"):
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(OSError, match="could not be written: no space left. Free space"),
+    ):
         patch.setattr(os, "fsync", fail)
         solve(SOLVERS["asap"], tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
@@ -157,9 +187,14 @@ def test_a_checkpoint_half_written_is_as_if_it_had_not_been_begun(tmp_path: Path
 
 def test_checkpoints_come_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved: list[int] = []
-    clock = itertools.count()  # a second from look to look: one a step, and one for every checkpoint
+    # A second from look to look: one a step, and one for every checkpoint
+    clock = itertools.count()
     monkeypatch.setattr(files.time, "monotonic", clock.__next__)
-    monkeypatch.setattr(files.Keeper, "save", lambda self, steps, parts: saved.append(steps) or setattr(self, "_saved_at", next(clock)))
+    monkeypatch.setattr(
+        files.Keeper,
+        "save",
+        lambda self, steps, parts: saved.append(steps) or setattr(self, "_saved_at", next(clock)),
+    )
     system, rhs = columns_of_unlike_difficulty()
     solver = replace(SOLVERS["asap"], checkpoint=Checkpoint(tmp_path, every_seconds=4.0))
     solver.solve(system, rhs)
@@ -170,16 +205,28 @@ def test_checkpoints_come_by_the_clock(tmp_path: Path, monkeypatch: pytest.Monke
     ("arguments", "error", "message"),
     [
         ({"folder": 3}, TypeError, "`folder` must be a path, got int 3"),
-        ({"folder": "x", "every_seconds": -1.0}, ValueError, "`every_seconds` must be finite and above 0"),
+        (
+            {"folder": "x", "every_seconds": -1.0},
+            ValueError,
+            "`every_seconds` must be finite and above 0",
+        ),
         ({"folder": "x", "every_steps": 0}, ValueError, "`every_steps` must be at least 1, got 0"),
-        ({"folder": "x", "every_seconds": None}, ValueError, "`every_seconds` or `every_steps` must be given"),
+        (
+            {"folder": "x", "every_seconds": None},
+            ValueError,
+            "`every_seconds` or `every_steps` must be given",
+        ),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_settings_that_make_no_sense_are_refused(
+    arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         Checkpoint(**arguments)
 
 
 def test_a_folder_in_place_of_a_checkpoint_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"`checkpoint` must be a Checkpoint, got str. Use `Checkpoint\(folder\)`"):
+    with pytest.raises(
+        TypeError, match=r"`checkpoint` must be a Checkpoint, got str. Use `Checkpoint\(folder\)`"
+    ):
         CG(checkpoint="folder")  # type: ignore[arg-type]

@@ -9,7 +9,8 @@ from tests import problems
 
 
 def test_no_jitter_is_added_where_none_is_needed() -> None:
-    system, rhs = problems.system(60, 1e-3), problems.normal(60, 2)
+    system = problems.system(60, 1e-3)
+    rhs = problems.normal(60, 2)
     solution = Cholesky().solve(system, rhs)
     assert not solution.note
     assert solution.residual.max() < 1e-10
@@ -39,17 +40,24 @@ def test_an_indefinite_matrix_is_refused() -> None:
         factorise(matrix)
 
 
-def test_a_matrix_that_does_not_fit_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_matrix_that_does_not_fit_is_refused_before_it_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("surrogates.memory.available", lambda device: 1000)
     system = problems.system(90)
-    with pytest.raises(MemoryError, match=r"Cholesky\(\) of 90 points needs .* GiB .* Use an iterative solver such as CG\(\)."):
+    with pytest.raises(
+        MemoryError,
+        match=r"Cholesky\(\) of 90 points needs .* GiB .* Use an iterative solver such as CG\(\).",
+    ):
         Cholesky().solve(system, problems.normal(90, 1))
     assert system.entries == 0
 
 
 @pytest.mark.parametrize("noise", [0.1, problems.vector_noise(60)], ids=["scalar", "vector"])
 def test_inducing_weights_are_those_of_dense_algebra(noise: float | torch.Tensor) -> None:
-    system, f, e = problems.inducing_system(60, 20, noise), problems.normal(60, 2), problems.normal(60, 2, seed=1)
+    system = problems.inducing_system(60, 20, noise)
+    f = problems.normal(60, 2)
+    e = problems.normal(60, 2, seed=1)
     A, K_XZ, _ = problems.dense_inducing(system)
     rhs = K_XZ.T @ ((f + e) / system.noise.expand(60).unsqueeze(1))
     solution = Cholesky().solve(system, Targets(f, e))
@@ -57,11 +65,13 @@ def test_inducing_weights_are_those_of_dense_algebra(noise: float | torch.Tensor
     gap = (rhs - A @ solution.value).norm(dim=0) / rhs.norm(dim=0)
     torch.testing.assert_close(solution.residual, gap, rtol=0, atol=1e-12)
     assert solution.converged.all()
-    assert solution.epochs == pytest.approx(1 + (1 + 20 / 60) + (1 + 20 / 60))  # B, the matrices, the residual
+    # B, the matrices, the residual
+    assert solution.epochs == pytest.approx(1 + (1 + 20 / 60) + (1 + 20 / 60))
 
 
 def test_whitening_keeps_what_the_normal_equations_lose_in_single_precision() -> None:
-    X, y = problems.uniform(200, 2), problems.normal(200, 1)
+    X = problems.uniform(200, 2)
+    y = problems.normal(200, 1)
     exact = InducingSystem(problems.rbf(0.7).double(), X, X[:60], 1e-2)
     A, K_XZ, _ = problems.dense_inducing(exact)
     reference = K_XZ @ Cholesky().solve(exact, Targets(y, torch.zeros_like(y))).value
@@ -76,7 +86,10 @@ def test_whitening_keeps_what_the_normal_equations_lose_in_single_precision() ->
 
 
 def test_conjugate_gradients_without_preconditioner_agree_on_inducing_points() -> None:
-    system, targets = problems.inducing_system(60, 20, spread=5.0), Targets(problems.normal(60, 2), problems.normal(60, 2, seed=1))
+    system = problems.inducing_system(60, 20, spread=5.0)
+    targets = Targets(problems.normal(60, 2), problems.normal(60, 2, seed=1))
     iterative = CG(preconditioner=None, tolerance=1e-10).solve(system, targets)
     assert iterative.converged.all()
-    torch.testing.assert_close(iterative.value, Cholesky().solve(system, targets).value, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        iterative.value, Cholesky().solve(system, targets).value, rtol=1e-6, atol=1e-6
+    )

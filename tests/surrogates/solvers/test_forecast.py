@@ -22,7 +22,9 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def kernel_system(X: Tensor, noise: float | Tensor, kernel: Kernel | None = None) -> KernelSystem:
-    return KernelSystem(problems.operator(Dense, problems.matern(1.5, 0.4) if kernel is None else kernel, X), noise)
+    return KernelSystem(
+        problems.operator(Dense, problems.matern(1.5, 0.4) if kernel is None else kernel, X), noise
+    )
 
 
 def uniform(n: int, spread: float = 1.0, dim: int = 2) -> Tensor:
@@ -42,11 +44,15 @@ def clustered(n: int) -> Tensor:
     [uniform(1200), uniform(1200, 1e4), uniform(1200, 1.0, 8), clustered(1200)],
     ids=["smooth", "diagonal", "eight-dimensional", "clustered"],
 )
-def test_conjugate_gradients_take_about_as_many_iterations_as_forecast(inputs: Tensor, noise: float, rank: int) -> None:
+def test_conjugate_gradients_take_about_as_many_iterations_as_forecast(
+    inputs: Tensor, noise: float, rank: int
+) -> None:
     system = kernel_system(inputs, noise)
     values, vectors = torch.linalg.eigh(system.to_dense())
     rhs = (vectors * values.sqrt()) @ problems.normal(1200, 4)  # noisy prior draws
-    solution = CG(Nystrom(rank) if rank else None, tolerance=1e-2, max_epochs=400.0).solve(system, rhs, generator=generator())
+    solution = CG(Nystrom(rank) if rank else None, tolerance=1e-2, max_epochs=400.0).solve(
+        system, rhs, generator=generator()
+    )
     predicted = SpectrumModel.of(system, generator()).iterations(rank, 1e-2)
     assert 0.4 < (predicted + 2.0) / (solution.steps.max().item() + 2.0) < 2.5
 
@@ -61,13 +67,17 @@ def test_a_matrix_of_k_distinct_eigenvalues_takes_k_iterations() -> None:
 def test_eigenvalues_of_equal_value_are_as_one() -> None:
     H = np.geomspace(1e-3, 1.0, 20)
     once = _conjugate_gradients(H, np.ones(20), np.full(20, 3.0), 1e-3)
-    assert once == pytest.approx(_conjugate_gradients(np.repeat(H, 3), np.ones(60), np.ones(60), 1e-3), rel=0.01)
+    assert once == pytest.approx(
+        _conjugate_gradients(np.repeat(H, 3), np.ones(60), np.ones(60), 1e-3), rel=0.01
+    )
 
 
 @pytest.mark.parametrize("rank", [0, 30])
 def test_a_finer_tolerance_or_less_noise_never_takes_fewer_iterations(rank: int) -> None:
     def taken(noise: float, tolerance: float) -> float:
-        return SpectrumModel.of(kernel_system(uniform(600), noise), generator()).iterations(rank, tolerance)
+        return SpectrumModel.of(kernel_system(uniform(600), noise), generator()).iterations(
+            rank, tolerance
+        )
 
     finer = [taken(1e-2, tolerance) for tolerance in (0.5, 1e-1, 3e-2, 1e-2, 1e-3, 1e-6, 1e-9)]
     quieter = [taken(noise, 1e-2) for noise in (10.0, 1.0, 0.1, 1e-3, 1e-6)]
@@ -92,26 +102,34 @@ def test_what_the_columns_leave_of_the_diagonal_is_measured() -> None:
     for rank in (1, 2, 10, len(model.missed) // 2, len(model.missed)):
         index = columns[:rank]
         approximation = K[:, index] @ torch.linalg.solve(K[index][:, index], K[index])
-        assert model.missed_by(rank) == pytest.approx(1.0 - approximation.diagonal().mean().item(), rel=1e-6, abs=1e-9)
+        assert model.missed_by(rank) == pytest.approx(
+            1.0 - approximation.diagonal().mean().item(), rel=1e-6, abs=1e-9
+        )
     left = (K - approximation).diagonal().clamp_min(0)
     expected = np.quantile(left.numpy(), np.linspace(0.05, 0.95, 10))
     assert model.shares == pytest.approx(expected / expected.mean(), rel=1e-4, abs=1e-7)
 
 
 @pytest.mark.parametrize(
-    "kernel", [problems.matern(0.5, 0.4), problems.matern(1.5, 0.4), problems.rbf(2.0)], ids=["matern12", "matern32", "rbf"]
+    "kernel",
+    [problems.matern(0.5, 0.4), problems.matern(1.5, 0.4), problems.rbf(2.0)],
+    ids=["matern12", "matern32", "rbf"],
 )
 @pytest.mark.parametrize("spread", [1.0, 1000.0])
 def test_more_columns_never_miss_more(kernel: Kernel, spread: float) -> None:
     for dtype in (torch.float32, torch.float64):
-        model = SpectrumModel.of(kernel_system(uniform(600, spread).to(dtype), 0.1, kernel), generator())
+        model = SpectrumModel.of(
+            kernel_system(uniform(600, spread).to(dtype), 0.1, kernel), generator()
+        )
         missed = np.array([model.missed_by(rank) for rank in range(1, 600)])
         assert (missed > 0.0).all()
         assert (np.diff(missed) <= 1e-5 * missed[0]).all()
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_extrapolation_is_near_what_more_columns_show(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_the_extrapolation_is_near_what_more_columns_show(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     system = kernel_system(uniform(2000), 0.1)
     few = SpectrumModel.of(system, generator(seed))
     monkeypatch.setattr(forecast, "SMALLEST_PROBE", 400)
@@ -124,10 +142,15 @@ def test_the_extrapolation_is_near_what_more_columns_show(monkeypatch: pytest.Mo
 def test_the_law_has_the_trace_that_the_columns_miss() -> None:
     model = SpectrumModel.of(kernel_system(uniform(600), 0.1), generator())
     index = np.arange(len(model.missed) + 1, 601) / len(model.missed)
-    assert (model.top * index**-model.power).sum() == pytest.approx(600 * model.missed[-1], rel=1e-3)
+    assert (model.top * index**-model.power).sum() == pytest.approx(
+        600 * model.missed[-1], rel=1e-3
+    )
 
 
 def test_rounding_leaves_a_direct_solve_more_the_less_the_noise() -> None:
-    quiet, loud = (SpectrumModel.of(kernel_system(uniform(600).float(), noise), generator()).direct_residual for noise in (1e-6, 1.0))
+    quiet, loud = (
+        SpectrumModel.of(kernel_system(uniform(600).float(), noise), generator()).direct_residual
+        for noise in (1e-6, 1.0)
+    )
     assert quiet > 30.0 * loud
     assert math.isfinite(quiet)

@@ -14,7 +14,8 @@ from tests import problems
 
 
 def parts(n: int, size: int, seed: int = 0) -> list[torch.Tensor]:
-    order, dealt = Order(n).shuffled(size, torch.Generator().manual_seed(seed), torch.device("cpu")), []
+    order = Order(n).shuffled(size, torch.Generator().manual_seed(seed), torch.device("cpu"))
+    dealt = []
     while not order.is_at_end:
         part, order = order.next()
         dealt.append(part)
@@ -46,19 +47,24 @@ def test_a_computed_order_is_held_nowhere() -> None:
     rows = torch.cat([first, second])
     assert len(rows.unique()) == len(rows)
     assert rows.min() >= 0 and rows.max() < 330_000_000
-    # Uniform on the rows: the mean of 8192 is within 4 standard errors, and no tenth has a share off by more than that.
+    # Uniform on the rows: the mean of 8192 is within 4 standard errors, and no tenth has a share
+    # off by more than that.
     assert abs(rows.double().mean() / 330_000_000 - 0.5) < 4 * (1 / 12 / len(rows)) ** 0.5
     shares = torch.histc(rows.double(), 10, 0, 330_000_000) / len(rows)
     assert (shares - 0.1).abs().max() < 4 * (0.09 / len(rows)) ** 0.5
 
 
 def test_computed_orders_of_different_keys_are_unrelated() -> None:
-    n, found = 1000, []
+    n = 1000
+    found = []
     for seed in range(400):
-        keys = torch.randint(2**31, (orders.NUM_ROUNDS,), generator=torch.Generator().manual_seed(seed))
+        keys = torch.randint(
+            2**31, (orders.NUM_ROUNDS,), generator=torch.Generator().manual_seed(seed)
+        )
         found.append(permuted(0, n, n, keys))
     found = torch.stack(found).double()
-    # Where a row goes, and how far from its neighbour, is as in random permutations: means and correlations within 5 standard errors.
+    # Where a row goes, and how far from its neighbour, is as in random permutations: means and
+    # correlations within 5 standard errors.
     assert (found.mean(0) - (n - 1) / 2).abs().max() < 5 * n / (12 * 400) ** 0.5
     z = (found - (n - 1) / 2) / (n**2 / 12) ** 0.5
     assert (z[:, :-1] * z[:, 1:]).mean().abs() < 5 / (400 * n) ** 0.5 + 1 / n
@@ -66,9 +72,12 @@ def test_computed_orders_of_different_keys_are_unrelated() -> None:
     assert abs(fixed - 1.0) < 5 / 400**0.5
 
 
-def test_solves_of_a_computed_order_converge_and_go_on_from_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_solves_of_a_computed_order_converge_and_go_on_from_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(orders, "LARGEST_HELD", 50)
-    system, rhs = problems.system(90, 0.1), problems.normal(90, 2)
+    system = problems.system(90, 0.1)
+    rhs = problems.normal(90, 2)
     settings = {"block_size": 20, "tolerance": 1e-3}
     plain = SketchAndProject.asap(**settings).solve(system, rhs)
     assert plain.converged.all()
@@ -80,7 +89,9 @@ def test_solves_of_a_computed_order_converge_and_go_on_from_checkpoints(tmp_path
         if progress.steps > 7:  # type: ignore[attr-defined]
             raise Interrupted
 
-    solver = SketchAndProject.asap(**settings, checkpoint=Checkpoint(tmp_path, every_seconds=None, every_steps=3))
+    solver = SketchAndProject.asap(
+        **settings, checkpoint=Checkpoint(tmp_path, every_seconds=None, every_steps=3)
+    )
     with pytest.raises(Interrupted):
         solver.solve(system, rhs, callback=interrupt)
     assert list(tmp_path.iterdir())

@@ -1,4 +1,6 @@
-"""Stochastic dual descent beyond the contract: its published steps, the automatic step, back-off, averaging."""
+"""Stochastic dual descent beyond the contract: its published steps, the automatic step,
+back-off, averaging.
+"""
 
 import math
 
@@ -13,13 +15,24 @@ from tests.contracts import true_residual
 
 
 def test_steps_are_those_of_the_algorithm() -> None:
-    n, b, rho, step_size, averaging = 30, 10, 0.8, 3.0, 0.2
-    system, rhs = problems.system(n, 0.1), problems.normal(n, 2)
+    n = 30
+    b = 10
+    rho = 0.8
+    step_size = 3.0
+    averaging = 0.2
+    system = problems.system(n, 0.1)
+    rhs = problems.normal(n, 2)
     solver = SDD(step_size=step_size, batch_size=b, momentum=rho, averaging=averaging)
-    state: SDDState = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs, prepared=solver.prepare(system, torch.Generator())))
+    state: SDDState = solver.init(
+        system,
+        Start(rhs, torch.zeros_like(rhs), rhs, prepared=solver.prepare(system, torch.Generator())),
+    )
     generator = torch.Generator().manual_seed(4)
 
-    H, a, v, average = system.to_dense(), torch.zeros_like(rhs), torch.zeros_like(rhs), torch.zeros_like(rhs)
+    H = system.to_dense()
+    a = torch.zeros_like(rhs)
+    v = torch.zeros_like(rhs)
+    average = torch.zeros_like(rhs)
     batches = torch.randperm(n, generator=torch.Generator().manual_seed(4)).split(b)
     for batch in batches:
         state = solver.step(system, rhs, state, generator)
@@ -34,19 +47,29 @@ def test_steps_are_those_of_the_algorithm() -> None:
 @pytest.mark.parametrize("step_size", [5000.0, 1e6, 1e30])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("max_epochs", [2.0, 4.0, 40.0])
-def test_an_absurd_step_ends_finite_and_no_worse_than_it_began(step_size: float, dtype: torch.dtype, max_epochs: float) -> None:
-    system, rhs = problems.system(200, 0.1, dtype=dtype), problems.normal(200, 3, dtype=dtype)
+def test_an_absurd_step_ends_finite_and_no_worse_than_it_began(
+    step_size: float, dtype: torch.dtype, max_epochs: float
+) -> None:
+    system = problems.system(200, 0.1, dtype=dtype)
+    rhs = problems.normal(200, 3, dtype=dtype)
     initial = 0.3 * problems.normal(200, 3, seed=1, dtype=dtype)
     before = true_residual(system, rhs, initial)
-    solution = SDD(step_size=step_size, batch_size=50, max_epochs=max_epochs).solve(system, rhs, initial=initial)
+    solution = SDD(step_size=step_size, batch_size=50, max_epochs=max_epochs).solve(
+        system, rhs, initial=initial
+    )
     assert solution.value.isfinite().all()
     assert (solution.residual <= before * (1 + 1e-4)).all()
 
 
 @pytest.mark.parametrize("step_size", [5000.0, 1e6])
-def test_an_absurd_step_is_reduced_until_it_converges_and_the_note_says_so(step_size: float) -> None:
-    system, rhs = problems.system(200, 0.5), problems.normal(200, 3)
-    solution = SDD(step_size=step_size, batch_size=50, max_epochs=2000, averaging=0.1).solve(system, rhs)
+def test_an_absurd_step_is_reduced_until_it_converges_and_the_note_says_so(
+    step_size: float,
+) -> None:
+    system = problems.system(200, 0.5)
+    rhs = problems.normal(200, 3)
+    solution = SDD(step_size=step_size, batch_size=50, max_epochs=2000, averaging=0.1).solve(
+        system, rhs
+    )
     assert solution.converged.all()
     assert "step size reduced" in solution.note
 
@@ -54,7 +77,11 @@ def test_an_absurd_step_is_reduced_until_it_converges_and_the_note_says_so(step_
 def test_the_automatic_step_needs_no_reduction() -> None:
     for seed in range(5):
         system = problems.system(X=problems.uniform(200, 2, seed=seed))
-        solution = SDD(max_epochs=300).solve(system, problems.normal(200, 3, seed=seed), generator=torch.Generator().manual_seed(seed))
+        solution = SDD(max_epochs=300).solve(
+            system,
+            problems.normal(200, 3, seed=seed),
+            generator=torch.Generator().manual_seed(seed),
+        )
         assert solution.converged.all()
         assert not solution.note
 
@@ -69,12 +96,15 @@ def test_a_step_is_not_reduced_for_ever_by_noise_in_the_residual() -> None:
 
 
 def test_a_warm_start_near_the_solution_is_not_thrown_away() -> None:
-    system, rhs = problems.system(200, 0.1), problems.normal(200, 2)
+    system = problems.system(200, 0.1)
+    rhs = problems.normal(200, 2)
     exact = torch.linalg.solve(system.to_dense(), rhs)
     near = exact * (1 + 1e-4)
     solver = SDD(tolerance=1e-12, max_epochs=3.0)
     generator = torch.Generator().manual_seed(0)
-    state = solver.init(system, Start(rhs, near, rhs - system @ near, prepared=solver.prepare(system, generator)))
+    state = solver.init(
+        system, Start(rhs, near, rhs - system @ near, prepared=solver.prepare(system, generator))
+    )
     for _ in range(8):  # two epochs: a velocity that began at the warm start would have doubled it
         state = solver.step(system, rhs, state, generator)
         assert problems.relative_error(state.point, exact) < 1e-3
@@ -82,14 +112,24 @@ def test_a_warm_start_near_the_solution_is_not_thrown_away() -> None:
 
 def test_the_published_settings_are_one_call() -> None:
     solver = SDD.paper(max_epochs=7.0)
-    assert (solver.batch_size, solver.step_size, solver.momentum, solver.max_epochs) == (500, 50.0, 0.9, 7.0)
+    assert (solver.batch_size, solver.step_size, solver.momentum, solver.max_epochs) == (
+        500,
+        50.0,
+        0.9,
+        7.0,
+    )
 
 
 def test_an_epoch_covers_every_point_once() -> None:
-    n, b = 50, 5
-    system, rhs = problems.system(n, 0.1), problems.normal(n, 1)
-    solver, generator = SDD(batch_size=b, step_size=1e-12), torch.Generator().manual_seed(0)
-    state = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs, prepared=solver.prepare(system, generator)))
+    n = 50
+    b = 5
+    system = problems.system(n, 0.1)
+    rhs = problems.normal(n, 1)
+    solver = SDD(batch_size=b, step_size=1e-12)
+    generator = torch.Generator().manual_seed(0)
+    state = solver.init(
+        system, Start(rhs, torch.zeros_like(rhs), rhs, prepared=solver.prepare(system, generator))
+    )
     for _ in range(math.ceil(n / b)):
         assert state.monitor.residual.isinf().all()
         state = solver.step(system, rhs, state, generator)
@@ -97,7 +137,10 @@ def test_an_epoch_covers_every_point_once() -> None:
 
 
 def test_a_batch_larger_than_the_data_is_refused_with_the_remedy() -> None:
-    with pytest.raises(ValueError, match=r"`batch_size` must be at most n = 90, got 512. Reduce it or use `Cholesky\(\)`"):
+    with pytest.raises(
+        ValueError,
+        match=r"`batch_size` must be at most n = 90, got 512. Reduce it or use `Cholesky\(\)`",
+    ):
         SDD(batch_size=512).solve(problems.system(90), problems.normal(90, 1))
 
 
@@ -114,6 +157,8 @@ def test_a_batch_larger_than_the_data_is_refused_with_the_remedy() -> None:
         ({"averaging": 1.5}, ValueError),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, float], error: type[Exception]) -> None:
+def test_settings_that_make_no_sense_are_refused(
+    settings: dict[str, float], error: type[Exception]
+) -> None:
     with pytest.raises(error, match=f"`{next(iter(settings))}` must be"):
         SDD(**settings)  # type: ignore[arg-type]

@@ -1,4 +1,6 @@
-"""Stochastic gradient descent: its gradients against autograd of the exact objective, and what it promises of its steps."""
+"""Stochastic gradient descent: its gradients against autograd of the exact objective,
+and what it promises of its steps.
+"""
 
 import math
 
@@ -7,37 +9,57 @@ import torch
 from gpytorch.kernels import RQKernel
 from torch import Tensor
 
-from scalable_bo.experiments.regression_data import find_data_dir, load_hyperparameters, load_regression_data
+from scalable_bo.experiments.regression_data import (
+    find_data_dir,
+    load_hyperparameters,
+    load_regression_data,
+)
 from surrogates import SGD, KernelSystem, Targets, kernel_operator
 from surrogates.solvers import sgd
 from surrogates.solvers.run import Start
 from tests import problems
 from tests.contracts import assert_no_worse
 
-N, B = 60, 15
+N = 60
+B = 15
 
 
 def objective(system: KernelSystem, f: Tensor, noise_draw: Tensor, A: Tensor) -> Tensor:
-    """Return σ² / 2n · Σ over columns of (f − K a)ᵀ Σ⁻¹ (f − K a) + (a − Σ⁻¹ε)ᵀ K (a − Σ⁻¹ε), σ² the mean noise."""
+    """Return σ² / 2n · Σ over columns of (f − K a)ᵀ Σ⁻¹ (f − K a) + (a − Σ⁻¹ε)ᵀ K (a − Σ⁻¹ε),
+    σ² the mean noise.
+    """
     noise = system.noise.expand(system.n).unsqueeze(1)
     K = system.to_dense() - torch.diag(noise.squeeze(1))
-    misfit, shifted = f - K @ A, A - noise_draw / noise
-    return 0.5 * noise.mean() / system.n * ((misfit.square() / noise).sum() + (shifted * (K @ shifted)).sum())
+    misfit = f - K @ A
+    shifted = A - noise_draw / noise
+    return (
+        0.5
+        * noise.mean()
+        / system.n
+        * ((misfit.square() / noise).sum() + (shifted * (K @ shifted)).sum())
+    )
 
 
-def gradients(solver: SGD, system: KernelSystem, f: Tensor, noise_draw: Tensor, A: Tensor, epochs: int) -> Tensor:
+def gradients(
+    solver: SGD, system: KernelSystem, f: Tensor, noise_draw: Tensor, A: Tensor, epochs: int
+) -> Tensor:
     """Return stochastic gradients (draws, n, s) over whole epochs of batches."""
-    generator, draws = torch.Generator().manual_seed(0), []
+    generator = torch.Generator().manual_seed(0)
+    draws = []
     for _ in range(epochs):
         for index in torch.randperm(system.n, generator=generator).split(B):
-            draws.append(solver.gradient(system, f + noise_draw, noise_draw, A, index, generator)[0])
+            draws.append(
+                solver.gradient(system, f + noise_draw, noise_draw, A, index, generator)[0]
+            )
     return torch.stack(draws)
 
 
 @pytest.mark.parametrize("vector", [False, True], ids=["scalar_noise", "vector_noise"])
 def test_the_gradient_is_that_of_the_objective_in_expectation(vector: bool) -> None:
     system = problems.system(N, problems.vector_noise(N) if vector else 0.3)
-    f, noise_draw, A = problems.normal(N, 2), problems.normal(N, 2, seed=1), problems.normal(N, 2, seed=2).requires_grad_()
+    f = problems.normal(N, 2)
+    noise_draw = problems.normal(N, 2, seed=1)
+    A = problems.normal(N, 2, seed=2).requires_grad_()
     (exact,) = torch.autograd.grad(objective(system, f, noise_draw, A), A)
     draws = gradients(SGD(num_features=200), system, f, noise_draw, A.detach(), epochs=500)
     error = (draws.mean(0) - exact).norm()
@@ -46,9 +68,11 @@ def test_the_gradient_is_that_of_the_objective_in_expectation(vector: bool) -> N
 
 
 def test_splitting_the_targets_lowers_the_variance() -> None:
-    # Where noise dominates, a ≈ Σ⁻¹ε: both parts of the split gradient nearly vanish at the solution.
+    # Where noise dominates, a ≈ Σ⁻¹ε: both parts of the split gradient nearly vanish at the
+    # solution.
     system = problems.system(200, 1.0)
-    f, noise_draw = system.kernel.tiles.X1.sum(1, keepdim=True).sin(), problems.normal(200, 1, seed=1)
+    f = system.kernel.tiles.X1.sum(1, keepdim=True).sin()
+    noise_draw = problems.normal(200, 1, seed=1)
     A = torch.linalg.solve(system.to_dense(), f + noise_draw)
     split = gradients(SGD(), system, f, noise_draw, A, epochs=50)
     unsplit = gradients(SGD(), system, f + noise_draw, torch.zeros_like(f), A, epochs=50)
@@ -56,12 +80,17 @@ def test_splitting_the_targets_lowers_the_variance() -> None:
 
 
 def test_rows_used_a_few_at_a_time_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    system, rhs, noise_draw = problems.system(N, problems.vector_noise(N)), problems.normal(N, 2), problems.normal(N, 2, seed=1)
-    A, index = problems.normal(N, 2, seed=2), torch.randperm(N, generator=torch.Generator().manual_seed(0))[:B]
+    system = problems.system(N, problems.vector_noise(N))
+    rhs = problems.normal(N, 2)
+    noise_draw = problems.normal(N, 2, seed=1)
+    A = problems.normal(N, 2, seed=2)
+    index = torch.randperm(N, generator=torch.Generator().manual_seed(0))[:B]
     found = []
     for rows in (B, 4, 1):
         monkeypatch.setattr(sgd, "ENTRIES_AT_ONCE", {"cpu": rows * N})
-        found.append(SGD().gradient(system, rhs, noise_draw, A, index, torch.Generator().manual_seed(0)))
+        found.append(
+            SGD().gradient(system, rhs, noise_draw, A, index, torch.Generator().manual_seed(0))
+        )
     for gradient, gap in found[1:]:
         torch.testing.assert_close(gradient, found[0][0])
         torch.testing.assert_close(gap, found[0][1])
@@ -69,11 +98,16 @@ def test_rows_used_a_few_at_a_time_give_the_same(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("averaging", [0.0, 0.25])
 def test_steps_are_nesterovs_on_clipped_gradients(averaging: float) -> None:
-    system, rhs = problems.system(N, 0.3), problems.normal(N, 2)
-    solver, start = SGD(0.4, B, momentum=0.8, clip=0.05, averaging=averaging), torch.zeros(N, 2, dtype=torch.float64)
+    system = problems.system(N, 0.3)
+    rhs = problems.normal(N, 2)
+    solver = SGD(0.4, B, momentum=0.8, clip=0.05, averaging=averaging)
+    start = torch.zeros(N, 2, dtype=torch.float64)
     ours, theirs = (torch.Generator().manual_seed(0) for _ in range(2))
     state, order = (solver.init(system, Start(rhs, start, rhs)) for _ in range(2))
-    monitor, A, V, mean = order.monitor, start, start, start
+    monitor = order.monitor
+    A = start
+    V = start
+    mean = start
     for step in range(1, 8):
         state = solver.step(system, rhs, state, ours)
         index, monitor = monitor.deal(B, theirs)
@@ -86,17 +120,24 @@ def test_steps_are_nesterovs_on_clipped_gradients(averaging: float) -> None:
 
 
 def test_the_residual_of_the_batch_is_that_of_the_system() -> None:
-    system, rhs, noise_draw = problems.system(N, 0.3), problems.normal(N, 2), problems.normal(N, 2, seed=1)
-    A, index = problems.normal(N, 2, seed=2), torch.arange(3, 18)
+    system = problems.system(N, 0.3)
+    rhs = problems.normal(N, 2)
+    noise_draw = problems.normal(N, 2, seed=1)
+    A = problems.normal(N, 2, seed=2)
+    index = torch.arange(3, 18)
     gap = SGD().gradient(system, rhs, noise_draw, A, index, torch.Generator())[1]
     torch.testing.assert_close(gap, (system @ A - rhs)[index])
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["one_part", "two_parts"])
 def test_a_well_conditioned_system_is_solved(split: bool) -> None:
-    system = problems.system(noise=1.0, X=10.0 * problems.uniform(N, 2))  # far apart: K is nearly diagonal
-    f, noise_draw = problems.normal(N, 2), problems.normal(N, 2, seed=1)
-    solver = SGD(batch_size=B, step_size=1.0, num_features=1000, clip=10.0, tolerance=5e-2, max_epochs=2000.0)
+    # Far apart: K is nearly diagonal
+    system = problems.system(noise=1.0, X=10.0 * problems.uniform(N, 2))
+    f = problems.normal(N, 2)
+    noise_draw = problems.normal(N, 2, seed=1)
+    solver = SGD(
+        batch_size=B, step_size=1.0, num_features=1000, clip=10.0, tolerance=5e-2, max_epochs=2000.0
+    )
     rhs = Targets(f, noise_draw) if split else f + noise_draw
     solution = solver.solve(system, rhs)
     assert solution.converged.all(), str(solution)
@@ -106,7 +147,8 @@ def test_a_well_conditioned_system_is_solved(split: bool) -> None:
 
 @pytest.mark.parametrize("step_size", [0.5, 50.0, 1e6])
 def test_any_step_ends_finite_and_no_worse(step_size: float) -> None:
-    system, rhs = problems.system(200, 1e-4, dtype=torch.float32), problems.normal(200, 2, dtype=torch.float32)
+    system = problems.system(200, 1e-4, dtype=torch.float32)
+    rhs = problems.normal(200, 2, dtype=torch.float32)
     solution = SGD(step_size=step_size, batch_size=50, max_epochs=40.0).solve(system, rhs)
     assert torch.isfinite(solution.value).all()
     assert not solution.converged.any()
@@ -116,7 +158,9 @@ def test_any_step_ends_finite_and_no_worse(step_size: float) -> None:
 def test_a_kernel_without_random_features_is_refused_with_the_remedy() -> None:
     kernel = RQKernel().double().requires_grad_(False)
     system = KernelSystem(kernel_operator(kernel, problems.uniform(N, 2)), 0.1)
-    with pytest.raises(ValueError, match=r"`kernel` must be RBFKernel or MaternKernel.*Use `CG\(\)`"):
+    with pytest.raises(
+        ValueError, match=r"`kernel` must be RBFKernel or MaternKernel.*Use `CG\(\)`"
+    ):
         SGD().solve(system, problems.normal(N, 1))
 
 
@@ -144,10 +188,16 @@ def test_a_batch_larger_than_the_data_is_refused() -> None:
 
 def variance(system: KernelSystem, targets: Targets, A: Tensor, batch_size: int) -> float:
     """Return the variance of the gradient at ``A``, summed over coordinates, from 100 draws."""
-    solver, generator, draws = SGD(batch_size=batch_size), torch.Generator().manual_seed(0), []
+    solver = SGD(batch_size=batch_size)
+    generator = torch.Generator().manual_seed(0)
+    draws = []
     for _ in range(100):
         index = torch.randperm(system.n, generator=generator)[:batch_size]
-        draws.append(solver.gradient(system, targets.values + targets.noise_draw, targets.noise_draw, A, index, generator)[0])
+        draws.append(
+            solver.gradient(
+                system, targets.values + targets.noise_draw, targets.noise_draw, A, index, generator
+            )[0]
+        )
     return torch.stack(draws).var(0).sum().item()
 
 
@@ -161,11 +211,14 @@ def sample(system: KernelSystem) -> tuple[Targets, Tensor]:
 
 
 def variance_ratios(system: KernelSystem, batch_size: int) -> tuple[float, float]:
-    """Return the variance of the split gradient over that of the one with ε among the targets, at zero and at the solution."""
+    """Return the variance of the split gradient over that of the one with ε among the targets,
+    at zero and at the solution.
+    """
     targets, exact = sample(system)
     unsplit = Targets(targets.values + targets.noise_draw, torch.zeros_like(exact))
     first, second = (
-        variance(system, targets, A, batch_size) / variance(system, unsplit, A, batch_size) for A in (torch.zeros_like(exact), exact)
+        variance(system, targets, A, batch_size) / variance(system, unsplit, A, batch_size)
+        for A in (torch.zeros_like(exact), exact)
     )
     return first, second
 
@@ -180,13 +233,16 @@ def test_split_targets_of_a_sample_have_the_lower_gradient_variance(noise: float
 def test_split_targets_have_the_lower_gradient_variance_on_elevators() -> None:
     try:
         folder = find_data_dir(None)
-        data, published = load_regression_data("elevators", 0, folder), load_hyperparameters("elevators", 0, folder)
+        data = load_regression_data("elevators", 0, folder)
+        published = load_hyperparameters("elevators", 0, folder)
     except ValueError as error:
         pytest.skip(f"elevators is not here: {error}")
     rows = torch.randperm(len(data.train_X), generator=torch.Generator().manual_seed(0))[:2000]
     X = data.train_X[rows]
     kernel = problems.matern(1.5, torch.tensor([published.lengthscale]), ard_num_dims=X.shape[1])
-    system = KernelSystem(kernel_operator(problems.scaled(kernel, published.outputscale).to(X), X), published.noise)
+    system = KernelSystem(
+        kernel_operator(problems.scaled(kernel, published.outputscale).to(X), X), published.noise
+    )
     at_zero, at_solution = variance_ratios(system, batch_size=100)
     assert at_zero < 0.9
     assert at_solution < 0.4

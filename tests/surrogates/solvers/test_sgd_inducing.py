@@ -1,4 +1,6 @@
-"""The same stochastic gradient descent on inducing points: its gradient against autograd, and its end against the direct solve."""
+"""The same stochastic gradient descent on inducing points: its gradient against autograd,
+and its end against the direct solve.
+"""
 
 import math
 
@@ -9,31 +11,48 @@ from torch import Tensor
 from surrogates import SGD, Cholesky, InducingSystem, Progress, Targets
 from tests import problems
 
-N, M, B = 60, 20, 15
+N = 60
+M = 20
+B = 15
 
 
 def objective(system: InducingSystem, f: Tensor, noise_draw: Tensor, A: Tensor) -> Tensor:
-    """Return σ² / 2n · Σ over columns of (f + ε − K_XZ a)ᵀ Σ⁻¹ (f + ε − K_XZ a) + aᵀ K_ZZ a, σ² the mean noise."""
+    """Return σ² / 2n · Σ over columns of (f + ε − K_XZ a)ᵀ Σ⁻¹ (f + ε − K_XZ a) + aᵀ K_ZZ a,
+    σ² the mean noise.
+    """
     _, K_XZ, K_ZZ = problems.dense_inducing(system)
     noise = system.noise.expand(system.num_data).unsqueeze(1)
     misfit = f + noise_draw - K_XZ @ A
-    return 0.5 * noise.mean() / system.num_data * ((misfit.square() / noise).sum() + (A * (K_ZZ @ A)).sum())
+    return (
+        0.5
+        * noise.mean()
+        / system.num_data
+        * ((misfit.square() / noise).sum() + (A * (K_ZZ @ A)).sum())
+    )
 
 
-def gradients(solver: SGD, system: InducingSystem, targets: Targets, A: Tensor, epochs: int) -> Tensor:
+def gradients(
+    solver: SGD, system: InducingSystem, targets: Targets, A: Tensor, epochs: int
+) -> Tensor:
     """Return stochastic gradients (draws, m, s) over whole epochs of batches."""
     data = system.regression(system.rhs(targets), targets)
-    generator, draws = torch.Generator().manual_seed(0), []
+    generator = torch.Generator().manual_seed(0)
+    draws = []
     for _ in range(epochs):
         for index in torch.randperm(system.num_data, generator=generator).split(B):
-            draws.append(solver.gradient(system, data.rhs, data.noise_draw, A, index, generator, data.projected_noise)[0])
+            draws.append(
+                solver.gradient(
+                    system, data.rhs, data.noise_draw, A, index, generator, data.projected_noise
+                )[0]
+            )
     return torch.stack(draws)
 
 
 @pytest.mark.parametrize("vector", [False, True], ids=["scalar_noise", "vector_noise"])
 def test_the_gradient_is_that_of_the_objective_in_expectation(vector: bool) -> None:
     system = problems.inducing_system(N, M, problems.vector_noise(N) if vector else 0.3)
-    f, noise_draw = problems.normal(N, 2), problems.normal(N, 2, seed=1)
+    f = problems.normal(N, 2)
+    noise_draw = problems.normal(N, 2, seed=1)
     A = problems.normal(M, 2, seed=2).mul_(0.1).requires_grad_()
     (exact,) = torch.autograd.grad(objective(system, f, noise_draw, A), A)
     draws = gradients(SGD(num_features=200), system, Targets(f, noise_draw), A.detach(), epochs=500)
@@ -47,8 +66,10 @@ def test_the_gradient_is_that_of_the_objective_in_expectation(vector: bool) -> N
 
 
 def test_the_noise_adds_no_variance() -> None:
-    system, A = problems.inducing_system(N, M, 1.0), problems.normal(M, 1)
-    f = system.cross @ A  # no misfit at A, so that batches alone add no variance to the noise's part either
+    system = problems.inducing_system(N, M, 1.0)
+    A = problems.normal(M, 1)
+    # No misfit at A, so that batches alone add no variance to the noise's part either
+    f = system.cross @ A
     noise_draw = 10.0 * problems.normal(N, 1, seed=1)
     quiet = gradients(SGD(), system, Targets(f, torch.zeros_like(f)), A, epochs=20)
     noisy = gradients(SGD(), system, Targets(f, noise_draw), A, epochs=20)
@@ -57,10 +78,17 @@ def test_the_noise_adds_no_variance() -> None:
 
 
 def test_the_misfit_of_the_batch_is_weighted_by_its_noise() -> None:
-    system, f, noise_draw = problems.inducing_system(N, M, problems.vector_noise(N)), problems.normal(N, 2), problems.normal(N, 2, seed=1)
-    A, index = problems.normal(M, 2, seed=2), torch.arange(3, 18)
-    gap = SGD().gradient(system, f + noise_draw, noise_draw, A, index, torch.Generator(), torch.zeros_like(A))[1]
-    expected = (system.cross @ A - f - noise_draw) * (system.noise.mean() / system.noise).sqrt().unsqueeze(1)
+    system = problems.inducing_system(N, M, problems.vector_noise(N))
+    f = problems.normal(N, 2)
+    noise_draw = problems.normal(N, 2, seed=1)
+    A = problems.normal(M, 2, seed=2)
+    index = torch.arange(3, 18)
+    gap = SGD().gradient(
+        system, f + noise_draw, noise_draw, A, index, torch.Generator(), torch.zeros_like(A)
+    )[1]
+    expected = (system.cross @ A - f - noise_draw) * (
+        system.noise.mean() / system.noise
+    ).sqrt().unsqueeze(1)
     torch.testing.assert_close(gap, expected[index])
 
 
@@ -69,20 +97,23 @@ def test_a_well_conditioned_system_is_solved_as_directly(noise: float | Tensor) 
     system = problems.inducing_system(N, M, noise, spread=10.0)  # far apart: K is nearly diagonal
     targets = Targets(problems.normal(N, 2), problems.normal(N, 2, seed=1))
     solver = SGD(batch_size=B, step_size=0.1, clip=10.0, tolerance=2e-2, max_epochs=1000.0)
-    solution, exact = solver.solve(system, targets), Cholesky().solve(system, targets)
+    solution = solver.solve(system, targets)
+    exact = Cholesky().solve(system, targets)
     assert solution.converged.all(), str(solution)
     assert problems.relative_error(solution.value, exact.value) < 0.03
 
 
 def test_a_warm_start_at_the_solution_takes_no_step() -> None:
-    system, targets = problems.inducing_system(N, M), Targets(problems.normal(N, 2), problems.normal(N, 2, seed=1))
+    system = problems.inducing_system(N, M)
+    targets = Targets(problems.normal(N, 2), problems.normal(N, 2, seed=1))
     exact = Cholesky().solve(system, targets)
     solution = SGD().solve(system, targets, initial=exact.value)
     assert solution.converged.all() and solution.steps.sum() == 0
 
 
 def test_the_budget_ends_a_run_that_cannot_know_its_residual() -> None:
-    system, reports = problems.inducing_system(N, M, spread=10.0), list[Progress]()
+    system = problems.inducing_system(N, M, spread=10.0)
+    reports = list[Progress]()
     targets = Targets(problems.normal(N, 2), problems.normal(N, 2, seed=1))
     solver = SGD(batch_size=B, max_epochs=30.0, tolerance=0.999)
     solution = solver.solve(system, targets, callback=reports.append)
@@ -90,25 +121,36 @@ def test_the_budget_ends_a_run_that_cannot_know_its_residual() -> None:
     assert all(report.residual == math.inf for report in reports)
     A, K_XZ, _ = problems.dense_inducing(system)
     rhs = K_XZ.T @ (targets.values + targets.noise_draw) / system.noise
-    torch.testing.assert_close(solution.residual, (rhs - A @ solution.value).norm(dim=0) / rhs.norm(dim=0))
+    torch.testing.assert_close(
+        solution.residual, (rhs - A @ solution.value).norm(dim=0) / rhs.norm(dim=0)
+    )
 
 
 @pytest.mark.parametrize("step_size", [50.0, 1e6])
 def test_any_step_ends_finite_and_no_worse_than_zero(step_size: float) -> None:
-    system, targets = problems.inducing_system(N, M, 1e-3), Targets(problems.normal(N, 2), 0.03 * problems.normal(N, 2, seed=1))
-    solution = SGD(step_size=step_size, batch_size=B, clip=1e3, max_epochs=60.0).solve(system, targets)
+    system = problems.inducing_system(N, M, 1e-3)
+    targets = Targets(problems.normal(N, 2), 0.03 * problems.normal(N, 2, seed=1))
+    solution = SGD(step_size=step_size, batch_size=B, clip=1e3, max_epochs=60.0).solve(
+        system, targets
+    )
     assert torch.isfinite(solution.value).all()
     assert "step size reduced" in solution.note or "stopped improving" in solution.note
-    assert objective(system, *targets, solution.value) <= objective(system, *targets, torch.zeros_like(solution.value))
+    assert objective(system, *targets, solution.value) <= objective(
+        system, *targets, torch.zeros_like(solution.value)
+    )
 
 
 def test_a_right_hand_side_in_one_part_is_refused_with_the_remedy() -> None:
-    with pytest.raises(TypeError, match="`rhs` must be Targets for a method that draws batches of data.*Use `Targets"):
+    with pytest.raises(
+        TypeError,
+        match="`rhs` must be Targets for a method that draws batches of data.*Use `Targets",
+    ):
         SGD().solve(problems.inducing_system(N, M), problems.normal(M, 1))
 
 
 def test_batches_may_be_larger_than_the_number_of_inducing_points_but_not_of_data() -> None:
-    system, targets = problems.inducing_system(N, M), Targets(problems.normal(N, 1), problems.normal(N, 1, seed=1))
+    system = problems.inducing_system(N, M)
+    targets = Targets(problems.normal(N, 1), problems.normal(N, 1, seed=1))
     assert SGD(batch_size=N, max_epochs=10.0).solve(system, targets).steps.item() > 1
     with pytest.raises(ValueError, match="`batch_size` must be at most n = 60, got 61"):
         SGD(batch_size=N + 1).solve(system, targets)

@@ -1,4 +1,6 @@
-"""Sketch-and-project beyond the contract: the corrected equations, written out, and what the printed ones would give."""
+"""Sketch-and-project beyond the contract: the corrected equations, written out,
+and what the printed ones would give.
+"""
 
 import math
 from dataclasses import replace
@@ -10,11 +12,16 @@ from torch import Tensor
 from surrogates import Exact, Identity, KernelSystem, Nystrom, SketchAndProject, kernel_operator
 from surrogates.preconditioners import nystrom_approximation
 from surrogates.solvers.run import Start
-from surrogates.solvers.sketch_and_project import SketchAndProjectState, default_block_size, largest_eigenvalue
+from surrogates.solvers.sketch_and_project import (
+    SketchAndProjectState,
+    default_block_size,
+    largest_eigenvalue,
+)
 from tests import problems
 from tests.contracts import assert_no_worse
 
-N, B = 60, 15
+N = 60
+B = 15
 
 
 def generator() -> torch.Generator:
@@ -22,7 +29,8 @@ def generator() -> torch.Generator:
 
 
 def test_a_step_solves_the_equations_of_its_block() -> None:
-    system, rhs = problems.system(N, 0.1), problems.normal(N, 2)
+    system = problems.system(N, 0.1)
+    rhs = problems.normal(N, 2)
     solver = SketchAndProject.sap(block_size=B)
     state = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs))
     index = state.monitor.deal(B, generator())[0]
@@ -37,8 +45,12 @@ def preconditioned_matrix(system: KernelSystem, apply: object) -> Tensor:
     return apply(system.to_dense())  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("preconditioner", [Identity(), Nystrom(10, sketch="gaussian")], ids=["identity", "nystrom"])
-def test_the_step_is_the_inverse_of_the_largest_eigenvalue(preconditioner: Identity | Nystrom) -> None:
+@pytest.mark.parametrize(
+    "preconditioner", [Identity(), Nystrom(10, sketch="gaussian")], ids=["identity", "nystrom"]
+)
+def test_the_step_is_the_inverse_of_the_largest_eigenvalue(
+    preconditioner: Identity | Nystrom,
+) -> None:
     system = problems.system(N, 0.1)
     apply = preconditioner(system, generator())
     exact = torch.linalg.eigvals(preconditioned_matrix(system, apply)).real.max().item()
@@ -58,13 +70,17 @@ def test_the_sketch_is_exact_for_a_matrix_of_its_rank() -> None:
     test = torch.linalg.qr(problems.normal(N, 8, seed=1)).Q
     U, eigenvalues = nystrom_approximation(K @ test, test)
     torch.testing.assert_close(U @ torch.diag(eigenvalues) @ U.T, K, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(eigenvalues[:6], torch.linalg.eigvalsh(K).flip(0)[:6], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        eigenvalues[:6], torch.linalg.eigvalsh(K).flip(0)[:6], rtol=1e-6, atol=1e-6
+    )
     assert (eigenvalues >= 0).all()
 
 
 def test_the_damping_enters_the_sketched_preconditioner_once() -> None:
     system = problems.system(N, 0.1)
-    P = torch.linalg.inv(Nystrom(10, sketch="gaussian")(system, generator())(torch.eye(N, dtype=torch.float64)))
+    P = torch.linalg.inv(
+        Nystrom(10, sketch="gaussian")(system, generator())(torch.eye(N, dtype=torch.float64))
+    )
     eigenvalues = torch.linalg.eigvalsh(P)
     damping = eigenvalues[0]  # S_rr + σ² on the complement; S_rr more on the last kept direction
     torch.testing.assert_close(eigenvalues[: N - 10], damping.expand(N - 10), rtol=1e-8, atol=1e-8)
@@ -81,49 +97,75 @@ def test_exact_blocks_of_a_random_partition_beat_stochastic_steps_per_epoch() ->
 
 
 def test_tail_averaging_returns_the_mean_of_the_second_half() -> None:
-    system, rhs = problems.system(N, 0.1), problems.normal(N, 1)
+    system = problems.system(N, 0.1)
+    rhs = problems.normal(N, 1)
     solver = SketchAndProject(block_size=B, tail_average=True, max_epochs=4.0)
     plain = SketchAndProject(block_size=B)
     zeros = torch.zeros_like(rhs)
-    state, other = solver.init(system, Start(rhs, zeros, rhs)), plain.init(system, Start(rhs, zeros, rhs))
-    random, same, iterates = generator(), generator(), []
+    state = solver.init(system, Start(rhs, zeros, rhs))
+    other = plain.init(system, Start(rhs, zeros, rhs))
+    random = generator()
+    same = generator()
+    iterates = []
     for _ in range(16):
-        state, other = solver.step(system, rhs, state, random), plain.step(system, rhs, other, same)
+        state = solver.step(system, rhs, state, random)
+        other = plain.step(system, rhs, other, same)
         iterates.append(other.W.clone())
     torch.testing.assert_close(solver.estimate(system, state), torch.stack(iterates[7:]).mean(0))
 
 
 def test_divergence_is_undone() -> None:
-    system, rhs = problems.system(200, 1e-6, dtype=torch.float32), problems.normal(200, 3, dtype=torch.float32)
+    system = problems.system(200, 1e-6, dtype=torch.float32)
+    rhs = problems.normal(200, 3, dtype=torch.float32)
     for mu in (1e-12, 1e-6, 1e3):
-        solution = SketchAndProject(Identity(), 40, accelerated=True, mu=mu, nu=1e-3, max_epochs=30.0).solve(system, rhs)
+        solution = SketchAndProject(
+            Identity(), 40, accelerated=True, mu=mu, nu=1e-3, max_epochs=30.0
+        ).solve(system, rhs)
         assert torch.isfinite(solution.value).all()
         assert_no_worse(system, rhs, solution.value, torch.zeros_like(rhs))
 
 
 def test_a_smaller_last_block_does_not_arise() -> None:
-    system, rhs = problems.system(100, 0.1), problems.normal(100, 1)
-    solver = SketchAndProject(Nystrom(24, sketch="gaussian"), block_size=30, tolerance=1e-6, max_epochs=500.0)
+    system = problems.system(100, 0.1)
+    rhs = problems.normal(100, 1)
+    solver = SketchAndProject(
+        Nystrom(24, sketch="gaussian"), block_size=30, tolerance=1e-6, max_epochs=500.0
+    )
     assert solver.solve(system, rhs).converged.all()
 
 
 @pytest.mark.parametrize(
     ("solver", "message"),
     [
-        (SketchAndProject(block_size=61), r"`block_size` must be at most n = 60, got 61. Reduce it or use `Cholesky\(\)`"),
-        (SketchAndProject.adasap(block_size=20), "`rank` must be at most 20, the size of the smallest block, got 100"),
+        (
+            SketchAndProject(block_size=61),
+            r"`block_size` must be at most n = 60, got 61. Reduce it or use `Cholesky\(\)`",
+        ),
+        (
+            SketchAndProject.adasap(block_size=20),
+            "`rank` must be at most 20, the size of the smallest block, got 100",
+        ),
     ],
 )
-def test_settings_that_do_not_fit_the_data_are_refused(solver: SketchAndProject, message: str) -> None:
+def test_settings_that_do_not_fit_the_data_are_refused(
+    solver: SketchAndProject, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         solver.solve(problems.system(N), problems.normal(N, 1))
 
 
 @pytest.mark.parametrize(
     ("settings", "error"),
-    [({"block_size": 0}, ValueError), ({"block_size": 2.0}, TypeError), ({"mu": 0.0}, ValueError), ({"nu": math.inf}, ValueError)],
+    [
+        ({"block_size": 0}, ValueError),
+        ({"block_size": 2.0}, TypeError),
+        ({"mu": 0.0}, ValueError),
+        ({"nu": math.inf}, ValueError),
+    ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, float], error: type[Exception]) -> None:
+def test_settings_that_make_no_sense_are_refused(
+    settings: dict[str, float], error: type[Exception]
+) -> None:
     with pytest.raises(error, match=f"`{next(iter(settings))}` must be"):
         SketchAndProject(**settings)  # type: ignore[arg-type]
 
@@ -138,9 +180,13 @@ def test_the_named_constructors_give_the_published_methods() -> None:
     assert SketchAndProject.adasap_identity().preconditioner == Identity()
 
 
-def states(solver: SketchAndProject, system: KernelSystem, rhs: Tensor, num_steps: int) -> list[Tensor]:
+def states(
+    solver: SketchAndProject, system: KernelSystem, rhs: Tensor, num_steps: int
+) -> list[Tensor]:
     """Return the iterates of the first steps."""
-    state, random, iterates = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs)), generator(), []
+    state = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs))
+    random = generator()
+    iterates = []
     for _ in range(num_steps):
         state = solver.step(system, rhs, state, random)
         iterates.append(state.W.clone())
@@ -148,10 +194,15 @@ def states(solver: SketchAndProject, system: KernelSystem, rhs: Tensor, num_step
 
 
 @pytest.mark.parametrize(
-    "settings", [{"mu": 0.25, "nu": 4.0}, {"mu": 0.2, "nu": 5.0}, {"mu": 7.0}], ids=["nu-4", "nu-5", "mu-at-its-largest"]
+    "settings",
+    [{"mu": 0.25, "nu": 4.0}, {"mu": 0.2, "nu": 5.0}, {"mu": 7.0}],
+    ids=["nu-4", "nu-5", "mu-at-its-largest"],
 )
-def test_acceleration_with_mu_nu_of_one_is_plain_sketch_and_project(settings: dict[str, float]) -> None:
-    system, rhs = problems.system(N, 0.1), problems.normal(N, 2)
+def test_acceleration_with_mu_nu_of_one_is_plain_sketch_and_project(
+    settings: dict[str, float],
+) -> None:
+    system = problems.system(N, 0.1)
+    rhs = problems.normal(N, 2)
     plain = states(SketchAndProject.sap(block_size=B), system, rhs, 24)
     accelerated = states(SketchAndProject.asap(block_size=B, **settings), system, rhs, 24)
     for one, other in zip(plain, accelerated, strict=True):
@@ -159,16 +210,20 @@ def test_acceleration_with_mu_nu_of_one_is_plain_sketch_and_project(settings: di
 
 
 def test_acceleration_with_a_smaller_mu_is_not() -> None:
-    system, rhs = problems.system(N, 0.1), problems.normal(N, 2)
+    system = problems.system(N, 0.1)
+    rhs = problems.normal(N, 2)
     plain = states(SketchAndProject.sap(block_size=B), system, rhs, 8)
     accelerated = states(SketchAndProject.asap(block_size=B, mu=0.1, nu=4.0), system, rhs, 8)
     assert not torch.allclose(plain[-1], accelerated[-1], rtol=1e-3)
 
 
 @pytest.mark.parametrize("nu", [None, 8.0])
-def test_the_default_mu_is_half_of_one_over_nu_for_exact_blocks_and_the_smallest_noise_for_others(nu: float | None) -> None:
+def test_the_default_mu_is_half_of_one_over_nu_for_exact_blocks_and_the_smallest_noise_for_others(
+    nu: float | None,
+) -> None:
     noise = 0.01 + 0.1 * problems.uniform(N)
-    system, rhs = problems.system(N, noise), problems.normal(N, 2)
+    system = problems.system(N, noise)
+    rhs = problems.normal(N, 2)
 
     def mu(solver: SketchAndProject) -> list[float]:
         momentum = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs)).momentum
@@ -179,21 +234,30 @@ def test_the_default_mu_is_half_of_one_over_nu_for_exact_blocks_and_the_smallest
     assert mu(SketchAndProject.asap(**settings)) == pytest.approx([0.5 / (nu or N / B)] * 2)
     smallest = noise.min().item()
     assert mu(SketchAndProject.adasap_identity(**settings)) == pytest.approx([smallest] * 2)
-    assert mu(SketchAndProject.adasap(preconditioner=Nystrom(5, sketch="gaussian"), **settings)) == pytest.approx([smallest] * 2)
+    assert mu(
+        SketchAndProject.adasap(preconditioner=Nystrom(5, sketch="gaussian"), **settings)
+    ) == pytest.approx([smallest] * 2)
     assert mu(SketchAndProject.asap(mu=0.01, **settings)) == pytest.approx([0.01] * 2)
-    assert mu(SketchAndProject.asap(mu=100.0, **settings)) == pytest.approx([1.0 / (nu or N / B)] * 2)
+    assert mu(SketchAndProject.asap(mu=100.0, **settings)) == pytest.approx(
+        [1.0 / (nu or N / B)] * 2
+    )
 
 
 def test_acceleration_lowers_the_error_of_an_ill_conditioned_system() -> None:
-    # The error in the norm of H, which a block step cannot raise; the residual jumps from step to step.
-    n, logs = 600, []
+    # The error in the norm of H, which a block step cannot raise; the residual jumps from step to
+    # step.
+    n = 600
+    logs = []
     for seed in range(5):
         centres = problems.uniform(6, 2, seed=9 + seed).repeat_interleave(n // 6, dim=0)
         system = problems.system(noise=1e-4, X=centres + 0.02 * problems.normal(n, 2, seed=seed))
         rhs = problems.normal(n, 2, seed=seed)
         exact = torch.linalg.solve(system.to_dense(), rhs)
         budget = {"block_size": n // 10, "max_epochs": 30.0, "tolerance": 1e-12}
-        errors = [solver.solve(system, rhs).value - exact for solver in (SketchAndProject.sap(**budget), SketchAndProject.asap(**budget))]
+        errors = [
+            solver.solve(system, rhs).value - exact
+            for solver in (SketchAndProject.sap(**budget), SketchAndProject.asap(**budget))
+        ]
         plain, accelerated = ((error * (system @ error)).sum(0).sqrt() for error in errors)
         logs.append((accelerated / plain).log().mean().item())
     assert math.exp(sum(logs) / len(logs)) < 0.85
@@ -201,9 +265,12 @@ def test_acceleration_lowers_the_error_of_an_ill_conditioned_system() -> None:
 
 @pytest.mark.parametrize("accelerated", [False, True], ids=["sap", "asap"])
 def test_exact_blocks_end_when_the_precision_is_exhausted_and_say_so(accelerated: bool) -> None:
-    X, rhs = problems.uniform(300, 2, dtype=torch.float32), problems.normal(300, 2, dtype=torch.float32)
+    X = problems.uniform(300, 2, dtype=torch.float32)
+    rhs = problems.normal(300, 2, dtype=torch.float32)
     system = KernelSystem(kernel_operator(problems.rbf(2.0), X), 1e-6)
-    solution = SketchAndProject(block_size=30, accelerated=accelerated, max_epochs=400.0).solve(system, rhs)
+    solution = SketchAndProject(block_size=30, accelerated=accelerated, max_epochs=400.0).solve(
+        system, rhs
+    )
     assert not solution.converged.any()
     assert solution.epochs < 100
     assert "the precision or the step is exhausted" in solution.note
@@ -212,13 +279,17 @@ def test_exact_blocks_end_when_the_precision_is_exhausted_and_say_so(accelerated
 
 @pytest.mark.parametrize("accelerated", [False, True], ids=["sap", "asap"])
 def test_exact_blocks_that_are_slow_but_precise_go_on(accelerated: bool) -> None:
-    system, rhs = problems.system(400, 1e-4), problems.normal(400, 2)
-    solution = SketchAndProject(block_size=40, accelerated=accelerated, tolerance=1e-6, max_epochs=400.0).solve(system, rhs)
+    system = problems.system(400, 1e-4)
+    rhs = problems.normal(400, 2)
+    solution = SketchAndProject(
+        block_size=40, accelerated=accelerated, tolerance=1e-6, max_epochs=400.0
+    ).solve(system, rhs)
     assert solution.converged.all() or solution.epochs > 397.0, str(solution)
 
 
 def test_the_estimate_is_the_checkpoint_in_the_middle_of_a_divergence() -> None:
-    system, rhs = problems.system(N, 0.1), problems.normal(N, 3)
+    system = problems.system(N, 0.1)
+    rhs = problems.normal(N, 3)
     solver = SketchAndProject.asap(block_size=B)
     state: SketchAndProjectState = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs))
     random = generator()
@@ -226,8 +297,14 @@ def test_the_estimate_is_the_checkpoint_in_the_middle_of_a_divergence() -> None:
         state = solver.step(system, rhs, state, random)
     monitor = state.monitor
     assert not torch.equal(state.W, monitor.checkpoint)
-    residual = torch.stack([monitor.best[0], 2.1 * monitor.best[1], torch.tensor(math.nan, dtype=rhs.dtype)])
-    broken = replace(state, W=torch.cat([state.W[:, :2], torch.full((N, 1), math.nan, dtype=rhs.dtype)], dim=1), residual=residual)
+    residual = torch.stack(
+        [monitor.best[0], 2.1 * monitor.best[1], torch.tensor(math.nan, dtype=rhs.dtype)]
+    )
+    broken = replace(
+        state,
+        W=torch.cat([state.W[:, :2], torch.full((N, 1), math.nan, dtype=rhs.dtype)], dim=1),
+        residual=residual,
+    )
     estimate = solver.estimate(system, broken)
     assert torch.equal(estimate[:, 0], state.W[:, 0])
     assert torch.equal(estimate[:, 1:], monitor.checkpoint[:, 1:])

@@ -6,7 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from surrogates import CG, SDD, Auto, Cholesky, IterativeSolver, KernelSystem, Nystrom, PivotedCholesky, SketchAndProject
+from surrogates import (
+    CG,
+    SDD,
+    Auto,
+    Cholesky,
+    IterativeSolver,
+    KernelSystem,
+    Nystrom,
+    PivotedCholesky,
+    SketchAndProject,
+)
 from surrogates.solvers import State, auto
 from surrogates.solvers.run import Start
 from tests import problems
@@ -20,7 +30,9 @@ ITERATIVE = {
     "sdd": SDD(batch_size=16, averaging=0.05),
     "sap": SketchAndProject.sap(block_size=30),
     "asap": SketchAndProject.asap(block_size=30),
-    "adasap": SketchAndProject.adasap(preconditioner=Nystrom(9, sketch="gaussian"), block_size=30, tail_average=False),
+    "adasap": SketchAndProject.adasap(
+        preconditioner=Nystrom(9, sketch="gaussian"), block_size=30, tail_average=False
+    ),
     "adasap-identity": SketchAndProject.adasap_identity(block_size=30, mu=1e-3, tail_average=False),
 }
 
@@ -61,7 +73,9 @@ class Richardson(IterativeSolver):
     def init(self, system: KernelSystem, start: Start) -> Iterates:
         return Iterates(start.initial, start.gap, start.gap.norm(dim=0))
 
-    def step(self, system: KernelSystem, rhs: Tensor, state: Iterates, generator: torch.Generator) -> Iterates:
+    def step(
+        self, system: KernelSystem, rhs: Tensor, state: Iterates, generator: torch.Generator
+    ) -> Iterates:
         widths.append(state.W.shape[1])
         W = state.W + self.step_size * state.R
         R = rhs - system @ W
@@ -118,7 +132,9 @@ def test_a_diverging_method_returns_the_start_and_says_so(system: KernelSystem) 
     rhs = problems.normal(60, 2)
     initial = 1e-3 * problems.normal(60, 2, seed=1)
     for max_epochs in (20.0, 2000.0):  # far off, and beyond the largest number
-        solution = Richardson(step_size=5.0, max_epochs=max_epochs).solve(system, rhs, initial=initial)
+        solution = Richardson(step_size=5.0, max_epochs=max_epochs).solve(
+            system, rhs, initial=initial
+        )
         assert torch.equal(solution.value, initial)
         assert not solution.converged.any()
         assert "stopped improving" in solution.note
