@@ -13,7 +13,7 @@ from botorch.models.model_list_gp_regression import ModelListGP
 from torch import Tensor
 
 from surrogates import PathwiseGP, SamplePaths
-from surrogates.paths import BatchPaths
+from surrogates.functions.paths import BatchPaths
 
 Outcome = Callable[[Tensor], Tensor]
 Paths = SamplePaths | BatchPaths

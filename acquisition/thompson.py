@@ -24,7 +24,7 @@ from acquisition.search import Search, all_inputs, finest_proposal_std, original
 from acquisition.selection import KnownPoints, best_choices, distinct_best
 from acquisition.trust_region import TrustRegion
 from surrogates import PathwiseGP, SamplePaths, checks, memory
-from surrogates.paths import BatchPaths
+from surrogates.functions.paths import BatchPaths
 
 # Learning rate in units of the default proposal_std: a quarter of the lengthscale, measured best
 # for lengthscales 0.2 and 0.5

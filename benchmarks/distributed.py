@@ -8,12 +8,12 @@ Single-thread processes are started by torchrun on this machine. Inputs are unif
 made where they are needed from streams of random numbers that do not depend on how many processes
 there are; the target is a smooth function with noise, the kernel Matérn-3/2.
 
-memory    a few steps of each solver, the mean alone, on each number of points: peak resident memory
-of each process, bytes and seconds
-          beside those of `scalable_bo.costs`, whose rates are measured first. The residual of the
-          result, a product with all of K, is left out: at n = 10⁷ it would take a day.
+memory    a few steps of each solver, the mean alone, on each number of points: peak resident
+          memory of each process, bytes and seconds beside those that the cost calculator
+          predicts, whose rates are measured first. The residual of the result, a product with
+          all of K, is left out: at n = 10⁷ it would take a day.
 speed-up  a whole solve of n = 50 000 points and 64 right-hand sides, the same steps whatever the
-number of processes.
+          number of processes.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from scalable_bo.costs import Costs, Rates, Shape, measure_rates, predict
+from scalable_bo.cli.costs import Costs, Rates, Shape, measure_rates, predict
 from scalable_bo.experiments.models import matern_kernel
 from scalable_bo.experiments.records import (
     describe_environment,
@@ -45,9 +45,9 @@ from scalable_bo.experiments.records import (
     write_record,
 )
 from surrogates import CG, SDD, IterativeSolver, SketchAndProject
-from surrogates.distributed_system import DistributedKernelSystem
-from surrogates.operators.distributed import own_rows, processes
 from surrogates.solvers.run import Start
+from surrogates.systems.shared import DistributedKernelSystem
+from surrogates.systems.shared_rows import own_rows, processes
 
 LENGTHSCALE = 0.5
 NOISE = 1e-2

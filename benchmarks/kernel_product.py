@@ -27,8 +27,9 @@ from rich.table import Table
 from torch import Tensor
 
 from scalable_bo.experiments.records import describe_environment, write_record
-from surrogates.operators import Tiled, kernel_operator, rough
+from surrogates.operators import rough
 from surrogates.operators.gemm import matmul
+from surrogates.operators.tiled import Tiled, kernel_operator
 
 PEERS = {
     "gemm": "tiled_compiled",

@@ -24,7 +24,6 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from scalable_bo.asking import predicted_bytes
 from scalable_bo.experiments.records import (
     describe_environment,
     peak_memory_bytes,
@@ -32,8 +31,9 @@ from scalable_bo.experiments.records import (
     reset_peak_memory,
     write_record,
 )
-from scalable_bo.space import Float, Space
-from scalable_bo.study import Study
+from scalable_bo.space.space import Float, Space
+from scalable_bo.study.asking import predicted_bytes
+from scalable_bo.study.study import Study
 from surrogates import memory
 
 CPU = torch.device("cpu")

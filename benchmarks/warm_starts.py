@@ -56,10 +56,11 @@ from surrogates import (
     SketchAndProject,
     Solver,
 )
-from surrogates.batches import DataSet
-from surrogates.factors import DirectSolver, KeptFactor, tiled_system
-from surrogates.features import standard_normal
-from surrogates.operators import KernelBasis, kernel_operator
+from surrogates.functions.features import standard_normal
+from surrogates.models.batches import DataSet
+from surrogates.models.factors import DirectSolver, KeptFactor, tiled_system
+from surrogates.operators.differentiable import KernelBasis
+from surrogates.operators.tiled import kernel_operator
 
 DIM = 8
 NOISE = 1e-6

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
         PathwiseThompsonSampling,
         TrustRegion,
     )
-    from scalable_bo.command import Command
+    from scalable_bo.evaluation.external import Command
     from scalable_bo.fitting import fit
     from scalable_bo.problems import GPPrior, Problem, TestFunction, test_function
-    from scalable_bo.rounds import AskReport, Batch, Result, Round
-    from scalable_bo.space import Categorical, Float, Int, LinearConstraint, Space
-    from scalable_bo.study import Study
+    from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
+    from scalable_bo.study.rounds import AskReport, Batch, Result, Round
+    from scalable_bo.study.study import Study
     from surrogates import (
         CG,
         SCGD,
@@ -62,8 +62,8 @@ if TYPE_CHECKING:
         own_rows,
         predict_by_neighbours,
         processes,
-        shared_paths,
     )
+    from surrogates.models import shared_paths
 
 __all__ = [
     "CG",
@@ -134,12 +134,12 @@ _MODULES = {
         "PathwiseThompsonSampling",
         "TrustRegion",
     ),
-    "scalable_bo.command": ("Command",),
+    "scalable_bo.evaluation.external": ("Command",),
     "scalable_bo.fitting": ("fit",),
     "scalable_bo.problems": ("GPPrior", "Problem", "TestFunction", "test_function"),
-    "scalable_bo.rounds": ("AskReport", "Batch", "Result", "Round"),
-    "scalable_bo.space": ("Categorical", "Float", "Int", "LinearConstraint", "Space"),
-    "scalable_bo.study": ("Study",),
+    "scalable_bo.study.rounds": ("AskReport", "Batch", "Result", "Round"),
+    "scalable_bo.space.space": ("Categorical", "Float", "Int", "LinearConstraint", "Space"),
+    "scalable_bo.study.study": ("Study",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

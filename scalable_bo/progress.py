@@ -18,7 +18,7 @@ from rich.progress import (
 
 if TYPE_CHECKING:  # torch need not be there for a bar
     from acquisition import AcquisitionProgress
-    from surrogates.solvers import Progress as SolveProgress
+    from surrogates.solvers.base import Progress as SolveProgress
 
 
 class RoundProgress:

@@ -1,54 +1,56 @@
 """Gaussian processes whose posterior is a set of functions, computed by iterative solvers."""
 
-from surrogates.dispatch import PathwiseSamplePath
-from surrogates.distributed_system import DistributedKernelSystem
-from surrogates.fantasies import FantasyGP
-from surrogates.feature_maps import (
+from surrogates.fitting.choice import choose_fit, fit
+from surrogates.fitting.exact import fit_exact
+from surrogates.fitting.finite_features import fit_finite_features
+from surrogates.fitting.inner_matrix import SCGD, Minimax
+from surrogates.fitting.iterative import fit_iterative
+from surrogates.fitting.minibatch import fit_minibatch
+from surrogates.fitting.subsets import fit_subsets
+from surrogates.fitting.variational import fit_variational
+from surrogates.functions.feature_maps import (
     AttentionFeatures,
     FeatureKernel,
     FourierFeatures,
     NystromFeatures,
 )
-from surrogates.features import PriorPaths, RandomFeatures
-from surrogates.finite_features import FiniteFeatureGP
-from surrogates.fitting import (
-    SCGD,
-    Minimax,
-    choose_fit,
-    fit,
-    fit_exact,
-    fit_finite_features,
-    fit_iterative,
-    fit_minibatch,
-    fit_subsets,
-    fit_variational,
+from surrogates.functions.features import PriorPaths, RandomFeatures
+from surrogates.functions.paths import BatchPaths, SamplePaths
+from surrogates.models.fantasies import FantasyGP
+from surrogates.models.finite_features import FiniteFeatureGP
+from surrogates.models.inducing import InducingPathwiseGP
+from surrogates.models.noise import gaussian_likelihood
+from surrogates.models.pathwise import PathwiseGP
+from surrogates.models.registrations import PathwiseSamplePath
+from surrogates.models.shared_paths import shared_paths
+from surrogates.models.variational import VariationalGP
+from surrogates.operators.base import KernelOperator
+from surrogates.operators.dense import Dense
+from surrogates.operators.tiled import Tiled, kernel_operator
+from surrogates.regressors.neighbours import predict_by_neighbours
+from surrogates.regressors.nystrom_sgm import NystromSGM
+from surrogates.rules.inducing_points import choose_inducing_points
+from surrogates.solvers.auto import Auto
+from surrogates.solvers.base import IterativeSolver, Progress, Solver
+from surrogates.solvers.cg import CG
+from surrogates.solvers.checkpoint import Checkpoint
+from surrogates.solvers.cholesky import Cholesky
+from surrogates.solvers.run import Solution
+from surrogates.solvers.sdd import SDD
+from surrogates.solvers.sgd import SGD
+from surrogates.solvers.sketch_and_project import SketchAndProject
+from surrogates.systems.base import Targets
+from surrogates.systems.inducing import InducingSystem
+from surrogates.systems.kernel import KernelSystem
+from surrogates.systems.preconditioners import (
+    Exact,
+    Identity,
+    Nystrom,
+    PivotedCholesky,
+    Preconditioner,
 )
-from surrogates.inducing import choose_inducing_points
-from surrogates.inducing_models import InducingPathwiseGP
-from surrogates.models import PathwiseGP
-from surrogates.neighbour_prediction import predict_by_neighbours
-from surrogates.noise import gaussian_likelihood
-from surrogates.nystrom_sgm import NystromSGM
-from surrogates.operators import Dense, KernelOperator, Tiled, kernel_operator
-from surrogates.operators.distributed import SharedRows, own_rows, processes
-from surrogates.paths import BatchPaths, SamplePaths
-from surrogates.preconditioners import Exact, Identity, Nystrom, PivotedCholesky, Preconditioner
-from surrogates.shared_paths import shared_paths
-from surrogates.solvers import (
-    CG,
-    SDD,
-    SGD,
-    Auto,
-    Checkpoint,
-    Cholesky,
-    IterativeSolver,
-    Progress,
-    SketchAndProject,
-    Solution,
-    Solver,
-)
-from surrogates.systems import InducingSystem, KernelSystem, Targets
-from surrogates.variational import VariationalGP
+from surrogates.systems.shared import DistributedKernelSystem
+from surrogates.systems.shared_rows import SharedRows, own_rows, processes
 
 __all__ = [
     "CG",

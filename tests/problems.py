@@ -10,7 +10,7 @@ from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, RQKernel, ScaleKer
 from torch import Tensor
 
 from surrogates import Dense, InducingSystem, KernelOperator, KernelSystem
-from surrogates.operators import KernelTiles
+from surrogates.operators.tiles import KernelTiles
 
 DIM = 3
 ARD = torch.tensor([[0.4, 0.9, 1.7]])

@@ -27,8 +27,8 @@ from surrogates import (
     Targets,
     checks,
 )
-from surrogates.solvers import Callback
-from surrogates.variational import VariationalGP
+from surrogates.models.variational import VariationalGP
+from surrogates.solvers.base import Callback
 
 # The published settings of stochastic gradient descent in regression.
 _SGD_BATCH = 512

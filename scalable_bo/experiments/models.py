@@ -10,7 +10,7 @@ from gpytorch.means import ZeroMean
 from torch import Tensor
 
 from surrogates import PathwiseGP, Solver, gaussian_likelihood
-from surrogates.models import DEFAULT_NUM_FEATURES
+from surrogates.models.pathwise import DEFAULT_NUM_FEATURES
 
 
 def matern_kernel(

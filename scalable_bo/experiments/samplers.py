@@ -19,7 +19,7 @@ from scalable_bo.experiments.solvers import SOLVERS, make_solver
 from scalable_bo.problems import GPPrior
 from scalable_bo.progress import describe_search, describe_solve
 from surrogates import PathwiseGP, PriorPaths, checks
-from surrogates.variational import VariationalGP
+from surrogates.models.variational import VariationalGP
 
 Status = Callable[[str], None]
 SVGP = "svgp"
@@ -76,9 +76,9 @@ class PathwiseSampler:
     ``ParallelThompsonSampling``.
 
     The mean's weights are carried over, and the Cholesky factor where the solver is direct or may
-    be; the paths are not: see :mod:`surrogates.drawing`. The method ``svgp`` places its inducing
-    points anew each round and carries nothing over; it takes the variational posterior in closed
-    form, the optimum for the fixed hyperparameters that the published 20 000 steps of Adam
+    be; the paths are not: see :mod:`surrogates.models.drawing`. The method ``svgp`` places its
+    inducing points anew each round and carries nothing over; it takes the variational posterior in
+    closed form, the optimum for the fixed hyperparameters that the published 20 000 steps of Adam
     approach.
     """
 

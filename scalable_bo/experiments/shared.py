@@ -22,9 +22,9 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from surrogates import KernelSystem, Solution, Solver, kernel_operator
-from surrogates.distributed_system import DistributedKernelSystem
-from surrogates.operators.distributed import own_rows, processes
-from surrogates.solvers import Callback
+from surrogates.solvers.base import Callback
+from surrogates.systems.shared import DistributedKernelSystem
+from surrogates.systems.shared_rows import own_rows, processes
 
 WITHOUT_SHARED_ROWS = ("cholesky", "sgd-inducing", "inducing", "svgp", "subset")
 

@@ -22,7 +22,7 @@ from acquisition.outcomes import Outcome
 from scalable_bo.integrations import require
 from scalable_bo.integrations.discrete import discrete_batch
 from surrogates import CG, SDD, SGD, Auto, Cholesky, PathwiseGP, SketchAndProject, checks
-from surrogates.preconditioners import Exact, Identity, Nystrom, PivotedCholesky
+from surrogates.systems.preconditioners import Exact, Identity, Nystrom, PivotedCholesky
 
 require("ax", extra="ax")
 

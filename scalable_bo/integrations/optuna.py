@@ -20,7 +20,7 @@ from torch import Tensor
 from acquisition import ParallelThompsonSampling
 from scalable_bo.integrations import require
 from scalable_bo.integrations.discrete import discrete_batch
-from scalable_bo.surrogate import SurrogateFactory, TrainingData
+from scalable_bo.study.surrogate import SurrogateFactory, TrainingData
 from surrogates import PathwiseGP, Solver, checks
 
 require("optuna", extra="optuna")

@@ -11,7 +11,6 @@ import torch
 from botorch.models import SingleTaskGP
 
 from surrogates import checks, memory
-from surrogates.finite_features import FiniteFeatureGP
 from surrogates.fitting.common import ModelT, StepCallback, restoring
 from surrogates.fitting.exact import fit_exact
 from surrogates.fitting.finite_features import fit_finite_features
@@ -19,7 +18,8 @@ from surrogates.fitting.iterative import fit_iterative
 from surrogates.fitting.minibatch import fit_minibatch
 from surrogates.fitting.subsets import fit_subsets
 from surrogates.fitting.variational import fit_variational
-from surrogates.variational import VariationalGP
+from surrogates.models.finite_features import FiniteFeatureGP
+from surrogates.models.variational import VariationalGP
 
 logger = logging.getLogger(__name__)
 

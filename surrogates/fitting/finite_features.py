@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.finite_features import FiniteFeatureGP
 from surrogates.fitting.common import Coordinates, StepCallback, batches, restoring
 from surrogates.fitting.finite_objective import Objective
 from surrogates.fitting.inner_matrix import SCGD, Minimax, Saddle, Tracker
+from surrogates.models.finite_features import FiniteFeatureGP
 
 OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], float]] = {
     "adam": (torch.optim.Adam, 1e-2),

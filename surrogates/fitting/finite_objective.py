@@ -18,13 +18,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from surrogates.finite_features import (
+from surrogates.fitting.common import log_prior, training_data
+from surrogates.models.finite_features import (
     FeatureBasis,
     FiniteFeatureGP,
     WeightPosterior,
     solve_weight_posterior,
 )
-from surrogates.fitting.common import log_prior, training_data
 
 
 class Batch(NamedTuple):

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.finite_features import WeightPosterior
 from surrogates.fitting.finite_objective import Batch, Objective
+from surrogates.models.finite_features import WeightPosterior
 
 
 @dataclass(frozen=True)

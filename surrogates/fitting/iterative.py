@@ -12,7 +12,6 @@ from gpytorch.models import ExactGP
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.features import PriorPaths, standard_normal
 from surrogates.fitting.common import (
     Coordinates,
     ModelT,
@@ -21,10 +20,13 @@ from surrogates.fitting.common import (
     restoring,
     training_data,
 )
-from surrogates.operators import kernel_operator
+from surrogates.functions.features import PriorPaths, standard_normal
 from surrogates.operators.quadratic import backward_quadratic_form
-from surrogates.solvers import Auto, Solution, Solver
-from surrogates.systems import KernelSystem
+from surrogates.operators.tiled import kernel_operator
+from surrogates.solvers.auto import Auto
+from surrogates.solvers.base import Solver
+from surrogates.solvers.run import Solution
+from surrogates.systems.kernel import KernelSystem
 
 PROBES = ("rademacher", "pathwise")
 NUM_FEATURES = 2048  # of every pathwise probe

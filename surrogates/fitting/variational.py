@@ -1,7 +1,7 @@
 """The evidence lower bound on minibatches, for sparse variational models of any n.
 
 Notation: X (n, d) inputs, Z (m, d) inducing points, q(v) = N(c, R Rᵀ) for whitened inducing values
-v, as in ``surrogates.variational``.
+v, as in ``surrogates.models.variational``.
 """
 
 from copy import deepcopy
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.fitting.common import Coordinates, StepCallback, batches, training_data
-from surrogates.variational import VariationalGP
+from surrogates.models.variational import VariationalGP
 
 
 def fit_variational(
@@ -66,7 +66,7 @@ def fit_variational(
         Hensman, Fusi, Lawrence (2013), "Gaussian Processes for Big Data"; whitening as in Hensman,
         Matthews, Ghahramani (2015), "Scalable Variational Gaussian Process Classification". Number
         of steps: Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic
-            Gradient Descent", §4.2. Differs: (1) batch size and learning rate, which it does not
+            Gradient Descent", 4.2. Differs: (1) batch size and learning rate, which it does not
             give;
         (2) steps in logarithms, which keeps the constraints.
     """

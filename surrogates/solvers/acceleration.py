@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from surrogates.solvers.state import State
-from surrogates.systems import KernelSystem
+from surrogates.systems.kernel import KernelSystem
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,17 @@ import torch
 from torch import Tensor
 
 from surrogates import checks, memory
-from surrogates.operators import Dense
+from surrogates.operators.dense import Dense
 from surrogates.operators.gemm import onednn_is_faster
-from surrogates.preconditioners import Nystrom
 from surrogates.solvers.base import Callback, IterativeSolver, Solver
 from surrogates.solvers.cg import CG
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.forecast import SpectrumModel
 from surrogates.solvers.run import Solution
 from surrogates.solvers.sketch_and_project import SketchAndProject, default_block_size
-from surrogates.systems import KernelSystem, LinearSystem, Targets, check_right_hand_sides
+from surrogates.systems.base import LinearSystem, Targets, check_right_hand_sides
+from surrogates.systems.kernel import KernelSystem
+from surrogates.systems.preconditioners import Nystrom
 
 EVALUATE = 300.0  # operations that a kernel entry is worth to evaluate
 READ = 20.0  # likewise to read, one after another

@@ -18,7 +18,7 @@ from surrogates import checks, memory
 from surrogates.solvers.checkpoint import Checkpoint, Keeper, digest
 from surrogates.solvers.run import Run, Solution, Start, Sweep, columns_of
 from surrogates.solvers.state import Parts, State
-from surrogates.systems import LinearSystem, Targets, check_right_hand_sides
+from surrogates.systems.base import LinearSystem, Targets, check_right_hand_sides
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from surrogates.leverage import draw_without_replacement
-from surrogates.preconditioners import column_factor
-from surrogates.systems import KernelSystem
+from surrogates.systems.kernel import KernelSystem
+from surrogates.systems.leverage import draw_without_replacement
+from surrogates.systems.preconditioners import column_factor
 
 SAMPLER_RANK = 500
 

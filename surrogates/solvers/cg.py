@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from surrogates.preconditioners import Apply, Identity, Nystrom, Preconditioner
 from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.run import Start
 from surrogates.solvers.state import State
-from surrogates.systems import KernelSystem
+from surrogates.systems.kernel import KernelSystem
+from surrogates.systems.preconditioners import Apply, Identity, Nystrom, Preconditioner
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from torch import Tensor
 from surrogates import checks
 from surrogates.atomic import replacing
 from surrogates.solvers.state import Parts
-from surrogates.systems import LinearSystem
+from surrogates.systems.base import LinearSystem
 
 NUM_KEPT = 2
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from surrogates import memory
 from surrogates.solvers.base import Callback, Solver
 from surrogates.solvers.run import Solution
-from surrogates.systems import InducingSystem, LinearSystem, Targets, check_right_hand_sides
+from surrogates.systems.base import LinearSystem, Targets, check_right_hand_sides
+from surrogates.systems.inducing import InducingSystem
 
 TOLERANCE = {torch.float32: 1e-2, torch.float64: 1e-6}
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from surrogates.solvers.order import Order
 from surrogates.solvers.state import State
-from surrogates.systems import LinearSystem
+from surrogates.systems.base import LinearSystem
 
 GROWTH_ALLOWED = 2.0  # a residual this many times the best seen means divergence, not noise
 STEP_REDUCTION = 0.25

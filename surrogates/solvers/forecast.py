@@ -16,8 +16,8 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from surrogates.preconditioners import column_factor
-from surrogates.systems import KernelSystem
+from surrogates.systems.kernel import KernelSystem
+from surrogates.systems.preconditioners import column_factor
 
 # columns: n / 20 in between
 SMALLEST_PROBE = 64

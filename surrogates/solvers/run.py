@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from surrogates.solvers.state import Number, Parts, State
-from surrogates.systems import LinearSystem, Targets
+from surrogates.systems.base import LinearSystem, Targets
 
 CLEAR_DESCENT = 1e-3  # relative decrease of the objective beyond what rounding feigns
 

@@ -11,7 +11,7 @@ from surrogates import checks
 from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.epochs import SHORTEST_WINDOW, AveragedDescent, EpochMonitor
 from surrogates.solvers.run import Start
-from surrogates.systems import KernelSystem
+from surrogates.systems.kernel import KernelSystem
 
 NUM_SAMPLED_BLOCKS = 3
 NUM_POWER_ITERATIONS = 10

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.features import RandomFeatures
+from surrogates.functions.features import RandomFeatures
 from surrogates.operators.tiles import StationaryTiles
 from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.epochs import SHORTEST_WINDOW, AveragedDescent, EpochMonitor
 from surrogates.solvers.run import Start
-from surrogates.systems import LinearSystem
+from surrogates.systems.base import LinearSystem
 
 DEFAULT_BATCH = 512
 # Of the kernel, 8 MiB of float32: read twice, they should still be in a cache

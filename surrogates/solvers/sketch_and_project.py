@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.distributed_system import DistributedKernelSystem
-from surrogates.preconditioners import Apply, Exact, Identity, Nystrom, Preconditioner
 from surrogates.solvers.acceleration import Momentum, accelerate
 from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.blocks import DeterminantalSampler, LeverageSampler, RowSampler
@@ -19,7 +17,9 @@ from surrogates.solvers.order import Order
 from surrogates.solvers.run import Start
 from surrogates.solvers.state import State
 from surrogates.solvers.turns import Turns
-from surrogates.systems import KernelSystem
+from surrogates.systems.kernel import KernelSystem
+from surrogates.systems.preconditioners import Apply, Exact, Identity, Nystrom, Preconditioner
+from surrogates.systems.shared import DistributedKernelSystem
 
 NUM_POWER_ITERATIONS = 10
 STEP_REDUCTION = 0.5

@@ -11,10 +11,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from surrogates.distributed_system import DistributedKernelSystem
-from surrogates.preconditioners import Apply
 from surrogates.solvers.order import Order
-from surrogates.systems import KernelSystem
+from surrogates.systems.kernel import KernelSystem
+from surrogates.systems.preconditioners import Apply
+from surrogates.systems.shared import DistributedKernelSystem
 
 
 @dataclass(frozen=True, eq=False)

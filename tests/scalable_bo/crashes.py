@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
-from scalable_bo import asking, storage
-from scalable_bo.space import Float, Int, Space
-from scalable_bo.study import Study
+from scalable_bo.space.space import Float, Int, Space
+from scalable_bo.study import asking, storage
+from scalable_bo.study.study import Study
 from surrogates import CG
 
 SPACE = Space(x=Float(0.0, 1.0), n=Int(1, 50))

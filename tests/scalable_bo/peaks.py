@@ -10,12 +10,12 @@ from typing import Any
 import psutil
 import torch
 
-from scalable_bo import prediction
-from scalable_bo.costs import Rates, Shape, predict
+from scalable_bo.cli.costs import Rates, Shape, predict
 from scalable_bo.experiments.models import matern_kernel
 from scalable_bo.experiments.records import peak_memory_bytes, reset_peak_memory
-from scalable_bo.space import Float, Space
-from scalable_bo.study import Study
+from scalable_bo.space.space import Float, Space
+from scalable_bo.study import prediction
+from scalable_bo.study.study import Study
 from surrogates import (
     CG,
     SDD,

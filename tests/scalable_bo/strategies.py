@@ -6,7 +6,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from scalable_bo.space import Categorical, Float, Int, Space
+from scalable_bo.space.space import Categorical, Float, Int, Space
 
 names = st.text(string.ascii_letters + "_ é\"'<%", min_size=1, max_size=8).filter(
     lambda name: name != "self"

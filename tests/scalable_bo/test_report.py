@@ -26,15 +26,15 @@ from hypothesis import strategies as st
 from matplotlib.image import imread
 
 from acquisition import ParallelThompsonSampling
-from scalable_bo import cli
+from scalable_bo.cli import main as cli
 from scalable_bo.report import page
 from scalable_bo.report.charts import LARGEST, Scale, escape
-from scalable_bo.rounds import AskReport
-from scalable_bo.rows import Outcomes, Rows
-from scalable_bo.snapshot import Snapshot, read_snapshot
-from scalable_bo.space import Categorical, Float, Int, LinearConstraint, Space
-from scalable_bo.storage import Ask, Source
-from scalable_bo.study import Study
+from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
+from scalable_bo.study.rounds import AskReport
+from scalable_bo.study.rows import Outcomes, Rows
+from scalable_bo.study.snapshot import Snapshot, read_snapshot
+from scalable_bo.study.storage import Ask, Source
+from scalable_bo.study.study import Study
 from surrogates import CG
 
 QUICK = partial(

@@ -31,11 +31,11 @@ from surrogates import (
     PivotedCholesky,
     SketchAndProject,
     Solver,
-    shared_paths,
 )
-from surrogates.preconditioners import Apply, Exact
+from surrogates.models import shared_paths
 from surrogates.solvers.run import Start
-from surrogates.systems import KernelSystem
+from surrogates.systems.kernel import KernelSystem
+from surrogates.systems.preconditioners import Apply, Exact
 from tests import problems
 
 Results = dict[str, Tensor]

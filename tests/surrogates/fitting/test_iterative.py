@@ -11,7 +11,7 @@ from torch import Tensor
 from surrogates import CG, Cholesky, PathwiseGP, Solution, fit_exact, fit_iterative
 from surrogates.fitting import iterative
 from surrogates.fitting.iterative import backward_log_likelihood, draw_probes
-from surrogates.solvers import Solver
+from surrogates.solvers.base import Solver
 from tests import problems
 
 N = 120

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from surrogates import CG, Cholesky, Dense, RandomFeatures, SketchAndProject, Tiled, kernel_operator
-from surrogates.operators import KernelBasis, combine, combine_rowwise, cuda, tiles
+from surrogates.operators import cuda, tiles
+from surrogates.operators.differentiable import KernelBasis, combine, combine_rowwise
 from surrogates.operators.stationary import PROFILES
 from surrogates.operators.tiles import (
     KernelTiles,
@@ -20,7 +21,7 @@ from surrogates.operators.tiles import (
     tiled_matmul_gradient,
     tiled_rowwise,
 )
-from surrogates.solvers import Solver
+from surrogates.solvers.base import Solver
 from tests import problems
 from tests.problems import DIM, STATIONARY
 

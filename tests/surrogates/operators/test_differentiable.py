@@ -7,8 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surrogates import RandomFeatures, features
-from surrogates.operators import Basis, KernelBasis, combine, combine_rowwise, tiles
+from surrogates import RandomFeatures
+from surrogates.functions import features
+from surrogates.operators import tiles
+from surrogates.operators.differentiable import Basis, KernelBasis, combine, combine_rowwise
 from tests import problems
 from tests.problems import DIM, KERNELS, STATIONARY
 

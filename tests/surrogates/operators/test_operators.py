@@ -8,9 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surrogates import Dense, KernelOperator, Tiled, kernel_operator
-from surrogates.operators import KernelTiles, dense, tiles
+from surrogates.operators import dense, tiles
 from surrogates.operators.stationary import StationaryKernel
-from surrogates.operators.tiles import TILE_ASPECT, GenericTiles, StationaryTiles, spans, tile_spans
+from surrogates.operators.tiles import (
+    TILE_ASPECT,
+    GenericTiles,
+    KernelTiles,
+    StationaryTiles,
+    spans,
+    tile_spans,
+)
 from tests import problems
 from tests.problems import DIM, GENERIC, KERNELS, STATIONARY
 

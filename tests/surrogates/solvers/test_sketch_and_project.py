@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from surrogates import Exact, Identity, KernelSystem, Nystrom, SketchAndProject, kernel_operator
-from surrogates.preconditioners import nystrom_approximation
 from surrogates.solvers.run import Start
 from surrogates.solvers.sketch_and_project import (
     SketchAndProjectState,
     default_block_size,
     largest_eigenvalue,
 )
+from surrogates.systems.preconditioners import nystrom_approximation
 from tests import problems
 from tests.contracts import assert_no_worse
 

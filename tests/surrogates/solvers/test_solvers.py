@@ -17,8 +17,9 @@ from surrogates import (
     PivotedCholesky,
     SketchAndProject,
 )
-from surrogates.solvers import State, auto
+from surrogates.solvers import auto
 from surrogates.solvers.run import Start
+from surrogates.solvers.state import State
 from tests import problems
 from tests.contracts import IterativeSolverContract, SolverContract
 

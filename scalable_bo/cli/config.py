@@ -1,0 +1,358 @@
+"""The configuration of a study: a TOML file, checked strictly, and the space, objective and
+executor that it describes.
+
+[study]
+path = "runs/tuning"          # relative to this file
+maximize = false
+seed = 0
+
+[space]
+rate = { type = "float", low = 1e-5, high = 1.0, log = true }
+width = { type = "int", low = 8, high = 512 }
+optimizer = { type = "categorical", choices = ["adam", "sgd"] }
+epochs = 10                   # fixed
+
+[[constraints]]               # linear, or
+coefficients = { width = 1.0 }
+at_most = 256
+[[constraints]]
+function = "train:fits"       # of the parameters: whether they may be evaluated
+
+[objective]                   # needed to run
+function = "train:loss"       # or command = ["./simulate", "--quick"]
+
+[run]
+rounds = 20                   # in all
+batch = 50
+executor = "processes"        # threads, processes, dask or none
+workers = 4
+timeout = 600.0
+max_failures = 100
+
+[[data]]                      # added at the start
+file = "history.parquet"
+target = "loss"
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+
+from scalable_bo.evaluation.executors import executor_maker
+from scalable_bo.evaluation.external import Command
+from scalable_bo.space.constraints import CallableConstraint, LinearConstraint
+from scalable_bo.space.parameters import Categorical, Float, Int
+from scalable_bo.space.space import Space
+from scalable_bo.study.study import Study
+
+MAX_BYTES = 2**20
+FUNCTION = r"^[\w.]+:\w+$"
+Number = int | float
+
+
+class _Table(BaseModel):
+    """A table of the file: kinds are not converted, and other keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class FloatConfig(_Table):
+    """A ``Float``."""
+
+    type: Literal["float"]
+    low: Number
+    high: Number
+    log: bool = False
+
+    def build(self) -> Float:
+        """Return the parameter."""
+        return Float(self.low, self.high, self.log)
+
+
+class IntConfig(_Table):
+    """An ``Int``."""
+
+    type: Literal["int"]
+    low: int
+    high: int
+    log: bool = False
+
+    def build(self) -> Int:
+        """Return the parameter."""
+        return Int(self.low, self.high, self.log)
+
+
+class CategoricalConfig(_Table):
+    """A ``Categorical``."""
+
+    type: Literal["categorical"]
+    choices: list[str | bool | int | float]
+
+    def build(self) -> Categorical:
+        """Return the parameter."""
+        return Categorical(self.choices)
+
+
+class ConstraintConfig(_Table):
+    """A ``LinearConstraint``, or ``function``, "module:function"."""
+
+    function: str | None = Field(None, pattern=FUNCTION)
+    coefficients: dict[str, Number] | None = None
+    at_least: Number | None = None
+    at_most: Number | None = None
+
+    @model_validator(mode="after")
+    def _is_of_one_kind(self) -> Self:
+        if (self.function is None) == (self.coefficients is None):
+            raise ValueError(
+                "a constraint must have either `coefficients` with limits, or `function`"
+            )
+        if self.function is not None and not self.at_least is self.at_most is None:
+            raise ValueError(
+                "`at_least` and `at_most` go with `coefficients`; a function returns whether the"
+                " parameters are allowed"
+            )
+        return self
+
+    def build(
+        self, load: Callable[[str], Callable[..., Any]]
+    ) -> LinearConstraint | CallableConstraint:
+        """Return the constraint, a function by ``load``."""
+        if self.coefficients is None:
+            assert self.function is not None
+            return load(self.function)
+        return LinearConstraint(self.coefficients, self.at_least, self.at_most)
+
+
+class StudySection(_Table):
+    """Arguments of ``Study``; ``path`` is relative to the file."""
+
+    path: str = Field(min_length=1)
+    maximize: bool
+    seed: int = Field(0, ge=0)
+    num_initial: int | None = Field(None, ge=1)
+    dtype: Literal["float32", "float64"] = "float64"
+    device: str | None = None
+
+
+class ObjectiveSection(_Table):
+    """What is optimised: ``function``, "module:function", or ``command``, an external program."""
+
+    function: str | None = Field(None, pattern=FUNCTION)
+    command: str | list[str] | None = None
+
+
+class RunSection(_Table):
+    """Arguments of ``optimize``; ``rounds`` are those of the whole study."""
+
+    rounds: int = Field(ge=1)
+    batch: int = Field(ge=1)
+    executor: Literal["threads", "processes", "dask", "none"] = "threads"
+    workers: int = Field(1, ge=1)
+    scheduler: str | None = None
+    timeout: Number | None = Field(None, gt=0)
+    max_failures: int | None = Field(None, ge=0)
+
+
+class DataSection(_Table):
+    """Arguments of ``add_data``; ``file`` is relative to the configuration."""
+
+    file: str = Field(min_length=1)
+    target: str
+    noise: str | Number | None = None
+
+
+class Config(_Table):
+    """A whole file."""
+
+    study: StudySection
+    space: dict[str, Any]
+    constraints: list[ConstraintConfig] = []
+    objective: ObjectiveSection | None = None
+    run: RunSection | None = None
+    data: list[DataSection] = []
+    _folder: Path = PrivateAttr(Path())
+
+    @property
+    def folder(self) -> Path:
+        """Where the file is; the paths in it are relative to this."""
+        return self._folder
+
+    @property
+    def path(self) -> Path:
+        """The study's folder."""
+        return self.folder / self.study.path
+
+    def build_space(self, *, imports: bool = True) -> Space:
+        """Return the search space; without ``imports``, something callable stands for functions
+        among the constraints.
+        """
+        params = {name: _read_parameter(name, value) for name, value in self.space.items()}
+        constraints = []
+        for number, constraint in enumerate(self.constraints):
+            load = partial(self._load_function, f"constraints.{number}.function")
+            constraints.append(constraint.build(load if imports else lambda _: bool))
+        return Space(*constraints, **params)
+
+    def open_study(self, **options: Any) -> Study:
+        """Create the study or open it again, with ``options`` in place of what is configured."""
+        import torch
+
+        section = self.study
+        settings: dict[str, Any] = {
+            "maximize": section.maximize,
+            "seed": section.seed,
+            "path": self.path,
+            "num_initial": section.num_initial,
+            "dtype": getattr(torch, section.dtype),
+            "device": section.device,
+        }
+        return Study(self.build_space(), **(settings | options))
+
+    def add_data(self, study: Study) -> None:
+        """Add the configured data, those that have not been added."""
+        for data in self.data:
+            study.add_data(self.folder / data.file, target=data.target, noise=data.noise)
+
+    def build_objective(self) -> Callable[[dict[str, Any]], Any] | Command:
+        """Return the objective.
+
+        Raises:
+            ValueError: if there is none, or it cannot be imported.
+        """
+        section = self.objective
+        if section is None or (section.function is None) == (section.command is None):
+            raise ValueError(
+                '`objective` must have either `function`, such as "module:function", or `command`,'
+                " to run."
+            )
+        if section.command is not None:
+            return Command(section.command, folder=self.folder)
+        assert section.function is not None
+        return self._load_function("objective.function", section.function)
+
+    def _load_function(self, key: str, reference: str) -> Callable[..., Any]:
+        """Import "module:function", from the folder of the file or from where Python finds
+        modules.
+        """
+        module_name, _, name = reference.partition(":")
+        if (folder := str(self.folder.resolve())) not in sys.path:
+            sys.path.insert(0, folder)
+        try:
+            function = getattr(import_module(module_name), name)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"`{key}` must be importable, got {reference!r}: {error}.") from error
+        if not callable(function):
+            raise ValueError(
+                f"`{key}` must be a function, got {reference!r}, which is"
+                f" {type(function).__name__}."
+            )
+        return function
+
+    def make_executor(self) -> Callable[[], Executor] | None:
+        """Return a function that makes the configured executor; ``None`` for no executor."""
+        run = self.require_run()
+        return executor_maker(run.executor, run.workers, run.scheduler)
+
+    def require_run(self) -> RunSection:
+        """Return the table ``run``.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        if self.run is None:
+            raise ValueError(
+                "The configuration must have the table [run] with `rounds` and `batch`."
+            )
+        return self.run
+
+
+def read_config(file: Path) -> Config:
+    """Read a configuration; nothing is imported.
+
+    Raises:
+        ValueError: if it cannot be read, with each problem and, for unknown keys, the nearest known
+            one.
+    """
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}.") from error
+    if len(content) > MAX_BYTES:
+        raise ValueError(
+            f"{file} must have at most {MAX_BYTES} bytes. Put data into a table, and name it under"
+            " [[data]]."
+        )
+    try:
+        tables = tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{file} is no TOML: {error}.") from error
+    config: Config = _validate(Config, tables, "")
+    config._folder = file.parent
+    config.build_space(imports=False)
+    return config
+
+
+def _read_parameter(name: str, value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    kinds = {"float": FloatConfig, "int": IntConfig, "categorical": CategoricalConfig}
+    kind = value.get("type")
+    if kind not in kinds:
+        raise ValueError(
+            f"`space.{name}.type` must be {', '.join(kinds)}, got"
+            f" {kind!r}.{_nearest(str(kind), kinds)}"
+        )
+    return _validate(kinds[kind], dict(value), f"space.{name}.").build()
+
+
+def _validate(kind: type[Any], tables: dict[str, Any], prefix: str) -> Any:
+    try:
+        return kind.model_validate(tables)
+    except ValidationError as error:
+        raise ValueError(
+            "\n".join(
+                _describe(kind, prefix, dict(problem))
+                for problem in error.errors(include_url=False)
+            )
+        ) from None
+
+
+def _describe(kind: type[_Table], prefix: str, problem: dict[str, Any]) -> str:
+    """Say what is wrong in one line."""
+    place = [str(part) for part in problem["loc"]]
+    name = prefix + ".".join(place)
+    if problem["type"] == "extra_forbidden":
+        known = _keys_at(kind, problem["loc"][:-1])
+        return f"`{name}` is not known.{_nearest(place[-1], known)} Known are {', '.join(known)}."
+    if problem["type"] == "missing":
+        return f"`{name}` must be given."
+    return f"`{name}`: {problem['msg']}, got {problem['input']!r:.80}."
+
+
+def _keys_at(kind: Any, place: tuple[Any, ...]) -> list[str]:
+    """Return the known keys of the table at ``place``."""
+    for part in place:
+        if isinstance(part, str):
+            annotation = kind.model_fields[part].annotation
+            tables = [annotation, *getattr(annotation, "__args__", ())]
+            kind = next(
+                table for table in tables if isinstance(table, type) and issubclass(table, _Table)
+            )
+    return list(kind.model_fields)
+
+
+def _nearest(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f" Did you mean `{close[0]}`?" if close else ""

@@ -1,0 +1,411 @@
+"""What a solve with rows shared over processes will take: memory of each, traffic and time of a
+step, before it is started.
+
+Notation: n points of d inputs, s right-hand sides, p processes (ranks) with n_r = ⌈n/p⌉ rows each,
+blocks of b rows, r the rank of a preconditioner, t bytes a number. Each process holds, in numbers,
+
+    points              n_r d             X_r, the user's
+    kernel factors      2 n_r (d + 2)     of the closed form, for rows and columns of K; n_r (3 d +
+    4) more while they are made, which a
+                                          product with all of K does anew for each chunk of X
+    chunks                                of X and W on their way, in such a product: four times 64
+    MiB at most right-hand sides    n_r s             B_r, the user's
+    iterates            n_r s · held      weights, residuals, momentum, averages, checkpoints: see
+    ``METHODS`` in passing          n_r s · passing   what a step, the end of an epoch, or the
+    evaluation of a result needs beside them block               3 b², 4 b² or b² + 8 b r  K_bb, its
+    shifted copy and its factor, with several processes the factor before it, too;
+                                          or K_bb and a sketch
+    blocks' points      p b d             of the blocks that the processes factorise side by side,
+    exact ones; b d of others preconditioner      n_r r, 3 n_r r while it is made    for conjugate
+    gradients order               n whole numbers   of an epoch's rows, the same in all processes;
+    none beyond 2²⁴ points, where it is computed
+
+and what Python and the packages take. A step of a block method sums its block's points (b d
+numbers) and products (b s) over the processes, of exact blocks for one process, which sends the
+block's step (b s) back; conjugate gradients pass all of X and of one (n, s) matrix around, n (d +
+s) numbers, as does the evaluation of the residual of what a method returns. Of what goes from or to
+one process each of p sends and receives a share (p − 1)/p on average, twice that of a sum that all
+receive. Exact blocks are factorised by one process each, side by side.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+
+from surrogates import checks
+from surrogates.operators.tiled import kernel_operator
+from surrogates.solvers.order import LARGEST_HELD
+from surrogates.solvers.sketch_and_project import NUM_POWER_ITERATIONS, default_block_size
+from surrogates.systems.shared_rows import CHUNK_BYTES
+
+BYTES_AN_INDEX = 8
+# Iterates held while the residual of a result is evaluated: the value before, its residual, the
+# result
+EVALUATED = 3
+DEFAULT_RANKS = {"adasap": 100, "cg": 2000}
+POWER_ITERATIONS = NUM_POWER_ITERATIONS
+
+
+@dataclass(frozen=True)
+class Method:
+    """How many (n_r, s) matrices a method needs beside the right-hand side, and the numbers that a
+    step reads or writes in them.
+
+    Attributes:
+        held: as long as it runs, the value and the residual of the loop among them.
+        step: more, in a step.
+        epoch_end: more, when an epoch ends and the iterates are judged.
+        sweeps: of an (n_r, s) matrix read or written in a step.
+    """
+
+    held: int
+    step: int
+    epoch_end: int
+    sweeps: int
+
+
+METHODS = {
+    "sap": Method(held=4, step=0, epoch_end=2, sweeps=0),  # value, residual; W, checkpoint
+    "asap": Method(held=6, step=2, epoch_end=4, sweeps=10),  # and V, Z
+    "adasap": Method(held=7, step=2, epoch_end=4, sweeps=13),  # and an average
+    # Value, residual; A, V, average, checkpoint
+    "sdd": Method(held=6, step=2, epoch_end=4, sweeps=13),
+    "cg": Method(held=5, step=2, epoch_end=2, sweeps=14),  # value, residual; W, R, P
+}
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How fast a process is, and what lies between two.
+
+    Attributes:
+        entry_seconds: a kernel entry takes, without its products.
+        gemm_flops: operations a second of a matrix product.
+        memory_bytes: a second, of reading or writing large arrays.
+        network_bytes: a second that a process can send, and receive at the same time.
+        latency_seconds: of a sum over two processes.
+    """
+
+    entry_seconds: float
+    gemm_flops: float
+    memory_bytes: float
+    network_bytes: float
+    latency_seconds: float
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A solve: see the head of this file.
+
+    Args:
+        n: points.
+        dim: d.
+        columns: s, the mean and the samples.
+        ranks: p.
+        solver: one of ``METHODS``.
+        block_size: b; ``None`` for the solver's own choice.
+        rank: of the preconditioner (adasap, cg); ``None`` for the published 100 or the default of
+            conjugate gradients; 0 for none.
+        itemsize: t.
+
+    Raises:
+        TypeError, ValueError: if a number is out of range, or the solver unknown.
+    """
+
+    n: int
+    dim: int
+    columns: int = 1
+    ranks: int = 1
+    solver: str = "asap"
+    block_size: int | None = None
+    rank: int | None = None
+    itemsize: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("n", "dim", "columns", "ranks", "itemsize"):
+            checks.positive_int(name, getattr(self, name))
+        checks.one_of("solver", self.solver, METHODS)
+        if self.ranks > self.n:
+            raise ValueError(
+                f"`ranks` must be at most n = {self.n}, got {self.ranks}. Every process needs a"
+                " row."
+            )
+        if (
+            self.block_size is not None
+            and not 1 <= checks.positive_int("block_size", self.block_size) <= self.n
+        ):
+            raise ValueError(
+                f"`block_size` must be at most n = {self.n}, got {self.block_size}. Reduce it."
+            )
+        if self.rank is not None:
+            checks.integer("rank", self.rank, 0)
+
+    @property
+    def rows(self) -> int:
+        """n_r."""
+        return math.ceil(self.n / self.ranks)
+
+    @property
+    def is_blockwise(self) -> bool:
+        return self.solver != "cg"
+
+    @property
+    def has_exact_blocks(self) -> bool:
+        return self.solver in ("sap", "asap")
+
+    @property
+    def b(self) -> int:
+        """The rows of a step; all of them, for conjugate gradients."""
+        if not self.is_blockwise:
+            return self.n
+        if self.block_size is not None:
+            return self.block_size
+        if self.solver == "sdd":
+            return min(self.n, max(64, min(512, self.n // 100)))
+        return default_block_size(self.n, self.columns)
+
+    @property
+    def r(self) -> int:
+        """The rank of the preconditioner; 0 without one."""
+        return min(self.n, DEFAULT_RANKS.get(self.solver, 0) if self.rank is None else self.rank)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What each process will need.
+
+    Attributes:
+        shape: of the solve.
+        memory: bytes by what they are of, those of the largest moment of a solve.
+        step_memory: bytes of the largest moment before the first epoch ends.
+        network_bytes: sent, and as many received, in a step.
+        seconds: of a step, by what takes them.
+        steps_per_epoch: n / b; 1 for conjugate gradients.
+    """
+
+    shape: Shape
+    memory: dict[str, int]
+    step_memory: int
+    network_bytes: int
+    seconds: dict[str, float]
+    steps_per_epoch: int
+
+    @property
+    def total_memory(self) -> int:
+        return sum(self.memory.values())
+
+    @property
+    def seconds_per_step(self) -> float:
+        return sum(self.seconds.values())
+
+    @property
+    def seconds_per_epoch(self) -> float:
+        return self.steps_per_epoch * self.seconds_per_step
+
+
+def predict(shape: Shape, rates: Rates, process_bytes: int | None = None) -> Costs:
+    """Return what the solve will take in each process.
+
+    Args:
+        shape: of the solve.
+        rates: of a process; see :func:`measure_rates`.
+        process_bytes: of Python and the packages; ``None`` for what this process has.
+    """
+    method = METHODS[shape.solver]
+    rows = shape.rows
+    t = shape.itemsize
+    matrix = rows * shape.columns * t
+    factors = 2 * rows * (shape.dim + 2) * t
+    common = {
+        "points": rows * shape.dim * t,
+        "kernel factors": factors,
+        "right-hand sides": matrix,
+        "iterates": method.held * matrix,
+        **_block_memory(shape),
+        **(
+            {"order": BYTES_AN_INDEX * shape.n if shape.n <= LARGEST_HELD else 0}
+            if shape.is_blockwise
+            else {}
+        ),
+        "process": psutil.Process().memory_info().rss if process_bytes is None else process_bytes,
+    }
+    making = {"kernel factors": factors + rows * (3 * shape.dim + 4) * t}
+    full_product = making | {
+        "chunks": min(4 * CHUNK_BYTES, 4 * shape.n * (shape.dim + shape.columns) * t),
+    }
+    start = common | making | {"iterates": 0, "in passing": 0}
+    step = (
+        common | {"in passing": method.step * matrix} | ({} if shape.is_blockwise else full_product)
+    )
+    epoch_end = common | {"in passing": method.epoch_end * matrix}
+    evaluation = common | full_product | {"iterates": EVALUATED * matrix, "in passing": 2 * matrix}
+    return Costs(
+        shape=shape,
+        memory=max(start, step, epoch_end, evaluation, key=_sum),
+        step_memory=max(_sum(start), _sum(step)),
+        network_bytes=_network(shape),
+        seconds=_seconds(shape, rates),
+        steps_per_epoch=math.ceil(shape.n / shape.b) if shape.is_blockwise else 1,
+    )
+
+
+def _sum(parts: dict[str, int]) -> int:
+    return sum(parts.values())
+
+
+def _block_memory(shape: Shape) -> dict[str, int]:
+    b = shape.b
+    r = shape.r
+    t = shape.itemsize
+    if shape.solver == "cg":
+        return {"preconditioner": 3 * shape.rows * r * t}
+    if shape.solver == "sdd":
+        numbers = b * b  # of the step size's power iterations
+    elif shape.has_exact_blocks:
+        numbers = (3 if shape.ranks == 1 else 4) * b * b
+    else:
+        numbers = b * b + 8 * b * r
+    return {
+        "block": numbers * t,
+        "blocks' points": (shape.ranks if shape.has_exact_blocks else 1) * b * shape.dim * t,
+    }
+
+
+def _network(shape: Shape) -> int:
+    if shape.is_blockwise:
+        numbers = 2 * shape.b * (shape.dim + shape.columns)
+    else:
+        numbers = shape.n * (shape.dim + shape.columns) + shape.r * shape.columns
+    return math.ceil((shape.ranks - 1) / shape.ranks * numbers * shape.itemsize)
+
+
+def _seconds(shape: Shape, rates: Rates) -> dict[str, float]:
+    b = shape.b
+    r = shape.r
+    s = shape.columns
+    rows = shape.rows
+    t = shape.itemsize
+    entry = rates.entry_seconds + 2.0 * s / rates.gemm_flops
+    flops = 4.0 * rows * r * s if shape.solver == "cg" else 0.0
+    if shape.has_exact_blocks:
+        flops = b**3 / 3.0 / shape.ranks + 2.0 * b * b * s
+    elif shape.solver == "adasap":
+        flops = (
+            2.0 * b * b * r
+            + 20.0 * b * r * r
+            + POWER_ITERATIONS * (2.0 * b * b + 4.0 * b * r)
+            + 4.0 * b * r * s
+        )
+    block = (
+        0.0
+        if shape.solver in ("cg", "sdd")
+        else b * b * rates.entry_seconds / (shape.ranks if shape.has_exact_blocks else 1)
+    )
+    moved = METHODS[shape.solver].sweeps * rows * s
+    messages = (
+        2
+        if shape.is_blockwise
+        else shape.ranks * math.ceil(rows * (shape.dim + s) * t / CHUNK_BYTES) + 2
+    )
+    latency = messages * rates.latency_seconds * math.log2(shape.ranks) if shape.ranks > 1 else 0.0
+    return {
+        "product": b * rows * entry,
+        "block": block + flops / rates.gemm_flops,
+        "iterates": moved * t / rates.memory_bytes,
+        "network": _network(shape) / rates.network_bytes + latency,
+    }
+
+
+def measure_rates(
+    dim: int, columns: int, dtype: torch.dtype = torch.float32, seconds: float = 1.5
+) -> Rates:
+    """Measure this machine, with as many threads as torch has here, in about so many seconds
+    (compiling comes on top).
+
+    The kernel is Matérn-3/2, its products those of the solvers. What lies between two processes is
+    measured between two threads, by gloo over the loopback device.
+    """
+    from scalable_bo.experiments.models import matern_kernel
+
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(16_384, dim, generator=generator, dtype=dtype)
+    kernel = matern_kernel(0.5, 1.0).to(X)
+    W = torch.randn(len(X), max(2, columns), generator=generator, dtype=dtype)
+    share = seconds / 5.0
+    rows = 512
+
+    def product(num_columns: int) -> float:
+        part = W[:, :num_columns].contiguous()
+        operator = kernel_operator(kernel, X[:rows], X, memory_budget=0)
+        return _fastest(lambda: operator @ part, share)
+
+    A = torch.rand(2048, 2048, generator=generator, dtype=dtype)
+    gemm = 2.0 * len(A) ** 3 / _fastest(lambda: A @ A, share)
+    entries = rows * len(X)
+    alone = product(1) / entries
+    together = product(columns) / entries
+    # With many columns the elementwise part hides behind the product, or the product is slower than
+    # a large one: the sum is right.
+    gemm = (
+        min(gemm, 2.0 * (columns - 1) / (together - alone))
+        if columns > 1 and together > alone
+        else gemm
+    )
+    array = torch.zeros(2**24, dtype=dtype)
+    memory = 2 * array.numel() * array.element_size() / _fastest(lambda: array.add_(1.0), share)
+    latency, network = _measure_gloo()
+    return Rates(alone, gemm, memory, network, latency)
+
+
+def _fastest(call: Callable[[], object], seconds: float) -> float:
+    """Return the seconds of the fastest call, warmed up."""
+    call()
+    times: list[float] = []
+    while len(times) < 3 or (sum(times) < seconds and len(times) < 100):
+        started = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def _measure_gloo() -> tuple[float, float]:
+    """Return the seconds of a sum of one number over two members of a group,
+    and the bytes a second of a sum of many.
+    """
+    gloo: Any = dist  # whose parts have no types
+    store = gloo.HashStore()
+    small = torch.ones(1)
+    large = torch.ones(2**20)
+    found: dict[str, float] = {}
+
+    def member(rank: int) -> None:
+        group = gloo.ProcessGroupGloo(
+            gloo.PrefixStore("rates", store), rank, 2, timedelta(seconds=30)
+        )
+        for name, message in (("small", small.clone()), ("large", large.clone())):
+            calls = 20 if name == "small" else 5
+            group.allreduce([message]).wait()
+            started = time.perf_counter()
+            for _ in range(calls):
+                group.allreduce([message]).wait()
+            found[name] = (time.perf_counter() - started) / calls
+
+    threads = [threading.Thread(target=member, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # Of two members each sends, and receives, as many bytes as the message has.
+    return found["small"], large.numel() * large.element_size() / max(
+        found["large"] - found["small"], 1e-6
+    )

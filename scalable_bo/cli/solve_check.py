@@ -1,0 +1,151 @@
+"""``scalable-bo check --n … --ranks …``: what a solve shared over processes will take,
+in memory, traffic and time. Quick to import.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+import typer
+
+from scalable_bo.console import new_table, print_table
+
+if TYPE_CHECKING:
+    from scalable_bo.cli.costs import Costs, Rates
+
+UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+DTYPES = ("float32", "float64")
+
+
+def check_solve(
+    n: int,
+    dim: int,
+    samples: int,
+    ranks: list[int],
+    solver: str,
+    *,
+    block_size: int | None,
+    rank: int | None,
+    dtype: str,
+    threads: int,
+    entry_ns: float | None,
+    gemm_gflops: float | None,
+    bandwidth: float | None,
+    as_json: bool,
+) -> None:
+    """Print the prediction for each number of processes.
+
+    Raises:
+        TypeError, ValueError: if a number is out of range, or a name unknown.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"`dtype` must be float32 or float64, got {dtype!r}.")
+
+    import torch
+
+    from scalable_bo.cli.costs import Shape, measure_rates, predict
+    from surrogates import checks
+
+    checks.integer("samples", samples, 0)
+    checks.positive_int("threads", threads)
+    kind = getattr(torch, dtype)
+    shapes = [Shape(n, dim, 1 + samples, p, solver, block_size, rank, kind.itemsize) for p in ranks]
+    overrides = {
+        name: checks.positive_float(option, value) * factor
+        for name, option, value, factor in (
+            ("entry_seconds", "entry_ns", entry_ns, 1e-9),
+            ("gemm_flops", "gemm_gflops", gemm_gflops, 1e9),
+            ("network_bytes", "bandwidth", bandwidth, 1e9),
+        )
+        if value is not None
+    }
+    with _as_in_a_long_solve(threads):
+        rates = replace(measure_rates(dim, 1 + samples, kind), **overrides)
+    found = [predict(shape, rates) for shape in shapes]
+    if as_json:
+        described = [
+            asdict(costs)
+            | {
+                "total_memory": costs.total_memory,
+                "seconds_per_epoch": costs.seconds_per_epoch,
+            }
+            for costs in found
+        ]
+        typer.echo(json.dumps({"rates": asdict(rates), "predictions": described}))
+    else:
+        _print(found, rates)
+
+
+def _print(found: list[Costs], rates: Rates) -> None:
+    shape = found[0].shape
+    of_blocks = f"blocks of {shape.b}" if shape.is_blockwise else f"rank {shape.r}"
+    typer.echo(
+        f"{shape.solver}, {of_blocks}: n = {shape.n}, d = {shape.dim}, {shape.columns} right-hand"
+        f" sides, {8 * shape.itemsize} bits"
+    )
+    typer.echo(
+        f"each process: {1e9 * rates.entry_seconds:.3g} ns a kernel entry,"
+        f" {rates.gemm_flops / 1e9:.0f} GFLOP/s, {rates.network_bytes / 1e9:.2f} GB/s to others"
+    )
+    numbers = (
+        "memory of\neach",
+        "sent by\neach a step",
+        "time of\na step",
+        "of it\nnetwork",
+        "an epoch",
+    )
+    table = new_table("Predicted", ("processes",), numbers)
+    for costs in found:
+        table.add_row(
+            str(costs.shape.ranks),
+            describe_bytes(costs.total_memory),
+            describe_bytes(costs.network_bytes),
+            describe_seconds(costs.seconds_per_step),
+            f"{costs.seconds['network'] / costs.seconds_per_step:.0%}",
+            describe_seconds(costs.seconds_per_epoch),
+        )
+    print_table(table)
+    last = found[-1]
+    parts = sorted(last.memory.items(), key=lambda part: -part[1])
+    typer.echo(
+        f"memory with {last.shape.ranks}: "
+        + ", ".join(f"{name} {describe_bytes(size)}" for name, size in parts if size)
+    )
+
+
+def describe_bytes(number: int) -> str:
+    """Return a number of bytes with its unit, in two to four digits."""
+    for size, unit in UNITS:
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number} B"
+
+
+def describe_seconds(seconds: float) -> str:
+    """Return a time in the largest unit of which it has two."""
+    for size, unit in ((86_400.0, "days"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2.0 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.2g} s"
+
+
+@contextmanager
+def _as_in_a_long_solve(threads: int) -> Iterator[None]:
+    """Compute with so many threads, and compile the kernel at once, as a long solve would."""
+    import torch
+
+    before = torch.get_num_threads()
+    mode = os.environ.get("SCALABLE_BO_COMPILE")
+    torch.set_num_threads(threads)
+    os.environ.setdefault("SCALABLE_BO_COMPILE", "always")
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        if mode is None:
+            del os.environ["SCALABLE_BO_COMPILE"]

@@ -1,0 +1,468 @@
+"""The commands for studies: ``run``, ``ask``, ``tell``, ``status``, ``export``,
+``report`` and ``check``. Quick to import.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from scalable_bo.cli.solve_check import check_solve
+from scalable_bo.console import count, new_table, print_table, read_integers
+
+if TYPE_CHECKING:
+    from scalable_bo.study.study import Study
+
+MAX_LINE = 2**20
+ConfigFile = Annotated[
+    Path, typer.Argument(metavar="STUDY.TOML", help="Configuration of the study.")
+]
+StudyPlace = Annotated[
+    Path,
+    typer.Argument(
+        metavar="STUDY", help="Folder of a study, which may be running, or its configuration."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def run(file: ConfigFile, as_json: AsJson = False) -> None:
+    """Run a study, or go on with it: evaluate what is pending, then ask, evaluate and tell until
+    all rounds are done.
+
+    Ctrl-C once: what is running is awaited and stored. Twice: at once. The same command goes on.
+    """
+    with refusals():
+        from scalable_bo.cli.config import read_config
+        from scalable_bo.evaluation.external import Command
+
+        config = read_config(file)
+        section = config.require_run()
+        objective = config.build_objective()
+        executor = config.make_executor()
+        study = config.open_study()
+    again = f"Go on with: scalable-bo run {file}"
+    try:
+        with refusals():
+            config.add_data(study)
+            if study.num_asks < section.rounds or study.pending.ids:
+                study.optimize(
+                    objective,
+                    max(0, section.rounds - study.num_asks),
+                    section.batch,
+                    executor=executor,
+                    timeout=section.timeout,
+                    max_failures=section.max_failures,
+                )
+    except KeyboardInterrupt:
+        if isinstance(objective, Command):
+            objective.close()
+        _end_interrupted(f"Interrupted; {describe_counts(study)} in {config.path}. {again}")
+    except (RuntimeError, MemoryError, OSError) as error:
+        _refuse(f"{error}\nStopped; {describe_counts(study)} in {config.path}. {again}", 1)
+    finally:
+        if isinstance(objective, Command):
+            objective.close()
+        study.close()
+    summary = _summary(study)
+    if as_json:
+        typer.echo(json.dumps(summary))
+    else:
+        typer.echo(
+            f"best {summary['best_value']:.6g} at {_describe_params(summary['best_params'])}"
+        )
+        typer.echo(f"{describe_counts(study)} in {config.path}")
+
+
+def ask(
+    file: ConfigFile,
+    q: Annotated[int, typer.Option("-q", help="How many points.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Ask for points to evaluate; they are pending until they are told. With --json a line for
+    each, as `run` gives to a program.
+    """
+    with refusals(), _opened(file) as study:
+        batch = study.ask(q)
+    if as_json:
+        for number, params in zip(batch.ids, batch.params, strict=True):
+            typer.echo(json.dumps({"id": number, "params": params}))
+        return
+    table = new_table(f"{count(batch.ids, 'point')} to evaluate", ("id", *batch.params[0]), ())
+    for number, params in zip(batch.ids, batch.params, strict=True):
+        table.add_row(str(number), *map(str, params.values()))
+    print_table(table)
+
+
+def tell(
+    file: ConfigFile,
+    results: Annotated[str, typer.Argument(help="File of JSON lines, - for standard input.")] = "-",
+) -> None:
+    """Tell values: a JSON line for each, {"id": 3, "value": 1.5}, with "error" in place of "value"
+    where the evaluation failed.
+
+    "noise" beside "value" is its known variance. All lines are told, or none.
+    """
+    with refusals():
+        lines = list(read_results(results))
+        told: dict[str, list[Any]] = {
+            key: [line[key] for line in lines] for key in ("id", "value", "noise")
+        }
+        reasons = {line["id"]: line["error"] for line in lines if line["error"] is not None}
+        noise = (
+            None
+            if all(variance is None for variance in told["noise"])
+            else [math.nan if n is None else n for n in told["noise"]]
+        )
+        with _opened(file) as study:
+            study.tell(told["id"], told["value"], noise, reasons)
+            failed = sum(reason is not None for reason in study.reasons(told["id"]))
+    typer.echo(f"told {count(len(lines) - failed, 'value')} and {count(failed, 'failure')}")
+
+
+def status(place: StudyPlace, as_json: AsJson = False) -> None:
+    """Show where a study stands."""
+    with refusals():
+        summary = _read_status(place)
+    if as_json:
+        typer.echo(json.dumps(summary))
+        return
+    typer.echo(
+        f"{summary['direction']}, seed {summary['seed']}, {count(summary['num_asks'], 'ask')}"
+    )
+    typer.echo(_describe_numbers(summary))
+    if summary["best_value"] is not None:
+        typer.echo(
+            f"best {summary['best_value']:.6g} at {_describe_params(summary['best_params'])}"
+        )
+
+
+def export(
+    place: StudyPlace,
+    out: Annotated[Path, typer.Argument(help="Table to write, .csv or .parquet.")],
+) -> None:
+    """Write all rows of a study as a table: parameters, value, noise, status, reason, ask."""
+    with refusals():
+        from scalable_bo.study.snapshot import read_snapshot, to_frame
+
+        if out.suffix not in (".csv", ".parquet"):
+            raise ValueError(f"`out` must end in .csv or .parquet, got {out.name}.")
+        snapshot = read_snapshot(_folder(place))
+        frame = to_frame(snapshot.space, snapshot.rows)
+        try:
+            frame.to_csv(out) if out.suffix == ".csv" else frame.to_parquet(out)
+        except OSError as error:
+            raise ValueError(
+                f"`out` must be a file that can be written, got {out} ({error.strerror})."
+            ) from error
+    typer.echo(f"Wrote {count(len(frame), 'row')} to {out}")
+
+
+def report(
+    place: StudyPlace,
+    out: Annotated[
+        Path | None, typer.Option(help="Page to write.  [default: report.html in the folder]")
+    ] = None,
+) -> None:
+    """Write one HTML page that shows a study as it stands."""
+    with refusals():
+        from scalable_bo.report import write_report
+        from scalable_bo.study.snapshot import read_snapshot
+
+        folder = _folder(place)
+        snapshot = read_snapshot(folder)
+        page = folder / "report.html" if out is None else out
+        try:
+            write_report(snapshot, page)
+        except OSError as error:
+            raise ValueError(
+                f"`out` must be a file that can be written, got {page} ({error.strerror})."
+            ) from error
+    typer.echo(f"Wrote {page}")
+
+
+def check(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="STUDY.TOML", help="Configuration of the study.")
+    ] = None,
+    n: Annotated[
+        int | None, typer.Option(help="Points of a linear system, in place of a study.")
+    ] = None,
+    ranks: Annotated[
+        str, typer.Option(help="Numbers of processes that share its rows, such as 1,8,64.")
+    ] = "1",
+    dim: Annotated[int, typer.Option(help="Inputs of a point.")] = 8,
+    samples: Annotated[int, typer.Option(help="Posterior paths, beside the mean.")] = 0,
+    solver: Annotated[str, typer.Option(help="asap, sap, adasap, sdd or cg.")] = "asap",
+    block_size: Annotated[
+        int | None, typer.Option(help="Rows a step, instead of the solver's own choice.")
+    ] = None,
+    rank: Annotated[
+        int | None, typer.Option(help="Rank of the preconditioner of adasap or cg, 0 for none.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    threads: Annotated[int, typer.Option(help="Threads of a process; torchrun gives it one.")] = 1,
+    entry_ns: Annotated[
+        float | None,
+        typer.Option(help="Nanoseconds of a kernel entry, instead of those measured here."),
+    ] = None,
+    gemm_gflops: Annotated[
+        float | None, typer.Option(help="GFLOP/s of a process, instead of those measured here.")
+    ] = None,
+    bandwidth: Annotated[
+        float | None, typer.Option(help="GB/s between processes, instead of those measured here.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict what a run will take: check a study's configuration, data and objective or, with --n,
+    a solve shared by processes.
+
+    The rates of this machine are measured in a few seconds, between processes those of its loopback
+    device.
+    """
+    if (file is None) == (n is None):
+        _refuse("`check` needs either STUDY.TOML or --n.", 2)
+    if n is not None:
+        with refusals():
+            check_solve(
+                n,
+                dim,
+                samples,
+                read_integers(ranks, "ranks"),
+                solver,
+                block_size=block_size,
+                rank=rank,
+                dtype=dtype,
+                threads=threads,
+                entry_ns=entry_ns,
+                gemm_gflops=gemm_gflops,
+                bandwidth=bandwidth,
+                as_json=as_json,
+            )
+        return
+    assert file is not None
+    _check_study(file, as_json)
+
+
+def _check_study(file: Path, as_json: bool) -> None:
+    with refusals():
+        import torch
+
+        from scalable_bo.cli.config import read_config
+        from scalable_bo.study.history import read_history
+        from scalable_bo.study.prediction import predict
+
+        config = read_config(file)
+        section = config.require_run()
+        space = config.build_space()
+        config.build_objective()
+        rows = [
+            read_history(
+                space, config.folder / d.file, None, target=d.target, noise=d.noise, name=None
+            )
+            for d in config.data
+        ]
+        stored = _read_status(config.path) if (config.path / "study.sqlite").is_file() else None
+        num_rows = sum(len(history.X) for history in rows) if stored is None else stored["num_rows"]
+        rounds = section.rounds - (0 if stored is None else stored["num_asks"])
+        num_initial = config.study.num_initial or 2 * (space.dim + 1)
+        found = predict(
+            space,
+            num_rows,
+            max(0, rounds),
+            section.batch,
+            getattr(torch, config.study.dtype),
+            num_initial,
+        )
+    if as_json:
+        typer.echo(json.dumps({"rounds": max(0, rounds), **vars(found), "fits": found.fits}))
+    else:
+        typer.echo(
+            f"{count(max(0, rounds), 'round')} to run, {count(num_rows, 'row')} now,"
+            f" {found.num_rows} at the last ask"
+        )
+        typer.echo(
+            f"memory: {found.peak_bytes / 2**30:.1f} GiB of {found.free_bytes / 2**30:.1f} GiB that"
+            " are free"
+        )
+        typer.echo(
+            f"time without the objective: about {found.seconds_asks:.0f} s,"
+            f" {found.seconds_last_ask:.0f} s of it the last ask"
+        )
+    if not found.fits:
+        _refuse("The run will not fit in memory. Use smaller batches, fewer rounds, or float32.", 1)
+
+
+COMMANDS = (run, ask, tell, status, export, report, check)
+
+
+def read_results(source: str) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a file, or of standard input, each with ``id``, ``value``, ``noise`` and
+    ``error``.
+
+    Raises:
+        ValueError: for what is no such line.
+    """
+    if source != "-" and not Path(source).is_file():
+        raise ValueError(
+            f"`results` must be a file of JSON lines, or - for standard input, and {source} is not"
+            " there."
+        )
+    with nullcontext(sys.stdin.buffer) if source == "-" else open(source, "rb") as lines:
+        number = 0
+        while content := lines.readline(MAX_LINE + 1):
+            number += 1
+            if len(content) > MAX_LINE:
+                raise ValueError(f"Line {number} must have at most {MAX_LINE} bytes.")
+            if content.strip():
+                yield _read_result(content, number)
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Turn the errors of wrong input into their message and exit code 2,
+    of a study that cannot be opened or written into 1.
+    """
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        _refuse(str(error), 2)
+    except (RuntimeError, OSError) as error:
+        _refuse(str(error), 1)
+
+
+def describe_counts(study: Study) -> str:
+    """Return how many rows there are of each kind."""
+    return _describe_numbers(_summary(study))
+
+
+def _read_result(content: bytes, number: int) -> dict[str, Any]:
+    try:
+        line = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"Line {number} must be JSON, got {content[:80]!r}.") from error
+    known = {"id", "value", "error", "noise"}
+    if (
+        not isinstance(line, dict)
+        or not isinstance(line.get("id"), int)
+        or isinstance(line["id"], bool)
+    ):
+        raise ValueError(
+            f"Line {number} must be an object with an `id`, a whole number, got {content[:80]!r}."
+        )
+    if unknown := sorted(set(line) - known):
+        raise ValueError(
+            f"Line {number} must have `id`, `value` or `error`, and `noise`, got"
+            f" `{unknown[0]:.80}`."
+        )
+    if ("value" in line) == ("error" in line):
+        raise ValueError(
+            f"Line {number} must have either `value` or `error`, got {content[:80]!r}."
+        )
+    error_text = line.get("error")
+    reason = None if "error" not in line else str(error_text)[:500]
+    return {
+        "id": line["id"],
+        "value": line.get("value", math.nan),
+        "noise": line.get("noise"),
+        "error": reason,
+    }
+
+
+def _read_status(place: Path) -> dict[str, Any]:
+    from scalable_bo.study.snapshot import read_snapshot
+
+    snapshot = read_snapshot(_folder(place))
+    rows = snapshot.rows
+    space = snapshot.space
+    values = rows.values[rows.observed]
+    best = (
+        None
+        if not rows.observed
+        else int(values.argmax() if snapshot.maximize else values.argmin())
+    )
+    return {
+        "direction": "maximize" if snapshot.maximize else "minimize",
+        "seed": int(snapshot.settings["seed"]),
+        "num_asks": len(snapshot.asks),
+        "num_rows": len(rows),
+        "num_observations": len(rows.observed),
+        "num_failed": len(rows.reasons),
+        "num_pending": len(rows) - rows.num_told,
+        "num_added": sum(source.num_rows for source in snapshot.sources),
+        "best_value": None if best is None else float(values[best]),
+        "best_params": (
+            None if best is None else space.to_dicts(rows.X[rows.observed[best]][None])[0]
+        ),
+    }
+
+
+def _summary(study: Study) -> dict[str, Any]:
+    result = study.result if study.num_observations else None
+    return {
+        "num_observations": study.num_observations,
+        "num_failed": study.num_failed,
+        "num_pending": len(study.pending.ids),
+        "best_value": None if result is None else result.best_value,
+        "best_params": None if result is None else result.best_params,
+    }
+
+
+def _describe_numbers(summary: dict[str, Any]) -> str:
+    added = f", {summary['num_added']} of all rows added" if summary.get("num_added") else ""
+    return (
+        f"{count(summary['num_observations'], 'value')}, {summary['num_failed']} failed,"
+        f" {summary['num_pending']} pending{added}"
+    )
+
+
+def _describe_params(params: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {value}"
+        for name, value in params.items()
+    )
+
+
+def _folder(place: Path) -> Path:
+    if place.suffix == ".toml":
+        from scalable_bo.cli.config import read_config
+
+        return read_config(place).path
+    return place
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Study]:
+    from scalable_bo.cli.config import read_config
+
+    config = read_config(file)
+    with config.open_study() as study:
+        config.add_data(study)
+        yield study
+
+
+def _refuse(message: str, code: int) -> NoReturn:
+    typer.echo(message, err=True)
+    raise SystemExit(code)
+
+
+def _end_interrupted(message: str) -> NoReturn:
+    """End at once: neither threads nor processes that still evaluate are waited for;
+    what was told is on disk.
+    """
+    import multiprocessing
+
+    typer.echo(message, err=True)
+    for child in multiprocessing.active_children():
+        child.kill()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(130)

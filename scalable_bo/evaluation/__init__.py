@@ -1,0 +1,1 @@
+"""How an objective is evaluated: by calls, executors and external programs."""

@@ -1,0 +1,280 @@
+"""An objective that is a program of its own: a JSON line in for each point, a JSON line out.
+
+    in    {"id": 7, "params": {"x": 0.5, "kind": "a"}}
+    out   {"id": 7, "value": 1.25}      or {"id": 7, "error": "did not converge"}
+
+A program may answer one line and end, or go on reading; then the next points are given to it, too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import selectors
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from scalable_bo.evaluation.evaluator import Evaluation
+
+MAX_LINE = 2**20  # bytes of an answer
+MAX_COMPLAINT = 2000  # bytes of stderr that are kept for the reason of a failure
+SECONDS_TO_END = 5.0
+
+
+class Command:
+    """Evaluates points by a program, one process for each thread that calls.
+
+    What is no answer to the point (no JSON object, another id, a line above 1 MiB, none in time,
+    the end of the program) fails the point, and the process is killed with those it started. The
+    next point gets a new one.
+
+    Args:
+        command: the program and its arguments; a string is split like a shell's line, and no shell
+            is run.
+        folder: where it runs; ``None`` for the current one.
+    Raises:
+        TypeError, ValueError: if ``command`` is no list of strings, or empty.
+
+    ```python
+    study.optimize(Command("./simulate --quick"), rounds=10, batch=50,
+    executor=ThreadPoolExecutor(8), timeout=600.0) ```
+    """
+
+    def __init__(
+        self, command: str | Sequence[str], *, folder: str | os.PathLike[str] | None = None
+    ) -> None:
+        parts = shlex.split(command) if isinstance(command, str) else command
+        if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
+            raise TypeError(f"`command` must be a string or a list of strings, got {command!r}.")
+        if not parts or not parts[0]:
+            raise ValueError(f"`command` must name a program, got {command!r}.")
+        self.command = tuple(parts)
+        self.folder = None if folder is None else Path(folder)
+        self._idle: SimpleQueue[_Process] = SimpleQueue()
+        self._running: set[_Process] = set()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _make_command, (self.command, self.folder)
+
+    def evaluate(self, timeout: float | None, id: int, params: dict[str, Any]) -> Evaluation:
+        """Give a point to the program, and wait ``timeout`` seconds for the answer."""
+        line = json.dumps({"id": id, "params": params})
+        process = self._take_idle()
+        if process is not None:
+            try:
+                return self._ask(process, timeout, id, line)
+            except _EndedError:  # it may be one that answers once: it has answered the point before
+                pass
+        try:
+            process = _Process.start(self.command, self.folder)
+        except OSError as error:
+            return Evaluation.failed(
+                id, f"{self.command[0]} could not be started: {error.strerror}"
+            )
+        try:
+            return self._ask(process, timeout, id, line)
+        except _EndedError as error:
+            return _failed(id, process, error)
+
+    def close(self) -> None:
+        """Close the input of idle processes, and kill what runs."""
+        for process in list(self._running):
+            process.kill()
+        with suppress(Empty):
+            while True:
+                self._idle.get_nowait().end()
+
+    def _ask(self, process: _Process, timeout: float | None, id: int, line: str) -> Evaluation:
+        self._running.add(process)
+        usable = False
+        try:
+            evaluation = _read_answer(id, process.ask(line, timeout))
+            usable = not process.is_out_of_step
+            return evaluation
+        except _EndedError:
+            raise
+        except _NoAnswerError as error:
+            return _failed(id, process, error)
+        finally:
+            self._running.discard(process)
+            if usable:
+                self._idle.put(process)
+            else:
+                process.kill()
+
+    def _take_idle(self) -> _Process | None:
+        with suppress(Empty):
+            while True:
+                process = self._idle.get_nowait()
+                if process.is_alive():
+                    return process
+                process.kill()
+        return None
+
+
+class _NoAnswerError(Exception):
+    """What a program did in place of an answer."""
+
+
+class _EndedError(_NoAnswerError):
+    """It ended."""
+
+
+@dataclass(eq=False)
+class _Process:
+    """A running program: what it has written and nobody has read, and the end of its stderr."""
+
+    popen: subprocess.Popen[bytes]
+    output: bytearray = field(default_factory=bytearray)
+    complaints: bytearray = field(default_factory=bytearray)
+
+    @classmethod
+    def start(cls, command: Sequence[str], folder: Path | None) -> _Process:
+        pipe = subprocess.PIPE
+        # In a session of its own: Ctrl-C does not reach it, and all that it starts can be killed
+        # together.
+        popen = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, cwd=folder, start_new_session=True
+        )
+        assert popen.stdin and popen.stdout and popen.stderr
+        for stream in (popen.stdin, popen.stdout, popen.stderr):
+            os.set_blocking(stream.fileno(), False)
+        return cls(popen)
+
+    @property
+    def is_out_of_step(self) -> bool:
+        """Whether it has said more than it was asked for."""
+        return bool(self.output)
+
+    def is_alive(self) -> bool:
+        return self.popen.poll() is None
+
+    def ask(self, line: str, timeout: float | None) -> bytes:
+        """Send a line and return the next one.
+
+        Raises:
+            _NoAnswerError: if there is none.
+        """
+        popen = self.popen
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        assert popen.stdin and popen.stdout and popen.stderr
+        unsent = memoryview(line.encode() + b"\n")
+        with selectors.DefaultSelector() as selector:
+            selector.register(popen.stdout, selectors.EVENT_READ)
+            selector.register(popen.stderr, selectors.EVENT_READ)
+            selector.register(popen.stdin, selectors.EVENT_WRITE)
+            while b"\n" not in self.output:
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise _NoAnswerError(f"TimeoutError: no answer within {timeout:g} s")
+                for key, _ in selector.select(None if math.isinf(left) else left):
+                    if key.fileobj is popen.stdin:
+                        unsent = self._send(unsent)
+                        if not unsent:
+                            selector.unregister(popen.stdin)
+                    elif not self._receive(key.fd, is_answer=key.fileobj is popen.stdout):
+                        selector.unregister(key.fileobj)
+                        if key.fileobj is popen.stdout and b"\n" not in self.output:
+                            self._receive(popen.stderr.fileno(), is_answer=False)
+                            raise _EndedError(
+                                f"the program ended without an answer, {self._end_state()}"
+                            )
+                if len(self.output) > MAX_LINE:
+                    raise _NoAnswerError(f"the answer is longer than {MAX_LINE} bytes")
+        answer, _, rest = self.output.partition(b"\n")
+        self.output = rest
+        return bytes(answer)
+
+    def last_complaint(self) -> str:
+        """Return the last line of stderr."""
+        lines = self.complaints.decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+    def end(self) -> None:
+        """Close its input and, if it does not end by itself, kill it."""
+        assert self.popen.stdin
+        with suppress(OSError):
+            self.popen.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self.popen.wait(SECONDS_TO_END)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill it with all that it started."""
+        if self.is_alive():  # else the number may be another's by now
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.popen.pid, signal.SIGKILL)
+        self.popen.wait()
+        for stream in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
+            with suppress(OSError):
+                if stream is not None:
+                    stream.close()
+
+    def _send(self, unsent: memoryview) -> memoryview:
+        assert self.popen.stdin
+        try:
+            return unsent[os.write(self.popen.stdin.fileno(), unsent) :]
+        except BrokenPipeError:  # it reads no more; whether it answers, stdout says
+            return unsent[:0]
+
+    def _receive(self, descriptor: int, *, is_answer: bool) -> bool:
+        """Read what is there; return whether more may come."""
+        try:
+            content = os.read(descriptor, 2**16)
+        except BlockingIOError:
+            return True
+        if is_answer:
+            self.output += content
+        else:
+            self.complaints = (self.complaints + content)[-MAX_COMPLAINT:]
+        return bool(content)
+
+    def _end_state(self) -> str:
+        try:
+            code = self.popen.wait(SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            return "its output closed"
+        return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+
+
+def _make_command(command: Sequence[str], folder: Path | None) -> Command:
+    return Command(command, folder=folder)
+
+
+def _failed(id: int, process: _Process, error: _NoAnswerError) -> Evaluation:
+    complaint = process.last_complaint()
+    return Evaluation.failed(id, f"{error}{f'; stderr: {complaint}' if complaint else ''}")
+
+
+def _read_answer(id: int, line: bytes) -> Evaluation:
+    """Read a program's line about a point.
+
+    Raises:
+        _NoAnswerError: if it is none.
+    """
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _NoAnswerError(f"the answer is no JSON: {line[:80]!r}") from error
+    if (
+        not isinstance(answer, dict)
+        or "id" not in answer
+        or not ("value" in answer or "error" in answer)
+    ):
+        raise _NoAnswerError(
+            f"the answer must be an object with `id`, and `value` or `error`, got {line[:80]!r}"
+        )
+    if answer["id"] != id or isinstance(answer["id"], bool):
+        raise _NoAnswerError(f"the answer must be to the point {id}, got `id` {answer['id']!r:.80}")
+    if answer.get("error") is not None:
+        return Evaluation.failed(id, str(answer["error"]))
+    return Evaluation.of(id, answer.get("value"))

@@ -1,0 +1,192 @@
+"""Constraints between named parameters.
+
+Notation: ``X (n, d)`` in the user's units, ``U (n, e)`` on the unit cube.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalable_bo.space.parameters import Categorical, Float, Parameter
+
+# Of the largest value that the terms can take together: what two ways of adding the same numbers
+# may differ by, in float32.
+TOLERANCE = 1e-6
+CallableConstraint = Callable[[dict[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class LinearConstraint:
+    """``at_least`` ≤ Σ coefficient · value ≤ ``at_most``, to a relative 1e-6 of the largest value
+    that the terms can take.
+
+    Args:
+        coefficients: by the name of the parameter, a ``Float`` or an ``Int``.
+        at_least: lower limit, ``None`` for none.
+        at_most: upper limit, ``None`` for none; equal limits are an equality.
+    Raises:
+        TypeError: if something is not a number.
+        ValueError: if there is no coefficient other than 0, no limit, or the limits are reversed.
+
+    ```python
+    Space(LinearConstraint({"steel": 1, "copper": 1}, at_most=1), steel=Float(0, 1), copper=Float(0,
+    1)) ```
+    """
+
+    coefficients: Mapping[str, float]
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.coefficients, Mapping):
+            raise TypeError(
+                f"`coefficients` must be a dict of numbers by name, got {self.coefficients!r}."
+            )
+        named = [(f"coefficients[{name!r}]", value) for name, value in self.coefficients.items()]
+        for name, value in (*named, ("at_least", self.at_least), ("at_most", self.at_most)):
+            if value is None and not name.startswith("coefficients"):
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise TypeError(f"`{name}` must be a number, got {value!r}.")
+            if not math.isfinite(value):
+                raise ValueError(f"`{name}` must be finite, got {value}. Leave it out?")
+        if not any(self.coefficients.values()):
+            raise ValueError(
+                f"`coefficients` must have one that is not 0, got {dict(self.coefficients)!r}."
+            )
+        if self.at_least is None and self.at_most is None:
+            raise ValueError("`at_least` or `at_most` must be given, got neither.")
+        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
+            raise ValueError(
+                f"`at_least` must not exceed `at_most`, got {self.at_least} and {self.at_most}."
+                " Swap them?"
+            )
+        object.__setattr__(self, "coefficients", dict(self.coefficients))
+
+    @property
+    def is_equality(self) -> bool:
+        """Whether both limits are the same."""
+        return self.at_least == self.at_most
+
+    def check(self, params: Mapping[str, Parameter]) -> None:
+        """Require that the constraint can be met by ``params``.
+
+        Raises:
+            TypeError, ValueError: if a name is unknown or not a number's, or an equality has a
+                parameter that cannot follow it.
+        """
+        for name in self.coefficients:
+            if name not in params:
+                raise ValueError(
+                    f"A constraint must be on parameters that vary, {', '.join(params)}, got"
+                    f" `{name}`."
+                )
+            if isinstance(params[name], Categorical):
+                raise TypeError(
+                    f"A `LinearConstraint` must be on numbers, got the categorical `{name}`. Use a"
+                    " function instead."
+                )
+            if self.is_equality and params[name] != Float(params[name].low, params[name].high):
+                raise ValueError(
+                    f"An equality must be on `Float`s without `log`, got `{name}`. Compute one"
+                    " parameter from the others."
+                )
+
+    def met(self, X: Tensor, params: Mapping[str, Parameter]) -> Tensor:
+        """Return which points (n, d) meet the constraint, (n,)."""
+        columns = list(params)
+        total = X.new_zeros(len(X))
+        for name, coefficient in self.coefficients.items():
+            total = total + coefficient * X[:, columns.index(name)]
+        slack = self.slack(params)
+        low = -math.inf if self.at_least is None else self.at_least
+        high = math.inf if self.at_most is None else self.at_most
+        return (total >= low - slack) & (total <= high + slack)
+
+    def slack(self, params: Mapping[str, Parameter]) -> float:
+        """Return how far beyond a limit counts as met."""
+        largest = sum(
+            abs(c) * max(abs(params[name].low), abs(params[name].high))
+            for name, c in self.coefficients.items()
+        )
+        return TOLERANCE * max(largest, abs(self.at_least or 0.0), abs(self.at_most or 0.0))
+
+    def on_unit_cube(
+        self, params: Mapping[str, Parameter], *, like: Tensor
+    ) -> dict[str, list[Any]]:
+        """Return the constraint in the acquisition's arguments, for points like ``like``: linear,
+        or nonlinear if a parameter is ``log``.
+
+        Inequalities are wider by half the tolerance, so that rounding loses no integer that meets
+        them.
+        """
+        signed = []  # Σ sign · coefficient · value ≥ sign · limit
+        if self.is_equality:
+            signed.append((1.0, self.at_least, 0.0))
+        else:
+            signed += [
+                (s, limit, 0.5 * self.slack(params))
+                for s, limit in ((1.0, self.at_least), (-1.0, self.at_most))
+                if limit is not None
+            ]
+        starts = {}
+        first = 0
+        for name, param in params.items():
+            starts[name] = first
+            first = first + param.num_columns
+        terms = [
+            (starts[name], _line(params[name]), c) for name, c in self.coefficients.items() if c
+        ]
+        if any(param.log for _, param, _ in terms):
+            return {
+                "nonlinear_inequality_constraints": [
+                    _at_least(terms, sign, sign * (limit or 0.0) - slack)
+                    for sign, limit, slack in signed
+                ]
+            }
+        indices = torch.tensor([column for column, _, _ in terms])
+        widths = like.new_tensor([c * (param.high - param.low) for _, param, c in terms])
+        offset = sum(c * param.low for _, param, c in terms)
+        rows = [
+            (indices, sign * widths, sign * ((limit or 0.0) - offset) - slack)
+            for sign, limit, slack in signed
+        ]
+        return {"equality_constraints" if self.is_equality else "inequality_constraints": rows}
+
+    def __str__(self) -> str:
+        total = " + ".join(
+            f"{coefficient:g} · {name}" for name, coefficient in self.coefficients.items()
+        )
+        if self.is_equality:
+            return f"{total} = {self.at_least:g}"
+        low = "" if self.at_least is None else f"{self.at_least:g} ≤ "
+        return low + total + ("" if self.at_most is None else f" ≤ {self.at_most:g}")
+
+
+def _line(param: Parameter) -> Float:
+    assert not isinstance(param, Categorical)  # check() has refused it
+    return param.line
+
+
+def _at_least(
+    terms: list[tuple[int, Float, float]], sign: float, limit: float
+) -> Callable[[Tensor], Tensor]:
+    def margin(u: Tensor) -> Tensor:
+        values = [
+            c
+            * (
+                param.unnormalize(u[column])
+                if param.log
+                else param.low + u[column] * (param.high - param.low)
+            )
+            for column, param, c in terms
+        ]
+        return sign * torch.stack(values).sum() - limit
+
+    return margin

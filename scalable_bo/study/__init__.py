@@ -1,0 +1,1 @@
+"""Ask, tell and optimise, with everything stored."""

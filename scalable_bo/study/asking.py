@@ -1,0 +1,286 @@
+"""Where to evaluate next: points of the design, then maximisers of paths; and how a study finds
+back to where it was.
+
+Notation: n values known to an ask, q points; ``X`` in the user's units, ``U`` on the unit cube.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from acquisition import ParallelThompsonSampling
+from scalable_bo.progress import describe_search, describe_solve
+from scalable_bo.space.space import Space
+from scalable_bo.study.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from scalable_bo.study.design import Design
+from scalable_bo.study.rounds import AskReport
+from scalable_bo.study.rows import keys
+from scalable_bo.study.storage import Ask
+from scalable_bo.study.surrogate import REFIT_GROWTH, SurrogateFactory, TrainingData
+from surrogates import PathwiseGP, SamplePaths, memory
+from surrogates.models.drawing import COLUMNS_HELD, DIRECT_SOLVE_UP_TO, default_solver
+
+NUM_CANDIDATES = 30_000  # of all screening rounds
+MOST_STARTS = 120
+FEWEST_STARTS = 10
+SQUARES_OF_A_FACTOR = 4  # (n, n) matrices that a direct solve holds at once
+COLUMNS_OF_A_PRECONDITIONER = 3  # copies of its (n, n/20) factor held at once
+WORKSPACE = 2**28  # bytes
+ASCENT_BUDGET = 5 * 10**8  # paths × ascents × rows: about a minute on one core in float32
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What an ask is based on; values that arrive while it runs wait for the one after.
+
+    Attributes:
+        asks: those before.
+        num_observed: n.
+        unusable: (p, d) points without a value: pending ones and failed ones.
+        taken: ``keys`` of the points that are not to be asked: the unusable ones, in a finite space
+            all.
+        data: returns the first n values as training data.
+    """
+
+    asks: Sequence[Ask]
+    num_observed: int
+    unusable: Tensor
+    taken: set[bytes]
+    data: Callable[[int], TrainingData]
+
+    @property
+    def num_drawn(self) -> int:
+        """How many points of the design have been drawn."""
+        return self.asks[-1].num_drawn if self.asks else 0
+
+
+class Proposer:
+    """Proposes the points of one ask after the other. All randomness of the k-th ask comes from the
+    seed and k.
+
+    Args:
+        space: where.
+        seed: of the design and of every ask.
+        num_initial: values to have before the surrogate takes over.
+        factory: of surrogates.
+        sampler: makes the acquisition; ``None`` for ``default_sampler``.
+        checkpoints: the folder for them; ``None`` to keep none.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        seed: int,
+        num_initial: int,
+        factory: SurrogateFactory,
+        sampler: Callable[..., ParallelThompsonSampling] | None,
+        checkpoints: Path | None,
+    ) -> None:
+        self._space = space
+        self._seed = seed
+        self._num_initial = num_initial
+        self._factory = factory
+        self._sampler = sampler
+        self._checkpoints = checkpoints
+        self._design = Design(space, seed)
+        self.model: PathwiseGP | None = None
+        self._scale = 1.0  # of the values behind it
+        self.checkpoint: Checkpoint | None = None
+
+    def propose(
+        self, q: int, known: Known, callback: Callable[[str], None] | None = None
+    ) -> tuple[Tensor, Ask, AskReport]:
+        """Return points (q, d) in the user's units, how the ask is to be recorded, and what it
+        cost.
+
+        Args:
+            callback: receives a line of text whenever the solve or the search has got on.
+        Raises:
+            ValueError: if fewer than q points are left.
+            MemoryError: if the solve cannot fit in free memory.
+        """
+        left = self._design.remaining(known.taken)
+        if left is not None and len(left) < q:
+            raise ValueError(
+                "`q` must be at most the number of points that have not been asked for or added,"
+                f" {len(left)} in this finite space, got {q}. "
+                + ("Ask for fewer." if len(left) else "It is exhausted: see `result`.")
+            )
+        number = len(known.asks) + 1
+        if known.num_observed < self._num_initial:
+            X, num_drawn = self._design.draw(q, known.num_drawn, known.taken)
+            return X, Ask(number, q, known.num_observed, num_drawn, None), AskReport()
+        memory.require(
+            _columns_bytes(known.num_observed, q, self._factory.dtype),
+            self._factory.device,
+            f"An ask for {q} points among {known.num_observed} rows",
+            "Ask for fewer at a time, or use `dtype=torch.float32`.",
+        )
+        start = time.perf_counter()
+        self._restore(known)
+        fits = [ask.num_observed for ask in known.asks if ask.refitted]
+        refit = self.model is None or known.num_observed >= REFIT_GROWTH * fits[-1]
+        generator = self._generator(number)
+        data = known.data(known.num_observed)
+        model = self._make_model(data, refit, generator)
+        fitted = time.perf_counter()
+        paths = model.paths(
+            q,
+            generator=generator,
+            callback=callback and (lambda progress: callback(describe_solve(progress))),
+        )
+        assert isinstance(paths, SamplePaths)  # of one data set
+        solved = time.perf_counter()
+        seed = int(torch.randint(2**62, (), generator=generator))
+        X, num_drawn = self._replace_unusable(
+            self._maximize(model, paths, known, left, seed, callback), known
+        )
+        checkpoint = self._factory.checkpoint(number, model, paths.mean_weights)
+        if self._checkpoints is not None:
+            save_checkpoint(self._checkpoints, checkpoint)
+        self.model = model
+        self.checkpoint = checkpoint
+        self._scale = data.scale
+        assert model.solution is not None  # paths() has just made it
+        report = AskReport(
+            seconds_fit=fitted - start,
+            seconds_solve=solved - fitted,
+            seconds_acquisition=time.perf_counter() - solved,
+            residual=float(model.solution.residual.max()),
+            solver=repr(self._factory.solver or default_solver(known.num_observed)),
+        )
+        return X, Ask(number, q, known.num_observed, num_drawn, refit), report
+
+    def _make_model(
+        self, data: TrainingData, refit: bool, generator: torch.Generator
+    ) -> PathwiseGP:
+        """Return the surrogate of an ask: refitted, or with the last hyperparameters and weights to
+        start from.
+        """
+        if refit or self.model is None:
+            return self._factory.build(data, self._factory.fit(data, generator))
+        return self._factory.build(data, self.model).warm_start(
+            self.model, scale=self._scale / data.scale
+        )
+
+    def _maximize(
+        self,
+        model: PathwiseGP,
+        paths: SamplePaths,
+        known: Known,
+        left: Tensor | None,
+        seed: int,
+        callback: Callable[[str], None] | None,
+    ) -> Tensor:
+        """Return a maximiser of each path, (q, d) in the user's units."""
+        like = model.train_inputs[0]
+        unit_cube = torch.tensor([[0.0], [1.0]]).to(like).repeat(1, self._space.encoded_dim)
+        settings = self._space.acquisition_options(like)
+        if callback is not None:
+            settings["callback"] = lambda progress: callback(describe_search(progress))
+        make_sampler = self._sampler or partial(default_sampler, paths.num_samples)
+        sampler = make_sampler(model, unit_cube, seed=seed, **settings)
+        options = {} if left is None else {"choices": self._space.normalize(left).to(like)}
+        if len(known.unusable) and left is None:
+            options["X_pending"] = self._space.normalize(known.unusable).to(like)
+        new = sampler.generate(paths.num_samples, paths=paths, **options)
+        return self._space.unnormalize(new.detach().to("cpu", torch.float64).clamp(0, 1))
+
+    def _replace_unusable(self, X: Tensor, known: Known) -> tuple[Tensor, int]:
+        """Replace points that are taken, occur twice or break a constraint by points of the design;
+        return how many it has drawn then.
+        """
+        usable = self._space.feasible(X)
+        taken = set(known.taken)
+        for row, key in enumerate(keys(X)):
+            usable[row] &= key not in taken
+            if usable[row]:
+                taken.add(key)
+        num_drawn = known.num_drawn
+        if not usable.all():
+            X[~usable], num_drawn = self._design.draw(int((~usable).sum()), num_drawn, taken)
+        return X, num_drawn
+
+    def _restore(self, known: Known) -> None:
+        """Bring back the surrogate after the last ask: from its checkpoint or,
+        from where there is none, by solving again.
+        """
+        asks = [ask for ask in known.asks if ask.refitted is not None]
+        if self.model is not None or self._checkpoints is None or not asks:
+            return
+        first = max(ask.number for ask in asks if ask.refitted)
+        checkpoint = load_checkpoint(self._checkpoints, asks[-1].number)
+        if checkpoint is not None:
+            data = known.data(known.asks[checkpoint.ask - 1].num_observed)
+            self.model = self._factory.restore(data, checkpoint)
+            self._scale = data.scale
+            if self.model is not None:
+                first = checkpoint.ask + 1
+        for ask in asks:
+            if ask.number >= first:
+                generator = self._generator(ask.number)
+                data = known.data(ask.num_observed)
+                model = self._make_model(data, bool(ask.refitted), generator)
+                model.paths(ask.num_points, generator=generator)
+                self.model = model
+                self._scale = data.scale
+
+    def _generator(self, number: int) -> torch.Generator:
+        """Return the randomness of an ask."""
+        state = np.random.SeedSequence((self._seed, number)).generate_state(1, np.uint64)
+        return torch.Generator().manual_seed(int(state[0]))
+
+
+def default_sampler(
+    q: int, model: PathwiseGP, bounds: Tensor, **settings: Any
+) -> ParallelThompsonSampling:
+    """Return the acquisition of a study without one of its own: 30 000 candidates, 120 starts a
+    path.
+
+    Fewer starts from the same candidates, down to 10, where many paths among many rows would make
+    them take longer than all the rest.
+    """
+    num_starts = max(
+        FEWEST_STARTS, min(MOST_STARTS, ASCENT_BUDGET // (q * model.train_targets.shape[-1]))
+    )
+    num_candidates = NUM_CANDIDATES // num_starts
+    return ParallelThompsonSampling(
+        model,
+        bounds,
+        num_candidates=num_candidates,
+        num_rounds=num_starts,
+        num_starts=num_starts,
+        **settings,
+    )
+
+
+def predicted_bytes(n: int, q: int, dtype: torch.dtype, free: int) -> int:
+    """Return about how much memory an ask for q points among n rows takes with the default solver,
+    beyond the study's own.
+
+    Right-hand sides and solutions, tiles and candidates; the kernel matrix, where it is kept, with
+    its factor or its copy in float32, in which solves begin; and a preconditioner of n/20 columns,
+    if ``free`` bytes hold it beside the rest: the solver can do without.
+    """
+    size = torch.finfo(dtype).bits // 8
+    needed = _columns_bytes(n, q, dtype) + WORKSPACE
+    if n <= DIRECT_SOLVE_UP_TO:
+        return needed + SQUARES_OF_A_FACTOR * n * n * size
+    if n * n * size <= memory.DEFAULT_CPU_BUDGET:
+        needed += n * n * (size if dtype == torch.float32 else size + 4)
+    preconditioner = COLUMNS_OF_A_PRECONDITIONER * n * (n // 20) * 4
+    return needed + preconditioner if needed + preconditioner <= free else needed
+
+
+def _columns_bytes(n: int, q: int, dtype: torch.dtype) -> int:
+    """Return the part of it that no solver can do without."""
+    return COLUMNS_HELD * n * (q + 1) * (torch.finfo(dtype).bits // 8)

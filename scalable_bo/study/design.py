@@ -1,0 +1,89 @@
+"""The initial design: points of a scrambled Sobol sequence that can be run,
+meet the constraints and are new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from acquisition.constraints import FeasibleSet
+from scalable_bo.space.space import Space
+from scalable_bo.study.rows import keys
+
+ENUMERATED_UP_TO = 20_000  # points of a finite space that are listed, and chosen from one by one
+BLOCK_SIZE = 64  # points drawn at a time where some will be rejected
+MAX_BLOCKS = 256
+
+
+class Design:
+    """A sequence of points that depends on the seed, on how many were drawn, and on which ones are
+    taken.
+
+    Args:
+        space: where.
+        seed: of the scrambling.
+    """
+
+    def __init__(self, space: Space, seed: int) -> None:
+        self._space = space
+        self._seed = seed
+        like = torch.zeros(2, space.encoded_dim, dtype=torch.float64)
+        like[1] = 1.0
+        self._feasible = FeasibleSet.of(like, **space.acquisition_options(like))
+        self._all = space.enumerate() if space.num_points <= ENUMERATED_UP_TO else None
+
+    def remaining(self, taken: set[bytes]) -> Tensor | None:
+        """Return the points of a small finite space that are not taken, in the user's units;
+        ``None`` for other spaces.
+        """
+        if self._all is None:
+            return None
+        return self._all[[key not in taken for key in keys(self._all)]]
+
+    def draw(self, q: int, num_drawn: int, taken: set[bytes]) -> tuple[Tensor, int]:
+        """Return q points (q, d) in the user's units that are not taken, and how many points have
+        been drawn then.
+
+        Raises:
+            ValueError: if so many are not found.
+        """
+        taken = set(taken)
+        found: list[Tensor] = []
+        engine = torch.quasirandom.SobolEngine(
+            self._space.encoded_dim, scramble=True, seed=self._seed
+        )
+        engine.fast_forward(num_drawn)
+        constrained = self._feasible.constrained
+
+        def blocks() -> Iterator[Tensor]:
+            nonlocal num_drawn
+            while True:
+                size = max(BLOCK_SIZE, q) if constrained else q - len(found)
+                num_drawn += size
+                yield self._feasible.rounded(engine.draw(size, dtype=torch.float64))
+
+        drawn = blocks()
+        for _ in range(MAX_BLOCKS):
+            X = self._space.unnormalize(
+                self._feasible.candidates(drawn) if constrained else next(drawn)
+            )
+            for point, key, feasible in zip(
+                X, keys(X), self._space.feasible(X).tolist(), strict=True
+            ):
+                if feasible and key not in taken and len(found) < q:
+                    taken.add(key)
+                    found.append(point)
+            if len(found) == q:
+                return torch.stack(found), num_drawn
+        rest = self.remaining(taken)
+        if rest is None or len(rest) < q - len(found):
+            raise ValueError(
+                "`q` must be at most the number of points that are new and meet the constraints,"
+                f" got {q} and found {len(found)}. Ask for fewer, or widen the space."
+            )
+        return (
+            torch.cat([torch.stack(found), rest[: q - len(found)]]) if found else rest[:q]
+        ), num_drawn

@@ -1,0 +1,98 @@
+"""What a run will take: memory by the sizes of its largest arrays,
+time by a rehearsal among few rows.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import psutil
+import torch
+
+from scalable_bo.space.space import Space
+from scalable_bo.study.asking import predicted_bytes
+from scalable_bo.study.study import Study
+
+REHEARSED_ROWS = 500
+REHEARSED_POINTS = 10
+BYTES_A_ROW = 120  # of what is known beside its parameters
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a run will take.
+
+    Attributes:
+        num_rows: at the last ask.
+        peak_bytes: of the process, at the last ask.
+        free_bytes: of the machine now, and what the process has already.
+        seconds_last_ask: of the last one.
+        seconds_asks: of all asks, without the objective.
+    """
+
+    num_rows: int
+    peak_bytes: int
+    free_bytes: int
+    seconds_last_ask: float
+    seconds_asks: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether the memory is there."""
+        return self.peak_bytes <= self.free_bytes
+
+
+def predict(
+    space: Space, num_rows: int, rounds: int, batch: int, dtype: torch.dtype, num_initial: int
+) -> Prediction:
+    """Predict ``rounds`` rounds of ``batch`` points after ``num_rows`` rows, with the default
+    solver on a CPU.
+
+    The time is that of a rehearsed ask for 10 points among 500 rows, the solve growing like n² q
+    and the search like n q: right to a small factor, on a machine that is as busy as now.
+    """
+    resident = psutil.Process().memory_info().rss
+    free = psutil.virtual_memory().available
+    sizes = [num_rows + number * batch for number in range(rounds)]
+    fit, solve, search = _rehearse(space, dtype)
+    width = batch / REHEARSED_POINTS
+    seconds = [
+        (
+            fit
+            + solve * width * max(1.0, n / REHEARSED_ROWS) ** 2
+            + search * width * max(1.0, n / REHEARSED_ROWS)
+            if n >= num_initial
+            else 0.0
+        )
+        for n in sizes
+    ]
+    last = sizes[-1] if sizes else num_rows
+    rows_bytes = last * (8 * (space.dim + space.encoded_dim) + BYTES_A_ROW)
+    return Prediction(
+        num_rows=last,
+        peak_bytes=resident + rows_bytes + predicted_bytes(last, batch, dtype, free - rows_bytes),
+        free_bytes=free + resident,
+        seconds_last_ask=seconds[-1] if seconds else 0.0,
+        seconds_asks=sum(seconds),
+    )
+
+
+def _rehearse(space: Space, dtype: torch.dtype) -> tuple[float, float, float]:
+    """Return the seconds of a fit, a solve and a search in the parameters of ``space``,
+    constraints and limits of their number aside.
+    """
+    box = torch.tensor([[0.0], [1.0]], dtype=torch.float64).repeat(1, space.encoded_dim)
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(REHEARSED_ROWS, space.encoded_dim, dtype=torch.float64, generator=generator)
+    study = Study(box, maximize=True, dtype=dtype)
+    study.add_data(
+        X,
+        (X - 0.4).square().sum(1)
+        + 0.01 * torch.randn(REHEARSED_ROWS, dtype=torch.float64, generator=generator),
+    )
+    start = time.perf_counter()
+    study.ask(REHEARSED_POINTS)
+    report = study.last_ask
+    other = time.perf_counter() - start - report.seconds_fit - report.seconds_solve
+    return report.seconds_fit, report.seconds_solve, other

@@ -1,0 +1,167 @@
+"""A study as it stands at one moment, for those who only look at it: from the study itself,
+or from its folder while it runs.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
+from torch import Tensor
+
+from scalable_bo.space.parameters import Categorical, Float, Int
+from scalable_bo.space.space import Space
+from scalable_bo.study.checkpoints import Checkpoint, load_checkpoint
+from scalable_bo.study.rounds import AskReport
+from scalable_bo.study.rows import Rows
+from scalable_bo.study.storage import Ask, Source, Storage
+from scalable_bo.study.surrogate import MEAN_WEIGHTS, SurrogateFactory, TrainingData, posterior_mean
+
+_PARAMETERS = {"Float": Float, "Int": Int, "Categorical": Categorical}
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """What is known of a study.
+
+    Attributes:
+        space: of a folder, without its constraints.
+        maximize: whether larger values are better.
+        settings: what the study was made with, as text: the space, its constraints, the direction,
+            the seed and, if it runs, more.
+        rows: a copy.
+        asks: in order.
+        costs: of asks, by number.
+        sources: of added data.
+        mean: the surrogate's posterior mean as of the last ask, from points (k, d) in the user's
+            units to values (k,) in the user's; ``None`` before the first, and where a folder does
+            not tell: with a kernel of its own.
+    """
+
+    space: Space
+    maximize: bool
+    settings: dict[str, str]
+    rows: Rows
+    asks: Sequence[Ask]
+    costs: dict[int, AskReport]
+    sources: Sequence[Source]
+    mean: Callable[[Tensor], Tensor] | None
+
+
+def read_snapshot(folder: Path) -> Snapshot:
+    """Return what is stored in a study's folder, which another process may use; nothing there is
+    run or imported.
+
+    Raises:
+        ValueError: if there is no study, or its parameters cannot be read.
+        RuntimeError: if the database is damaged or of a newer version.
+    """
+    with closing(Storage.copy_of(folder)) as storage:
+        settings = storage.load_settings()
+        space = _read_space(settings)
+        maximize = settings.get("direction") == "maximize"
+        rows = storage.load_rows(space.dim)
+        asks = storage.load_asks()
+        mean = None
+        checkpoint = load_checkpoint(storage.checkpoints, asks[-1].number) if asks else None
+        if checkpoint is not None:
+            kernel = get_covar_module_with_dim_scaled_prior(ard_num_dims=space.encoded_dim)
+            factory = SurrogateFactory(
+                kernel, None, checkpoint.tensors[MEAN_WEIGHTS].dtype, torch.device("cpu")
+            )
+            mean = mean_of_values(factory, checkpoint, space, rows, asks, maximize)
+        return Snapshot(
+            space,
+            maximize,
+            settings,
+            rows,
+            asks,
+            storage.load_costs(),
+            storage.load_sources(),
+            mean,
+        )
+
+
+def to_frame(space: Space, rows: Rows) -> pd.DataFrame:
+    """Return all rows by id, as ``Study.to_dataframe`` does."""
+    frame = space.to_frame(rows.X)
+    status = np.where(rows.values.isfinite(), "observed", np.where(rows.told, "failed", "pending"))
+    reasons = [rows.reasons.get(row, "") for row in range(len(rows))]
+    columns = {
+        "value": rows.values.numpy().copy(),
+        "noise": rows.noise.numpy().copy(),
+        "status": status,
+        "reason": reasons,
+    }
+    for name, column in {**columns, "ask": rows.asks.numpy().copy()}.items():
+        frame[name if name not in frame else f"{name}_"] = column
+    frame.index.name = "id"
+    return frame
+
+
+def training_data(space: Space, rows: Rows, num_observed: int, maximize: bool) -> TrainingData:
+    """Return the first values told."""
+    ids = rows.observed[:num_observed]
+    noise = rows.noise[ids] if rows.noise_is_known else None
+    return TrainingData.of(space.normalize(rows.X[ids]), rows.values[ids], noise, maximize)
+
+
+def mean_of_values(
+    factory: SurrogateFactory,
+    checkpoint: Checkpoint,
+    space: Space,
+    rows: Rows,
+    asks: Sequence[Ask],
+    maximize: bool,
+) -> Callable[[Tensor], Tensor] | None:
+    """Return the mean behind a checkpoint, from points (k, d) to values (k,) in the user's units;
+    ``None`` if it is of another kernel.
+    """
+    num_observed = asks[checkpoint.ask - 1].num_observed
+    data = training_data(space, rows, num_observed, maximize)
+    standardised = posterior_mean(factory, data, checkpoint)
+    if standardised is None:
+        return None
+    offset = rows.values[rows.observed[:num_observed]].mean()
+    scale = data.scale if maximize else -data.scale
+    return lambda X: offset + scale * standardised(space.normalize(X))
+
+
+def _read_space(settings: dict[str, str]) -> Space:
+    """Return the space that the settings describe."""
+    params: dict[str, Any] = {}
+    for setting, description in settings.items():
+        kind, _, name = setting.partition(" `")
+        if kind in ("parameter", "fixed"):
+            try:
+                params[name.removesuffix("`")] = _read_value(
+                    ast.parse(description, mode="eval").body
+                )
+            except (SyntaxError, TypeError, ValueError, KeyError, RecursionError) as error:
+                raise ValueError(
+                    f"The study's {setting} cannot be read: {description!r}. Use the study in the"
+                    " program that made it."
+                ) from error
+    return Space(**params)
+
+
+def _read_value(node: ast.AST) -> Any:
+    """Return the parameter or the plain value that an expression stands for."""
+    if isinstance(node, ast.Tuple):
+        return tuple(_read_value(element) for element in node.elts)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return _PARAMETERS[node.func.id](
+            **{str(keyword.arg): _read_value(keyword.value) for keyword in node.keywords}
+        )
+    # A number or string of NumPy, as np.float64(0.5)
+    if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("np."):
+        (node,) = node.args
+    return ast.literal_eval(node)

@@ -1,0 +1,493 @@
+"""Optimise a black box: ask for points, tell their values, or let ``optimize`` do both.
+
+Notation: N rows asked or added so far, n of them with a finite value; ``U (N, e)`` on the unit
+cube, ``X (N, d)`` in the user's units.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pandas as pd
+import torch
+from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
+from gpytorch.kernels import Kernel
+
+from acquisition import ParallelThompsonSampling
+from scalable_bo.evaluation.external import Command
+from scalable_bo.space.space import Space
+from scalable_bo.study.asking import Known, Proposer
+from scalable_bo.study.checkpoints import load_checkpoint
+from scalable_bo.study.history import read_history
+from scalable_bo.study.optimize import run_rounds
+from scalable_bo.study.rounds import AskReport, Batch, Result, Round
+from scalable_bo.study.rows import Outcomes, Rows, few, keys
+from scalable_bo.study.snapshot import Snapshot, mean_of_values, to_frame, training_data
+from scalable_bo.study.storage import Ask, Source, Storage
+from scalable_bo.study.surrogate import SurrogateFactory, TrainingData
+from surrogates import PathwiseGP, Solver, checks
+
+
+class Study:
+    """Maximise or minimise a black box by parallel Thompson sampling on a Gaussian process.
+
+    The first points are a scrambled Sobol design. Then each ``ask(q)`` draws q functions from the
+    posterior given all values told so far and returns a maximiser of each, where it can be run:
+    integers are integers while the functions are maximised. Points that are asked and not told need
+    no special treatment: each batch is its own set of functions; the same point is not asked twice
+    while its value is out or if it failed, and in a finite space not at all.
+
+    With a ``path``, every change is on disk when the call that made it returns, and ``Study(...)``
+    with the same arguments goes on from there as if it had never stopped, however the process
+    ended. The randomness of the k-th ``ask`` depends on the seed and k alone. Methods may be called
+    from several threads.
+
+    Args:
+        space: a ``Space``, or BoTorch's bounds (2, d), which name the parameters ``x0, x1, …``.
+        maximize: whether larger values are better; ``False`` to minimise.
+        seed: of everything random here; the same seed, data and calls give the same points.
+        path: the folder to keep the study in, created if it is not there; ``None`` for a study in
+            memory.
+        num_initial: values to have before the surrogate takes over; ``None`` for 2 (d + 1).
+        solver: of the surrogate's linear systems; ``None`` for the model's default.
+        kernel: on the unit cube, its hyperparameters fitted; ``None`` for BoTorch's default, RBF
+            with dimension-scaled priors.
+        sampler: makes the acquisition of a model, bounds, ``seed`` and what the space needs
+            (``rounding``, constraints), such as
+            ``partial(ParallelThompsonSampling, num_candidates=50_000)``; ``None`` for 30 000
+            candidates and 120 starts a path, or fewer, down to 10, with many paths and rows.
+        dtype: of the surrogate.
+        device: of the surrogate.
+    Raises:
+        TypeError: if an argument has the wrong kind.
+        ValueError: if an argument is out of range, or ``path`` holds a study of another space,
+            direction or seed.
+        RuntimeError: if another process uses ``path``, or what it holds is damaged.
+
+    ```python
+    study = Study(Space(x=Float(-5, 10), y=Float(0, 15)), maximize=False, seed=0)
+    result = study.optimize(lambda params: cost(params["x"], params["y"]), rounds=10, batch=20)
+    ```
+    """
+
+    def __init__(
+        self,
+        space: Space | Any,
+        *,
+        maximize: bool,
+        seed: int = 0,
+        path: str | os.PathLike[str] | None = None,
+        num_initial: int | None = None,
+        solver: Solver | None = None,
+        kernel: Kernel | None = None,
+        sampler: Callable[..., ParallelThompsonSampling] | None = None,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str | None = None,
+    ) -> None:
+        if not isinstance(maximize, bool):
+            raise TypeError(f"`maximize` must be True or False, got {maximize!r}.")
+        checks.integer("seed", seed, 0)
+        if path is not None and not isinstance(path, str | os.PathLike):
+            raise TypeError(f"`path` must be a folder or None, got {path!r}.")
+        if solver is not None and not isinstance(solver, Solver):
+            raise TypeError(f"`solver` must be a Solver, got {solver!r}. Try `CG()`.")
+        if dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"`dtype` must be torch.float32 or torch.float64, got {dtype}.")
+        self.space = space if isinstance(space, Space) else Space.from_bounds(space)
+        self.maximize = maximize
+        self.seed = seed
+        self.num_initial = checks.positive_int(
+            "num_initial", 2 * (self.space.dim + 1) if num_initial is None else num_initial
+        )
+        dim = self.space.encoded_dim
+        kernel = (
+            get_covar_module_with_dim_scaled_prior(ard_num_dims=dim)
+            if kernel is None
+            else deepcopy(kernel)
+        )
+        self._factory = SurrogateFactory(kernel, solver, dtype, torch.device(device or "cpu"))
+        self._last_ask = AskReport()
+        # one ask at a time; what is known of the rows
+        self._asking = threading.Lock()
+        self._lock = threading.RLock()
+        self._storage = None if path is None else Storage(Path(path), self._settings())
+        self._load()
+        checkpoints = None if self._storage is None else self._storage.checkpoints
+        self._proposer = Proposer(
+            self.space, seed, self.num_initial, self._factory, sampler, checkpoints
+        )
+
+    @property
+    def num_observations(self) -> int:
+        """The number of finite values told or added, n."""
+        return len(self._rows.observed)
+
+    @property
+    def num_failed(self) -> int:
+        """The number of points told or added as failed."""
+        return len(self._rows.reasons)
+
+    @property
+    def num_asks(self) -> int:
+        """How often points have been asked for."""
+        return len(self._asks)
+
+    @property
+    def best_value(self) -> float:
+        """The best observed value so far; NaN if there is none."""
+        with self._lock:
+            values = self._rows.values[self._rows.observed]
+        if not len(values):
+            return math.nan
+        return float(values.max() if self.maximize else values.min())
+
+    @property
+    def model(self) -> PathwiseGP | None:
+        """The surrogate behind the last batch: unit-cube inputs,
+        standardised outputs to be maximised; ``None`` before.
+        """
+        return self._proposer.model
+
+    @property
+    def last_ask(self) -> AskReport:
+        """What the last ``ask`` cost."""
+        return self._last_ask
+
+    @property
+    def result(self) -> Result:
+        """The best observed value so far, and all data.
+
+        Raises:
+            ValueError: if no finite value has been told.
+        """
+        with self._lock:
+            rows = self._rows
+            if not rows.observed:
+                raise ValueError(
+                    "There is no `result` yet: no finite value has been told. Tell one, or add"
+                    " data."
+                )
+            X = rows.X[rows.observed]
+            values = rows.values[rows.observed]
+            best = int(values.argmax() if self.maximize else values.argmin())
+            return Result(
+                best_params=self.space.to_dicts(X[best : best + 1])[0],
+                best_value=float(values[best]),
+                X=X,
+                values=values,
+                num_failed=len(rows.reasons),
+                num_pending=len(rows) - rows.num_told,
+            )
+
+    @property
+    def pending(self) -> Batch:
+        """The points that were asked and not told, to be evaluated again after a crash."""
+        with self._lock:
+            ids = (~self._rows.told).nonzero().flatten().tolist()
+            X = self._rows.X[ids]
+        return Batch(ids, self.space.to_dicts(X), X)
+
+    def reasons(self, ids: Sequence[int]) -> list[str | None]:
+        """Return why each of these points failed; ``None`` for those that did not."""
+        with self._lock:
+            return [self._rows.reasons.get(number) for number in ids]
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return all rows by id: the parameters, ``value``, ``noise``, ``status``, ``reason`` and
+        ``ask``.
+
+        ``status`` is "observed", "failed" for a ``reason``, or "pending"; ``ask`` is the number of
+        the ask, 0 for added data. A column that is named like a parameter gets an underscore.
+        """
+        with self._lock:
+            return to_frame(self.space, self._rows)
+
+    def ask(self, q: int, *, callback: Callable[[str], None] | None = None) -> Batch:
+        """Return ``q`` points to evaluate next.
+
+        Args:
+            q: how many.
+            callback: receives a line of text whenever the solve or the search has got on: with 100
+                000 rows an ask takes minutes.
+        Raises:
+            TypeError, ValueError: if ``q`` is not an int of at least 1, or exceeds the points that
+                are left.
+            MemoryError: if the solve for ``q`` paths cannot fit in free memory.
+        """
+        checks.positive_int("q", q)
+        with self._asking:
+            X, ask, report = self._proposer.propose(q, self._known(), callback)
+            with self._lock, self._stored():
+                if self._storage is not None:
+                    self._storage.add_ask(ask, report, len(self._rows), X)
+                ids = self._rows.append(X, ask.number)
+                self._asks.append(ask)
+                self._costs[ask.number] = report
+            self._last_ask = report
+        return Batch(ids, self.space.to_dicts(X), X)
+
+    def tell(
+        self,
+        ids: Sequence[int],
+        values: Any,
+        noise: Any = None,
+        reasons: Mapping[int, str] | None = None,
+    ) -> None:
+        """Record the values of asked points. What is NaN, infinite or no number means that the
+        evaluation failed.
+
+        Failed points are kept with the reason, never given to the surrogate and not asked again.
+        Telling the same again does nothing. Nothing is recorded on an error.
+
+        Args:
+            ids: from ``Batch.ids``, any subset in any order.
+            values: one for each id.
+            noise: known variances of the values, one for each id or one for all; ``None`` if they
+                are to be inferred.
+            reasons: why evaluations failed, by id, in place of what their values say, which is NaN.
+        Raises:
+            TypeError: if ``values`` is no sequence.
+            ValueError: if the lengths differ, an id is unknown, repeated or was told another value,
+                a reason is given beside a finite value, or the variances of some values are known
+                and those of others are not.
+        """
+        ids = [operator.index(number) for number in ids]
+        outcomes = Outcomes.of(values, noise)
+        if len(ids) != len(outcomes.values):
+            raise ValueError(
+                f"`values` must have one entry for each of the {len(ids)} `ids`, got"
+                f" {len(outcomes.values)}."
+            )
+        if reasons:
+            positions = {number: position for position, number in enumerate(ids)}
+            if other := [number for number in reasons if number not in positions]:
+                raise ValueError(f"`reasons` must be of `ids`, got {few(other)}.")
+            outcomes = outcomes.explain(
+                {positions[number]: reason for number, reason in reasons.items()}
+            )
+        with self._lock:
+            ids, outcomes = self._rows.untold(ids, outcomes)
+            if not ids:
+                return
+            with self._stored():
+                if self._storage is not None:
+                    self._storage.add_outcomes(ids, outcomes, self._rows.num_told)
+                self._rows.record(ids, outcomes)
+
+    def add_data(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        noise: Any = None,
+        target: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Add points that were evaluated elsewhere; what has a value that is NaN, infinite or no
+        number is added as failed.
+
+        All are added or, on an error, none. The same data again are not added twice, so a program
+        may add its data whenever it starts.
+
+        Args:
+            X: (n, d) in the user's units, columns in the order of ``space.names``; or a list of
+                dicts; or a table with a column for each parameter, a DataFrame or the path of a CSV
+                or Parquet file.
+            y: (n,) or (n, 1) values.
+            noise: their known variances, (n,) or one for all, or the name of a table's column;
+                ``None`` if they are to be inferred.
+            target: the name of the table's column with the values, in place of ``y``.
+            name: of these data; ``None`` for the name of the file.
+        Raises:
+            TypeError: if these are not numbers.
+            ValueError: if the shapes do not fit, a point lies outside the space, or other data were
+                added under the same name.
+            MemoryError: if a file is too large.
+        """
+        history = read_history(self.space, X, y, target=target, noise=noise, name=name)
+        with self._lock:
+            rows = self._rows
+            if history.was_added(self._sources, rows, self.space.names):
+                return
+            rows.require_same_noise(history.outcomes)
+            added = Source(history.name, history.digest, len(rows), len(history.X))
+            with self._stored():
+                if self._storage is not None:
+                    self._storage.add_source(added, history.X, history.outcomes, rows.num_told)
+                rows.record(rows.append(history.X, 0), history.outcomes)
+                self._sources.append(added)
+
+    def optimize(
+        self,
+        objective: Callable[..., Any] | Command,
+        rounds: int,
+        batch: int,
+        *,
+        executor: Executor | Callable[[], Executor] | None = None,
+        timeout: float | None = None,
+        max_failures: int | None = None,
+        vectorized: bool = False,
+        callbacks: Sequence[Callable[[Study, Round], None]] = (),
+        progress: bool = True,
+    ) -> Result:
+        """Ask, evaluate and tell for a number of rounds.
+
+        Points that are pending are evaluated first. Values are told as they arrive. An evaluation
+        fails, with the reason, by an exception, a value that is NaN, infinite or no number, a
+        timeout, or the end of its process. Ctrl-C once (with an ``executor``): nothing more is
+        begun, and what is running is awaited and told; twice, or without an executor: at once. Call
+        ``optimize`` again to go on.
+
+        Args:
+            objective: maps a dict of parameters to a number; called point by point. Or a
+                ``Command``.
+            rounds: how many rounds, beyond those that there were before; 0 to evaluate what is
+                pending alone.
+            batch: points a round.
+            executor: where points are evaluated: a ``concurrent.futures.Executor`` of threads,
+                processes, Dask and so on, or a function that makes one, such as
+                ``lambda: ProcessPoolExecutor(8)``, which is called again when a pool is lost
+                because a process died; ``None`` for this thread, one after the other.
+            timeout: seconds for one evaluation; ``None`` for no limit. A function that takes longer
+                is left to itself in a thread of its own, a ``Command`` is killed.
+            max_failures: failed evaluations in this call, beyond which it stops; ``None`` for no
+                limit but that a whole batch, and at least 10, must not fail in a row.
+            vectorized: call ``objective(X)`` with all points of a round, (q, d) in the user's
+                units, for (q,) values; its exceptions are raised, and the points stay pending.
+            callbacks: each called with the study and the ``Round`` at the end of a round.
+            progress: show a bar on a terminal, one plain line a round elsewhere, on stderr.
+        Returns:
+            ``result``.
+        Raises:
+            TypeError, ValueError: if an argument is out of range, or what the objective returns is
+                no sequence of the right length.
+            RuntimeError: if too many evaluations fail, or the executor is lost and there is no way
+                to make another.
+        """
+        run_rounds(
+            self,
+            objective,
+            rounds,
+            batch,
+            executor=executor,
+            timeout=timeout,
+            max_failures=max_failures,
+            vectorized=vectorized,
+            callbacks=callbacks,
+            progress=progress,
+        )
+        return self.result
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write one HTML page that shows the study as it stands; it needs no network and runs no
+        script.
+
+        Args:
+            path: of the page, whose folder is there; a page that is there is replaced.
+        Raises:
+            OSError: if it cannot be written.
+        """
+        from scalable_bo.report import write_report  # which draws
+
+        write_report(self._snapshot(), Path(path))
+
+    def close(self) -> None:
+        """Let other processes open ``path``; a study in memory stays as it is."""
+        if self._storage is not None:
+            self._storage.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _settings(self) -> dict[str, str]:
+        """Return what a stored study must have been made with."""
+        return {
+            "columns": ", ".join(self.space.names),
+            **self.space.description(),
+            "direction": "maximize" if self.maximize else "minimize",
+            "seed": str(self.seed),
+        }
+
+    def _snapshot(self) -> Snapshot:
+        """Return the study as it stands after the ask that runs, if one does."""
+        with self._asking, self._lock:
+            rows = deepcopy(self._rows)
+            asks = tuple(self._asks)
+            costs = dict(self._costs)
+            sources = tuple(self._sources)
+            checkpoint = self._proposer.checkpoint
+        if checkpoint is None and self._storage is not None and asks:
+            checkpoint = load_checkpoint(self._storage.checkpoints, asks[-1].number)
+        factory = self._factory
+        mean = (
+            None
+            if checkpoint is None
+            else mean_of_values(factory, checkpoint, self.space, rows, asks, self.maximize)
+        )
+        settings = self._settings() | {
+            "initial values": str(self.num_initial),
+            "solver": (
+                "chosen by the number of points" if factory.solver is None else repr(factory.solver)
+            ),
+            "kernel": " ".join(str(factory.kernel).split()),
+            "computed in": f"{factory.dtype} on {factory.device}",
+        }
+        return Snapshot(self.space, self.maximize, settings, rows, asks, costs, sources, mean)
+
+    def _load(self) -> None:
+        """Take the rows from the storage."""
+        storage = self._storage
+        self._rows = Rows(self.space.dim) if storage is None else storage.load_rows(self.space.dim)
+        self._asks: list[Ask] = [] if storage is None else storage.load_asks()
+        self._costs: dict[int, AskReport] = {} if storage is None else storage.load_costs()
+        self._sources: list[Source] = [] if storage is None else storage.load_sources()
+
+    @contextmanager
+    def _stored(self) -> Iterator[None]:
+        """Change the storage and then the rows; interrupted between the two, or if one fails,
+        read again what has been stored.
+        """
+        try:
+            yield
+        except BaseException:
+            if self._storage is not None:
+                self._load()
+            raise
+
+    def _known(self) -> Known:
+        with self._lock:
+            rows = self._rows
+            unusable = rows.X[rows.values.isnan()]
+            # A point of a finite space comes up by chance again; a Float makes that as good as
+            # impossible.
+            taken = rows.X if math.isfinite(self.space.num_points) else unusable
+            return Known(
+                tuple(self._asks),
+                len(rows.observed),
+                unusable,
+                set(keys(taken)),
+                self._training_data,
+            )
+
+    def _training_data(self, num_observed: int) -> TrainingData:
+        """Return the first values told."""
+        with self._lock:
+            return training_data(self.space, self._rows, num_observed, self.maximize)

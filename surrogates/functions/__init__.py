@@ -1,0 +1,1 @@
+"""Functions to evaluate and differentiate: random features, prior and posterior paths."""

@@ -1,0 +1,290 @@
+"""Random Fourier features of a GPyTorch kernel, and prior functions made of them.
+
+Notation: Ω (d, F/2) frequencies, Φ(X) = sqrt(2 outputscale / F) [cos(XΩ) | sin(XΩ)] (n, F), with
+E[Φ Φᵀ] = k(X, X). Kernels that are not one stationary kernel have a scale for every frequency and,
+where a linear kernel takes part, amplitudes a(X) (n, F/2).
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from surrogates import checks
+from surrogates.functions.spectra import WaveSource, isotropic, standard_normal
+from surrogates.operators.differentiable import Basis, combine, combine_rowwise
+from surrogates.operators.gemm import matmul
+from surrogates.operators.stationary import StationaryKernel
+from surrogates.operators.tiles import spans
+
+__all__ = ["CHUNK_ENTRIES", "PriorPaths", "RandomFeatures", "standard_normal"]
+
+CHUNK_ENTRIES = {"cpu": 2**20, "cuda": 2**28}  # of the feature matrix, evaluated at a time
+DEGREES_OF_FREEDOM = {"matern12": 1, "matern32": 3, "matern52": 5}
+
+
+@dataclass(frozen=True, eq=False)
+class RandomFeatures(Basis):
+    """F sine and cosine features of a kernel.
+
+    Attributes:
+        frequencies: Ω (d, F/2), lengthscales included; zero rows for input columns that the kernel
+            ignores.
+        scale: sqrt(2 outputscale / F), or (F/2,) for kernels that are not one stationary kernel.
+        amplitudes: affine factors (d + 1, F/2) of the amplitudes, intercepts in the last row; none
+            for amplitudes of 1.
+    """
+
+    frequencies: Tensor
+    scale: Tensor
+    amplitudes: tuple[Tensor, ...] = ()
+
+    @classmethod
+    def draw(
+        cls,
+        kernel: Kernel | StationaryKernel,
+        dim: int,
+        num_features: int,
+        *,
+        orthogonal: bool = False,
+        generator: torch.Generator,
+        like: Tensor | None = None,
+    ) -> Self:
+        """Draw the features of ``kernel``, isotropic or ARD, of all columns or its active ones.
+
+        Kernels that have features: RBF, Matérn (ν = 1/2, 3/2, 5/2), rational quadratic (RBF
+        frequencies over Gamma lengthscales), periodic (the Fourier series) and linear (exact once
+        F/2 is at least d), and ``ScaleKernel``, sums (their features side by side) and products
+        (sums of frequencies) of them.
+
+        Args:
+            dim: d, the number of input columns.
+            num_features: F, even.
+            orthogonal: directions from Haar-orthogonal blocks of d, lower variance at the same F.
+            like: tensor whose dtype and device the features take; the kernel's lengthscale or first
+                parameter if ``None``.
+
+        Raises:
+            ValueError: if F is odd, below 2 or below twice the number of summands, or the kernel
+                has no such features.
+        References:
+            Rahimi, Recht (2007), "Random Features for Large-Scale Kernel Machines"; Yu et al.
+            (2016), "Orthogonal Random Features".
+        """
+        checks.positive_int("num_features", num_features)
+        if num_features % 2:
+            raise ValueError(
+                f"`num_features` must be even (sine and cosine pairs), got {num_features}. Use"
+                f" {num_features + 1}."
+            )
+        normal = _orthogonal_normal if orthogonal else standard_normal
+        half = num_features // 2
+        if isinstance(kernel, StationaryKernel):
+            stationary = kernel
+        elif (closed_form := StationaryKernel.of(kernel)) is not None:
+            stationary = closed_form
+        else:
+            like = next(kernel.parameters()).detach() if like is None else like
+            waves = WaveSource(dim, like, normal, generator).draw(kernel, half)
+            return cls(waves.frequencies, waves.weights.sqrt(), waves.amplitudes)
+        like = stationary.lengthscale if like is None else like
+        active = torch.arange(dim) if stationary.active_dims is None else stationary.active_dims
+        directions = isotropic(
+            (len(active), half), DEGREES_OF_FREEDOM.get(stationary.profile), like, normal, generator
+        )
+        frequencies = like.new_zeros(dim, half)
+        frequencies[active.to(like.device)] = directions / stationary.lengthscale.to(
+            like
+        ).unsqueeze(1)
+        return cls(frequencies, (2.0 * stationary.outputscale.to(like) / num_features).sqrt())
+
+    @property
+    def num_features(self) -> int:
+        return 2 * self.frequencies.shape[1]
+
+    @property
+    def dim(self) -> int:
+        return self.frequencies.shape[0]
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Return Φ(X), (m, F)."""
+        angles = X @ self.frequencies
+        waves = self._column_scale * torch.cat([torch.cos(angles), torch.sin(angles)], dim=1)
+        return waves * self._amplitude(X)[0].repeat(1, 2) if self.amplitudes else waves
+
+    def matmul(self, X: Tensor, W: Tensor) -> Tensor:
+        return torch.cat([matmul(self(X[rows]), W) for rows in self._chunks(len(X))])
+
+    def matmul_gradient(self, X: Tensor, W: Tensor, cotangent: Tensor) -> Tensor:
+        cosines, sines = self._scaled(W).chunk(2)
+        parts = []
+        for rows in self._chunks(len(X)):
+            angles = X[rows] @ self.frequencies
+            of_cosines = matmul(cotangent[rows], cosines.T)
+            of_sines = matmul(cotangent[rows], sines.T)
+            parts.append(
+                self._gradient(X[rows], torch.cos(angles), torch.sin(angles), of_cosines, of_sines)
+            )
+        return torch.cat(parts)
+
+    def rowwise(self, X: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        num_functions, points, _ = X.shape
+        cosines, sines = (part.T.unsqueeze(1) for part in self._scaled(W).chunk(2))
+        values = X.new_empty(num_functions, points)
+        gradient = torch.empty_like(X)
+        for group in self._chunks(num_functions, points):
+            angles = X[group] @ self.frequencies
+            # Not compiled: the vendor library's sine and cosine are twice as fast as the
+            # compiler's.
+            cosine = torch.cos(angles)
+            sine = torch.sin(angles)
+            waves = cosine * cosines[group] + sine * sines[group]
+            values[group] = (
+                waves * self._amplitude(X[group])[0] if self.amplitudes else waves
+            ).sum(-1)
+            gradient[group] = self._gradient(X[group], cosine, sine, cosines[group], sines[group])
+        return values, gradient
+
+    def to(self, device: torch.device | str) -> Self:
+        amplitudes = tuple(factor.to(device) for factor in self.amplitudes)
+        return replace(
+            self,
+            frequencies=self.frequencies.to(device),
+            scale=self.scale.to(device),
+            amplitudes=amplitudes,
+        )
+
+    @property
+    def _column_scale(self) -> Tensor:
+        return torch.cat([self.scale, self.scale]) if self.scale.ndim else self.scale
+
+    def _scaled(self, W: Tensor) -> Tensor:
+        return (self._column_scale.unsqueeze(1) if self.scale.ndim else self.scale) * W
+
+    def _gradient(
+        self, X: Tensor, cosine: Tensor, sine: Tensor, of_cosines: Tensor, of_sines: Tensor
+    ) -> Tensor:
+        """Return the gradient in X of ``Σ_j a_j (of_cosines_j cosine_j + of_sines_j sine_j)``,
+        of the shape of X.
+        """
+        slope = cosine * of_sines - sine * of_cosines
+        if not self.amplitudes:
+            return slope @ self.frequencies.T
+        amplitude, others = self._amplitude(X)
+        gradient = (amplitude * slope) @ self.frequencies.T
+        waves = cosine * of_cosines + sine * of_sines
+        for factor, other in zip(self.amplitudes, others, strict=True):
+            gradient += (other * waves) @ factor[:-1].T
+        return gradient
+
+    def _amplitude(self, X: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return the amplitudes at X (..., d), and for each of their factors the product of the
+        others.
+        """
+        factors = [X @ factor[:-1] + factor[-1] for factor in self.amplitudes]
+        one = torch.ones_like(factors[0])
+        return math.prod(factors, start=one), [
+            math.prod(factors[:i] + factors[i + 1 :], start=one) for i in range(len(factors))
+        ]
+
+    def _chunks(self, length: int, width: int = 1) -> list[slice]:
+        entries = CHUNK_ENTRIES.get(self.frequencies.device.type, CHUNK_ENTRIES["cuda"])
+        # No points are a chunk, too
+        return list(spans(max(1, length), max(1, entries // (self.num_features * width))))
+
+
+@dataclass(frozen=True, eq=False)
+class PriorPaths:
+    """Functions drawn from a Gaussian process prior of mean zero, as combinations of random
+    features; differentiable, tiled.
+
+    Attributes:
+        draws: one or more independent sets of features, with the weights (F, s_g) of the functions
+            made of each.
+    """
+
+    draws: tuple[tuple[RandomFeatures, Tensor], ...]
+
+    @classmethod
+    def draw(
+        cls,
+        kernel: Kernel,
+        dim: int,
+        num_paths: int,
+        *,
+        num_features: int,
+        num_draws: int = 1,
+        orthogonal: bool = False,
+        generator: torch.Generator,
+        like: Tensor | None = None,
+    ) -> Self:
+        """Draw ``num_paths`` functions, in ``num_draws`` groups with features of their own.
+
+        Functions that share features have the covariance ΦΦᵀ of those features, off k by O(F^-1/2)
+        however many functions there are; over several draws the covariance averages to k.
+        """
+        checks.positive_int("num_paths", num_paths)
+        sizes = [
+            len(part)
+            for part in torch.arange(num_paths).tensor_split(
+                min(checks.positive_int("num_draws", num_draws), num_paths)
+            )
+        ]
+        draws = []
+        for size in sizes:
+            features = RandomFeatures.draw(
+                kernel, dim, num_features, orthogonal=orthogonal, generator=generator, like=like
+            )
+            draws.append(
+                (features, standard_normal((num_features, size), features.frequencies, generator))
+            )
+        return cls(tuple(draws))
+
+    @property
+    def num_paths(self) -> int:
+        return sum(weights.shape[1] for _, weights in self.draws)
+
+    @property
+    def dim(self) -> int:
+        return self.draws[0][0].dim
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Return every function at X (..., q, d): (s, ..., q)."""
+        flat = X.reshape(-1, X.shape[-1])
+        values = torch.cat(
+            [combine(features, flat, weights) for features, weights in self.draws], dim=1
+        )
+        return values.T.reshape(values.shape[1], *X.shape[:-1])
+
+    def each(self, X: Tensor) -> Tensor:
+        """Return function i at ``X[i]``: (s, q), for X (s, q, d)."""
+        groups = X.split([weights.shape[1] for _, weights in self.draws])
+        return torch.cat(
+            [combine_rowwise(f, group, w) for (f, w), group in zip(self.draws, groups, strict=True)]
+        )
+
+    def to(self, device: torch.device | str) -> Self:
+        return replace(
+            self,
+            draws=tuple(
+                (features.to(device), weights.to(device)) for features, weights in self.draws
+            ),
+        )
+
+
+def _orthogonal_normal(shape: tuple[int, int], like: Tensor, generator: torch.Generator) -> Tensor:
+    """Return (d, k) columns with the marginal law of N(0, I),
+    orthogonal within consecutive blocks of d.
+    """
+    dim, count = shape
+    blocks = standard_normal((math.ceil(count / dim), dim, dim), like, generator)
+    Q, R = torch.linalg.qr(blocks)
+    # Signs fixed: uniform over the orthogonal group
+    Q = Q * R.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    directions = Q.transpose(0, 1).reshape(dim, -1)[:, :count]
+    return directions * torch.linalg.vector_norm(
+        standard_normal((dim, count), like, generator), dim=0
+    )

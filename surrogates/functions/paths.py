@@ -1,0 +1,213 @@
+"""Sample paths of a Gaussian process posterior: functions that are drawn once and evaluated, with
+gradients, anywhere.
+
+Matheron's rule, with a prior draw f, noise ε ~ N(0, Σ), H = k(X, X) + Σ, and representer weights v
+= H⁻¹(y − μ(X)), a = H⁻¹(f(X) + ε):
+
+    posterior draw   =   μ(·)  +   f(·)      +   k(·, X) (v − a)
+                        mean     prior path      update by the data
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from surrogates import checks
+from surrogates.functions.features import PriorPaths
+from surrogates.functions.units import Units
+from surrogates.operators.differentiable import Basis, combine, combine_rowwise
+
+
+@dataclass(frozen=True, eq=False)
+class SamplePaths:
+    """s functions drawn from a posterior, and its mean; all differentiable in X and tiled, so that
+    any number of points fits.
+
+    Values are in the user's units: ``offset + scale · (standardised value)``; inputs too, before
+    the model's input transform.
+
+    Attributes:
+        prior: the s prior functions f; ``None`` where ``data`` alone make up the paths, as finitely
+            many features do.
+        data: the functions k(·, x_i) of the n data points, or the n features.
+        weights: (n, s), v − a for every path.
+        mean_weights: (n, 1), v.
+        prior_mean: μ, maps (..., q, d) to (..., q).
+        input_transform: applied to X first; ``None`` for none.
+    """
+
+    prior: PriorPaths | None
+    data: Basis
+    weights: Tensor
+    mean_weights: Tensor
+    prior_mean: Callable[[Tensor], Tensor]
+    input_transform: Callable[[Tensor], Tensor] | None = None
+    offset: float = 0.0
+    scale: float = 1.0
+
+    @property
+    def num_samples(self) -> int:
+        return self.weights.shape[1]
+
+    @property
+    def parts(self) -> tuple[Self]:
+        """Itself: the paths of the only posterior."""
+        return (self,)
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Return every path at X (..., q, d): (s, ..., q)."""
+        X = self._inputs(X)
+        flat = X.reshape(-1, X.shape[-1])
+        update = combine(self.data, flat, self.weights).T.reshape(self.num_samples, *X.shape[:-1])
+        return self._outputs(
+            self.prior_mean(X) + (update if self.prior is None else self.prior(X) + update)
+        )
+
+    def each(self, X: Tensor) -> Tensor:
+        """Return path i at its own points ``X[i]``: (s, q), for X (s, q, d)."""
+        if X.ndim != 3 or len(X) != self.num_samples:
+            raise ValueError(
+                f"`X` must have shape ({self.num_samples}, q, d), a row of points for every path,"
+                f" got {tuple(X.shape)}."
+            )
+        X = self._inputs(X)
+        update = combine_rowwise(self.data, X, self.weights)
+        return self._outputs(
+            self.prior_mean(X) + (update if self.prior is None else self.prior.each(X) + update)
+        )
+
+    def mean(self, X: Tensor) -> Tensor:
+        """Return the posterior mean (from the mean's own solve, not the average of the paths) at X
+        (..., q, d): (..., q).
+        """
+        X = self._inputs(X)
+        update = combine(self.data, X.reshape(-1, X.shape[-1]), self.mean_weights)
+        return self._outputs(self.prior_mean(X) + update.reshape(X.shape[:-1]))
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return the same functions on another device."""
+        return replace(
+            self,
+            prior=None if self.prior is None else self.prior.to(device),
+            data=self.data.to(device),
+            weights=self.weights.to(device),
+            mean_weights=self.mean_weights.to(device),
+            prior_mean=_moved(self.prior_mean, device),
+            input_transform=_moved(self.input_transform, device),
+        )
+
+    def _inputs(self, X: Tensor) -> Tensor:
+        d = self.data.dim
+        if X.ndim < 2 or X.shape[-1] != d:
+            raise ValueError(f"`X` must have shape (..., q, {d}), got {tuple(X.shape)}.")
+        return X if self.input_transform is None else self.input_transform(X)
+
+    def _outputs(self, values: Tensor) -> Tensor:
+        return (
+            values
+            if self.scale == 1.0 and self.offset == 0.0
+            else self.offset + self.scale * values
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class BatchPaths:
+    """s functions drawn from every posterior of a batch: of several independent outputs, several
+    data sets, or both.
+
+    Values are in the user's units. Points X (..., q, d) are broadcast with the data sets (*batch);
+    values have the outputs last.
+
+    Attributes:
+        parts: the functions of every posterior, in row-major order of ``batch_shape``.
+        batch_shape: (*batch, m), or (*batch) for one output.
+        several_outputs: whether m is there.
+        input_transform: applied to X first; ``None`` for none.
+        units: what remains to be undone of the outcome transform; a mean is then that of the
+            untransformed function, transformed.
+    """
+
+    parts: tuple[SamplePaths, ...]
+    batch_shape: torch.Size
+    several_outputs: bool = False
+    input_transform: Callable[[Tensor], Tensor] | None = None
+    units: Units | None = None
+
+    @property
+    def num_samples(self) -> int:
+        return self.parts[0].num_samples
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Return every function at X (..., q, d): (s, ..., *batch, q) or, of several outputs,
+        (s, ..., *batch, q, m).
+        """
+        return self._evaluate(X, SamplePaths.__call__)
+
+    def each(self, X: Tensor) -> Tensor:
+        """Return path i at its own points ``X[i]``: (s, *batch, q) or, of several outputs,
+        (s, *batch, q, m), for X (s, *batch, q, d).
+        """
+        batch = self.batch_shape[:-1] if self.several_outputs else self.batch_shape
+        if X.ndim != 3 + len(batch) or X.shape[:-2] != (self.num_samples, *batch):
+            expected = ", ".join(map(str, (self.num_samples, *batch)))
+            raise ValueError(
+                f"`X` must have shape ({expected}, q, d), a row of points for every path, got"
+                f" {tuple(X.shape)}."
+            )
+        return self._evaluate(X, SamplePaths.each)
+
+    def mean(self, X: Tensor) -> Tensor:
+        """Return the posterior mean at X (..., q, d): (..., *batch, q) or, of several outputs,
+        (..., *batch, q, m).
+        """
+        return self._evaluate(X, SamplePaths.mean)
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return the same functions on another device."""
+        units = self.units
+        if units is not None:
+            units = Units(
+                units.offset.to(device),
+                units.scale.to(device),
+                tuple(_moved(part, device) for part in units.others),
+            )
+        parts = tuple(part.to(device) for part in self.parts)
+        return replace(
+            self, parts=parts, input_transform=_moved(self.input_transform, device), units=units
+        )
+
+    def _evaluate(self, X: Tensor, evaluate: Callable[[SamplePaths, Tensor], Tensor]) -> Tensor:
+        d = self.parts[0].data.dim
+        if X.ndim < 2 or X.shape[-1] != d:
+            raise ValueError(f"`X` must have shape (..., q, {d}), got {tuple(X.shape)}.")
+        checks.batch_of_points(
+            X, self.batch_shape[:-1] if self.several_outputs else self.batch_shape
+        )
+        X = X if self.input_transform is None else self.input_transform(X)
+        points = X.unsqueeze(-3) if self.several_outputs else X
+        broadcast = torch.broadcast_shapes(points.shape[:-2], self.batch_shape)
+        front = broadcast[: len(broadcast) - len(self.batch_shape)]
+        points = points.expand(*broadcast, *X.shape[-2:]).reshape(
+            *front, len(self.parts), *X.shape[-2:]
+        )
+        values = torch.stack(
+            [evaluate(part, points[..., i, :, :]) for i, part in enumerate(self.parts)], dim=-2
+        )
+        values = values.reshape(*values.shape[:-2], *self.batch_shape, X.shape[-2])
+        if self.several_outputs:
+            values = values.mT
+        if self.units is None:
+            return values
+        return (
+            self.units.untransform(values, X)
+            if self.several_outputs
+            else self.units.untransform(values.unsqueeze(-1), X).squeeze(-1)
+        )
+
+
+def _moved(part: Any, device: torch.device | str) -> Any:
+    return deepcopy(part).to(device) if isinstance(part, torch.nn.Module) else part

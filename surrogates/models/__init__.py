@@ -1,0 +1,1 @@
+"""Gaussian processes whose posterior is a set of functions, as BoTorch and GPyTorch models."""

@@ -1,0 +1,228 @@
+"""Posterior covariances c(·, Q) with k points Q, as the update of a posterior by values at Q needs
+them.
+
+Notation: T the batch of sets of points Q (*T, k, d); A (..., a, d) any points, with a batch that T
+broadcasts to.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from surrogates import memory
+from surrogates.functions.paths import SamplePaths
+from surrogates.models.batches import DataSet
+from surrogates.operators.differentiable import Basis, KernelBasis, combine
+from surrogates.operators.tiled import kernel_operator
+from surrogates.solvers.auto import Auto
+from surrogates.solvers.base import Solver
+from surrogates.solvers.cg import CG
+from surrogates.solvers.cholesky import Cholesky, factorise
+from surrogates.systems.kernel import KernelSystem
+from surrogates.systems.preconditioners import Apply, Preconditioner
+
+CovarianceWith = Callable[[Tensor], Tensor]
+
+
+class Covariance(ABC):
+    """The covariance c of the posterior of one data set.
+
+    Attributes:
+        perturbed: whether the paths were fitted to values with noise of their own by the mean's
+            gain, which is not the best for them: c is then not theirs, and they are to be updated
+            in that way, too.
+    """
+
+    perturbed: bool = False
+
+    def deviations(self, paths: SamplePaths, Q: Tensor) -> Tensor:
+        """Return what observations at Q (..., q, d) tell of the deviations of ``paths`` from their
+        mean, (s, ..., q).
+        """
+        return paths(Q) - paths.mean(Q)
+
+    def between(self, Q: Tensor) -> CovarianceWith:
+        """Return c(·, Q), which maps A (..., a, d) to (..., a, k);
+        differentiable once in A and Q.
+        """
+        if Q.shape[-2] == 0:  # BoTorch imagines values at no points, too
+            return lambda A: A.new_zeros(*A.shape[:-1], 0)
+        return self._between(Q)
+
+    @abstractmethod
+    def _between(self, Q: Tensor) -> CovarianceWith:
+        """Return c(·, Q) for k ≥ 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class FiniteRank(Covariance):
+    """c(x, z) = φ(x)ᵀ R Rᵀ φ(z) of finitely many functions φ.
+
+    Attributes:
+        basis: φ, p functions.
+        root: R (p, r).
+        explained: (p, s) weights of what observations tell of the paths' deviations; ``None`` for
+            all.
+    """
+
+    basis: Basis
+    root: Tensor
+    perturbed: bool = False
+    explained: Tensor | None = None
+
+    def deviations(self, paths: SamplePaths, Q: Tensor) -> Tensor:
+        if self.explained is None:
+            return super().deviations(paths, Q)
+        return combine(self.basis, Q.reshape(-1, Q.shape[-1]), self.explained).T.reshape(
+            -1, *Q.shape[:-1]
+        )
+
+    def _between(self, Q: Tensor) -> CovarianceWith:
+        of_Q = self._features(Q).mT
+        return lambda A: self._features(A) @ of_Q
+
+    def _features(self, X: Tensor) -> Tensor:
+        return combine(self.basis, X.reshape(-1, X.shape[-1]), self.root).reshape(
+            *X.shape[:-1], self.root.shape[1]
+        )
+
+
+class Solved(Covariance):
+    """c(·, Q) = k(·, Q) − k(·, X) W with W = H⁻¹ k(X, Q), of all data.
+
+    Args:
+        data: with n points X.
+        system: H.
+        solver: for W, a column a point.
+        seed: of the solver.
+    """
+
+    def __init__(self, data: DataSet, system: KernelSystem, solver: Solver, seed: int):
+        self.kernel = data.kernel
+        self.basis = KernelBasis(data.kernel, data.X)
+        self._system = system
+        self._solver = solver
+        self._seed = seed
+        self._inverse: Apply | None = None
+
+    @torch.no_grad()
+    def solve(self, B: Tensor) -> Tensor:
+        """Return H⁻¹ B for B (n, s). What depends on H alone, a factor or a preconditioner,
+        is computed the first time, and kept.
+        """
+        if self._inverse is None:
+            self._inverse = self._prepare(B.shape[1])
+        return self._inverse(B)
+
+    def _between(self, Q: Tensor) -> CovarianceWith:
+        with torch.no_grad():
+            cross = kernel_operator(
+                self.kernel, self.basis.Z, Q.reshape(-1, Q.shape[-1])
+            ).to_dense()
+            W = self.solve(cross).reshape(len(cross), *Q.shape[:-1])
+        return lambda A: self._with(A, Q, W)
+
+    def _with(self, A: Tensor, Q: Tensor, W: Tensor) -> Tensor:
+        front = A.shape[:-2]
+        k = Q.shape[-2]
+        num_own = Q.ndim - 2
+        lead = front[: len(front) - num_own]
+        own = front[len(front) - num_own :]
+        Q = Q.expand(*own, *Q.shape[-2:])
+        W = W.expand(len(W), *own, k)
+        # (T, lead · a, d)
+        points = A.reshape(lead.numel(), own.numel(), *A.shape[-2:]).transpose(0, 1).flatten(1, 2)
+        Q = Q.reshape(own.numel(), *Q.shape[-2:])
+        W = W.reshape(len(W), own.numel(), k)
+        values = self.kernel(points, Q).to_dense() - _Reduction.apply(
+            points, Q, W, self.basis, self.solve
+        )
+        return (
+            values.reshape(own.numel(), lead.numel(), A.shape[-2], k)
+            .transpose(0, 1)
+            .reshape(*front, A.shape[-2], k)
+        )
+
+    def _prepare(self, num_columns: int) -> Apply:
+        system = self._system
+        solver = self._solver
+        if isinstance(solver, Auto):
+            solver = solver.choose(system, num_columns).solver
+        if isinstance(solver, Cholesky):
+            num_bytes = 2 * system.n**2 * torch.finfo(system.dtype).bits // 8
+            memory.require(
+                num_bytes,
+                system.device,
+                f"A factor of {system.n} points",
+                "Use an iterative solver such as CG().",
+            )
+            factor, _ = factorise(system.to_dense())
+            del self._system  # which may hold as much again
+            return lambda B: torch.cholesky_solve(B, factor)
+        if isinstance(solver, CG) and solver.preconditioner is not None:
+            solver = replace(
+                solver, preconditioner=_Kept(solver.preconditioner(system, self._generator()))
+            )
+
+        def inverse(B: Tensor) -> Tensor:
+            solution = solver.solve(system, B, generator=self._generator())
+            if solver is self._solver or bool(solution.converged.all()):
+                return solution.value
+            return self._solver.solve(
+                system, B, initial=solution.value, generator=self._generator()
+            ).value
+
+        return inverse
+
+    def _generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self._seed)
+
+
+@dataclass(frozen=True)
+class _Kept(Preconditioner):
+    """A preconditioner that has been computed, for the one system that it belongs to."""
+
+    apply: Apply
+
+    def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
+        return self.apply
+
+
+class _Reduction(torch.autograd.Function):
+    """k(A, X) H⁻¹ k(X, Q) for every t, (T, a, k): by tiles,
+    with one more solve for the gradient in Q.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, A: Tensor, Q: Tensor, W: Tensor, basis: KernelBasis, solve: Apply
+    ) -> Tensor:
+        T, a, d = A.shape
+        k = Q.shape[1]
+        repeated = A.unsqueeze(1).expand(T, k, a, d).reshape(T * k, a, d)
+        values, gradient = basis.rowwise(repeated, W.reshape(len(W), T * k))
+        ctx.basis = basis
+        ctx.solve = solve
+        ctx.save_for_backward(A, Q, gradient.reshape(T, k, a, d))
+        return values.reshape(T, k, a).mT
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
+        A, Q, gradient = ctx.saved_tensors
+        of_A = torch.einsum("tak,tkad->tad", cotangent, gradient)
+        of_Q = None
+        if ctx.needs_input_grad[1]:
+            basis = ctx.basis
+            T, k, d = Q.shape
+            adjoint = [
+                KernelBasis(basis.kernel, A[t]).matmul(basis.Z, cotangent[t]) for t in range(T)
+            ]
+            _, slopes = basis.rowwise(Q.reshape(T * k, 1, d), ctx.solve(torch.cat(adjoint, 1)))
+            of_Q = slopes.reshape(T, k, d)
+        return of_A, of_Q, None, None, None

@@ -1,0 +1,381 @@
+"""Gaussian processes whose posterior is a set of sample paths, as BoTorch and GPyTorch models.
+
+Notation: X (n, d) training inputs, y (n,) targets, Σ noise variances, H = k(X, X) + Σ, F random
+features, S or s paths.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import gpytorch
+import torch
+from botorch.acquisition.objective import PosteriorTransform
+from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
+from botorch.models.utils import gpt_posterior_settings
+from botorch.posteriors.gpytorch import GPyTorchPosterior
+from botorch.posteriors.transformed import TransformedPosterior
+from botorch.utils.datasets import SupervisedDataset
+from botorch.utils.types import DEFAULT, _DefaultType
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import Kernel
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.means import Mean
+from torch import Tensor
+
+from surrogates import checks, memory
+from surrogates.functions.features import PriorPaths
+from surrogates.functions.paths import BatchPaths, SamplePaths
+from surrogates.models.batches import check_kernel
+from surrogates.models.conditioning import check_observations
+from surrogates.models.drawing import DrawingGP
+from surrogates.models.fresh import as_given
+from surrogates.models.noise import check_noise
+from surrogates.models.posterior import assemble, path_distribution
+from surrogates.solvers.base import Callback, Solver
+from surrogates.solvers.cholesky import Cholesky
+
+# Beyond, the exact covariance at 20 × 4 points, with gradients, costs more than that of 256 paths
+EXACT_UP_TO = 2000
+DEFAULT_NUM_FEATURES = 2048
+DEFAULT_NUM_PATHS = 256
+
+
+class PathwiseGP(DrawingGP):
+    """A Gaussian process that scales: its posterior is a set of functions, from iterative solves in
+    place of a Cholesky.
+
+    A drop-in for BoTorch's ``SingleTaskGP``, with its defaults: RBF kernel with dimension-scaled
+    priors, constant mean, standardised outcomes, inferred noise. Up to 2000 points, and with
+    ``solver=Cholesky()`` for any number, ``posterior(X)`` is exact: that of ``SingleTaskGP``.
+    Otherwise it has the exact mean (to the solver's tolerance) and the covariance of ``num_paths``
+    paths. ``paths(s)`` returns s functions. float32 and float64; duplicate points are fine.
+    Hyperparameters, data and settings may be changed at any time: the next posterior is that of a
+    model built with the new ones.
+
+    Several outputs are independent Gaussian processes, and so are the data sets of a batch: each is
+    solved by itself, with hyperparameters of its own or, where a module has no batch shape, those
+    of all. No q × q matrix is factorised for them, as BoTorch does in a ``ModelListGP`` of one
+    model an output.
+
+    Args:
+        train_X: (n, d), or (*batch, n, d).
+        train_Y: (n, m), or (*batch, n, m).
+        train_Yvar: known noise variances of the shape of ``train_Y``; ``None`` for an inferred σ².
+        likelihood: Gaussian; see :func:`gaussian_likelihood` for a given σ².
+        covar_module: a GPyTorch kernel; paths need random features, see :class:`RandomFeatures`.
+            Its batch shape is empty or, like those of the mean and the likelihood, (*batch, m),
+            without m for one output.
+        mean_module: any GPyTorch mean; constant if ``None``.
+        outcome_transform: ``Standardize(m=m, batch_shape=batch)`` if not given, ``None`` for none.
+            After others the posterior is as ``SingleTaskGP`` has it, and the mean of paths is the
+            transformed mean.
+        input_transform: as in ``SingleTaskGP``.
+        solver: ``Cholesky()`` for the exact posterior, others for that of paths; ``None`` for the
+            exact posterior up to 2000 points, for paths beyond, which ``Cholesky()`` solves up to
+            4096 points and ``Auto()`` from there.
+        num_features: F, even. Paths that share features deviate from the exact covariance by
+            O(F^-1/2).
+        num_paths: S, the paths behind ``posterior(X)``; standard deviations have a relative error
+            of about (2 S)^-1/2.
+        seed: of the features, paths and batches; the same seed gives the same posterior.
+        memory_budget: bytes a kept kernel matrix may take; ``None`` for 2 GiB, or a quarter of a
+            CUDA device's memory. Beyond it, tiles are evaluated anew for every product.
+        keep_factor: solve directly where the solver is ``Cholesky()`` or ``Auto()`` and an n × n
+            matrix fits ``memory_budget``, and keep the factor (n² numbers): a model conditioned on
+            further data, or warm-started from this one, appends rows to it while kernel and noise
+            stay. It pays from the second round on.
+
+    Attributes:
+        solution: account of the last solve (residuals, epochs, seconds), over the columns of all
+            outputs and data sets; ``None`` before.
+
+    Raises:
+        TypeError, ValueError: for data that are not finite, of wrong shape, of different dtypes or
+            devices, and for noise ≤ 0.
+    """
+
+    # No approximation but the paths: a direct solve gives what SingleTaskGP gives
+    has_exact_posterior: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        train_X: Tensor,
+        train_Y: Tensor,
+        train_Yvar: Tensor | None = None,
+        likelihood: GaussianLikelihood | FixedNoiseGaussianLikelihood | None = None,
+        covar_module: Kernel | None = None,
+        mean_module: Mean | None = None,
+        outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
+        input_transform: InputTransform | None = None,
+        *,
+        solver: Solver | None = None,
+        num_features: int = DEFAULT_NUM_FEATURES,
+        num_paths: int = DEFAULT_NUM_PATHS,
+        seed: int = 0,
+        memory_budget: int | None = None,
+        keep_factor: bool = False,
+    ) -> None:
+        checks.training_data(train_X, train_Y)
+        if train_Yvar is not None:
+            check_noise(train_Yvar, train_Y)
+        if solver is not None and not isinstance(solver, Solver):
+            raise TypeError(
+                "`solver` must be a Solver such as CG(), SDD() or Cholesky(), got"
+                f" {type(solver).__name__} {solver!r}."
+            )
+        if not isinstance(outcome_transform, OutcomeTransform | _DefaultType | None):
+            raise TypeError(
+                "`outcome_transform` must be an OutcomeTransform such as Standardize(m=1), or"
+                f" None, got {type(outcome_transform).__name__}."
+            )
+        if covar_module is not None:
+            check_kernel(covar_module, train_X, train_Y)
+        checks.positive_int("num_features", num_features)
+        checks.positive_int("num_paths", num_paths)
+        checks.integer("seed", seed, 0)
+        if memory_budget is not None:
+            checks.integer("memory_budget", memory_budget, 0)
+        if not isinstance(keep_factor, bool):
+            raise TypeError(
+                f"`keep_factor` must be True or False, got {type(keep_factor).__name__}"
+                f" {keep_factor!r}."
+            )
+        with as_given():
+            super().__init__(
+                train_X=train_X,
+                train_Y=train_Y,
+                train_Yvar=train_Yvar,
+                likelihood=likelihood,
+                covar_module=covar_module,
+                mean_module=mean_module,
+                outcome_transform=outcome_transform,
+                input_transform=input_transform,
+            )
+        self.solver = solver
+        self.num_features = num_features
+        self.num_paths = num_paths
+        self.seed = seed
+        self.memory_budget = memory_budget
+        self.keep_factor = keep_factor
+
+    @classmethod
+    def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
+        """Return the constructor's arguments for BoTorch's ``training_data``, with ``options``,
+        further ones such as ``solver``.
+        """
+        return {**super().construct_inputs(training_data), **options}
+
+    @property
+    def custom_fit(self) -> Callable[..., Any]:
+        """What ``fit_gpytorch_mll`` calls beyond 4096 points; up to there it is missing,
+        and BoTorch fits as it fits a ``SingleTaskGP``.
+        """
+        from surrogates.fitting.exact import EXACT_FIT_UP_TO
+        from surrogates.fitting.hook import custom_fit
+
+        if self.train_targets.shape[-1] <= EXACT_FIT_UP_TO:
+            raise AttributeError("`custom_fit` is for models of more points.")
+        return custom_fit
+
+    @memory.keeping_freed()
+    def paths(
+        self,
+        num_samples: int,
+        *,
+        generator: torch.Generator | None = None,
+        prior: PriorPaths | None = None,
+        callback: Callback | None = None,
+    ) -> SamplePaths | BatchPaths:
+        """Draw ``num_samples`` functions from the posterior, in one block solve with the mean (one
+        for every output and data set).
+
+        Args:
+            num_samples: s.
+            generator: source of all randomness; one seeded with the model's ``seed`` if ``None``.
+            prior: the s prior functions to condition, on the model's (transformed) inputs; drawn if
+                ``None``.
+            callback: receives the solve's :class:`Progress`.
+
+        Returns:
+            :class:`SamplePaths` of one output and one data set, with values (s, ..., q); else
+            :class:`BatchPaths`, whose values have the batch before q and several outputs after it.
+
+        Raises:
+            ValueError: if ``num_samples`` is below 1, the kernel has no random features, or
+                ``prior`` does not fit.
+            MemoryError: if the solve cannot fit in free memory.
+        """
+        checks.positive_int("num_samples", num_samples)
+        generator = torch.Generator().manual_seed(self.seed) if generator is None else generator
+        self.eval()
+        batch_shape = self.train_targets.shape[:-1]
+        dim = self.train_inputs[0].shape[-1]
+        if prior is not None and batch_shape:
+            raise ValueError(
+                "`prior` must be None for a batch of posteriors, here of shape"
+                f" {tuple(batch_shape)}: each draws its own."
+            )
+        if prior is not None and (prior.num_paths != num_samples or prior.dim != dim):
+            raise ValueError(
+                f"`prior` must hold {num_samples} functions of {dim} inputs, got {prior.num_paths}"
+                f" of {prior.dim}."
+            )
+        parts = self._draw(num_samples, 1, generator, prior, callback)
+        units = deepcopy(self._units)
+        input_transform = deepcopy(getattr(self, "input_transform", None))
+        offsets = units.offset.flatten().tolist()
+        scales = units.scale.flatten().tolist()
+        parts = [
+            replace(part, offset=o, scale=c)
+            for part, o, c in zip(parts, offsets, scales, strict=True)
+        ]
+        if not batch_shape and not units.others:
+            return replace(parts[0], input_transform=input_transform)
+        return BatchPaths(
+            tuple(parts),
+            batch_shape,
+            self.num_outputs > 1,
+            input_transform,
+            units if units.others else None,
+        )
+
+    def posterior(  # type: ignore[override]  # BoTorch's own overrides of it disagree with one another
+        self,
+        X: Tensor,
+        output_indices: list[int] | None = None,
+        observation_noise: bool | Tensor = False,
+        posterior_transform: PosteriorTransform | None = None,
+    ) -> GPyTorchPosterior | TransformedPosterior:
+        """Return the joint posterior at X (..., q, d): exact, or the exact mean and the covariance
+        of ``num_paths`` paths about it.
+
+        Args:
+            output_indices: which of several outputs; all if ``None``.
+            observation_noise: add the likelihood's noise (``True``; its mean, where it is known for
+                each point) or the given variances (..., q, m), in standardised units.
+        """
+        self.eval()
+        # BoTorch's lists of models may ask for it by its number in the list
+        if self.num_outputs == 1:
+            output_indices = None
+        if self._is_exact and output_indices is None:
+            return super().posterior(
+                X, observation_noise=observation_noise, posterior_transform=posterior_transform
+            )
+        checks.batch_of_points(X, self.batch_shape)
+        X = self.transform_inputs(X)
+        with gpt_posterior_settings():
+            distribution = self(X.unsqueeze(-3) if self.num_outputs > 1 else X)
+        return assemble(
+            self, distribution, X, output_indices, observation_noise, posterior_transform
+        )
+
+    def __call__(self, *inputs: Tensor, **kwargs: Any) -> MultivariateNormal:
+        """Return the prior at the training inputs in training mode,
+        the posterior in standardised units in evaluation mode.
+        """
+        if self.training or gpytorch.settings.prior_mode.on():
+            return super().__call__(*inputs, **kwargs)
+        if not self._is_exact:
+            return path_distribution(
+                self._posterior_paths(), inputs[0].to(self.train_inputs[0].dtype)
+            )
+        return self._exact_distribution(*inputs, **kwargs)
+
+    def condition_on_observations(
+        self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any
+    ) -> Any:
+        """Return a new model that has seen Y (k, m) at X (k, d), too; the hyperparameters and the
+        transforms stay as they are.
+
+        The mean's next solve starts from this model's. X and Y may have the model's batch shape in
+        front. With other batches, Y (..., k, m) at X (..., k, d) as BoTorch's ``fantasize`` makes
+        them, exact models return a batch model, those of paths a :class:`FantasyGP`.
+
+        Args:
+            X: in the units of ``train_X``.
+            Y: in the units of ``train_Y``.
+            noise: variances of the shape of Y, in standardised units, needed where ``train_Yvar``
+                was given and unused elsewhere.
+
+        Raises:
+            TypeError, ValueError: for data that are not finite or of the wrong shape, dtype or
+                device, and for missing noise.
+        """
+        self.eval()
+        if self._is_exact:
+            with as_given():
+                self(self.train_inputs[0][..., :1, :])  # GPyTorch updates what it has kept
+                given = {} if noise is None else {"noise": noise}
+                conditioned: Self = super().condition_on_observations(X, Y, **given, **kwargs)  # type: ignore[assignment]
+                return conditioned
+        if isinstance(Y, Tensor) and Y.ndim > 2 and Y.shape[:-2] != self.batch_shape:
+            from surrogates.models.fantasies import FantasyGP, imagined  # which need this module
+
+            return FantasyGP(self, *imagined(self, X, Y, noise))
+        known_noise = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
+        shape = (*self.batch_shape, -1, self.num_outputs)
+        check_observations(
+            X, Y, noise, like=self.train_inputs[0], shape=shape, known_noise=known_noise
+        )
+        if hasattr(self, "outcome_transform"):
+            Y, _ = self.outcome_transform(Y, X=self.transform_inputs(X))
+        X, Y, noise = self._transform_tensor_args(X, Y, noise if known_noise else None)
+        model = self._without_state()
+        model.set_train_data(
+            torch.cat([self._given_inputs, X], -2),
+            torch.cat([self.train_targets, Y], -1),
+            strict=False,
+        )
+        if known_noise:
+            with as_given():
+                model.likelihood = self.likelihood.get_fantasy_likelihood(noise=noise)
+        return model.warm_start(self)
+
+    def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> Any:
+        """Return the posterior after appended data, which may be batches, on transformed inputs and
+        in standardised units.
+
+        Args:
+            inputs: (*T, k, d), or (*T, m, k, d) the same for every of m outputs.
+            targets: (*F, k), or (*F, m, k).
+
+        Returns:
+            A model of this class from exact models, a :class:`FantasyGP` from those of paths.
+        """
+        if self._is_exact:
+            return super().get_fantasy_model(inputs, targets, **kwargs)
+        from surrogates.models.fantasies import FantasyGP, outputs_last
+
+        return FantasyGP(
+            self.eval(), *outputs_last(self.num_outputs, inputs, targets, kwargs.get("noise"))
+        )
+
+    @property
+    def _supports_cache_root(self) -> bool:
+        """Whether BoTorch's acquisition functions may extend a Cholesky factor of the posterior:
+        that of paths has a root already.
+        """
+        return self._is_exact
+
+    @property
+    def _is_exact(self) -> bool:
+        """Whether ``posterior`` is GPyTorch's own."""
+        if not self.has_exact_posterior:
+            return False
+        small = self.train_inputs[0].shape[-2] <= EXACT_UP_TO or self._stays_exact
+        return isinstance(self.solver, Cholesky) or (self.solver is None and small)
+
+    def _state_settings(self) -> tuple[Any, ...]:
+        return (
+            self.solver,
+            self.num_features,
+            self.num_paths,
+            self.seed,
+            self.memory_budget,
+            self.keep_factor,
+            self._is_exact,
+        )

@@ -1,0 +1,168 @@
+"""The BoTorch posterior made of sample paths.
+
+With S paths f_s and the exact posterior mean m, the root A = [f_1 − m | … | f_S − m] / √S (q, S)
+gives the covariance A Aᵀ: samples are m + A z with z ~ N(0, I_S), and no q × q matrix is ever
+factorised. The deviations are taken about the mean's own solve, not about the paths' average, which
+would lose a factor (S − 1) / S and correlate the two. Several outputs are independent, each with
+its root.
+"""
+
+import math
+from typing import Any, Self
+
+import torch
+from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
+from botorch.posteriors.gpytorch import GPyTorchPosterior
+from botorch.posteriors.posterior import Posterior
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from linear_operator.operators import (
+    BlockInterleavedLinearOperator,
+    DenseLinearOperator,
+    LinearOperator,
+    RootLinearOperator,
+)
+from torch import Tensor
+
+from surrogates.functions.paths import BatchPaths, SamplePaths
+from surrogates.models.fresh import FreshGP
+
+
+class IndependentRoots(MultitaskMultivariateNormal):
+    """The joint law of m independent outputs at q points, of which a sample takes S normals an
+    output.
+
+    Args:
+        mean: (..., q, m).
+        roots: (..., m, q, S).
+    """
+
+    def __init__(self, mean: Tensor, roots: Tensor):
+        self.roots = roots
+        super().__init__(mean, BlockInterleavedLinearOperator(RootLinearOperator(roots)))
+
+    @property
+    def base_sample_shape(self) -> torch.Size:
+        return torch.Size([self.roots.shape[-1], self.roots.shape[-3]])
+
+    def get_base_samples(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008  # as in GPyTorch
+        return torch.randn(
+            self._extended_shape(sample_shape), dtype=self.roots.dtype, device=self.roots.device
+        )
+
+    def rsample(
+        self,
+        sample_shape: torch.Size = torch.Size(),  # noqa: B008
+        base_samples: Tensor | None = None,
+    ) -> Tensor:
+        """Return samples (*sample_shape, ..., q, m), of ``base_samples`` (*sample_shape, ..., S, m)
+        if they are given.
+        """
+        base_samples = self.get_base_samples(sample_shape) if base_samples is None else base_samples
+        return self.mean + torch.einsum("...mqs,...sm->...qm", self.roots, base_samples)
+
+    def expand(self, batch_size: torch.Size) -> Self:
+        return type(self)(
+            self.mean.expand(*batch_size, *self.mean.shape[-2:]),
+            self.roots.expand(*batch_size, *self.roots.shape[-3:]),
+        )
+
+
+def path_distribution(paths: SamplePaths | BatchPaths, X: Tensor) -> MultivariateNormal:
+    """Return the joint law at X (..., q, d): the exact mean,
+    and the covariance of the paths about it.
+    """
+    mean = paths.mean(X)
+    deviations = (paths(X) - mean) / math.sqrt(paths.num_samples)
+    return MultivariateNormal(mean, RootLinearOperator(deviations.movedim(0, -1)))
+
+
+def assemble(
+    model: FreshGP,
+    distribution: MultivariateNormal,
+    X: Tensor,
+    output_indices: list[int] | None,
+    observation_noise: bool | Tensor,
+    posterior_transform: PosteriorTransform | None,
+) -> Any:
+    """Return BoTorch's posterior of a ``distribution`` (..., q), or (..., m, q),
+    at transformed X in standardised units of ``model``.
+    """
+    several = model.num_outputs > 1
+    outputs = list(range(model.num_outputs)) if output_indices is None else output_indices
+    if not outputs or not set(outputs) <= set(range(model.num_outputs)):
+        raise ValueError(
+            f"`output_indices` must be None or outputs below {model.num_outputs}, got"
+            f" {output_indices}."
+        )
+    units = model._units
+    points = X.unsqueeze(-3) if several else X
+    distribution = affine(
+        model._apply_noise(points, distribution, observation_noise), units.offset, units.scale
+    )
+    posterior = joint(distribution, outputs) if several else GPyTorchPosterior(distribution)
+    return transformed(
+        units.untransform_posterior(posterior, X, output_indices), posterior_transform, X
+    )
+
+
+def affine(
+    distribution: MultivariateNormal, offset: Tensor | float, scale: Tensor | float
+) -> MultivariateNormal:
+    """Return the law of ``offset + scale · f``, of a scalar or the batch shape;
+    a root covariance keeps its form.
+    """
+    mean = distribution.mean
+    offset, scale = (torch.as_tensor(value).to(mean).unsqueeze(-1) for value in (offset, scale))
+    covariance: LinearOperator = distribution.lazy_covariance_matrix
+    if isinstance(covariance, RootLinearOperator):
+        covariance = RootLinearOperator(scale.unsqueeze(-1) * covariance.root.to_dense())
+    else:
+        covariance = DenseLinearOperator(scale.square().unsqueeze(-1) * covariance.to_dense())
+    return MultivariateNormal(offset + scale * mean, covariance)
+
+
+def joint(distribution: MultivariateNormal, outputs: list[int]) -> GPyTorchPosterior:
+    """Return the posterior of the ``outputs`` among those in the last dimension (..., m) of the
+    batch; sampling stays in O(q S).
+    """
+    mean = distribution.mean
+    covariance = distribution.lazy_covariance_matrix
+    if len(outputs) > 1 and isinstance(covariance, RootLinearOperator):
+        roots = covariance.root.to_dense()[..., outputs, :, :]
+        return GPyTorchPosterior(IndependentRoots(mean[..., outputs, :].mT, roots))
+    parts = [MultivariateNormal(mean[..., t, :], covariance[..., t, :, :]) for t in outputs]
+    return GPyTorchPosterior(
+        parts[0] if len(parts) == 1 else MultitaskMultivariateNormal.from_independent_mvns(parts)
+    )
+
+
+def transformed(posterior: Posterior, transform: PosteriorTransform | None, X: Tensor) -> Any:
+    """Return the posterior after ``transform``; a weighted sum of outputs made of paths is made of
+    paths itself.
+    """
+    if transform is None:
+        return posterior
+    if (
+        not isinstance(posterior, GPyTorchPosterior)
+        or type(transform) is not ScalarizedPosteriorTransform
+    ):
+        return transform(posterior=posterior, X=X)
+    roots = _roots(posterior)
+    weights = torch.as_tensor(transform.weights)
+    if roots is None or len(weights) != roots.shape[-3]:
+        return transform(posterior=posterior, X=X)
+    # Q × m S: the outputs are independent
+    root = (weights[:, None, None] * roots).movedim(-3, -2).flatten(-2)
+    return GPyTorchPosterior(
+        MultivariateNormal(transform.offset + posterior.mean @ weights, RootLinearOperator(root))
+    )
+
+
+def _roots(posterior: GPyTorchPosterior) -> Tensor | None:
+    """Return the roots (..., m, q, S) of a posterior made of paths, ``None`` for others."""
+    distribution = posterior.distribution
+    if isinstance(distribution, IndependentRoots):
+        return distribution.roots
+    if isinstance(distribution.lazy_covariance_matrix, RootLinearOperator):
+        return distribution.lazy_covariance_matrix.root.to_dense().unsqueeze(-3)
+    return None

@@ -1,0 +1,124 @@
+"""Sample paths whose weights several processes share, for as many data as fit all of them together.
+
+Notation: process r of p holds the points X_r (n_r, d), their targets, and its rows of the weights
+(n, s).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+import torch
+from gpytorch.means import ZeroMean
+from torch import Tensor
+
+from surrogates import checks
+from surrogates.functions.features import PriorPaths
+from surrogates.functions.paths import SamplePaths
+from surrogates.operators.differentiable import Basis, KernelBasis
+from surrogates.solvers.base import Callback, Solver
+from surrogates.solvers.run import Solution
+from surrogates.solvers.sketch_and_project import SketchAndProject
+from surrogates.systems.base import Targets
+from surrogates.systems.shared import DistributedKernelSystem
+from surrogates.systems.shared_rows import SharedRows
+
+
+@dataclass(frozen=True, eq=False)
+class SharedBasis(Basis):
+    """The functions of all processes, of which ``own`` are this one's; combinations are summed over
+    the processes.
+
+    All processes evaluate it at the same points.
+    """
+
+    own: Basis
+    rows: SharedRows
+
+    @property
+    def dim(self) -> int:
+        return self.own.dim
+
+    def to(self, device: torch.device | str) -> NoReturn:
+        raise TypeError(
+            "Paths of shared weights stay on the device of the system that they were drawn from."
+        )
+
+    def matmul(self, X: Tensor, W: Tensor) -> Tensor:
+        return self.rows.sum(self.own.matmul(X, W))
+
+    def matmul_gradient(self, X: Tensor, W: Tensor, cotangent: Tensor) -> Tensor:
+        return self.rows.sum(self.own.matmul_gradient(X, W, cotangent))
+
+    def rowwise(self, X: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        values, gradient = self.own.rowwise(X, W)
+        return self.rows.sum(values), self.rows.sum(gradient)
+
+
+@torch.no_grad()
+def shared_paths(
+    system: DistributedKernelSystem,
+    targets: Tensor,
+    num_samples: int,
+    *,
+    mean: Callable[[Tensor], Tensor] | None = None,
+    solver: Solver | None = None,
+    num_features: int = 2048,
+    generator: torch.Generator | None = None,
+    callback: Callback | None = None,
+) -> tuple[SamplePaths, Solution]:
+    """Draw paths of the posterior of all data, of which each process holds its rows; called by all,
+    in the same way.
+
+    Evaluating the paths is a joint call, too: all processes give the same points, and get the same
+    values and gradients. The paths do not depend on how the rows are shared, but for rounding.
+
+    Args:
+        system: k(X, X) + Σ of the data.
+        targets: (n_r,) y of this process.
+        num_samples: s, how many paths.
+        mean: μ, maps (..., q, d) to (..., q); ``None`` for 0.
+        solver: ``None`` for ``SketchAndProject.asap()``.
+        num_features: F, of the prior paths.
+        generator: in the same state in all processes; one seeded with 0 if ``None``.
+
+    Raises:
+        TypeError, ValueError: if the targets are not finite or do not fit, or the kernel has no
+            random features.
+        ConnectionError: if another process ended, or was not heard of within the group's timeout.
+    """
+    X = system.kernel.tiles.X1
+    checks.floating_tensor("targets", targets)
+    checks.like("targets", targets, "X", X)
+    if targets.shape != X.shape[:1]:
+        raise ValueError(
+            f"`targets` must have shape ({len(X)},), as this process holds so many points, got"
+            f" {tuple(targets.shape)}."
+        )
+    generator = torch.Generator().manual_seed(0) if generator is None else generator
+    mean = ZeroMean() if mean is None else mean
+    prior = PriorPaths.draw(
+        system.gpytorch_kernel,
+        X.shape[1],
+        num_samples,
+        num_features=num_features,
+        generator=generator,
+        like=X,
+    )
+    noise = system.noise.sqrt().unsqueeze(-1) * system.rows.normal(num_samples, generator, like=X)
+    misfit = (targets - mean(X)).unsqueeze(1)
+    parts = Targets(
+        torch.cat([misfit, prior(X).T], dim=1), torch.cat([torch.zeros_like(misfit), noise], dim=1)
+    )
+    solver = SketchAndProject.asap() if solver is None else solver
+    rhs = parts if solver.splits_targets else system.rhs(parts)
+    solution = solver.solve(system, rhs, generator=generator, callback=callback)
+    mean_weights = solution.value[:, :1].clone()
+    paths = SamplePaths(
+        prior=prior,
+        data=SharedBasis(KernelBasis(system.gpytorch_kernel, X), system.rows),
+        weights=mean_weights - solution.value[:, 1:],
+        mean_weights=mean_weights,
+        prior_mean=mean,
+    )
+    return paths, solution

@@ -1,0 +1,1 @@
+"""Regression without a GPyTorch model."""

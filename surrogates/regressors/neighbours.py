@@ -1,0 +1,99 @@
+"""Predictions from the nearest data of every point alone: O(k³) a point, whatever n.
+
+Notation: X (n, d) training inputs, x one of q new points, N the k data nearest to x, H = k(X_N,
+X_N) + Σ_N.
+"""
+
+import torch
+from botorch.models import SingleTaskGP
+from botorch.posteriors.gpytorch import GPyTorchPosterior
+from gpytorch.distributions import MultivariateNormal
+from torch import Tensor
+
+from surrogates import checks
+from surrogates.fitting.batched import BatchedGP, batched_cholesky, covariance
+from surrogates.fitting.common import training_data
+from surrogates.fitting.neighbours import Neighbours
+
+CHUNK_BYTES = 2**28
+SQUARES_HELD = 5  # copies of a (q, k, k) array that a chunk holds at once
+
+
+@torch.no_grad()
+def predict_by_neighbours(
+    model: SingleTaskGP, X: Tensor, *, num_neighbours: int = 128, observation_noise: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return the posterior mean and variance at each of ``X``, (q, 1) both, given the data nearest
+    to it alone.
+
+    With the k nearest data N of x, in units of the kernel's lengthscales, in place of all of them,
+
+        mean(x) = μ(x) + k(x, X_N) H⁻¹ (y_N − μ(X_N)),    variance(x) = k(x, x) − k(x, X_N) H⁻¹
+        k(X_N, x).
+
+    All matrices of a chunk of points are factorised at once, in float64. With k = n this is the
+    exact posterior; with fewer, the variance is an upper bound of the exact one, up to the
+    neighbours' search being approximate. Points are independent of one another.
+
+    Args:
+        model: a GP of one output on n data, with hyperparameters.
+        X: (q, d), in the units of ``train_X``.
+        num_neighbours: k; at most n are used.
+        observation_noise: add the noise variance to that of the function (its mean, where it is
+            known for each datum).
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    References:
+        Chen, Zheng, Al Kontar, Raskutti (2022), "Gaussian Process Parameter Estimation Using
+        Mini-batch Stochastic Gradient Descent: Convergence Guarantees and Empirical Benefits",
+        5.3, equation 31 on the neighbours of each point.
+    """
+    checks.positive_int("num_neighbours", num_neighbours)
+    data, y = training_data(model)
+    checks.floating_tensor("X", X)
+    if X.ndim != 2:
+        raise ValueError(
+            f"`X` must have shape (q, d), got {tuple(X.shape)}. Use `X.reshape(-1, d)`: points are"
+            " independent."
+        )
+    checks.like("X", X, "model.train_inputs", data)
+    Z = model.transform_inputs(X)
+    if Z.shape[1] != data.shape[1]:
+        raise ValueError(f"`X` must have the model's {data.shape[1]} inputs, got {Z.shape[1]}.")
+
+    gp = BatchedGP(model)
+    neighbours = Neighbours(data, model.covar_module)
+    k = min(num_neighbours, len(data))
+    num_points = max(1, CHUNK_BYTES // (SQUARES_HELD * 8 * (k + 1) ** 2))
+    moments = [_predict(gp, z, neighbours.of(z, k), data, y) for z in Z.split(num_points)]
+    mean, variance = (torch.cat(parts).unsqueeze(-1) for parts in zip(*moments, strict=True))
+    if observation_noise:
+        variance = variance + gp.likelihood.noise.mean()
+    # Q independent points
+    posterior = GPyTorchPosterior(MultivariateNormal(mean.to(X), variance.to(X).unsqueeze(-1)))
+    transform = getattr(model, "outcome_transform", None)
+    if transform is not None:
+        posterior = transform.untransform_posterior(posterior, X=X.unsqueeze(-2))
+    return posterior.mean.reshape(-1, 1), posterior.variance.reshape(-1, 1)
+
+
+def _predict(
+    gp: BatchedGP, Z: Tensor, index: Tensor, data: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the means and variances (q,) at Z (q, d) given the data ``index`` (q, k),
+    in standardised units.
+    """
+    Z = Z.double()
+    X = data[index].double()
+    k = index.shape[1]
+    K = covariance(gp.covar_module, torch.cat([X, Z.unsqueeze(1)], 1))
+    factor = batched_cholesky(K[:, :k, :k] + torch.diag_embed(gp.noise(index)))
+    residual = (y[index].double() - gp.mean_module(X)).unsqueeze(-1)
+    whitened = torch.linalg.solve_triangular(
+        factor, torch.cat([K[:, :k, k:], residual], -1), upper=False
+    )
+    cross, residual = whitened.unbind(-1)
+    mean = gp.mean_module(Z.unsqueeze(1)).squeeze(1) + (cross * residual).sum(-1)
+    return mean, (K[:, k, k] - cross.square().sum(-1)).clamp_min(0.0)

@@ -1,0 +1,437 @@
+"""Kernel regression by stochastic gradient steps in a Nyström subspace: the number of passes over
+the data is the regulariser.
+
+Notation: X (n, d) inputs, y (n,) targets, Z (m, d) centres chosen among X, K_nm = k(X, Z), K_mm =
+k(Z, Z) of rank r, R (m, r) with R Rᵀ = K_mm⁺, features Φ = K_nm R (n, r), κ² = max k(x, x), step
+size η, batch size b. One pass is n / b steps.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel, RBFKernel
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from surrogates import checks, memory
+from surrogates.operators.tiled import kernel_operator
+from surrogates.operators.tiles import Index, spans, tile_side
+from surrogates.systems.leverage import approximate_leverage_scores, draw_without_replacement
+
+SUBSETS = ("uniform", "leverage")
+REGIMES = ("I", "II", "III", "IV")
+# Of η κ²; at most 1, where a step on a single datum does not overshoot it
+STEP_GRID = tuple(4.0**-k for k in range(5))
+SCHEDULED_STEP = 0.125  # of η κ²: eq. 5.27, without its logarithm
+DEFAULT_MAX_PASSES = 100
+SQUARES_HELD = 4  # (m, m) matrices that the eigendecomposition holds
+
+Rows = Callable[[Index], Tensor]  # gives the rows Φ_j of indices j
+
+
+class NystromSGM(RegressorMixin, BaseEstimator):
+    """Nyström stochastic gradient regression, f(·) = k(·, Z) R c, as a scikit-learn estimator.
+
+    Each step draws b data j, uniformly and independently, and goes down the gradient of their
+    squared error in the span of the centres:
+
+        c ← c − (η/b) Rᵀ Σ_j (K_mj K_mjᵀ R c − y_j K_mj),   c = 0 at first.
+
+    There is no penalty: stopping early regularises. Without a ``regime``, a step size or number of
+    passes that is ``None`` is chosen on held-out data: every step size of a grid runs on the rest
+    of the data, with the same indices j, and the step size and pass of the smallest held-out error
+    are taken. That fit is kept; there is no second one to all data. Targets are taken as they are:
+    centre those whose mean is far from 0. Arithmetic is in float64 on the CPU.
+
+    Args:
+        kernel: a GPyTorch kernel without batch shape, or the lengthscale ℓ of
+            ``exp(−‖x − z‖² / 2ℓ²)``; ``None`` for ℓ² = d Var(X) / 2.
+        num_centers: m, at most the number of data that are not held out; ``None`` for
+            ``n^(1/p) log n``, p = 2ζ + γ + 1, or by leverage for ``n^(γ/p) log n``.
+        subset: ``"uniform"``, or ``"leverage"`` to draw centres in proportion to
+            :func:`approximate_leverage_scores`.
+        leverage_regularization: λ of the scores; ``None`` for ``n^(−1/p)`` of the largest
+            eigenvalue of K / n.
+        regime: ``"I"`` to ``"IV"`` for the step size, batch size and passes of
+            :func:`regime_schedule`; those given explicitly stand.
+        source_exponent: ζ in [0, 1/2], the smoothness of the target; 0 assumes nothing.
+        capacity_exponent: γ in [0, 1], where the effective dimension is O(λ^−γ); 1 assumes nothing.
+        step_size: η. Up to 2/κ² is stable.
+        batch_size: b, at most the number of data that are not held out; ``None`` for its square
+            root. All of them give the batch gradient.
+        num_passes: passes over the data.
+        max_passes: passes that are tried where ``num_passes`` is chosen.
+        validation_fraction: of the data, held out where something is chosen.
+        random_state: seed of the held-out set, the centres and the batches.
+        memory_budget: bytes that the features Φ may take; rows beyond it are evaluated for every
+            batch. ``None`` for 2 GiB.
+
+    Attributes:
+        centers_: Z (m, d).
+        coefficients_: R c (m,) after ``num_passes_`` passes.
+        coefficient_path_: (passes run, m), the same after every pass.
+        step_size_, batch_size_, num_passes_: as given, scheduled or chosen.
+        validation_error_: (passes run,), the mean squared error on the held-out data after every
+            pass; ``None`` if none were held out.
+        kernel_: the GPyTorch kernel.
+
+    Raises:
+        TypeError, ValueError: when fitting, if a parameter is out of range, or the step size so
+            large that the iteration diverges.
+        MemoryError: when fitting, if the m × m matrices do not fit in free memory.
+    References:
+        Lin, Rosasco (2017), "Optimal Rates for Learning with Nyström Stochastic Gradient Methods",
+        eq. 2.3, Corollary 3.3, Section 5.9.
+        Differs: (1) with b = n a step takes every datum once; (2) predictions are not truncated at
+            max |y|; (3) centres are distinct.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel | float | None = None,
+        num_centers: int | None = None,
+        *,
+        subset: str = "uniform",
+        leverage_regularization: float | None = None,
+        regime: str | None = None,
+        source_exponent: float = 0.0,
+        capacity_exponent: float = 1.0,
+        step_size: float | None = None,
+        batch_size: int | None = None,
+        num_passes: int | None = None,
+        max_passes: int = DEFAULT_MAX_PASSES,
+        validation_fraction: float = 0.1,
+        random_state: int | np.random.RandomState | None = None,
+        memory_budget: int | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.num_centers = num_centers
+        self.subset = subset
+        self.leverage_regularization = leverage_regularization
+        self.regime = regime
+        self.source_exponent = source_exponent
+        self.capacity_exponent = capacity_exponent
+        self.step_size = step_size
+        self.batch_size = batch_size
+        self.num_passes = num_passes
+        self.max_passes = max_passes
+        self.validation_fraction = validation_fraction
+        self.random_state = random_state
+        self.memory_budget = memory_budget
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Fit to X (n, d) and y (n,)."""
+        inputs, outputs = validate_data(
+            self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2
+        )
+        self._check_parameters()
+        generator = torch.Generator().manual_seed(
+            int(check_random_state(self.random_state).randint(2**31 - 1))
+        )
+        data = torch.tensor(inputs)
+        targets = torch.tensor(outputs, dtype=torch.float64)
+        held_out, kept = torch.randperm(len(data), generator=generator).tensor_split(
+            [self._num_held_out(len(data))]
+        )
+        held_X = data[held_out]
+        held_y = targets[held_out]
+        data = data[kept]
+        targets = targets[kept]
+
+        self.kernel_ = self._kernel(data)
+        step_sizes, self.batch_size_, passes = self._schedule(data)
+        centers = data[self._choose_centers(data, generator)]
+        root = inverse_root(kernel_operator(self.kernel_, centers).to_dense())
+        cross = kernel_operator(self.kernel_, held_X, centers, memory_budget=self.memory_budget)
+        path = []
+        errors = []
+        rows = self._features(data, centers, root)
+        start = torch.zeros(root.shape[1], len(step_sizes), dtype=torch.float64)
+        for c in descend(
+            rows,
+            targets,
+            start,
+            torch.tensor(step_sizes, dtype=torch.float64),
+            self.batch_size_,
+            passes,
+            generator,
+        ):
+            if not c.isfinite().all():
+                limit = 2.0 / self._kernel_bound(data)
+                raise ValueError(
+                    f"`step_size` must be below 2/κ² = {limit:.3g} to be sure to converge, got"
+                    f" {self.step_size}. Reduce it."
+                )
+            path.append(root @ c)
+            errors.append((cross @ path[-1] - held_y.unsqueeze(1)).square().mean(0))
+
+        table = torch.stack(errors)  # (passes, step sizes), NaN where nothing is held out
+        self.num_passes_ = passes
+        chosen = int(table[-1].argmin())
+        if self.num_passes is None and len(held_out):
+            self.num_passes_ = int(table.argmin()) // len(step_sizes) + 1
+            chosen = int(table.argmin()) % len(step_sizes)
+        self.step_size_ = step_sizes[chosen]
+        self.validation_error_ = table[:, chosen].numpy().copy() if len(held_out) else None
+        self.centers_ = centers.numpy()
+        self.coefficient_path_ = torch.stack([weights[:, chosen] for weights in path]).numpy()
+        self.coefficients_ = self.coefficient_path_[self.num_passes_ - 1].copy()
+        return self
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """Return the predictions (q,) at X (q, d)."""
+        check_is_fitted(self)
+        return self._combine(X, self.coefficients_[:, None])[:, 0]
+
+    def staged_predict(self, X: ArrayLike) -> np.ndarray:
+        """Return the predictions (passes run, q) at X (q, d) after every pass,
+        beyond the chosen one too.
+        """
+        check_is_fitted(self)
+        return self._combine(X, self.coefficient_path_.T).T
+
+    def _combine(self, X: ArrayLike, weights: np.ndarray) -> np.ndarray:
+        inputs = torch.tensor(validate_data(self, X, dtype=np.float64, reset=False))
+        tiled = kernel_operator(self.kernel_, inputs, torch.tensor(self.centers_), memory_budget=0)
+        return (tiled @ torch.tensor(weights)).numpy()
+
+    def _num_held_out(self, n: int) -> int:
+        if self.regime is not None or None not in (self.step_size, self.num_passes):
+            return 0
+        return min(math.ceil(self.validation_fraction * n), n - 1)
+
+    def _kernel(self, X: Tensor) -> Kernel:
+        if isinstance(self.kernel, Kernel):
+            return deepcopy(self.kernel).double().requires_grad_(False)
+        kernel = RBFKernel().double().requires_grad_(False)
+        # Of one point or a constant, any lengthscale will do
+        variance = X.var(correction=0).item() or 1.0
+        lengthscale = (
+            math.sqrt(0.5 * X.shape[1] * variance) if self.kernel is None else float(self.kernel)
+        )
+        kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
+        return kernel
+
+    def _kernel_bound(self, X: Tensor) -> float:
+        return max(
+            self.kernel_(X[part], diag=True).max().item()
+            for part in spans(len(X), tile_side(X.device))
+        )
+
+    def _schedule(self, X: Tensor) -> tuple[tuple[float, ...], int, int]:
+        """Return the step sizes to try, the batch size and the passes to run."""
+        n = len(X)
+        bound = self._kernel_bound(X)
+        step_sizes = tuple(factor / bound for factor in STEP_GRID)
+        batch_size = max(1, round(math.sqrt(n)))
+        num_passes = self.max_passes
+        if self.regime is not None:
+            plan = regime_schedule(
+                self.regime, n, self.source_exponent, self.capacity_exponent, bound
+            )
+            step_sizes = (plan.step_size,)
+            batch_size = plan.batch_size
+            num_passes = max(1, round(plan.num_iterations * plan.batch_size / n))
+        if self.step_size is not None:
+            step_sizes = (float(self.step_size),)
+        batch_size = batch_size if self.batch_size is None else int(self.batch_size)
+        if batch_size > n:
+            raise ValueError(
+                f"`batch_size` must be at most the {n} data that are not held out, got"
+                f" {batch_size}. Reduce it."
+            )
+        return (
+            step_sizes,
+            batch_size,
+            int(num_passes if self.num_passes is None else self.num_passes),
+        )
+
+    def _choose_centers(self, X: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the indices of the centres."""
+        n = len(X)
+        order = torch.randperm(n, generator=generator)
+        uniform_rate = n ** (1.0 / (2.0 * self.source_exponent + self.capacity_exponent + 1.0))
+        rate = uniform_rate if self.subset == "uniform" else uniform_rate**self.capacity_exponent
+        m = (
+            min(n, max(1, round(rate * math.log(n))))
+            if self.num_centers is None
+            else int(self.num_centers)
+        )
+        if m > n:
+            raise ValueError(
+                f"`num_centers` must be at most the {n} data that are not held out, got {m}."
+                " Reduce it."
+            )
+        memory.require(
+            8 * SQUARES_HELD * m**2,
+            X.device,
+            f"A Nyström subspace of {m} centres",
+            "Reduce `num_centers`.",
+        )
+        if self.subset == "uniform":
+            return order[:m]
+        # As many as uniform centres would have to be
+        sketch = order[: max(m, round(uniform_rate * math.log(n)))]
+        regularization = self.leverage_regularization
+        if regularization is None:
+            block = kernel_operator(self.kernel_, X[sketch]).to_dense()
+            regularization = torch.linalg.eigvalsh(block)[-1].item() / (len(sketch) * uniform_rate)
+        scores = approximate_leverage_scores(self.kernel_, X, sketch, regularization)
+        return draw_without_replacement(scores, m, generator)
+
+    def _features(self, X: Tensor, centers: Tensor, root: Tensor) -> Rows:
+        """Return what gives rows of Φ: the matrix itself if it fits the budget,
+        else a function that evaluates them.
+        """
+        budget = (
+            memory.default_budget(X.device) if self.memory_budget is None else self.memory_budget
+        )
+        operator = kernel_operator(self.kernel_, X, centers, memory_budget=0)
+        if 8 * len(X) * root.shape[1] > budget:
+            return lambda index: operator.rows(index).to_dense() @ root
+        return (operator @ root).__getitem__
+
+    def _check_parameters(self) -> None:
+        checks.one_of("subset", self.subset, SUBSETS)
+        if self.regime is not None and self.regime not in REGIMES:
+            raise ValueError(
+                f"`regime` must be None or one of {', '.join(map(repr, REGIMES))}, got"
+                f" {self.regime!r}."
+            )
+        for name in ("num_centers", "batch_size", "num_passes", "max_passes"):
+            if (value := getattr(self, name)) is not None:
+                checks.positive_int(name, _plain(value))
+        for name in ("step_size", "leverage_regularization"):
+            if (value := getattr(self, name)) is not None:
+                checks.positive_float(name, _plain(value))
+        for name in ("source_exponent", "capacity_exponent", "validation_fraction"):
+            checks.fraction(name, _plain(getattr(self, name)))
+        if self.source_exponent > 0.5:
+            raise ValueError(
+                "`source_exponent` must be at most 1/2, where the method saturates, got"
+                f" {self.source_exponent}."
+            )
+        if not 0.0 < self.validation_fraction < 1.0:
+            raise ValueError(
+                "`validation_fraction` must be above 0 and below 1, got"
+                f" {self.validation_fraction}."
+            )
+        if self.memory_budget is not None:
+            checks.integer("memory_budget", _plain(self.memory_budget), 0)
+        if isinstance(self.kernel, Kernel):
+            if self.kernel.batch_shape:
+                raise ValueError(
+                    f"`kernel` must have no batch shape, got {tuple(self.kernel.batch_shape)}."
+                )
+        elif self.kernel is not None:
+            checks.positive_float("kernel", _plain(self.kernel))
+
+
+class Schedule(NamedTuple):
+    """Step size η, batch size b and number of iterations T."""
+
+    step_size: float
+    batch_size: int
+    num_iterations: int
+
+
+def regime_schedule(
+    regime: str,
+    n: int,
+    source_exponent: float = 0.0,
+    capacity_exponent: float = 1.0,
+    kernel_bound: float = 1.0,
+) -> Schedule:
+    """Return the settings that learn at the optimal rate n^(−(2ζ+1)/p), p = 2ζ + γ + 1, from m ≥
+    n^(1/p) log n uniform centres.
+
+    With c = 1/(8κ²) and T = n^(1/p) / (η κ²):
+
+        I    η = c n^(−(2ζ+1)/p)   b = 1                passes 8 n^((1−γ)/p)
+        II   η = c / log n         b = n^((2ζ+1)/p)     passes 8 n^((1−γ)/p) log n
+        III  η = c / n             b = 1                passes 8 n^(1/p)
+        IV   η = c / √n            b = √n               passes 8 n^(1/p)
+
+    Args:
+        n: number of data, at least 2.
+        source_exponent: ζ in [0, 1/2].
+        capacity_exponent: γ in [0, 1].
+        kernel_bound: κ², the largest k(x, x).
+
+    References:
+        Lin, Rosasco (2017), Corollary 3.3, which leaves constants open: c is the largest of eq.
+        5.27, without its logarithm, and what the experiment of Section 2.3 has; T is that of
+        Theorem 3.2, where κ² makes it the same whatever the kernel's scale.
+    """
+    p = 2.0 * source_exponent + capacity_exponent + 1.0
+    rate = n ** ((2.0 * source_exponent + 1.0) / p)
+    divisor, batch_size = {
+        "I": (rate, 1.0),
+        "II": (math.log(n), rate),
+        "III": (n, 1.0),
+        "IV": (math.sqrt(n), math.sqrt(n)),
+    }[regime]
+    return Schedule(
+        SCHEDULED_STEP / (kernel_bound * divisor),
+        round(batch_size),
+        round(divisor * n ** (1.0 / p) / SCHEDULED_STEP),
+    )
+
+
+def descend(
+    features: Rows,
+    targets: Tensor,
+    initial: Tensor,
+    step_size: Tensor,
+    batch_size: int,
+    num_passes: int,
+    generator: torch.Generator,
+) -> Iterator[Tensor]:
+    """Yield the coefficients c (..., r, s) after every pass of stochastic gradient steps
+    ``c ← c − (η/b) Φ_jᵀ (Φ_j c − y_j)``.
+
+    The s columns differ in their step sizes, leading dimensions in their data; all see the same
+    indices j.
+
+    Args:
+        features: maps indices (b,) to rows Φ_j (..., b, r).
+        targets: y (..., n).
+        initial: c before the first step.
+        step_size: η (s,).
+        batch_size: b; equal to n, every step takes all data once; less, b independent draws.
+    """
+    n = targets.shape[-1]
+    done = 0
+    c = initial.clone()
+    scale = step_size / batch_size
+    for number in range(1, num_passes + 1):
+        last = math.ceil(number * n / batch_size)
+        batches: Any = [slice(None)]
+        if batch_size < n:
+            batches = torch.randint(n, (last - done, batch_size), generator=generator)
+        for index in batches:
+            rows = features(index)
+            c -= scale * (rows.mT @ (rows @ c - targets[..., index, None]))
+        done = last
+        yield c.clone()
+
+
+def inverse_root(matrix: Tensor) -> Tensor:
+    """Return R (m, r) with R Rᵀ the pseudo-inverse of a positive semi-definite matrix (m, m) of
+    numerical rank r.
+    """
+    values, vectors = torch.linalg.eigh(matrix)
+    kept = values > len(matrix) * torch.finfo(matrix.dtype).eps * values[-1]
+    return vectors[:, kept] * values[kept].rsqrt()
+
+
+def _plain(value: Any) -> Any:
+    """Return the Python number of a NumPy one, such as a grid search passes."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,1 @@
+"""What carries the weights of a model."""

@@ -1,0 +1,1 @@
+"""The linear systems whose solutions are representer weights, and their preconditioners."""

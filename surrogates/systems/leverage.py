@@ -1,0 +1,64 @@
+"""Ridge leverage scores: how much each of n data points X (n, d) matters to a kernel regression,
+for choosing m of them.
+
+Notation: K = k(X, X), λ the regularisation of K / n, S a sketch of p data points.
+"""
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from surrogates import memory
+from surrogates.operators.tiled import kernel_operator
+from surrogates.operators.tiles import SMALLEST_SIDE, spans, tile_side
+
+
+def approximate_leverage_scores(
+    kernel: Kernel, X: Tensor, sketch: Tensor, regularization: float
+) -> Tensor:
+    """Return approximations (n,) of the ridge leverage scores diag(K (K + λ n I)⁻¹), from a uniform
+    sketch of p data, in O(n p²):
+
+        (k(x, x) − k(x, S) (K_SS + λ p I)⁻¹ k(S, x)) / (λ n),   at most 1; exact if p = n.
+
+    A point that the sketch represents badly gets a high score, so that it is drawn.
+
+    Args:
+        X: (n, d).
+        sketch: the indices S (p,), distinct.
+        regularization: λ, above 0.
+
+    References:
+        Rudi, Calandriello, Carratino, Rosasco (2018), "On Fast Leverage Score Sampling and Optimal
+        Learning", with uniform weights.
+    """
+    p = len(sketch)
+    n = len(X)
+    block = kernel_operator(kernel, X[sketch]).to_dense().clone()
+    block.diagonal().add_(regularization * p)
+    factor = torch.linalg.cholesky(block)
+
+    def missed(size: int) -> Tensor:
+        parts = []
+        for part in spans(n, size):
+            half = torch.linalg.solve_triangular(
+                factor, kernel_operator(kernel, X[sketch], X[part]).to_dense(), upper=False
+            )
+            parts.append(kernel(X[part], diag=True) - half.square().sum(0))
+        return torch.cat(parts)
+
+    scores = memory.halving(missed, tile_side(X.device), SMALLEST_SIDE, "A part") / (
+        regularization * n
+    )
+    return scores.clamp(torch.finfo(X.dtype).eps, 1.0)
+
+
+def draw_without_replacement(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Return ``count`` distinct indices, drawn one after another in proportion to ``weights`` (n,)
+    among those left.
+    """
+    clocks = torch.empty(weights.shape, dtype=torch.float64, device=generator.device).exponential_(
+        generator=generator
+    )
+    # The first clocks to ring are such draws
+    return (weights / clocks.to(weights.device)).topk(count).indices

@@ -1,0 +1,206 @@
+"""Preconditioners: cheap approximations P of H = K + Σ, applied as R → P⁻¹R.
+
+Each is a frozen dataclass; called with a system and a generator it returns the map. Both low-rank
+ones have the form P = L Lᵀ + D with L (n, r) and a positive diagonal D, inverted by Woodbury's
+identity, ``P⁻¹ = D⁻¹ − D⁻¹ L (I + Lᵀ D⁻¹ L)⁻¹ Lᵀ D⁻¹``, in O(n r s) an application.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from surrogates import checks
+from surrogates.operators.gemm import matmul
+from surrogates.operators.linalg import shifted_cholesky, stable_cholesky, times_inverse_transpose
+from surrogates.systems.kernel import KernelSystem
+
+Apply = Callable[[Tensor], Tensor]
+
+# With the columns of many paths, r columns of K and an r × r factorisation cost less than the
+# epochs that they save.
+SMALLEST_DEFAULT_RANK = 500
+LARGEST_DEFAULT_RANK = 2000
+GRAM_ROWS = 8192  # converted to float64 at once
+
+
+class Preconditioner(ABC):
+    """Approximates a system's matrix by one that is cheap to invert."""
+
+    @abstractmethod
+    def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
+        """Return the map R (n, s) → P⁻¹R for ``system``."""
+
+
+@dataclass(frozen=True)
+class Identity(Preconditioner):
+    """P = I."""
+
+    def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
+        return torch.clone  # callers may update what they get in place
+
+
+@dataclass(frozen=True)
+class Exact(Preconditioner):
+    """P = H, by a Cholesky factorisation: for the blocks of sketch-and-project."""
+
+    def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
+        factor = stable_cholesky(system.to_dense(), overwrite=True)
+        return lambda R: torch.cholesky_solve(R, factor)
+
+
+@dataclass(frozen=True)
+class Nystrom(Preconditioner):
+    """P = K̂ + δ I + Σ with a Nyström approximation K̂ of rank r.
+
+    ``sketch="columns"``: K̂ = K_{·C} K_CC⁻¹ K_{C·} for r columns C drawn uniformly, δ the mean of
+    what they leave of K's diagonal. It costs r n entries, and δ keeps the part of the spectrum that
+    the columns miss from being amplified by Σ⁻¹.
+
+    ``sketch="gaussian"``: K̂ = U S Uᵀ from the product of K with r random orthonormal columns (n²
+    entries), δ = S_rr, the smallest eigenvalue kept.
+
+    Args:
+        rank: r; ``None`` for n / 5, between 500 and 2000.
+        sketch: ``"columns"`` or ``"gaussian"``.
+    Raises:
+        ValueError: when called, if ``rank`` exceeds n.
+    References:
+        Frangella, Tropp, Udell (2023), "Randomized Nyström Preconditioning". Differs: (1) by
+        default, a column sample, and δ from the diagonal. Rathore et al. (2025), "Turbocharging
+        Gaussian Process Inference with Approximate Sketch-and-Project", Algorithm 5.
+    """
+
+    rank: int | None = None
+    sketch: str = "columns"
+
+    def __post_init__(self) -> None:
+        if self.rank is not None:
+            checks.positive_int("rank", self.rank)
+        checks.one_of("sketch", self.sketch, ("columns", "gaussian"))
+
+    def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
+        rank = _rank(self.rank, system)
+        return (
+            self._from_columns(system, rank, generator)
+            if self.sketch == "columns"
+            else self._from_sketch(system, rank, generator)
+        )
+
+    def _from_columns(self, system: KernelSystem, rank: int, generator: torch.Generator) -> Apply:
+        L = column_factor(system, rank, generator)
+        missed = (system.diagonal - L.square().sum(1)).clamp_min(0.0)
+        return _woodbury(system, L, system.noise + system.total(missed.sum()) / system.n)
+
+    def _from_sketch(self, system: KernelSystem, rank: int, generator: torch.Generator) -> Apply:
+        system.require_all_rows("Nystrom(sketch='gaussian')", "Use sketch='columns'.")
+        normal = torch.randn(
+            system.n, rank, generator=generator, device=generator.device, dtype=system.dtype
+        ).to(system.device)
+        test = torch.linalg.qr(normal).Q
+        U, eigenvalues = nystrom_approximation(system.kernel_matmul(test), test)
+        return _woodbury(system, U * eigenvalues.sqrt(), system.noise + eigenvalues[-1])
+
+
+@dataclass(frozen=True)
+class PivotedCholesky(Preconditioner):
+    """P = L Lᵀ + δ I + Σ with L the partial Cholesky factor of K, pivoted greedily on the largest
+    remaining diagonal.
+
+    Args:
+        rank: r; ``None`` for n / 5, between 500 and 2000. The factorisation takes r sequential
+            steps.
+    Raises:
+        ValueError: when called, if ``rank`` exceeds n.
+    References:
+        Harbrecht, Peters, Schneider (2012), "On the low-rank approximation by the pivoted Cholesky
+        decomposition".
+        Differs: δ, the mean of the remaining diagonal, is added to the damping.
+    """
+
+    rank: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rank is not None:
+            checks.positive_int("rank", self.rank)
+
+    def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
+        system.require_all_rows("PivotedCholesky()", "Use Nystrom().")
+        rank = _rank(self.rank, system)
+        remaining = system.kernel.diagonal().clone()
+        floor = torch.finfo(system.dtype).eps * remaining.max() * system.n
+        L = remaining.new_zeros(system.n, rank)
+        for k in range(rank):
+            pivot = remaining.argmax()
+            if remaining[pivot] <= floor:
+                L = L[:, :k]
+                break
+            column = system.columns(pivot.reshape(1)).squeeze(1) - L[:, :k] @ L[pivot, :k]
+            L[:, k] = column / remaining[pivot].sqrt()
+            remaining -= L[:, k].square()
+            remaining[pivot] = 0.0
+            remaining.clamp_min_(0.0)
+        return _woodbury(system, L, system.noise + remaining.mean())
+
+
+def _rank(rank: int | None, system: KernelSystem) -> int:
+    if rank is None:
+        return min(system.n, max(SMALLEST_DEFAULT_RANK, min(system.n // 5, LARGEST_DEFAULT_RANK)))
+    if rank > system.n:
+        raise ValueError(f"`rank` must be at most n = {system.n}, got {rank}. Reduce it.")
+    return rank
+
+
+def column_factor(system: KernelSystem, rank: int, generator: torch.Generator) -> Tensor:
+    """Return L (n, r) of the Nyström approximation L Lᵀ of K by r columns drawn uniformly;
+    its first k columns are that of the first k.
+    """
+    index = torch.randperm(system.n, generator=generator, device=generator.device)[:rank].to(
+        system.device
+    )
+    columns = system.columns(index)
+    return times_inverse_transpose(columns, stable_cholesky(system.take_rows(columns, index)))
+
+
+def nystrom_approximation(sketch: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
+    """Return U (n, r) and the eigenvalues S (r,), descending, of the Nyström approximation of K
+    with ``sketch = K test``.
+
+    Args:
+        test: (n, r) with orthonormal columns.
+    """
+    # The shift goes into the sketch and, by it, into the core, and comes off the eigenvalues again.
+    factor, shift = shifted_cholesky(test.T @ sketch, torch.finfo(test.dtype).eps)
+    shifted = sketch + shift * test
+    U, singular, _ = torch.linalg.svd(times_inverse_transpose(shifted, factor), full_matrices=False)
+    return U, (singular.square() - shift).clamp_min(0.0)
+
+
+def _woodbury(system: KernelSystem, L: Tensor, diagonal: Tensor) -> Apply:
+    """Return R → (L Lᵀ + D)⁻¹ R for a diagonal D given as a scalar or (n,), and the rows of
+    ``system`` that are held here.
+
+    The scaled factor A = D^{-1/2} L is kept; the inner matrix I + AᵀA is the only one that is
+    factorised. It is in float64: in float32, rounding of its largest eigenvalues, which exceed 10⁶
+    where n is large and the noise is small, would swallow the I.
+    """
+    root = diagonal.sqrt().unsqueeze(-1)
+    A = L / root
+    inner = torch.zeros(A.shape[1], A.shape[1], dtype=torch.float64, device=A.device)
+    for part in A.split(GRAM_ROWS):
+        rows = part.double()
+        inner.addmm_(rows.T, rows)
+    inner = system.total(inner)
+    inner.diagonal().add_(1.0)
+    factor = stable_cholesky(inner)
+
+    def apply(R: Tensor) -> Tensor:
+        scaled = R / root
+        inner = torch.cholesky_solve(system.total(matmul(scaled.T, A).T).double(), factor).to(
+            R.dtype
+        )
+        return (scaled - matmul(A, inner)) / root
+
+    return apply

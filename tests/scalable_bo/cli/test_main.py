@@ -1,0 +1,639 @@
+"""The command line, as a user meets it: what is printed where, and the exit codes."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+
+from scalable_bo import console
+from scalable_bo.cli import main as cli
+from scalable_bo.console import read_integers
+from scalable_bo.experiments import thompson
+from scalable_bo.experiments.methods import METHODS
+from scalable_bo.experiments.presets import PRESETS
+from scalable_bo.experiments.samplers import METHODS as METHODS_OF_THOMPSON
+from tests.scalable_bo.toy_regression import toy_table
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Run the command line in this process, and return its exit code."""
+    monkeypatch.setattr(sys, "argv", ["scalable-bo", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0)
+
+
+def test_a_benchmark_writes_a_record_a_run_a_plot_and_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        "--preset",
+        "smoke",
+        "--solver",
+        "cg,cholesky",
+        "--seeds",
+        "0-1",
+        "--q",
+        "4",
+        "--num-initial",
+        "50",
+    ]
+    assert (
+        call(
+            monkeypatch, "bench", "thompson", *arguments, "--out", str(tmp_path / "new" / "folder")
+        )
+        == 0
+    )
+    files = sorted(file.name for file in (tmp_path / "new" / "folder").iterdir())
+    runs = [
+        f"thompson_smoke_{solver}_l0.5_s{seed}.json"
+        for solver in ("cg", "cholesky")
+        for seed in (0, 1)
+    ]
+    assert files == sorted([*runs, "thompson.md", "thompson_smoke.png"])
+    record = json.loads((tmp_path / "new" / "folder" / runs[0]).read_text())
+    assert record["complete"]
+    assert record["settings"]["preset"]["q"] == 4
+    assert [entry["num_points"] for entry in record["rounds"]] == [54, 58]
+    output = capsys.readouterr()
+    assert "4 records in" in output.out
+    assert "over 2 seeds" in output.out
+    assert re.search(r"^cholesky +0\.5 +-?\d\.\d{3} ± \d\.\d{3} ", output.out, re.MULTILINE)
+    assert max(map(len, output.out.splitlines()[:-1])) <= 80
+    assert "…" not in output.out
+    lines = output.err.splitlines()
+    assert len(lines) == 8
+    assert all(
+        re.match(r"(cg|cholesky) lengthscale 0.5 seed [01] round [12]/2: n \d+, best ", line)
+        for line in lines
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("bench thompson --preset desk", "`preset` must be one of smoke, laptop,.*got 'desk'"),
+        (
+            "bench thompson --preset smoke --scale 0",
+            "`scale` must be above 0 and at most 1, got 0.0",
+        ),
+        (
+            "bench thompson --preset smoke --solver cg,lu",
+            "`solver` must be one of auto, cholesky, cg, sdd, .*, got 'lu'",
+        ),
+        (
+            "bench thompson --preset smoke --solver cg,",
+            "`solver` must be names separated by commas, got 'cg,'",
+        ),
+        ("bench thompson --preset smoke --seeds 3-1", "`seeds` must be whole numbers.*got '3-1'"),
+        ("bench thompson --preset smoke --seeds -1", "`seeds` must be whole numbers.*got '-1'"),
+        (
+            "bench thompson --preset smoke --lengthscale long",
+            "`lengthscale` must be numbers.*got 'long'",
+        ),
+        (
+            "bench thompson --preset smoke --lengthscale 0.5,-1",
+            "`lengthscale` must be positive and finite, got -1.0",
+        ),
+        ("bench thompson --preset smoke --q 0", "`q` must be positive and finite, got 0"),
+        ("bench thompson --preset smoke --rounds many", "'--rounds'.*valid integer"),
+        (
+            "bench thompson --preset smoke --dtype half",
+            "`dtype` must be float32 or float64, got 'half'",
+        ),
+        (
+            "bench thompson --preset smoke --device warp",
+            "`device` must name a torch device, got 'warp'",
+        ),
+        ("bench thompson --preset smoke --colour red", "No such option.*--colour"),
+        ("bench regression --data nope --data-dir /", "`data` must be one of the data sets in /"),
+        (
+            "bench regression --data-dir nowhere",
+            "`data_dir` must be.*nowhere is not there.*uci_datasets",
+        ),
+        ("bench regression --split 11", "`split` must be between 0 and 9, got 11"),
+        ("bench regression --solver sgd --sgd-steps 0", "`sgd_steps` must be at least 1, got 0"),
+        ("bench regression --noise 0", "`noise` must be finite and above 0, got 0.0"),
+        (
+            "bench regression --data homes.csv",
+            "`target` must name the column to predict, got None for homes.csv",
+        ),
+        (
+            "bench regression --data homes.csv --target price",
+            "`data` must be a Parquet or CSV file, and homes.csv is not there",
+        ),
+        ("bench solvers --problem sampling", "`problem` must be thompson, got 'sampling'"),
+        (
+            "bench solvers --problem thompson --n 20001",
+            "`exact`: .* up to 20000 points, got 20001. Use --no-exact",
+        ),
+        ("bench solvers --data-dir nowhere", "`data_dir` must be.*nowhere is not there"),
+        (
+            "bench hyperparameters --preset speed",
+            "`preset` must be one of recovery, penalty, .*, got 'speed'",
+        ),
+        ("bench hyperparameters --method adam", "`method` must be one of nearest, .*, got 'adam'"),
+        (
+            "bench hyperparameters --data bike",
+            r"`data_sets` does not go with the preset recovery, got \['bike'\]",
+        ),
+        (
+            "bench hyperparameters --preset real --data nope --data-dir /",
+            "`data` must be one of the data sets in /",
+        ),
+        (
+            "bench hyperparameters --preset real --epochs 0",
+            "`max_epochs` must be at least 1, got 0",
+        ),
+        (
+            "bench hyperparameters --preset batch-sizes --kernel cubic",
+            "`kernel` must be one of linear, gaussian, got 'cubic'",
+        ),
+        ("bench nope", "No such command 'nope'"),
+    ],
+)
+def test_bad_input_is_one_line_on_stderr_and_exit_code_2_before_any_work(
+    arguments: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = [] if "nope" in arguments.split()[:2] else ["--out", str(tmp_path / "out")]
+    assert call(monkeypatch, *arguments.split(), *out) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert len(output.err.splitlines()) == 1
+    assert re.search(message, output.err)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert (
+        call(monkeypatch, "bench", "thompson", "--preset", "smoke", "--out", str(tmp_path / "file"))
+        == 2
+    )
+    assert "`out` must be a folder to write to" in capsys.readouterr().err
+
+
+def interrupt_after(
+    rounds: int, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    describe = thompson.describe_round
+    count = 0
+
+    def described(record: dict[str, Any]) -> str:
+        nonlocal count
+        count += 1
+        if count > rounds:
+            raise error("out of memory: 9 GiB.")
+        return describe(record)
+
+    monkeypatch.setattr(thompson, "describe_round", described)
+
+
+def test_ctrl_c_exits_with_130_and_says_what_has_been_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupt_after(2, monkeypatch, KeyboardInterrupt)
+    arguments = ["bench", "thompson", "--preset", "smoke", "--seeds", "0-3", "--out", str(tmp_path)]
+    assert call(monkeypatch, *arguments) == 130
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert (
+        last
+        == f"Interrupted; 1 complete run and 1 round of thompson_smoke_cg_l0.5_s1 in {tmp_path};"
+        " the same command goes on."
+    )
+    assert json.loads((tmp_path / "thompson_smoke_cg_l0.5_s0.json").read_text())["complete"]
+    assert not json.loads((tmp_path / "thompson_smoke_cg_l0.5_s1.json").read_text())["complete"]
+
+
+def test_an_interrupted_benchmark_goes_on_and_keeps_what_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        "bench",
+        "thompson",
+        "--preset",
+        "smoke",
+        "--solver",
+        "cg,svgp",
+        "--out",
+        str(tmp_path),
+    ]
+    with monkeypatch.context() as patch:
+        interrupt_after(2, patch, KeyboardInterrupt)
+        assert call(monkeypatch, *arguments) == 130
+    capsys.readouterr()
+    assert call(monkeypatch, *arguments) == 0
+    output = capsys.readouterr()
+    kept, resumed = output.err.splitlines()
+    assert re.match(r"cg lengthscale 0.5 seed 0 round 2/2: .* \(kept\)$", kept)
+    assert re.match(
+        r"svgp lengthscale 0.5 seed 0 round 2/2: n 216, .*, solve \d+\.\d s, acquisition \d+\.\d s"
+        r" \(resumed\)$",
+        resumed,
+    )
+    assert re.search(r"^svgp .* – ", output.out, re.MULTILINE)
+    assert not list(tmp_path.glob("*.safetensors"))
+
+    assert call(monkeypatch, *arguments, "--q", "4") == 2
+    assert "preset.q is 8 there, 4 now" in capsys.readouterr().err
+    assert call(monkeypatch, *arguments, "--q", "4", "--rerun") == 0
+    assert "(kept)" not in capsys.readouterr().err
+
+
+def test_a_request_that_cannot_fit_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupt_after(0, monkeypatch, MemoryError)
+    assert call(monkeypatch, "bench", "thompson", "--preset", "smoke", "--out", str(tmp_path)) == 1
+    assert capsys.readouterr().err.startswith(
+        "out of memory: 9 GiB. So far: 0 complete runs and 1 round of"
+    )
+
+
+def test_regression_writes_records_and_a_table_and_keeps_what_is_finished(
+    data_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out"
+    arguments = [
+        "bench",
+        "regression",
+        "--data",
+        "toy",
+        "--data-dir",
+        str(data_dir),
+        "--split",
+        "0-1",
+        "--mean-only",
+        "--out",
+        str(out),
+    ]
+    assert call(monkeypatch, *arguments, "--solver", "cg,svgp") == 0
+    names = [
+        f"regression_toy_{split}_{solver}_mean.json"
+        for split in (0, 1)
+        for solver in ("cg", "svgp")
+    ]
+    assert sorted(file.name for file in out.iterdir()) == sorted([*names, "regression.md"])
+    output = capsys.readouterr()
+    lines = output.err.splitlines()
+    assert len(lines) == 4
+    assert re.match(r"toy split 0 cg: RMSE 0\.\d{4}, residual .*, epochs .*, seconds", lines[0])
+    assert (
+        f"4 records in {out}, with all others there in {out / 'regression.md'}"
+        in output.out.replace("\n", "")
+    )
+    assert re.search(r"\| cg \| 0\.\d{3} ± 0\.\d{3} \(2\) \|", (out / "regression.md").read_text())
+
+    assert call(monkeypatch, *arguments, "--solver", "cg,cholesky") == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.endswith("(kept)") for line in lines] == [True, False, True, False]
+    assert {"| cg |", "| svgp |", "| cholesky |"} <= {
+        line[: line.index("|", 2) + 1] for line in read_rows(out / "regression.md")
+    }
+    assert call(monkeypatch, *arguments, "--solver", "cg", "--rerun") == 0
+    assert "(kept)" not in capsys.readouterr().err
+
+
+def read_rows(path: Path) -> list[str]:
+    return [line for line in path.read_text().splitlines() if line.startswith("| ")]
+
+
+def test_options_of_regression_reach_the_run(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = (
+        "--solver sgd,subset --noise 1e-3 --sgd-steps 20 --num-points 40 --dtype float64"
+        " --mean-only"
+    )
+    assert (
+        call(
+            monkeypatch,
+            "bench",
+            "regression",
+            "--data",
+            "toy",
+            "--data-dir",
+            str(data_dir),
+            *options.split(),
+            "--out",
+            str(tmp_path),
+        )
+        == 0
+    )
+    (sgd,) = tmp_path.glob("regression_toy_0_sgd_noise0.001_mean_sgd_steps=20_dtype=float64.json")
+    (subset,) = tmp_path.glob("*subset*.json")
+    assert json.loads(sgd.read_text())["settings"]["budget"] == {"sgd_steps": 20}
+    assert json.loads(subset.read_text())["num_weights"] == 40
+    assert "## Noise variance 0.001" in (tmp_path / "regression.md").read_text()
+
+
+def test_a_user_s_table_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pandas.DataFrame(toy_table(), columns=["a", "b", "c", "price"]).to_parquet(
+        tmp_path / "homes.parquet"
+    )
+    arguments = [
+        "bench",
+        "regression",
+        "--data",
+        str(tmp_path / "homes.parquet"),
+        "--out",
+        str(tmp_path / "out"),
+        "--mean-only",
+    ]
+    assert (
+        call(
+            monkeypatch,
+            *arguments,
+            "--target",
+            "price",
+            "--split",
+            "0,11",
+            "--test-fraction",
+            "0.25",
+            "--solver",
+            "cholesky",
+        )
+        == 0
+    )
+    record = json.loads(
+        (
+            tmp_path / "out" / "regression_homes.price_11_cholesky_mean_test_fraction=0.25.json"
+        ).read_text()
+    )
+    assert (record["num_train"], record["num_test"]) == (90, 30)
+    capsys.readouterr()
+    assert call(monkeypatch, *arguments, "--target", "prize") == 2
+    assert "got 'prize'. Near it: price." in capsys.readouterr().err
+
+
+def test_an_interrupted_regression_leaves_its_records_and_the_table(
+    data_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from scalable_bo.experiments import regression
+
+    run_one = regression.run_regression
+
+    def interrupted(
+        run: regression.RegressionRun, *arguments: Any, **options: Any
+    ) -> dict[str, Any]:
+        if run.split == 1:
+            raise KeyboardInterrupt
+        return run_one(run, *arguments, **options)
+
+    monkeypatch.setattr(regression, "run_regression", interrupted)
+    arguments = [
+        "--data",
+        "toy",
+        "--data-dir",
+        str(data_dir),
+        "--split",
+        "0-1",
+        "--mean-only",
+        "--out",
+        str(tmp_path),
+    ]
+    assert call(monkeypatch, "bench", "regression", *arguments) == 130
+    assert (
+        capsys.readouterr().err.splitlines()[-1]
+        == f"Interrupted; 1 complete run and regression.md in {tmp_path}."
+    )
+    assert (tmp_path / "regression_toy_0_cg_mean.json").is_file()
+    assert any(line.startswith("| cg | 0.") for line in read_rows(tmp_path / "regression.md"))
+
+
+def test_the_table_is_made_again_without_a_run(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = [
+        "--data",
+        "toy",
+        "--data-dir",
+        str(data_dir),
+        "--mean-only",
+        "--out",
+        str(tmp_path),
+    ]
+    assert call(monkeypatch, "bench", "regression", *arguments) == 0
+    written = (tmp_path / "regression.md").read_text()
+    (tmp_path / "regression.md").unlink()
+    assert call(monkeypatch, "bench", "table", "--out", str(tmp_path)) == 0
+    assert (tmp_path / "regression.md").read_text() == written
+
+
+def test_solvers_are_traced_and_drawn(
+    data_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out"
+    arguments = [
+        "--data",
+        "toy",
+        "--data-dir",
+        str(data_dir),
+        "--solver",
+        "cg,sdd",
+        "--epochs",
+        "8",
+        "--points",
+        "3",
+        "--out",
+        str(out),
+    ]
+    assert call(monkeypatch, "bench", "solvers", *arguments) == 0
+    assert sorted(file.name for file in out.iterdir()) == [
+        "solvers_toy_0.png",
+        "solvers_toy_0_cg.json",
+        "solvers_toy_0_sdd.json",
+    ]
+    output = capsys.readouterr()
+    assert len(output.err.splitlines()) == 6
+    assert re.search(r"^sdd +\d", output.out, re.MULTILINE)
+    record = json.loads((out / "solvers_toy_0_cg.json").read_text())
+    assert [checkpoint["budget"] for checkpoint in record["checkpoints"]] == pytest.approx(
+        [1.0, 8.0**0.5, 8.0]
+    )
+
+
+def test_hyperparameters_writes_records_a_table_and_a_plot_and_keeps_what_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [
+        "--preset",
+        "simulated",
+        "--data",
+        "otl,levy",
+        "--method",
+        "nearest",
+        "--seeds",
+        "2",
+        "--n",
+        "50",
+        "--epochs",
+        "1",
+    ]
+    arguments = ["bench", "hyperparameters", *options, "--out", str(tmp_path)]
+    assert call(monkeypatch, *arguments) == 0
+    names = [f"fit_scores_{data}_nearest_seed=2_n=50_max_epochs=1.json" for data in ("levy", "otl")]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        *names,
+        "hyperparameters.md",
+        "hyperparameters_simulated.png",
+    ]
+    output = capsys.readouterr()
+    assert re.match(r"otl seed 2 nearest: noise 0\.\d{3}, RMSE \d\.\d{3}, NLL ", output.err)
+    assert "2 records in" in output.out
+    assert call(monkeypatch, *arguments) == 0
+    assert capsys.readouterr().err.count("(kept)") == 2
+
+
+def test_an_interrupted_fit_leaves_its_records_and_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from scalable_bo.experiments.fits.curvature import CurvatureCell
+
+    measure = CurvatureCell.measure
+
+    def interrupted(cell: CurvatureCell, on_status: Any) -> dict[str, Any]:
+        if cell.method == "nearest":
+            raise KeyboardInterrupt
+        return measure(cell, on_status)
+
+    monkeypatch.setattr(CurvatureCell, "measure", interrupted)
+    arguments = [
+        "--preset",
+        "curvature",
+        "--batch-sizes",
+        "4,8",
+        "--n",
+        "20",
+        "--out",
+        str(tmp_path),
+    ]
+    assert call(monkeypatch, "bench", "hyperparameters", *arguments) == 130
+    assert (
+        capsys.readouterr().err.splitlines()[-1]
+        == f"Interrupted; 1 complete run and hyperparameters.md in {tmp_path}."
+    )
+    assert "| uniform | 0." in (tmp_path / "hyperparameters.md").read_text()
+
+
+def test_help_of_hyperparameters_names_every_preset_method_and_simulator(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from scalable_bo.experiments.fits import batch_sizes, presets, recovery, scores
+    from scalable_bo.experiments.simulators import SIMULATORS
+
+    assert call(monkeypatch, "bench", "hyperparameters", "--help") == 0
+    text = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
+    methods = {*recovery.METHODS, *scores.METHODS, *batch_sizes.METHODS}
+    for name in (*presets.PRESETS, *SIMULATORS, *methods):
+        assert re.sub(r"^minimax-\d+$", "minimax-MU", name) in text
+
+
+def test_an_interrupted_trace_says_what_has_been_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from scalable_bo.experiments import solver_traces
+
+    describe = solver_traces.describe_checkpoint
+    seen = 0
+
+    def described(record: dict[str, Any]) -> str:
+        nonlocal seen
+        seen += 1
+        if seen > 2:
+            raise KeyboardInterrupt
+        return describe(record)
+
+    monkeypatch.setattr(solver_traces, "describe_checkpoint", described)
+    arguments = [
+        "--problem",
+        "thompson",
+        "--n",
+        "60",
+        "--points",
+        "5",
+        "--solver",
+        "cg",
+        "--no-exact",
+        "--out",
+        str(tmp_path),
+    ]
+    assert call(monkeypatch, "bench", "solvers", *arguments) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == f"Interrupted; 3 checkpoints in {tmp_path}."
+    record = json.loads((tmp_path / "solvers_thompson_n60_l0.5_s0_cg.json").read_text())
+    assert (len(record["checkpoints"]), record["complete"]) == (3, False)
+
+
+def test_off_a_terminal_a_long_solve_prints_a_line_a_minute(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = 0.0
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock)
+    shown: list[str] = []
+    report = console.lines_of(shown.append)
+    for clock in (10.0, 61.0, 70.0, 125.0):
+        report(f"{clock:.0f} s")
+    assert shown == ["10 s", "61 s", "70 s", "125 s"]
+    assert capsys.readouterr().err.splitlines() == ["61 s", "125 s"]
+
+
+def test_help_of_regression_names_every_method(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "bench", "regression", "--help") == 0
+    text = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
+    assert ", ".join(METHODS) in text
+
+
+def test_help_names_every_preset_and_solver(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "bench", "thompson", "--help") == 0
+    text = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
+    for name in (*PRESETS, *METHODS_OF_THOMPSON):
+        assert name in text
+
+
+def test_help_and_version_import_nothing_heavy_and_answer_at_once() -> None:
+    script = (
+        "import sys, scalable_bo, scalable_bo.cli.main as cli\n"
+        "sys.argv = ['scalable-bo', sys.argv[1]]\n"
+        "try:\n    cli.main()\n"
+        "except SystemExit as ended:\n    assert not ended.code\n"
+        "assert not {'torch', 'numpy', 'gpytorch', 'botorch', 'matplotlib'} & set(sys.modules)\n"
+    )
+    seconds = []
+    for option in ("--help", "--version", "--help"):
+        start = time.perf_counter()
+        run = subprocess.run([sys.executable, "-c", script, option], capture_output=True, text=True)
+        seconds.append(time.perf_counter() - start)
+        assert (run.returncode, run.stderr) == (0, "")
+        assert "scalable-bo" in run.stdout or "Usage" in run.stdout
+    assert min(seconds) < 0.5
+
+
+def test_seeds_are_read_from_lists_and_ranges() -> None:
+    assert read_integers("0-2,7, 5-5", "seeds") == [0, 1, 2, 7, 5]

@@ -1,0 +1,525 @@
+"""The commands for studies, as a user meets them: configurations, resuming, Ctrl-C,
+lines in and out.
+"""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scalable_bo.cli.config import MAX_BYTES, read_config
+from scalable_bo.cli.study_commands import read_results
+from scalable_bo.space.constraints import LinearConstraint
+from scalable_bo.space.parameters import Categorical, Float, Int
+from scalable_bo.space.space import Space
+from scalable_bo.study import prediction
+from scalable_bo.study.study import Study
+from tests.scalable_bo.cli.test_main import call
+
+CONFIG = """
+[study]
+path = "kept"
+maximize = true
+seed = 3
+num_initial = 1000
+
+[space]
+x = { type = "float", low = 0.0, high = 1.0 }
+n = { type = "int", low = 1, high = 64, log = true }
+kind = { type = "categorical", choices = ["a", "b"] }
+fixed = "yes"
+
+[[constraints]]
+coefficients = { n = 1 }
+at_most = 32
+
+[objective]
+function = "objective_of_the_test:score"
+
+[run]
+rounds = 2
+batch = 5
+executor = "none"
+"""
+LINEAR = "coefficients = { n = 1 }\nat_most = 32"
+ENVIRONMENT = {
+    "PYTHONPATH": str(Path(__file__).parents[3]),
+    "PATH": "/usr/bin:/bin",
+    "OMP_NUM_THREADS": "1",
+}
+OBJECTIVE = """
+def score(params):
+    if params["x"] > 0.8:
+        raise ValueError("too <large>")
+    return params["x"] + (params["kind"] == "b")
+
+def fits(params):
+    return params["n"] <= 4 or params["kind"] == "a"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "objective_of_the_test.py").write_text(OBJECTIVE)
+    path = tmp_path / "study.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _modules_and_paths_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "objective_of_the_test", raising=False)
+
+
+def change(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+
+
+def test_a_configuration_describes_the_space_that_python_would(file: Path) -> None:
+    space = Space(
+        LinearConstraint({"n": 1}, at_most=32),
+        x=Float(0.0, 1.0),
+        n=Int(1, 64, log=True),
+        kind=Categorical(["a", "b"]),
+        fixed="yes",
+    )
+    with read_config(file).open_study() as study:
+        assert study.space.description() == space.description()
+    Study(space, maximize=True, seed=3, path=file.parent / "kept").close()
+
+
+def test_a_function_among_the_constraints_is_that_of_the_file_and_met_by_every_point(
+    file: Path,
+) -> None:
+    change(file, LINEAR, 'function = "objective_of_the_test:fits"')
+    config = read_config(file)
+    assert "objective_of_the_test" not in sys.modules
+    with config.open_study() as study:
+        points = study.ask(40).params
+    kinds = {
+        point["kind"]: {other["n"] for other in points if other["kind"] == point["kind"]}
+        for point in points
+    }
+    assert max(kinds["b"]) <= 4 < max(kinds["a"])
+
+
+def test_a_run_ends_and_the_same_command_goes_on(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "run", str(file)) == 0
+    output = capsys.readouterr()
+    assert re.fullmatch(
+        r"best \d\.\d+ at x = \S+, n = \d+, kind = b, fixed = yes\n\d values, \d failed, 0 pending"
+        r" in .*kept\n",
+        output.out,
+    )
+    lines = output.err.splitlines()
+    assert [line[:10] for line in lines] == ["round 1/2:", "round 2/2:"]
+    assert call(monkeypatch, "run", str(file), "--json") == 0
+    before = json.loads(capsys.readouterr().out)
+    assert before["num_observations"] + before["num_failed"] == 10
+    change(file, "rounds = 2", "rounds = 3")
+    change(file, 'executor = "none"', 'executor = "threads"\nworkers = 2\ntimeout = 60')
+    assert call(monkeypatch, "run", str(file), "--json") == 0
+    output = capsys.readouterr()
+    assert output.err.startswith("round 3/3:")
+    after = json.loads(output.out)
+    assert after["num_observations"] + after["num_failed"] == 15
+    assert after["best_params"]["fixed"] == "yes"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "difference"),
+    [
+        ("maximize = true", "maximize = false", "  direction: stored maximize, given minimize\n"),
+        (
+            "high = 1.0",
+            "high = 2.0",
+            (
+                "  parameter `x`: stored Float(low=0.0, high=1.0, log=False), given Float(low=0.0,"
+                " high=2.0, log=False)\n"
+            ),
+        ),
+    ],
+)
+def test_another_space_or_direction_is_refused_with_the_difference(
+    file: Path,
+    old: str,
+    new: str,
+    difference: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert call(monkeypatch, "ask", str(file)) == 0
+    change(file, old, new)
+    assert call(monkeypatch, "run", str(file)) == 2
+    assert difference in capsys.readouterr().err
+
+
+def test_points_go_out_and_values_come_in_as_lines(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "ask", str(file), "-q", "3", "--json") == 0
+    points = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [point["id"] for point in points] == [0, 1, 2]
+    assert set(points[0]["params"]) == {"x", "n", "kind", "fixed"}
+    answers = file.parent / "answers"
+    answers.write_text('{"id": 0, "value": 1.5, "noise": 0.1}\n\n{"id": 2, "error": "it rained"}\n')
+    assert call(monkeypatch, "tell", str(file), str(answers)) == 0
+    assert capsys.readouterr().out == "told 1 value and 1 failure\n"
+    assert call(monkeypatch, "status", str(file), "--json") == 0
+    status = json.loads(capsys.readouterr().out)
+    assert status["best_value"] == 1.5
+    assert (
+        status["num_observations"],
+        status["num_failed"],
+        status["num_pending"],
+        status["num_asks"],
+    ) == (1, 1, 1, 1)
+    out = file.parent / "rows.csv"
+    assert call(monkeypatch, "export", str(file.parent / "kept"), str(out)) == 0
+    frame = pd.read_csv(out, keep_default_na=False)
+    assert frame["reason"].tolist() == ["", "", "it rained"]
+    assert frame["status"].tolist() == ["observed", "pending", "failed"]
+    assert call(monkeypatch, "ask", str(file)) == 0
+    assert "1 point to evaluate" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("garbage", "Line 1 must be JSON, got b'garbage"),
+        ("[" * 100_000, "Line 1 must be JSON"),
+        ("[1]", "Line 1 must be an object with an `id`, a whole number"),
+        ('{"value": 1}', "Line 1 must be an object with an `id`"),
+        ('{"id": "0", "value": 1}', "Line 1 must be an object with an `id`"),
+        ('{"id": true, "value": 1}', "Line 1 must be an object with an `id`"),
+        ('{"id": 0}', "Line 1 must have either `value` or `error`"),
+        ('{"id": 0, "value": 1, "error": "x"}', "Line 1 must have either `value` or `error`"),
+        (
+            '{"id": 0, "vaule": 1}',
+            "Line 1 must have `id`, `value` or `error`, and `noise`, got `vaule`",
+        ),
+        ('{"id": 9, "value": 1}', "`ids` must have been asked, got unknown 9"),
+        ('{"id": 0, "value": 1}\n{"id": 0, "value": 2}', "`ids` must be distinct, got 0 twice"),
+        ('{"id": 0, "value": 1, "noise": "much"}', "`noise` must be numbers"),
+        ("x" * (2**20 + 1), "Line 1 must have at most 1048576 bytes"),
+    ],
+)
+def test_lines_that_tell_nothing_are_refused_and_nothing_is_told(
+    line: str,
+    message: str,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert call(monkeypatch, "ask", str(file)) == 0
+    answers = file.parent / "answers"
+    answers.write_text(f"{line}\n")
+    assert call(monkeypatch, "tell", str(file), str(answers)) == 2
+    assert message in capsys.readouterr().err
+    assert call(monkeypatch, "status", str(file), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["num_pending"] == 1
+
+
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(content=st.binary(max_size=60))
+def test_any_results_are_read_or_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "results"
+    path.write_bytes(content)
+    try:
+        assert all(isinstance(line["id"], int) for line in read_results(str(path)))
+    except ValueError as error:
+        assert str(error).startswith("Line ")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "seed = 3",
+            "sede = 3",
+            r"`study.sede` is not known. Did you mean `seed`\? Known are path, maximize, seed",
+        ),
+        ("[run]", "[rnu]", r"`rnu` is not known. Did you mean `run`\? Known are study, space"),
+        ("maximize = true", "", "`study.maximize` must be given"),
+        (
+            "maximize = true",
+            "maximize = 'yes'",
+            "`study.maximize`: Input should be a valid boolean, got 'yes'",
+        ),
+        ("seed = 3", "seed = '3'", "`study.seed`: Input should be a valid integer, got '3'"),
+        (
+            "seed = 3",
+            "seed = -3",
+            "`study.seed`: Input should be greater than or equal to 0, got -3",
+        ),
+        ("batch = 5", "batch = 5.5", "`run.batch`: Input should be a valid integer"),
+        (
+            "batch = 5",
+            "batch = 0",
+            "`run.batch`: Input should be greater than or equal to 1, got 0",
+        ),
+        (
+            '"none"',
+            '"thread"',
+            (
+                "`run.executor`: Input should be 'threads', 'processes', 'dask' or 'none', got"
+                " 'thread'"
+            ),
+        ),
+        (
+            '"float"',
+            '"floot"',
+            r"`space.x.type` must be float, int, categorical, got 'floot'. Did you mean `float`\?",
+        ),
+        (
+            "high = 1.0",
+            "hihg = 1.0",
+            r"`space.x.high` must be given.\n.*`space.x.hihg` is not known. Did you mean `high`\?",
+        ),
+        ("high = 1.0", "high = -1.0", "`low` must be below `high`"),
+        ("high = 1.0", "high = inf", "`space.x.high.float`: Input should be a finite number"),
+        ("high = 64", "high = 64.5", "`space.n.high`: Input should be a valid integer"),
+        (
+            'fixed = "yes"',
+            "fixed = [1]",
+            (
+                r"Parameter `fixed` must be a `Float`, `Int`, `Categorical` or a fixed value, got"
+                r" \[1\]"
+            ),
+        ),
+        (
+            "{ n = 1 }",
+            "{ m = 1 }",
+            "A constraint must be on parameters that vary, x, n, kind, got `m`",
+        ),
+        ("at_most", "atmost", r"`constraints.0.atmost` is not known. Did you mean `at_most`\?"),
+        (
+            "coefficients = { n = 1 }\nat_most = 32",
+            "",
+            "`constraints.0`: .* must have either `coefficients` with limits, or `function`",
+        ),
+        (
+            "coefficients = { n = 1 }",
+            'function = "objective_of_the_test:fits"',
+            "`constraints.0`: .*`at_most` go with `coefficients`",
+        ),
+        (
+            LINEAR,
+            'function = "objective_of_the_test"',
+            "`constraints.0.function`: String should match pattern",
+        ),
+        (
+            LINEAR,
+            'function = "objective_of_the_test:missing"',
+            "`constraints.0.function` must be importable.*missing",
+        ),
+        (
+            LINEAR,
+            'function = "objective_of_the_test:__name__"',
+            "`constraints.0.function` must be a function, got .*which is str",
+        ),
+        (
+            '"objective_of_the_test:score"',
+            '"objective_of_the_test"',
+            "`objective.function`: String should match pattern",
+        ),
+        (
+            '"objective_of_the_test:score"',
+            '"objective_of_the_test:missing"',
+            "`objective.function` must be importable.*missing",
+        ),
+        (
+            '"objective_of_the_test:score"',
+            '"nowhere_at_all:score"',
+            "`objective.function` must be importable.*No module named",
+        ),
+        (
+            '"objective_of_the_test:score"',
+            '"objective_of_the_test:__name__"',
+            "must be a function, got .*which is str",
+        ),
+        (
+            'function = "',
+            'command = "run"\nfunction = "',
+            "`objective` must have either `function`.*or `command`",
+        ),
+        ("[study]", "[study", "study.toml is no TOML"),
+        ("[study]", "x = " + "[" * 10_000, "study.toml is no TOML"),
+        ("[study]", "#" * MAX_BYTES + "\n[study]", f"must have at most {MAX_BYTES} bytes"),
+    ],
+)
+def test_a_wrong_configuration_is_refused_with_the_place_and_the_nearest_name(
+    file: Path,
+    old: str,
+    new: str,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    change(file, old, new)
+    assert call(monkeypatch, "run", str(file)) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert re.search(message, output.err)
+    assert not (file.parent / "kept").exists()
+
+
+def test_a_configuration_that_is_not_there_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "run", "nowhere.toml") == 2
+    assert capsys.readouterr().err == "nowhere.toml cannot be read: No such file or directory.\n"
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_any_damage_to_a_configuration_is_read_or_refused(
+    data: st.DataObject, tmp_path: Path
+) -> None:
+    content = CONFIG.encode()
+    start = data.draw(st.integers(0, len(content)))
+    damaged = content[:start] + data.draw(
+        st.binary(max_size=5) | st.sampled_from([b"[[run]]\n", b"= 1\n", b"{}"])
+    )
+    damaged += content[data.draw(st.integers(start, min(start + 20, len(content)))) :]
+    path = tmp_path / "study.toml"
+    path.write_bytes(damaged)
+    try:
+        assert read_config(path).build_space().dim >= 1
+    except (ValueError, TypeError) as error:
+        assert str(error)
+
+
+def test_a_check_predicts_and_touches_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(prediction, "_rehearse", lambda space, dtype: (1.0, 0.5, 0.25))
+    pd.DataFrame({"x": [0.5] * 600, "n": 2, "kind": "a", "y": 1.0}).to_csv(file.parent / "old.csv")
+    change(file, "num_initial = 1000", "num_initial = 601")
+    file.write_text(file.read_text() + '\n[[data]]\nfile = "old.csv"\ntarget = "y"\n')
+    assert call(monkeypatch, "check", str(file), "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rounds"] == 2
+    assert found["num_rows"] == 605  # at the last ask
+    assert (
+        found["seconds_asks"]
+        == found["seconds_last_ask"]
+        == pytest.approx(1 + 0.5 * 0.5 * 1.21**2 + 0.5 * 0.25 * 1.21)
+    )
+    assert found["fits"]
+    assert not (file.parent / "kept").exists()
+    change(file, "batch = 5", "batch = 2_000_000")
+    assert call(monkeypatch, "check", str(file)) == 1
+    assert "The run will not fit in memory" in capsys.readouterr().err
+
+
+def test_external_programs_are_run_from_the_folder_of_the_configuration(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file.parent / "simulate.py").write_text(
+        "import json, sys\nfor line in sys.stdin:\n    point = json.loads(line)\n"
+        '    print(json.dumps({"id": point["id"], "value": point["params"]["x"]}), flush=True)\n'
+    )
+    change(
+        file,
+        'function = "objective_of_the_test:score"',
+        f'command = ["{sys.executable}", "-IS", "simulate.py"]',
+    )
+    assert call(monkeypatch, "run", str(file), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["num_observations"] == 10
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_a_configuration_can_ask_for_processes_or_dask(file: Path) -> None:
+    for number, executor in enumerate(("processes", "dask"), 1):
+        text = re.sub(
+            "executor = .*",
+            f'executor = "{executor}"\nworkers = 2',
+            re.sub("rounds = .", f"rounds = {number}", CONFIG),
+        )
+        file.write_text(text)
+        command = [
+            sys.executable,
+            "-c",
+            "from scalable_bo.cli.main import main; main()",
+            "run",
+            str(file),
+            "--json",
+        ]
+        found = subprocess.run(
+            command, cwd=file.parent, env=ENVIRONMENT, capture_output=True, text=True, timeout=120
+        )
+        assert found.returncode == 0, found.stderr
+        result = json.loads(found.stdout)
+        assert result["num_observations"] + result["num_failed"] == 5 * number
+        assert re.fullmatch(rf"round {number}/{number}: .*\n", found.stderr)
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_keeps_what_finished_and_says_how_to_go_on(file: Path, presses: int) -> None:
+    seconds = file.parent / "seconds"
+    begun = file.parent / "begun"
+    seconds.write_text("0.01")
+    change(file, "objective_of_the_test:score", "tests.scalable_bo.objectives:note_and_wait")
+    change(file, 'executor = "none"', 'executor = "threads"\nworkers = 2')
+    change(file, "rounds = 2\nbatch = 5", "rounds = 1\nbatch = 400")
+    command = [
+        sys.executable,
+        "-c",
+        "from scalable_bo.cli.main import main; main()",
+        "run",
+        str(file),
+    ]
+    with subprocess.Popen(
+        command, cwd=file.parent, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    ) as process:
+        try:
+            wait_until(lambda: begun.exists() and begun.read_text().count("\n") >= 10)
+            seconds.write_text("1.5" if presses == 1 else "60")
+            time.sleep(0.5)  # both threads have begun a long evaluation
+            process.send_signal(signal.SIGINT)
+            if presses == 2:
+                time.sleep(0.5)
+                process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    message = re.search(
+        r"Interrupted; (\d+) values, 0 failed, (\d+) pending in \S+kept. Go on with: scalable-bo"
+        r" run \S+study.toml",
+        errors,
+    )
+    assert message is not None
+    told, pending = map(int, message.groups())
+    assert told + pending == 400
+    assert told == begun.read_text().count("\n") - (0 if presses == 1 else 2)
+    with read_config(file).open_study() as study:
+        assert (study.num_observations, len(study.pending.ids)) == (told, pending)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    for _ in range(6000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise TimeoutError

@@ -1,0 +1,360 @@
+"""Objectives on executors: what fails is a point, never the study."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import (
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+)
+from fractions import Fraction
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from scalable_bo.evaluation import evaluator as evaluation
+from scalable_bo.evaluation.evaluator import Evaluation, Evaluator, FailureLimit, call
+from scalable_bo.space.space import Categorical, Float, Space
+from scalable_bo.study.rounds import Round
+from scalable_bo.study.study import Study
+from tests.scalable_bo.objectives import (
+    FAULTS,
+    die_above_three_quarters,
+    faulty,
+    hang_above_half,
+    square,
+)
+
+SPACE = Space(x=Float(0.0, 1.0))
+FAULTY_SPACE = Space(what=Categorical(["good", *FAULTS]), number=Categorical([0, 1, 2]))
+CONTEXT = get_context("forkserver")
+CONTEXT.set_forkserver_preload(["tests.scalable_bo.objectives", "scalable_bo.evaluation.evaluator"])
+
+
+def processes() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(2, mp_context=CONTEXT)
+
+
+def threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(4)
+
+
+def make(space: Any = SPACE, path: Path | None = None) -> Study:
+    return Study(space, maximize=True, seed=0, num_initial=10_000, path=path)
+
+
+EXECUTORS: list[Callable[[], Executor] | None] = [None, threads, processes]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_whatever_an_objective_returns_or_raises_is_recorded(
+    executor: Callable[[], Executor] | None, tmp_path: Path
+) -> None:
+    with make(FAULTY_SPACE, tmp_path) as study:
+        result = study.optimize(
+            faulty, rounds=1, batch=27, executor=executor, max_failures=24, progress=False
+        )
+        assert sorted(result.values.tolist()) == [0.0, 1.0, 2.0]
+        assert result.num_pending == 0
+    with make(FAULTY_SPACE, tmp_path) as study:
+        frame = study.to_dataframe()
+    for what, reason in FAULTS.items():
+        reasons = frame["reason"][frame["what"] == what]
+        assert len(reasons) == 3
+        assert all(
+            text.startswith(reason) and len(text) <= evaluation.MAX_REASON for text in reasons
+        )
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_what_hangs_fails_and_its_worker_goes_on(executor: Callable[[], Executor] | None) -> None:
+    study = make()
+    study.optimize(
+        hang_above_half, rounds=1, batch=8, executor=executor, timeout=0.1, progress=False
+    )
+    frame = study.to_dataframe()
+    assert (frame["reason"][frame["x"] > 0.5] == "TimeoutError: no value within 0.1 s").all()
+    assert (frame["status"][frame["x"] <= 0.5] == "observed").all()
+    assert 0 < study.result.num_failed < 8
+
+
+def test_the_point_that_ends_its_process_fails_and_all_others_are_evaluated() -> None:
+    study = make()
+    study.optimize(die_above_three_quarters, rounds=1, batch=8, executor=processes, progress=False)
+    frame = study.to_dataframe()
+    deadly = frame["x"] > 0.75
+    assert deadly.sum() == 2
+    assert (
+        frame["reason"][deadly]
+        .str.startswith("its process ended: A process in the process pool was terminated")
+        .all()
+    )
+    assert (frame["status"][~deadly] == "observed").all()
+
+
+def test_without_a_way_to_make_a_new_pool_the_points_stay_pending() -> None:
+    study = make()
+    message = "The executor is lost: its process ended.*stay pending. Give `executor` as a function"
+    with processes() as pool, pytest.raises(RuntimeError, match=message):
+        study.optimize(die_above_three_quarters, rounds=1, batch=8, executor=pool, progress=False)
+    assert study.pending.ids
+    assert not (study.to_dataframe()["status"] == "failed").any()
+    study.optimize(square, rounds=1, batch=1, progress=False)
+    assert study.num_observations == 9
+
+
+def test_an_executor_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "SECONDS_OF_GRACE", 0.1)
+    made: list[Executor] = []
+
+    class Deaf(Executor):
+        def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            future: Future[Any] = Future()
+            if args[0] == 0:
+                future.set_running_or_notify_cancel()
+            return future
+
+        def shutdown(self, wait: bool = True) -> None:  # type: ignore[override]
+            """Take what Dask's takes, no more."""
+
+    def make_executor() -> Executor:
+        made.append(ThreadPoolExecutor(1) if made else Deaf())
+        return made[-1]
+
+    with Evaluator(partial(call, square, 0.05), make_executor, 0.05, lambda: False) as evaluator:
+        found = [one for part in evaluator.run({0: {"x": 0.1}, 1: {"x": 0.3}}) for one in part]
+    assert [one.id for one in found] == [0, 1]
+    assert found[0].reason == "no answer within 0.2 s"
+    assert found[1] == Evaluation(1, 0.0)
+    assert len(made) == 2
+
+
+def test_what_cannot_be_sent_to_a_process_stops_at_once_with_the_remedy() -> None:
+    study = make()
+    with pytest.raises(
+        TypeError,
+        match=(
+            "could not be sent between processes.*Define the objective at the top of a module, or"
+            " use threads"
+        ),
+    ):
+        study.optimize(lambda params: 1.0, rounds=1, batch=4, executor=processes, progress=False)
+    assert len(study.pending.ids) == 4
+
+
+@pytest.mark.parametrize(
+    ("max_failures", "message", "count"),
+    [
+        (
+            2,
+            (
+                "3 evaluations failed, more than `max_failures` = 2; the last reason:"
+                " ZeroDivisionError: division by zero. Mend"
+            ),
+            3,
+        ),
+        (
+            None,
+            (
+                "The last 10 evaluations failed, and `max_failures` is not set; the last reason:"
+                " ZeroDivisionError"
+            ),
+            10,
+        ),
+    ],
+)
+def test_too_many_failures_end_the_run(max_failures: int | None, message: str, count: int) -> None:
+    study = make()
+    with pytest.raises(RuntimeError, match=message):
+        study.optimize(
+            lambda params: 1 / 0, rounds=9, batch=4, max_failures=max_failures, progress=False
+        )
+    assert (study.to_dataframe()["status"] == "failed").sum() == count
+
+
+def test_numbers_of_any_kind_are_values() -> None:
+    for number in (
+        2,
+        2.0,
+        True + True,
+        np.float32(2),
+        np.array(2),
+        np.array([2.0]),
+        torch.tensor(2),
+        torch.tensor([[2.0]]),
+        Fraction(2),
+    ):
+        assert Evaluation.of(7, number) == Evaluation(7, 2.0)
+    assert (
+        Evaluation.of(7, torch.tensor([1.0, 2.0])).reason == "not a number: Tensor tensor([1., 2.])"
+    )
+
+
+def test_failures_between_successes_do_not_end_a_run_without_a_limit() -> None:
+    limit = FailureLimit(None, 3)
+    for _ in range(5):
+        limit.check(["bad", "bad", None])
+    with pytest.raises(RuntimeError, match="The last 3 evaluations failed"):
+        limit.check(["bad", "bad", "bad"])
+
+
+def test_values_are_told_while_others_are_out() -> None:
+    study = make()
+    told = threading.Event()
+
+    def objective(params: dict[str, Any]) -> float:
+        if params["x"] == last:
+            assert told.wait(30)
+        return params["x"]
+
+    last = study.ask(4).params[-1]["x"]
+    threading.Thread(
+        target=lambda: (wait_for(lambda: study.num_observations == 3), told.set()), daemon=True
+    ).start()
+    study.optimize(objective, rounds=1, batch=1, executor=threads, progress=False)
+    assert study.num_observations == 5
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if condition():
+            return
+        threading.Event().wait(0.01)
+
+
+def test_values_of_a_round_that_arrive_together_are_stored_in_few_transactions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make(path=tmp_path) as study:
+        calls: list[int] = []
+        tell = study.tell
+        monkeypatch.setattr(
+            study,
+            "tell",
+            lambda ids, *args, **options: (calls.append(len(ids)), tell(ids, *args, **options)),
+        )
+        with ThreadPoolExecutor(4) as pool:
+            study.optimize(square, rounds=1, batch=300, executor=pool, progress=False)
+        assert sum(calls) == 300
+        assert len(calls) < 150
+
+
+def test_rounds_go_on_counting_and_report_failures_and_memory(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    study = make()
+    rounds = list[Round]()
+    study.ask(2)
+    study.optimize(
+        hang_above_half, 2, 4, timeout=0.05, callbacks=[lambda study, report: rounds.append(report)]
+    )
+    assert [report.number for report in rounds] == [2, 3]
+    assert sum(report.num_failed for report in rounds) == sum(
+        study.to_dataframe()["status"][2:] == "failed"
+    )
+    assert rounds[0].peak_bytes > 2**20
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("round 2/3: n ")
+    assert " failed, initial design, objective " in lines[0]
+    assert lines[0].endswith(" GiB")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        (
+            {"executor": 4},
+            TypeError,
+            (
+                "`executor` must be a concurrent.futures.Executor, a function that makes one, or"
+                " None, got 4"
+            ),
+        ),
+        ({"timeout": 0.0}, ValueError, "`timeout` must be finite and above 0, got 0.0"),
+        ({"max_failures": -1}, ValueError, "`max_failures` must be at least 0, got -1"),
+        (
+            {"vectorized": True, "timeout": 1.0},
+            ValueError,
+            "`vectorized` must be False with an `executor`, a `timeout` or a `Command`",
+        ),
+    ],
+)
+def test_impossible_settings_are_refused_before_points_are_asked(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    study = make()
+    with pytest.raises(error, match=message):
+        study.optimize(square, 1, 1, **options)
+    assert study.num_asks == 0
+
+
+def test_reasons_are_of_failures_alone() -> None:
+    study = make()
+    study.ask(2)
+    for reasons, message in (
+        ({0: "bad"}, "`reasons` must be of failures, got 'bad' beside the value 1"),
+        ({1: "bad"}, "of `ids`, got 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            study.tell([0], [1.0], reasons=reasons)
+    study.tell([0, 1], [1.0, float("nan")], reasons={1: "it rained"})
+    study.tell([1], [float("nan")], reasons={1: "it rained"})
+    assert study.reasons([0, 1]) == [None, "it rained"]
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_dask_evaluates_and_a_worker_that_dies_fails_its_points_alone() -> None:
+    import dask
+    from distributed import Client, LocalCluster
+
+    study = make()
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None, processes=True
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        study.optimize(
+            die_above_three_quarters,
+            rounds=1,
+            batch=8,
+            executor=client.get_executor(pure=False),
+            progress=False,
+        )
+        study.optimize(
+            hang_above_half,
+            rounds=1,
+            batch=8,
+            executor=client.get_executor(pure=False),
+            timeout=0.2,
+            progress=False,
+        )
+    frame = study.to_dataframe()
+    dead = frame["reason"].str.startswith("KilledWorker")
+    assert dead[:8].sum() >= (frame["x"][:8] > 0.75).sum() > 0
+    assert (frame["status"][:8][~dead[:8] & (frame["x"][:8] <= 0.75)] == "observed").all()
+    assert (
+        frame["reason"][8:][frame["x"][8:] > 0.5] == "TimeoutError: no value within 0.2 s"
+    ).all()
+    assert (frame["status"] != "pending").all()
+
+
+def test_a_pool_that_breaks_at_once_is_reported() -> None:
+    class Broken(Executor):
+        def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            raise BrokenExecutor("no workers")
+
+    with pytest.raises(
+        RuntimeError,
+        match="The executor is lost: BrokenExecutor: no workers. 2 points stay pending",
+    ):
+        make().optimize(square, 1, 2, executor=Broken(), progress=False)

@@ -1,0 +1,132 @@
+"""Benchmarks under torchrun: shared systems give what one process gives, one process writes,
+and what cannot be shared says so.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from scalable_bo.experiments import shared
+from scalable_bo.experiments.models import matern_kernel
+from surrogates import CG
+from tests.scalable_bo.cli.test_main import call
+from tests.scalable_bo.toy_regression import write_toy_folder
+
+
+def test_one_process_solves_as_ever(generator: torch.Generator) -> None:
+    X = torch.rand(50, 2, generator=generator, dtype=torch.float64)
+    y = torch.randn(50, generator=generator, dtype=torch.float64)
+    kernel = matern_kernel(0.5, 1.0)
+    exact = torch.linalg.solve(kernel(X).to_dense() + 1e-2 * torch.eye(50, dtype=torch.float64), y)
+    solution = shared.solve(kernel, X, y, 1e-2, CG(None, tolerance=1e-10), generator=generator)
+    assert torch.allclose(solution.value.squeeze(1), exact, atol=1e-7)
+    assert shared.of_first({"a": 1}) == {"a": 1}
+    shared.check_methods(["svgp"], mean_only=False)
+
+
+def test_methods_that_need_all_rows_are_refused_in_several_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared, "num_processes", lambda: 2)
+    with pytest.raises(
+        ValueError,
+        match=(
+            "`solver` must be one whose rows several processes can share, got 'cholesky'. Use auto"
+        ),
+    ):
+        shared.check_methods(["cg", "cholesky"], mean_only=True)
+    with pytest.raises(
+        ValueError,
+        match="`mean_only` must be set where several processes share the work. Add --mean-only",
+    ):
+        shared.check_methods(["cg"], mean_only=False)
+    shared.check_methods(["cg", "auto", "adasap", "sdd", "sgd"], mean_only=True)
+
+
+def test_benchmarks_that_do_not_share_their_work_say_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "test")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert call(monkeypatch, "bench", "thompson", "--preset", "smoke") == 2
+    assert (
+        "`bench thompson` runs in one process, unlike regression and solvers"
+        in capsys.readouterr().err
+    )
+
+
+def test_one_voice_speaks_where_there_is_one_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "test")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    write_toy_folder(tmp_path)
+    options = [
+        "--data",
+        "toy",
+        "--solver",
+        "cholesky",
+        "--data-dir",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert call(monkeypatch, "bench", "regression", *options) == 0
+    assert len(list((tmp_path / "out").glob("*.json"))) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_two_processes_find_what_one_finds_and_the_first_writes_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write_toy_folder(tmp_path)
+    names = ["cg", "asap", "sdd"]
+    options = [
+        "--data",
+        "toy",
+        "--solver",
+        ",".join(names),
+        "--mean-only",
+        "--tolerance",
+        "1e-4",
+        "--dtype",
+        "float64",
+    ]
+    options += ["--data-dir", str(tmp_path)]
+    assert call(monkeypatch, "bench", "regression", *options, "--out", str(tmp_path / "one")) == 0
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "scalable_bo.cli.main",
+    ]
+    command = [*torchrun, "bench", "regression", *options, "--out", str(tmp_path / "two")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    runs = [
+        subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+        for _ in range(2)
+    ]
+    assert [run.returncode for run in runs] == [0, 0], runs[0].stderr
+    for run in runs:
+        assert run.stdout.count("Regression on standardised targets") == 1
+    assert runs[1].stderr.count("(kept)") == len(names)
+    folders = [tmp_path / "one", tmp_path / "two"]
+    written = [sorted(file.name for file in folder.iterdir()) for folder in folders]
+    assert written[0] == written[1]
+    for path in sorted(folders[0].glob("*.json")):
+        alone, together = (json.loads((folder / path.name).read_text()) for folder in folders)
+        assert (alone["environment"]["processes"], together["environment"]["processes"]) == (1, 2)
+        # The budget of SDD ends first
+        residual, difference = (1e-2, 1e-2) if "_sdd_" in path.name else (1e-4, 1e-3)
+        assert together["residual"] < residual
+        assert together["rmse"] == pytest.approx(alone["rmse"], rel=difference)

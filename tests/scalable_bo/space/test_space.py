@@ -1,0 +1,337 @@
+"""Spaces: what goes to the unit cube comes back, and what does not belong is refused."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
+from tests.scalable_bo.strategies import points_of, spaces
+
+finite = st.floats(-1e6, 1e6)
+SPACE = Space(lr=Float(1e-5, 1.0, log=True), momentum=Float(-1.0, 3.0))
+MIXED = Space(
+    lr=Float(1e-3, 1.0, log=True),
+    width=Int(1, 64, log=True),
+    kind=Categorical(["a", "b", True]),
+    epochs=10,
+)
+
+
+@given(low=finite, width=st.floats(1e-3, 1e6), unit=st.floats(0, 1))
+def test_values_stay_within_bounds_and_come_back(low: float, width: float, unit: float) -> None:
+    param = Float(low, low + width)
+    value = param.unnormalize(torch.tensor(unit, dtype=torch.float64))
+    assert param.low <= value <= param.high
+    assert param.normalize(value).item() == pytest.approx(unit, abs=1e-6)
+
+
+@given(low=st.floats(1e-8, 1e3), factor=st.floats(1.01, 1e9), unit=st.floats(0, 1))
+def test_log_values_stay_within_bounds_and_come_back(
+    low: float, factor: float, unit: float
+) -> None:
+    param = Float(low, low * factor, log=True)
+    value = param.unnormalize(torch.tensor(unit, dtype=torch.float64))
+    assert param.low <= value <= param.high
+    assert param.normalize(value).item() == pytest.approx(unit, abs=1e-6)
+
+
+def test_log_spreads_the_cube_evenly_over_orders_of_magnitude() -> None:
+    U = torch.tensor([[0.0, 0.0], [0.4, 0.5], [1.0, 1.0]], dtype=torch.float64)
+    expected = [[1e-5, -1.0], [1e-3, 1.0], [1.0, 3.0]]
+    for values, row in zip(SPACE.decode(U), expected, strict=True):
+        assert [values["lr"], values["momentum"]] == pytest.approx(row)
+
+
+def test_dicts_come_back_whatever_the_order_of_their_keys() -> None:
+    params = [{"momentum": 0.5, "lr": 0.02}, {"lr": 1.0, "momentum": -1.0}]
+    U = SPACE.encode(params)
+    assert U.shape == (2, 2)
+    for back, given_values in zip(SPACE.decode(U), params, strict=True):
+        assert back == pytest.approx(given_values)
+
+
+def test_bounds_name_the_parameters_and_are_kept() -> None:
+    bounds = torch.tensor([[-5.0, 0.0], [10.0, 15.0]], dtype=torch.float64)
+    space = Space.from_bounds(bounds)
+    assert space.names == ("x0", "x1")
+    torch.testing.assert_close(space.bounds, bounds)
+    X = torch.tensor([[-5.0, 15.0], [2.5, 3.0]], dtype=torch.float64)
+    torch.testing.assert_close(
+        space.normalize(X), torch.tensor([[0.0, 1.0], [0.5, 0.2]], dtype=torch.float64)
+    )
+    torch.testing.assert_close(space.unnormalize(space.normalize(X)), X)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "log", "error", "message"),
+    [
+        (1.0, 0.0, False, ValueError, "`low` must be below `high`, got low = 1.0 and high = 0.0"),
+        (1.0, 1.0, False, ValueError, "below"),
+        (0.0, 1.0, True, ValueError, "`low` must be positive.*got 0.0"),
+        (0.0, math.inf, False, ValueError, "`high` must be finite, got inf"),
+        (math.nan, 1.0, False, ValueError, "`low` must be finite, got nan"),
+        ("0", 1.0, False, TypeError, "`low` must be a number, got '0'"),
+    ],
+)
+def test_bad_bounds_are_named(
+    low: float, high: float, log: bool, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        Float(low, high, log)
+
+
+def test_a_space_needs_parameters_of_a_known_kind() -> None:
+    with pytest.raises(ValueError, match="at least one parameter"):
+        Space()
+    with pytest.raises(TypeError, match="`width` must be a `Float`"):
+        Space(width=(0, 1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [[[0.0, 1.0]], [0.0, 1.0], [[0.0, 2.0], [1.0, 1.0]], [[0.0], [math.inf]], torch.zeros(2, 0)],
+)
+def test_impossible_bounds_are_refused(bounds: object) -> None:
+    with pytest.raises(ValueError, match="`bounds` must"):
+        Space.from_bounds(bounds)
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        ([[0.1, 0.0, 0.0]], r"shape \(n, 2\).*got \(1, 3\)"),
+        ([[0.1, 4.0]], "`momentum` must be between -1.0 and 3.0, got 4.0 in row 0"),
+        ([[0.1, 0.0], [math.nan, 0.0]], "`lr` must be between.*got nan in row 1"),
+    ],
+)
+def test_points_outside_are_named_with_their_row(X: list[list[float]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SPACE.normalize(X)
+
+
+def test_dicts_with_other_parameters_are_refused() -> None:
+    with pytest.raises(ValueError, match="exactly the parameters lr, momentum, got lr in row 1"):
+        SPACE.encode([{"lr": 0.1, "momentum": 0.0}, {"lr": 0.1}])
+
+
+def test_points_outside_the_cube_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"`U` must lie in \[0, 1\]"):
+        SPACE.decode(torch.tensor([[0.5, 1.1]]))
+
+
+@given(st.data())
+def test_points_of_any_space_come_back_from_dicts_frames_and_the_unit_cube(
+    data: st.DataObject,
+) -> None:
+    space = data.draw(spaces)
+    U = data.draw(points_of(space))
+    X = space.unnormalize(U)
+    assert torch.equal(X, X.clamp(*space.bounds))
+    assert torch.equal(space.from_dicts(space.to_dicts(X)), X)
+    assert torch.equal(space.from_frame(space.to_frame(X)), X)
+    back = space.unnormalize(space.normalize(X))
+    discrete = [not isinstance(param, Float) for param in space.params.values()]
+    assert torch.equal(back[:, discrete], X[:, discrete])
+    torch.testing.assert_close(
+        back, X, rtol=1e-9, atol=1e-9 * float((space.bounds[1] - space.bounds[0]).max())
+    )
+
+
+@given(st.data())
+def test_rounded_points_stay_where_they_are_evaluated(data: st.DataObject) -> None:
+    space = data.draw(spaces)
+    U = data.draw(points_of(space))
+    rounded = space.round(U)
+    assert rounded.shape == U.shape
+    torch.testing.assert_close(rounded, space.normalize(space.unnormalize(U)), rtol=0.0, atol=1e-7)
+    torch.testing.assert_close(space.round(rounded), rounded, rtol=0.0, atol=1e-12)
+    torch.testing.assert_close(
+        space.round(U.expand(2, 3, *U.shape))[1, 2], rounded, rtol=0.0, atol=0.0
+    )
+
+
+def test_every_integer_and_choice_has_the_same_share_of_the_cube() -> None:
+    space = Space(n=Int(3, 7), kind=Categorical(["a", "b", "c"]))
+    U = torch.quasirandom.SobolEngine(4, scramble=True, seed=0).draw(4096, dtype=torch.float64)
+    X = space.unnormalize(U)
+    for column, count in ((0, 5), (1, 3)):
+        shares = X[:, column].unique(return_counts=True)[1] / len(X)
+        torch.testing.assert_close(shares, torch.full((count,), 1 / count), atol=0.01, rtol=0.0)
+
+
+def test_a_choice_is_one_column_each_and_fixed_values_are_none() -> None:
+    params = [
+        {"lr": 1.0, "width": 1, "kind": True, "epochs": 10},
+        {"lr": 1e-3, "width": 64, "kind": "a", "epochs": 10},
+    ]
+    U = MIXED.encode(params)
+    assert U[:, 2:].tolist() == [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+    assert U.shape == (2, MIXED.encoded_dim) == (2, 5)
+    assert MIXED.decode(U) == params
+    assert [type(value) for value in MIXED.decode(U)[0].values()] == [float, int, bool, int]
+    assert MIXED.to_frame(MIXED.unnormalize(U))["epochs"].tolist() == [10, 10]
+
+
+def test_all_points_of_a_finite_space_are_listed() -> None:
+    space = Space(
+        LinearConstraint({"n": 2, "m": 1}, at_most=4),
+        lambda p: p["k"] != "b",
+        n=Int(0, 3),
+        m=Int(1, 2),
+        k=Categorical(["a", "b"]),
+    )
+    assert space.num_points == 16
+    assert space.to_dicts(space.enumerate()) == [
+        {"n": n, "m": m, "k": "a"} for n in range(4) for m in (1, 2) if 2 * n + m <= 4
+    ]
+    assert MIXED.num_points == math.inf
+
+
+@pytest.mark.parametrize(
+    ("constraint", "params", "met"),
+    [
+        (LinearConstraint({"a": 1.0, "n": -2.0}, at_least=0.0), {"a": 4.0, "n": 2}, True),
+        (LinearConstraint({"a": 1.0, "n": -2.0}, at_least=0.0), {"a": 3.9, "n": 2}, False),
+        (LinearConstraint({"a": 0.1, "b": 0.2}, at_most=0.3), {"a": 1.0, "b": 1.0}, True),
+        (
+            LinearConstraint({"a": 1.0, "b": 1.0}, at_least=2.0, at_most=2.0),
+            {"a": 1.5, "b": 0.5},
+            True,
+        ),
+        (
+            LinearConstraint({"a": 1.0, "b": 1.0}, at_least=2.0, at_most=2.0),
+            {"a": 1.5, "b": 0.6},
+            False,
+        ),
+        (lambda p: p["a"] - p["n"], {"a": 3.0, "n": 3}, True),
+        (lambda p: p["a"] - p["n"], {"a": 2.0, "n": 3}, False),
+        (lambda p: np.bool_(p["fixed"] == "yes"), {}, True),
+    ],
+)
+def test_constraints_mean_what_they_say(
+    constraint: Any, params: dict[str, float], met: bool
+) -> None:
+    space = Space(constraint, a=Float(0.0, 5.0), b=Float(0.0, 5.0), n=Int(1, 9), fixed="yes")
+    X = space.from_dicts([{"a": 1.0, "b": 1.0, "n": 1} | params])
+    assert space.feasible(X).tolist() == [met]
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: Int(1, 1), ValueError, "`low` must be below `high`, got low = 1 and high = 1"),
+        (
+            lambda: Int(0, 3, log=True),
+            ValueError,
+            "`low` must be at least 1 with `log=True`, got 0",
+        ),
+        (lambda: Int(0, 2.5), TypeError, "`high` must be an int, got 2.5. Use `Float`"),
+        (lambda: Int(0, 2**41), ValueError, r"`high` must lie within ±2\*\*40"),
+        (lambda: Categorical("abc"), TypeError, "`choices` must be a list of values, got 'abc'"),
+        (
+            lambda: Categorical(["a"]),
+            ValueError,
+            r"`choices` must be at least two, got \['a'\]. Give the space a fixed value",
+        ),
+        (lambda: Categorical([1, True]), ValueError, "`choices` must be different"),
+        (
+            lambda: Categorical([1, None]),
+            TypeError,
+            "`choices` must be strings, booleans or numbers, got None",
+        ),
+        (lambda: Categorical([1, math.nan]), ValueError, "`choices` must be finite, got nan"),
+        (
+            lambda: Space(epochs=3),
+            ValueError,
+            "at least one parameter that varies, got fixed epochs",
+        ),
+        (
+            lambda: Space("a < b", a=Float(0, 1)),
+            TypeError,
+            "`LinearConstraint` or a function of a dict, got 'a < b'",
+        ),
+        (
+            lambda: Space(LinearConstraint({"b": 1}, at_most=0), a=Float(0, 1)),
+            ValueError,
+            "parameters that vary, a, got `b`",
+        ),
+        (
+            lambda: Space(LinearConstraint({"k": 1}, at_most=0), k=Categorical([1, 2])),
+            TypeError,
+            "must be on numbers, got the categorical `k`",
+        ),
+        (
+            lambda: Space(LinearConstraint({"n": 1}, 1, 1), n=Int(0, 2)),
+            ValueError,
+            "An equality must be on `Float`s without `log`, got `n`",
+        ),
+        (lambda: LinearConstraint({"a": 0.0}, at_most=1), ValueError, "one that is not 0"),
+        (lambda: LinearConstraint({"a": 1.0}), ValueError, "`at_least` or `at_most` must be given"),
+        (
+            lambda: LinearConstraint({"a": 1.0}, 2, 1),
+            ValueError,
+            "`at_least` must not exceed `at_most`, got 2 and 1",
+        ),
+        (
+            lambda: LinearConstraint({"a": math.inf}, 2),
+            ValueError,
+            r"`coefficients\['a'\]` must be finite",
+        ),
+        (
+            lambda: LinearConstraint({"a": "1"}, 2),
+            TypeError,
+            r"`coefficients\['a'\]` must be a number, got '1'",
+        ),
+    ],
+)
+def test_impossible_spaces_are_refused(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"width": 65}, "`width` must be an integer between 1 and 64, got 65.0 in row 1"),
+        ({"width": 2.5}, "`width` must be an integer between 1 and 64, got 2.5 in row 1"),
+        ({"kind": "c"}, "`kind` must be one of 'a', 'b', True, got 'c' in row 1"),
+        ({"kind": 1}, "`kind` must be one of 'a', 'b', True, got 1 in row 1"),
+        ({"lr": "0.1"}, "`lr` must be between 0.001 and 1.0, got '0.1' in row 1"),
+        ({"lr": True}, "`lr` must be between 0.001 and 1.0, got True in row 1"),
+        ({"epochs": 11}, "`epochs` is fixed to 10, got 11 in row 1"),
+    ],
+)
+def test_values_that_are_none_of_their_parameter_are_named(
+    changed: dict[str, Any], message: str
+) -> None:
+    good = {"lr": 0.1, "width": 2, "kind": "a", "epochs": 10}
+    with pytest.raises(ValueError, match=message):
+        MIXED.encode([good, good | changed])
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"width": 65}, "`width` must be an integer between 1 and 64, got .*65.* in row 8"),
+        ({"width": None}, "`width` must be an integer between 1 and 64, got .*nan.* in row 8"),
+        ({"kind": "c"}, "`kind` must be one of 'a', 'b', True, got 'c' in row 8"),
+        ({"kind": None}, "`kind` must be one of 'a', 'b', True, got .* in row 8"),
+        ({"epochs": 11}, "`epochs` is fixed to 10, got .*11.* in row 8"),
+    ],
+)
+def test_cells_that_are_none_of_their_parameter_are_named(
+    changed: dict[str, Any], message: str
+) -> None:
+    good = {"lr": 0.1, "width": 2, "kind": "a", "epochs": 10}
+    with pytest.raises(ValueError, match=message):
+        MIXED.from_frame(pd.DataFrame([good, good | changed]), first_row=7)
+    with pytest.raises(
+        ValueError, match="The data must have the columns lr, width, kind, got none for kind"
+    ):
+        MIXED.from_frame(pd.DataFrame([good]).drop(columns="kind"))

@@ -1,0 +1,160 @@
+"""One ask: where its solve starts, how much it searches, what it says meanwhile."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from acquisition import ParallelThompsonSampling
+from scalable_bo.space.space import Float, Space
+from scalable_bo.study.asking import default_sampler, predicted_bytes
+from scalable_bo.study.study import Study
+from surrogates import CG, PathwiseGP, Solution
+from surrogates.models.drawing import COLUMNS_HELD
+
+QUICK = partial(
+    ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
+)
+SPACE = Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0))
+STARTS: list[Tensor | None] = []
+
+
+@dataclass(frozen=True)
+class Watched(CG):
+    """CG that notes where it starts from and what it finds."""
+
+    def solve(self, system: Any, rhs: Any, **options: Any) -> Solution:
+        initial = options.get("initial")
+        STARTS.append(None if initial is None else initial[:, :1].clone())
+        return super().solve(system, rhs, **options)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_solve_starts_from_the_last_weights_in_the_new_units(
+    tmp_path: Path, resumed: bool
+) -> None:
+    STARTS.clear()
+
+    def open_study() -> Study:
+        return Study(
+            SPACE,
+            maximize=True,
+            seed=1,
+            path=tmp_path,
+            solver=Watched(None, tolerance=1e-8),
+            sampler=QUICK,
+        )
+
+    X = torch.rand(40, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    values = X[:, 0] - X[:, 1].square()
+    study = open_study()
+    study.add_data(X, values)
+    batch = study.ask(2)
+    weights = study._proposer.checkpoint.tensors["mean_weights"].clone()  # type: ignore[union-attr]
+    study.tell(batch.ids, [20.0, 30.0])  # far out: the standard deviation grows
+    if resumed:
+        study.close()
+        study = open_study()
+    study.ask(2)
+    assert STARTS[0] is None
+    assert STARTS[1] is not None
+    scales = (
+        values.std(),
+        torch.cat([values, torch.tensor([20.0, 30.0], dtype=torch.float64)]).std(),
+    )
+    assert scales[1] > 10 * scales[0]
+    torch.testing.assert_close(
+        STARTS[1],
+        torch.cat([weights * scales[0] / scales[1], torch.zeros(2, 1, dtype=torch.float64)]),
+    )
+    study.close()
+
+
+@pytest.mark.parametrize(
+    ("q", "n", "num_starts"),
+    [(20, 100, 120), (500, 5000, 120), (500, 20_000, 50), (500, 100_000, 10), (4, 100_000, 120)],
+)
+def test_many_paths_among_many_rows_ascend_from_fewer_starts(
+    q: int, n: int, num_starts: int
+) -> None:
+    X = torch.rand(n, 2, generator=torch.Generator().manual_seed(0))
+    model = PathwiseGP(X, (X[:, :1] - X[:, :1].mean()) / X[:, :1].std(), outcome_transform=None)
+    sampler = default_sampler(q, model, torch.tensor([[0.0, 0.0], [1.0, 1.0]]), seed=3)
+    assert (sampler.num_starts, sampler.num_rounds, sampler.seed) == (num_starts, num_starts, 3)
+    assert 29_000 < sampler.num_rounds * sampler.num_candidates <= 30_000
+    assert sampler.prune
+
+
+def test_an_ask_says_how_far_it_has_got() -> None:
+    study = Study(SPACE, maximize=True, solver=CG(None), sampler=QUICK)
+    X = torch.rand(20, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    study.add_data(X, X[:, 0])
+    lines: list[str] = []
+    batch = study.ask(3, callback=lines.append)
+    assert any(line.startswith("solving, ") and line.endswith("/4 columns done") for line in lines)
+    assert lines[-7:] == [
+        "screening 1/2",
+        "screening 2/2",
+        *(f"ascent {step}/5" for step in range(1, 6)),
+    ]
+    silent = Study(SPACE, maximize=True, solver=CG(None), sampler=QUICK)
+    silent.add_data(X, X[:, 0])
+    assert torch.equal(silent.ask(3).X, batch.X)
+
+
+def test_an_ask_that_does_not_fit_in_memory_is_refused_before_anything_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = Study(SPACE, maximize=True, sampler=QUICK)
+    X = torch.rand(20, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    study.add_data(X, X[:, 0])
+    with monkeypatch.context() as patch:
+        patch.setattr("surrogates.memory.available", lambda device: 11 * 20 * 4 * 8 - 1)
+        with pytest.raises(
+            MemoryError,
+            match=(
+                "An ask for 3 points among 20 rows needs .* Ask for fewer at a time, or use"
+                " `dtype=torch"
+            ),
+        ):
+            study.ask(3)
+        assert study.model is None
+        assert len(study.to_dataframe()) == 20
+        assert study.ask(2).ids == [20, 21]
+
+
+def test_memory_is_predicted_to_grow_with_the_rows_the_points_and_the_precision() -> None:
+    free = 2**40
+    base = predicted_bytes(50_000, 100, torch.float32, free)
+    assert predicted_bytes(100_000, 100, torch.float32, free) > 1.5 * base
+    assert (
+        predicted_bytes(50_000, 500, torch.float32, free) - base == COLUMNS_HELD * 50_000 * 400 * 4
+    )
+    assert (
+        predicted_bytes(50_000, 100, torch.float64, free) - base == COLUMNS_HELD * 50_000 * 101 * 4
+    )
+    assert predicted_bytes(100_000, 500, torch.float64, free) < 14 * 2**30
+
+
+def test_a_matrix_that_is_not_kept_and_a_preconditioner_that_does_not_fit_are_not_predicted() -> (
+    None
+):
+    # 1.9 and 2.2 GiB of K
+    kept, evaluated = (predicted_bytes(n, 10, torch.float64, 2**40) for n in (16_000, 17_000))
+    assert kept > 12 * 16_000**2
+    assert evaluated < kept / 4
+    n = 100_000
+    needed = predicted_bytes(n, 10, torch.float64, 0)
+    assert needed < 8 * n * 11 * 11 + 2**29
+    preconditioner = 3 * n * n // 20 * 4
+    assert [
+        predicted_bytes(n, 10, torch.float64, needed + free) - needed
+        for free in (preconditioner - 1, preconditioner)
+    ] == [
+        0,
+        preconditioner,
+    ]

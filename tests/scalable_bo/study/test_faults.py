@@ -1,0 +1,301 @@
+"""Full disks, torn files, wrong clocks and hostile input: what was returned is kept,
+and what is broken is named.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import save
+
+from acquisition import ParallelThompsonSampling
+from scalable_bo.space.space import Categorical, Float, Int, Space
+from scalable_bo.study.checkpoints import load_checkpoint, save_checkpoint
+from scalable_bo.study.history import LONGEST_TEXT
+from scalable_bo.study.study import Study
+from tests.scalable_bo.study.test_storage import checkpoint
+
+QUICK = partial(
+    ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
+)
+SPACE = Space(x=Float(0.0, 1.0), n=Int(1, 50))
+MEGABYTE = 2**20
+
+
+def make(path: Path | None, num_initial: int = 10_000) -> Study:
+    return Study(SPACE, maximize=True, seed=3, path=path, num_initial=num_initial, sampler=QUICK)
+
+
+def tell_all(study: Study) -> None:
+    batch = study.pending
+    study.tell(batch.ids, batch.X[:, 0])
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+    )
+    if mounted.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Use up what is left of a disk; return the file to delete."""
+    filler = disk / "filler"
+    with pytest.raises(OSError, match="No space left"), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    return filler
+
+
+def test_on_a_full_disk_calls_fail_whole_and_work_again_once_there_is_space(
+    small_disk: Path,
+) -> None:
+    study = make(small_disk / "study")
+    filler = small_disk / "filler"
+    filler.write_bytes(bytes(MEGABYTE // 2))
+    num_rows = 0
+    with pytest.raises(
+        OSError, match="could not be written: .* Nothing of this call was stored; free space"
+    ):
+        while True:
+            num_rows += len(study.ask(200).ids)
+            tell_all(study)
+    before = study.to_dataframe()
+    assert len(before) == num_rows > 200
+    filler.unlink()
+    tell_all(study)
+    study.ask(7)
+    frame = study.to_dataframe()
+    assert len(frame) == num_rows + 7
+    study.close()
+    with make(small_disk / "study") as study:
+        assert study.to_dataframe().equals(frame)
+
+
+def test_a_study_on_a_full_disk_is_not_called_damaged(small_disk: Path) -> None:
+    path = small_disk / "study"
+    study = make(path)
+    study.ask(100)
+    frame = study.to_dataframe()
+    study.close()
+    filler = fill(small_disk)
+    with pytest.raises(OSError, match="The study in .*/other could not be created: .* Free space"):
+        make(small_disk / "other")
+    try:
+        make(path).close()
+    except OSError as error:
+        assert "could not be opened" in str(error)  # noqa: PT017  # it may also be opened
+    filler.unlink()
+    make(small_disk / "other").close()
+    with make(path) as study:
+        assert study.to_dataframe().equals(frame)
+
+
+def test_an_ask_whose_checkpoint_did_not_fit_is_repeated_to_the_same_points(
+    small_disk: Path,
+) -> None:
+    with_space = make(None, num_initial=4)
+    study = make(small_disk / "study", num_initial=4)
+    for each in (with_space, study):
+        each.ask(6)
+        tell_all(each)
+    filler = fill(small_disk)
+    with pytest.raises(OSError, match="could not be written: .*No space left.* Free space"):
+        study.ask(2)
+    assert len(study.to_dataframe()) == 6
+    assert not list((small_disk / "study" / "checkpoints").iterdir())
+    filler.unlink()
+    assert torch.equal(study.ask(2).X, with_space.ask(2).X)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a study whose process ended with much in the write-ahead log,
+    and checkpoints.
+    """
+    folder = tmp_path_factory.mktemp("killed")
+    study = make(folder / "study", num_initial=4)
+    for _ in range(6):
+        study.ask(2)
+        tell_all(study)
+    shutil.copytree(folder / "study", folder / "copy")
+    study.close()
+    return folder / "copy"
+
+
+@pytest.mark.parametrize("share", np.linspace(0.0, 0.99, 12))
+@pytest.mark.parametrize("damage", ["truncated", "torn"])
+def test_a_broken_log_loses_no_more_than_the_calls_in_its_broken_part(
+    tmp_path: Path, killed: Path, share: float, damage: str
+) -> None:
+    shutil.copytree(killed, tmp_path / "study")
+    with make(tmp_path / "study", num_initial=4) as whole:
+        frame = whole.to_dataframe()
+        assert len(frame) == 12
+    shutil.rmtree(tmp_path / "study")
+    shutil.copytree(killed, tmp_path / "study")
+    log = tmp_path / "study" / "study.sqlite-wal"
+    content = log.read_bytes()
+    keep = int(share * len(content))
+    log.write_bytes(content[:keep] + (bytes(len(content) - keep) if damage == "torn" else b""))
+    with make(tmp_path / "study", num_initial=4) as study:
+        found = study.to_dataframe()
+        assert len(found) % 2 == 0
+        told = (found["status"] == "observed").to_numpy()
+        first = frame[: len(found)]
+        pd.testing.assert_frame_equal(found[["x", "n", "ask"]], first[["x", "n", "ask"]])
+        pd.testing.assert_frame_equal(found[told], first[told], check_dtype=False)
+        assert sum(told) in (len(found), len(found) - 2)
+        study.ask(2)
+        assert len(study.to_dataframe()) == len(found) + 2
+
+
+def test_a_clock_that_goes_backwards_changes_no_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = iter(range(10**9, 0, -1000))
+    for clock in ("time", "perf_counter", "monotonic"):
+        monkeypatch.setattr(time, clock, lambda: float(next(readings)))
+    path = tmp_path / "study"
+    other = make(None, num_initial=4)
+    for _ in range(5):
+        with make(path, num_initial=4) as study:
+            assert torch.equal(study.ask(2).X, other.ask(2).X)
+            tell_all(study)
+        tell_all(other)
+        # The newest has the oldest date
+        for age, file in enumerate(sorted((path / "checkpoints").glob("*"))):
+            os.utime(file, (10**6 - age, 10**6 - age))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"format": 1',
+        "[" * 100_000,
+        "[]",
+        "null",
+        '{"format": 1, "ask": "' + "9" * 5000 + '", "kernel": "", "digest": ""}',
+    ],
+    ids=["torn", "deep", "a list", "null", "an enormous number"],
+)
+def test_a_checkpoint_with_strange_json_falls_back_to_the_one_before(
+    tmp_path: Path, text: str
+) -> None:
+    save_checkpoint(tmp_path, checkpoint(1))
+    (tmp_path / "ask-00000002.safetensors").write_bytes(
+        save(checkpoint(2).tensors, metadata={"scalable_bo": text})
+    )
+    with pytest.warns(UserWarning, match="ask-00000002.safetensors is damaged and was passed over"):
+        loaded = load_checkpoint(tmp_path, 2)
+    assert loaded is not None
+    assert loaded.ask == 1
+
+
+def test_a_checkpoint_cannot_claim_more_than_it_holds_or_another_ask(tmp_path: Path) -> None:
+    header = json.dumps(
+        {"weights": {"dtype": "F64", "shape": [2**40, 1], "data_offsets": [0, 2**43]}}
+    ).encode()
+    (tmp_path / "ask-00000003.safetensors").write_bytes(
+        len(header).to_bytes(8, "little") + header + bytes(64)
+    )
+    save_checkpoint(tmp_path, checkpoint(2))
+    (tmp_path / "ask-00000002.safetensors").rename(tmp_path / "ask-00000001.safetensors")
+    with pytest.warns(UserWarning, match="is damaged and was passed over") as caught:
+        assert load_checkpoint(tmp_path, 9) is None
+    assert len(caught) == 2
+
+
+def test_names_never_lead_out_of_the_folder(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "study"
+    space = Space(**{"../../up": Float(0.0, 1.0), "/tmp/x": Categorical(["../c", "d"])})
+    with Study(space, maximize=True, path=path, num_initial=2, sampler=QUICK) as study:
+        study.add_data([{"../../up": 0.5, "/tmp/x": "../c"}], [1.0], name="../../../data")
+        study.add_data([{"../../up": 0.25, "/tmp/x": "d"}], [2.0], name="/etc/data\0")
+        study.ask(1)
+    outside = [file for file in tmp_path.rglob("*") if file.is_file() and path not in file.parents]
+    assert outside == []
+    assert sorted(
+        file.name for file in path.iterdir() if file.is_file() and "-" not in file.name
+    ) == ["lock", "study.sqlite"]
+
+
+KINDS = Space(x=Float(0.0, 1.0), kind=Categorical(["a", "b"]))
+
+
+def test_a_short_parquet_file_that_repeats_a_long_text_is_refused(tmp_path: Path) -> None:
+    # half a terabyte
+    n = 1_000_000
+    length = 500_000
+    kind = pa.DictionaryArray.from_arrays(np.zeros(n, dtype=np.int32), ["a" * length])
+    path = tmp_path / "bomb.parquet"
+    pq.write_table(
+        pa.table({"x": np.zeros(n), "kind": kind, "score": np.zeros(n)}), path, store_schema=False
+    )
+    assert pq.read_schema(path).field("kind").type == pa.string()
+    assert path.stat().st_size < MEGABYTE
+    with pytest.raises(
+        ValueError,
+        match=(
+            f"The column 'kind' must hold texts of at most {LONGEST_TEXT} bytes, got one of"
+            f" {length}"
+        ),
+    ):
+        Study(KINDS, maximize=True).add_data(path, target="score")
+
+
+def test_a_parquet_file_of_more_values_than_fit_in_memory_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n = 100_000
+    many = pa.ListArray.from_arrays(pa.array([0, n]), pa.array(np.zeros(n)))  # in one row
+    pq.write_table(
+        pa.table({"x": many, "kind": ["a"], "score": [0.0]}), path := tmp_path / "bomb.parquet"
+    )
+    assert path.stat().st_size < 5000
+    monkeypatch.setattr("surrogates.memory.available", lambda device: MEGABYTE)
+    with pytest.raises(MemoryError, match=r"Reading bomb.parquet needs .* Split the file"):
+        Study(KINDS, maximize=True).add_data(path, target="score")
+
+
+def test_a_csv_file_larger_than_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.csv"
+    with path.open("wb") as file:
+        file.write(b"x,kind,score\n")
+        file.truncate(2**42)  # one line of zeros, no block of them on the disk
+    with pytest.raises(MemoryError, match=r"Reading bomb.csv needs 16384.0 GiB .* Split the file"):
+        Study(KINDS, maximize=True).add_data(path, target="score")
+
+
+def test_texts_in_a_parquet_file_are_read_however_they_are_stored(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": [0.0, 0.5, 1.0], "kind": ["a", "b", "a"], "score": [1.0, 2.0, 3.0]})
+    frames = []
+    for kind in ("object", "category", "string"):
+        frame.astype({"kind": kind}).to_parquet(path := tmp_path / f"{kind}.parquet")
+        study = Study(KINDS, maximize=True)
+        study.add_data(path, target="score")
+        frames.append(study.to_dataframe())
+    assert frames[0]["kind"].tolist() == ["a", "b", "a"]
+    assert frames[0].equals(frames[1])
+    assert frames[0].equals(frames[2])

@@ -1,0 +1,211 @@
+"""Past evaluations: arrays, dicts and tables say the same, bad ones are refused whole,
+and none is added twice.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scalable_bo.space.space import Categorical, Float, Int, Space
+from scalable_bo.study import history as history_module
+from scalable_bo.study.study import Study
+
+SPACE = Space(
+    x=Float(0.0, 1.0),
+    n=Int(-5, 5),
+    kind=Categorical(["1", "None", "c,d"]),
+    flag=Categorical([True, False]),
+    fixed=3,
+)
+FRAME = pd.DataFrame(
+    {
+        "comment": ["first", "second", "third", "fourth", "fifth"],
+        "kind": ["None", "1", "c,d", "1", "None"],
+        "score": [1.0, np.nan, 3.0, np.inf, 0.1 + 0.2],
+        "x": [0.0, 0.1, 1 / 3, 0.5, 1.0],
+        "n": [-5, 0, 1, 2, 5],
+        "flag": [True, False, True, True, False],
+        "variance": [0.1, 0.2, 0.3, 0.4, 0.5],
+    }
+)
+
+
+def make(path: Path | None = None) -> Study:
+    return Study(SPACE, maximize=True, path=path)
+
+
+def write(frame: pd.DataFrame, path: Path) -> Path:
+    frame.to_csv(path, index=False) if path.suffix == ".csv" else frame.to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["frame", ".csv", ".parquet"])
+@pytest.mark.parametrize("rows_at_once", [2, 100])
+def test_all_kinds_of_tables_say_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, rows_at_once: int
+) -> None:
+    monkeypatch.setattr(history_module, "ROWS_AT_ONCE", rows_at_once)
+    data = FRAME if suffix == "frame" else write(FRAME, tmp_path / f"past{suffix}")
+    study = make()
+    study.add_data(data, target="score", noise="variance")
+    frame = study.to_dataframe()
+    assert frame[["x", "n", "kind", "flag"]].equals(
+        FRAME[["x", "n", "kind", "flag"]].set_axis(frame.index)
+    )
+    assert frame["status"].tolist() == ["observed", "failed", "observed", "failed", "observed"]
+    assert frame["reason"].tolist() == ["", "the value is nan", "", "the value is inf", ""]
+    assert study.result.values.tolist() == [1.0, 3.0, 0.1 + 0.2]
+    assert frame["noise"].dropna().tolist() == [0.1, 0.3, 0.5]
+    assert frame["fixed"].tolist() == [3] * 5
+
+
+def test_arrays_and_dicts_say_the_same_as_tables() -> None:
+    by_table = make()
+    by_dicts = make()
+    by_tensor = make()
+    by_table.add_data(FRAME, target="score")
+    by_dicts.add_data(
+        FRAME[["kind", "flag", "n", "x"]].to_dict("records"), FRAME["score"].to_numpy()
+    )
+    by_tensor.add_data(by_table._rows.X, torch.tensor(FRAME["score"].to_numpy()))
+    assert by_dicts.to_dataframe().equals(by_table.to_dataframe())
+    assert by_tensor.to_dataframe().equals(by_table.to_dataframe())
+
+
+def test_what_is_no_number_has_failed_for_that_reason(tmp_path: Path) -> None:
+    frame = FRAME.astype({"score": object})
+    frame.loc[2, "score"] = "crashed"
+    study = make()
+    study.add_data(write(frame, tmp_path / "past.csv"), target="score")
+    assert study.to_dataframe()["reason"][2] == "not a number: 'crashed'"
+    assert study.num_observations == 2
+
+
+def test_the_same_data_are_not_added_twice(tmp_path: Path) -> None:
+    path = write(FRAME, tmp_path / "past.csv")
+    with make(tmp_path / "study") as study:
+        study.add_data(path, target="score")
+    with make(tmp_path / "study") as study:
+        study.add_data(path, target="score")
+        study.add_data(FRAME, target="score")
+        assert len(study.to_dataframe()) == 5
+
+
+def test_other_data_under_the_same_name_are_refused_with_the_difference(tmp_path: Path) -> None:
+    path = write(FRAME, tmp_path / "past.csv")
+    with make(tmp_path / "study") as study:
+        study.add_data(path, target="score")
+    changed = FRAME.copy()
+    changed.loc[[2, 4], "x"] = 0.25
+    write(pd.concat([changed, changed.tail(1)]), path)
+    difference = (
+        "  rows: stored 5, given 6\n  x in row 2: stored 0.333333, given 0.25 \\(2 rows"
+        " differ\\)\nUse"
+    )
+    with make(tmp_path / "study") as study:
+        with pytest.raises(
+            ValueError, match=f"'past.csv' were added before with other content:\n{difference}"
+        ):
+            study.add_data(path, target="score")
+        assert len(study.to_dataframe()) == 5
+        study.add_data(path, target="score", name="more")
+        assert len(study.to_dataframe()) == 11
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "error", "message"),
+    [
+        ({"n": 7}, {}, ValueError, "`n` must be an integer between -5 and 5, got .*7.* in row 4"),
+        (
+            {"x": np.nan},
+            {},
+            ValueError,
+            "`x` must be between 0.0 and 1.0, got (.*nan.*|'') in row 4",
+        ),
+        (
+            {"kind": "2"},
+            {},
+            ValueError,
+            "`kind` must be one of '1', 'None', 'c,d', got '2' in row 4",
+        ),
+        ({}, {"target": "loss"}, ValueError, "The data must have the column 'loss', got"),
+        (
+            {},
+            {"target": "comment"},
+            TypeError,
+            "The column 'comment' must hold numbers, got not a number: 'first'",
+        ),
+        ({}, {"target": "x"}, ValueError, "must not name a parameter, got x"),
+        ({}, {"target": None}, ValueError, "Either `y` or `target`"),
+        (
+            {"variance": 0.0},
+            {"noise": "variance"},
+            ValueError,
+            "`noise` must be variances above 0, got 0.0",
+        ),
+        ({}, {"y": [1.0] * 4, "target": None}, ValueError, "the same length, got 5 and 4"),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_bad_tables_are_refused_whole(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    suffix: str,
+    change: dict[str, Any],
+    options: dict[str, Any],
+    error: type[Exception],
+    message: str,
+) -> None:
+    monkeypatch.setattr(history_module, "ROWS_AT_ONCE", 2)
+    frame = FRAME.copy()
+    for name, value in change.items():
+        frame.loc[4, name] = value
+    study = make(tmp_path / "study")
+    with pytest.raises(error, match=message):
+        study.add_data(write(frame, tmp_path / f"past{suffix}"), **{"target": "score"} | options)
+    assert len(study.to_dataframe()) == 0
+    study.close()
+    assert len(make(tmp_path / "study").to_dataframe()) == 0
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"must end in .parquet or .csv, got past.csv.gz"):
+        make().add_data(tmp_path / "past.csv.gz", target="score")
+    with pytest.raises(FileNotFoundError):
+        make().add_data(tmp_path / "past.csv", target="score")
+
+
+def test_a_file_that_does_not_fit_in_memory_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(FRAME, tmp_path / "past.parquet")
+    monkeypatch.setattr("surrogates.memory.available", lambda device: 100)
+    with pytest.raises(MemoryError, match="Reading past.parquet needs"):
+        make().add_data(path, target="score")
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None
+)
+@given(
+    content=st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode)),
+    suffix=st.sampled_from([".csv", ".parquet"]),
+)
+def test_any_bytes_are_data_or_a_clear_error(tmp_path: Path, content: bytes, suffix: str) -> None:
+    path = tmp_path / f"past{suffix}"
+    head = b"x,n,kind,flag,score\n" if suffix == ".csv" else b"PAR1"
+    for written in (content, head + content):
+        path.write_bytes(written)
+        study = make()
+        try:
+            study.add_data(path, target="score")
+        except (ValueError, TypeError) as error:
+            assert str(error)
+        else:
+            assert SPACE.check(study._rows.X) is not None

@@ -1,0 +1,381 @@
+"""The folder of a study: one writer, whole files, a schema that can change."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from scalable_bo.study import storage as storage_module
+from scalable_bo.study.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from scalable_bo.study.lock import WriterLock
+from scalable_bo.study.rounds import AskReport
+from scalable_bo.study.rows import Outcomes
+from scalable_bo.study.storage import Ask, Source, Storage, describe_difference
+
+SETTINGS = {"columns": "x, y", "direction": "maximize"}
+COST = AskReport(0.25, 0.5, 1.0, 1e-3, "CG()")
+
+
+def fill(folder: Path) -> None:
+    storage = Storage(folder, SETTINGS)
+    X = torch.arange(6.0, dtype=torch.float64).reshape(3, 2)
+    storage.add_source(
+        Source("history", "abc", 0, 3), X, Outcomes.of([1.0, "x", 3.0], noise=0.5), 0
+    )
+    storage.add_ask(Ask(1, 2, 2, 2, None), COST, 3, X[:2] / 3)
+    storage.add_outcomes([4], Outcomes.of([0.1]), 3)
+    storage.close()
+
+
+def test_what_was_stored_comes_back_to_the_last_bit(tmp_path: Path) -> None:
+    fill(tmp_path)
+    storage = Storage(tmp_path, SETTINGS)
+    rows = storage.load_rows(2)
+    third = torch.arange(4.0, dtype=torch.float64).reshape(2, 2) / 3
+    assert torch.equal(
+        rows.X, torch.cat([torch.arange(6.0, dtype=torch.float64).reshape(3, 2), third])
+    )
+    nan = float("nan")
+    torch.testing.assert_close(
+        rows.values,
+        torch.tensor([1.0, nan, 3.0, nan, 0.1], dtype=torch.float64),
+        equal_nan=True,
+        rtol=0,
+        atol=0,
+    )
+    torch.testing.assert_close(
+        rows.noise,
+        torch.tensor([0.5, nan, 0.5, nan, nan], dtype=torch.float64),
+        equal_nan=True,
+        rtol=0,
+        atol=0,
+    )
+    assert rows.told.tolist() == [True, True, True, False, True]
+    assert rows.asks.tolist() == [0, 0, 0, 1, 1]
+    assert rows.observed == [0, 2, 4]
+    assert rows.reasons == {1: "not a number: str 'x'"}
+    assert storage.load_asks() == [Ask(1, 2, 2, 2, None)]
+    assert storage.load_costs() == {1: COST}
+    assert storage.load_sources() == [Source("history", "abc", 0, 3)]
+
+
+def test_the_database_is_safe_against_power_cuts(tmp_path: Path) -> None:
+    storage = Storage(tmp_path, SETTINGS)
+    assert storage._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert storage._connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+
+
+def test_a_second_writer_is_refused_with_the_process_and_the_host_of_the_first(
+    tmp_path: Path,
+) -> None:
+    with_lock = (
+        "import sys, pathlib; sys.path.insert(0, sys.argv[2]); from scalable_bo.study.lock import"
+        " WriterLock; "
+    )
+    code = (
+        with_lock
+        + "lock = WriterLock(pathlib.Path(sys.argv[1])); print('locked', flush=True); input()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "lock"), str(Path(__file__).parents[3])]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "locked\n"
+        host = os.uname().nodename
+        with pytest.raises(RuntimeError, match=f"is in use by process {first.pid} on host {host}"):
+            Storage(tmp_path, SETTINGS)
+        first.kill()
+        first.wait()
+        Storage(tmp_path, SETTINGS).close()  # the lock of a dead process is none
+
+
+def test_the_lock_is_freed_when_the_storage_is_closed_or_forgotten(tmp_path: Path) -> None:
+    first = Storage(tmp_path, SETTINGS)
+    with pytest.raises(RuntimeError, match=f"is in use by process {os.getpid()}"):
+        Storage(tmp_path, SETTINGS)
+    first.close()
+    second = Storage(tmp_path, SETTINGS)
+    del second
+    third = Storage(tmp_path, SETTINGS)
+    third.close()
+    third.close()
+    with pytest.raises(RuntimeError, match="has been closed"):
+        third.add_ask(Ask(1, 1, 0, 1, None), COST, 0, torch.zeros(1, 2))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_does_not_hold_the_lock(tmp_path: Path) -> None:
+    lock = WriterLock(tmp_path / "lock")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(reader, 1)
+        os._exit(0)
+    try:
+        lock.release()
+        again = WriterLock(tmp_path / "lock")  # refused if the child held it
+        assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
+        again.release()
+    finally:
+        os.write(writer, b".")
+        os.waitpid(child, 0)
+        os.close(reader)
+        os.close(writer)
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"pid": "x"}', "\x00\xff", "[" * 900])
+def test_a_strange_lock_file_is_no_obstacle(tmp_path: Path, content: str) -> None:
+    (tmp_path / "lock").write_text(content)
+    Storage(tmp_path, SETTINGS).close()
+    holder = json.loads((tmp_path / "lock").read_text())
+    assert holder["pid"] == os.getpid()
+
+
+def test_other_settings_are_refused_with_every_difference(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with pytest.raises(
+        ValueError,
+        match=(
+            "other settings:\n  direction: stored maximize, given minimize\n  seed: stored nothing,"
+            " given 1\n"
+        ),
+    ):
+        Storage(tmp_path, SETTINGS | {"direction": "minimize", "seed": "1"})
+    assert describe_difference(SETTINGS, SETTINGS) == ""
+    Storage(tmp_path, SETTINGS).close()
+
+
+@pytest.mark.parametrize("keep", [0, 1, 50, 100, 4096, 5000])
+def test_a_truncated_database_is_reported_and_left_alone(tmp_path: Path, keep: int) -> None:
+    fill(tmp_path)
+    database = tmp_path / "study.sqlite"
+    content = database.read_bytes()
+    assert len(content) > 5000
+    database.write_bytes(content[:keep])
+    with pytest.raises(RuntimeError, match="is damaged: .*Restore the folder from a copy"):
+        Storage(tmp_path, SETTINGS)
+    assert database.read_bytes() == content[:keep]
+
+
+def test_a_torn_database_is_reported(tmp_path: Path) -> None:
+    fill(tmp_path)
+    database = tmp_path / "study.sqlite"
+    content = bytearray(database.read_bytes())
+    for page in range(4096, len(content), 4096):
+        content[page : page + 512] = bytes(512)
+    database.write_bytes(content)
+    with pytest.raises(RuntimeError, match="is damaged"):
+        Storage(tmp_path, SETTINGS)
+
+
+def test_a_missing_database_beside_what_belongs_to_it_is_reported(tmp_path: Path) -> None:
+    fill(tmp_path)
+    (tmp_path / "study.sqlite").rename(tmp_path / "study.sqlite-wal")
+    with pytest.raises(RuntimeError, match=r"is damaged: study.sqlite is missing"):
+        Storage(tmp_path, SETTINGS)
+
+
+def test_missing_rows_are_reported(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with sqlite3.connect(tmp_path / "study.sqlite") as connection:
+        connection.execute("DELETE FROM points WHERE id = 1")
+    connection.close()
+    storage = Storage(tmp_path, SETTINGS)
+    with pytest.raises(RuntimeError, match="is damaged: rows are missing"):
+        storage.load_rows(2)
+
+
+def test_a_half_made_database_is_made_again(tmp_path: Path) -> None:
+    (tmp_path / "study.sqlite.new").write_bytes(b"SQLite format 3\x00 and no more")
+    fill(tmp_path)
+    assert not (tmp_path / "study.sqlite.new").exists()
+
+
+def test_an_older_schema_is_migrated_and_a_newer_one_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(storage_module, "SCHEMA_VERSION", 4)
+        patch.setattr(
+            storage_module,
+            "MIGRATIONS",
+            {
+                2: "ALTER TABLE asks ADD COLUMN note TEXT",
+                3: "UPDATE asks SET note = 'first'; CREATE TABLE more (a INTEGER)",
+            },
+        )
+        storage = Storage(tmp_path, SETTINGS)
+        assert storage._connection.execute("SELECT note FROM asks").fetchall() == [("first",)]
+        assert len(storage.load_asks()) == 1
+        storage.close()
+    with pytest.raises(
+        RuntimeError,
+        match="has version 4 of the schema, this scalable_bo reads up to 2. Install a newer",
+    ):
+        Storage(tmp_path, SETTINGS)
+
+
+def test_a_study_from_before_the_costs_of_asks_were_kept_is_opened_and_goes_on(
+    tmp_path: Path,
+) -> None:
+    fill(tmp_path)
+    with sqlite3.connect(tmp_path / "study.sqlite") as connection:
+        connection.executescript("DROP TABLE costs; PRAGMA user_version = 1")
+    connection.close()
+    copy = Storage.copy_of(tmp_path)
+    assert (copy.load_costs(), copy.load_asks()) == ({}, [Ask(1, 2, 2, 2, None)])
+    storage = Storage(tmp_path, SETTINGS)
+    storage.add_ask(Ask(2, 1, 3, 3, None), COST, 5, torch.zeros(1, 2, dtype=torch.float64))
+    assert storage.load_costs() == {2: COST}
+    assert len(storage.load_rows(2)) == 6
+
+
+def test_a_copy_is_of_what_is_committed_and_leaves_the_folder_as_it_is(tmp_path: Path) -> None:
+    fill(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    copy = Storage.copy_of(tmp_path)
+    assert copy.load_settings() == SETTINGS
+    assert len(copy.load_rows(2)) == 5
+    copy.close()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    storage = Storage(tmp_path, SETTINGS)
+    storage.add_outcomes([3], Outcomes.of([7.0]), 4)
+    # While another holds the lock
+    assert Storage.copy_of(tmp_path).load_rows(2).observed == [0, 2, 4, 3]
+    with pytest.raises(
+        ValueError, match="`folder` must hold a study, got .* without a study.sqlite"
+    ):
+        Storage.copy_of(tmp_path / "elsewhere")
+    storage.close()
+    (tmp_path / "study.sqlite").write_bytes(b"no database")
+    with pytest.raises(RuntimeError, match="is damaged"):
+        Storage.copy_of(tmp_path)
+
+
+def test_a_migration_that_fails_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(storage_module, "SCHEMA_VERSION", 3)
+        patch.setattr(
+            storage_module, "MIGRATIONS", {2: "DELETE FROM points; SELECT nonsense FROM nowhere"}
+        )
+        with pytest.raises(
+            RuntimeError,
+            match=(
+                "could not be brought from version 2 of the schema to 3: no such table: nowhere. It"
+                " is as it"
+            ),
+        ):
+            Storage(tmp_path, SETTINGS)
+    assert len(Storage(tmp_path, SETTINGS).load_rows(2)) == 5
+
+
+def test_what_could_not_be_written_is_reported_and_not_stored(tmp_path: Path) -> None:
+    fill(tmp_path)
+    storage = Storage(tmp_path, SETTINGS)
+    (pages,) = storage._connection.execute("PRAGMA page_count").fetchone()
+    storage._connection.execute(f"PRAGMA max_page_count = {pages}")  # the disk is full
+    X = torch.zeros(5000, 2, dtype=torch.float64)
+    with pytest.raises(
+        OSError,
+        match="could not be written: database or disk is full. Nothing of this call was stored",
+    ):
+        storage.add_source(Source("more", "def", 5, 5000), X, Outcomes.of(X[:, 0]), 4)
+    assert len(storage.load_rows(2)) == 5
+    assert len(storage.load_sources()) == 1
+
+
+def checkpoint(ask: int) -> Checkpoint:
+    return Checkpoint(
+        ask,
+        "RBF",
+        {
+            "lengthscale": torch.tensor([[float(ask)]]),
+            "weights": torch.full((300, 1), ask, dtype=torch.float64),
+        },
+    )
+
+
+def test_the_last_two_checkpoints_are_kept_and_the_right_one_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    assert load_checkpoint(folder, 9) is None
+    for ask in (2, 3, 4):
+        save_checkpoint(folder, checkpoint(ask))
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "ask-00000003.safetensors",
+        "ask-00000004.safetensors",
+    ]
+    for up_to, found in ((9, 4), (4, 4), (3, 3)):
+        loaded = load_checkpoint(folder, up_to)
+        assert loaded is not None
+        assert (loaded.ask, loaded.kernel) == (found, "RBF")
+        assert torch.equal(loaded.tensors["weights"], checkpoint(found).tensors["weights"])
+    assert load_checkpoint(folder, 2) is None
+
+
+def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "ask-00000001.safetensors.0a1b.tmp").write_bytes(b"half")
+    save_checkpoint(tmp_path, checkpoint(1))
+    assert [file.name for file in tmp_path.iterdir()] == ["ask-00000001.safetensors"]
+
+
+def flip(content: bytes) -> bytes:
+    return content[:-5] + bytes([content[-5] ^ 1]) + content[-4:]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: content[:7],
+        lambda content: content[:-1],
+        flip,
+        lambda content: content.replace(b"RBF", b"FBR"),
+        lambda content: b"\xff" * 8 + content[8:],  # a header of 2⁶⁴ bytes
+        lambda content: b"\x80\x05K\x01.",  # a pickle
+    ],
+    ids=[
+        "empty",
+        "torn header",
+        "torn end",
+        "a flipped bit",
+        "another kernel",
+        "an enormous header",
+        "a pickle",
+    ],
+)
+def test_a_broken_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damage) -> None:
+    for ask in (1, 2):
+        save_checkpoint(tmp_path, checkpoint(ask))
+    newest = tmp_path / "ask-00000002.safetensors"
+    newest.write_bytes(damage(newest.read_bytes()))
+    with pytest.warns(UserWarning, match="ask-00000002.safetensors is damaged and was passed over"):
+        loaded = load_checkpoint(tmp_path, 2)
+    assert loaded is not None
+    assert loaded.ask == 1
+
+
+def test_a_checkpoint_that_could_not_be_finished_leaves_the_old_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_checkpoint(tmp_path, checkpoint(1))
+
+    def fail(descriptor: int) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="disk full"):
+            save_checkpoint(tmp_path, checkpoint(2))
+    loaded = load_checkpoint(tmp_path, 2)
+    assert loaded is not None
+    assert loaded.ask == 1

@@ -1,0 +1,312 @@
+"""Studies that are kept: what resuming refuses and accepts, retries, threads, past data,
+mixed and finite spaces.
+"""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+
+from acquisition import ParallelThompsonSampling
+from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
+from scalable_bo.study.study import Study
+from surrogates import CG
+
+QUICK = partial(
+    ParallelThompsonSampling, num_candidates=100, num_rounds=3, num_starts=3, num_steps=10
+)
+SPACE = Space(
+    x=Float(-2.0, 2.0), n=Int(1, 100, log=True), kind=Categorical(["a", "b"]), fixed="yes"
+)
+
+
+def make(path: Path | None = None, space: Space = SPACE, **options: Any) -> Study:
+    return Study(
+        space,
+        **{"maximize": True, "seed": 1, "path": path, "num_initial": 6, "sampler": QUICK} | options,
+    )
+
+
+def score(params: dict[str, Any]) -> float:
+    """Largest, 1, at x = 1, n = 10, kind = b."""
+    return (params["kind"] == "b") - (params["x"] - 1) ** 2 - math.log10(params["n"] / 10) ** 2
+
+
+def rows(count: int, seed: int = 0) -> pd.DataFrame:
+    U = torch.rand(
+        count, SPACE.encoded_dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
+    frame = SPACE.to_frame(SPACE.unnormalize(U))
+    return frame.assign(score=[score(params) for params in frame.to_dict("records")])
+
+
+def test_a_mixed_space_is_optimised_where_its_points_can_be_run() -> None:
+    study = make()
+    seen = []
+
+    def objective(params: dict[str, Any]) -> float:
+        seen.append(params)
+        return score(params)
+
+    result = study.optimize(objective, rounds=6, batch=6, progress=False)
+    assert result.best_value > 0.9
+    assert result.best_params["kind"] == "b"
+    assert all(
+        type(params["n"]) is int and params["fixed"] == "yes" and params["kind"] in ("a", "b")
+        for params in seen
+    )
+    assert study.to_dataframe()[["x", "n", "kind"]].to_dict("records") == [
+        {k: p[k] for k in ("x", "n", "kind")} for p in seen
+    ]
+    assert result.num_observations == 36
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_constraints_hold_for_every_point_that_is_asked(dtype: torch.dtype) -> None:
+    space = Space(
+        LinearConstraint({"a": 1.0, "b": 1.0}, at_most=1.0),
+        LinearConstraint({"n": 1.0, "a": -4.0}, at_least=1.0, at_most=6.0),
+        LinearConstraint({"rate": 1.0, "b": -10.0}, at_least=0.5),
+        lambda p: p["kind"] == "u" or p["n"] <= 5,
+        a=Float(0.0, 1.0),
+        b=Float(0.0, 1.0),
+        n=Int(1, 9),
+        rate=Float(0.1, 10.0, log=True),
+        kind=Categorical(["u", "v", "w"]),
+    )
+    study = make(space=space, dtype=dtype)
+    study.optimize(lambda p: p["a"] + p["b"] + 0.2 * p["n"], rounds=4, batch=5, progress=False)
+    assert space.feasible(study.result.X).all()
+    assert study.result.best_value > 2.0
+    assert study.last_ask.residual is not None
+
+
+def test_an_equality_is_met_by_the_design_and_by_the_surrogate() -> None:
+    space = Space(
+        LinearConstraint({"a": 1.0, "b": 2.0}, 1.0, 1.0), a=Float(0.0, 1.0), b=Float(0.0, 1.0)
+    )
+    study = make(space=space)
+    study.optimize(lambda p: -((p["a"] - 0.6) ** 2), rounds=3, batch=4, progress=False)
+    torch.testing.assert_close(
+        study.result.X @ torch.tensor([1.0, 2.0], dtype=torch.float64),
+        torch.ones(12, dtype=torch.float64),
+        rtol=0,
+        atol=2e-6,
+    )
+
+
+def test_a_space_without_a_feasible_point_is_reported() -> None:
+    with pytest.raises(ValueError, match="The constraints must leave a feasible point"):
+        make(space=Space(lambda p: False, a=Float(0.0, 1.0))).ask(1)
+
+
+def test_a_finite_space_is_asked_point_by_point_and_then_exhausted() -> None:
+    space = Space(lambda p: p["n"] != 4, n=Int(1, 6), kind=Categorical(["a", "b"]))
+    study = make(space=space, num_initial=4)
+    seen = []
+    for q in (4, 3, 2):
+        batch = study.ask(q)
+        seen += [tuple(params.values()) for params in batch.params]
+        study.tell(batch.ids, [float(params["n"]) for params in batch.params])
+    with pytest.raises(
+        ValueError,
+        match="not been asked for or added, 1 in this finite space, got 2. Ask for fewer",
+    ):
+        study.ask(2)
+    seen += [tuple(params.values()) for params in study.ask(1).params]
+    assert sorted(seen) == [(n, kind) for n in (1, 2, 3, 5, 6) for kind in ("a", "b")]
+    with pytest.raises(
+        ValueError, match="0 in this finite space, got 1. It is exhausted: see `result`"
+    ):
+        study.ask(1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"maximize": False}, "  direction: stored maximize, given minimize\n"),
+        ({"seed": 2}, "  seed: stored 1, given 2\n"),
+        (
+            {
+                "space": Space(
+                    x=Float(-2.0, 3.0),
+                    n=Int(1, 100, log=True),
+                    kind=Categorical(["a", "b"]),
+                    fixed="yes",
+                )
+            },
+            (
+                r"  parameter `x`: stored Float\(low=-2.0, high=2.0, log=False\), given"
+                r" Float\(low=-2.0, high=3.0, log=False\)\n"
+            ),
+        ),
+        (
+            {
+                "space": Space(
+                    x=Float(-2.0, 2.0),
+                    kind=Categorical(["a", "b"]),
+                    n=Int(1, 100, log=True),
+                    fixed="yes",
+                )
+            },
+            "  columns: stored x, n, kind, given x, kind, n\n",
+        ),
+        (
+            {
+                "space": Space(
+                    len,
+                    x=Float(-2.0, 2.0),
+                    n=Int(1, 100, log=True),
+                    kind=Categorical(["a", "b"]),
+                    fixed="no",
+                )
+            },
+            (
+                "  fixed `fixed`: stored 'yes', given 'no'\n  constraint 1: stored nothing, given"
+                " function len\n"
+            ),
+        ),
+    ],
+)
+def test_another_space_direction_or_seed_is_refused_with_the_difference(
+    tmp_path: Path, changed: dict[str, Any], message: str
+) -> None:
+    make(tmp_path).close()
+    with pytest.raises(ValueError, match=f"other settings:\n{message}"):
+        make(tmp_path, **changed)
+    make(tmp_path).close()
+
+
+def test_other_solvers_kernels_and_sizes_are_accepted(tmp_path: Path) -> None:
+    with make(tmp_path) as study:
+        study.add_data(rows(20), target="score")
+        study.ask(2)
+    kernel = MaternKernel(nu=1.5, ard_num_dims=4)
+    with make(
+        tmp_path, solver=CG(None), kernel=kernel, dtype=torch.float32, num_initial=3
+    ) as study:
+        assert study.ask(1).ids == [22]
+        assert study.model is not None
+        assert isinstance(study.model.covar_module, MaternKernel)
+
+
+def test_the_identical_retry_does_nothing_and_another_value_is_refused(tmp_path: Path) -> None:
+    with make(tmp_path) as study:
+        batch = study.ask(3)
+        study.tell(batch.ids[:2], [1.5, math.nan])
+    with make(tmp_path) as study:
+        before = study.to_dataframe()
+        study.tell(batch.ids[:2], [1.5, math.nan])
+        assert study.to_dataframe().equals(before)
+        for position, value in ((0, 1.25), (0, math.nan), (1, 0.0), (1, math.inf)):
+            with pytest.raises(ValueError, match=f"told before with another value, got {position}"):
+                study.tell([position], [value])
+        with pytest.raises(ValueError, match="told before with another value, got 0"):
+            study.tell([0], [1.5], noise=0.1)
+        with pytest.raises(ValueError, match="must have been asked, got unknown 3"):
+            study.tell([3], [1.0])
+        study.tell(batch.ids, [1.5, math.nan, 2.5])
+        assert study.to_dataframe()["status"].tolist() == ["observed", "failed", "observed"]
+
+
+def test_points_that_were_out_are_pending_after_a_restart(tmp_path: Path) -> None:
+    with make(tmp_path) as study:
+        batch = study.ask(3)
+        study.tell([1], [0.0])
+    with make(tmp_path) as study:
+        pending = study.pending
+        assert (pending.ids, pending.params) == ([0, 2], [batch.params[0], batch.params[2]])
+        assert torch.equal(pending.X, batch.X[[0, 2]])
+        assert study.ask(1).ids == [3]
+
+
+def test_a_thousand_results_from_sixteen_threads_are_all_kept(tmp_path: Path) -> None:
+    with make(tmp_path, num_initial=10_000) as study:
+        batch = study.ask(1000)
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(lambda number: study.tell([number], [number / 7]), batch.ids))
+            more = list(pool.map(lambda number: study.ask(1).ids[0], range(20)))
+        values = study.result.values
+        assert sorted(more) == list(range(1000, 1020))
+    with make(tmp_path, num_initial=10_000) as study:
+        frame = study.to_dataframe()
+        assert frame["value"][:1000].tolist() == [number / 7 for number in range(1000)]
+        assert torch.equal(study.result.values, values)  # in the order told
+        assert frame["ask"].max() == 21
+
+
+def test_values_told_during_an_ask_wait_for_the_next_one() -> None:
+    study = make(num_initial=8)
+    study.add_data(rows(10), target="score")
+    first = study.ask(2)
+
+    class TellsMeanwhile(ParallelThompsonSampling):
+        def generate(self, q: int, **options: Any) -> torch.Tensor:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(study.tell, first.ids[:1], [5.0]).result(timeout=30)
+            return super().generate(q, **options)
+
+    study._proposer._sampler = partial(TellsMeanwhile, **QUICK.keywords)
+    study.ask(2)
+    assert study.model is not None
+    assert len(study.model.train_targets) == 10
+    assert study.num_observations == 11
+
+
+@pytest.mark.parametrize("noise", [0.04, "var"])
+def test_known_variances_reach_the_surrogate_in_its_units(tmp_path: Path, noise: Any) -> None:
+    frame = rows(12).assign(var=0.04)
+    with make(tmp_path) as study:
+        study.add_data(frame, target="score", noise=noise)
+        batch = study.ask(2)
+        study.tell(batch.ids, [0.0, math.nan], noise=[0.09, 0.09])
+        with pytest.raises(
+            ValueError,
+            match=(
+                "`noise` must be given for all values or for none; those told before came with it"
+            ),
+        ):
+            study.tell(study.ask(1).ids, [1.0])
+    with make(tmp_path) as study:
+        study.ask(1)
+        assert study.model is not None
+        assert isinstance(study.model.likelihood, FixedNoiseGaussianLikelihood)
+        std = np.std([*frame["score"], 0.0], ddof=1)
+        torch.testing.assert_close(
+            study.model.likelihood.noise[-2:],
+            torch.tensor([0.04, 0.09], dtype=torch.float64) / std**2,
+        )
+        assert study.to_dataframe()["noise"].isna().sum() == 3  # one failed, two pending
+
+
+@pytest.mark.parametrize("noise", [0.0, -1.0, math.nan, [1.0]])
+def test_impossible_variances_are_refused(noise: Any) -> None:
+    study = make()
+    batch = study.ask(2)
+    with pytest.raises(ValueError, match="`noise` must be"):
+        study.tell(batch.ids, [1.0, 2.0], noise=noise)
+    assert study.num_observations == 0
+
+
+def test_columns_named_like_parameters_stay_apart() -> None:
+    study = make(space=Space(value=Float(0, 1), noise=Int(1, 3)))
+    batch = study.ask(1)
+    study.tell(batch.ids, [7.0])
+    assert study.to_dataframe().columns.tolist() == [
+        "value",
+        "noise",
+        "value_",
+        "noise_",
+        "status",
+        "reason",
+        "ask",
+    ]
+    assert study.to_dataframe()["value_"].tolist() == [7.0]

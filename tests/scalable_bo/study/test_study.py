@@ -1,0 +1,341 @@
+"""The loop: what is asked, told and kept, and that it finds optima."""
+
+import math
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel
+from torch import Tensor
+
+from acquisition import ParallelThompsonSampling
+from scalable_bo import problems
+from scalable_bo.space.space import Float, Space
+from scalable_bo.study import surrogate as surrogate_module
+from scalable_bo.study.rounds import Round
+from scalable_bo.study.study import Study
+from scalable_bo.study.surrogate import REFIT_GROWTH
+from surrogates import CG, SDD, PathwiseGP, fit_exact
+
+QUICK = partial(
+    ParallelThompsonSampling, num_candidates=200, num_rounds=4, num_starts=4, num_steps=20
+)
+SPACE = Space(x=Float(-2.0, 2.0), rate=Float(1e-3, 1e3, log=True))
+
+
+def make_study(**options: Any) -> Study:
+    return Study(SPACE, **({"maximize": True, "sampler": QUICK, "num_initial": 4} | options))
+
+
+def bowl(X: Tensor) -> Tensor:
+    """Largest, 0, at x = 1 and rate = 10."""
+    return -((X[:, 0] - 1).square()) - (X[:, 1].log10() - 1).square()
+
+
+def with_data(study: Study, n: int) -> Study:
+    X = SPACE.unnormalize(
+        torch.rand(n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    )
+    study.add_data(X, bowl(X))
+    return study
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_the_optimum_is_found_in_either_direction(maximize: bool) -> None:
+    sign = 1.0 if maximize else -1.0
+    study = make_study(maximize=maximize)
+    result = study.optimize(
+        lambda X: sign * bowl(X), rounds=6, batch=6, vectorized=True, progress=False
+    )
+    design = make_study(maximize=maximize, num_initial=1000)
+    without_model = design.optimize(
+        lambda X: sign * bowl(X), rounds=6, batch=6, vectorized=True, progress=False
+    )
+    assert sign * result.best_value > -0.01 > sign * without_model.best_value
+    assert result.best_params == pytest.approx({"x": 1.0, "rate": 10.0}, rel=0.3)
+
+
+def test_a_standard_test_function_is_maximised_from_its_bounds() -> None:
+    branin = problems.test_function("branin")
+    study = Study(branin.bounds, maximize=True, sampler=QUICK)
+    result = study.optimize(branin, rounds=8, batch=6, vectorized=True, progress=False)
+    assert branin.optimal_value is not None
+    assert result.best_value == pytest.approx(branin.optimal_value, abs=0.05)
+
+
+def test_the_same_seed_gives_the_same_points_and_another_seed_others() -> None:
+    def points(seed: int) -> Tensor:
+        study = make_study(seed=seed)
+        return study.optimize(bowl, rounds=3, batch=4, vectorized=True, progress=False).X
+
+    assert torch.equal(points(1), points(1))
+    assert not torch.equal(points(1), points(2))
+
+
+def test_the_global_random_state_is_left_alone() -> None:
+    before = torch.get_rng_state()
+    make_study().optimize(bowl, rounds=2, batch=4, vectorized=True, progress=False)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_units_and_sign_do_not_change_what_is_asked() -> None:
+    plain = make_study()
+    scaled = make_study(maximize=False)
+    for _ in range(2):
+        batch = plain.ask(5)
+        other = scaled.ask(5)
+        torch.testing.assert_close(batch.X, other.X, rtol=1e-4, atol=1e-5)
+        plain.tell(batch.ids, bowl(batch.X))
+        scaled.tell(other.ids, 100.0 - 1000.0 * bowl(batch.X))
+
+
+def test_batches_describe_the_same_points_in_two_ways() -> None:
+    batch = make_study().ask(3)
+    assert batch.ids == [0, 1, 2]
+    for row, params in zip(batch.X.tolist(), batch.params, strict=True):
+        assert params == {"x": row[0], "rate": row[1]}
+        assert -2.0 <= params["x"] <= 2.0
+        assert 1e-3 <= params["rate"] <= 1e3
+
+
+def test_values_are_kept_with_their_ids_in_any_order() -> None:
+    study = make_study()
+    batch = study.ask(4)
+    study.tell([3, 1], [30.0, 10.0])
+    study.tell([0], torch.tensor([[5.0]]))
+    result = study.result
+    torch.testing.assert_close(result.X, batch.X[[3, 1, 0]])
+    assert result.values.tolist() == [30.0, 10.0, 5.0]
+    assert (result.best_value, result.num_pending, result.num_failed) == (30.0, 1, 0)
+    assert result.best_params == batch.params[3]
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (math.nan, "the value is nan"),
+        (math.inf, "the value is inf"),
+        (-math.inf, "the value is -inf"),
+        (None, "not a number: NoneType None"),
+        ("much", "not a number: str 'much'"),
+        (1j, "not a number: complex 1j"),
+    ],
+)
+def test_failed_points_are_counted_with_the_reason_and_never_given_to_the_model(
+    failure: Any, reason: str
+) -> None:
+    study = with_data(make_study(), 8)
+    batch = study.ask(2)
+    study.tell(batch.ids, [failure, 0.0])
+    study.ask(1)
+    assert study.result.num_failed == 1
+    assert study.to_dataframe()["reason"].tolist() == [""] * 8 + [reason] + [""] * 2
+    assert study.result.values.isfinite().all()
+    assert study.model is not None
+    assert study.model.train_inputs[0].shape == (9, 2)
+
+
+def test_a_point_is_not_asked_again_while_it_is_out_or_after_it_failed() -> None:
+    corner = torch.ones(2, 2, dtype=torch.float64)
+
+    class AlwaysTheCorner:
+        def __init__(self, model: object, bounds: Tensor, seed: int) -> None: ...
+
+        def generate(self, q: int, paths: object, X_pending: Tensor | None = None) -> Tensor:
+            return corner[:1].repeat(q, 1)
+
+    study = with_data(make_study(sampler=AlwaysTheCorner), 8)
+    first = study.ask(2)
+    assert first.params[0] == {"x": 2.0, "rate": 1e3}
+    assert first.params[1] != first.params[0]
+    second = study.ask(1)
+    assert second.params[0] not in first.params
+    study.tell(first.ids[:1], [math.nan])
+    assert study.ask(1).params[0] != first.params[0]
+
+
+def test_nothing_is_recorded_on_an_error() -> None:
+    study = make_study()
+    study.ask(3)
+    study.tell([0], [1.0])
+    for ids, values, message in (
+        ([1, 2], [1.0], "one entry for each of the 2 `ids`, got 1"),
+        ([1, 7], [1.0, 2.0], "unknown 7"),
+        ([1, -1], [1.0, 2.0], "unknown -1"),
+        ([1, 1], [1.0, 2.0], "distinct, got 1 twice"),
+        ([1, 0], [1.0, 2.0], "told before with another value, got 0"),
+        ([1], [[1.0, 2.0]], r"shape \(n,\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            study.tell(ids, values)
+    with pytest.raises(TypeError, match="`values` must be numbers"):
+        study.tell([1], "much")
+    with pytest.raises(TypeError, match="`values` must be numbers"):
+        study.tell([1], None)
+    assert study.result.num_pending == 2
+    study.tell([1, 2], [2.0, 3.0])
+
+
+def test_added_data_take_the_place_of_the_design() -> None:
+    study = with_data(make_study(), 4)
+    study.ask(2)
+    assert study.last_ask.residual is not None
+    assert study.result.values.shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "message"),
+    [
+        ([[0.0, 1.0]], [1.0, 2.0], "the same length, got 1 and 2"),
+        ([[3.0, 1.0]], [1.0], "`x` must be between"),
+        ([[math.nan, 1.0]], [1.0], "`x` must be between"),
+        ([[1.0]], [1.0], r"`X` must have shape \(n, 2\)"),
+    ],
+)
+def test_bad_data_are_refused_whole(X: Any, y: Any, message: str) -> None:
+    study = make_study()
+    with pytest.raises(ValueError, match=message):
+        study.add_data(X, y)
+    assert study.num_observations == 0
+    assert study.ask(1).ids == [0]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"path": 3}, TypeError, "`path` must be a folder or None, got 3"),
+        ({"maximize": "yes"}, TypeError, "`maximize` must be True or False"),
+        ({"seed": -1}, ValueError, "`seed` must be at least 0, got -1"),
+        ({"seed": 1.5}, TypeError, "`seed` must be an int"),
+        ({"num_initial": 0}, ValueError, "`num_initial` must be at least 1, got 0"),
+        ({"solver": "cg"}, TypeError, "`solver` must be a Solver, got 'cg'"),
+        ({"dtype": torch.int64}, TypeError, "`dtype` must be"),
+    ],
+)
+def test_bad_settings_are_refused(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        make_study(**options)
+
+
+def test_reversed_bounds_are_refused() -> None:
+    with pytest.raises(ValueError, match="`bounds` must"):
+        Study([[1.0], [0.0]], maximize=True)
+
+
+def test_batches_of_less_than_one_point_are_refused() -> None:
+    with pytest.raises(ValueError, match="`q` must be at least 1, got 0"):
+        make_study().ask(0)
+    with pytest.raises(ValueError, match="`batch` must be at least 1, got 0"):
+        make_study().optimize(bowl, 1, 0)
+    with pytest.raises(ValueError, match="`rounds` must be at least 0, got -1"):
+        make_study().optimize(bowl, -1, 1)
+
+
+def test_there_is_no_result_before_a_value() -> None:
+    with pytest.raises(ValueError, match="no finite value"):
+        _ = make_study().result
+
+
+def test_an_interruption_keeps_what_was_told() -> None:
+    study = make_study()
+    seen = []
+
+    def objective(params: dict[str, float]) -> float:
+        if len(seen) == 6:
+            raise KeyboardInterrupt
+        seen.append(params)
+        return params["x"]
+
+    with pytest.raises(KeyboardInterrupt):
+        study.optimize(objective, rounds=5, batch=4, progress=False)
+    assert study.result.values.tolist() == [params["x"] for params in seen]
+    assert study.result.num_pending == 2
+    # After the two that were out
+    study.optimize(lambda params: params["x"], rounds=1, batch=2, progress=False)
+    assert study.num_observations == 10
+
+
+def test_callbacks_and_lines_tell_the_rounds(capsys: pytest.CaptureFixture[str]) -> None:
+    rounds: list[Round] = []
+    study = make_study()
+    study.optimize(
+        bowl,
+        rounds=3,
+        batch=4,
+        vectorized=True,
+        callbacks=[lambda study, report: rounds.append(report)],
+    )
+    assert [report.num_observations for report in rounds] == [4, 8, 12]
+    assert rounds[-1].best_value == study.result.best_value
+    assert math.isnan(rounds[0].gain)
+    assert rounds[2].gain == pytest.approx(rounds[2].best_value - rounds[1].best_value)
+    assert rounds[0].ask.residual is None
+    assert rounds[1].ask.residual is not None
+    assert 0 <= rounds[1].ask.residual < 1e-6
+    output = capsys.readouterr()
+    assert output.out == ""
+    lines = output.err.splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("round 1/3: n 4, best ")
+    assert "initial design" in lines[0]
+    assert "residual" in lines[2]
+
+
+def test_hyperparameters_are_fitted_again_when_the_data_have_grown() -> None:
+    study = with_data(make_study(), 20)
+    kernels = []
+    for _ in range(5):  # at n = 20, 24, 28, 32, 36
+        batch = study.ask(4)
+        study.tell(batch.ids, bowl(batch.X))
+        assert study.model is not None
+        kernels.append(study.model.covar_module)
+    kept = [later is earlier for earlier, later in pairwise(kernels)]
+    assert 28 < REFIT_GROWTH * 20 < 32
+    assert kept == [True, True, False, True]
+    assert not torch.equal(kernels[3].lengthscale, kernels[0].lengthscale)
+
+
+def test_many_data_are_fitted_by_a_random_subset_and_solved_by_the_given_solver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fitted = []
+
+    def fit(model: PathwiseGP) -> PathwiseGP:
+        fitted.append(model.train_inputs[0])
+        return fit_exact(model)
+
+    monkeypatch.setattr(surrogate_module, "MAX_FIT_POINTS", 30)
+    monkeypatch.setattr(surrogate_module, "fit_exact", fit)
+    study = with_data(
+        make_study(solver=CG(None, tolerance=1e-3), kernel=MaternKernel(nu=1.5, ard_num_dims=2)), 60
+    )
+    study.ask(3)
+    assert study.model is not None
+    data = study.model.train_inputs[0]
+    assert data.shape == (60, 2)
+    assert [X.shape for X in fitted] == [(30, 2)]
+    rows = (fitted[0][:, None] == data).all(-1).nonzero()[:, 1]
+    assert len(rows.unique()) == 30
+    assert rows.tolist() != sorted(rows.tolist())
+    assert study.model.solution is not None
+    assert study.model.solution.steps.max() > 1  # not Cholesky's
+
+
+def test_a_given_kernel_is_not_changed() -> None:
+    kernel = MaternKernel(nu=2.5, ard_num_dims=2)
+    before = kernel.lengthscale.clone()
+    study = with_data(make_study(kernel=kernel), 10)
+    study.ask(1)
+    assert torch.equal(kernel.lengthscale, before)
+    assert study.model is not None
+    assert not torch.equal(study.model.covar_module.lengthscale, before)
+
+
+def test_equal_values_are_no_obstacle() -> None:
+    study = make_study(solver=SDD(max_epochs=20.0), dtype=torch.float32)
+    study.optimize(lambda params: 1.0, rounds=3, batch=4, progress=False)
+    assert study.result.values.tolist() == [1.0] * 12

@@ -1,0 +1,252 @@
+"""Data appended to a model, fantasies, and copies: each is the model that would have been built."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize
+from botorch.sampling import SobolQMCNormalSampler
+from torch import Tensor
+
+from surrogates import (
+    CG,
+    Cholesky,
+    InducingPathwiseGP,
+    PathwiseGP,
+    VariationalGP,
+    gaussian_likelihood,
+)
+from tests import problems
+
+N = 60
+D = 2
+K = 5
+X = problems.uniform(N, D)
+NEW = problems.uniform(K, D, seed=9)
+Y, NEW_Y = (10 + 4 * torch.sin(5 * x.sum(1, keepdim=True)) for x in (X, NEW))
+YVAR, NEW_YVAR = (0.05 + 0.3 * problems.uniform(k, 1, seed=3) for k in (N, K))
+Z = problems.uniform(3, 4, D, seed=1)
+TIGHT = CG(tolerance=1e-10, preconditioner=None, max_epochs=2000)
+BOUNDS = torch.tensor([[0.0, -0.5], [1.0, 1.5]]).double()
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    kernel = problems.scaled(problems.matern(1.5, 0.4), 1.3)
+    return {
+        "covar_module": kernel,
+        "likelihood": gaussian_likelihood(0.02),
+        "num_paths": 8,
+        "num_features": 64,
+        **changes,
+    }
+
+
+MODELS: dict[str, Callable[..., PathwiseGP]] = {
+    "paths": lambda **changes: PathwiseGP(X, Y, **settings(**{"solver": TIGHT, **changes})),
+    "exact": lambda **changes: PathwiseGP(X, Y, **settings(**{"solver": Cholesky(), **changes})),
+    "inducing": lambda **changes: InducingPathwiseGP(
+        X, Y, inducing_points=X[:20], **settings(**changes)
+    ),
+    "variational": lambda **changes: VariationalGP(
+        X, Y, inducing_points=X[:20], **settings(**changes)
+    ),
+}
+each_kind = pytest.mark.parametrize("kind", MODELS)
+
+
+def law(model: PathwiseGP, points: Tensor = Z) -> tuple[Tensor, Tensor]:
+    with torch.no_grad():
+        posterior = model.posterior(points)
+        return posterior.mean, posterior.distribution.covariance_matrix
+
+
+def with_all_data(model: PathwiseGP) -> PathwiseGP:
+    """Return a model of the appended data in the units of ``model``, solved from scratch."""
+    model.eval()
+    standardised = (NEW_Y - model.outcome_transform.means) / model.outcome_transform.stdvs
+    model.set_train_data(
+        torch.cat([X, NEW]), torch.cat([model.train_targets, standardised.squeeze(1)]), strict=False
+    )
+    return model
+
+
+@each_kind
+@pytest.mark.parametrize("transformed", [False, True], ids=["raw", "normalised"])
+def test_appended_data_count_like_data_from_the_start(kind: str, transformed: bool) -> None:
+    def built() -> PathwiseGP:
+        return MODELS[kind](
+            **({"input_transform": Normalize(D, bounds=BOUNDS)} if transformed else {})
+        )
+
+    model = built()
+    before = law(model)
+    conditioned = model.condition_on_observations(NEW, NEW_Y)
+    torch.testing.assert_close(law(conditioned), law(with_all_data(built())), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(law(model), before)  # it has seen nothing new
+    assert type(conditioned) is type(model)
+    conditioned.train()
+    torch.testing.assert_close(conditioned.train_inputs[0], torch.cat([X, NEW]))
+    torch.testing.assert_close(
+        conditioned.paths(3).mean(Z).unsqueeze(-1), law(conditioned)[0], rtol=1e-6, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("solver", [TIGHT, Cholesky()], ids=["paths", "exact"])
+def test_known_noise_is_appended_with_the_data(solver: Any) -> None:
+    model = PathwiseGP(X, Y, YVAR, **settings(likelihood=None, solver=solver))
+    conditioned = model.condition_on_observations(NEW, NEW_Y, NEW_YVAR)
+    torch.testing.assert_close(conditioned.noise, torch.cat([model.noise, NEW_YVAR.squeeze(1)]))
+    fresh = PathwiseGP(X, Y, YVAR, **settings(likelihood=None, solver=solver))
+    fresh.likelihood = fresh.likelihood.get_fantasy_likelihood(noise=NEW_YVAR.squeeze(1))
+    torch.testing.assert_close(law(conditioned), law(with_all_data(fresh)), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("solver", [TIGHT, Cholesky()], ids=["paths", "exact"])
+def test_small_known_noise_is_kept(solver: Any) -> None:
+    small = torch.full_like(Y, 1e-6)
+    model = PathwiseGP(
+        X, Y, small, **settings(likelihood=None, solver=solver, outcome_transform=None)
+    )
+    conditioned = model.condition_on_observations(NEW, NEW_Y, small[:K])
+    torch.testing.assert_close(conditioned.noise, torch.full((N + K,), 1e-6).double())
+    torch.testing.assert_close(law(conditioned, NEW)[0], NEW_Y, rtol=0, atol=1e-2)
+
+
+def test_the_mean_goes_on_from_where_it_was() -> None:
+    solver = CG(tolerance=1e-3, preconditioner=None)
+    model = MODELS["paths"](solver=solver, num_paths=1)
+    # where a study goes on: near what it has
+    near = X[:2] + 1e-3
+    near_Y = Y[:2] + 1e-3
+    cold = model.condition_on_observations(near, near_Y)
+    law(model)
+    warm = model.condition_on_observations(near, near_Y)
+    law(cold), law(warm)
+    assert cold.solution is not None and warm.solution is not None
+    assert warm.solution.steps[0] < cold.solution.steps[0]
+
+
+@pytest.mark.parametrize("batch_shape", [(), (3,)])
+@pytest.mark.parametrize("known_noise", [False, True], ids=["inferred", "known"])
+def test_fantasies_of_an_exact_model_are_those_of_single_task_gp(
+    batch_shape: tuple[int, ...], known_noise: bool
+) -> None:
+    results = []
+    for kind, own in ((PathwiseGP, {"solver": Cholesky()}), (SingleTaskGP, {})):
+        model = kind(X, Y, YVAR if known_noise else None, **own)
+        fantasies = model.fantasize(
+            problems.uniform(*batch_shape, 2, D, seed=7),
+            SobolQMCNormalSampler(torch.Size([4]), seed=0),
+        )
+        with torch.no_grad():
+            posterior = fantasies.posterior(problems.uniform(*batch_shape, 3, D, seed=4))
+        assert posterior.mean.shape == (4, *batch_shape, 3, 1)
+        results.append((posterior.mean, posterior.variance))
+    torch.testing.assert_close(*results, rtol=1e-8, atol=1e-8)
+
+
+def test_a_fantasy_of_paths_is_a_model_of_one_more_data_set() -> None:
+    model = MODELS["paths"]()
+    fantasy = model.fantasize(NEW[:2], SobolQMCNormalSampler(torch.Size([]), seed=0))
+    with torch.no_grad():
+        drawn = SobolQMCNormalSampler(torch.Size([]), seed=0)(
+            model.posterior(NEW[:2], observation_noise=True)
+        )
+    torch.testing.assert_close(
+        law(fantasy), law(model.condition_on_observations(NEW[:2], drawn)), rtol=1e-6, atol=1e-6
+    )
+
+
+def test_fantasies_of_an_exact_model_stay_exact_when_their_points_exceed_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("surrogates.models.pathwise.EXACT_UP_TO", N)
+    results = []
+    for solver in (None, Cholesky()):
+        fantasies = PathwiseGP(X, Y, solver=solver).fantasize(
+            NEW[:2], SobolQMCNormalSampler(torch.Size([4]), seed=0)
+        )
+        results.append(law(fantasies, Z[0]))
+    torch.testing.assert_close(*results)
+
+
+def test_a_batch_of_exact_fantasies_has_paths_with_its_means() -> None:
+    batch = MODELS["exact"]().fantasize(NEW[:2], SobolQMCNormalSampler(torch.Size([4]), seed=0))
+    paths = batch.paths(3)
+    assert paths(Z[0]).shape == (3, 4, 4)
+    torch.testing.assert_close(
+        paths.mean(Z[0]).unsqueeze(-1), law(batch, Z[0])[0], rtol=1e-6, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"X": NEW[:, :1]}, ValueError, r"`X` must have shape \(k, 2\), got \(5, 1\)"),
+        ({"X": NEW.float()}, TypeError, "`X` must have the dtype of `train_X`"),
+        ({"Y": NEW_Y[:3]}, ValueError, r"`Y` must have shape .*\(5, 1\), got \(3, 1\)"),
+        ({"Y": NEW_Y * torch.nan}, ValueError, "`Y` must be finite"),
+        (
+            {"noise": None},
+            ValueError,
+            "`noise` must be given, variances of the shape of `Y` in standardised units",
+        ),
+        ({"noise": -NEW_YVAR}, ValueError, "`noise` must be variances above 0 of the shape of `Y`"),
+    ],
+)
+def test_bad_observations_are_refused_by_name(
+    changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    model = PathwiseGP(X, Y, YVAR, **settings(likelihood=None, solver=TIGHT))
+    with pytest.raises(error, match=message):
+        model.condition_on_observations(**{"X": NEW, "Y": NEW_Y, "noise": NEW_YVAR, **changes})
+
+
+@each_kind
+def test_copies_and_loaded_states_have_the_same_posterior(kind: str) -> None:
+    model = MODELS[kind](input_transform=Normalize(D))
+    other = MODELS[kind](input_transform=Normalize(D))
+    model.covar_module.base_kernel.lengthscale = 0.7
+    model.mean_module.constant = 0.3
+    expected = law(model)
+    other.load_state_dict(model.state_dict())
+    for same in (
+        other,
+        deepcopy(model),
+        model.subset_output([0]),
+        model.train().eval(),
+        deepcopy(model).train(),
+    ):
+        torch.testing.assert_close(law(same), expected)
+    with pytest.raises(ValueError, match=r"`idcs` must be outputs below 1, got \[1\]"):
+        model.subset_output([1])
+
+
+@each_kind
+def test_a_copy_is_a_model_of_its_own(kind: str) -> None:
+    model = MODELS[kind]()
+    expected = law(model)
+    copy = deepcopy(model)
+    copy.covar_module.outputscale = 0.1
+    law(copy)
+    torch.testing.assert_close(law(model), expected)
+
+
+@each_kind
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_a_moved_model_can_be_conditioned(kind: str, dtype: torch.dtype) -> None:
+    model = MODELS[kind](input_transform=Normalize(D, bounds=BOUNDS))
+    law(model)
+    moved = model.to(dtype=dtype).condition_on_observations(NEW.to(dtype), NEW_Y.to(dtype))
+    mean, _ = law(moved, Z.to(dtype))
+    expected, _ = law(
+        MODELS[kind](input_transform=Normalize(D, bounds=BOUNDS)).condition_on_observations(
+            NEW, NEW_Y
+        )
+    )
+    torch.testing.assert_close(
+        mean.double(), expected, rtol=0, atol=2e-2 if dtype == torch.float32 else 1e-6
+    )

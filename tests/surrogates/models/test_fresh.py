@@ -1,0 +1,344 @@
+"""The posterior is that of the model as it is now, and with a direct solver that of SingleTaskGP,
+to rounding.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import gpytorch
+import pytest
+import torch
+from botorch.acquisition import LogExpectedImprovement, qKnowledgeGradient, qLogExpectedImprovement
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize, Warp
+from botorch.sampling import SobolQMCNormalSampler
+from gpytorch.kernels import Kernel, LinearKernel, PeriodicKernel, RQKernel
+from torch import Tensor
+
+from surrogates import (
+    CG,
+    SDD,
+    Auto,
+    Cholesky,
+    InducingPathwiseGP,
+    Nystrom,
+    PathwiseGP,
+    VariationalGP,
+    gaussian_likelihood,
+)
+from tests import problems
+
+N = 60
+D = 2
+X = problems.uniform(N, D)
+Y = 10 + 4 * torch.sin(5 * X.sum(1, keepdim=True)) + 0.3 * problems.normal(N, 1, seed=2)
+YVAR = 0.05 + 0.3 * problems.uniform(N, 1, seed=3)
+Z = problems.uniform(3, 4, D, seed=1)
+TIGHT = CG(tolerance=1e-10, preconditioner=None, max_epochs=2000)
+BOUNDS = torch.tensor([[0.0, -0.5], [1.0, 1.5]]).double()
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    kernel = problems.scaled(problems.matern(1.5, 0.4), 1.3)
+    return {
+        "covar_module": kernel,
+        "likelihood": gaussian_likelihood(0.02),
+        "num_paths": 8,
+        "num_features": 64,
+        **changes,
+    }
+
+
+def inducing(**changes: Any) -> InducingPathwiseGP:
+    return InducingPathwiseGP(
+        X, Y, inducing_points=X[:20], **{**settings(), **changes, "solver": None}
+    )
+
+
+def variational(**changes: Any) -> VariationalGP:
+    return VariationalGP(
+        X,
+        Y,
+        inducing_points=X[:20],
+        **{**settings(), **{k: v for k, v in changes.items() if k != "solver"}},
+    )
+
+
+MODELS: dict[str, Callable[..., PathwiseGP]] = {
+    "paths": lambda **changes: PathwiseGP(X, Y, **{**settings(), "solver": TIGHT, **changes}),
+    "exact": lambda **changes: PathwiseGP(X, Y, **{**settings(), "solver": Cholesky(), **changes}),
+    "small": lambda **changes: PathwiseGP(X, Y, **{**settings(), **changes}),
+    "inducing": inducing,
+    "variational": variational,
+}
+CHANGES: dict[str, Callable[[PathwiseGP], Any]] = {
+    "lengthscale": lambda m: setattr(m.covar_module.base_kernel, "lengthscale", 0.2),
+    "outputscale": lambda m: setattr(m.covar_module, "outputscale", 0.3),
+    "noise": lambda m: setattr(m.likelihood, "noise", 0.5),
+    "mean": lambda m: setattr(m.mean_module, "constant", 3.0),
+    "initialize": lambda m: m.covar_module.initialize(**{"base_kernel.lengthscale": 0.2}),
+    "smoothness": lambda m: setattr(m.covar_module.base_kernel, "nu", 0.5),
+    "kernel": lambda m: setattr(m, "covar_module", problems.rbf(0.3).double()),
+    "targets": lambda m: m.set_train_data(X, m.train_targets.flip(0)),
+    "inputs": lambda m: m.set_train_data(X.flip(0), m.train_targets),
+    "fewer": lambda m: m.set_train_data(X[:30], m.train_targets[:30], strict=False),
+    "more": lambda m: m.set_train_data(
+        torch.cat([X, X + 0.5]), m.train_targets.repeat(2), strict=False
+    ),
+    "state_dict": lambda m: m.load_state_dict(
+        {**m.state_dict(), "mean_module.raw_constant": torch.tensor(2.0).double()}
+    ),
+    "in_place": lambda m: m.train_targets.mul_(0.5),
+}
+
+
+def law(model: PathwiseGP, points: Tensor = Z) -> tuple[Tensor, Tensor]:
+    with torch.no_grad():
+        posterior = model.posterior(points)
+        return posterior.mean, posterior.distribution.covariance_matrix
+
+
+def assert_same_law(
+    first: PathwiseGP, second: PathwiseGP, points: Tensor = Z, **tolerances: float
+) -> None:
+    for ours, theirs in zip(law(first, points), law(second, points), strict=True):
+        torch.testing.assert_close(ours, theirs, **tolerances)
+
+
+def distance(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> float:
+    return max((a - b).abs().max().item() for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("name", CHANGES)
+def test_after_a_change_the_posterior_is_that_of_a_fresh_model(kind: str, name: str) -> None:
+    model = MODELS[kind]()
+    fresh = MODELS[kind]()
+    change = CHANGES[name]
+    before = law(model)
+    change(model)
+    fresh.eval()
+    change(fresh)
+    assert distance(law(model), before) > 1e-3
+    assert_same_law(model, fresh, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "first", "second"),
+    [
+        ("num_paths", 8, 16),
+        ("seed", 0, 1),
+        ("num_features", 64, 128),
+        ("solver", TIGHT, CG(tolerance=1e-3, preconditioner=Nystrom(2))),
+        ("solver", TIGHT, Cholesky()),
+        ("solver", Cholesky(), TIGHT),
+        ("solver", TIGHT, None),
+        ("solver", None, SDD(tolerance=1e-3, max_epochs=2000)),
+    ],
+)
+def test_after_a_change_of_settings_the_posterior_is_that_of_a_fresh_model(
+    attribute: str, first: Any, second: Any
+) -> None:
+    model = MODELS["paths"](**{attribute: first})
+    before = law(model)
+    setattr(model, attribute, second)
+    assert distance(law(model), before) > 1e-4
+    assert_same_law(
+        model,
+        MODELS["paths"](**{attribute: second}),
+        rtol=1e-5,
+        atol=0.1 if isinstance(second, CG | SDD) else 1e-6,
+    )
+    setattr(model, attribute, first)
+    torch.testing.assert_close(law(model), before, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("transformed", [False, True], ids=["raw", "normalised"])
+def test_a_change_of_dtype_changes_the_posterior_with_it(kind: str, transformed: bool) -> None:
+    model = MODELS[kind](
+        **({"input_transform": Normalize(D, bounds=BOUNDS)} if transformed else {})
+    )
+    before = law(model)[0]
+    model.float()
+    after = law(model, Z.float())[0]
+    assert after.dtype == torch.float32
+    torch.testing.assert_close(after.double(), before, rtol=0, atol=2e-2)
+    model.train()
+    assert model.train_inputs[0].dtype == torch.float32
+    torch.testing.assert_close(law(model.double())[0], before, rtol=0, atol=2e-2)
+
+
+@pytest.mark.parametrize("kind", ["paths", "exact"])
+def test_inputs_are_set_in_the_users_units_in_every_mode(kind: str) -> None:
+    model = MODELS[kind](input_transform=Normalize(D, bounds=BOUNDS))
+    law(model)
+    new = 0.5 * X
+    model.set_train_data(new, model.train_targets)  # in evaluation mode
+    fresh = PathwiseGP(
+        new,
+        Y,
+        **{**settings(), "solver": model.solver, "input_transform": Normalize(D, bounds=BOUNDS)},
+    )
+    assert_same_law(model, fresh, rtol=1e-6, atol=1e-6)
+    model.train()
+    assert torch.equal(model.train_inputs[0], new)
+    assert_same_law(model, fresh, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["paths", "exact"])
+def test_a_changed_input_transform_transforms_the_data_anew(kind: str) -> None:
+    def warp() -> Warp:
+        return Warp(d=D, indices=[0, 1], batch_shape=torch.Size([]))
+
+    model, fresh = (MODELS[kind](input_transform=warp()) for _ in range(2))
+    before = law(model)
+    for each in (model, fresh):
+        each.input_transform.concentration0.data.fill_(2.5)
+    assert distance(law(model), before) > 1e-3
+    assert_same_law(model, fresh, rtol=1e-6, atol=1e-6)
+
+
+def test_an_unchanged_exact_model_is_factorised_once() -> None:
+    model = MODELS["exact"]()
+    model.posterior(Z)
+    kept = model.prediction_strategy
+    model.eval()
+    model.posterior(Z[0])
+    assert model.prediction_strategy is kept
+
+
+KERNELS: dict[str, Callable[[], Kernel | None]] = {
+    "default": lambda: None,
+    "scaled-matern": lambda: problems.scaled(problems.matern(2.5, 0.4), 1.3),
+    "rq": lambda: problems.with_lengthscale(RQKernel(), 0.5),
+    "sum": lambda: problems.scaled(problems.matern(2.5, 0.5), 0.7) + LinearKernel(),
+    "product": lambda: problems.matern(1.5, 0.5) * PeriodicKernel(),
+}
+TRANSFORMS: dict[str, Callable[[], dict[str, Any]]] = {
+    "defaults": dict,
+    "none": lambda: {"outcome_transform": None},
+    "both": lambda: {"outcome_transform": Standardize(m=1), "input_transform": Normalize(D)},
+    "bounds": lambda: {"input_transform": Normalize(D, bounds=BOUNDS), "outcome_transform": None},
+}
+EXACT = {"rtol": 1e-8, "atol": 1e-8}
+
+
+@pytest.mark.filterwarnings("ignore:Data .* is not standardized")
+@pytest.mark.parametrize("solver", [Cholesky(), None], ids=["cholesky", "default"])
+@pytest.mark.parametrize("known_noise", [False, True], ids=["inferred", "known"])
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_direct_solver_gives_the_posterior_of_single_task_gp(
+    kernel: str, transform: str, known_noise: bool, solver: Cholesky
+) -> None:
+    models = [
+        kind(
+            X,
+            Y,
+            YVAR if known_noise else None,
+            covar_module=KERNELS[kernel](),
+            **TRANSFORMS[transform](),
+            **own,
+        )
+        for kind, own in ((PathwiseGP, {"solver": solver}), (SingleTaskGP, {}))
+    ]
+    for shape in ((1, D), (4, D), (3, 4, D), (2, 3, 1, D)):
+        points = problems.uniform(*shape, seed=5)
+        results = []
+        for model in models:
+            inputs = points.clone().requires_grad_()
+            posterior = model.posterior(inputs)
+            noisy = model.posterior(inputs, observation_noise=True)
+            value = posterior.mean.sum() + posterior.variance.log().sum()
+            (gradient,) = torch.autograd.grad(value, inputs)
+            covariance = posterior.distribution.covariance_matrix
+            results.append(
+                (posterior.mean, posterior.variance, covariance, noisy.variance, gradient)
+            )
+        torch.testing.assert_close(*results, **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("acquisition", "q"),
+    [(lambda m: LogExpectedImprovement(m, Y.max()), 1)]
+    + [
+        (
+            lambda m: qLogExpectedImprovement(
+                m, Y.max(), sampler=SobolQMCNormalSampler(torch.Size([64]), seed=0)
+            ),
+            q,
+        )
+        for q in (1, 3)
+    ],
+    ids=["LogEI", "qLogEI-1", "qLogEI-3"],
+)
+def test_a_direct_solver_gives_the_acquisition_values_of_single_task_gp(
+    acquisition: Callable[[SingleTaskGP], Any], q: int
+) -> None:
+    results = []
+    for model in (PathwiseGP(X, Y, solver=Cholesky()), SingleTaskGP(X, Y)):
+        inputs = problems.uniform(5, q, D, seed=6).requires_grad_()
+        values = acquisition(model)(inputs)
+        results.append((values, *torch.autograd.grad(values.sum(), inputs)))
+    torch.testing.assert_close(*results, **EXACT)
+
+
+def test_gradients_reach_the_hyperparameters_of_an_exact_model() -> None:
+    gradients = []
+    for model in (PathwiseGP(X, Y, solver=Cholesky()), SingleTaskGP(X, Y)):
+        with gpytorch.settings.detach_test_caches(False):
+            model.eval()
+            value = model(Z).mean.sum() + model(Z).variance.sum()
+        gradients.append(torch.autograd.grad(value, list(model.parameters()), allow_unused=True))
+    torch.testing.assert_close(*gradients, **EXACT)
+
+
+def test_a_model_without_a_solver_is_exact_up_to_a_number_of_points(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exact = law(PathwiseGP(X, Y))
+    monkeypatch.setattr("surrogates.models.pathwise.EXACT_UP_TO", N - 1)
+    torch.testing.assert_close(law(PathwiseGP(X, Y, solver=Cholesky())), exact)
+    assert PathwiseGP(X, Y, num_paths=16).posterior(Z).base_sample_shape == (3, 16)
+    assert PathwiseGP(X, Y, num_paths=16, solver=Auto()).posterior(Z).base_sample_shape == (3, 16)
+
+
+def test_an_exact_posterior_that_does_not_fit_is_refused_before_it_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("surrogates.memory.available", lambda device: 1000)
+    with pytest.raises(
+        MemoryError,
+        match=r"The exact posterior of 60 points needs .* Use an iterative solver such as CG\(\).",
+    ):
+        PathwiseGP(X, Y, solver=Cholesky()).posterior(Z)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_the_prior_is_that_of_single_task_gp(kind: str) -> None:
+    model = MODELS[kind]()
+    exact = SingleTaskGP(X, Y, **{k: v for k, v in settings().items() if not k.startswith("num_")})
+    for each in (model, exact):
+        each.eval()
+    with gpytorch.settings.prior_mode(True), torch.no_grad():
+        ours = model(Z)
+        theirs = exact(Z)
+    torch.testing.assert_close(ours.mean, theirs.mean)
+    torch.testing.assert_close(ours.covariance_matrix, theirs.covariance_matrix)
+    for each in (model, exact):
+        each.train()
+    with torch.no_grad():
+        torch.testing.assert_close(model(X).covariance_matrix, exact(X).covariance_matrix)
+
+
+def test_knowledge_gradient_looks_ahead_as_with_single_task_gp() -> None:
+    values = []
+    for model in (PathwiseGP(X, Y, solver=Cholesky()), SingleTaskGP(X, Y)):
+        acquisition = qKnowledgeGradient(
+            model, num_fantasies=4, sampler=SobolQMCNormalSampler(torch.Size([4]), seed=0)
+        )
+        inputs = problems.uniform(2, 5, D, seed=8).requires_grad_()
+        value = acquisition(inputs)
+        values.append((value, *torch.autograd.grad(value.sum(), inputs)))
+    torch.testing.assert_close(*values, rtol=1e-6, atol=1e-6)

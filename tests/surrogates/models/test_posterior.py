@@ -1,0 +1,94 @@
+"""The BoTorch posterior made of paths: its law, and samples that cost O(q S)."""
+
+import math
+
+import pytest
+import torch
+from linear_operator.operators import RootLinearOperator
+
+from surrogates import CG, PathwiseGP, gaussian_likelihood
+from surrogates.models.posterior import affine, path_distribution
+from tests import problems
+
+Z = problems.uniform(4, 3, 5, 2, seed=1)
+
+
+@pytest.fixture(scope="module")
+def model() -> PathwiseGP:
+    X = problems.uniform(40, 2)
+    return PathwiseGP(
+        X,
+        5 + 3 * torch.sin(5 * X.sum(1, keepdim=True)),
+        likelihood=gaussian_likelihood(0.05),
+        solver=CG(tolerance=1e-8, preconditioner=None),
+        num_paths=64,
+        num_features=128,
+    )
+
+
+def test_the_covariance_is_that_of_the_paths_about_the_exact_mean(model: PathwiseGP) -> None:
+    paths = model.paths(32)
+    distribution = path_distribution(paths, Z)
+    deviations = paths(Z) - paths.mean(Z)
+    torch.testing.assert_close(distribution.mean, paths.mean(Z))
+    torch.testing.assert_close(
+        distribution.covariance_matrix, torch.einsum("sabi,sabj->abij", deviations, deviations) / 32
+    )
+    torch.testing.assert_close(distribution.variance, deviations.square().mean(0))
+
+
+@pytest.mark.parametrize("noisy", [False, True], ids=["function", "observation"])
+def test_units_are_an_affine_map(model: PathwiseGP, noisy: bool) -> None:
+    distribution = path_distribution(model.paths(32), Z)
+    if noisy:
+        distribution = model.likelihood(distribution)
+    mapped = affine(distribution, -2.0, 3.0)
+    torch.testing.assert_close(mapped.mean, -2.0 + 3.0 * distribution.mean)
+    torch.testing.assert_close(mapped.covariance_matrix, 9.0 * distribution.covariance_matrix)
+    assert isinstance(mapped.lazy_covariance_matrix, RootLinearOperator) != noisy
+
+
+def test_samples_are_drawn_from_as_many_normals_as_there_are_paths(model: PathwiseGP) -> None:
+    posterior = model.posterior(Z)
+    assert posterior.base_sample_shape == (4, 3, 64)
+    assert posterior.rsample(torch.Size([7, 2])).shape == (7, 2, 4, 3, 5, 1)
+    base = problems.normal(9, 4, 3, 64)
+    samples = posterior.rsample_from_base_samples(torch.Size([9]), base)
+    root = posterior.distribution.lazy_covariance_matrix.root.to_dense()
+    torch.testing.assert_close(
+        samples, posterior.mean + torch.einsum("abqs,nabs->nabq", root, base).unsqueeze(-1)
+    )
+
+
+def test_samples_have_the_posteriors_mean_and_covariance(model: PathwiseGP) -> None:
+    num_samples = 20_000
+    posterior = model.posterior(Z[0, 0])
+    base = problems.normal(num_samples, 64)
+    samples = posterior.rsample_from_base_samples(torch.Size([num_samples]), base).squeeze(-1)
+    covariance = posterior.distribution.covariance_matrix
+    variance = posterior.variance.squeeze(-1)
+    centred = samples - posterior.mean.squeeze(-1)
+    assert (centred.mean(0).abs() < 5 * (variance / num_samples).sqrt()).all()
+    bound = 5 * ((torch.outer(variance, variance) + covariance.square()) / num_samples).sqrt()
+    assert ((centred.T @ centred / num_samples - covariance).abs() < bound).all()
+
+
+def test_samples_at_more_points_than_paths_are_fine(model: PathwiseGP) -> None:
+    X = problems.uniform(200, 2)
+    samples = model.posterior(X).rsample(torch.Size([3]))
+    assert samples.shape == (3, 200, 1) and samples.isfinite().all()
+
+
+def test_observation_noise_is_added_once(model: PathwiseGP) -> None:
+    sigma = math.sqrt(0.05) * model.outcome_transform.stdvs.item()
+    function = model.posterior(Z)
+    observation = model.posterior(Z, observation_noise=True)
+    torch.testing.assert_close(observation.mean, function.mean)
+    torch.testing.assert_close(observation.variance, function.variance + sigma**2)
+    difference = (
+        observation.distribution.covariance_matrix - function.distribution.covariance_matrix
+    )
+    torch.testing.assert_close(
+        difference, sigma**2 * torch.eye(5, dtype=Z.dtype).expand(4, 3, 5, 5)
+    )
+    assert observation.rsample(torch.Size([2])).shape == (2, 4, 3, 5, 1)

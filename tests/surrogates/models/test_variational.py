@@ -1,0 +1,450 @@
+"""VariationalGP against the exact posterior where Z = X, and against GPyTorch's SVGP elsewhere."""
+
+import math
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import Kernel
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.mlls import ExactMarginalLogLikelihood, VariationalELBO
+from gpytorch.models import ApproximateGP
+from gpytorch.priors import GammaPrior
+from gpytorch.variational import CholeskyVariationalDistribution, VariationalStrategy
+from torch import Tensor
+
+from surrogates import PathwiseGP, VariationalGP, fit_variational, gaussian_likelihood
+from surrogates.functions import features
+from tests import problems
+
+N = 60
+M = 12
+D = 2
+X = problems.uniform(N, D)
+Y = 10 + 4 * torch.sin(5 * X.sum(1, keepdim=True)) + 0.3 * problems.normal(N, 1, seed=2)
+YVAR = 0.05 + 0.3 * problems.uniform(N, 1, seed=3)
+Z = problems.uniform(M, D, seed=4)
+Q = problems.uniform(9, D, seed=1)
+
+
+def kernel() -> Kernel:
+    return problems.scaled(problems.matern(1.5, 0.4), 1.3)
+
+
+def one_noise() -> dict[str, Any]:
+    return {"covar_module": kernel(), "likelihood": gaussian_likelihood(0.02)}
+
+
+def known_noise() -> dict[str, Any]:
+    return {"covar_module": kernel(), "train_Yvar": YVAR}
+
+
+NOISES = {"one-noise": one_noise, "known-noise": known_noise}
+each_noise = pytest.mark.parametrize("settings", NOISES.values(), ids=NOISES)
+
+
+def variational(**changes: Any) -> VariationalGP:
+    return VariationalGP(
+        X,
+        Y,
+        **{**one_noise(), "inducing_points": Z, "num_paths": 64, "num_features": 128, **changes},
+    )
+
+
+def exact_log_likelihood(**settings: Any) -> float:
+    model = SingleTaskGP(X, Y, **settings)
+    with torch.no_grad():
+        return (
+            N
+            * ExactMarginalLogLikelihood(model.likelihood, model)(
+                model(*model.train_inputs), model.train_targets
+            ).item()
+        )
+
+
+class GPyTorchSVGP(ApproximateGP):
+    """The stock model at the parameters of ours."""
+
+    def __init__(self, model: VariationalGP):
+        _, mean, root = model.whitened_posterior()
+        distribution = CholeskyVariationalDistribution(len(mean)).double()
+        super().__init__(
+            VariationalStrategy(self, model.inducing_points, distribution, jitter_val=1e-13)
+        )
+        self.variational_strategy.variational_params_initialized.fill_(1)
+        distribution.variational_mean.data = mean.clone()
+        distribution.chol_variational_covar.data = torch.linalg.cholesky(root @ root.T)
+        self.mean_module = deepcopy(model.mean_module)
+        self.covar_module = deepcopy(model.covar_module)
+
+    def forward(self, inputs: Tensor) -> MultivariateNormal:
+        return MultivariateNormal(self.mean_module(inputs), self.covar_module(inputs))
+
+
+def stock_bound(model: VariationalGP, stock: GPyTorchSVGP) -> Tensor:
+    """Return GPyTorch's evidence lower bound over all the data of ``model``."""
+    model.eval()
+    likelihood = model.likelihood
+    known = (
+        {"noise": likelihood.noise} if isinstance(likelihood, FixedNoiseGaussianLikelihood) else {}
+    )
+    objective = VariationalELBO(likelihood, stock, num_data=N)
+    return N * objective(stock.train()(model.train_inputs[0]), model.train_targets, **known)
+
+
+def prediction(model: VariationalGP, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and covariance, in standardised units, from q(u)."""
+    L, c, R = model.whitened_posterior()
+    with torch.no_grad():
+        a = torch.linalg.solve_triangular(
+            L, model.covar_module(model.inducing_points, inputs).to_dense(), upper=False
+        )
+        covariance = model.covar_module(inputs).to_dense() - a.T @ a + a.T @ R @ R.T @ a
+        return model.mean_module(inputs) + a.T @ c, covariance
+
+
+@each_noise
+def test_with_the_data_as_inducing_points_it_is_the_exact_gp(
+    settings: Callable[[], dict[str, Any]],
+) -> None:
+    exact = SingleTaskGP(X, Y, **settings())
+    model = variational(**{"likelihood": None, **settings()}, inducing_points=X)
+    with torch.no_grad():
+        torch.testing.assert_close(model.posterior(Q).mean, exact.posterior(Q).mean)
+        law = exact(Q)
+    mean, covariance = prediction(model, Q)
+    torch.testing.assert_close(mean, law.mean)
+    torch.testing.assert_close(covariance, law.covariance_matrix, rtol=1e-6, atol=1e-9)
+    assert model.elbo() == pytest.approx(exact_log_likelihood(**settings()), rel=1e-6)
+
+
+@each_noise
+def test_the_closed_form_is_a_stationary_point_of_gpytorchs_bound(
+    settings: Callable[[], dict[str, Any]],
+) -> None:
+    model = variational(**{"likelihood": None, **settings()})
+    stock = GPyTorchSVGP(model)
+    bound = stock_bound(model, stock)
+    assert model.elbo() == pytest.approx(bound.item(), rel=1e-6)
+    distribution = stock.variational_strategy._variational_distribution
+    parameters = (distribution.variational_mean, distribution.chol_variational_covar)
+    with torch.no_grad():
+        moved = GPyTorchSVGP(model)
+        moved.variational_strategy._variational_distribution.variational_mean.mul_(1.01)
+        assert stock_bound(model, moved) < bound
+    for_mean, for_root = torch.autograd.grad(bound, parameters)
+    assert max(for_mean.abs().max(), for_root.tril().abs().max()) < 1e-5
+
+
+@each_noise
+def test_predictions_are_those_of_gpytorch(settings: Callable[[], dict[str, Any]]) -> None:
+    model = variational(**{"likelihood": None, **settings()})
+    with torch.no_grad():
+        law = GPyTorchSVGP(model).eval()(Q)
+    mean, covariance = prediction(model, Q)
+    torch.testing.assert_close(mean, law.mean)
+    torch.testing.assert_close(covariance, law.covariance_matrix, rtol=1e-6, atol=1e-9)
+    ours = model(Q)
+    torch.testing.assert_close(ours.mean, law.mean)
+
+
+def test_paths_have_the_moments_of_the_prediction() -> None:
+    num_paths = 4096
+    model = variational(num_paths=num_paths, num_features=1024)
+    mean, covariance = prediction(model, Q)
+    values = model(Q)
+    torch.testing.assert_close(values.mean, mean)
+    scale = covariance.diagonal().sqrt()
+    error = (values.covariance_matrix - covariance) / torch.outer(scale, scale)
+    assert error.abs().max() < 5 * math.sqrt(2 / num_paths)
+    paths = model.paths(num_paths, generator=torch.Generator().manual_seed(1))(Q)
+    offset = Y.mean()
+    units = Y.std()
+    deviation = ((paths - offset) / units).mean(0) - mean
+    assert (deviation.abs() / scale).max() < 5 / math.sqrt(num_paths)
+
+
+def test_more_inducing_points_raise_the_bound_up_to_the_evidence() -> None:
+    bounds = [variational(inducing_points=X[:m]).elbo() for m in (5, 20, 40, N)]
+    assert bounds == sorted(bounds) and bounds[0] < bounds[-1] - 1.0
+    assert bounds[-1] <= exact_log_likelihood(**one_noise()) + 1e-6
+
+
+def test_the_chunk_size_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = variational().elbo()
+    monkeypatch.setitem(features.CHUNK_ENTRIES, "cpu", 7 * M)
+    assert variational().elbo() == pytest.approx(whole)
+
+
+def test_float32_gives_the_same_bound_and_mean() -> None:
+    model = variational()
+    single = variational().float()
+    assert single.elbo() == pytest.approx(model.elbo(), rel=1e-3)
+    torch.testing.assert_close(
+        single.posterior(Q.float()).mean.double(), model.posterior(Q).mean, rtol=1e-3, atol=1e-3
+    )
+
+
+@each_noise
+def test_fitting_with_fixed_hyperparameters_approaches_the_closed_form(
+    settings: Callable[[], dict[str, Any]],
+) -> None:
+    closed = variational(**{"likelihood": None, **settings()})
+    model = variational(**{"likelihood": None, **settings()})
+    before = deepcopy(model.state_dict())
+    prior_bound = deepcopy(fit(model, num_steps=1, learning_rate=1e-9)).elbo()
+    fit(model, num_steps=600, learning_rate=0.03)
+    assert closed.elbo() - 0.02 * (closed.elbo() - prior_bound) < model.elbo() < closed.elbo()
+    torch.testing.assert_close(prediction(model, Q)[0], prediction(closed, Q)[0], rtol=0, atol=0.05)
+    after = model.state_dict()
+    assert all(
+        torch.equal(after[name], value)
+        for name, value in before.items()
+        if not name.startswith("whitened")
+    )
+
+
+def fit(model: VariationalGP, **settings: Any) -> VariationalGP:
+    return fit_variational(
+        model,
+        **{
+            "batch_size": 30,
+            "learn_hyperparameters": False,
+            "learn_inducing_points": False,
+            **settings,
+        },
+    )
+
+
+def test_learning_raises_the_bound() -> None:
+    closed = variational()
+    model = variational()
+    assert fit_variational(model, num_steps=400, batch_size=30, learning_rate=0.03) is model
+    assert model.elbo() > closed.elbo() + 10.0
+    assert (model.inducing_points - closed.inducing_points).abs().max() > 0.05
+    assert model.noise != closed.noise
+    assert model.covar_module.base_kernel.lengthscale != closed.covar_module.base_kernel.lengthscale
+    assert model.mean_module.constant != closed.mean_module.constant
+
+
+def test_noise_that_is_pulled_down_stays_above_its_bound() -> None:
+    model = VariationalGP(X, Y, inducing_points=Z)
+    noise = model.likelihood.noise_covar
+    noise.register_prior("noise_prior", GammaPrior(1.0, 1e8).double(), "noise")
+    fit_variational(model, num_steps=60, batch_size=N, learning_rate=0.2)
+    assert noise.raw_noise_constraint.lower_bound < model.noise < 1e-3
+
+
+def test_an_interrupted_fit_keeps_what_it_has_learned() -> None:
+    def interrupt(step: int, bound: float) -> None:
+        if step == 60:
+            raise KeyboardInterrupt
+
+    model = variational()
+    start = fit_variational(variational(), num_steps=1)
+    with pytest.raises(KeyboardInterrupt):
+        fit_variational(model, batch_size=N, learning_rate=0.05, callback=interrupt)
+    assert model.whitened_mean.any() and model.elbo() > start.elbo() + 10.0
+
+
+def test_what_is_not_to_be_learnt_stays() -> None:
+    model = variational()
+    model.likelihood.requires_grad_(False)
+    fit_variational(model, num_steps=5, batch_size=30, learn_inducing_points=False)
+    assert torch.equal(model.inducing_points, Z) and model.noise.item() == pytest.approx(0.02)
+    assert model.covar_module.outputscale != 1.3
+
+
+def test_the_bound_that_was_maximised_is_the_models() -> None:
+    # With inducing points this close, the factor of K_ZZ depends on its jitter: both must use the
+    # same.
+    first, second = (
+        variational(covar_module=problems.scaled(problems.rbf(1.5), 1.3), inducing_points=0.2 * Z)
+        for _ in range(2)
+    )
+    seen: list[float] = []
+    model = fit_variational(first, num_steps=20, batch_size=N, learning_rate=0.05)
+    fit_variational(
+        second,
+        num_steps=21,
+        batch_size=N,
+        learning_rate=0.05,
+        callback=lambda step, bound: seen.append(bound),
+    )
+    assert len(seen) == 21
+    # GPyTorch adds it to the variances, too
+    jitter_of_the_data = 0.5 * N * 1e-6 / model.noise.item()
+    assert model.elbo() == pytest.approx(seen[-1] + jitter_of_the_data, rel=1e-6)
+
+
+def test_fitting_is_repeatable_and_leaves_the_global_generator_alone() -> None:
+    state = torch.get_rng_state()
+    first, second = (fit(variational(), num_steps=5) for _ in range(2))
+    other = fit(variational(), num_steps=5, generator=torch.Generator().manual_seed(9))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(first.whitened_mean, second.whitened_mean)
+    assert not torch.equal(first.whitened_mean, other.whitened_mean)
+
+
+def test_the_posterior_follows_what_was_fitted() -> None:
+    model = variational()
+    before = model.posterior(Q).mean
+    after = fit(model, num_steps=5).posterior(Q).mean
+    assert (after - before).abs().max() > 0.1
+    torch.testing.assert_close(after.squeeze(-1), model.paths(2).mean(Q))
+    model.inducing_points.add_(0.3)
+    assert (model.posterior(Q).mean - after).abs().max() > 0.01
+
+
+def test_a_warm_start_changes_nothing() -> None:
+    model = variational()
+    model.posterior(Q)
+    torch.testing.assert_close(
+        variational().warm_start(model).posterior(Q).mean, model.posterior(Q).mean
+    )
+
+
+def test_paths_drawn_before_a_change_stay_as_they_were() -> None:
+    model = variational()
+    paths = model.paths(3)
+    before = paths(Q)
+    model.inducing_points.add_(0.3)
+    model.covar_module.outputscale = 0.1
+    assert torch.equal(paths(Q), before)
+
+
+@pytest.mark.parametrize("fitted", [False, True], ids=["closed-form", "fitted"])
+def test_transforms_are_respected(fitted: bool) -> None:
+    lower = torch.tensor([-3.0, 5.0]).double()
+    width = torch.tensor([2.0, 0.1]).double()
+    plain = variational(covar_module=kernel())
+    transform = Normalize(D, bounds=torch.stack([lower, lower + width]))
+    moved = VariationalGP(
+        lower + width * X,
+        7 - 3 * Y,
+        **one_noise(),
+        inducing_points=lower + width * Z,
+        input_transform=transform,
+        num_paths=8,
+    )
+    if fitted:
+        fit_variational(plain, num_steps=20), fit_variational(moved, num_steps=20)
+    torch.testing.assert_close(
+        moved.posterior(lower + width * Q).mean, 7 - 3 * plain.posterior(Q).mean
+    )
+    torch.testing.assert_close(
+        moved.paths(2).mean(lower + width * Q).unsqueeze(1), 7 - 3 * plain.posterior(Q).mean
+    )
+    torch.testing.assert_close(moved.inducing_points, plain.inducing_points)
+
+
+def test_inducing_points_are_chosen_among_the_transformed_inputs() -> None:
+    transform = Normalize(D)
+    model = VariationalGP(
+        100 + 50 * X, Y, **one_noise(), inducing_points=M, input_transform=transform
+    )
+    assert model.inducing_points.shape == (M, D)
+    assert model.inducing_points.min() >= 0 and model.inducing_points.max() <= 1
+    assert torch.equal(model.inducing_points, deepcopy(model).inducing_points)
+    assert len(variational(inducing_points=1024).inducing_points) == N
+
+
+@pytest.mark.parametrize("fitted", [False, True], ids=["closed-form", "fitted"])
+def test_a_copy_and_a_loaded_state_have_the_same_posterior(fitted: bool) -> None:
+    model = variational()
+    if fitted:
+        fit_variational(model, num_steps=20)
+    expected = model.posterior(Q)
+    loaded = variational(
+        inducing_points=5, covar_module=problems.scaled(problems.matern(1.5, 0.9), 0.5)
+    )
+    fit(loaded, num_steps=2)
+    loaded.load_state_dict(model.state_dict())
+    for other in (deepcopy(model), loaded):
+        torch.testing.assert_close(other.posterior(Q).mean, expected.mean)
+        torch.testing.assert_close(other.posterior(Q).variance, expected.variance)
+    assert model.float().posterior(Q.float()).mean.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "learning_rate"), [(20, 1e200), (1, 1e308)], ids=["bound", "parameters"]
+)
+def test_a_fit_that_diverges_leaves_the_model_as_it_was(
+    num_steps: int, learning_rate: float
+) -> None:
+    model = variational()
+    before = deepcopy(model.state_dict())
+    with pytest.raises(
+        FloatingPointError,
+        match=r"not finite after step \d+; the model is as it was. Reduce `learning_rate`",
+    ):
+        fit_variational(model, num_steps=num_steps, learning_rate=learning_rate)
+    after = model.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        (
+            {"inducing_points": problems.uniform(N + 1, D)},
+            ValueError,
+            "`inducing_points` must be at most n = 60, got m = 61",
+        ),
+        (
+            {"inducing_points": Z[:0]},
+            ValueError,
+            r"`inducing_points` must have shape \(m, 2\) with m ≥ 1, got \(0, 2\)",
+        ),
+        (
+            {"inducing_points": Z[:, :1]},
+            ValueError,
+            r"`inducing_points` must have shape \(m, 2\) with m ≥ 1, got \(12, 1\)",
+        ),
+        ({"inducing_points": Z[0]}, ValueError, r"`inducing_points` must have shape .* got \(2,\)"),
+        ({"inducing_points": Z / 0}, ValueError, "`inducing_points` must be finite"),
+        (
+            {"inducing_points": Z.float()},
+            TypeError,
+            "`inducing_points` must have the dtype of `train_X`",
+        ),
+        ({"inducing_points": 0}, ValueError, "`inducing_points` must be at least 1, got 0"),
+        ({"inducing_points": 2.5}, TypeError, "`inducing_points` must be an int, got float"),
+        (
+            {"inducing_points": M, "inducing_method": "best"},
+            ValueError,
+            "`inducing_method` must be one of k-means, random, .* got 'best'",
+        ),
+        ({"num_paths": 0}, ValueError, "`num_paths` must be at least 1"),
+    ],
+)
+def test_bad_input_is_refused_by_name(
+    changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        variational(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"model": PathwiseGP(X, Y)}, TypeError, "`model` must be a VariationalGP, got PathwiseGP"),
+        ({"num_steps": 0}, ValueError, "`num_steps` must be at least 1, got 0"),
+        ({"batch_size": 0}, ValueError, "`batch_size` must be at least 1, got 0"),
+        (
+            {"learning_rate": -0.1},
+            ValueError,
+            "`learning_rate` must be finite and above 0, got -0.1",
+        ),
+    ],
+)
+def test_a_bad_fit_is_refused_by_name(
+    changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        fit_variational(**{"model": variational(), **changes})

@@ -1,0 +1,151 @@
+"""The stable Cholesky factor: exact where it can be, shifted by the documented size where not,
+refused with an error, never a hang.
+"""
+
+import math
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+import pytest
+import torch
+from torch import Tensor
+
+from surrogates.operators.linalg import SHIFT, stable_cholesky, times_inverse_transpose
+from tests import problems
+
+N = 30
+SECONDS = 2
+DTYPES = pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64], ids=["float32", "float64"]
+)
+
+
+@pytest.fixture(autouse=True)
+def deadline() -> Iterator[None]:
+    """Make a hang a failure."""
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        raise TimeoutError(f"still factorising after {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(SECONDS)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def smallest_shift(matrix: Tensor) -> float:
+    return SHIFT * torch.finfo(matrix.dtype).eps * matrix.diagonal().sum().item()
+
+
+def shift_of(matrix: Tensor) -> float:
+    """Return what the factor's diagonal has more than the matrix', in float64."""
+    factor = stable_cholesky(matrix).double()
+    return ((factor @ factor.T).diagonal() - matrix.double().diagonal()).mean().item()
+
+
+@DTYPES
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_a_positive_definite_matrix_is_factorised_to_within_the_smallest_shift(
+    dtype: torch.dtype, scale: float
+) -> None:
+    root = problems.normal(N, 2 * N)
+    matrix = (scale * root @ root.T).to(dtype)
+    factor = stable_cholesky(matrix)
+    assert torch.equal(factor, factor.tril())
+    assert (factor.diagonal() > 0).all()
+    gap = (factor.double() @ factor.double().T - matrix.double()).abs().max().item()
+    assert gap <= 2 * smallest_shift(matrix)
+
+
+@DTYPES
+@pytest.mark.parametrize("rank", [1, 5])
+def test_a_singular_matrix_is_shifted_by_the_documented_size(dtype: torch.dtype, rank: int) -> None:
+    columns = problems.uniform(N, rank).round(decimals=1)
+    matrix = (columns @ columns.T).to(dtype)
+    smallest = smallest_shift(matrix)
+    # Rounding of the factor's own product is of the size eps · trace, a fifth of the shift.
+    assert 0.5 * smallest <= shift_of(matrix) <= 1.5 * smallest
+
+
+def test_a_matrix_indefinite_by_rounding_is_shifted_by_powers_of_ten() -> None:
+    basis = torch.linalg.qr(problems.normal(N, N)).Q
+    for negative in (1e-12, 1e-9, 1e-6):
+        eigenvalues = torch.linspace(0.5, 1.5, N, dtype=torch.float64).index_fill(
+            0, torch.tensor([0]), -negative
+        )
+        matrix = basis * eigenvalues @ basis.T
+        shift = shift_of(matrix)
+        smallest = smallest_shift(matrix)
+        assert negative <= shift <= 10.1 * negative + 1.1 * smallest
+        power = math.log10(shift / smallest)
+        assert power == pytest.approx(round(power), abs=0.05)
+
+
+@DTYPES
+def test_a_zero_matrix_has_a_factor_that_is_all_but_zero(dtype: torch.dtype) -> None:
+    factor = stable_cholesky(torch.zeros(4, 4, dtype=dtype))
+    assert factor.isfinite().all()
+    assert factor.diagonal().min() > 0
+    assert factor.abs().max() <= 2 * torch.finfo(dtype).tiny ** 0.5
+
+
+def test_a_matrix_without_rows_has_a_factor_without_rows() -> None:
+    assert stable_cholesky(torch.zeros(0, 0)).shape == (0, 0)
+
+
+def with_entry(value: float, i: int, j: int) -> Tensor:
+    matrix = torch.eye(5, dtype=torch.float64)
+    matrix[i, j] = matrix[j, i] = value
+    return matrix
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        pytest.param(with_entry(math.nan, 1, 1), id="nan"),
+        pytest.param(with_entry(math.nan, 1, 3), id="nan-off-diagonal"),
+        pytest.param(torch.full((5, 5), math.nan), id="all-nan"),
+        pytest.param(with_entry(math.inf, 1, 1), id="inf"),
+        pytest.param(with_entry(math.inf, 1, 3), id="inf-off-diagonal"),
+        pytest.param(torch.full((5, 5), math.inf), id="all-inf"),
+        pytest.param(3e38 * torch.eye(3), id="trace-overflows"),
+        pytest.param(with_entry(-math.inf, 1, 1), id="minus-inf"),
+        pytest.param(with_entry(-math.inf, 1, 3), id="minus-inf-off-diagonal"),
+        pytest.param(-torch.eye(5), id="negative-definite"),
+        pytest.param(-1e6 * torch.eye(5), id="negative-definite-large"),
+        pytest.param(-1e-3 * torch.eye(5), id="negative-definite-small"),
+        pytest.param(with_entry(-20.0, 1, 1), id="indefinite"),
+        pytest.param(1e-3 * with_entry(-20.0, 1, 1), id="indefinite-small"),
+    ],
+)
+def test_what_is_not_finite_or_not_semi_definite_is_refused(matrix: Tensor) -> None:
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"`matrix` must be finite and positive semi-definite, got one of trace .*Check the"
+            r" kernel"
+        ),
+    ):
+        stable_cholesky(matrix)
+
+
+def test_the_matrix_is_left_as_it_is() -> None:
+    matrix = torch.ones(N, N)
+    stable_cholesky(matrix)
+    assert torch.equal(matrix, torch.ones(N, N))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_rows_times_an_inverse_transpose(transposed: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    L = torch.randn(5, 5, generator=generator, dtype=torch.float64).tril() + 5 * torch.eye(5)
+    rows = (
+        torch.randn(5, 7, generator=generator, dtype=torch.float64).T
+        if transposed
+        else torch.randn(7, 5, dtype=torch.float64)
+    )
+    product = times_inverse_transpose(rows, L)
+    torch.testing.assert_close(product @ L.T, rows)
+    assert product.is_contiguous()

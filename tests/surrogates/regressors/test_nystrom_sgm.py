@@ -1,0 +1,456 @@
+"""The Nyström stochastic gradient regressor, against dense algebra,
+autograd and the formulas of its paper.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from surrogates import NystromSGM
+from surrogates.operators.tiles import StationaryTiles
+from surrogates.regressors.nystrom_sgm import descend, inverse_root, regime_schedule
+from surrogates.systems.leverage import approximate_leverage_scores, draw_without_replacement
+
+LENGTHSCALE = 0.2
+
+
+def kernel_matrix(a: np.ndarray, b: np.ndarray, lengthscale: float = LENGTHSCALE) -> np.ndarray:
+    return np.exp(-((a[:, None, :] - b[None, :, :]) ** 2).sum(-1) / (2.0 * lengthscale**2))
+
+
+def toy_data(n: int, seed: int = 0, noise: float = 0.1) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    X = generator.random((n, 1))
+    return X, np.sin(6.0 * X[:, 0]) + noise * generator.standard_normal(n)
+
+
+# scikit-learn's checks: shapes, dtypes, input errors, clones, idempotent fits, …
+@parametrize_with_checks([NystromSGM()])
+def test_it_is_a_scikit_learn_estimator(estimator: NystromSGM, check: Any) -> None:
+    check(estimator)
+
+
+# The iteration
+def test_steps_go_down_the_gradient_of_the_mean_squared_error_in_the_nystrom_space(
+    generator: torch.Generator,
+) -> None:
+    X, y = toy_data(30)
+    centers = X[:6]
+    root = inverse_root(torch.tensor(kernel_matrix(centers, centers)))
+    features = torch.tensor(kernel_matrix(X, centers)) @ root
+    targets = torch.tensor(y)
+    start = torch.randn(root.shape[1], 1, generator=generator, dtype=torch.float64)
+    point = start.clone().requires_grad_()
+    loss = 0.5 * (features @ point - targets[:, None]).square().mean()
+    (gradient,) = torch.autograd.grad(loss, point)
+    # So short a step that 20 000 of them stay where they started: their sum is an average of
+    # gradients there.
+    step = 1e-12
+    num_passes = 2000
+    batch_size = 3
+    *_, end = descend(
+        features.__getitem__,
+        targets,
+        start,
+        torch.tensor([step], dtype=torch.float64),
+        batch_size,
+        num_passes,
+        generator,
+    )
+    num_steps = num_passes * len(X) // batch_size
+    singles = features * (features @ start - targets[:, None])
+    standard_error = singles.std(0) / math.sqrt(num_steps * batch_size)
+    assert (
+        (((start - end) / (step * num_steps) - gradient)[:, 0]).abs() < 5.0 * standard_error + 1e-4
+    ).all()
+    assert standard_error.max() < 0.01 * gradient.abs().max()
+
+
+def test_the_batch_gradient_is_its_dense_transcription() -> None:
+    X, y = toy_data(40)
+    model = NystromSGM(
+        LENGTHSCALE, 8, step_size=0.5, batch_size=40, num_passes=25, random_state=0
+    ).fit(X, y)
+    K_nm = kernel_matrix(X, model.centers_)
+    K_mm = kernel_matrix(model.centers_, model.centers_)
+    projection = np.linalg.pinv(K_mm, rcond=1e-15, hermitian=True)
+    weights = np.zeros(8)
+    for _ in range(25):
+        weights = weights - 0.5 / 40 * projection @ (K_nm.T @ (K_nm @ weights - y))
+    np.testing.assert_allclose(model.predict(X), K_nm @ weights, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 6])
+def test_with_all_centers_and_many_passes_it_interpolates(batch_size: int) -> None:
+    X = np.arange(6.0)[:, None]
+    y = np.array([0.3, -1.0, 0.5, 2.0, 0.0, -0.7])
+    model = NystromSGM(
+        0.8, 6, step_size=1.0, batch_size=batch_size, num_passes=2000, random_state=1
+    ).fit(X, y)
+    expected = np.linalg.pinv(kernel_matrix(X, X, 0.8)) @ y
+    at = np.linspace(-1.0, 6.0, 50)[:, None]
+    np.testing.assert_allclose(model.predict(at), kernel_matrix(at, X, 0.8) @ expected, atol=1e-8)
+
+
+def test_a_pass_draws_n_data_whatever_the_batch() -> None:
+    drawn: list[int] = []
+
+    def rows(index: Any) -> torch.Tensor:
+        drawn.append(len(index))
+        return torch.zeros(len(index), 2)
+
+    after = []
+    for _ in descend(
+        rows,
+        torch.zeros(10),
+        torch.zeros(2, 1),
+        torch.ones(1),
+        4,
+        4,
+        torch.Generator().manual_seed(0),
+    ):
+        after.append(sum(drawn))
+    assert set(drawn) == {4}
+    assert after == [12, 20, 32, 40]  # as soon as 10, 20, 30 and 40 have been
+
+
+def test_leading_dimensions_are_separate_problems(generator: torch.Generator) -> None:
+    features = torch.randn(3, 20, 4, generator=generator, dtype=torch.float64)
+    targets = torch.randn(3, 20, generator=generator, dtype=torch.float64)
+    steps = torch.tensor([0.01, 0.1], dtype=torch.float64)
+    start = torch.zeros(4, 2, dtype=torch.float64)
+
+    def last(features: torch.Tensor, targets: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+        seeded = torch.Generator().manual_seed(5)
+        return list(descend(lambda j: features[..., j, :], targets, start, steps, 2, 3, seeded))[-1]
+
+    together = last(features, targets, start.expand(3, 4, 2))
+    for one in range(3):
+        torch.testing.assert_close(together[one], last(features[one], targets[one], start))
+
+
+def test_a_singular_kernel_matrix_has_its_pseudo_inverse() -> None:
+    points = np.repeat(np.arange(4.0)[:, None], 3, axis=0)
+    K = kernel_matrix(points, points, 1.0)
+    root = inverse_root(torch.tensor(K)).numpy()
+    assert root.shape == (12, 4)
+    np.testing.assert_allclose(
+        root @ root.T, np.linalg.pinv(K, hermitian=True, rcond=1e-12), atol=1e-10
+    )
+
+
+# Corollary 3.3
+@pytest.mark.parametrize(
+    ("regime", "step_size", "batch_size", "num_iterations"),
+    [  # n = 10⁴, ζ = 1/2, γ = 1/2: p = 2.5, n^(1/p) = 39.81, n^((2ζ+1)/p) = 1584.9, log n = 9.2103
+        ("I", 1 / 1584.893, 1, 8 * 1584.893 * 39.8107),
+        ("II", 1 / 9.210340, 1585, 8 * 9.210340 * 39.8107),
+        ("III", 1e-4, 1, 8 * 1e4 * 39.8107),
+        ("IV", 1e-2, 100, 8 * 1e2 * 39.8107),
+    ],
+)
+def test_regimes_are_those_of_the_corollary(
+    regime: str, step_size: float, batch_size: int, num_iterations: float
+) -> None:
+    plan = regime_schedule(regime, 10**4, 0.5, 0.5, kernel_bound=2.0)
+    assert plan.step_size == pytest.approx(step_size / (8.0 * 2.0), rel=1e-5)
+    assert plan.batch_size == batch_size
+    assert plan.num_iterations == pytest.approx(num_iterations, abs=0.51, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("regime", "passes"),
+    [("I", 8), ("II", round(8 * math.log(100))), ("III", 80), ("IV", 80)],
+)
+def test_a_regime_sets_what_is_not_given(regime: str, passes: int) -> None:
+    X, y = toy_data(100)
+    plan = regime_schedule(regime, 100)
+    model = NystromSGM(LENGTHSCALE, 8, regime=regime, random_state=0).fit(X, y)
+    assert (model.step_size_, model.batch_size_, model.num_passes_) == (
+        plan.step_size,
+        plan.batch_size,
+        passes,
+    )
+    assert model.validation_error_ is None
+    explicit = NystromSGM(
+        LENGTHSCALE, 8, regime=regime, step_size=0.25, batch_size=50, num_passes=2, random_state=0
+    ).fit(X, y)
+    assert (explicit.step_size_, explicit.batch_size_, explicit.num_passes_) == (0.25, 50, 2)
+
+
+def test_the_default_number_of_centers_is_that_of_the_theory() -> None:
+    X, y = toy_data(100)
+    settings: dict[str, Any] = {
+        "source_exponent": 0.25,
+        "capacity_exponent": 0.5,
+        "regime": "IV",
+        "random_state": 0,
+    }
+    assert len(NystromSGM(**settings).fit(X, y).centers_) == round(100**0.5 * math.log(100))
+    assert len(NystromSGM(subset="leverage", **settings).fit(X, y).centers_) == round(
+        100**0.25 * math.log(100)
+    )
+
+
+def test_the_scale_of_the_kernel_does_not_matter() -> None:
+    X, y = toy_data(80)
+    plain = RBFKernel()
+    scaled = ScaleKernel(RBFKernel())
+    plain.lengthscale = scaled.base_kernel.lengthscale = LENGTHSCALE
+    scaled.outputscale = 100.0
+    for settings in ({"regime": "IV"}, {"max_passes": 10}, {"subset": "leverage", "max_passes": 3}):
+        first, second = (
+            NystromSGM(kernel, 8, random_state=0, **settings).fit(X, y)
+            for kernel in (plain, scaled)
+        )  # type: ignore[arg-type]
+        np.testing.assert_allclose(first.predict(X), second.predict(X), atol=1e-5)
+
+
+# Held-out data
+@pytest.mark.parametrize("seed", [3, 11])  # the longest step is the best, and a shorter one
+def test_the_step_and_the_pass_with_the_smallest_held_out_error_are_chosen(seed: int) -> None:
+    X, y = toy_data(60, noise=1.0)
+    settings: dict[str, Any] = {
+        "kernel": LENGTHSCALE,
+        "num_centers": 12,
+        "max_passes": 60,
+        "random_state": seed,
+    }
+    model = NystromSGM(**settings).fit(X, y)
+    curves = {
+        step: NystromSGM(step_size=step, **settings).fit(X, y).validation_error_
+        for step in 4.0 ** -np.arange(5)
+    }
+    best = min(curves, key=lambda step: curves[step].min())
+    assert model.step_size_ == best
+    np.testing.assert_allclose(model.validation_error_, curves[best], rtol=1e-12)
+    assert model.num_passes_ == curves[best].argmin() + 1 < 60
+    np.testing.assert_array_equal(
+        model.coefficients_, model.coefficient_path_[model.num_passes_ - 1]
+    )
+    np.testing.assert_allclose(
+        model.staged_predict(X)[model.num_passes_ - 1], model.predict(X), rtol=1e-12
+    )
+    # With the passes given, only the step is chosen.
+    given = NystromSGM(num_passes=60, **settings).fit(X, y)
+    assert (given.num_passes_, given.step_size_) == (
+        60,
+        min(curves, key=lambda step: curves[step][-1]),
+    )
+
+
+def test_the_validation_error_is_that_of_data_that_were_not_fitted() -> None:
+    # Isolated points, each of its own target: what is learnt of one says nothing of the others.
+    X = 100.0 * np.arange(20.0)[:, None]
+    y = np.ones(20)
+    model = NystromSGM(
+        1.0, 15, batch_size=15, validation_fraction=0.25, max_passes=5, random_state=0
+    ).fit(X, y)
+    np.testing.assert_allclose(model.validation_error_, np.ones(5))
+    assert (model.predict(X) != 0).sum() == 15
+
+
+# Centres
+def test_leverage_scores_are_exact_when_the_sketch_is_everything() -> None:
+    X, _ = toy_data(50)
+    K = kernel_matrix(X, X)
+    expected = np.diag(K @ np.linalg.inv(K + 0.01 * 50 * np.eye(50)))
+    kernel = RBFKernel().double()
+    kernel.lengthscale = torch.tensor(LENGTHSCALE, dtype=torch.float64)
+    scores = approximate_leverage_scores(kernel, torch.tensor(X), torch.randperm(50), 0.01)
+    np.testing.assert_allclose(scores.detach(), expected, rtol=1e-8)
+
+
+def test_leverage_scores_from_a_sketch_find_the_points_that_matter(
+    generator: torch.Generator,
+) -> None:
+    X = torch.cat(
+        [0.05 * torch.randn(190, 1, generator=generator), torch.linspace(2.0, 11.0, 10)[:, None]]
+    ).double()
+    kernel = RBFKernel().double().requires_grad_(False)
+    kernel.lengthscale = 0.5
+    exact = approximate_leverage_scores(kernel, X, torch.arange(200), 1e-3)
+    assert exact[190:].min() > 10 * exact[:190].max()
+    averages = torch.stack(
+        [
+            approximate_leverage_scores(
+                kernel, X, torch.randperm(200, generator=generator)[:60], 1e-3
+            )
+            for _ in range(100)
+        ]
+    )
+    ratio = averages.mean(0) / exact
+    assert ratio.min() > 0.5 and ratio.max() < 2.0
+
+
+def test_draws_are_in_proportion_to_the_weights_and_distinct(generator: torch.Generator) -> None:
+    weights = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    num_draws = 20_000
+    pairs = torch.stack([draw_without_replacement(weights, 2, generator) for _ in range(num_draws)])
+    first = torch.bincount(pairs[:, 0], minlength=4) / num_draws
+    torch.testing.assert_close(first, weights / 10.0, atol=5 * 0.5 / math.sqrt(num_draws), rtol=0.0)
+    after_last = pairs[pairs[:, 0] == 3, 1]
+    second = torch.bincount(after_last, minlength=4) / len(after_last)
+    torch.testing.assert_close(
+        second,
+        torch.tensor([1.0, 2.0, 3.0, 0.0]) / 6.0,
+        atol=5 * 0.5 / math.sqrt(len(after_last)),
+        rtol=0.0,
+    )
+
+
+def test_centers_by_leverage_cover_what_uniform_ones_miss() -> None:
+    generator = np.random.default_rng(0)
+    X = np.concatenate(
+        [0.05 * generator.standard_normal((290, 1)), np.linspace(2.0, 11.0, 10)[:, None]]
+    )
+    y = np.where(X[:, 0] > 1.0, 1.0, 0.0)
+    errors = {}
+    for subset in ("uniform", "leverage"):
+        fits = [
+            NystromSGM(0.5, 20, subset=subset, step_size=1.0, num_passes=60, random_state=seed).fit(
+                X, y
+            )
+            for seed in range(5)
+        ]
+        errors[subset] = np.mean([np.square(fit.predict(X) - y)[290:].mean() for fit in fits])
+    assert errors["leverage"] < 0.5 * errors["uniform"]
+
+
+# Memory
+def test_a_budget_changes_nothing_but_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = toy_data(1200)
+    settings: dict[str, Any] = {
+        "kernel": LENGTHSCALE,
+        "num_centers": 10,
+        "max_passes": 2,
+        "random_state": 0,
+    }
+    kept = NystromSGM(**settings).fit(X, y)
+    largest = [0]
+    tile = StationaryTiles.tile
+
+    def spied(self: StationaryTiles, i: Any, j: Any, **out: torch.Tensor) -> torch.Tensor:
+        result = tile(self, i, j, **out)
+        largest.append(result.numel())
+        return result
+
+    monkeypatch.setattr(StationaryTiles, "tile", spied)
+    frugal = NystromSGM(memory_budget=0, **settings).fit(X, y)
+    np.testing.assert_allclose(frugal.coefficient_path_, kept.coefficient_path_, rtol=1e-9)
+    assert max(largest) == 120 * 10  # the held-out data; the rows of a batch are fewer
+
+
+# As an estimator
+def test_a_gpytorch_kernel_is_cloned_and_left_alone() -> None:
+    X, y = toy_data(60)
+    kernel = ScaleKernel(MaternKernel(nu=1.5))
+    model = clone(NystromSGM(kernel, 10, random_state=0)).set_params(max_passes=5)
+    assert isinstance(model.get_params(deep=False)["kernel"], ScaleKernel)
+    model.fit(X, y)
+    assert model.kernel_ is not model.kernel
+    assert kernel.base_kernel.lengthscale.dtype == torch.float32
+    at = torch.tensor([[0.3], [0.7]], dtype=torch.float64)
+    expected = (
+        model.kernel_(at, torch.tensor(model.centers_)).to_dense().detach().numpy()
+        @ model.coefficients_
+    )
+    np.testing.assert_allclose(model.predict(at.numpy()), expected, rtol=1e-10)
+
+
+def test_a_kernel_without_closed_form_fits() -> None:
+    X = np.linspace(-1.0, 1.0, 30)[:, None]
+    y = np.linspace(-2.0, 2.0, 30)
+    model = NystromSGM(LinearKernel(), 5, step_size=1.0, num_passes=200, random_state=0).fit(X, y)
+    assert len(inverse_root(torch.tensor(model.centers_ @ model.centers_.T))[0]) == 1
+    np.testing.assert_allclose(model.predict(X), y, atol=1e-3)
+
+
+def test_a_grid_search_may_pass_numpy_numbers() -> None:
+    X, y = toy_data(60)
+    grid = {"num_centers": np.array([2, 12]), "kernel": np.array([0.2])}
+    search = GridSearchCV(NystromSGM(max_passes=20, random_state=0), grid, cv=3).fit(X, y)
+    assert search.best_params_["num_centers"] == 12
+    assert search.best_score_ > 0.8
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        (
+            {"num_centers": 19},
+            ValueError,
+            r"`num_centers` must be at most the 18 data that are not held out, got 19. Reduce it.",
+        ),
+        ({"num_centers": 0}, ValueError, r"`num_centers` must be at least 1, got 0"),
+        ({"num_centers": 2.5}, TypeError, r"`num_centers` must be an int"),
+        ({"batch_size": 0}, ValueError, r"`batch_size` must be at least 1, got 0"),
+        (
+            {"batch_size": 19},
+            ValueError,
+            r"`batch_size` must be at most the 18 data that are not held out, got 19",
+        ),
+        ({"num_passes": 0}, ValueError, r"`num_passes` must be at least 1"),
+        ({"max_passes": 0}, ValueError, r"`max_passes` must be at least 1"),
+        ({"step_size": 0.0}, ValueError, r"`step_size` must be finite and above 0, got 0.0"),
+        (
+            {"step_size": 1e6, "batch_size": 1},
+            ValueError,
+            r"`step_size` must be below 2/κ² = 2 to be sure to converge, got 1000000.0",
+        ),
+        ({"subset": "best"}, ValueError, r"`subset` must be one of uniform, leverage, got 'best'"),
+        (
+            {"leverage_regularization": -1.0},
+            ValueError,
+            r"`leverage_regularization` must be finite and above 0",
+        ),
+        (
+            {"regime": "V"},
+            ValueError,
+            r"`regime` must be None or one of 'I', 'II', 'III', 'IV', got 'V'",
+        ),
+        ({"source_exponent": 0.75}, ValueError, r"`source_exponent` must be at most 1/2"),
+        (
+            {"capacity_exponent": 1.5},
+            ValueError,
+            r"`capacity_exponent` must be in \[0, 1\], got 1.5",
+        ),
+        (
+            {"validation_fraction": 0.0},
+            ValueError,
+            r"`validation_fraction` must be above 0 and below 1, got 0.0",
+        ),
+        ({"memory_budget": -1}, ValueError, r"`memory_budget` must be at least 0"),
+        ({"kernel": 0.0}, ValueError, r"`kernel` must be finite and above 0"),
+        ({"kernel": "rbf"}, TypeError, r"`kernel` must be a number, got str 'rbf'"),
+        (
+            {"kernel": RBFKernel(batch_shape=torch.Size([2]))},
+            ValueError,
+            r"`kernel` must have no batch shape, got \(2,\)",
+        ),
+    ],
+)
+def test_bad_parameters_are_named(
+    settings: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    X, y = toy_data(20)
+    with pytest.raises(error, match=message):
+        NystromSGM(random_state=0, **settings).fit(X, y)
+
+
+def test_centers_that_do_not_fit_are_refused_with_their_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X, y = toy_data(200)
+    monkeypatch.setattr("surrogates.memory.available", lambda device: 1000)
+    with pytest.raises(
+        MemoryError, match="A Nyström subspace of 100 centres needs .* Reduce `num_centers`"
+    ):
+        NystromSGM(num_centers=100).fit(X, y)

@@ -1,0 +1,184 @@
+"""Choosing inducing points: what each method promises, and what all of them refuse."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from surrogates import choose_inducing_points
+from surrogates.rules import inducing_points as inducing
+from surrogates.rules.inducing_points import METHODS, eliminate_neighbours, k_means, random_subset
+from tests import problems
+
+N = 300
+D = 2
+X = problems.uniform(N, D)
+CLUSTERS = torch.cat(
+    [
+        centre + 0.01 * problems.normal(40, D, seed=i)
+        for i, centre in enumerate(torch.eye(D).double() * 5.0)
+    ]
+)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def rows_of(Z: Tensor, X: Tensor) -> Tensor:
+    """Return whether each row of Z is a row of X."""
+    return (Z.unsqueeze(1) == X).all(-1).any(1)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("m", [1, 37, N])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_method_returns_m_distinct_points_of_the_datas_kind(
+    method: str, m: int, dtype: torch.dtype
+) -> None:
+    Z = choose_inducing_points(X.to(dtype), m, method, generator=seeded())
+    assert Z.shape == (m, D) and Z.dtype == dtype
+    assert len(torch.unique(Z, dim=0)) == m
+    assert method == "k-means" or rows_of(Z, X.to(dtype)).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_seed_means_the_same_points_and_another_seed_others(method: str) -> None:
+    first, second, other = (
+        choose_inducing_points(X, 20, method, generator=seeded(seed)) for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, second) and not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_global_generators_are_not_touched(method: str) -> None:
+    state = torch.get_rng_state()
+    choose_inducing_points(X, 20, method, generator=seeded())
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_duplicates_beyond_the_distinct_points_are_allowed(method: str) -> None:
+    duplicates = X[:10].repeat(5, 1)
+    Z = choose_inducing_points(duplicates, 25, method, generator=seeded())
+    assert Z.shape == (25, D)
+    assert rows_of(Z, duplicates).all()
+    if method == "k-means":
+        assert len(torch.unique(Z, dim=0)) == 10
+
+
+@given(radius=st.floats(0.02, 2.0), seed=st.integers(0, 5), scaled=st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_elimination_keeps_a_maximal_set_of_points_further_apart_than_the_radius(
+    radius: float, seed: int, scaled: bool
+) -> None:
+    lengthscale = torch.tensor([0.5, 2.0]) if scaled else None
+    Z = eliminate_neighbours(X, radius, generator=seeded(seed), lengthscale=lengthscale)
+    units = torch.ones(D) if lengthscale is None else lengthscale
+    assert rows_of(Z, X).all()
+    distances = torch.cdist(Z / units, Z / units)
+    assert (distances + 10.0 * torch.eye(len(Z)) > radius * (1 - 1e-12)).all()
+    assert (torch.cdist(X / units, Z / units).amin(1) <= radius * (1 + 1e-12)).all()
+
+
+def test_elimination_does_not_depend_on_how_many_points_are_queried_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = eliminate_neighbours(X, 0.1, generator=seeded())
+    monkeypatch.setattr(inducing, "QUERY_CHUNK", 7)
+    assert torch.equal(whole, eliminate_neighbours(X, 0.1, generator=seeded()))
+
+
+def test_elimination_to_a_number_covers_better_than_random_points() -> None:
+    dense_and_sparse = torch.cat(
+        [0.05 * problems.uniform(500, D), problems.uniform(100, D, seed=1)]
+    )
+    covered = eliminate_neighbours(dense_and_sparse, m=60, generator=seeded())
+    random = random_subset(dense_and_sparse, 60, seeded())
+    gaps = [torch.cdist(dense_and_sparse, Z).amin(1).max() for Z in (covered, random)]
+    assert len(covered) == 60
+    assert gaps[0] < 0.5 * gaps[1]
+
+
+@pytest.mark.parametrize("limit", [inducing.WHOLE_KMEANS_UP_TO, 0], ids=["whole", "batches"])
+def test_k_means_finds_the_centres_of_clusters(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inducing, "WHOLE_KMEANS_UP_TO", limit)
+    Z = k_means(CLUSTERS, D, seeded())
+    centres = torch.stack([part.mean(0) for part in CLUSTERS.split(40)])
+    torch.testing.assert_close(
+        Z[Z[:, 0].argsort()], centres[centres[:, 0].argsort()], rtol=0, atol=5e-3
+    )
+
+
+def test_the_lengthscale_decides_what_is_near() -> None:
+    # Spread along the second input alone matters once the first is measured in long units.
+    Z = k_means(CLUSTERS, 2, seeded(), lengthscale=torch.tensor([1e6, 1e-3]))
+    assert (Z[:, 1].max() - Z[:, 1].min()) > 1.0
+    anisotropic = eliminate_neighbours(X, 1.0, lengthscale=torch.tensor([1e6, 0.05]))
+    assert len(anisotropic) <= 20
+    assert len(eliminate_neighbours(X, 1.0, lengthscale=0.05)) > 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"m": N + 1}, ValueError, f"`m` must be at most n = {N}, got {N + 1}. Use fewer"),
+        ({"m": 0}, ValueError, "`m` must be at least 1, got 0"),
+        ({"m": 2.0}, TypeError, "`m` must be an int"),
+        ({"X": X[:0]}, ValueError, r"`X` must have shape \(n, d\) with n, d ≥ 1, got \(0, 2\)"),
+        ({"X": X[0]}, ValueError, r"`X` must have shape \(n, d\)"),
+        ({"X": X.clone().fill_(torch.inf)}, ValueError, "`X` must be finite"),
+    ],
+)
+@pytest.mark.parametrize("method", METHODS)
+def test_what_does_not_fit_is_refused(
+    method: str, arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        choose_inducing_points(
+            **{"X": X, "m": 5, "method": method, "generator": seeded(), **arguments}
+        )
+
+
+@pytest.mark.parametrize("lengthscale", [0.0, -1.0, torch.nan, torch.ones(D + 1)])
+@pytest.mark.parametrize("method", ["k-means", "neighbours"])
+def test_a_lengthscale_that_is_none_is_refused(method: str, lengthscale: Any) -> None:
+    with pytest.raises(
+        ValueError, match="`lengthscale` must be a finite number above 0, or 2 of them"
+    ):
+        choose_inducing_points(X, 5, method, generator=seeded(), lengthscale=lengthscale)
+
+
+def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(
+        ValueError,
+        match=(
+            "`method` must be one of k-means, random, neighbours, got 'kmeans'. Did you mean"
+            " 'k-means'"
+        ),
+    ):
+        choose_inducing_points(X, 5, "kmeans", generator=seeded())
+
+
+def test_elimination_needs_a_radius_or_a_number() -> None:
+    for arguments in ({}, {"radius": 0.1, "m": 5}):
+        with pytest.raises(ValueError, match="Exactly one of `radius` and `m` must be given"):
+            eliminate_neighbours(X, **arguments)
+    with pytest.raises(ValueError, match="`radius` must be finite and above 0, got -1"):
+        eliminate_neighbours(X, -1.0)
+
+
+def test_no_two_centres_of_repeated_data_coincide(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inducing, "WHOLE_KMEANS_UP_TO", 0)  # in mini-batches
+    places = torch.cat([problems.uniform(60, 2), 3.0 + problems.uniform(40, 2, seed=1)])
+    data = torch.cat(
+        [places[:60].repeat(50, 1) + 1e-7 * problems.normal(3000, 2, seed=2), places[60:]]
+    )
+    Z = k_means(data, 80, generator)
+    distances = torch.cdist(Z, Z) + torch.eye(80)
+    assert len(Z) == 80 and distances.min() > 1e-3

@@ -1,0 +1,329 @@
+"""Systems whose rows several real processes share, against the same system in one and against a
+direct solve.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from surrogates import CG, DistributedKernelSystem, KernelSystem
+from surrogates.models import shared_paths
+from surrogates.systems.shared_rows import SharedRows, own_rows
+from tests import problems
+from tests.contracts import true_residual
+from tests.surrogates import shared_rows
+from tests.surrogates.shared_rows import ACCURATE, SOLVERS, B, D, N, Results, S, as_text
+
+pytestmark = pytest.mark.distributed
+NUMBER = 8  # bytes
+
+
+def local_system() -> KernelSystem:
+    X, noise, _ = shared_rows.data()
+    return KernelSystem(problems.operator(problems.OPERATORS[0], shared_rows.KERNEL, X), noise)
+
+
+def joined(parts: list[Results], name: str) -> Tensor:
+    return torch.cat([part[name] for part in parts])
+
+
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
+    return shared_rows.results(
+        shared_rows.solve_by_every_method, 3, tmp_path_factory.mktemp("solved")
+    )
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
+    return shared_rows.results(shared_rows.use_the_system, 3, tmp_path_factory.mktemp("used"))
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_shared_rows_lead_to_the_solution_of_one_process(solved: list[Results], name: str) -> None:
+    alone = (
+        SOLVERS[name].solve(local_system(), shared_rows.data()[2])
+        if not name.startswith("auto")
+        else None
+    )
+    value = joined(solved, f"{name}.value")
+    if alone is not None:
+        scale = alone.value.abs().max().item()
+        torch.testing.assert_close(
+            value, alone.value, rtol=0, atol=scale * (1e-6 if name.startswith("cg") else 1e-10)
+        )
+        rounding = 1 if name.startswith("cg") else 0  # may cost its recursion a step
+        assert ((alone.steps - solved[0][f"{name}.steps"]).abs() <= rounding).all()
+        assert alone.epochs == pytest.approx(
+            solved[0][f"{name}.epochs"].item(), abs=rounding + 1e-5
+        )
+    if name in ACCURATE:
+        exact = torch.linalg.solve(local_system().to_dense(), shared_rows.data()[2])
+        allowed = (
+            ACCURATE[name].tolerance
+            * shared_rows.data()[2].norm(dim=0)
+            / shared_rows.data()[1].min()
+        )  # type: ignore[attr-defined]
+        assert ((value - exact).norm(dim=0) <= allowed).all()
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_the_residual_that_all_processes_report_is_the_true_one(
+    solved: list[Results], name: str
+) -> None:
+    residual = true_residual(local_system(), shared_rows.data()[2], joined(solved, f"{name}.value"))
+    torch.testing.assert_close(solved[0][f"{name}.residual"], residual, rtol=1e-6, atol=1e-12)
+    for field in ("residual", "steps", "epochs", "entries"):
+        assert all(
+            torch.equal(part[f"{name}.{field}"], solved[0][f"{name}.{field}"]) for part in solved
+        )
+
+
+def test_the_same_seed_gives_the_same_solution_bit_by_bit(solved: list[Results]) -> None:
+    assert all(torch.equal(part["asap.value"], part["again.value"]) for part in solved)
+
+
+def test_what_the_shared_system_gives_is_the_matrix(used: list[Results]) -> None:
+    local = local_system()
+    rhs = shared_rows.data()[2]
+    H = local.to_dense()
+    index = torch.tensor([70, 3, 21, 64, 0])
+    W = problems.normal(N, S, seed=5)
+    close = {"rtol": 1e-12, "atol": 1e-12}
+    torch.testing.assert_close(joined(used, "product"), H @ W, **close)
+    torch.testing.assert_close(joined(used, "single"), (H @ W).float(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(joined(used, "columns"), local.kernel.to_dense()[:, index], **close)
+    added = W.clone()
+    added[index] += 2.0
+    assert torch.equal(joined(used, "added"), added)
+    for part in used:
+        torch.testing.assert_close(part["rows"], (H @ W)[index], **close)
+        torch.testing.assert_close(part["gap"], (H @ W - rhs)[index], **close)
+        torch.testing.assert_close(part["block"], H[index][:, index], **close)
+        assert torch.equal(part["taken"], W[index])
+        torch.testing.assert_close(part["norm"], W.norm(dim=0), **close)
+        torch.testing.assert_close(part["dot"], (W * rhs).sum(0), **close)
+        assert part["all"].tolist() == [False, False, True]
+        noise = shared_rows.data()[1]
+        torch.testing.assert_close(
+            part["extremes"], torch.stack([local.largest_entry, noise.min(), noise.mean()]), **close
+        )
+
+
+def test_random_rows_are_the_same_however_they_are_shared(used: list[Results]) -> None:
+    alone = SharedRows(N, torch.device("cpu")).normal(
+        2, torch.Generator().manual_seed(4), like=torch.ones(1).double()
+    )
+    assert torch.equal(joined(used, "normal"), alone)
+
+
+def test_random_rows_go_on_from_stream_to_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("surrogates.systems.shared_rows.ROWS_PER_STREAM", 8)
+    rows = SharedRows(30, torch.device("cpu"))
+    whole = rows.normal(2, torch.Generator().manual_seed(4), like=torch.ones(1))
+    assert len(whole.unique()) == 60
+    rows.start = 5
+    rows.counts = [17]
+    assert torch.equal(
+        rows.normal(2, torch.Generator().manual_seed(4), like=torch.ones(1)), whole[5:22]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("asap", B * (D + S) + 4 * S),
+        ("adasap", B * (D + S) + 4 * S),
+        ("sdd", B * (D + S)),
+        ("sgd", B * (D + 2 * S + 1) + 100 * S + S),
+    ],
+)
+def test_a_step_moves_the_points_and_the_residual_of_its_block(
+    used: list[Results], name: str, numbers: int
+) -> None:
+    sent = 2 * (1 - 1 / 3) * NUMBER  # of a number that three processes sum up and receive
+    assert all(sent * B * (D + S) - 1 <= part[f"moved.{name}"] <= sent * numbers for part in used)
+
+
+def test_each_process_factorises_its_share_of_the_blocks(used: list[Results]) -> None:
+    assert [part["factorised"].item() for part in used] == [2, 2, 2]  # of six
+
+
+@pytest.fixture(scope="module")
+def mistakes(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
+    return shared_rows.results(shared_rows.make_mistakes, 2, tmp_path_factory.mktemp("mistakes"))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "cholesky",
+            (
+                "TypeError: `system` whose rows are shared is never held whole. Use an iterative"
+                " solver"
+            ),
+        ),
+        (
+            "pivoted",
+            (
+                "TypeError: PivotedCholesky() needs all rows of the system in one process, got one"
+                " whose rows are shared. Use Nystrom"
+            ),
+        ),
+        (
+            "gaussian",
+            "TypeError: Nystrom(sketch='gaussian') needs all rows of the system in one process",
+        ),
+        ("leverage", "TypeError: A sampler of blocks needs all rows of the system in one process"),
+        ("seed", "ValueError: `generator` must be in the same state in all processes"),
+        (
+            "factor",
+            (
+                "ValueError: `kernel` must be finite and positive semi-definite, got a block in"
+                " another process that is not."
+            ),
+        ),
+        ("kinds", "ValueError: `X` must have the same columns and dtype in all processes"),
+        (
+            "targets",
+            (
+                "ValueError: `targets` must have shape (55,), as this process holds so many points,"
+                " got (55, 3)"
+            ),
+        ),
+        ("all rows", "ValueError: `rhs` must have shape (55, s), got (90, 3)"),
+    ],
+)
+def test_what_shared_rows_cannot_do_is_said_with_the_remedy(
+    mistakes: list[Results], name: str, message: str
+) -> None:
+    assert as_text(mistakes[0][name]).startswith(message)
+
+
+def test_paths_of_shared_weights_are_those_of_one_process(tmp_path: Path) -> None:
+    parts = shared_rows.results(shared_rows.draw_paths, 2, tmp_path)
+    alone = shared_rows.draw_paths(slice(0, N))
+    torch.testing.assert_close(joined(parts, "weights"), alone["weights"], rtol=1e-7, atol=1e-7)
+    for name in ("each", "all", "mean", "each.gradient", "all.gradient", "maximisers", "maxima"):
+        assert torch.equal(parts[0][name], parts[1][name])
+        torch.testing.assert_close(parts[0][name], alone[name], rtol=1e-7, atol=1e-7)
+
+
+def test_the_mean_of_shared_paths_is_the_posterior_mean() -> None:
+    X, _, rhs = shared_rows.data()
+    system = DistributedKernelSystem(shared_rows.KERNEL, X, 0.1)
+    paths, _ = shared_paths(
+        system,
+        rhs[:, 0],
+        1,
+        mean=lambda X: X[..., 0],
+        solver=CG(None, tolerance=1e-10),
+        num_features=8,
+    )
+    H = problems.own_evaluation(shared_rows.KERNEL, X, X)
+    H.diagonal().add_(0.1)
+    x = problems.uniform(7, D, seed=3)
+    expected = x[:, 0] + problems.own_evaluation(shared_rows.KERNEL, x, X) @ torch.linalg.solve(
+        H, rhs[:, 0] - X[:, 0]
+    )
+    torch.testing.assert_close(paths.mean(x), expected, rtol=1e-7, atol=1e-7)
+
+
+def test_the_first_process_keeps_the_time_for_all(tmp_path: Path) -> None:
+    first, second = shared_rows.results(shared_rows.solve_by_clocks_that_differ, 2, tmp_path)
+    assert torch.equal(first["steps"], second["steps"])
+
+
+@pytest.mark.parametrize(
+    "hangs", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["killed", "hanging"]
+)
+def test_a_lost_process_ends_the_others_with_the_remedy(tmp_path: Path, hangs: bool) -> None:
+    processes = shared_rows.start(shared_rows.lose_a_process, 3, tmp_path, hangs)
+    for process in processes:
+        process.join(60)
+    if not hangs:
+        assert processes[1].exitcode == -9
+    for rank in (0, 2):
+        found = shared_rows.load_file(tmp_path / f"{rank}.safetensors")
+        assert "lost contact with another" in as_text(found["message"])
+        assert "a solver with a `checkpoint` goes on from its last one" in as_text(found["message"])
+        assert found["seconds"] < 6.0
+
+
+@pytest.mark.parametrize(
+    "saved_by_all",
+    [pytest.param(True, marks=pytest.mark.slow), False],
+    ids=["saved by all", "saved by some"],
+)
+def test_a_solve_restarted_after_a_death_ends_where_it_would_have(
+    tmp_path: Path, saved_by_all: bool
+) -> None:
+    folder = tmp_path / "saved"
+    whole = shared_rows.results(
+        shared_rows.solve_and_save, 2, tmp_path / "whole", tmp_path / "other", "asap", None
+    )
+    for process in shared_rows.start(
+        shared_rows.solve_and_save, 2, tmp_path / "cut", folder, "asap", 7
+    ):
+        process.join(60)
+    files = sorted(path.name.partition("-")[2].partition("-")[2] for path in folder.iterdir())
+    assert files == [f"{step:010d}.{rank}-of-2.safetensors" for step in (4, 6) for rank in (0, 1)]
+    if not saved_by_all:
+        next(folder.glob("*6.1-of-2.safetensors")).unlink()
+    resumed = shared_rows.results(
+        shared_rows.solve_and_save, 2, tmp_path / "resumed", folder, "asap", None
+    )
+    for before, after in zip(whole, resumed, strict=True):
+        assert after["taken"] == before["taken"] - (6 if saved_by_all else 4)
+        for name in ("value", "steps", "epochs", "generator"):
+            assert torch.equal(after[name], before[name])
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.slow
+def test_the_example_under_torchrun_gives_the_answer_of_one_process(tmp_path: Path) -> None:
+    example = Path(__file__).parents[3] / "examples" / "distributed_solve.py"
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    answers = []
+    for launcher in ([], torchrun):
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(example.parents[1])}
+        command = [sys.executable, *launcher, str(example)]
+        run = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert run.returncode == 0, run.stderr
+        answers.append(run.stdout.splitlines())
+    assert answers[0][0].startswith("1 processes, 0.0 MB moved: 17/17 columns converged")
+    assert answers[1][0].startswith("2 processes") and "17/17 columns converged" in answers[1][0]
+    means = [float(answer[1].partition("is about ")[2].partition(" ")[0]) for answer in answers]
+    assert abs(means[0] - means[1]) < 0.015  # of two decimals
+
+
+@pytest.mark.parametrize(("n", "size"), [(1, 1), (10, 3), (7, 7), (1_000_003, 16)])
+def test_rows_are_shared_evenly(monkeypatch: pytest.MonkeyPatch, n: int, size: int) -> None:
+    parts = []
+    for rank in range(size):
+        monkeypatch.setattr(
+            "surrogates.systems.shared_rows._place", lambda group, rank=rank: (rank, size)
+        )
+        parts.append(own_rows(n))
+    assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
+    assert parts[-1].stop == n
+    assert {part.stop - part.start for part in parts} <= {n // size, -(-n // size)}
+
+
+def test_a_process_alone_needs_no_group() -> None:
+    X, noise, rhs = shared_rows.data()
+    alone = DistributedKernelSystem(shared_rows.KERNEL, X, noise)
+    for name in ("cg", "asap", "sdd"):
+        value = SOLVERS[name].solve(alone, rhs).value
+        torch.testing.assert_close(
+            value, SOLVERS[name].solve(local_system(), rhs).value, rtol=1e-6, atol=1e-6
+        )
+    assert alone.bytes_moved == 0
