@@ -5,6 +5,7 @@ from surrogates.solvers.base import Callback, IterativeSolver, Progress, Solver
 from surrogates.solvers.cg import CG
 from surrogates.solvers.checkpoint import Checkpoint
 from surrogates.solvers.cholesky import Cholesky
+from surrogates.solvers.registry import SOLVERS, make_solver
 from surrogates.solvers.run import Solution
 from surrogates.solvers.sdd import SDD
 from surrogates.solvers.sgd import SGD
@@ -15,6 +16,7 @@ __all__ = [
     "CG",
     "SDD",
     "SGD",
+    "SOLVERS",
     "Auto",
     "Callback",
     "Checkpoint",
@@ -25,4 +27,5 @@ __all__ = [
     "Solution",
     "Solver",
     "State",
+    "make_solver",
 ]

@@ -164,7 +164,7 @@ class SketchAndProject(IterativeSolver):
     @classmethod
     def adasap_identity(cls, **settings: Any) -> Self:
         """Return ADASAP-I: ADASAP without a preconditioner."""
-        return cls.adasap(preconditioner=Identity(), **settings)
+        return cls.adasap(**{"preconditioner": Identity(), **settings})
 
     def epochs_per_step(self, system: KernelSystem, num_columns: int) -> float:
         b = min(self.block_size or default_block_size(system.n, num_columns), system.n)

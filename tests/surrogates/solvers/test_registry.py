@@ -1,0 +1,45 @@
+"""The one list of solvers by name."""
+
+from dataclasses import dataclass, fields
+from functools import partial
+
+import pytest
+
+from surrogates import CG, SDD, Cholesky, Identity, IterativeSolver, SketchAndProject
+from surrogates.solvers.registry import SOLVERS, check_solver, make_solver
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_every_name_makes_a_solver_that_takes_its_settings_by_keyword(name: str) -> None:
+    solver = make_solver(name)
+    settings = {entry.name: getattr(solver, entry.name) for entry in fields(solver)}  # type: ignore[arg-type]
+    again = make_solver(name, **settings)
+    assert solver == again
+
+
+def test_names_give_the_papers_settings_and_others_can_be_set() -> None:
+    assert make_solver("adasap-i", block_size=7) == SketchAndProject.adasap_identity(block_size=7)
+    assert make_solver("adasap-i").preconditioner == Identity()  # type: ignore[attr-defined]
+    assert make_solver("sdd-10", batch_size=5) == SDD(step_size=10.0, batch_size=5)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'speed'"):
+        make_solver("cg", speed=2)
+
+
+def test_an_unknown_name_is_refused_with_those_there_are() -> None:
+    listed = ", ".join(SOLVERS)
+    with pytest.raises(ValueError, match=f"`solver` must be one of {listed}, got 'lu'"):
+        check_solver("lu")
+    with pytest.raises(ValueError, match="Did you mean 'cholesky'"):
+        make_solver("cholsky")
+
+
+def test_a_solver_from_elsewhere_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Direct(Cholesky):
+        pass
+
+    monkeypatch.setitem(SOLVERS, "direct", Direct)
+    monkeypatch.setitem(SOLVERS, "cg-plain", partial(CG, None))
+    assert isinstance(make_solver("direct"), Direct)
+    assert isinstance(solver := make_solver("cg-plain", max_epochs=3.0), IterativeSolver)
+    assert solver.max_epochs == 3.0
