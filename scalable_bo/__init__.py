@@ -62,8 +62,8 @@ if TYPE_CHECKING:
         own_rows,
         predict_by_neighbours,
         processes,
+        shared_paths,
     )
-    from surrogates.models import shared_paths
 
 __all__ = [
     "CG",
