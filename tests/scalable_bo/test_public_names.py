@@ -1,11 +1,16 @@
 """The public names are imported at their first use, and are the ones that type checkers see."""
 
 import ast
+import importlib
+import json
 from pathlib import Path
 
 import pytest
 
 import scalable_bo
+
+# The names of version 0.1.0, by module.
+PUBLISHED = json.loads(Path(__file__).parents[1].joinpath("public_names.json").read_text())
 
 
 @pytest.mark.parametrize("name", [*scalable_bo.__all__, "__version__"])
@@ -31,3 +36,10 @@ def test_type_checkers_see_the_same_names() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Stdy'"):
         _ = scalable_bo.Stdy
+
+
+@pytest.mark.parametrize("module", PUBLISHED)
+def test_what_was_published_is_still_there(module: str) -> None:
+    here = importlib.import_module(module)
+    assert not [name for name in PUBLISHED[module] if not hasattr(here, name)]
+    assert not [name for name in here.__all__ if not hasattr(here, name)]

@@ -1,0 +1,95 @@
+"""A reader who follows a common call meets few files, and no long chain of calls."""
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel
+from tests.walks import walk
+
+import scalable_bo
+from scalable_bo.cli.study_commands import run
+from surrogates import CG, KernelSystem, PathwiseGP, kernel_operator
+
+GENERATOR = torch.Generator().manual_seed(0)
+X = torch.rand(300, 3, dtype=torch.float64, generator=GENERATOR)
+Y = torch.sin(6.0 * X[:, :1])
+
+STUDY = """
+[study]
+path = "{folder}/study"
+maximize = false
+[space]
+rate = {{ type = "float", low = 1e-5, high = 1.0, log = true }}
+width = {{ type = "int", low = 8, high = 512 }}
+[objective]
+function = "an_objective_of_the_walk:loss"
+[run]
+rounds = 1
+batch = 2
+executor = "none"
+"""
+
+OBJECTIVE = """
+import sys
+
+def loss(params):
+    sys.setprofile(None)  # the walk ends here
+    return params["rate"]
+"""
+
+
+def test_a_walk_counts_our_own_files_and_calls() -> None:
+    taken = walk(lambda: kernel_operator(RBFKernel(), X[:5]).to_dense().sum())
+    assert "surrogates/operators/tiled.py" in taken.files
+    assert taken.deepest[0] == "surrogates/operators/tiled.py:kernel_operator"
+    assert not [file for file in taken.files if "tests" in file or "torch" in file]
+    assert walk(lambda: X.sum()).depth == 0
+
+
+def test_drawing_paths() -> None:
+    model = PathwiseGP(X, Y, solver=CG())
+    taken = walk(lambda: model.paths(4))
+    assert len(taken.files) <= 26, taken
+    assert taken.depth <= 18, taken
+
+
+def test_the_mean_of_a_posterior_of_paths() -> None:
+    model = PathwiseGP(X, Y, solver=CG(), num_paths=16)
+    taken = walk(lambda: model.posterior(X[:5]).mean)
+    assert len(taken.files) <= 29, taken
+    assert taken.depth <= 22, taken
+
+
+def test_a_solve_by_conjugate_gradients() -> None:
+    system = KernelSystem(kernel_operator(RBFKernel(), X), 0.1)
+    solver = CG()
+    taken = walk(lambda: solver.solve(system, Y))
+    assert len(taken.files) <= 13, taken
+    assert taken.depth <= 8, taken
+
+
+def test_asking_a_study() -> None:
+    space = scalable_bo.Space(a=scalable_bo.Float(0, 1), b=scalable_bo.Float(0, 1))
+    study = scalable_bo.Study(space, maximize=True, seed=0)
+    for _ in range(2):
+        batch = study.ask(20)
+        study.tell(batch.ids, [math.sin(point["a"]) + point["b"] for point in batch.params])
+    taken = walk(lambda: study.ask(3))
+    assert len(taken.files) <= 40, taken
+    assert taken.depth <= 25, taken
+
+
+def test_a_file_of_a_study_to_its_first_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text(STUDY.format(folder=tmp_path))
+    (tmp_path / "an_objective_of_the_walk.py").write_text(OBJECTIVE)
+    monkeypatch.syspath_prepend(tmp_path)
+    taken = walk(lambda: run(file))
+    sys.modules.pop("an_objective_of_the_walk")
+    assert len(taken.files) <= 20, taken
+    assert taken.depth <= 13, taken
