@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from gpytorch.kernels import RBFKernel
-from tests.walks import walk
 
 import scalable_bo
 from scalable_bo.cli.study_commands import run
 from surrogates import CG, KernelSystem, PathwiseGP, kernel_operator
+from tests.walks import walk
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.rand(300, 3, dtype=torch.float64, generator=GENERATOR)

@@ -31,8 +31,8 @@ from surrogates import (
     PivotedCholesky,
     SketchAndProject,
     Solver,
+    shared_paths,
 )
-from surrogates.models import shared_paths
 from surrogates.solvers.run import Start
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.preconditioners import Apply, Exact

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from surrogates import CG, DistributedKernelSystem, KernelSystem
-from surrogates.models import shared_paths
+from surrogates import CG, DistributedKernelSystem, KernelSystem, shared_paths
 from surrogates.systems.shared_rows import SharedRows, own_rows
 from tests import problems
 from tests.contracts import true_residual
