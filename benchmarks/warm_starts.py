@@ -10,8 +10,6 @@ Compared are
 * ``nystrom``, ``subset``: fresh functions, from a coarse solve whose set-up could be kept over the
   rounds (it is not charged for): P⁻¹B with the Nyström approximation P by n/10 columns, or the
   exact solve of the first n/4 points alone, and zero elsewhere;
-* ``factor``: fresh functions, solved by the Cholesky factor of the last round with the new rows
-  appended (``PathwiseGP(keep_factor=True)``);
 * ``carried``: the functions and noise of the last round, evaluated at the new points too, from
   their old weights.
 
@@ -57,8 +55,6 @@ from surrogates import (
     Solver,
 )
 from surrogates.functions.features import standard_normal
-from surrogates.models.batches import DataSet
-from surrogates.models.factors import DirectSolver, KeptFactor, tiled_system
 from surrogates.operators.differentiable import KernelBasis
 from surrogates.operators.tiled import kernel_operator
 
@@ -190,7 +186,7 @@ def cost(n: int, lengthscale: float, rounds: int, seed: int) -> list[dict[str, A
     run = run_rounds(n, lengthscale, rounds, seed, carry=False, dtype=torch.float32)
     rows = []
     for solver in SOLVERS:
-        for start in ("zero", "factor") if solver == "cholesky" else STARTS:
+        for start in ("zero",) if solver == "cholesky" else STARTS:
             for row in solves(run, n, solver, start):
                 rows.append(
                     {
@@ -210,25 +206,18 @@ def solves(run: Run, n: int, solver: str, start: str) -> list[dict[str, Any]]:
     draws = Draws(run.kernel, torch.Generator().manual_seed(0))
     rows = []
     value = None
-    factor = None
     for size in range(n, len(run.X) + 1, Q):
         X = run.X[:size]
         B = draws.at(X, carry=start == "carried")
-        data = DataSet(X, run.y[:size], torch.tensor(NOISE), run.kernel, ZeroMean())
         coarse = COARSE[start](system_of(run.kernel, X)) if start in COARSE else None
-        system = tiled_system(data) if start == "factor" else system_of(run.kernel, X)
+        system = system_of(run.kernel, X)
         began = time.process_time()
         initial = None
-        chosen = SOLVERS[solver]
         if coarse is not None:
             initial = coarse(B)
-        elif start == "factor":
-            factor = KeptFactor.of(data, () if factor is None else (factor,))
-            assert factor is not None
-            chosen = DirectSolver(factor, chosen)
         elif start == "carried" and value is not None:
             initial = torch.cat([value, value.new_zeros(Q, Q)])
-        solution = chosen.solve(
+        solution = SOLVERS[solver].solve(
             system, B, initial=initial, generator=torch.Generator().manual_seed(size)
         )
         seconds = time.process_time() - began

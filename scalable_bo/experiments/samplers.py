@@ -157,9 +157,7 @@ class PathwiseSampler:
                 **options,
             )
         solver = make_solver(self.solver, len(X), preset.cg, preset.sdd)
-        model = fixed_model(
-            X, y, self.kernel, preset.noise, solver, preset.path_features, keep_factor=True
-        )
+        model = fixed_model(X, y, self.kernel, preset.noise, solver, preset.path_features)
         if self._previous is not None:
             model.warm_start(self._previous)
         elif self.mean_weights is not None:

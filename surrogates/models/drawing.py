@@ -5,8 +5,7 @@ Notation: X (n, d) training inputs, Σ noise variances, s paths, v and a their r
 see :mod:`surrogates.functions.paths`.
 
 From one round of an optimisation to the next, the mean's column starts from its last weights, and
-paths are drawn afresh: from zero or, with ``keep_factor``, by the last Cholesky factor with the new
-rows appended, in a third of the time of a new one at n = 5000. What else was tried, by
+paths are drawn afresh, from zero. What else was tried, by
 ``benchmarks/warm_starts.py`` (Matérn-3/2, d = 8, σ² = 1e-6, 2000 or 5000 points, rounds of 100
 paths, residual 1e-2):
 
@@ -35,7 +34,6 @@ from surrogates.functions.paths import BatchPaths, SamplePaths
 from surrogates.models.batches import DataSet, data_sets
 from surrogates.models.conditioning import PathsState, join_solutions, solve_weights
 from surrogates.models.covariances import Covariance, Solved
-from surrogates.models.factors import DirectSolver, KeptFactor, tiled_system
 from surrogates.models.fresh import FreshGP
 from surrogates.operators.differentiable import KernelBasis
 from surrogates.operators.tiled import kernel_operator
@@ -62,9 +60,7 @@ class DrawingGP(FreshGP):
     seed: int
     memory_budget: int | None
     solution: Solution | None = None
-    keep_factor: bool = False
     _warm_mean_weights: tuple[Tensor, ...] = ()  # of every data set
-    _factors: tuple[KeptFactor, ...] = ()  # of earlier data or these
     # That the data sets had in the model that this is a subset of
     _stream_numbers: tuple[int, ...] | None = None
 
@@ -98,9 +94,6 @@ class DrawingGP(FreshGP):
         """Start the mean's next solve from ``previous``, a model of the first rows of the same
         data; return this model.
 
-        If both keep their factor, this model appends its further rows to that of ``previous``,
-        where kernel and noise are the same.
-
         Args:
             scale: one unit of its targets in the units of this model's, where the caller
                 standardises them.
@@ -121,7 +114,6 @@ class DrawingGP(FreshGP):
                 f"`previous` must have been trained on the first rows of this model's data, got {k}"
                 " other rows."
             )
-        self._factors = previous._factors
         if len(previous._warm_mean_weights) == self.train_targets.shape[:-1].numel():
             ratios = scale * (previous._units.scale / self._units.scale).flatten()
             self._warm_mean_weights = tuple(
@@ -209,14 +201,12 @@ class DrawingGP(FreshGP):
         )
         parts = []
         solutions = []
-        num_earlier = len(self._factors)
         for data, weights, stream in zip(elements, warm, self._streams(generator), strict=True):
             drawn = self._draw_prior(data, num_paths, num_draws, stream) if prior is None else prior
             paths, solution = self._condition(data, drawn, stream, weights, callback)
             parts.append(paths)
             solutions.append(solution)
         self.solution = join_solutions(solutions)
-        self._factors = self._factors[num_earlier:]
         self._warm_mean_weights = tuple(part.mean_weights for part in parts)
         return parts
 
@@ -241,14 +231,13 @@ class DrawingGP(FreshGP):
             "Draw fewer paths at a time.",
         )
         centres = self._centres(data)
-        system, solver = self._system_and_solver(data, centres)
         solution = solve_weights(
-            system,
+            self._system(data),
             prior,
             X,
             data.residuals,
             data.noise,
-            solver=solver,
+            solver=self._solver_for(centres),
             warm=warm,
             generator=generator,
             callback=callback,
@@ -262,18 +251,6 @@ class DrawingGP(FreshGP):
             prior_mean=data.mean_module,
         )
         return paths, solution
-
-    def _system_and_solver(self, data: DataSet, centres: Tensor) -> tuple[Any, Solver]:
-        """Return what the weights solve, and the solver: by a factor, which is then kept,
-        where that is wanted and possible.
-        """
-        solver = self._solver_for(centres)
-        if self.keep_factor and centres is data.X and _may_be_direct(solver):
-            factor = KeptFactor.of(data, self._factors, self.memory_budget)
-            if factor is not None:
-                self._factors = (*self._factors, factor)
-                return tiled_system(data), DirectSolver(factor, solver)
-        return self._system(data), solver
 
     def _centres(self, data: DataSet) -> Tensor:
         """Return the points that carry the weights, on transformed inputs."""
@@ -325,14 +302,9 @@ class DrawingGP(FreshGP):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Self:
         self._warm_mean_weights = ()
-        self._factors = ()
         return super()._apply(fn, *args, **kwargs)
 
 
 def default_solver(n: int) -> Solver:
     """Return the solver of a model of n points that was given none."""
     return Cholesky() if n <= DIRECT_SOLVE_UP_TO else Auto()
-
-
-def _may_be_direct(solver: Solver) -> bool:
-    return isinstance(solver, Cholesky) or (isinstance(solver, Auto) and solver.direct)

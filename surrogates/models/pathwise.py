@@ -83,10 +83,6 @@ class PathwiseGP(DrawingGP):
         seed: of the features, paths and batches; the same seed gives the same posterior.
         memory_budget: bytes a kept kernel matrix may take; ``None`` for 2 GiB, or a quarter of a
             CUDA device's memory. Beyond it, tiles are evaluated anew for every product.
-        keep_factor: solve directly where the solver is ``Cholesky()`` or ``Auto()`` and an n × n
-            matrix fits ``memory_budget``, and keep the factor (n² numbers): a model conditioned on
-            further data, or warm-started from this one, appends rows to it while kernel and noise
-            stay. It pays from the second round on.
 
     Attributes:
         solution: account of the last solve (residuals, epochs, seconds), over the columns of all
@@ -116,7 +112,6 @@ class PathwiseGP(DrawingGP):
         num_paths: int = DEFAULT_NUM_PATHS,
         seed: int = 0,
         memory_budget: int | None = None,
-        keep_factor: bool = False,
     ) -> None:
         checks.training_data(train_X, train_Y)
         if train_Yvar is not None:
@@ -138,11 +133,6 @@ class PathwiseGP(DrawingGP):
         checks.integer("seed", seed, 0)
         if memory_budget is not None:
             checks.integer("memory_budget", memory_budget, 0)
-        if not isinstance(keep_factor, bool):
-            raise TypeError(
-                f"`keep_factor` must be True or False, got {type(keep_factor).__name__}"
-                f" {keep_factor!r}."
-            )
         with as_given():
             super().__init__(
                 train_X=train_X,
@@ -159,7 +149,6 @@ class PathwiseGP(DrawingGP):
         self.num_paths = num_paths
         self.seed = seed
         self.memory_budget = memory_budget
-        self.keep_factor = keep_factor
 
     @classmethod
     def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
@@ -376,6 +365,5 @@ class PathwiseGP(DrawingGP):
             self.num_paths,
             self.seed,
             self.memory_budget,
-            self.keep_factor,
             self._is_exact,
         )
