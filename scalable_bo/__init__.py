@@ -18,8 +18,8 @@ if TYPE_CHECKING:
         TrustRegion,
     )
     from scalable_bo.evaluation.external import Command
-    from scalable_bo.fitting import fit
     from scalable_bo.problems import GPPrior, Problem, TestFunction, test_function
+    from scalable_bo.progress import fit
     from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
     from scalable_bo.study.rounds import AskReport, Batch, Result, Round
     from scalable_bo.study.study import Study
@@ -135,8 +135,8 @@ _MODULES = {
         "TrustRegion",
     ),
     "scalable_bo.evaluation.external": ("Command",),
-    "scalable_bo.fitting": ("fit",),
     "scalable_bo.problems": ("GPPrior", "Problem", "TestFunction", "test_function"),
+    "scalable_bo.progress": ("fit",),
     "scalable_bo.study.rounds": ("AskReport", "Batch", "Result", "Round"),
     "scalable_bo.space.space": ("Categorical", "Float", "Int", "LinearConstraint", "Space"),
     "scalable_bo.study.study": ("Study",),

@@ -1,11 +1,14 @@
-"""What a long job shows while it runs: a bar on a terminal, one plain line a round elsewhere."""
+"""What a long job shows while it runs: a bar on a terminal, one plain line a round elsewhere;
+and ``fit`` with that bar.
+"""
 
 from __future__ import annotations
 
 import logging
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Any, Self
 
+import torch
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -16,9 +19,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-if TYPE_CHECKING:  # torch need not be there for a bar
-    from acquisition import AcquisitionProgress
-    from surrogates.solvers.base import Progress as SolveProgress
+import surrogates
+from acquisition import AcquisitionProgress
+from surrogates import Progress as SolveProgress
+from surrogates.fitting.common import ModelT, StepCallback
 
 
 class RoundProgress:
@@ -80,6 +84,44 @@ class RoundProgress:
     def _print(self, line: str) -> None:
         if self._enabled:
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def fit(
+    model: ModelT,
+    method: str | None = None,
+    *,
+    generator: torch.Generator | None = None,
+    callback: StepCallback | None = None,
+    progress: bool = True,
+    **settings: Any,
+) -> ModelT:
+    """Learn the hyperparameters of ``model`` from its data by the method that suits it; return
+    ``model``.
+
+    Args:
+        method: ``"exact"``, ``"subsets"``, ``"minibatch"``, ``"iterative"``, ``"finite_features"``
+            or ``"variational"``, the function ``fit_<method>``; ``None`` for that of
+            :func:`choose_fit`.
+        generator: of what the method draws; seeded by the method if ``None``.
+        callback: called after every step with the steps done and the method's own estimate of its
+            objective, in nats.
+        progress: say on stderr what was chosen and why, and show a bar if that is a terminal.
+        settings: further arguments of the method.
+
+    Raises:
+        TypeError, ValueError: if the method does not exist, or does not take the model, its data or
+            the settings.
+        FloatingPointError: if a hyperparameter stops being finite; the model is then as it was.
+        KeyboardInterrupt: passed on; the model has the best hyperparameters so far.
+    """
+    with RoundProgress(None, enabled=progress) as bar:
+
+        def on_step(step: int, value: float) -> None:
+            bar.status(f"objective {value:.6g} nats", completed=step)
+            if callback is not None:
+                callback(step, value)
+
+        return surrogates.fit(model, method, generator=generator, callback=on_step, **settings)
 
 
 def describe_solve(progress: SolveProgress) -> str:

@@ -3,6 +3,8 @@
 import ast
 import importlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,3 +45,10 @@ def test_what_was_published_is_still_there(module: str) -> None:
     here = importlib.import_module(module)
     assert not [name for name in PUBLISHED[module] if not hasattr(here, name)]
     assert not [name for name in here.__all__ if not hasattr(here, name)]
+
+
+def test_the_package_runs_as_the_command_line() -> None:
+    command = [sys.executable, "-m", "scalable_bo", "--version"]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout == f"scalable-bo {scalable_bo.__version__}\n"
