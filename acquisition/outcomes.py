@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from botorch.models.model_list_gp_regression import ModelListGP
 from torch import Tensor
 
 from surrogates import PathwiseGP, SamplePaths
@@ -95,42 +94,6 @@ class OutcomePaths:
         for constraint in self.constraints:
             total = total + constraint(Y).clamp_min(0.0)
         return total
-
-
-def model_list(model: Any) -> tuple[PathwiseGP, ...]:
-    """Return the models in ``model``: one, a sequence of them, or a BoTorch ``ModelListGP``.
-
-    Raises:
-        TypeError, ValueError: if there are none, others than ``PathwiseGP``, models of different
-            inputs, or batches of data sets.
-    """
-    if isinstance(model, ModelListGP):
-        model = list(model.models)
-    models: tuple[PathwiseGP, ...] = tuple(model) if isinstance(model, list | tuple) else (model,)
-    if not models:
-        raise ValueError("`model` must hold a model or more, got an empty list.")
-    for part in models:
-        if not isinstance(part, PathwiseGP):
-            raise TypeError(
-                f"`model` must be a PathwiseGP, got {type(part).__name__}. Several go in a list or"
-                " a ModelListGP."
-            )
-        if part.batch_shape:
-            raise ValueError(
-                f"`model` must hold one data set, got a batch of shape {tuple(part.batch_shape)}."
-                " Take a model for each."
-            )
-    inputs = [part.train_inputs[0] for part in models]
-    if any(
-        (X.shape[-1], X.dtype, X.device) != (inputs[0].shape[-1], inputs[0].dtype, inputs[0].device)
-        for X in inputs
-    ):
-        received = ", ".join(f"{X.shape[-1]} of {X.dtype} on {X.device}" for X in inputs)
-        raise ValueError(
-            f"`model` must hold models of the same inputs, of one dtype and device, got {received}."
-            " Convert them."
-        )
-    return models
 
 
 def check_outcomes(

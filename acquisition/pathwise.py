@@ -14,8 +14,9 @@ from botorch.generation.sampling import MaxPosteriorSampling
 from botorch.models.model_list_gp_regression import ModelListGP
 from torch import Tensor
 
+from acquisition.candidates import model_list
 from acquisition.multistart import screen
-from acquisition.outcomes import Outcome, OutcomePaths, model_list
+from acquisition.outcomes import Outcome, OutcomePaths
 from acquisition.selection import best_choices
 from surrogates import PathwiseGP, checks
 

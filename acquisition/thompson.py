@@ -9,7 +9,14 @@ import torch
 from botorch.models.model_list_gp_regression import ModelListGP
 from torch import Tensor
 
-from acquisition.candidates import sampling_weights
+from acquisition.candidates import (
+    Search,
+    all_inputs,
+    finest_proposal_std,
+    model_list,
+    original_inputs,
+    sampling_weights,
+)
 from acquisition.constraints import FeasibleSet, LinearConstraint
 from acquisition.multistart import Functions, ascend, screen
 from acquisition.outcomes import (
@@ -17,10 +24,8 @@ from acquisition.outcomes import (
     OutcomePaths,
     Paths,
     check_outcomes,
-    model_list,
     only_output,
 )
-from acquisition.search import Search, all_inputs, finest_proposal_std, original_inputs
 from acquisition.selection import KnownPoints, best_choices, distinct_best
 from acquisition.trust_region import TrustRegion
 from surrogates import PathwiseGP, SamplePaths, checks, memory

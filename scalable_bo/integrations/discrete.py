@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
-from acquisition.search import all_inputs
+from acquisition.candidates import all_inputs
 from acquisition.selection import KnownPoints
 
 NUM_NEIGHBOURS = 8  # points of the grid that are tried around each path's maximiser

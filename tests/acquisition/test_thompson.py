@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from acquisition import AcquisitionProgress, ParallelThompsonSampling
-from acquisition.search import default_proposal_std, original_inputs
+from acquisition.candidates import default_proposal_std, original_inputs
 from acquisition.selection import DUPLICATE_DISTANCE, distinct_best
 from surrogates import PathwiseGP, SamplePaths
 

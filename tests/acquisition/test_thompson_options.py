@@ -11,7 +11,7 @@ from botorch.models.transforms.input import Normalize
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling, TrustRegion
-from acquisition.search import Search, original_inputs
+from acquisition.candidates import Search, original_inputs
 from acquisition.selection import DUPLICATE_DISTANCE
 from surrogates import PathwiseGP, SamplePaths
 
