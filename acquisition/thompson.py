@@ -28,7 +28,7 @@ from acquisition.outcomes import (
 )
 from acquisition.selection import KnownPoints, best_choices, distinct_best
 from acquisition.trust_region import TrustRegion
-from surrogates import PathwiseGP, SamplePaths, checks, memory
+from surrogates import PathwiseGP, SamplePaths, checks, settings
 from surrogates.functions.paths import BatchPaths
 
 # Learning rate in units of the default proposal_std: a quarter of the lengthscale, measured best
@@ -179,7 +179,7 @@ class ParallelThompsonSampling:
         self.seed = seed if seed is None else checks.integer("seed", seed, 0)
         self.callback = callback
 
-    @memory.keeping_freed()
+    @settings.keeping_freed()
     def generate(
         self,
         q: int,

@@ -6,9 +6,8 @@ whole-row version.
 Matérn-3/2, d = 8, float32 by default. Every method is timed in turn, several times over, and
 medians are reported, so that ratios hold on a noisy machine. ``gemm`` is a stored K times W by
 PyTorch, ``gemm_fastest`` by the faster of the libraries it has (see
-``surrogates/operators/gemm.py``), ``gemm_bfloat16`` of K and W in bfloat16, the peer of
-``tiled_bfloat16``. ``fraction_of`` compares the whole tiled product, kernel evaluation included,
-with each.
+``surrogates/operators/linalg.py``). ``fraction_of`` compares the whole tiled product, kernel
+evaluation included, with each.
 """
 
 import argparse
@@ -27,14 +26,12 @@ from rich.table import Table
 from torch import Tensor
 
 from scalable_bo.experiments.records import describe_environment, write_record
-from surrogates.operators import rough
-from surrogates.operators.gemm import matmul
-from surrogates.operators.tiled import Tiled, kernel_operator
+from surrogates.operators.kernel_matrix import Tiled, kernel_operator
+from surrogates.operators.linalg import matmul
 
 PEERS = {
     "gemm": "tiled_compiled",
     "gemm_fastest": "tiled_compiled",
-    "gemm_bfloat16": "tiled_bfloat16",
 }
 
 
@@ -109,9 +106,6 @@ def main() -> None:
             "tiled_eager": with_mode("never", partial(operator.matmul, K, W)),
             "whole_rows_eager": partial(eager_rows, X, lengthscale, arguments.rows, W),
         }
-        if rough.pays(W):
-            methods["gemm_bfloat16"] = partial(torch.matmul, stored.bfloat16(), W.bfloat16())
-            methods["tiled_bfloat16"] = with_mode("always", partial(K.rough_matmul, W))
         medians = time_in_turn(methods, arguments.repeats, device)
         results.append(
             {

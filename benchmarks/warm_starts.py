@@ -56,7 +56,7 @@ from surrogates import (
 )
 from surrogates.functions.features import standard_normal
 from surrogates.operators.differentiable import KernelBasis
-from surrogates.operators.tiled import kernel_operator
+from surrogates.operators.kernel_matrix import kernel_operator
 
 DIM = 8
 NOISE = 1e-6

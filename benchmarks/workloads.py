@@ -56,7 +56,7 @@ def matern(X: Any) -> Any:
 
 def product(n: int, s: int) -> Call:
     """Time K W, the tiles evaluated and discarded, their elementwise part compiled."""
-    from surrogates.operators.tiled import kernel_operator
+    from surrogates.operators.kernel_matrix import kernel_operator
 
     os.environ["SCALABLE_BO_COMPILE"] = "always"
     X = points(n)
@@ -67,7 +67,7 @@ def product(n: int, s: int) -> Call:
 
 def solve(solver: Any, n: int = 3000, s: int = 16) -> Call:
     """Time a solve by fixed work: its tolerance is out of reach."""
-    from surrogates.operators.tiled import kernel_operator
+    from surrogates.operators.kernel_matrix import kernel_operator
     from surrogates.systems.kernel import KernelSystem
 
     X = points(n)

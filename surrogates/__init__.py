@@ -24,9 +24,7 @@ from surrogates.models.pathwise import PathwiseGP
 from surrogates.models.registrations import PathwiseSamplePath
 from surrogates.models.shared_paths import shared_paths
 from surrogates.models.variational import VariationalGP
-from surrogates.operators.base import KernelOperator
-from surrogates.operators.dense import Dense
-from surrogates.operators.tiled import Tiled, kernel_operator
+from surrogates.operators.kernel_matrix import Dense, KernelOperator, Tiled, kernel_operator
 from surrogates.regressors.neighbours import predict_by_neighbours
 from surrogates.regressors.nystrom_sgm import NystromSGM
 from surrogates.rules.inducing_points import choose_inducing_points

@@ -1,43 +1,25 @@
 """Predicted memory: what fits is taken, what cannot is refused with its number before anything is
-allocated; and what is freed, reused.
+allocated.
 """
 
-import ctypes
-import os
-import platform
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable
 from typing import TypeVar
 
 import psutil
 import torch
+
+from surrogates import settings
 
 GIBIBYTE = 2**30
 DEFAULT_CPU_BUDGET = 2 * GIBIBYTE
 # Of float32: d², values, slopes, weights and the temporaries between them, or half as many of
 # float64
 TILES_HELD = 16
-# of glibc's mallopt
-M_TRIM_THRESHOLD = -1
-M_MMAP_THRESHOLD = -3
-KEEPING = {M_MMAP_THRESHOLD: 2**27, M_TRIM_THRESHOLD: 2**31 - 1}  # bytes
-# What glibc comes to by itself once such blocks were freed
-USUAL = {M_MMAP_THRESHOLD: 2**25, M_TRIM_THRESHOLD: 2**26}
-ALLOCATOR_SETTINGS = (
-    "GLIBC_TUNABLES",
-    "MALLOC_MMAP_THRESHOLD_",
-    "MALLOC_TRIM_THRESHOLD_",
-    "MALLOC_TOP_PAD_",
-)
 SECONDS_BETWEEN_LOOKS = 1.0  # at a device's free memory: asking takes longer than a small product
 
 Result = TypeVar("Result")
 
-_keepers = 0
-_keepers_lock = threading.Lock()
 # When the free memory was asked for last, and what it was
 _looks: dict[torch.device, tuple[float, int]] = {}
 
@@ -56,7 +38,7 @@ def available(device: torch.device) -> int:
     if device.type == "cuda":
         kept_by_torch = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept_by_torch
-    _give_back()  # what `keeping_freed` holds is free
+    settings.give_back()  # what `settings.keeping_freed` holds is free
     return psutil.virtual_memory().available
 
 
@@ -70,50 +52,6 @@ def require(num_bytes: int, device: torch.device, what: str, remedy: str) -> Non
             f"{what} needs {num_bytes / GIBIBYTE:.1f} GiB and {free / GIBIBYTE:.1f} GiB are free on"
             f" {device}. {remedy}"
         )
-
-
-@contextmanager
-def keeping_freed() -> Iterator[None]:
-    """Keep the memory of tensors freed inside the context, or function, for the next ones, and give
-    it back to the system at the end.
-
-    Tensors above 32 MiB are otherwise mapped anew each time, and their first touch costs up to 1.6
-    µs for every 4 KiB, more than most arithmetic on them: with it, SDD for 500 columns takes 0.6 of
-    the time, and acquisition 0.8. On the CPU and with the GNU C library; elsewhere, and where an
-    environment variable sets the allocator, nothing changes. For all threads, until the last
-    context ends.
-    """
-    global _keepers
-    with _keepers_lock:
-        _keepers += 1
-        if _keepers == 1:
-            _set_allocator(KEEPING)
-    try:
-        yield
-    finally:
-        with _keepers_lock:
-            _keepers -= 1
-            if _keepers == 0:
-                _set_allocator(USUAL)
-                _give_back()
-
-
-def _set_allocator(settings: dict[int, int]) -> None:
-    if (libc := _glibc()) is not None and not any(
-        name in os.environ for name in ALLOCATOR_SETTINGS
-    ):
-        for parameter, value in settings.items():
-            libc.mallopt(parameter, value)
-
-
-def _give_back() -> None:
-    if (libc := _glibc()) is not None:
-        libc.malloc_trim(0)
-
-
-@cache
-def _glibc() -> ctypes.CDLL | None:
-    return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
 
 
 def side_that_fits(device: torch.device, largest: int) -> int:

@@ -53,7 +53,7 @@ def matmul_error(name: str, shape: str, dtype: torch.dtype) -> float:
     tiles, exact = tiles_of(name, m, n, dtype)
     W = problems.normal(n, s, seed=2)
     with_programs(programs)
-    product = cuda.fused_matmul(tiles, W.to(dtype))
+    product = tiles.fused_matmul(W.to(dtype))
     assert product is not None and product.dtype == dtype
     return scaled_error(product, exact.tile(slice(None), slice(None)) @ W, n)
 
@@ -63,7 +63,7 @@ def rowwise_error(name: str, shape: str, dtype: torch.dtype) -> float:
     tiles, exact = tiles_of(name, s * q, n, dtype)
     W = problems.normal(n, s, seed=2)
     with_programs(programs)
-    fused = cuda.fused_rowwise(tiles, W.to(dtype))
+    fused = tiles.fused_rowwise(W.to(dtype))
     assert fused is not None and fused[0].dtype == fused[1].dtype == dtype
     expected = exact.contract(slice(None), slice(None), W.T.unsqueeze(1))
     return max(

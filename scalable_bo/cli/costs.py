@@ -43,7 +43,7 @@ import torch
 import torch.distributed as dist
 
 from surrogates import checks
-from surrogates.operators.tiled import kernel_operator
+from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.solvers.order import LARGEST_HELD
 from surrogates.solvers.sketch_and_project import NUM_POWER_ITERATIONS, default_block_size
 from surrogates.systems.shared_rows import CHUNK_BYTES

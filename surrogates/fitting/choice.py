@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from botorch.models import SingleTaskGP
 
-from surrogates import checks, memory
+from surrogates import checks, settings
 from surrogates.fitting.common import ModelT, StepCallback, restoring
 from surrogates.fitting.exact import fit_exact
 from surrogates.fitting.finite_features import fit_finite_features
@@ -47,7 +47,7 @@ class FitChoice(NamedTuple):
     reason: str
 
 
-@memory.keeping_freed()
+@settings.keeping_freed()
 def fit(
     model: ModelT,
     method: str | None = None,

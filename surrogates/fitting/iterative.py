@@ -21,8 +21,8 @@ from surrogates.fitting.common import (
     training_data,
 )
 from surrogates.functions.features import PriorPaths, standard_normal
+from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.operators.quadratic import backward_quadratic_form
-from surrogates.operators.tiled import kernel_operator
 from surrogates.solvers.auto import Auto
 from surrogates.solvers.base import Solver
 from surrogates.solvers.run import Solution

@@ -16,7 +16,7 @@ from torch import Tensor
 from surrogates import checks
 from surrogates.functions.spectra import WaveSource, isotropic, standard_normal
 from surrogates.operators.differentiable import Basis, combine, combine_rowwise
-from surrogates.operators.gemm import matmul
+from surrogates.operators.linalg import matmul
 from surrogates.operators.stationary import StationaryKernel
 from surrogates.operators.tiles import spans
 

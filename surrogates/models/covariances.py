@@ -18,7 +18,7 @@ from surrogates import memory
 from surrogates.functions.paths import SamplePaths
 from surrogates.models.batches import DataSet
 from surrogates.operators.differentiable import Basis, KernelBasis, combine
-from surrogates.operators.tiled import kernel_operator
+from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.solvers.auto import Auto
 from surrogates.solvers.base import Solver
 from surrogates.solvers.cg import CG

@@ -36,7 +36,7 @@ from surrogates.models.conditioning import PathsState, join_solutions, solve_wei
 from surrogates.models.covariances import Covariance, Solved
 from surrogates.models.fresh import FreshGP
 from surrogates.operators.differentiable import KernelBasis
-from surrogates.operators.tiled import kernel_operator
+from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.solvers.auto import Auto
 from surrogates.solvers.base import Callback, Solver
 from surrogates.solvers.cholesky import Cholesky

@@ -25,7 +25,7 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihoo
 from gpytorch.means import Mean
 from torch import Tensor
 
-from surrogates import checks, memory
+from surrogates import checks, settings
 from surrogates.functions.features import PriorPaths
 from surrogates.functions.paths import BatchPaths, SamplePaths
 from surrogates.models.batches import check_kernel
@@ -169,7 +169,7 @@ class PathwiseGP(DrawingGP):
             raise AttributeError("`custom_fit` is for models of more points.")
         return custom_fit
 
-    @memory.keeping_freed()
+    @settings.keeping_freed()
     def paths(
         self,
         num_samples: int,

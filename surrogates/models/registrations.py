@@ -36,7 +36,7 @@ from surrogates.functions.paths import BatchPaths, SamplePaths
 from surrogates.models.drawing import COLUMNS_HELD, default_solver
 from surrogates.models.pathwise import PathwiseGP
 from surrogates.operators.differentiable import Basis, KernelBasis, combine, combine_rowwise
-from surrogates.operators.tiled import kernel_operator
+from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.systems.base import Targets
 from surrogates.systems.kernel import KernelSystem
 

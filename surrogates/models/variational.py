@@ -36,8 +36,8 @@ from surrogates.models.inducing import (
 )
 from surrogates.models.pathwise import DEFAULT_NUM_FEATURES, DEFAULT_NUM_PATHS, PathwiseGP
 from surrogates.operators.differentiable import KernelBasis
+from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.operators.linalg import stable_cholesky
-from surrogates.operators.tiled import kernel_operator
 from surrogates.operators.tiles import spans
 from surrogates.rules.inducing_points import check_choice
 from surrogates.solvers.base import Callback

@@ -2,10 +2,8 @@
 stored whole only where it fits a stated budget.
 """
 
-from surrogates.operators.base import KernelOperator
-from surrogates.operators.dense import Dense
 from surrogates.operators.differentiable import Basis, KernelBasis, combine, combine_rowwise
-from surrogates.operators.tiled import Tiled, kernel_operator
+from surrogates.operators.kernel_matrix import Dense, KernelOperator, Tiled, kernel_operator
 from surrogates.operators.tiles import KernelTiles
 
 __all__ = [

@@ -11,13 +11,10 @@ import logging
 import os
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from surrogates.operators.tiles import StationaryTiles
 
 logger = logging.getLogger(__name__)
 
@@ -29,36 +26,38 @@ Result = TypeVar("Result")
 _unavailable: set[str] = set()  # the kernels that failed to compile or to run
 
 
-def fused_matmul(tiles: "StationaryTiles", W: Tensor) -> Tensor | None:
-    """Return k(X1, X2) @ W, (m, s), by a fused kernel, or ``None`` where tiles are to do it."""
-    kernels = _kernels_for(tiles, W)
+def fused_matmul(profile: str, X: Tensor, minus_2Z: Tensor, W: Tensor) -> Tensor | None:
+    """Return κ(X, Z) @ W, (m, s), by a fused kernel, or ``None`` where tiles are to do it.
+
+    Args:
+        profile: of κ, one of ``PROFILES``.
+        X: (m, d) points in units of the lengthscale.
+        minus_2Z: (n, d) −2 Z, as tiles keep them.
+        W: (n, s).
+    """
+    kernels = _kernels_for(X, minus_2Z, W)
     if kernels is None or W.shape[1] > kernels.LARGEST_WIDTH:
         return None
     product: Callable[..., Tensor] = kernels.matmul
-    values = _attempt(product, tiles, W)
-    return None if values is None else tiles.outputscale * values
+    return _attempt(product, profile, X, minus_2Z, W)
 
 
-def fused_rowwise(tiles: "StationaryTiles", W: Tensor) -> tuple[Tensor, Tensor] | None:
+def fused_rowwise(
+    profile: str, X: Tensor, minus_2Z: Tensor, W: Tensor
+) -> tuple[Tensor, Tensor] | None:
     """Return values (m,) and gradients (m, d) of each function at its own points by a fused kernel,
-    or ``None``; see ``tiled_rowwise``.
+    or ``None``; see ``tiled_rowwise``, and for the arguments ``fused_matmul``.
     """
-    kernels = _kernels_for(tiles, W)
+    kernels = _kernels_for(X, minus_2Z, W)
     if kernels is None:
         return None
     product: Callable[..., tuple[Tensor, Tensor]] = kernels.rowwise
-    result = _attempt(product, tiles, W)
-    if result is None:
-        return None
-    gradient = tiles.kernel.unscaled_gradient(result[1], tiles.X1.shape[1])
-    return tiles.outputscale * result[0], tiles.outputscale * gradient
+    return _attempt(product, profile, X, minus_2Z, W)
 
 
-def _kernels_for(tiles: "StationaryTiles", W: Tensor) -> ModuleType | None:
-    m = len(tiles.X1)
-    n = len(tiles.X2)
-    s = W.shape[1]
-    d = tiles.L.shape[1] - 2
+def _kernels_for(X: Tensor, minus_2Z: Tensor, W: Tensor) -> ModuleType | None:
+    m, d = X.shape
+    n, s = W.shape
     if (
         W.device.type not in DEVICE_TYPES
         or not s
@@ -84,13 +83,15 @@ def _triton_kernels() -> ModuleType | None:
     return importlib.import_module("surrogates.operators.triton_kernels")
 
 
-def _attempt(product: Callable[..., Result], tiles: "StationaryTiles", W: Tensor) -> Result | None:
-    name = f"{product.__name__} of {tiles.kernel.profile} in {W.dtype}"
+def _attempt(
+    product: Callable[..., Result], profile: str, X: Tensor, minus_2Z: Tensor, W: Tensor
+) -> Result | None:
+    name = f"{product.__name__} of {profile} in {W.dtype}"
     if name in _unavailable:
         return None
     try:
         with torch.cuda.device_of(W):  # where Triton launches
-            return product(tiles.kernel.profile, tiles.L[:, :-2], -0.5 * tiles.R[:, :-2], W)
+            return product(profile, X, -0.5 * minus_2Z, W)
     except torch.cuda.OutOfMemoryError:
         return None  # tiles need less
     except Exception as error:  # any failure of the tool chain: the tiles are always there

@@ -15,11 +15,10 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from surrogates import memory
-from surrogates.operators.cuda import fused_matmul, fused_rowwise
-from surrogates.operators.gemm import add_matmul_, matmul
+from surrogates import memory, settings
+from surrogates.operators import cuda
+from surrogates.operators.linalg import matmul
 from surrogates.operators.stationary import PROFILES, StationaryKernel
-from surrogates.operators.tf32 import float32_products
 
 Index = slice | Tensor
 Others = ParamSpec("Others")
@@ -84,6 +83,14 @@ class KernelTiles(ABC):
     def to(self, dtype: torch.dtype) -> "KernelTiles":
         """Return the tiles in another precision."""
 
+    def fused_matmul(self, W: Tensor) -> Tensor | None:
+        """Return k(X1, X2) @ W by one kernel of the device; ``None`` where it has none for this."""
+        return None
+
+    def fused_rowwise(self, W: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return values (m,) and gradients (m, d) of each function at its own points, likewise."""
+        return None
+
 
 class StationaryTiles(KernelTiles):
     """Tiles of a kernel in closed form: one small matrix product for d², then one fused elementwise
@@ -116,7 +123,7 @@ class StationaryTiles(KernelTiles):
         if not self.profile.exact_distances:
             if out is None:
                 return matmul(L, R.T)
-            with float32_products(tf32=False) if L.is_cuda else nullcontext():
+            with settings.full_precision() if L.is_cuda else nullcontext():
                 return torch.mm(L, R.T, out=out)
         d = L.shape[1] - 2
         d2 = torch.cdist(
@@ -169,6 +176,17 @@ class StationaryTiles(KernelTiles):
 
     def transposed(self) -> KernelTiles:
         return StationaryTiles(self.kernel, self.X2, self.X1)
+
+    def fused_matmul(self, W: Tensor) -> Tensor | None:
+        values = cuda.fused_matmul(self.kernel.profile, self.L[:, :-2], self.R[:, :-2], W)
+        return None if values is None else self.outputscale * values
+
+    def fused_rowwise(self, W: Tensor) -> tuple[Tensor, Tensor] | None:
+        fused = cuda.fused_rowwise(self.kernel.profile, self.L[:, :-2], self.R[:, :-2], W)
+        if fused is None:
+            return None
+        gradient = self.kernel.unscaled_gradient(fused[1], self.X1.shape[1])
+        return self.outputscale * fused[0], self.outputscale * gradient
 
     def to(self, dtype: torch.dtype) -> KernelTiles:
         return StationaryTiles(self.kernel, self.X1.to(dtype), self.X2.to(dtype))
@@ -259,11 +277,11 @@ def with_tiles_that_fit(
 @with_tiles_that_fit
 def tiled_matmul(side: int, tiles: KernelTiles, W: Tensor) -> Tensor:
     """Return k(X1, X2) @ W, (m, s), evaluating one tile at a time."""
-    if isinstance(tiles, StationaryTiles) and (fused := fused_matmul(tiles, W)) is not None:
+    if (fused := tiles.fused_matmul(W)) is not None:
         return fused
     out = W.new_zeros(len(tiles.X1), W.shape[1])
     for i, j in tile_spans(len(tiles.X1), len(tiles.X2), side, W.device):
-        add_matmul_(out[i], tiles.tile(i, j), W[j])
+        matmul(tiles.tile(i, j), W[j], add_to=out[i])
     return out
 
 
@@ -288,7 +306,7 @@ def tiled_rowwise(side: int, tiles: KernelTiles, W: Tensor) -> tuple[Tensor, Ten
     """
     num_functions = W.shape[1]
     points = len(tiles.X1) // num_functions
-    if isinstance(tiles, StationaryTiles) and (fused := fused_rowwise(tiles, W)) is not None:
+    if (fused := tiles.fused_rowwise(W)) is not None:
         return fused[0].view(num_functions, points), fused[1].view(num_functions, points, -1)
     values = W.new_zeros(len(tiles.X1))
     gradient = torch.zeros_like(tiles.X1)

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from surrogates import checks, memory
-from surrogates.operators.tiled import kernel_operator
+from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.operators.tiles import Index, spans, tile_side
 from surrogates.systems.leverage import approximate_leverage_scores, draw_without_replacement
 

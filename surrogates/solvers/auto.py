@@ -14,9 +14,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from surrogates import checks, memory
-from surrogates.operators.dense import Dense
-from surrogates.operators.gemm import onednn_is_faster
+from surrogates import checks, memory, settings
+from surrogates.operators.kernel_matrix import Dense
+from surrogates.operators.linalg import onednn_is_faster
 from surrogates.solvers.base import Callback, IterativeSolver, Solver
 from surrogates.solvers.cg import CG
 from surrogates.solvers.cholesky import Cholesky
@@ -214,7 +214,7 @@ class Auto(Solver):
             )
         return found
 
-    @memory.keeping_freed()
+    @settings.keeping_freed()
     @torch.no_grad()
     def solve(
         self,

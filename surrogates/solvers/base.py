@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surrogates import checks, memory
+from surrogates import checks, settings
 from surrogates.solvers.checkpoint import Checkpoint, Keeper, digest
 from surrogates.solvers.run import Run, Solution, Start, Sweep, columns_of
 from surrogates.solvers.state import Parts, State
@@ -154,7 +154,7 @@ class IterativeSolver(Solver):
         """
         return ""
 
-    @memory.keeping_freed()
+    @settings.keeping_freed()
     @torch.no_grad()
     def solve(
         self,

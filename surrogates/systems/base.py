@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.operators.base import KernelOperator
+from surrogates.operators.kernel_matrix import KernelOperator
 from surrogates.operators.tiles import Index
 
 

@@ -13,8 +13,8 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from surrogates import checks, memory
+from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.operators.linalg import stable_cholesky, times_inverse_transpose
-from surrogates.operators.tiled import kernel_operator
 from surrogates.operators.tiles import SMALLEST_SIDE, spans, tile_side
 from surrogates.systems.base import LinearSystem, Regression, Targets
 

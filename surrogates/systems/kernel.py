@@ -9,8 +9,7 @@ from copy import copy
 import torch
 from torch import Tensor
 
-from surrogates.operators.base import KernelOperator
-from surrogates.operators.dense import Dense
+from surrogates.operators.kernel_matrix import Dense, KernelOperator
 from surrogates.operators.tiles import Index
 from surrogates.systems.base import LinearSystem, Regression, Targets
 

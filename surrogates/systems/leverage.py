@@ -9,7 +9,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from surrogates import memory
-from surrogates.operators.tiled import kernel_operator
+from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.operators.tiles import SMALLEST_SIDE, spans, tile_side
 
 

@@ -13,8 +13,12 @@ import torch
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.operators.gemm import matmul
-from surrogates.operators.linalg import shifted_cholesky, stable_cholesky, times_inverse_transpose
+from surrogates.operators.linalg import (
+    matmul,
+    shifted_cholesky,
+    stable_cholesky,
+    times_inverse_transpose,
+)
 from surrogates.systems.kernel import KernelSystem
 
 Apply = Callable[[Tensor], Tensor]

@@ -14,9 +14,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from surrogates import checks
-from surrogates.operators.base import KernelOperator
-from surrogates.operators.dense import Dense
-from surrogates.operators.tiled import Tiled, kernel_operator
+from surrogates.operators.kernel_matrix import Dense, KernelOperator, Tiled, kernel_operator
 from surrogates.operators.tiles import Index, KernelTiles
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.shared_rows import SharedRows

@@ -1,13 +1,7 @@
-"""What fits into memory: tiles by a device's free memory, smaller ones when it runs out,
-and freed memory used again.
-"""
+"""What fits into memory: tiles by a device's free memory, smaller ones when it runs out."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 
-import psutil
 import pytest
 import torch
 
@@ -87,73 +81,3 @@ def test_memory_that_lacks_for_the_smallest_size_is_an_error() -> None:
 def test_other_errors_pass() -> None:
     with pytest.raises(ZeroDivisionError):
         halving(lambda size: size // 0, 8, 1, "A tile")
-
-
-FREED_TWICE = """
-import resource, torch
-from surrogates import memory
-
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(4):
-        torch.ones(2**24)  # 64 MiB
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-first = faults()
-with memory.keeping_freed():
-    with memory.keeping_freed():
-        kept = min(faults() for _ in range(10))  # the first ones make room
-print(first, kept, faults())
-"""
-
-
-@pytest.mark.skipif(
-    memory._glibc() is None, reason="the allocator of the GNU C library alone can be told"
-)
-@pytest.mark.parametrize(
-    ("environment", "keeps"), [({}, True), ({"MALLOC_TRIM_THRESHOLD_": "131072"}, False)]
-)
-def test_freed_memory_is_kept_inside_the_context_alone(
-    environment: dict[str, str], keeps: bool
-) -> None:
-    inherited = {
-        name: value for name, value in os.environ.items() if name not in memory.ALLOCATOR_SETTINGS
-    }
-    command = [sys.executable, "-c", FREED_TWICE]
-    done = subprocess.run(
-        command,
-        env=inherited | environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    before, inside, after = map(int, done.stdout.split())
-    pages = 4 * 2**26 // os.sysconf("SC_PAGE_SIZE")
-    assert before > 0.9 * pages, "four tensors of 64 MiB are mapped four times"
-    assert after > 0.4 * pages, "given back, and mapped again"
-    assert (inside < 0.1 * pages) == keeps
-
-
-@pytest.mark.skipif(
-    memory._glibc() is None, reason="the allocator of the GNU C library alone can be told"
-)
-def test_memory_that_is_kept_is_given_back_before_free_memory_is_asked_for() -> None:
-    process = psutil.Process()
-    with memory.keeping_freed():
-        block = torch.ones(2**25)  # 128 MiB
-        before = process.memory_info().rss
-        del block
-        memory.available(torch.device("cpu"))
-        assert process.memory_info().rss < before - 2**26
-
-
-def test_nested_contexts_set_the_allocator_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[dict[int, int]] = []
-    monkeypatch.setattr(memory, "_set_allocator", made.append)
-    with pytest.raises(ZeroDivisionError), memory.keeping_freed():
-        with memory.keeping_freed():
-            assert made == [memory.KEEPING]
-        assert made == [memory.KEEPING]
-        1 / 0  # noqa: B018
-    assert made == [memory.KEEPING, memory.USUAL]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surrogates import Dense, KernelOperator, Tiled, kernel_operator
-from surrogates.operators import dense, tiles
+from surrogates.operators import kernel_matrix, tiles
 from surrogates.operators.stationary import StationaryKernel
 from surrogates.operators.tiles import (
     TILE_ASPECT,
@@ -252,7 +252,7 @@ def test_rows_of_a_kept_matrix_gathered_a_few_at_a_time_are_its_rows(
     index = torch.randperm(40, generator=torch.Generator().manual_seed(0))[:17]
     assert isinstance(operator, Dense)
     K = operator.to_dense()
-    monkeypatch.setattr(dense, "_rows_at_once", lambda matrix: 5)
+    monkeypatch.setattr(kernel_matrix, "_rows_at_once", lambda matrix: 5)
     torch.testing.assert_close(operator.rows(index) @ W, K[index] @ W)
     torch.testing.assert_close(
         operator.rows(index).rows(torch.tensor([3, 1])).to_dense(), K[index[[3, 1]]]

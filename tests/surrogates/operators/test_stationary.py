@@ -11,9 +11,14 @@ import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from surrogates.operators import fusion
-from surrogates.operators.fusion import SMALLEST_COMPILED_TILE, Fused, InPlace, has_cpp_compiler
-from surrogates.operators.stationary import PROFILES
+from surrogates.operators import stationary
+from surrogates.operators.stationary import (
+    PROFILES,
+    SMALLEST_COMPILED_TILE,
+    Fused,
+    InPlace,
+    has_cpp_compiler,
+)
 from tests import problems
 
 SMALL = torch.ones(4, 4)
@@ -46,7 +51,7 @@ class Compiler:
 def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     compiler = Compiler()
     monkeypatch.setattr(torch, "compile", compiler)
-    monkeypatch.setattr(fusion, "has_cpp_compiler", lambda: True)
+    monkeypatch.setattr(stationary, "has_cpp_compiler", lambda: True)
     return compiler
 
 
@@ -54,7 +59,7 @@ def test_auto_compiles_once_there_has_been_enough_work(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SCALABLE_BO_COMPILE", raising=False)
-    monkeypatch.setitem(fusion.ENTRIES_BEFORE_COMPILING, "cpu", 3 * LARGE.numel())
+    monkeypatch.setitem(stationary.ENTRIES_BEFORE_COMPILING, "cpu", 3 * LARGE.numel())
     square = Fused(torch.square)
     values = [square(LARGE)[0, 0].item() for _ in range(5)]
     assert values == [1.0, 1.0, 2.0, 2.0, 2.0]
@@ -63,7 +68,7 @@ def test_auto_compiles_once_there_has_been_enough_work(
 
 @pytest.mark.parametrize("length", [1, 7, 8, 100])
 def test_values_overwrite_a_tile_part_by_part(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(fusion.EAGER_PART, "cpu", 8)
+    monkeypatch.setitem(stationary.EAGER_PART, "cpu", 8)
     sizes: list[int] = []
     tile = problems.uniform(length)
     expected = tile.square() + 2.0
@@ -91,7 +96,7 @@ def test_values_overwrite_a_tile_when_compiled(
 
 
 def test_a_model_of_a_few_thousand_points_never_compiles() -> None:
-    assert fusion.ENTRIES_BEFORE_COMPILING["cpu"] > 100 * 5000**2
+    assert stationary.ENTRIES_BEFORE_COMPILING["cpu"] > 100 * 5000**2
 
 
 def test_small_tiles_stay_eager(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +110,9 @@ def test_the_environment_variable_overrides_the_rule(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch, mode: str, expected: float
 ) -> None:
     monkeypatch.setenv("SCALABLE_BO_COMPILE", mode)
-    monkeypatch.setitem(fusion.ENTRIES_BEFORE_COMPILING, "cpu", 0 if mode == "never" else 10**18)
+    monkeypatch.setitem(
+        stationary.ENTRIES_BEFORE_COMPILING, "cpu", 0 if mode == "never" else 10**18
+    )
     assert Fused(torch.square)(LARGE)[0, 0] == expected
 
 
@@ -122,9 +129,9 @@ def test_without_a_cpp_compiler_it_goes_on_eagerly(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
-    monkeypatch.setattr(fusion, "has_cpp_compiler", lambda: False)
+    monkeypatch.setattr(stationary, "has_cpp_compiler", lambda: False)
     square = Fused(torch.square)
-    with caplog.at_level(logging.INFO, fusion.logger.name):
+    with caplog.at_level(logging.INFO, stationary.logger.name):
         assert [square(LARGE)[0, 0].item() for _ in range(3)] == [1.0] * 3
     assert compiler.calls == 0
     assert [

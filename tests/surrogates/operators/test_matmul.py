@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from surrogates import CG, Dense, KernelSystem, Tiled
-from surrogates.operators import gemm, rough
+from surrogates.operators import linalg
 from tests import problems
 
 EPS = torch.finfo(torch.float32).eps
@@ -27,8 +27,8 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.fixture
 def onednn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemm, "onednn_is_faster", lambda: True)
-    monkeypatch.setattr(gemm, "LEAST_WORK", 0)
+    monkeypatch.setattr(linalg, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(linalg, "LEAST_WORK", 0)
 
 
 def refuse(*_: object) -> NoReturn:
@@ -56,11 +56,11 @@ def test_products_have_single_precision_in_any_shape_and_layout(
     A = LAYOUTS[left](problems.normal(m, n, dtype=torch.float32))
     B = LAYOUTS[right](problems.normal(n, s, seed=1, dtype=torch.float32))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gemm, "onednn_is_faster", lambda: True)
-        patch.setattr(gemm, "LEAST_WORK", 0)
-        product = gemm.matmul(A, B)
+        patch.setattr(linalg, "onednn_is_faster", lambda: True)
+        patch.setattr(linalg, "LEAST_WORK", 0)
+        product = linalg.matmul(A, B)
         require_single_precision(product, A, B)
-        assert torch.equal(gemm.add_matmul_(torch.ones(m, s), A, B), product + 1.0)
+        assert torch.equal(linalg.matmul(A, B, add_to=torch.ones(m, s)), product + 1.0)
 
 
 @pytest.mark.parametrize("kind", [Dense, Tiled])
@@ -69,7 +69,7 @@ def test_kernel_products_have_single_precision(kind: type[Dense | Tiled], s: int
     X = problems.uniform(1100, 3, dtype=torch.float32)
     Z = problems.uniform(1000, 3, seed=1, dtype=torch.float32)
     K = problems.operator(kind, problems.rbf(), X, Z)
-    assert len(X) * len(Z) * s >= gemm.LEAST_WORK
+    assert len(X) * len(Z) * s >= linalg.LEAST_WORK
     W = problems.normal(len(Z), s, dtype=torch.float32)
     require_single_precision(K @ W, K.to_dense(), W)
 
@@ -80,14 +80,14 @@ def test_double_precision_single_columns_and_gradients_are_left_to_pytorch(
 ) -> None:
     A = problems.normal(5, 4, dtype=torch.float32)
     B = problems.normal(4, 3, dtype=torch.float32)
-    monkeypatch.setattr(gemm, "_onednn_matmul", refuse)
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", refuse)
     with pytest.raises(AssertionError, match="PyTorch's own"):
-        gemm.matmul(A, B)
-    torch.testing.assert_close(gemm.matmul(A.double(), B.double()), A.double() @ B.double())
-    torch.testing.assert_close(gemm.matmul(A, B[:, :1]), A @ B[:, :1])
-    assert gemm.matmul(A, B.clone().requires_grad_()).requires_grad
-    monkeypatch.setattr(gemm, "LEAST_WORK", A.numel() * 3 + 1)
-    torch.testing.assert_close(gemm.matmul(A, B), A @ B)
+        linalg.matmul(A, B)
+    torch.testing.assert_close(linalg.matmul(A.double(), B.double()), A.double() @ B.double())
+    torch.testing.assert_close(linalg.matmul(A, B[:, :1]), A @ B[:, :1])
+    assert linalg.matmul(A, B.clone().requires_grad_()).requires_grad
+    monkeypatch.setattr(linalg, "LEAST_WORK", A.numel() * 3 + 1)
+    torch.testing.assert_close(linalg.matmul(A, B), A @ B)
 
 
 @pytest.mark.usefixtures("onednn")
@@ -95,7 +95,7 @@ def test_without_gradients_parameters_are_multiplied_like_others() -> None:
     A = problems.normal(5, 4, dtype=torch.float32).requires_grad_()
     B = problems.normal(4, 3, dtype=torch.float32)
     with torch.no_grad():
-        torch.testing.assert_close(gemm.matmul(A, B), A @ B)
+        torch.testing.assert_close(linalg.matmul(A, B), A @ B)
 
 
 @pytest.mark.parametrize(
@@ -111,32 +111,37 @@ def test_onednn_is_taken_where_mkl_holds_back(
     monkeypatch: pytest.MonkeyPatch, cpu_name: str | None, avx512: bool, expected: bool
 ) -> None:
     found = {"avx512_f": avx512} | ({} if cpu_name is None else {"cpu_name": cpu_name})
-    monkeypatch.setattr(gemm, "capabilities", lambda: found)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
-    monkeypatch.setattr(gemm, "_onednn_matmul", torch.matmul)
-    assert gemm.onednn_is_faster.__wrapped__() == expected
+    monkeypatch.setattr(
+        torch.ops.mkldnn, "_linear_pointwise", lambda A, weight, *others: A @ weight.T
+    )
+    assert linalg.onednn_is_faster.__wrapped__() == expected
 
 
 def test_onednn_is_not_taken_where_it_is_missing_or_less_precise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def missing(A: Tensor, B: Tensor) -> Tensor:
+    def missing(A: Tensor, weight: Tensor, *others: object) -> Tensor:
         raise AttributeError("no attribute '_linear_pointwise'")
 
-    monkeypatch.setattr(gemm, "capabilities", lambda: {"cpu_name": "AMD EPYC", "avx512_f": True})
+    monkeypatch.setattr(
+        torch.cpu, "get_capabilities", lambda: {"cpu_name": "AMD EPYC", "avx512_f": True}
+    )
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
-    for product in (missing, lambda A, B: (A.bfloat16() @ B.bfloat16()).float()):
-        monkeypatch.setattr(gemm, "_onednn_matmul", product)
-        assert not gemm.onednn_is_faster.__wrapped__()
+
+    def rounded(A: Tensor, weight: Tensor, *others: object) -> Tensor:
+        return (A.bfloat16() @ weight.T.bfloat16()).float()
+
+    for product in (missing, rounded):
+        monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", product)
+        assert not linalg.onednn_is_faster.__wrapped__()
 
 
 @pytest.mark.parametrize("kind", [Dense, Tiled])
 def test_the_residual_reported_is_evaluated_in_the_systems_precision(
     kind: type[Dense | Tiled], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Rough products would be taken wherever they are offered
-    monkeypatch.setattr(rough, "FEWEST_COLUMNS", 1)
-    monkeypatch.setattr(rough, "cpu_multiplies_bfloat16", lambda: True)
     X = problems.uniform(600, 3, dtype=torch.float32)
     B = problems.normal(600, 8, dtype=torch.float32)
     K = problems.operator(kind, problems.matern(1.5), X)
@@ -146,5 +151,4 @@ def test_the_residual_reported_is_evaluated_in_the_systems_precision(
         B - H @ solution.value.double(), dim=0
     ) / torch.linalg.vector_norm(B.double(), dim=0)
     assert exact.max() < 2e-4
-    # A rough product would be off by a hundred times that
     torch.testing.assert_close(solution.residual.double(), exact, rtol=0, atol=2e-5)

@@ -1,0 +1,249 @@
+"""The kernel matrix as an operator: products, rows and blocks, of one that is evaluated once and
+kept, or tile by tile for every product.
+"""
+
+from abc import ABC, abstractmethod
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from surrogates import memory
+from surrogates.operators.linalg import matmul
+from surrogates.operators.tiles import (
+    Index,
+    KernelTiles,
+    spans,
+    tile_side,
+    tiled_matmul,
+    with_tiles_that_fit,
+)
+
+ROWS_IN_TILES = 4  # entries gathered at a time, in tiles
+# Entries evaluated at a time, in tiles: written where they stay, they need no buffer that fits a
+# cache
+TILES_IN_ROWS = 2
+FEWEST_ROWS = 8  # of fewer, the product for d² takes twice as long
+
+
+class KernelOperator(ABC):
+    """The matrix K = k(X1, X2), of which only what is asked for is evaluated.
+
+    Args:
+        tiles: evaluates any part of K.
+        symmetric: whether X1 and X2 are the same points; ``block`` and ``diagonal`` need it.
+    """
+
+    def __init__(self, tiles: KernelTiles, symmetric: bool):
+        self.tiles = tiles
+        self.symmetric = symmetric
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.tiles.X1), len(self.tiles.X2)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.tiles.X1.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.tiles.X1.device
+
+    @abstractmethod
+    def __matmul__(self, W: Tensor) -> Tensor:
+        """Return K @ W for W (n, s)."""
+
+    @abstractmethod
+    def rows(self, index: Index) -> "KernelOperator":
+        """Return the operator of the rows ``index`` of K."""
+
+    @abstractmethod
+    def columns(self, index: Index) -> Tensor:
+        """Return K[:, index], evaluated."""
+
+    @abstractmethod
+    def block(self, index: Index) -> Tensor:
+        """Return K[index][:, index], evaluated. Needs a symmetric operator."""
+
+    @abstractmethod
+    def to_dense(self) -> Tensor:
+        """Return K, evaluated."""
+
+    @abstractmethod
+    def to(self, dtype: torch.dtype) -> "KernelOperator":
+        """Return K in another precision."""
+
+    @property
+    @abstractmethod
+    def T(self) -> "KernelOperator":
+        """The operator of Kᵀ."""
+
+    def diagonal(self) -> Tensor:
+        """Return the n diagonal entries. Needs a symmetric operator."""
+        self._require_symmetric("diagonal()")
+        n = self.shape[0]
+        parts = [
+            self.block(torch.arange(i, min(i + 64, n), device=self.device)).diagonal()
+            for i in range(0, n, 64)
+        ]
+        return torch.cat(parts)
+
+    def _require_symmetric(self, what: str) -> None:
+        if not self.symmetric:
+            raise ValueError(
+                f"`{what}` needs an operator over one set of points, got k(X1, X2) of shape"
+                f" {self.shape}."
+            )
+
+
+class Dense(KernelOperator):
+    """K = k(X1, X2), held in memory: m · n numbers, the fastest products."""
+
+    def __init__(self, tiles: KernelTiles, symmetric: bool, matrix: Tensor | None = None):
+        super().__init__(tiles, symmetric)
+        self.matrix = evaluate(tiles) if matrix is None else matrix
+
+    def __matmul__(self, W: Tensor) -> Tensor:
+        return matmul(self.matrix, W)
+
+    def rows(self, index: Index) -> KernelOperator:
+        if isinstance(index, Tensor):
+            return Gathered(self.tiles.rows(index), self.matrix, index)
+        return Dense(self.tiles.rows(index), False, self.matrix[index])
+
+    def columns(self, index: Index) -> Tensor:
+        # Rows lie together in memory
+        if self.symmetric and isinstance(index, Tensor):
+            return self.matrix.index_select(0, index).T
+        return self.matrix[index].T if self.symmetric else self.matrix[:, index]
+
+    def block(self, index: Index) -> Tensor:
+        self._require_symmetric("block(index)")
+        if not isinstance(index, Tensor):
+            return self.matrix[index][:, index]
+        return torch.cat(
+            [
+                self.matrix.index_select(0, part).index_select(1, index)
+                for part in index.split(_rows_at_once(self.matrix))
+            ]
+        )
+
+    def diagonal(self) -> Tensor:
+        self._require_symmetric("diagonal()")
+        return self.matrix.diagonal()
+
+    def to_dense(self) -> Tensor:
+        return self.matrix
+
+    def to(self, dtype: torch.dtype) -> "Dense":
+        return Dense(self.tiles.to(dtype), self.symmetric, self.matrix.to(dtype))
+
+    @property
+    def T(self) -> "Dense":
+        return self if self.symmetric else Dense(self.tiles.transposed(), False, self.matrix.T)
+
+
+class Gathered(KernelOperator):
+    """Some rows of a matrix that is held, in any order, read a few at a time:
+    a copy of all of them would be new memory at every step.
+    """
+
+    def __init__(self, tiles: KernelTiles, matrix: Tensor, index: Tensor):
+        super().__init__(tiles, False)
+        self.matrix = matrix
+        self.index = index
+
+    def __matmul__(self, W: Tensor) -> Tensor:
+        out = W.new_empty(len(self.index), W.shape[1])
+        for part in spans(len(self.index), _rows_at_once(self.matrix)):
+            out[part] = matmul(self.matrix.index_select(0, self.index[part]), W)
+        return out
+
+    def rows(self, index: Index) -> KernelOperator:
+        return Gathered(self.tiles.rows(index), self.matrix, self.index[index])
+
+    def columns(self, index: Index) -> Tensor:
+        return self.to_dense()[:, index]
+
+    def block(self, index: Index) -> Tensor:
+        self._require_symmetric("block(index)")
+        return self.rows(index).columns(index)
+
+    def to_dense(self) -> Tensor:
+        return self.matrix.index_select(0, self.index)
+
+    def to(self, dtype: torch.dtype) -> KernelOperator:
+        return Dense(self.tiles.to(dtype), False, self.to_dense().to(dtype))
+
+    @property
+    def T(self) -> KernelOperator:
+        return Dense(self.tiles.transposed(), False, self.to_dense().T)
+
+
+class Tiled(KernelOperator):
+    """K = k(X1, X2), never stored: a product evaluates cache-sized tiles and needs O(tile) memory
+    beside its result.
+    """
+
+    def __matmul__(self, W: Tensor) -> Tensor:
+        return tiled_matmul(self.tiles, W)
+
+    def rows(self, index: Index) -> "Tiled":
+        return Tiled(self.tiles.rows(index), False)
+
+    def columns(self, index: Index) -> Tensor:
+        return evaluate(self.tiles.columns(index))
+
+    def block(self, index: Index) -> Tensor:
+        self._require_symmetric("block(index)")
+        return evaluate(self.tiles.rows(index).columns(index))
+
+    def to_dense(self) -> Tensor:
+        return evaluate(self.tiles)
+
+    def to(self, dtype: torch.dtype) -> "Tiled":
+        return Tiled(self.tiles.to(dtype), self.symmetric)
+
+    @property
+    def T(self) -> "Tiled":
+        return self if self.symmetric else Tiled(self.tiles.transposed(), False)
+
+
+def kernel_operator(
+    kernel: Kernel, X1: Tensor, X2: Tensor | None = None, *, memory_budget: int | None = None
+) -> KernelOperator:
+    """Return k(X1, X2) as an operator: :class:`Dense` if it fits ``memory_budget``, :class:`Tiled`
+    otherwise.
+
+    Args:
+        kernel: any GPyTorch kernel without a batch shape; RBF and Matérn (ν = 1/2, 3/2, 5/2), alone
+            or in ``ScaleKernel``, have a fast path. Its hyperparameters are read now.
+        X1: (m, d).
+        X2: (n, d); ``None`` for X1 itself.
+        memory_budget: bytes a kept matrix may take; ``None`` for 2 GiB on a CPU and a quarter of
+            the memory of a CUDA device.
+    """
+    budget = memory.default_budget(X1.device) if memory_budget is None else memory_budget
+    tiles = KernelTiles.of(kernel, X1, X1 if X2 is None else X2)
+    num_bytes = len(tiles.X1) * len(tiles.X2) * X1.element_size()
+    kind = Dense if num_bytes <= budget else Tiled
+    return kind(tiles, symmetric=X2 is None)
+
+
+def _rows_at_once(matrix: Tensor) -> int:
+    return max(1, ROWS_IN_TILES * tile_side(matrix.device) ** 2 // max(1, matrix.shape[1]))
+
+
+def evaluate(tiles: KernelTiles) -> Tensor:
+    """Return the whole of k(X1, X2), evaluated a few whole rows at a time."""
+    matrix = tiles.X1.new_empty(len(tiles.X1), len(tiles.X2))
+    _evaluate_into(tiles, matrix)
+    return matrix
+
+
+@with_tiles_that_fit
+def _evaluate_into(side: int, tiles: KernelTiles, matrix: Tensor) -> None:
+    m, n = matrix.shape
+    for i in spans(m, max(FEWEST_ROWS, TILES_IN_ROWS * side**2 // max(1, n))):
+        tiles.tile(i, slice(None), out=matrix[i])
