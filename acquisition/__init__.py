@@ -4,6 +4,8 @@ from acquisition.candidates import propose, sampling_weights
 from acquisition.constraints import FeasibleSet
 from acquisition.multistart import ascend, screen
 from acquisition.pathwise import PathwiseMaxPosteriorSampling, PathwiseThompsonSampling
+from acquisition.strategies import STRATEGIES, ThompsonStrategy, TrustRegionStrategy
+from acquisition.strategy import Request, Strategy
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
 from acquisition.trust_region import TrustRegion
 
@@ -13,7 +15,12 @@ __all__ = [
     "ParallelThompsonSampling",
     "PathwiseMaxPosteriorSampling",
     "PathwiseThompsonSampling",
+    "Request",
+    "STRATEGIES",
+    "Strategy",
+    "ThompsonStrategy",
     "TrustRegion",
+    "TrustRegionStrategy",
     "ascend",
     "propose",
     "sampling_weights",

@@ -25,6 +25,10 @@ NUM_SWEEPS = 100  # over the constraints, when points are moved; single constrai
 STEP_FRACTIONS = (0.125, 0.25, 0.5, 1.0)
 
 
+class TooFewPoints(ValueError):
+    """There are fewer points than were asked for."""
+
+
 @dataclass(frozen=True, eq=False)
 class FeasibleSet:
     """The points of a box that satisfy the constraints.
@@ -179,7 +183,7 @@ class FeasibleSet:
         by rejection of many more.
 
         Raises:
-            ValueError: if none is found.
+            TooFewPoints: if none is found.
         """
         kept = []
         count = 0
@@ -199,7 +203,7 @@ class FeasibleSet:
             points = drawn[self.contains(drawn)]
             tried = tried + len(drawn)
         if not len(points):
-            raise ValueError(
+            raise TooFewPoints(
                 "The constraints must leave a feasible point inside `bounds`, got none among"
                 f" {tried} candidates, nor by moving them. Widen `bounds`, or relax"
                 " `inequality_constraints`, `equality_constraints`,"

@@ -17,7 +17,7 @@ from acquisition.candidates import (
     original_inputs,
     sampling_weights,
 )
-from acquisition.constraints import FeasibleSet, LinearConstraint
+from acquisition.constraints import FeasibleSet, LinearConstraint, TooFewPoints
 from acquisition.multistart import Functions, ascend, screen
 from acquisition.outcomes import (
     Outcome,
@@ -308,7 +308,7 @@ class ParallelThompsonSampling:
     def _usable(self, q: int, choices: Tensor, feasible: FeasibleSet, known: KnownPoints) -> Tensor:
         usable = torch.unique(choices[feasible.contains(choices) & ~known.near(choices)], dim=0)
         if len(usable) < q:
-            raise ValueError(
+            raise TooFewPoints(
                 f"`choices` must hold q = {q} distinct points that are feasible, neither pending"
                 f" nor in the training data, got {len(usable)} of {len(choices)}. Add choices, or"
                 " lower `q`."
@@ -337,7 +337,7 @@ class ParallelThompsonSampling:
             )
             if len(usable) >= len(rows):
                 return best_choices(functions, usable, rows=rows, sign=sign)
-        raise ValueError(
+        raise TooFewPoints(
             f"`q` must be at most the number of distinct feasible points, got {len(found)}, of"
             f" which {int(found.sum()) + len(usable)} were found. Lower `q`, or raise"
             " `num_candidates`."

@@ -6,36 +6,31 @@ Notation: n values known to an ask, q points; ``X`` in the user's units, ``U`` o
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from acquisition import ParallelThompsonSampling
+from acquisition import Request, Strategy
 from scalable_bo.progress import describe_search, describe_solve
 from scalable_bo.space.space import Space
 from scalable_bo.study.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
-from scalable_bo.study.design import Design
+from scalable_bo.study.design import Design, remaining
 from scalable_bo.study.rounds import AskReport
-from scalable_bo.study.rows import keys
+from scalable_bo.study.rows import Rows, keys
 from scalable_bo.study.storage import Ask
 from scalable_bo.study.surrogate import REFIT_GROWTH, SurrogateFactory, TrainingData
 from surrogates import PathwiseGP, SamplePaths, memory
 from surrogates.models.drawing import COLUMNS_HELD, DIRECT_SOLVE_UP_TO, default_solver
 
-NUM_CANDIDATES = 30_000  # of all screening rounds
-MOST_STARTS = 120
-FEWEST_STARTS = 10
 SQUARES_OF_A_FACTOR = 4  # (n, n) matrices that a direct solve holds at once
 COLUMNS_OF_A_PRECONDITIONER = 3  # copies of its (n, n/20) factor held at once
 WORKSPACE = 2**28  # bytes
-ASCENT_BUDGET = 5 * 10**8  # paths × ascents × rows: about a minute on one core in float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +43,9 @@ class Known:
         unusable: (p, d) points without a value: pending ones and failed ones.
         taken: ``keys`` of the points that are not to be asked: the unusable ones, in a finite space
             all.
+        batches: values of the batches so far, of which the largest is best, NaN where failed: first
+            all from before the first model, then those of an ask each, with what was added after
+            it.
         data: returns the first n values as training data.
     """
 
@@ -55,7 +53,35 @@ class Known:
     num_observed: int
     unusable: Tensor
     taken: set[bytes]
+    batches: tuple[Tensor, ...]
     data: Callable[[int], TrainingData]
+
+    @classmethod
+    def of(
+        cls,
+        space: Space,
+        rows: Rows,
+        asks: Sequence[Ask],
+        maximize: bool,
+        data: Callable[[int], TrainingData],
+    ) -> Known:
+        """Return what the rows of a study are as they stand."""
+        unusable = rows.X[rows.values.isnan()]
+        # A point of a finite space comes up by chance again; a Float makes that as good as
+        # impossible.
+        taken = rows.X if math.isfinite(space.num_points) else unusable
+        first = next((ask.number for ask in asks if ask.refitted is not None), len(asks) + 1)
+        numbers = rows.asks[rows.told].clamp_min(first - 1).numpy()
+        values = rows.values[rows.told] * (1.0 if maximize else -1.0)
+        _, sizes = np.unique(np.maximum.accumulate(numbers), return_counts=True)
+        return cls(
+            asks=tuple(asks),
+            num_observed=len(rows.observed),
+            unusable=unusable,
+            taken=set(keys(taken)),
+            batches=values.split(sizes.tolist()),
+            data=data,
+        )
 
     @property
     def num_drawn(self) -> int:
@@ -72,7 +98,7 @@ class Proposer:
         seed: of the design and of every ask.
         num_initial: values to have before the surrogate takes over.
         factory: of surrogates.
-        sampler: makes the acquisition; ``None`` for ``default_sampler``.
+        strategy: chooses the points then.
         checkpoints: the folder for them; ``None`` to keep none.
     """
 
@@ -82,14 +108,14 @@ class Proposer:
         seed: int,
         num_initial: int,
         factory: SurrogateFactory,
-        sampler: Callable[..., ParallelThompsonSampling] | None,
+        strategy: Strategy,
         checkpoints: Path | None,
     ) -> None:
         self._space = space
         self._seed = seed
         self._num_initial = num_initial
         self._factory = factory
-        self._sampler = sampler
+        self._strategy = strategy
         self._checkpoints = checkpoints
         self._design = Design(space, seed)
         self.model: PathwiseGP | None = None
@@ -108,7 +134,8 @@ class Proposer:
             ValueError: if fewer than q points are left.
             MemoryError: if the solve cannot fit in free memory.
         """
-        left = self._design.remaining(known.taken)
+        points = self._design.points
+        left = None if points is None else remaining(points, known.taken)
         if left is not None and len(left) < q:
             raise ValueError(
                 "`q` must be at most the number of points that have not been asked for or added,"
@@ -140,15 +167,14 @@ class Proposer:
         )
         assert isinstance(paths, SamplePaths)  # of one data set
         solved = time.perf_counter()
-        seed = int(torch.randint(2**62, (), generator=generator))
-        X, num_drawn = self._replace_unusable(
-            self._maximize(model, paths, known, left, seed, callback), known
+        batch = self._strategy.generate(
+            self._request(model, paths, known, left, generator, callback)
         )
-        checkpoint = self._factory.checkpoint(number, model, paths.mean_weights)
+        X, num_drawn = self._replace_unusable(batch, known)
+        self.checkpoint = self._factory.checkpoint(number, model, paths.mean_weights)
         if self._checkpoints is not None:
-            save_checkpoint(self._checkpoints, checkpoint)
+            save_checkpoint(self._checkpoints, self.checkpoint)
         self.model = model
-        self.checkpoint = checkpoint
         self._scale = data.scale
         assert model.solution is not None  # paths() has just made it
         report = AskReport(
@@ -172,33 +198,43 @@ class Proposer:
             self.model, scale=self._scale / data.scale
         )
 
-    def _maximize(
+    def _request(
         self,
         model: PathwiseGP,
         paths: SamplePaths,
         known: Known,
         left: Tensor | None,
-        seed: int,
+        generator: torch.Generator,
         callback: Callable[[str], None] | None,
-    ) -> Tensor:
-        """Return a maximiser of each path, (q, d) in the user's units."""
-        like = model.train_inputs[0]
-        unit_cube = torch.tensor([[0.0], [1.0]]).to(like).repeat(1, self._space.encoded_dim)
-        settings = self._space.acquisition_options(like)
-        if callback is not None:
-            settings["callback"] = lambda progress: callback(describe_search(progress))
-        make_sampler = self._sampler or partial(default_sampler, paths.num_samples)
-        sampler = make_sampler(model, unit_cube, seed=seed, **settings)
-        options = {} if left is None else {"choices": self._space.normalize(left).to(like)}
-        if len(known.unusable) and left is None:
-            options["X_pending"] = self._space.normalize(known.unusable).to(like)
-        new = sampler.generate(paths.num_samples, paths=paths, **options)
-        return self._space.unnormalize(new.detach().to("cpu", torch.float64).clamp(0, 1))
+    ) -> Request:
+        """Return what the strategy is asked, on the unit cube.
 
-    def _replace_unusable(self, X: Tensor, known: Known) -> tuple[Tensor, int]:
-        """Replace points that are taken, occur twice or break a constraint by points of the design;
-        return how many it has drawn then.
+        Args:
+            left: (c, d) the points of a small finite space that are not taken.
         """
+        like = model.train_inputs[0]
+        to_cube = self._space.normalize
+        box = torch.tensor([[0.0], [1.0]]).to(like).repeat(1, self._space.encoded_dim)
+        pending = known.unusable if len(known.unusable) and left is None else None
+        return Request(
+            model,
+            paths.num_samples,
+            box,
+            generator,
+            paths=paths,
+            X_pending=None if pending is None else to_cube(pending).to(like),
+            choices=None if left is None else to_cube(left).to(like),
+            constraints=self._space.acquisition_options(like),
+            batches=known.batches,
+            callback=callback and (lambda progress: callback(describe_search(progress))),
+        )
+
+    def _replace_unusable(self, batch: Tensor, known: Known) -> tuple[Tensor, int]:
+        """Return the points of a batch on the unit cube in the user's units, with points of the
+        design for those that are taken, occur twice or break a constraint, and how many it has
+        drawn then.
+        """
+        X = self._space.unnormalize(batch.detach().to("cpu", torch.float64).clamp(0, 1))
         usable = self._space.feasible(X)
         taken = set(known.taken)
         for row, key in enumerate(keys(X)):
@@ -238,29 +274,6 @@ class Proposer:
         """Return the randomness of an ask."""
         state = np.random.SeedSequence((self._seed, number)).generate_state(1, np.uint64)
         return torch.Generator().manual_seed(int(state[0]))
-
-
-def default_sampler(
-    q: int, model: PathwiseGP, bounds: Tensor, **settings: Any
-) -> ParallelThompsonSampling:
-    """Return the acquisition of a study without one of its own: 30 000 candidates, 120 starts a
-    path.
-
-    Fewer starts from the same candidates, down to 10, where many paths among many rows would make
-    them take longer than all the rest.
-    """
-    num_starts = max(
-        FEWEST_STARTS, min(MOST_STARTS, ASCENT_BUDGET // (q * model.train_targets.shape[-1]))
-    )
-    num_candidates = NUM_CANDIDATES // num_starts
-    return ParallelThompsonSampling(
-        model,
-        bounds,
-        num_candidates=num_candidates,
-        num_rounds=num_starts,
-        num_starts=num_starts,
-        **settings,
-    )
 
 
 def predicted_bytes(n: int, q: int, dtype: torch.dtype, free: int) -> int:

@@ -25,6 +25,9 @@ class Design:
     Args:
         space: where.
         seed: of the scrambling.
+
+    Attributes:
+        points: all points of a small finite space, in the user's units; ``None`` for other spaces.
     """
 
     def __init__(self, space: Space, seed: int) -> None:
@@ -33,15 +36,7 @@ class Design:
         like = torch.zeros(2, space.encoded_dim, dtype=torch.float64)
         like[1] = 1.0
         self._feasible = FeasibleSet.of(like, **space.acquisition_options(like))
-        self._all = space.enumerate() if space.num_points <= ENUMERATED_UP_TO else None
-
-    def remaining(self, taken: set[bytes]) -> Tensor | None:
-        """Return the points of a small finite space that are not taken, in the user's units;
-        ``None`` for other spaces.
-        """
-        if self._all is None:
-            return None
-        return self._all[[key not in taken for key in keys(self._all)]]
+        self.points = space.enumerate() if space.num_points <= ENUMERATED_UP_TO else None
 
     def draw(self, q: int, num_drawn: int, taken: set[bytes]) -> tuple[Tensor, int]:
         """Return q points (q, d) in the user's units that are not taken, and how many points have
@@ -78,12 +73,15 @@ class Design:
                     found.append(point)
             if len(found) == q:
                 return torch.stack(found), num_drawn
-        rest = self.remaining(taken)
-        if rest is None or len(rest) < q - len(found):
+        rest = X[:0] if self.points is None else remaining(self.points, taken)
+        if len(rest) < q - len(found):
             raise ValueError(
                 "`q` must be at most the number of points that are new and meet the constraints,"
                 f" got {q} and found {len(found)}. Ask for fewer, or widen the space."
             )
-        return (
-            torch.cat([torch.stack(found), rest[: q - len(found)]]) if found else rest[:q]
-        ), num_drawn
+        return torch.cat([*(point[None] for point in found), rest[: q - len(found)]]), num_drawn
+
+
+def remaining(points: Tensor, taken: set[bytes]) -> Tensor:
+    """Return those of the points (c, d) that are not taken."""
+    return points[[key not in taken for key in keys(points)]]

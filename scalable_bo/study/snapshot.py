@@ -107,13 +107,6 @@ def to_frame(space: Space, rows: Rows) -> pd.DataFrame:
     return frame
 
 
-def training_data(space: Space, rows: Rows, num_observed: int, maximize: bool) -> TrainingData:
-    """Return the first values told."""
-    ids = rows.observed[:num_observed]
-    noise = rows.noise[ids] if rows.noise_is_known else None
-    return TrainingData.of(space.normalize(rows.X[ids]), rows.values[ids], noise, maximize)
-
-
 def mean_of_values(
     factory: SurrogateFactory,
     checkpoint: Checkpoint,
@@ -126,7 +119,7 @@ def mean_of_values(
     ``None`` if it is of another kernel.
     """
     num_observed = asks[checkpoint.ask - 1].num_observed
-    data = training_data(space, rows, num_observed, maximize)
+    data = TrainingData.first(num_observed, rows, space, maximize)
     standardised = posterior_mean(factory, data, checkpoint)
     if standardised is None:
         return None

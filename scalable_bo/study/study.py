@@ -23,7 +23,8 @@ import torch
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from gpytorch.kernels import Kernel
 
-from acquisition import ParallelThompsonSampling
+from acquisition import Strategy
+from acquisition.strategies import Sampler, make_strategy
 from scalable_bo.evaluation.external import Command
 from scalable_bo.space.space import Space
 from scalable_bo.study.asking import Known, Proposer
@@ -31,8 +32,8 @@ from scalable_bo.study.checkpoints import load_checkpoint
 from scalable_bo.study.history import read_history
 from scalable_bo.study.optimize import run_rounds
 from scalable_bo.study.rounds import AskReport, Batch, Result, Round
-from scalable_bo.study.rows import Outcomes, Rows, few, keys
-from scalable_bo.study.snapshot import Snapshot, mean_of_values, to_frame, training_data
+from scalable_bo.study.rows import Outcomes, Rows, few
+from scalable_bo.study.snapshot import Snapshot, mean_of_values, to_frame
 from scalable_bo.study.storage import Ask, Source, Storage
 from scalable_bo.study.surrogate import SurrogateFactory, TrainingData
 from surrogates import PathwiseGP, Solver, checks
@@ -62,8 +63,11 @@ class Study:
         solver: of the surrogate's linear systems; ``None`` for the model's default.
         kernel: on the unit cube, its hyperparameters fitted; ``None`` for BoTorch's default, RBF
             with dimension-scaled priors.
-        sampler: makes the acquisition of a model, bounds, ``seed`` and what the space needs
-            (``rounding``, constraints), such as
+        strategy: how points are chosen after the initial ones: ``"thompson"``, a maximiser of each
+            of q functions in the whole space; ``"turbo"``, in a trust region around the best point,
+            for many parameters; or an ``acquisition.Strategy`` of your own.
+        sampler: of a strategy given by name: makes the acquisition of a model, bounds, ``seed`` and
+            what the space needs (``rounding``, constraints), such as
             ``partial(ParallelThompsonSampling, num_candidates=50_000)``; ``None`` for 30 000
             candidates and 120 starts a path, or fewer, down to 10, with many paths and rows.
         dtype: of the surrogate.
@@ -90,7 +94,8 @@ class Study:
         num_initial: int | None = None,
         solver: Solver | None = None,
         kernel: Kernel | None = None,
-        sampler: Callable[..., ParallelThompsonSampling] | None = None,
+        strategy: str | Strategy = "thompson",
+        sampler: Sampler | None = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str | None = None,
     ) -> None:
@@ -103,6 +108,7 @@ class Study:
             raise TypeError(f"`solver` must be a Solver, got {solver!r}. Try `CG()`.")
         if dtype not in (torch.float32, torch.float64):
             raise TypeError(f"`dtype` must be torch.float32 or torch.float64, got {dtype}.")
+        chosen = make_strategy(strategy, sampler)
         self.space = space if isinstance(space, Space) else Space.from_bounds(space)
         self.maximize = maximize
         self.seed = seed
@@ -124,7 +130,7 @@ class Study:
         self._load()
         checkpoints = None if self._storage is None else self._storage.checkpoints
         self._proposer = Proposer(
-            self.space, seed, self.num_initial, self._factory, sampler, checkpoints
+            self.space, seed, self.num_initial, self._factory, chosen, checkpoints
         )
 
     @property
@@ -474,20 +480,9 @@ class Study:
 
     def _known(self) -> Known:
         with self._lock:
-            rows = self._rows
-            unusable = rows.X[rows.values.isnan()]
-            # A point of a finite space comes up by chance again; a Float makes that as good as
-            # impossible.
-            taken = rows.X if math.isfinite(self.space.num_points) else unusable
-            return Known(
-                tuple(self._asks),
-                len(rows.observed),
-                unusable,
-                set(keys(taken)),
-                self._training_data,
-            )
+            return Known.of(self.space, self._rows, self._asks, self.maximize, self._training_data)
 
     def _training_data(self, num_observed: int) -> TrainingData:
         """Return the first values told."""
         with self._lock:
-            return training_data(self.space, self._rows, num_observed, self.maximize)
+            return TrainingData.first(num_observed, self._rows, self.space, self.maximize)

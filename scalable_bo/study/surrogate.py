@@ -15,7 +15,9 @@ from gpytorch import Module
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from scalable_bo.space.space import Space
 from scalable_bo.study.checkpoints import Checkpoint
+from scalable_bo.study.rows import Rows
 from surrogates import PathwiseGP, SamplePaths, Solver, fit_exact
 from surrogates.models.batches import data_sets
 from surrogates.operators.differentiable import KernelBasis
@@ -52,6 +54,13 @@ class TrainingData:
         scale = scale if scale > 0 else 1.0
         y = (signed - signed.mean()) / scale
         return cls(U, y[:, None], None if noise is None else noise[:, None] / scale**2, scale)
+
+    @classmethod
+    def first(cls, num_observed: int, rows: Rows, space: Space, maximize: bool) -> TrainingData:
+        """Return the first values told."""
+        ids = rows.observed[:num_observed]
+        noise = rows.noise[ids] if rows.noise_is_known else None
+        return cls.of(space.normalize(rows.X[ids]), rows.values[ids], noise, maximize)
 
 
 @dataclass(frozen=True, eq=False)

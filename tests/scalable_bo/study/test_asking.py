@@ -11,9 +11,9 @@ from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
 from scalable_bo.space.space import Float, Space
-from scalable_bo.study.asking import default_sampler, predicted_bytes
+from scalable_bo.study.asking import predicted_bytes
 from scalable_bo.study.study import Study
-from surrogates import CG, PathwiseGP, Solution
+from surrogates import CG, Solution
 from surrogates.models.drawing import COLUMNS_HELD
 
 QUICK = partial(
@@ -72,21 +72,6 @@ def test_a_solve_starts_from_the_last_weights_in_the_new_units(
         torch.cat([weights * scales[0] / scales[1], torch.zeros(2, 1, dtype=torch.float64)]),
     )
     study.close()
-
-
-@pytest.mark.parametrize(
-    ("q", "n", "num_starts"),
-    [(20, 100, 120), (500, 5000, 120), (500, 20_000, 50), (500, 100_000, 10), (4, 100_000, 120)],
-)
-def test_many_paths_among_many_rows_ascend_from_fewer_starts(
-    q: int, n: int, num_starts: int
-) -> None:
-    X = torch.rand(n, 2, generator=torch.Generator().manual_seed(0))
-    model = PathwiseGP(X, (X[:, :1] - X[:, :1].mean()) / X[:, :1].std(), outcome_transform=None)
-    sampler = default_sampler(q, model, torch.tensor([[0.0, 0.0], [1.0, 1.0]]), seed=3)
-    assert (sampler.num_starts, sampler.num_rounds, sampler.seed) == (num_starts, num_starts, 3)
-    assert 29_000 < sampler.num_rounds * sampler.num_candidates <= 30_000
-    assert sampler.prune
 
 
 def test_an_ask_says_how_far_it_has_got() -> None:

@@ -15,7 +15,7 @@ import torch
 from gpytorch.kernels import MaternKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 
-from acquisition import ParallelThompsonSampling
+from acquisition import ParallelThompsonSampling, ThompsonStrategy
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
 from scalable_bo.study.study import Study
 from surrogates import CG
@@ -254,7 +254,8 @@ def test_values_told_during_an_ask_wait_for_the_next_one() -> None:
                 pool.submit(study.tell, first.ids[:1], [5.0]).result(timeout=30)
             return super().generate(q, **options)
 
-    study._proposer._sampler = partial(TellsMeanwhile, **QUICK.keywords)
+    sampler = partial(TellsMeanwhile, **QUICK.keywords)
+    study._proposer._strategy = ThompsonStrategy(sampler)
     study.ask(2)
     assert study.model is not None
     assert len(study.model.train_targets) == 10

@@ -1,0 +1,142 @@
+"""The strategies there are: Thompson sampling in the whole box, and in a trust region.
+
+A further one is a class with a ``generate`` in a file of its own, and a line in ``STRATEGIES``.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from acquisition.constraints import TooFewPoints
+from acquisition.strategy import Request, Strategy
+from acquisition.thompson import ParallelThompsonSampling
+from acquisition.trust_region import TrustRegion
+from surrogates import PathwiseGP, checks
+
+Sampler = Callable[..., ParallelThompsonSampling]
+
+NUM_CANDIDATES = 30_000  # of all screening rounds
+MOST_STARTS = 120
+FEWEST_STARTS = 10
+ASCENT_BUDGET = 5 * 10**8  # paths × ascents × rows: about a minute on one core in float32
+
+
+@dataclass(frozen=True)
+class ThompsonStrategy:
+    """A maximiser of each of q posterior paths.
+
+    Args:
+        sampler: makes the acquisition of a model, bounds, ``seed`` and what else the request holds,
+            such as ``partial(ParallelThompsonSampling, num_starts=30)``; ``None`` for
+            :func:`default_sampler`.
+    """
+
+    sampler: Sampler | None = None
+
+    def generate(self, request: Request) -> Tensor:
+        """Return the batch; as :class:`Strategy` has it."""
+        make_sampler = self.sampler or partial(default_sampler, request.q)
+        options = {"callback": request.callback} if request.callback is not None else {}
+        seed = int(torch.randint(2**62, (), generator=request.generator))
+        sampler = make_sampler(
+            request.model,
+            request.bounds,
+            seed=seed,
+            **request.constraints,
+            **request.goal,
+            **options,
+        )
+        points: dict[str, Any] = {
+            "paths": request.paths,
+            "X_pending": request.X_pending,
+            "choices": request.choices,
+        }
+        return sampler.generate(
+            request.q, **{name: value for name, value in points.items() if value is not None}
+        )
+
+
+@dataclass(frozen=True)
+class TrustRegionStrategy:
+    """Thompson sampling in a :class:`TrustRegion` around the best data point, which grows and
+    shrinks by the batches so far.
+
+    A region that has become too small starts again at its full length; where it holds fewer than q
+    points, such as on a grid, the whole box is searched.
+
+    Args:
+        sampler: as in :class:`ThompsonStrategy`, and ``trust_region``.
+    """
+
+    sampler: Sampler | None = None
+
+    def generate(self, request: Request) -> Tensor:
+        """Return the batch; as :class:`Strategy` has it."""
+        maximize = request.goal.get("maximize", True)
+        start = TrustRegion(request.bounds.shape[1], request.q, maximize=maximize)
+        region = start
+        for values in request.batches:
+            region = region.update(values)
+            if region.restart:
+                region = replace(start, best_value=region.best_value)
+        sampler = self.sampler or partial(default_sampler, request.q)
+        try:
+            return ThompsonStrategy(partial(sampler, trust_region=region)).generate(request)
+        except TooFewPoints:
+            return ThompsonStrategy(sampler).generate(request)
+
+
+STRATEGIES: Mapping[str, Callable[[Sampler | None], Strategy]] = {
+    "thompson": ThompsonStrategy,
+    "turbo": TrustRegionStrategy,
+}
+
+
+def make_strategy(strategy: str | Strategy, sampler: Sampler | None = None) -> Strategy:
+    """Return a strategy by its name in ``STRATEGIES`` and its ``sampler``; one that is made
+    already, as it is.
+
+    Raises:
+        TypeError: if ``strategy`` is neither.
+        ValueError: if there is none of this name, or ``sampler`` is given with one that is made.
+    """
+    if isinstance(strategy, str):
+        return STRATEGIES[checks.one_of("strategy", strategy, STRATEGIES)](sampler)
+    if isinstance(strategy, type) or not isinstance(strategy, Strategy):
+        raise TypeError(
+            "`strategy` must be a name or an object with a method `generate(request)`, got"
+            f" {strategy!r}. Names are {', '.join(STRATEGIES)}."
+        )
+    if sampler is not None:
+        raise ValueError(
+            f"`sampler` must be None with a strategy that is made, got both. Give {strategy!r} its"
+            " sampler when you make it."
+        )
+    return strategy
+
+
+def default_sampler(
+    q: int, model: PathwiseGP, bounds: Tensor, **settings: Any
+) -> ParallelThompsonSampling:
+    """Return the acquisition of a study without one of its own: 30 000 candidates, 120 starts a
+    path.
+
+    Fewer starts from the same candidates, down to 10, where many paths among many rows would make
+    them take longer than all the rest.
+    """
+    num_starts = max(
+        FEWEST_STARTS, min(MOST_STARTS, ASCENT_BUDGET // (q * model.train_targets.shape[-1]))
+    )
+    num_candidates = NUM_CANDIDATES // num_starts
+    return ParallelThompsonSampling(
+        model,
+        bounds,
+        num_candidates=num_candidates,
+        num_rounds=num_starts,
+        num_starts=num_starts,
+        **settings,
+    )

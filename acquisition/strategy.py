@@ -1,0 +1,73 @@
+"""The seam between what wants a batch, such as a study, and what chooses it: a ``Strategy`` answers
+a ``Request``.
+
+Notation: n values, d inputs, X (..., d) points, bounds (2, d), q points of a batch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from botorch.models.model_list_gp_regression import ModelListGP
+from torch import Tensor
+
+from acquisition.constraints import FeasibleSet
+from acquisition.outcomes import Paths
+from acquisition.thompson import AcquisitionProgress
+from surrogates import PathwiseGP
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What a batch is to be chosen by.
+
+    Attributes:
+        model: the surrogate of all values so far; several of them draw jointly.
+        q: points.
+        bounds: (2, d), in the units of the model's inputs, of its dtype and device.
+        generator: of all that is random.
+        paths: q paths of the model, of each if there are several; ``None`` if they have not been
+            drawn.
+        X_pending: (p, d), points under evaluation, which are not to be proposed again.
+        choices: (c, d), the only points to choose from; ``None`` for all of the box.
+        constraints: what single points must meet, by the names of the arguments of
+            ``FeasibleSet.of``: inequalities, fixed features, rounding and so on.
+        goal: ``maximize``, ``objective`` and ``outcome_constraints``, as in
+            ``ParallelThompsonSampling``; the largest value of one output if there is none of them.
+        batches: values of the batches before this one, in the model's direction: first what was
+            known before there was a model; NaN for an evaluation that failed.
+        callback: to be called with :class:`AcquisitionProgress`.
+    """
+
+    model: PathwiseGP | Sequence[PathwiseGP] | ModelListGP
+    q: int
+    bounds: Tensor
+    generator: torch.Generator
+    paths: Paths | Sequence[Paths] | None = None
+    X_pending: Tensor | None = None
+    choices: Tensor | None = None
+    constraints: Mapping[str, Any] = field(default_factory=dict)
+    goal: Mapping[str, Any] = field(default_factory=dict)
+    batches: Sequence[Tensor] = ()
+    callback: Callable[[AcquisitionProgress], None] | None = None
+
+    @property
+    def feasible_set(self) -> FeasibleSet:
+        """The points that may be proposed, pending ones and ``choices`` aside."""
+        return FeasibleSet.of(self.bounds, **self.constraints)
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """A way to choose batches. It keeps nothing from one request to the next, so that a study that
+    is opened again goes on as if it had never been closed.
+    """
+
+    def generate(self, request: Request) -> Tensor:
+        """Return the batch (q, d): feasible points, distinct, none of them pending or in the
+        training data, the same for the same request and state of its generator.
+
+        Raises:
+            ValueError: if there are no q such points.
+        """

@@ -1,0 +1,257 @@
+"""What every strategy promises, as one suite; a further strategy is a line in ``STRATEGY``. And
+what is special about each.
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from acquisition import (
+    STRATEGIES,
+    ParallelThompsonSampling,
+    Request,
+    Strategy,
+    ThompsonStrategy,
+    TrustRegion,
+    TrustRegionStrategy,
+)
+from acquisition.candidates import original_inputs
+from acquisition.selection import DUPLICATE_DISTANCE
+from acquisition.strategies import default_sampler, make_strategy
+from surrogates import PathwiseGP
+from tests.acquisition.random_points import RandomPoints
+
+QUICK = partial(
+    ParallelThompsonSampling, num_candidates=100, num_rounds=3, num_starts=2, num_steps=10
+)
+STRATEGY = [
+    *(pytest.param(make_strategy(name, QUICK), id=name) for name in STRATEGIES),
+    pytest.param(RandomPoints(), id="from outside"),
+]
+UNIT = torch.tensor([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]], dtype=torch.float64)
+WIDE = torch.tensor([[-5.0, 100.0, 0.0], [10.0, 300.0, 1e-3]], dtype=torch.float64)
+ROW = torch.tensor([0, 1]), torch.tensor([1.0, 1.0], dtype=torch.float64)
+GRID = torch.cartesian_prod(*[torch.linspace(0, 1, 5, dtype=torch.float64)] * 3)
+CONSTRAINTS: dict[str, dict[str, Any]] = {
+    "inequality": {"inequality_constraints": [(*ROW, 1.6)]},
+    "equality": {"equality_constraints": [(*ROW, 0.7)]},
+    "nonlinear": {"nonlinear_inequality_constraints": [lambda x: 0.3 - (x - 0.2).square().sum()]},
+    "fixed": {"fixed_features": {1: 0.25}},
+    "rounding": {"rounding": lambda X: (4 * X).round() / 4},
+    "accepts": {"accepts": lambda X: X[:, 0] > X[:, 1]},
+    "several": {
+        "inequality_constraints": [(*ROW, 1.0)],
+        "fixed_features": {2: 0.5},
+        "rounding": lambda X: torch.cat([(4 * X[..., :1]).round() / 4, X[..., 1:]], dim=-1),
+    },
+}
+
+
+def make_request(
+    make_model: Any, bounds: Tensor = UNIT, *, seed: int = 0, **options: Any
+) -> Request:
+    """Return a request for 6 points, after 30 and a batch of which one evaluation failed."""
+    settings = {"batches": (torch.arange(30.0), torch.tensor([31.0, torch.nan, 2.0])), **options}
+    generator = torch.Generator().manual_seed(seed)
+    return Request(make_model(bounds), 6, bounds, generator, **settings)
+
+
+def distance(X: Tensor, others: Tensor, bounds: Tensor) -> Tensor:
+    """Return the distances (p, r) between two sets of points, in units of the box's sides."""
+    width = bounds[1] - bounds[0]
+    return torch.cdist(X / width, others / width, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+@pytest.mark.parametrize("strategy", STRATEGY)
+class TestEveryStrategy:
+    def test_a_batch_has_distinct_new_points_of_the_box(
+        self, strategy: Strategy, make_model: Any
+    ) -> None:
+        assert isinstance(strategy, Strategy)
+        for bounds in (UNIT, WIDE, UNIT.float()):
+            request = make_request(make_model, bounds)
+            batch = strategy.generate(request)
+            assert batch.shape == (6, 3)
+            assert batch.dtype == bounds.dtype
+            assert not batch.requires_grad
+            assert torch.equal(batch, batch.clamp(bounds[0], bounds[1]))
+            assert distance(batch, batch, bounds).fill_diagonal_(1.0).min() > DUPLICATE_DISTANCE
+            X = original_inputs(request.model)  # type: ignore[arg-type]
+            assert distance(batch, X, bounds).min() > DUPLICATE_DISTANCE
+
+    def test_the_generator_decides_the_batch(self, strategy: Strategy, make_model: Any) -> None:
+        batches = [strategy.generate(make_request(make_model, seed=seed)) for seed in (1, 1, 2)]
+        assert torch.equal(batches[0], batches[1])
+        assert not torch.equal(batches[0], batches[2])
+
+    def test_the_global_seed_is_neither_read_nor_moved(
+        self, strategy: Strategy, make_model: Any
+    ) -> None:
+        before = torch.get_rng_state()
+        batch = strategy.generate(make_request(make_model))
+        assert torch.equal(torch.get_rng_state(), before)
+        torch.rand(1)
+        assert torch.equal(strategy.generate(make_request(make_model)), batch)
+
+    def test_watching_changes_nothing(self, strategy: Strategy, make_model: Any) -> None:
+        seen: list[Any] = []
+        watched = strategy.generate(make_request(make_model, callback=seen.append))
+        assert torch.equal(watched, strategy.generate(make_request(make_model)))
+        assert all(0 < moment.done <= moment.total and moment.stage for moment in seen)
+
+    def test_choices_are_what_is_chosen_from_without_those_that_are_pending(
+        self, strategy: Strategy, make_model: Any
+    ) -> None:
+        request = make_request(make_model, choices=GRID)
+        first = strategy.generate(request)
+        second = strategy.generate(replace(request, X_pending=first))
+        for batch in (first, second):
+            assert len(torch.unique(batch, dim=0)) == 6
+            assert (distance(batch, GRID, UNIT).amin(1) == 0).all()
+        assert distance(first, second, UNIT).min() > 0.1
+
+    def test_no_more_points_are_invented_than_there_are_to_choose_from(
+        self, strategy: Strategy, make_model: Any
+    ) -> None:
+        request = make_request(make_model, choices=GRID[:6])
+        assert torch.equal(strategy.generate(request).unique(dim=0), GRID[:6])
+        seen = original_inputs(request.model)[:4]  # type: ignore[arg-type]
+        for fewer in (
+            replace(request, X_pending=GRID[5:7]),
+            replace(request, choices=torch.cat([GRID[:5], seen])),
+            replace(request, constraints={"fixed_features": {2: 0.0}}),
+        ):
+            with pytest.raises(ValueError, match="`choices` must|`q` must"):
+                strategy.generate(fewer)
+
+    @pytest.mark.parametrize("name", CONSTRAINTS)
+    def test_constraints_are_met(self, strategy: Strategy, make_model: Any, name: str) -> None:
+        request = make_request(make_model, constraints=CONSTRAINTS[name])
+        batch = strategy.generate(request)
+        assert request.feasible_set.contains(batch).all()
+        assert torch.equal(request.feasible_set.rounded(batch), batch)
+        assert len(torch.unique(batch, dim=0)) == 6
+
+    def test_constraints_that_no_point_meets_are_an_error(
+        self, strategy: Strategy, make_model: Any
+    ) -> None:
+        request = make_request(make_model, constraints={"inequality_constraints": [(*ROW, 3.0)]})
+        with pytest.raises(ValueError, match="The constraints must leave a feasible point"):
+            strategy.generate(request)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("maximize", [True, False])
+def test_points_are_better_than_random_ones_in_either_direction(
+    make_model: Any, name: str, maximize: bool
+) -> None:
+    request = make_request(make_model, goal={"maximize": maximize}, batches=())
+    model = request.model
+    assert isinstance(model, PathwiseGP)
+    batch = make_strategy(name, QUICK).generate(request)
+    at_random = RandomPoints().generate(replace(request, q=200))
+    sign = 1.0 if maximize else -1.0
+    values = sign * model.posterior(torch.cat([batch, at_random])).mean.squeeze(1)
+    assert values[:6].mean() > values[6:].quantile(0.9)
+
+
+def regions_of(make_model: Any, batches: list[list[float]], **goal: bool) -> TrustRegion:
+    """Return the region in which the batch after ``batches`` is sought."""
+    regions: list[TrustRegion] = []
+
+    def sampler(*args: Any, trust_region: TrustRegion, **options: Any) -> ParallelThompsonSampling:
+        regions.append(trust_region)
+        return QUICK(*args, trust_region=trust_region, **options)
+
+    values = [torch.tensor(values, dtype=torch.float64) for values in batches]
+    request = make_request(make_model, batches=values, goal=goal)
+    TrustRegionStrategy(sampler).generate(request)
+    (region,) = regions
+    return region
+
+
+@pytest.mark.parametrize(
+    ("batches", "length"),
+    [
+        ([], 0.8),
+        ([[0.0, 1.0]], 0.8),
+        ([[0.0], [1.0], [2.0], [3.0]], 1.6),
+        ([[0.0], [-1.0]], 0.4),
+        ([[0.0], [-1.0], [torch.nan]], 0.2),
+        ([[0.0], [1.0], [2.0], [0.0], [3.0]], 0.4),
+        ([[0.0], *[[-1.0]] * 6], 0.8 / 64),
+        ([[0.0], *[[-1.0]] * 7], 0.8),  # too small: from the start
+    ],
+)
+def test_the_region_grows_and_shrinks_by_the_batches_so_far(
+    make_model: Any, batches: list[list[float]], length: float
+) -> None:
+    assert regions_of(make_model, batches).length == pytest.approx(length)
+    mirrored = [[-value for value in values] for values in batches]
+    down = regions_of(make_model, mirrored, maximize=False)
+    assert (down.length, down.maximize) == (pytest.approx(length), False)
+
+
+def test_the_batch_lies_in_the_region_unless_that_has_too_few_points(make_model: Any) -> None:
+    batches = [torch.tensor([5.0]), *[torch.tensor([1.0])] * 4]  # length 0.05
+    strategy = TrustRegionStrategy(QUICK)
+    request = make_request(make_model, batches=batches)
+    model = request.model
+    assert isinstance(model, PathwiseGP)
+    best = original_inputs(model)[model.train_targets.argmax()]
+    assert (strategy.generate(request) - best).abs().max() <= 0.025 + 1e-12
+    on_grid = replace(request, constraints=CONSTRAINTS["rounding"])
+    assert len(strategy.generate(on_grid).unique(dim=0)) == 6
+
+
+def test_thompson_takes_the_paths_that_it_is_given(make_model: Any) -> None:
+    request = make_request(make_model)
+    model = request.model
+    assert isinstance(model, PathwiseGP)
+    paths = model.paths(6, generator=torch.Generator().manual_seed(4))
+    batch = ThompsonStrategy(QUICK).generate(replace(request, paths=paths))
+    seed = int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(0)))
+    expected = QUICK(model, UNIT, seed=seed).generate(6, paths=paths)
+    assert torch.equal(batch, expected)
+
+
+@pytest.mark.parametrize(
+    ("q", "n", "num_starts"),
+    [(20, 100, 120), (500, 5000, 120), (500, 20_000, 50), (500, 100_000, 10), (4, 100_000, 120)],
+)
+def test_many_paths_among_many_rows_ascend_from_fewer_starts(
+    q: int, n: int, num_starts: int
+) -> None:
+    X = torch.rand(n, 2, generator=torch.Generator().manual_seed(0))
+    model = PathwiseGP(X, (X[:, :1] - X[:, :1].mean()) / X[:, :1].std(), outcome_transform=None)
+    sampler = default_sampler(q, model, torch.tensor([[0.0, 0.0], [1.0, 1.0]]), seed=3)
+    assert (sampler.num_starts, sampler.num_rounds, sampler.seed) == (num_starts, num_starts, 3)
+    assert 29_000 < sampler.num_rounds * sampler.num_candidates <= 30_000
+    assert sampler.prune
+
+
+def test_a_strategy_is_made_by_its_name_or_taken_as_it_is() -> None:
+    assert make_strategy("thompson") == ThompsonStrategy()
+    assert make_strategy("turbo", QUICK) == TrustRegionStrategy(QUICK)
+    own = RandomPoints()
+    assert make_strategy(own) is own
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sampler", "error", "message"),
+    [
+        ("thomson", None, ValueError, "one of thompson, turbo, got 'thomson'. Did you mean"),
+        (RandomPoints, None, TypeError, "a name or an object with a method `generate"),
+        (None, None, TypeError, "Names are thompson, turbo"),
+        (RandomPoints(), QUICK, ValueError, "`sampler` must be None with a strategy that is made"),
+    ],
+)
+def test_what_is_no_strategy_is_refused(
+    strategy: Any, sampler: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        make_strategy(strategy, sampler)

@@ -1,0 +1,90 @@
+"""A study with any strategy: what it is told; opened again, it goes on alike."""
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from acquisition import STRATEGIES, ParallelThompsonSampling, Request, Strategy
+from scalable_bo.space.space import Categorical, Float, Int, Space
+from scalable_bo.study.study import Study
+from tests.acquisition.random_points import RandomPoints
+
+QUICK = partial(
+    ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
+)
+PLANE = Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0))
+MIXED = Space(rate=Float(1e-3, 1.0, log=True), layers=Int(1, 4), kind=Categorical(["a", "b"]))
+FINITE = Space(layers=Int(1, 6), kind=Categorical(["a", "b", "c"]))
+BY_STRATEGY = [
+    *(pytest.param({"strategy": name, "sampler": QUICK}, id=name) for name in STRATEGIES),
+    pytest.param({"strategy": RandomPoints()}, id="from outside"),
+]
+
+
+def loss(params: dict[str, Any]) -> float:
+    """Return a value, or NaN for one kind."""
+    if params["kind"] == "b" and params["layers"] == 2:
+        return math.nan
+    return float(params["layers"]) - params.get("rate", 0.0)
+
+
+@pytest.mark.parametrize("space", [MIXED, FINITE], ids=["mixed", "finite"])
+@pytest.mark.parametrize("options", BY_STRATEGY)
+def test_a_study_resumes_to_the_same_design_with_every_strategy(
+    tmp_path: Path, options: dict[str, Any], space: Space
+) -> None:
+    def make(path: Path) -> Study:
+        return Study(space, maximize=False, seed=2, path=path, num_initial=4, **options)
+
+    def go_on(study: Study) -> Tensor:
+        batch = study.ask(3)
+        study.tell(batch.ids[1:], [loss(params) for params in batch.params[1:]])
+        return batch.X
+
+    with make(tmp_path / "whole") as study:
+        whole = torch.cat([go_on(study) for _ in range(5)])
+    parts = []
+    for _ in range(5):
+        with make(tmp_path / "in parts") as study:
+            parts.append(go_on(study))
+    assert torch.equal(torch.cat(parts), whole)
+    assert len(torch.unique(whole, dim=0)) == 15
+
+
+def test_a_strategy_is_told_what_a_study_knows() -> None:
+    requests: list[Request] = []
+
+    class Watched(RandomPoints):
+        def generate(self, request: Request) -> Tensor:
+            requests.append(request)
+            return super().generate(request)
+
+    strategy: Strategy = Watched()
+    study = Study(PLANE, maximize=False, num_initial=3, strategy=strategy)
+    study.add_data([[0.1, 0.2]], [10.0])
+    first = study.ask(2)  # of the design
+    study.tell(first.ids, [9.0, 8.0])
+    second = study.ask(3)
+    study.tell(second.ids[1:], [math.nan, 7.0])
+    study.add_data([[0.3, 0.4]], [6.0])
+    study.ask(1)
+    assert [request.q for request in requests] == [3, 1]
+    assert requests[0].X_pending is None
+    assert torch.equal(requests[1].X_pending, second.X[:2])  # type: ignore[arg-type]
+    assert [request.model for request in requests][-1] is study.model
+    batches = [[values.tolist() for values in request.batches] for request in requests]
+    assert batches[0] == [[-10.0, -9.0, -8.0]]
+    assert math.isnan(batches[1][1].pop(0))
+    assert batches[1] == [[-10.0, -9.0, -8.0], [-7.0, -6.0]]
+
+
+def test_a_strategy_is_checked_before_the_folder_is_made(tmp_path: Path) -> None:
+    path = tmp_path / "study"
+    with pytest.raises(ValueError, match="`strategy` must be one of thompson, turbo, got 'best'"):
+        Study(PLANE, maximize=True, path=path, strategy="best")
+    assert not path.exists()
