@@ -1,5 +1,5 @@
 """The configuration of a study: a TOML file, checked strictly, and the space, objective and
-executor that it describes.
+executor that it describes. The tables of the space are those of ``Space.to_dict``.
 
 [study]
 path = "runs/tuning"          # relative to this file
@@ -36,23 +36,21 @@ target = "loss"
 
 from __future__ import annotations
 
-import difflib
+import re
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor
-from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from scalable_bo.evaluation.executors import executor_maker
 from scalable_bo.evaluation.external import Command
-from scalable_bo.space.constraints import CallableConstraint, LinearConstraint
-from scalable_bo.space.parameters import Categorical, Float, Int
-from scalable_bo.space.space import Space
+from scalable_bo.space.parameters import nearest
+from scalable_bo.space.space import VERSION, Space
 from scalable_bo.study.study import Study
 
 MAX_BYTES = 2**20
@@ -64,74 +62,6 @@ class _Table(BaseModel):
     """A table of the file: kinds are not converted, and other keys are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-class FloatConfig(_Table):
-    """A ``Float``."""
-
-    type: Literal["float"]
-    low: Number
-    high: Number
-    log: bool = False
-
-    def build(self) -> Float:
-        """Return the parameter."""
-        return Float(self.low, self.high, self.log)
-
-
-class IntConfig(_Table):
-    """An ``Int``."""
-
-    type: Literal["int"]
-    low: int
-    high: int
-    log: bool = False
-
-    def build(self) -> Int:
-        """Return the parameter."""
-        return Int(self.low, self.high, self.log)
-
-
-class CategoricalConfig(_Table):
-    """A ``Categorical``."""
-
-    type: Literal["categorical"]
-    choices: list[str | bool | int | float]
-
-    def build(self) -> Categorical:
-        """Return the parameter."""
-        return Categorical(self.choices)
-
-
-class ConstraintConfig(_Table):
-    """A ``LinearConstraint``, or ``function``, "module:function"."""
-
-    function: str | None = Field(None, pattern=FUNCTION)
-    coefficients: dict[str, Number] | None = None
-    at_least: Number | None = None
-    at_most: Number | None = None
-
-    @model_validator(mode="after")
-    def _is_of_one_kind(self) -> Self:
-        if (self.function is None) == (self.coefficients is None):
-            raise ValueError(
-                "a constraint must have either `coefficients` with limits, or `function`"
-            )
-        if self.function is not None and not self.at_least is self.at_most is None:
-            raise ValueError(
-                "`at_least` and `at_most` go with `coefficients`; a function returns whether the"
-                " parameters are allowed"
-            )
-        return self
-
-    def build(
-        self, load: Callable[[str], Callable[..., Any]]
-    ) -> LinearConstraint | CallableConstraint:
-        """Return the constraint, a function by ``load``."""
-        if self.coefficients is None:
-            assert self.function is not None
-            return load(self.function)
-        return LinearConstraint(self.coefficients, self.at_least, self.at_most)
 
 
 class StudySection(_Table):
@@ -177,7 +107,7 @@ class Config(_Table):
 
     study: StudySection
     space: dict[str, Any]
-    constraints: list[ConstraintConfig] = []
+    constraints: list[dict[str, Any]] = []
     objective: ObjectiveSection | None = None
     run: RunSection | None = None
     data: list[DataSection] = []
@@ -197,12 +127,9 @@ class Config(_Table):
         """Return the search space; without ``imports``, something callable stands for functions
         among the constraints.
         """
-        params = {name: _read_parameter(name, value) for name, value in self.space.items()}
-        constraints = []
-        for number, constraint in enumerate(self.constraints):
-            load = partial(self._load_function, f"constraints.{number}.function")
-            constraints.append(constraint.build(load if imports else lambda _: bool))
-        return Space(*constraints, **params)
+        tables = {"version": VERSION, "parameters": self.space, "constraints": self.constraints}
+        load = self._load_function if imports else _stand_in
+        return Space.from_dict(tables, load, "space")
 
     def open_study(self, **options: Any) -> Study:
         """Create the study or open it again, with ``options`` in place of what is configured."""
@@ -245,6 +172,7 @@ class Config(_Table):
         """Import "module:function", from the folder of the file or from where Python finds
         modules.
         """
+        _stand_in(key, reference)
         module_name, _, name = reference.partition(":")
         if (folder := str(self.folder.resolve())) not in sys.path:
             sys.path.insert(0, folder)
@@ -304,17 +232,11 @@ def read_config(file: Path) -> Config:
     return config
 
 
-def _read_parameter(name: str, value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    kinds = {"float": FloatConfig, "int": IntConfig, "categorical": CategoricalConfig}
-    kind = value.get("type")
-    if kind not in kinds:
-        raise ValueError(
-            f"`space.{name}.type` must be {', '.join(kinds)}, got"
-            f" {kind!r}.{_nearest(str(kind), kinds)}"
-        )
-    return _validate(kinds[kind], dict(value), f"space.{name}.").build()
+def _stand_in(key: str, reference: str) -> Callable[..., Any]:
+    """Return something callable for a function that is not imported, if its name could be one."""
+    if not isinstance(reference, str) or not re.fullmatch(FUNCTION, reference):
+        raise ValueError(f'`{key}` must be "module:function", got {reference!r}.')
+    return bool
 
 
 def _validate(kind: type[Any], tables: dict[str, Any], prefix: str) -> Any:
@@ -335,7 +257,7 @@ def _describe(kind: type[_Table], prefix: str, problem: dict[str, Any]) -> str:
     name = prefix + ".".join(place)
     if problem["type"] == "extra_forbidden":
         known = _keys_at(kind, problem["loc"][:-1])
-        return f"`{name}` is not known.{_nearest(place[-1], known)} Known are {', '.join(known)}."
+        return f"`{name}` is not known.{nearest(place[-1], known)} Known are {', '.join(known)}."
     if problem["type"] == "missing":
         return f"`{name}` must be given."
     return f"`{name}`: {problem['msg']}, got {problem['input']!r:.80}."
@@ -351,8 +273,3 @@ def _keys_at(kind: Any, place: tuple[Any, ...]) -> list[str]:
                 table for table in tables if isinstance(table, type) and issubclass(table, _Table)
             )
     return list(kind.model_fields)
-
-
-def _nearest(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, list(known), 1)
-    return f" Did you mean `{close[0]}`?" if close else ""

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from scalable_bo.space.parameters import Categorical, Float, Parameter
+from scalable_bo.space.parameters import Categorical, Float, Parameter, finite, read_fields
 
 # Of the largest value that the terms can take together: what two ways of adding the same numbers
 # may differ by, in float32.
@@ -35,8 +36,9 @@ class LinearConstraint:
         ValueError: if there is no coefficient other than 0, no limit, or the limits are reversed.
 
     ```python
-    Space(LinearConstraint({"steel": 1, "copper": 1}, at_most=1), steel=Float(0, 1), copper=Float(0,
-    1)) ```
+    mix = LinearConstraint({"steel": 1, "copper": 1}, at_most=1)
+    Space(mix, steel=Float(0, 1), copper=Float(0, 1))
+    ```
     """
 
     coefficients: Mapping[str, float]
@@ -52,10 +54,7 @@ class LinearConstraint:
         for name, value in (*named, ("at_least", self.at_least), ("at_most", self.at_most)):
             if value is None and not name.startswith("coefficients"):
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise TypeError(f"`{name}` must be a number, got {value!r}.")
-            if not math.isfinite(value):
-                raise ValueError(f"`{name}` must be finite, got {value}. Leave it out?")
+            finite(name, value, " Leave it out?")
         if not any(self.coefficients.values()):
             raise ValueError(
                 f"`coefficients` must have one that is not 0, got {dict(self.coefficients)!r}."
@@ -68,6 +67,19 @@ class LinearConstraint:
                 " Swap them?"
             )
         object.__setattr__(self, "coefficients", dict(self.coefficients))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the constraint as a table of plain values, limits that are not there left out."""
+        limits = {"at_least": self.at_least, "at_most": self.at_most}
+        return {
+            "coefficients": {name: float(value) for name, value in self.coefficients.items()},
+            **{name: float(limit) for name, limit in limits.items() if limit is not None},
+        }
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any], place: str = "constraint") -> Self:
+        """Return the constraint of a table; ``place`` is what errors call it."""
+        return read_fields(cls, table, place)
 
     @property
     def is_equality(self) -> bool:
@@ -167,6 +179,64 @@ class LinearConstraint:
             return f"{total} = {self.at_least:g}"
         low = "" if self.at_least is None else f"{self.at_least:g} ≤ "
         return low + total + ("" if self.at_most is None else f" ≤ {self.at_most:g}")
+
+
+def write_constraint(constraint: LinearConstraint | CallableConstraint) -> dict[str, Any]:
+    """Return a constraint as a table; of a function, its module and its name."""
+    if isinstance(constraint, LinearConstraint):
+        return constraint.to_dict()
+    module = getattr(constraint, "__module__", "")
+    return {"function": f"{module}:{function_name(constraint)}"}
+
+
+def function_name(function: CallableConstraint) -> str:
+    """Return what a function is known by: its name, or that of its type."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def read_constraint(
+    table: Any, place: str, load: Callable[[str, str], CallableConstraint] | None
+) -> LinearConstraint | CallableConstraint:
+    """Return the constraint of a table, a function by ``load(its place, what stands there)``.
+
+    Raises:
+        TypeError, ValueError: if the table is none of a constraint; ``place`` is what they call it.
+    """
+    if not isinstance(table, Mapping) or ("function" in table) == ("coefficients" in table):
+        raise ValueError(
+            f"`{place}`: a constraint must have either `coefficients` with limits, or `function`,"
+            f" got {table!r:.80}."
+        )
+    if "coefficients" in table:
+        return LinearConstraint.from_dict(table, place)
+    if others := [name for name in table if name != "function"]:
+        raise ValueError(
+            f"`{place}`: `at_least` and `at_most` go with `coefficients`; a function returns"
+            f" whether the parameters are allowed, got `{others[0]}`."
+        )
+    if load is None:
+        raise ValueError(
+            f"`{place}.function` is {table['function']!r}, and nothing is imported here. Give"
+            " `load`, which returns the function."
+        )
+    return load(f"{place}.function", table["function"])
+
+
+def allows(constraint: CallableConstraint, params: dict[str, Any]) -> bool:
+    """Return whether a function allows the parameters.
+
+    Raises:
+        TypeError: if it returns neither a boolean nor a number.
+    """
+    answer = constraint(params)
+    if isinstance(answer, bool | np.bool_):
+        return bool(answer)
+    try:
+        return float(answer) >= 0.0
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"A constraint must return True or False, or a number, got {answer!r}."
+        ) from error
 
 
 def _line(param: Parameter) -> Float:

@@ -3,21 +3,28 @@
 Every value has a number: a ``Float`` or an ``Int`` its own, a choice of a ``Categorical`` its
 position. Numbers are what ``X`` holds; ``normalize`` maps them to ``num_columns`` columns of the
 unit cube, and ``unnormalize`` back, to values that exist.
+
+``to_dict`` and ``from_dict`` are the one form in which parameters are written down: in TOML, in a
+study's record and in JSON.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from difflib import get_close_matches
+from functools import cached_property
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 LARGEST_INT = 2**40  # up to here an integer survives the way to the unit cube and back in float64
 Choice = str | bool | int | float
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -37,15 +44,15 @@ class Float:
     low: float
     high: float
     log: bool = False
+    type: ClassVar[str] = "float"
     num_columns: ClassVar[int] = 1
     num_values: ClassVar[float] = math.inf
 
     def __post_init__(self) -> None:
-        for name, bound in (("low", self.low), ("high", self.high)):
-            if isinstance(bound, bool) or not isinstance(bound, (int, float)):
-                raise TypeError(f"`{name}` must be a number, got {bound!r}.")
-            if not math.isfinite(bound):
-                raise ValueError(f"`{name}` must be finite, got {bound}.")
+        # 0, 0.0 and NumPy's zeros make the same space.
+        object.__setattr__(self, "low", finite("low", self.low))
+        object.__setattr__(self, "high", finite("high", self.high))
+        object.__setattr__(self, "log", _flag("log", self.log))
         if self.low >= self.high:
             raise ValueError(
                 f"`low` must be below `high`, got low = {self.low} and high = {self.high}. Swap"
@@ -56,8 +63,15 @@ class Float:
                 f"`low` must be positive with `log=True`, got {self.low}. Raise it or use"
                 " `log=False`."
             )
-        object.__setattr__(self, "low", float(self.low))  # 0 and 0.0 are the same space
-        object.__setattr__(self, "high", float(self.high))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the parameter as a table of plain values."""
+        return {"type": self.type, "low": self.low, "high": self.high, "log": self.log}
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any], place: str = "parameter") -> Self:
+        """Return the parameter of a table; ``place`` is what errors call it."""
+        return _of_kind(cls, read_parameter(table, place), place)
 
     @property
     def requirement(self) -> str:
@@ -125,16 +139,22 @@ class Int:
     low: int
     high: int
     log: bool = False
+    type: ClassVar[str] = "int"
     num_columns: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        for name, bound in (("low", self.low), ("high", self.high)):
-            if isinstance(bound, bool) or not isinstance(bound, int):
+        for name in ("low", "high"):
+            bound = getattr(self, name)
+            if isinstance(bound, bool) or not isinstance(bound, Integral):
                 raise TypeError(
                     f"`{name}` must be an int, got {bound!r}. Use `Float` for real numbers."
                 )
-            if abs(bound) > LARGEST_INT:
-                raise ValueError(f"`{name}` must lie within ±2**40, got {bound}. Use `Float`.")
+            if abs(int(bound)) > LARGEST_INT:
+                raise ValueError(
+                    f"`{name}` must lie within ±2**40, got {_short(bound)}. Use `Float`."
+                )
+            object.__setattr__(self, name, int(bound))
+        object.__setattr__(self, "log", _flag("log", self.log))
         if self.low >= self.high:
             raise ValueError(
                 f"`low` must be below `high`, got low = {self.low} and high = {self.high}. Swap"
@@ -145,6 +165,16 @@ class Int:
                 f"`low` must be at least 1 with `log=True`, got {self.low}. Raise it or use"
                 " `log=False`."
             )
+        _ = self.line  # every point needs it
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the parameter as a table of plain values."""
+        return {"type": self.type, "low": self.low, "high": self.high, "log": self.log}
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any], place: str = "parameter") -> Self:
+        """Return the parameter of a table; ``place`` is what errors call it."""
+        return _of_kind(cls, read_parameter(table, place), place)
 
     @property
     def num_values(self) -> float:
@@ -176,7 +206,7 @@ class Int:
         """Return the value of a number."""
         return int(number)
 
-    @property
+    @cached_property
     def line(self) -> Float:
         """The real interval that is shared out among the integers."""
         return Float(self.low - 0.5, self.high + 0.5, self.log)
@@ -195,6 +225,7 @@ class Categorical:
     """
 
     choices: Sequence[Choice]
+    type: ClassVar[str] = "categorical"
 
     def __post_init__(self) -> None:
         if isinstance(self.choices, str) or not isinstance(self.choices, Sequence):
@@ -216,6 +247,15 @@ class Categorical:
         if len(set(choices)) < len(choices):
             raise ValueError(f"`choices` must be different, got {list(choices)!r}.")
         object.__setattr__(self, "choices", choices)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the parameter as a table of plain values."""
+        return {"type": self.type, "choices": [plain(choice) for choice in self.choices]}
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any], place: str = "parameter") -> Self:
+        """Return the parameter of a table; ``place`` is what errors call it."""
+        return _of_kind(cls, read_parameter(table, place), place)
 
     @property
     def num_columns(self) -> int:
@@ -268,6 +308,7 @@ class Categorical:
 
 
 Parameter = Float | Int | Categorical
+KINDS: dict[str, type[Parameter]] = {kind.type: kind for kind in (Float, Int, Categorical)}
 
 
 def is_fixed_value(value: Any) -> bool:
@@ -275,3 +316,89 @@ def is_fixed_value(value: Any) -> bool:
     return isinstance(value, str | bool | Integral) or (
         isinstance(value, float) and math.isfinite(value)
     )
+
+
+def read_parameter(value: Any, place: str) -> Any:
+    """Return the parameter of a table; what is no table stands for itself, as a fixed value.
+
+    Raises:
+        TypeError, ValueError: if the table is none of a parameter; ``place`` is what they call it.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    name = value.get("type")
+    if not isinstance(name, str) or name not in KINDS:
+        raise ValueError(
+            f"`{place}.type` must be {', '.join(KINDS)}, got {name!r}.{nearest(name, KINDS)}"
+        )
+    return read_fields(KINDS[name], {key: value[key] for key in value if key != "type"}, place)
+
+
+def read_fields(kind: type[T], table: Mapping[str, Any], place: str) -> T:
+    """Return the dataclass ``kind`` with the values of a table; ``place`` is what errors call it.
+
+    Raises:
+        TypeError, ValueError: with each key that is missing or unknown, or as ``kind`` does.
+    """
+    known = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
+    problems = [
+        f"`{place}.{name}` must be given."
+        for name, default in known.items()
+        if default is MISSING and name not in table
+    ]
+    problems += [
+        f"`{place}.{name}` is not known.{nearest(name, known)} Known are {', '.join(known)}."
+        for name in table
+        if name not in known
+    ]
+    if problems:
+        raise ValueError("\n".join(problems))
+    try:
+        return kind(**table)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"`{place}`: {error}") from error
+
+
+def nearest(name: Any, known: Iterable[str]) -> str:
+    """Return a question for the known name that is nearest to ``name``; nothing if none is near."""
+    close = get_close_matches(name, list(known), 1) if isinstance(name, str) else []
+    return f" Did you mean `{close[0]}`?" if close else ""
+
+
+def finite(name: str, value: Any, remedy: str = "") -> float:
+    """Return a finite number as a float."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"`{name}` must be a number, got {value!r}.")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"`{name}` must be finite, got {_short(value)}.{remedy}")
+    return number
+
+
+def plain(value: Choice) -> Choice:
+    """Return a value without the subclass that it may have, such as NumPy's or an enumeration's."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, bool):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def _of_kind(kind: type[T], found: Any, place: str) -> T:
+    if not isinstance(found, kind):
+        raise ValueError(f"`{place}` must be the table of a `{kind.__name__}`, got {found!r}.")
+    return found
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"`{name}` must be True or False, got {value!r}.")
+    return bool(value)
+
+
+def _short(value: Any) -> str:
+    """Return a number as text of bounded length, even an integer of a million digits."""
+    return f"{value}" if not isinstance(value, int) or abs(value) < 10**20 else "a huge integer"

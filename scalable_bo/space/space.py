@@ -9,19 +9,38 @@ Surrogates work on ``U (n, e)`` in [0, 1]^e: a column for each number, and one f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from scalable_bo.space.constraints import CallableConstraint, LinearConstraint
-from scalable_bo.space.parameters import Categorical, Choice, Float, Int, Parameter, is_fixed_value
+from scalable_bo.space.constraints import (
+    CallableConstraint,
+    LinearConstraint,
+    allows,
+    read_constraint,
+    write_constraint,
+)
+from scalable_bo.space.parameters import (
+    Categorical,
+    Choice,
+    Float,
+    Int,
+    Parameter,
+    is_fixed_value,
+    plain,
+    read_fields,
+    read_parameter,
+)
 from surrogates import checks
 
 __all__ = ["Categorical", "Float", "Int", "LinearConstraint", "Space"]
+
+VERSION = 1  # of the tables that ``to_dict`` writes
 
 
 class Space:
@@ -39,12 +58,13 @@ class Space:
         ValueError: if no parameter varies, or a constraint does not fit the parameters.
 
     ```python
-    space = Space(lr=Float(1e-5, 1.0, log=True), width=Int(8, 512, log=True),
-    optimizer=Categorical(["adam", "sgd"]), epochs=10) ```
+    optimizer = Categorical(["adam", "sgd"])
+    space = Space(lr=Float(1e-5, 1.0, log=True), width=Int(8, 512), optimizer=optimizer, epochs=10)
+    ```
     """
 
     def __init__(
-        self, *constraints: LinearConstraint | CallableConstraint, **params: Parameter | Choice
+        self, /, *constraints: LinearConstraint | CallableConstraint, **params: Parameter | Choice
     ) -> None:
         if not params:
             raise ValueError(
@@ -91,6 +111,51 @@ class Space:
         return cls(
             **{f"x{column}": Float(low, high) for column, (low, high) in enumerate(box.T.tolist())}
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the space as tables of plain values, which JSON and TOML can hold.
+
+        Functions among the constraints stand by their module and name, "module:function".
+        """
+        varying = {name: param.to_dict() for name, param in self.params.items()}
+        return {
+            "version": VERSION,
+            "parameters": varying | {name: plain(value) for name, value in self.fixed.items()},
+            "constraints": [write_constraint(constraint) for constraint in self.constraints],
+        }
+
+    @classmethod
+    def from_dict(
+        cls,
+        tables: Mapping[str, Any],
+        load: Callable[[str, str], CallableConstraint] | None = None,
+        place: str = "parameters",
+    ) -> Self:
+        """Return the space that ``to_dict`` or a configuration has written down.
+
+        Args:
+            tables: ``version``, ``parameters`` by name and, if there are any, ``constraints``.
+            load: returns the function of a constraint, given its place and "module:function";
+                ``None`` to refuse functions. Nothing is imported here.
+            place: what errors call the parameters.
+        Raises:
+            TypeError, ValueError: if the tables are none of a space, or of a newer version.
+        """
+        found = read_fields(_Tables, tables, "space")
+        if found.version != VERSION:
+            raise ValueError(
+                f"The space must have the `version` {VERSION}, got {found.version!r}. Install the"
+                " scalable_bo that wrote it."
+            )
+        params = {
+            name: read_parameter(value, f"{place}.{name}")
+            for name, value in found.parameters.items()
+        }
+        constraints = [
+            read_constraint(table, f"constraints.{number}", load)
+            for number, table in enumerate(found.constraints)
+        ]
+        return cls(*constraints, **params)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -196,7 +261,7 @@ class Space:
             else:
                 rows = met.nonzero().flatten()
                 met[rows] = torch.tensor(
-                    [_allows(constraint, params) for params in self.to_dicts(X[rows])],
+                    [allows(constraint, params) for params in self.to_dicts(X[rows])],
                     dtype=torch.bool,
                 )
         return met
@@ -320,21 +385,6 @@ class Space:
                 columns[name] = numbers.astype(np.int64) if isinstance(param, Int) else numbers
         return pd.DataFrame(columns, index=range(len(points))).assign(**self.fixed)
 
-    def description(self) -> dict[str, str]:
-        """Return what the space is, part by part, as text: two spaces with the same description are
-        the same to a study.
-        """
-        parts = {f"parameter `{name}`": repr(param) for name, param in self.params.items()}
-        parts |= {f"fixed `{name}`": repr(value) for name, value in self.fixed.items()}
-        return parts | {
-            f"constraint {number}": (
-                str(c)
-                if isinstance(c, LinearConstraint)
-                else f"function {getattr(c, '__name__', type(c).__name__)}"
-            )
-            for number, c in enumerate(self.constraints, 1)
-        }
-
     def acquisition_options(self, like: Tensor) -> dict[str, Any]:
         """Return what ``ParallelThompsonSampling`` must know of the space beyond its bounds,
         for points of the dtype of ``like``.
@@ -376,16 +426,20 @@ class Space:
         )
 
 
-def _allows(constraint: CallableConstraint, params: dict[str, Any]) -> bool:
-    answer = constraint(params)
-    if isinstance(answer, bool | np.bool_):
-        return bool(answer)
-    try:
-        return float(answer) >= 0.0
-    except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"A constraint must return True or False, or a number, got {answer!r}."
-        ) from error
+@dataclass(frozen=True)
+class _Tables:
+    """The tables of a space."""
+
+    version: Any
+    parameters: Mapping[str, Any]
+    constraints: Sequence[Any] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.parameters, Mapping) or not isinstance(self.constraints, Sequence):
+            raise TypeError(
+                "`parameters` must be a table and `constraints` a list of tables, got"
+                f" {self.parameters!r:.80} and {self.constraints!r:.80}."
+            )
 
 
 def _points(points: Any, argument: str, num_columns: int) -> Tensor:

@@ -107,6 +107,7 @@ class Rows:
         told: (N,) whether something has been told.
         reasons: why an evaluation failed, by row.
         observed: the rows with a finite value, in the order told.
+        next_told: more than the place of any row in the order told.
     """
 
     def __init__(self, dim: int) -> None:
@@ -117,6 +118,7 @@ class Rows:
         self.told = torch.empty(0, dtype=torch.bool)
         self.reasons: dict[int, str] = {}
         self.observed: list[int] = []
+        self.next_told = 0
 
     def __len__(self) -> int:
         return len(self.X)
@@ -150,6 +152,13 @@ class Rows:
         self.told[index] = True
         self.reasons |= {ids[position]: reason for position, reason in outcomes.reasons.items()}
         self.observed.extend(index[outcomes.values.isfinite()].tolist())
+        self.next_told += len(ids)
+
+    def forget(self, ids: Sequence[int]) -> None:
+        """Make rows that failed pending again."""
+        self.told[torch.tensor(ids, dtype=torch.long)] = False
+        for row in ids:
+            del self.reasons[row]
 
     def untold(self, ids: Sequence[int], outcomes: Outcomes) -> tuple[list[int], Outcomes]:
         """Return what of these rows and their outcomes has not been told; the rest must be what was

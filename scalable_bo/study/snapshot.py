@@ -4,12 +4,10 @@ or from its folder while it runs.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,15 +15,13 @@ import torch
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from torch import Tensor
 
-from scalable_bo.space.parameters import Categorical, Float, Int
 from scalable_bo.space.space import Space
 from scalable_bo.study.checkpoints import Checkpoint, load_checkpoint
 from scalable_bo.study.rounds import AskReport
 from scalable_bo.study.rows import Rows
-from scalable_bo.study.storage import Ask, Source, Storage
+from scalable_bo.study.sqlite import SQLiteStorage
+from scalable_bo.study.storage import Ask, Source, describe_settings
 from scalable_bo.study.surrogate import MEAN_WEIGHTS, SurrogateFactory, TrainingData, posterior_mean
-
-_PARAMETERS = {"Float": Float, "Int": Int, "Categorical": Categorical}
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,30 +60,23 @@ def read_snapshot(folder: Path) -> Snapshot:
         ValueError: if there is no study, or its parameters cannot be read.
         RuntimeError: if the database is damaged or of a newer version.
     """
-    with closing(Storage.copy_of(folder)) as storage:
+    with closing(SQLiteStorage.copy_of(folder)) as storage:
         settings = storage.load_settings()
-        space = _read_space(settings)
-        maximize = settings.get("direction") == "maximize"
-        rows = storage.load_rows(space.dim)
-        asks = storage.load_asks()
+        assert settings is not None  # a database is made with them
+        space = Space.from_dict({**settings["space"], "constraints": []})
+        maximize = settings["direction"] == "maximize"
+        found = storage.load(space.dim)
         mean = None
+        asks = found.asks
         checkpoint = load_checkpoint(storage.checkpoints, asks[-1].number) if asks else None
         if checkpoint is not None:
             kernel = get_covar_module_with_dim_scaled_prior(ard_num_dims=space.encoded_dim)
             factory = SurrogateFactory(
                 kernel, None, checkpoint.tensors[MEAN_WEIGHTS].dtype, torch.device("cpu")
             )
-            mean = mean_of_values(factory, checkpoint, space, rows, asks, maximize)
-        return Snapshot(
-            space,
-            maximize,
-            settings,
-            rows,
-            asks,
-            storage.load_costs(),
-            storage.load_sources(),
-            mean,
-        )
+            mean = mean_of_values(factory, checkpoint, space, found.rows, asks, maximize)
+        texts = describe_settings(settings)
+        return Snapshot(space, maximize, texts, found.rows, asks, found.costs, found.sources, mean)
 
 
 def to_frame(space: Space, rows: Rows) -> pd.DataFrame:
@@ -102,7 +91,9 @@ def to_frame(space: Space, rows: Rows) -> pd.DataFrame:
         "reason": reasons,
     }
     for name, column in {**columns, "ask": rows.asks.numpy().copy()}.items():
-        frame[name if name not in frame else f"{name}_"] = column
+        while name in frame:
+            name += "_"
+        frame[name] = column
     frame.index.name = "id"
     return frame
 
@@ -126,35 +117,3 @@ def mean_of_values(
     offset = rows.values[rows.observed[:num_observed]].mean()
     scale = data.scale if maximize else -data.scale
     return lambda X: offset + scale * standardised(space.normalize(X))
-
-
-def _read_space(settings: dict[str, str]) -> Space:
-    """Return the space that the settings describe."""
-    params: dict[str, Any] = {}
-    for setting, description in settings.items():
-        kind, _, name = setting.partition(" `")
-        if kind in ("parameter", "fixed"):
-            try:
-                params[name.removesuffix("`")] = _read_value(
-                    ast.parse(description, mode="eval").body
-                )
-            except (SyntaxError, TypeError, ValueError, KeyError, RecursionError) as error:
-                raise ValueError(
-                    f"The study's {setting} cannot be read: {description!r}. Use the study in the"
-                    " program that made it."
-                ) from error
-    return Space(**params)
-
-
-def _read_value(node: ast.AST) -> Any:
-    """Return the parameter or the plain value that an expression stands for."""
-    if isinstance(node, ast.Tuple):
-        return tuple(_read_value(element) for element in node.elts)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        return _PARAMETERS[node.func.id](
-            **{str(keyword.arg): _read_value(keyword.value) for keyword in node.keywords}
-        )
-    # A number or string of NumPy, as np.float64(0.5)
-    if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("np."):
-        (node,) = node.args
-    return ast.literal_eval(node)

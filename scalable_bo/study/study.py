@@ -26,15 +26,25 @@ from gpytorch.kernels import Kernel
 from acquisition import Strategy
 from acquisition.strategies import Sampler, make_strategy
 from scalable_bo.evaluation.external import Command
+from scalable_bo.space.constraints import CallableConstraint
 from scalable_bo.space.space import Space
 from scalable_bo.study.asking import Known, Proposer
 from scalable_bo.study.checkpoints import load_checkpoint
 from scalable_bo.study.history import read_history
 from scalable_bo.study.optimize import run_rounds
 from scalable_bo.study.rounds import AskReport, Batch, Result, Round
-from scalable_bo.study.rows import Outcomes, Rows, few
+from scalable_bo.study.rows import Outcomes, few
 from scalable_bo.study.snapshot import Snapshot, mean_of_values, to_frame
-from scalable_bo.study.storage import Ask, Source, Storage
+from scalable_bo.study.sqlite import SQLiteStorage
+from scalable_bo.study.storage import (
+    MemoryStorage,
+    Source,
+    Storage,
+    describe_settings,
+    make_settings,
+    read_space,
+    require_same_settings,
+)
 from scalable_bo.study.surrogate import SurrogateFactory, TrainingData
 from surrogates import PathwiseGP, Solver, checks
 
@@ -59,6 +69,7 @@ class Study:
         seed: of everything random here; the same seed, data and calls give the same points.
         path: the folder to keep the study in, created if it is not there; ``None`` for a study in
             memory.
+        storage: what keeps the study, in place of a folder.
         num_initial: values to have before the surrogate takes over; ``None`` for 2 (d + 1).
         solver: of the surrogate's linear systems; ``None`` for the model's default.
         kernel: on the unit cube, its hyperparameters fitted; ``None`` for BoTorch's default, RBF
@@ -91,6 +102,7 @@ class Study:
         maximize: bool,
         seed: int = 0,
         path: str | os.PathLike[str] | None = None,
+        storage: Storage | None = None,
         num_initial: int | None = None,
         solver: Solver | None = None,
         kernel: Kernel | None = None,
@@ -104,6 +116,8 @@ class Study:
         checks.integer("seed", seed, 0)
         if path is not None and not isinstance(path, str | os.PathLike):
             raise TypeError(f"`path` must be a folder or None, got {path!r}.")
+        if path is not None and storage is not None:
+            raise ValueError(f"`path` or `storage` must be given, not both, got {path!r}.")
         if solver is not None and not isinstance(solver, Solver):
             raise TypeError(f"`solver` must be a Solver, got {solver!r}. Try `CG()`.")
         if dtype not in (torch.float32, torch.float64):
@@ -126,12 +140,53 @@ class Study:
         # one ask at a time; what is known of the rows
         self._asking = threading.Lock()
         self._lock = threading.RLock()
-        self._storage = None if path is None else Storage(Path(path), self._settings())
-        self._load()
-        checkpoints = None if self._storage is None else self._storage.checkpoints
+        if storage is None:
+            storage = MemoryStorage() if path is None else SQLiteStorage(Path(path))
+        self._storage: Storage = storage
+        try:
+            self._enter_storage()
+            self._load()
+        except BaseException:
+            storage.close()
+            raise
         self._proposer = Proposer(
-            self.space, seed, self.num_initial, self._factory, chosen, checkpoints
+            self.space, seed, self.num_initial, self._factory, chosen, storage.checkpoints
         )
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        functions: Sequence[CallableConstraint] = (),
+        **options: Any,
+    ) -> Self:
+        """Open a study with the space, direction and seed that it was made with.
+
+        Args:
+            path: the folder that it is kept in.
+            functions: those among the constraints of its space, found by their names: a folder
+                holds no code.
+            **options: the other arguments of ``Study``.
+        Raises:
+            ValueError: if there is no study, or the space needs a function that was not given.
+            RuntimeError: if another process uses ``path``, or what it holds is damaged.
+        """
+        storage = SQLiteStorage(Path(path), must_exist=True)
+        try:
+            settings = storage.load_settings()
+            assert settings is not None  # a database is made with them
+            space = read_space(storage.name, settings["space"], functions)
+            return cls(
+                space,
+                maximize=settings["direction"] == "maximize",
+                seed=settings["seed"],
+                storage=storage,
+                **options,
+            )
+        except BaseException:
+            storage.close()
+            raise
 
     @property
     def num_observations(self) -> int:
@@ -232,10 +287,10 @@ class Study:
         """
         checks.positive_int("q", q)
         with self._asking:
+            self._storage.require_writable()
             X, ask, report = self._proposer.propose(q, self._known(), callback)
             with self._lock, self._stored():
-                if self._storage is not None:
-                    self._storage.add_ask(ask, report, len(self._rows), X)
+                self._storage.add_ask(ask, report, len(self._rows), X)
                 ids = self._rows.append(X, ask.number)
                 self._asks.append(ask)
                 self._costs[ask.number] = report
@@ -285,9 +340,9 @@ class Study:
             ids, outcomes = self._rows.untold(ids, outcomes)
             if not ids:
                 return
+            self._storage.require_writable()
             with self._stored():
-                if self._storage is not None:
-                    self._storage.add_outcomes(ids, outcomes, self._rows.num_told)
+                self._storage.add_outcomes(ids, outcomes, self._rows.next_told)
                 self._rows.record(ids, outcomes)
 
     def add_data(
@@ -327,9 +382,9 @@ class Study:
                 return
             rows.require_same_noise(history.outcomes)
             added = Source(history.name, history.digest, len(rows), len(history.X))
+            self._storage.require_writable()
             with self._stored():
-                if self._storage is not None:
-                    self._storage.add_source(added, history.X, history.outcomes, rows.num_told)
+                self._storage.add_source(added, history.X, history.outcomes, rows.next_told)
                 rows.record(rows.append(history.X, 0), history.outcomes)
                 self._sources.append(added)
 
@@ -409,8 +464,7 @@ class Study:
 
     def close(self) -> None:
         """Let other processes open ``path``; a study in memory stays as it is."""
-        if self._storage is not None:
-            self._storage.close()
+        self._storage.close()
 
     def __enter__(self) -> Self:
         return self
@@ -423,14 +477,14 @@ class Study:
     ) -> None:
         self.close()
 
-    def _settings(self) -> dict[str, str]:
-        """Return what a stored study must have been made with."""
-        return {
-            "columns": ", ".join(self.space.names),
-            **self.space.description(),
-            "direction": "maximize" if self.maximize else "minimize",
-            "seed": str(self.seed),
-        }
+    def _enter_storage(self) -> None:
+        """Store what the study is made with, or require that it is what is stored."""
+        given = make_settings(self.space.to_dict(), self.maximize, self.seed)
+        stored = self._storage.load_settings()
+        if stored is not None:
+            require_same_settings(self._storage.name, stored, given)
+        if stored != given:  # new, or of an older version that kept less
+            self._storage.save_settings(given)
 
     def _snapshot(self) -> Snapshot:
         """Return the study as it stands after the ask that runs, if one does."""
@@ -440,15 +494,17 @@ class Study:
             costs = dict(self._costs)
             sources = tuple(self._sources)
             checkpoint = self._proposer.checkpoint
-        if checkpoint is None and self._storage is not None and asks:
-            checkpoint = load_checkpoint(self._storage.checkpoints, asks[-1].number)
+        folder = self._storage.checkpoints
+        if checkpoint is None and folder is not None and asks:
+            checkpoint = load_checkpoint(folder, asks[-1].number)
         factory = self._factory
         mean = (
             None
             if checkpoint is None
             else mean_of_values(factory, checkpoint, self.space, rows, asks, self.maximize)
         )
-        settings = self._settings() | {
+        made_with = make_settings(self.space.to_dict(), self.maximize, self.seed)
+        settings = describe_settings(made_with) | {
             "initial values": str(self.num_initial),
             "solver": (
                 "chosen by the number of points" if factory.solver is None else repr(factory.solver)
@@ -460,11 +516,11 @@ class Study:
 
     def _load(self) -> None:
         """Take the rows from the storage."""
-        storage = self._storage
-        self._rows = Rows(self.space.dim) if storage is None else storage.load_rows(self.space.dim)
-        self._asks: list[Ask] = [] if storage is None else storage.load_asks()
-        self._costs: dict[int, AskReport] = {} if storage is None else storage.load_costs()
-        self._sources: list[Source] = [] if storage is None else storage.load_sources()
+        found = self._storage.load(self.space.dim)
+        self._rows = found.rows
+        self._asks = found.asks
+        self._costs = found.costs
+        self._sources = found.sources
 
     @contextmanager
     def _stored(self) -> Iterator[None]:
@@ -474,8 +530,7 @@ class Study:
         try:
             yield
         except BaseException:
-            if self._storage is not None:
-                self._load()
+            self._load()
             raise
 
     def _known(self) -> Known:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
 from scalable_bo.space.space import Float, Int, Space
-from scalable_bo.study import asking, storage
+from scalable_bo.study import asking, database, sqlite
 from scalable_bo.study.study import Study
 from surrogates import CG
 
@@ -119,15 +119,15 @@ def _kill(owner: Any, name: str, when: str, call: int) -> None:
 
 
 FAULTS: dict[str, Callable[[], None]] = {
-    "before the database gets its name": partial(_kill, storage.Path, "rename", "before", 1),
-    "in the middle of the added data": partial(_kill, storage, "_null", "before", 100),
+    "before the database gets its name": partial(_kill, database.Path, "rename", "before", 1),
+    "in the middle of the added data": partial(_kill, sqlite, "_null", "before", 100),
     "before the data are recorded in memory": partial(
-        _kill, storage.Storage, "add_source", "after", 1
+        _kill, sqlite.SQLiteStorage, "add_source", "after", 1
     ),
-    "before a tell is stored": partial(_kill, storage.Storage, "add_outcomes", "before", 11),
-    "after a tell is stored": partial(_kill, storage.Storage, "add_outcomes", "after", 11),
+    "before a tell is stored": partial(_kill, sqlite.SQLiteStorage, "add_outcomes", "before", 11),
+    "after a tell is stored": partial(_kill, sqlite.SQLiteStorage, "add_outcomes", "after", 11),
     "before a checkpoint is written": partial(_kill, asking, "save_checkpoint", "before", 2),
     "before a checkpoint gets its name": partial(_kill, os, "replace", "before", 2),
     "between a checkpoint and its ask": partial(_kill, asking, "save_checkpoint", "after", 2),
-    "before an ask is returned": partial(_kill, storage.Storage, "add_ask", "after", 4),
+    "before an ask is returned": partial(_kill, sqlite.SQLiteStorage, "add_ask", "after", 4),
 }

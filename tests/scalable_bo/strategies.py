@@ -8,9 +8,7 @@ from torch import Tensor
 
 from scalable_bo.space.space import Categorical, Float, Int, Space
 
-names = st.text(string.ascii_letters + "_ é\"'<%", min_size=1, max_size=8).filter(
-    lambda name: name != "self"
-)
+names = st.text(string.ascii_letters + "_ é\"'<%", min_size=1, max_size=8)
 floats = st.builds(
     lambda low, width: Float(low, low + width), st.floats(-1e6, 1e6), st.floats(1e-3, 1e6)
 )

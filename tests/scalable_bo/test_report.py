@@ -8,6 +8,7 @@ import html
 import math
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from functools import partial
@@ -33,7 +34,7 @@ from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, S
 from scalable_bo.study.rounds import AskReport
 from scalable_bo.study.rows import Outcomes, Rows
 from scalable_bo.study.snapshot import Snapshot, read_snapshot
-from scalable_bo.study.storage import Ask, Source
+from scalable_bo.study.storage import Ask, Source, describe_settings, make_settings
 from scalable_bo.study.study import Study
 from surrogates import CG
 
@@ -134,7 +135,7 @@ def snapshot_of(
     rows.record(rows.append(space.unnormalize(U), 0), outcomes)
     costs = costs or {}
     given: dict[str, Any] = {
-        "settings": space.description(),
+        "settings": describe_settings(make_settings(space.to_dict(), maximize, 0)),
         "asks": [Ask(number, 1, 1, 1, True) for number in costs],
         "sources": [],
         "mean": lambda X: space.normalize(X).sum(1),
@@ -496,18 +497,22 @@ def test_escaped_text_reads_as_what_it_was(text: str) -> None:
     ],
 )
 def test_a_folder_that_describes_something_else_is_refused(
-    tmp_path: Path, description: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, description: str
 ) -> None:
-    monkeypatch.setattr(
-        Study,
-        "_settings",
-        lambda self: {"columns": "x", "parameter `x`": description, "direction": "maximize"},
-    )
     Study(Space(x=Float(0, 1)), maximize=True, path=tmp_path).close()
+    with sqlite3.connect(tmp_path / "study.sqlite") as connection:
+        connection.execute("DELETE FROM settings")
+        connection.executemany(
+            "INSERT INTO settings VALUES (?, ?)",
+            [("columns", "x"), ("parameter `x`", description), ("direction", "maximize")],
+        )
+        connection.execute("PRAGMA user_version = 2")
+    connection.close()
     with pytest.raises(
         ValueError,
         match=(
-            "The study's parameter `x` cannot be read: .*Use the study in the program that made it"
+            "The study's parameter `x` cannot be read: .*Use the study in the program and the"
+            " scalable_bo that made it"
         ),
     ):
         read_snapshot(tmp_path)

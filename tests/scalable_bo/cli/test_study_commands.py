@@ -96,7 +96,7 @@ def test_a_configuration_describes_the_space_that_python_would(file: Path) -> No
         fixed="yes",
     )
     with read_config(file).open_study() as study:
-        assert study.space.description() == space.description()
+        assert study.space.to_dict() == space.to_dict()
     Study(space, maximize=True, seed=3, path=file.parent / "kept").close()
 
 
@@ -293,8 +293,15 @@ def test_any_results_are_read_or_refused(content: bytes, tmp_path: Path) -> None
             r"`space.x.high` must be given.\n.*`space.x.hihg` is not known. Did you mean `high`\?",
         ),
         ("high = 1.0", "high = -1.0", "`low` must be below `high`"),
-        ("high = 1.0", "high = inf", "`space.x.high.float`: Input should be a finite number"),
-        ("high = 64", "high = 64.5", "`space.n.high`: Input should be a valid integer"),
+        ("high = 1.0", "high = inf", "`space.x`: `high` must be finite, got inf"),
+        ("high = 1.0", f"high = 1{'0' * 400}", "`space.x`: `high` must be finite, got a huge int"),
+        ("high = 64", "high = 64.5", "`space.n`: `high` must be an int, got 64.5"),
+        ("log = true", "log = 1", "`space.n`: `log` must be True or False, got 1"),
+        (
+            '"float"',
+            '["float"]',
+            r"`space.x.type` must be float, int, .*, got \['float'\]",
+        ),
         (
             'fixed = "yes"',
             "fixed = [1]",
@@ -322,7 +329,7 @@ def test_any_results_are_read_or_refused(content: bytes, tmp_path: Path) -> None
         (
             LINEAR,
             'function = "objective_of_the_test"',
-            "`constraints.0.function`: String should match pattern",
+            "`constraints.0.function` must be \"module:function\", got 'objective_of_the_test'",
         ),
         (
             LINEAR,

@@ -1,6 +1,8 @@
 """Spaces: what goes to the unit cube comes back, and what does not belong is refused."""
 
+import json
 import math
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
-from tests.scalable_bo.strategies import points_of, spaces
+from tests.scalable_bo.strategies import choices, points_of, spaces
 
 finite = st.floats(-1e6, 1e6)
 SPACE = Space(lr=Float(1e-5, 1.0, log=True), momentum=Float(-1.0, 3.0))
@@ -143,6 +145,86 @@ def test_points_of_any_space_come_back_from_dicts_frames_and_the_unit_cube(
     )
 
 
+@given(space=spaces, data=st.data())
+def test_any_space_comes_back_from_its_tables_and_from_json(
+    space: Space, data: st.DataObject
+) -> None:
+    fixed = data.draw(st.dictionaries(st.text(max_size=3), choices, max_size=3))
+    numbers = [name for name, param in space.params.items() if not isinstance(param, Categorical)]
+    linear = st.builds(
+        LinearConstraint,
+        st.dictionaries(st.sampled_from(numbers or [""]), st.floats(0.1, 9.0), min_size=1),
+        st.none() | st.floats(-9, 0),
+        st.floats(0.5, 9),
+    )
+    constraints = data.draw(st.lists(linear, max_size=2 if numbers else 0))
+    whole = Space(bool, *constraints, **(fixed | space.params))
+    tables = json.loads(json.dumps(whole.to_dict()))
+    back = Space.from_dict(tables, lambda place, reference: {"builtins:bool": bool}[reference])
+    assert back.params == space.params
+    assert list(back.params) == list(space.params)
+    assert back.fixed == whole.fixed
+    assert back.constraints == (bool, *constraints)
+    assert back.to_dict() == whole.to_dict()
+    for param in space.params.values():
+        assert type(param).from_dict(param.to_dict()) == param
+
+
+class Colour(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+def test_tables_hold_plain_values_alone() -> None:
+    space = Space(
+        low=Float(np.float32(0), 10**20, np.bool_(True) ^ np.bool_(True)),
+        n=Int(np.int64(1), np.uint8(3)),
+        kind=Categorical([Colour.RED, np.float64(0.5), True]),
+        fixed=np.int64(3),
+    )
+    table = json.dumps(space.to_dict()["parameters"])
+    assert table == (
+        '{"low": {"type": "float", "low": 0.0, "high": 1e+20, "log": false},'
+        ' "n": {"type": "int", "low": 1, "high": 3, "log": false},'
+        ' "kind": {"type": "categorical", "choices": ["red", 0.5, true]}, "fixed": 3}'
+    )
+    assert type(space.params["n"].high) is int
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"parameters": {}}, "`space.version` must be given"),
+        ({"version": 2, "parameters": {}}, "must have the `version` 1, got 2. Install"),
+        ({"version": 1, "params": {}}, "`space.params` is not known. Did you mean `parameters`"),
+        ({"version": 1, "parameters": []}, "`parameters` must be a table and `constraints` a list"),
+        (
+            {"version": 1, "parameters": {"x": {"type": "flaot"}}},
+            r"`parameters.x.type` must be float, int, categorical, got 'flaot'. Did you mean",
+        ),
+        (
+            {"version": 1, "parameters": {"x": {"type": "int", "low": 1, "hihg": 2}}},
+            "`parameters.x.high` must be given.\n`parameters.x.hihg` is not known. Did you",
+        ),
+        (
+            {"version": 1, "parameters": {"x": {"type": "int", "low": 1, "high": 0}}},
+            "`parameters.x`: `low` must be below `high`",
+        ),
+        (
+            {"version": 1, "parameters": {}, "constraints": [{"function": "os:remove"}]},
+            "`constraints.0.function` is 'os:remove', and nothing is imported here",
+        ),
+        (
+            {"version": 1, "parameters": {}, "constraints": ["x < 1"]},
+            "`constraints.0`: a constraint must have either `coefficients`",
+        ),
+    ],
+)
+def test_tables_of_no_space_are_refused(tables: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        Space.from_dict(tables)
+
+
 @given(st.data())
 def test_rounded_points_stay_where_they_are_evaluated(data: st.DataObject) -> None:
     space = data.draw(spaces)
@@ -231,6 +313,9 @@ def test_constraints_mean_what_they_say(
             ValueError,
             "`low` must be at least 1 with `log=True`, got 0",
         ),
+        (lambda: Float(0, 10**400), ValueError, "`high` must be finite, got a huge integer"),
+        (lambda: Float(0, 1, log=1), TypeError, "`log` must be True or False, got 1"),
+        (lambda: Int(0, 10**9999), ValueError, r"within ±2\*\*40, got a huge integer. Use"),
         (lambda: Int(0, 2.5), TypeError, "`high` must be an int, got 2.5. Use `Float`"),
         (lambda: Int(0, 2**41), ValueError, r"`high` must lie within ±2\*\*40"),
         (lambda: Categorical("abc"), TypeError, "`choices` must be a list of values, got 'abc'"),

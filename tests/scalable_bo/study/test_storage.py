@@ -6,23 +6,28 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from scalable_bo.study import storage as storage_module
+from scalable_bo.space.space import Float, LinearConstraint, Space
+from scalable_bo.study import database
 from scalable_bo.study.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
-from scalable_bo.study.lock import WriterLock
+from scalable_bo.study.database import WriterLock
 from scalable_bo.study.rounds import AskReport
 from scalable_bo.study.rows import Outcomes
-from scalable_bo.study.storage import Ask, Source, Storage, describe_difference
+from scalable_bo.study.sqlite import SQLiteStorage
+from scalable_bo.study.storage import Ask, Source, make_settings, require_same_settings
 
-SETTINGS = {"columns": "x, y", "direction": "maximize"}
+SPACE = Space(x=Float(0.0, 9.0), y=Float(0.0, 9.0))
+SETTINGS = make_settings(SPACE.to_dict(), True, 0)
 COST = AskReport(0.25, 0.5, 1.0, 1e-3, "CG()")
 
 
 def fill(folder: Path) -> None:
-    storage = Storage(folder, SETTINGS)
+    storage = SQLiteStorage(folder)
+    storage.save_settings(SETTINGS)
     X = torch.arange(6.0, dtype=torch.float64).reshape(3, 2)
     storage.add_source(
         Source("history", "abc", 0, 3), X, Outcomes.of([1.0, "x", 3.0], noise=0.5), 0
@@ -34,8 +39,8 @@ def fill(folder: Path) -> None:
 
 def test_what_was_stored_comes_back_to_the_last_bit(tmp_path: Path) -> None:
     fill(tmp_path)
-    storage = Storage(tmp_path, SETTINGS)
-    rows = storage.load_rows(2)
+    storage = SQLiteStorage(tmp_path)
+    rows = storage.load(2).rows
     third = torch.arange(4.0, dtype=torch.float64).reshape(2, 2) / 3
     assert torch.equal(
         rows.X, torch.cat([torch.arange(6.0, dtype=torch.float64).reshape(3, 2), third])
@@ -59,13 +64,14 @@ def test_what_was_stored_comes_back_to_the_last_bit(tmp_path: Path) -> None:
     assert rows.asks.tolist() == [0, 0, 0, 1, 1]
     assert rows.observed == [0, 2, 4]
     assert rows.reasons == {1: "not a number: str 'x'"}
-    assert storage.load_asks() == [Ask(1, 2, 2, 2, None)]
-    assert storage.load_costs() == {1: COST}
-    assert storage.load_sources() == [Source("history", "abc", 0, 3)]
+    assert storage.load(2).asks == [Ask(1, 2, 2, 2, None)]
+    assert storage.load(2).costs == {1: COST}
+    assert storage.load(2).sources == [Source("history", "abc", 0, 3)]
 
 
 def test_the_database_is_safe_against_power_cuts(tmp_path: Path) -> None:
-    storage = Storage(tmp_path, SETTINGS)
+    storage = SQLiteStorage(tmp_path)
+    storage.save_settings(SETTINGS)
     assert storage._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert storage._connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
 
@@ -74,8 +80,8 @@ def test_a_second_writer_is_refused_with_the_process_and_the_host_of_the_first(
     tmp_path: Path,
 ) -> None:
     with_lock = (
-        "import sys, pathlib; sys.path.insert(0, sys.argv[2]); from scalable_bo.study.lock import"
-        " WriterLock; "
+        "import sys, pathlib; sys.path.insert(0, sys.argv[2]); "
+        "from scalable_bo.study.database import WriterLock; "
     )
     code = (
         with_lock
@@ -89,20 +95,20 @@ def test_a_second_writer_is_refused_with_the_process_and_the_host_of_the_first(
         assert first.stdout.readline() == "locked\n"
         host = os.uname().nodename
         with pytest.raises(RuntimeError, match=f"is in use by process {first.pid} on host {host}"):
-            Storage(tmp_path, SETTINGS)
+            SQLiteStorage(tmp_path)
         first.kill()
         first.wait()
-        Storage(tmp_path, SETTINGS).close()  # the lock of a dead process is none
+        SQLiteStorage(tmp_path).close()  # the lock of a dead process is none
 
 
 def test_the_lock_is_freed_when_the_storage_is_closed_or_forgotten(tmp_path: Path) -> None:
-    first = Storage(tmp_path, SETTINGS)
+    first = SQLiteStorage(tmp_path)
     with pytest.raises(RuntimeError, match=f"is in use by process {os.getpid()}"):
-        Storage(tmp_path, SETTINGS)
+        SQLiteStorage(tmp_path)
     first.close()
-    second = Storage(tmp_path, SETTINGS)
+    second = SQLiteStorage(tmp_path)
     del second
-    third = Storage(tmp_path, SETTINGS)
+    third = SQLiteStorage(tmp_path)
     third.close()
     third.close()
     with pytest.raises(RuntimeError, match="has been closed"):
@@ -132,23 +138,31 @@ def test_a_forked_child_does_not_hold_the_lock(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "{}", '{"pid": "x"}', "\x00\xff", "[" * 900])
 def test_a_strange_lock_file_is_no_obstacle(tmp_path: Path, content: str) -> None:
     (tmp_path / "lock").write_text(content)
-    Storage(tmp_path, SETTINGS).close()
+    SQLiteStorage(tmp_path).close()
     holder = json.loads((tmp_path / "lock").read_text())
     assert holder["pid"] == os.getpid()
 
 
-def test_other_settings_are_refused_with_every_difference(tmp_path: Path) -> None:
-    fill(tmp_path)
+def test_other_settings_are_refused_with_every_difference() -> None:
+    other = make_settings(SPACE.to_dict(), False, 1)
     with pytest.raises(
         ValueError,
         match=(
-            "other settings:\n  direction: stored maximize, given minimize\n  seed: stored nothing,"
-            " given 1\n"
+            "It was made with other settings:\n  direction: stored maximize, given minimize\n"
+            "  seed: stored 0, given 1\nUse"
         ),
     ):
-        Storage(tmp_path, SETTINGS | {"direction": "minimize", "seed": "1"})
-    assert describe_difference(SETTINGS, SETTINGS) == ""
-    Storage(tmp_path, SETTINGS).close()
+        require_same_settings("It", SETTINGS, other)
+    require_same_settings("It", SETTINGS, SETTINGS)
+
+
+def test_coefficients_that_look_the_same_in_print_are_told_apart() -> None:
+    def settings(coefficient: float) -> dict[str, Any]:
+        constraint = LinearConstraint({"x": coefficient, "y": 1}, at_most=1)
+        return make_settings(Space(constraint, **SPACE.params).to_dict(), True, 0)
+
+    with pytest.raises(ValueError, match="  constraint 1: stored .*0.33333333.*given .*0.33333334"):
+        require_same_settings("It", settings(1 / 3), settings(0.33333334))
 
 
 @pytest.mark.parametrize("keep", [0, 1, 50, 100, 4096, 5000])
@@ -159,7 +173,7 @@ def test_a_truncated_database_is_reported_and_left_alone(tmp_path: Path, keep: i
     assert len(content) > 5000
     database.write_bytes(content[:keep])
     with pytest.raises(RuntimeError, match="is damaged: .*Restore the folder from a copy"):
-        Storage(tmp_path, SETTINGS)
+        SQLiteStorage(tmp_path)
     assert database.read_bytes() == content[:keep]
 
 
@@ -171,14 +185,14 @@ def test_a_torn_database_is_reported(tmp_path: Path) -> None:
         content[page : page + 512] = bytes(512)
     database.write_bytes(content)
     with pytest.raises(RuntimeError, match="is damaged"):
-        Storage(tmp_path, SETTINGS)
+        SQLiteStorage(tmp_path)
 
 
 def test_a_missing_database_beside_what_belongs_to_it_is_reported(tmp_path: Path) -> None:
     fill(tmp_path)
     (tmp_path / "study.sqlite").rename(tmp_path / "study.sqlite-wal")
     with pytest.raises(RuntimeError, match=r"is damaged: study.sqlite is missing"):
-        Storage(tmp_path, SETTINGS)
+        SQLiteStorage(tmp_path)
 
 
 def test_missing_rows_are_reported(tmp_path: Path) -> None:
@@ -186,9 +200,9 @@ def test_missing_rows_are_reported(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "study.sqlite") as connection:
         connection.execute("DELETE FROM points WHERE id = 1")
     connection.close()
-    storage = Storage(tmp_path, SETTINGS)
+    storage = SQLiteStorage(tmp_path)
     with pytest.raises(RuntimeError, match="is damaged: rows are missing"):
-        storage.load_rows(2)
+        storage.load(2)
 
 
 def test_a_half_made_database_is_made_again(tmp_path: Path) -> None:
@@ -202,24 +216,24 @@ def test_an_older_schema_is_migrated_and_a_newer_one_refused(
 ) -> None:
     fill(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(storage_module, "SCHEMA_VERSION", 4)
+        patch.setattr(database, "SCHEMA_VERSION", 5)
         patch.setattr(
-            storage_module,
+            database,
             "MIGRATIONS",
             {
-                2: "ALTER TABLE asks ADD COLUMN note TEXT",
-                3: "UPDATE asks SET note = 'first'; CREATE TABLE more (a INTEGER)",
+                3: "ALTER TABLE asks ADD COLUMN note TEXT",
+                4: "UPDATE asks SET note = 'first'; CREATE TABLE more (a INTEGER)",
             },
         )
-        storage = Storage(tmp_path, SETTINGS)
+        storage = SQLiteStorage(tmp_path)
         assert storage._connection.execute("SELECT note FROM asks").fetchall() == [("first",)]
-        assert len(storage.load_asks()) == 1
+        assert len(storage.load(2).asks) == 1
         storage.close()
     with pytest.raises(
         RuntimeError,
-        match="has version 4 of the schema, this scalable_bo reads up to 2. Install a newer",
+        match="has version 5 of the schema, this scalable_bo reads up to 3. Install a newer",
     ):
-        Storage(tmp_path, SETTINGS)
+        SQLiteStorage(tmp_path)
 
 
 def test_a_study_from_before_the_costs_of_asks_were_kept_is_opened_and_goes_on(
@@ -227,36 +241,47 @@ def test_a_study_from_before_the_costs_of_asks_were_kept_is_opened_and_goes_on(
 ) -> None:
     fill(tmp_path)
     with sqlite3.connect(tmp_path / "study.sqlite") as connection:
-        connection.executescript("DROP TABLE costs; PRAGMA user_version = 1")
+        connection.executescript("DROP TABLE costs; DELETE FROM settings; PRAGMA user_version = 1")
+        connection.executemany(
+            "INSERT INTO settings VALUES (?, ?)",
+            [
+                ("columns", "x, y"),
+                ("parameter `x`", "Float(low=0.0, high=9.0, log=False)"),
+                ("parameter `y`", "Float(low=0.0, high=9.0, log=False)"),
+                ("direction", "maximize"),
+                ("seed", "0"),
+            ],
+        )
     connection.close()
-    copy = Storage.copy_of(tmp_path)
-    assert (copy.load_costs(), copy.load_asks()) == ({}, [Ask(1, 2, 2, 2, None)])
-    storage = Storage(tmp_path, SETTINGS)
+    copy = SQLiteStorage.copy_of(tmp_path)
+    assert copy.load_settings() == SETTINGS
+    assert (copy.load(2).costs, copy.load(2).asks) == ({}, [Ask(1, 2, 2, 2, None)])
+    storage = SQLiteStorage(tmp_path)
     storage.add_ask(Ask(2, 1, 3, 3, None), COST, 5, torch.zeros(1, 2, dtype=torch.float64))
-    assert storage.load_costs() == {2: COST}
-    assert len(storage.load_rows(2)) == 6
+    assert storage.load(2).costs == {2: COST}
+    assert len(storage.load(2).rows) == 6
 
 
 def test_a_copy_is_of_what_is_committed_and_leaves_the_folder_as_it_is(tmp_path: Path) -> None:
     fill(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    copy = Storage.copy_of(tmp_path)
+    copy = SQLiteStorage.copy_of(tmp_path)
     assert copy.load_settings() == SETTINGS
-    assert len(copy.load_rows(2)) == 5
+    assert len(copy.load(2).rows) == 5
     copy.close()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    storage = Storage(tmp_path, SETTINGS)
+    storage = SQLiteStorage(tmp_path)
     storage.add_outcomes([3], Outcomes.of([7.0]), 4)
     # While another holds the lock
-    assert Storage.copy_of(tmp_path).load_rows(2).observed == [0, 2, 4, 3]
+    assert SQLiteStorage.copy_of(tmp_path).load(2).rows.observed == [0, 2, 4, 3]
     with pytest.raises(
         ValueError, match="`folder` must hold a study, got .* without a study.sqlite"
     ):
-        Storage.copy_of(tmp_path / "elsewhere")
+        SQLiteStorage.copy_of(tmp_path / "elsewhere")
     storage.close()
     (tmp_path / "study.sqlite").write_bytes(b"no database")
     with pytest.raises(RuntimeError, match="is damaged"):
-        Storage.copy_of(tmp_path)
+        SQLiteStorage.copy_of(tmp_path)
 
 
 def test_a_migration_that_fails_changes_nothing(
@@ -264,24 +289,24 @@ def test_a_migration_that_fails_changes_nothing(
 ) -> None:
     fill(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(storage_module, "SCHEMA_VERSION", 3)
+        patch.setattr(database, "SCHEMA_VERSION", 4)
         patch.setattr(
-            storage_module, "MIGRATIONS", {2: "DELETE FROM points; SELECT nonsense FROM nowhere"}
+            database, "MIGRATIONS", {3: "DELETE FROM points; SELECT nonsense FROM nowhere"}
         )
         with pytest.raises(
             RuntimeError,
             match=(
-                "could not be brought from version 2 of the schema to 3: no such table: nowhere. It"
+                "could not be brought from version 3 of the schema to 4: no such table: nowhere. It"
                 " is as it"
             ),
         ):
-            Storage(tmp_path, SETTINGS)
-    assert len(Storage(tmp_path, SETTINGS).load_rows(2)) == 5
+            SQLiteStorage(tmp_path)
+    assert len(SQLiteStorage(tmp_path).load(2).rows) == 5
 
 
 def test_what_could_not_be_written_is_reported_and_not_stored(tmp_path: Path) -> None:
     fill(tmp_path)
-    storage = Storage(tmp_path, SETTINGS)
+    storage = SQLiteStorage(tmp_path)
     (pages,) = storage._connection.execute("PRAGMA page_count").fetchone()
     storage._connection.execute(f"PRAGMA max_page_count = {pages}")  # the disk is full
     X = torch.zeros(5000, 2, dtype=torch.float64)
@@ -290,8 +315,8 @@ def test_what_could_not_be_written_is_reported_and_not_stored(tmp_path: Path) ->
         match="could not be written: database or disk is full. Nothing of this call was stored",
     ):
         storage.add_source(Source("more", "def", 5, 5000), X, Outcomes.of(X[:, 0]), 4)
-    assert len(storage.load_rows(2)) == 5
-    assert len(storage.load_sources()) == 1
+    assert len(storage.load(2).rows) == 5
+    assert len(storage.load(2).sources) == 1
 
 
 def checkpoint(ask: int) -> Checkpoint:

@@ -16,6 +16,7 @@ import torch
 
 from acquisition import ParallelThompsonSampling
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
+from scalable_bo.study.legacy import read_texts
 from scalable_bo.study.snapshot import read_snapshot, to_frame
 from scalable_bo.study.study import Study
 
@@ -84,3 +85,37 @@ def test_a_stored_design_goes_on_to_the_points_that_it_would_have_had(folder: Pa
     with Study(BOUNDS, maximize=False, seed=2, path=folder / "box") as study:
         assert study.pending.ids == [1, 3]
         assert torch.equal(study.ask(2).X, never_stored.ask(2).X)
+
+
+def test_a_stored_study_is_opened_without_its_space_once_that_is_kept_whole(folder: Path) -> None:
+    with Study.open(folder / "box") as study:
+        assert study.to_dataframe().to_csv() == expected("box")
+        assert (study.maximize, study.seed) == (False, 2)
+        assert torch.equal(study.space.bounds, BOUNDS.double())
+    with pytest.raises(
+        ValueError, match="kept the constraint '-1.5 ≤ 1 · x .* as text alone. Open it once by"
+    ):
+        Study.open(folder / "mixed")
+    Study(SPACE, maximize=True, seed=5, path=folder / "mixed").close()
+    with pytest.raises(ValueError, match=r"has the function .*:fits.* Give `functions=\[fits\]`"):
+        Study.open(folder / "mixed")
+    with Study.open(folder / "mixed", functions=[fits], num_initial=6, sampler=QUICK) as study:
+        assert "".join(study.to_dataframe().to_csv()) == expected("mixed")
+        assert study.space.to_dict() == SPACE.to_dict()
+        assert study.space.constraints[1] is fits
+        assert study.num_initial == 6
+
+
+def test_other_constraints_than_those_that_are_kept_as_text_are_refused(folder: Path) -> None:
+    other = LinearConstraint({"x": 1.0, "y": 0.6}, at_least=-1.5, at_most=2.5)
+    space = Space(other, fits, **SPACE.params, **SPACE.fixed)
+    with pytest.raises(
+        ValueError, match="constraint 1: stored -1.5 ≤ .*0.5 · y ≤ 2.5, given .*0.6 · y"
+    ):
+        Study(space, maximize=True, seed=5, path=folder / "mixed")
+
+
+def test_an_enumeration_that_was_kept_as_text_is_read() -> None:
+    texts = {"parameter `k`": "Categorical(choices=(<Colour.RED: 'red'>, 'b', np.str_('c')))"}
+    params = read_texts({**texts, "direction": "maximize"})["space"]["parameters"]
+    assert params == {"k": {"type": "categorical", "choices": ["red", "b", "c"]}}

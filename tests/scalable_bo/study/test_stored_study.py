@@ -311,3 +311,23 @@ def test_columns_named_like_parameters_stay_apart() -> None:
         "ask",
     ]
     assert study.to_dataframe()["value_"].tolist() == [7.0]
+
+
+def test_a_study_is_opened_without_its_space(tmp_path: Path) -> None:
+    with make(tmp_path / "a") as study:
+        study.add_data(rows(8), target="score")
+        study.ask(2)
+        frame = study.to_dataframe()
+    with Study.open(tmp_path / "a", num_initial=6, sampler=QUICK) as study:
+        assert study.space.to_dict() == SPACE.to_dict()
+        assert study.to_dataframe().equals(frame)
+        study.ask(1)
+    with make(tmp_path / "a") as study:  # it is the same study
+        assert len(study.to_dataframe()) == 11
+
+
+def test_a_folder_without_a_study_is_not_opened_and_not_made(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "none"):
+        with pytest.raises(ValueError, match="must hold a study, got .* without a study.sqlite"):
+            Study.open(folder)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,256 @@
+"""The file behind the storage in a folder: a SQLite database that one process writes at a time, and
+that is checked and brought to the newest version of the schema when it is opened.
+
+The lock is one of the operating system's on a file: it ends with the process that holds it, however
+that ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from scalable_bo.study.legacy import write_as_json
+from surrogates.atomic import sync_folder
+
+APPLICATION_ID = 0x5342_4F31  # in the file's header, where `file` and others look
+_NOT_THE_CONTENT = {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_BUSY,
+}
+SCHEMA_VERSION = 3
+COSTS = """
+CREATE TABLE costs (
+    ask INTEGER PRIMARY KEY,
+    seconds_fit REAL NOT NULL,
+    seconds_solve REAL NOT NULL,
+    seconds_acquisition REAL NOT NULL,
+    residual REAL,         -- NULL for points of the design
+    solver TEXT NOT NULL
+);
+"""
+# By version: what leads to the next one, statements or a function, run in one transaction.
+MIGRATIONS: dict[int, str | Callable[[sqlite3.Connection], None]] = {1: COSTS, 2: write_as_json}
+SCHEMA = f"""
+CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);  -- JSON
+CREATE TABLE asks (
+    number INTEGER PRIMARY KEY,
+    num_points INTEGER NOT NULL,
+    num_observed INTEGER NOT NULL,
+    num_drawn INTEGER NOT NULL,
+    refitted INTEGER
+);
+CREATE TABLE sources (
+    name TEXT PRIMARY KEY,
+    digest TEXT NOT NULL UNIQUE,
+    first_id INTEGER NOT NULL,
+    num_rows INTEGER NOT NULL
+);
+CREATE TABLE points (
+    id INTEGER PRIMARY KEY,
+    ask INTEGER NOT NULL,  -- 0 for added data
+    x BLOB NOT NULL,       -- little-endian doubles in the user's units, one a varying parameter
+    told INTEGER,          -- 0, 1, ... in the order told; NULL while pending
+    value REAL,            -- NULL while pending and if failed
+    noise REAL,
+    reason TEXT            -- why it failed
+);
+{COSTS}
+"""
+_held: weakref.WeakSet[WriterLock] = weakref.WeakSet()
+
+
+class WriterLock:
+    """Hold ``path`` for this process until ``release``; the file says by whom.
+
+    A process that died, even by SIGKILL, holds nothing. Children made by ``fork`` do not inherit
+    the lock.
+
+    Raises:
+        RuntimeError: if another writer holds it, naming its process and host.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._file.seek(0)
+            holder = _read_holder(self._file.read(1000))
+            self._file.close()
+            remedy = "Wait for it to end, or use another `path`."
+            if holder == _holder():
+                holder += ", this one"
+                remedy = (
+                    "Call `close()` of the study that was opened first, or go on with that one."
+                )
+            raise RuntimeError(
+                f"The study in {path.parent} is in use by {holder}. {remedy}"
+            ) from error
+        self._file.truncate(0)
+        with suppress(OSError):  # a full disk: the lock holds without the note
+            os.write(
+                self._file.fileno(),
+                json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(),
+            )
+        _held.add(self)
+
+    def release(self) -> None:
+        """Let others write; a second call does nothing."""
+        if not self._file.closed:
+            # A child that was just forked may still have the file open
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+            self._file.close()
+
+
+def check_and_migrate(connection: sqlite3.Connection, folder: Path) -> sqlite3.Connection:
+    """Check a database and bring it to this version of the schema; close it if that fails."""
+    try:
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if application != APPLICATION_ID:
+            raise RuntimeError(damaged(folder, "study.sqlite is no database of a study"))
+        if version > SCHEMA_VERSION:
+            raise RuntimeError(
+                f"The study in {folder} has version {version} of the schema, this"
+                f" scalable_bo reads up to {SCHEMA_VERSION}. Install a newer scalable_bo."
+            )
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        problems = [line for (line,) in connection.execute("PRAGMA quick_check(3)")]
+        if problems != ["ok"]:
+            raise RuntimeError(damaged(folder, "; ".join(problems)))
+        for number in range(version, SCHEMA_VERSION):
+            _migrate(connection, number, folder)
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        if error.sqlite_errorcode & 0xFF in _NOT_THE_CONTENT:
+            raise OSError(
+                f"The study in {folder} could not be opened: {error}. Free space or repair"
+                " the disk, and open it again."
+            ) from error
+        raise RuntimeError(damaged(folder, str(error))) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def require_database(folder: Path) -> None:
+    """Require that the folder holds a study."""
+    if not (folder / "study.sqlite").is_file():
+        raise ValueError(
+            f"`folder` must hold a study, got {folder} without a study.sqlite. Give the `path` of a"
+            " `Study`."
+        )
+
+
+def copy_into(copy: sqlite3.Connection, database: Path) -> None:
+    """Copy what is committed in a database that others may write."""
+    try:
+        uri = f"{database.absolute().as_uri()}?mode=rw"
+        with closing(sqlite3.connect(uri, uri=True)) as source:
+            source.backup(copy)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            raise
+        # On a read-only disk, where SQLite cannot make the index of the log, nobody writes.
+        with TemporaryDirectory() as folder:
+            for file in (database, database.with_name("study.sqlite-wal")):
+                if file.exists():
+                    shutil.copy(file, folder)
+            with closing(sqlite3.connect(Path(folder) / database.name)) as source:
+                source.backup(copy)
+
+
+def create(database: Path, settings: Mapping[str, str]) -> None:
+    """Make the database under another name first: a ``study.sqlite`` is there whole or not at
+    all.
+    """
+    temporary = database.with_name("study.sqlite.new")
+    for leftover in (temporary, temporary.with_name(temporary.name + "-journal")):
+        leftover.unlink(missing_ok=True)
+    try:
+        with closing(connect(temporary)) as connection:
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.executescript(
+                f"BEGIN; {SCHEMA}; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version ="
+                f" {SCHEMA_VERSION}; COMMIT"
+            )
+            connection.execute("BEGIN")
+            connection.executemany("INSERT INTO settings VALUES (?, ?)", settings.items())
+            connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise OSError(
+            f"The study in {database.parent} could not be created: {error}. Free space or repair"
+            " the disk, and repeat it."
+        ) from error
+    temporary.rename(database)
+    sync_folder(database.parent)
+
+
+def connect(database: Path | str) -> sqlite3.Connection:
+    """Open a database whose transactions are written out, for any thread."""
+    return sqlite3.connect(database, isolation_level=None, check_same_thread=False)
+
+
+def damaged(folder: Path, why: str) -> str:
+    """Return what to say of a study that is not whole."""
+    return (
+        f"The study in {folder} is damaged: {why}. Restore the folder from a copy, or save what can"
+        " be read with `sqlite3 study.sqlite .recover` and begin a new study."
+    )
+
+
+def _migrate(connection: sqlite3.Connection, version: int, folder: Path) -> None:
+    """Bring a database from one version of the schema to the next."""
+    step = MIGRATIONS[version]
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        if callable(step):
+            step(connection)
+        else:
+            for statement in step.split(";"):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {version + 1}")
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise RuntimeError(
+            f"The study in {folder} could not be brought from version {version} of the"
+            f" schema to {version + 1}: {error}. It is as it was. Free space on the disk and"
+            " open it again, or use the scalable_bo that made it."
+        ) from error
+
+
+def _holder(pid: int | None = None, host: str | None = None) -> str:
+    """Return a process as text; without arguments, this one."""
+    return f"process {pid or os.getpid()} on host {host or socket.gethostname():.100}"
+
+
+def _read_holder(text: str) -> str:
+    try:
+        holder = json.loads(text)
+        return _holder(int(holder["pid"]), str(holder["host"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return "another process"
+
+
+def _close_in_child() -> None:
+    for lock in list(_held):
+        lock._file.close()  # without unlocking: the lock is the parent's
+
+
+os.register_at_fork(after_in_child=_close_in_child)

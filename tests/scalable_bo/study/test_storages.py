@@ -1,0 +1,142 @@
+"""What holds for every storage of a study; a further one is a line in ``STORAGES``."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from acquisition import ParallelThompsonSampling
+from scalable_bo.space.space import Categorical, Float, Int, Space
+from scalable_bo.study.rounds import AskReport
+from scalable_bo.study.rows import Outcomes
+from scalable_bo.study.sqlite import SQLiteStorage
+from scalable_bo.study.storage import Ask, MemoryStorage, Source, Storage
+from scalable_bo.study.study import Study
+from tests.scalable_bo.study.toy_storage import Diary
+
+# Each opens the storage in a folder, or the one that is open already.
+STORAGES: dict[str, Callable[[Path], Storage]] = {
+    "sqlite": SQLiteStorage,
+    "memory": lambda folder, kept={}: kept.setdefault(folder, MemoryStorage()),
+    "from outside": Diary,
+}
+SETTINGS = {"space": {"a ≤ \udcff": [0.1 + 0.2, True, 1, "one"]}, "direction": "maximize"}
+COST = AskReport(0.25, 0.5, 1.0, 1e-3, "CG()")
+QUICK = partial(
+    ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
+)
+SPACE = Space(x=Float(0.0, 1.0), n=Int(1, 9), kind=Categorical(["a", "b"]))
+
+
+@pytest.fixture(params=STORAGES)
+def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Storage]:
+    opened: list[Storage] = []
+
+    def open_again() -> Storage:
+        for storage in opened:
+            storage.close()
+        opened.append(STORAGES[request.param](tmp_path))
+        return opened[-1]
+
+    return open_again
+
+
+def fill(storage: Storage) -> None:
+    storage.save_settings(SETTINGS)
+    storage.load(2)
+    X = torch.arange(6.0, dtype=torch.float64).reshape(3, 2) / 3
+    outcomes = Outcomes.of([1.0, "x", 3.0], noise=0.1)
+    storage.add_source(Source("history", "abc", 0, 3), X, outcomes, 0)
+    storage.add_ask(Ask(1, 2, 2, 2, None), COST, 3, -X[:2])
+    storage.add_ask(Ask(2, 1, 2, 3, True), AskReport(), 5, X[2:] * 1e-300)
+    storage.add_outcomes([4], Outcomes.of([0.1]), 3)
+    storage.add_outcomes([5, 3], Outcomes.of([math.nan, -1 / 3]), 4)
+
+
+def test_a_new_storage_holds_nothing_and_then_the_last_settings(
+    reopen: Callable[[], Storage],
+) -> None:
+    storage = reopen()
+    assert storage.load_settings() is None
+    storage.save_settings({"seed": 1})
+    storage.save_settings(SETTINGS)
+    assert storage.load_settings() == reopen().load_settings() == SETTINGS
+
+
+def test_what_was_stored_comes_back_to_the_last_bit(reopen: Callable[[], Storage]) -> None:
+    fill(reopen())
+    found = reopen().load(2)
+    X = torch.arange(6.0, dtype=torch.float64).reshape(3, 2) / 3
+    assert torch.equal(found.rows.X, torch.cat([X, -X[:2], X[2:] * 1e-300]))
+    assert str(found.rows.values.tolist()) == "[1.0, nan, 3.0, -0.3333333333333333, 0.1, nan]"
+    assert str(found.rows.noise.tolist()) == "[0.1, nan, 0.1, nan, nan, nan]"
+    assert found.rows.told.all()
+    assert found.rows.asks.tolist() == [0, 0, 0, 1, 1, 2]
+    assert found.rows.observed == [0, 2, 4, 3]
+    assert found.rows.reasons == {1: "not a number: str 'x'", 5: "the value is nan"}
+    assert found.rows.next_told == 6
+    assert found.asks == [Ask(1, 2, 2, 2, None), Ask(2, 1, 2, 3, True)]
+    assert found.costs == {1: COST, 2: AskReport()}
+    assert found.sources == [Source("history", "abc", 0, 3)]
+
+
+def test_removed_outcomes_make_points_pending_and_keep_the_order_of_the_others(
+    reopen: Callable[[], Storage],
+) -> None:
+    storage = reopen()
+    fill(storage)
+    storage.remove_outcomes([1, 5])
+    rows = storage.load(2).rows
+    assert rows.told.tolist() == [True, False, True, True, True, False]
+    assert rows.reasons == {}
+    storage.add_outcomes([1], Outcomes.of([7.0], 0.1), rows.next_told)
+    rows = reopen().load(2).rows
+    assert rows.observed == [0, 2, 4, 3, 1]
+    assert rows.values[1] == 7.0
+
+
+def test_what_was_loaded_may_be_changed(reopen: Callable[[], Storage]) -> None:
+    storage = reopen()
+    fill(storage)
+    found = storage.load(2)
+    found.rows.values[0] = 9.0
+    found.rows.observed.clear()
+    found.asks.clear()
+    found.costs.clear()
+    found.sources.clear()
+    again = storage.load(2)
+    assert again.rows.values[0] == 1.0
+    assert (len(again.rows.observed), len(again.asks), len(again.costs)) == (4, 2, 2)
+    assert len(again.sources) == 1
+
+
+def test_a_study_that_is_opened_for_every_step_is_one_that_never_closed(
+    reopen: Callable[[], Storage],
+) -> None:
+    def step(study: Study) -> None:
+        study.add_data([{"x": 0.5, "n": 1, "kind": "b"}], [0.25], name="past")
+        batch = study.ask(3)
+        study.tell(batch.ids[:2], [batch.X[0, 0].item(), math.nan])
+
+    options: dict[str, Any] = {"maximize": True, "seed": 3, "num_initial": 4, "sampler": QUICK}
+    never_closed = Study(SPACE, **options)
+    for _ in range(4):
+        step(never_closed)
+        with Study(SPACE, storage=reopen(), **options) as study:
+            step(study)
+    study = Study(SPACE, storage=reopen(), **options)
+    assert study.to_dataframe().equals(never_closed.to_dataframe())
+    assert study.num_asks == 4
+    assert study.model is None
+    with pytest.raises(ValueError, match="made with other settings:\n  seed: stored 3, given 4"):
+        Study(SPACE, storage=reopen(), **options | {"seed": 4})
+
+
+def test_a_folder_and_a_storage_are_not_given_together(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="`path` or `storage` must be given, not both"):
+        Study(SPACE, maximize=True, path=tmp_path / "a", storage=MemoryStorage())
+    assert not (tmp_path / "a").exists()

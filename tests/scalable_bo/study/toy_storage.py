@@ -1,0 +1,84 @@
+"""A storage from outside the packages: a file with a line of JSON for every change, told again when
+it is opened.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalable_bo.study.rounds import AskReport
+from scalable_bo.study.rows import Outcomes, Rows
+from scalable_bo.study.storage import Ask, Contents, Source
+
+
+class Diary:
+    checkpoints = None
+
+    def __init__(self, folder: Path) -> None:
+        self.name = f"The diary in {folder}"
+        self.file = folder / "diary"
+        self.file.touch()
+
+    def lines(self, *kinds: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.file.read_text().splitlines()]
+        return [line for line in lines if line["kind"] in kinds]
+
+    def write(self, kind: str, **content: Any) -> None:
+        with self.file.open("a") as file:
+            file.write(json.dumps({"kind": kind, **content}) + "\n")
+
+    def load_settings(self) -> dict[str, Any] | None:
+        found = self.lines("settings")
+        return found[-1]["settings"] if found else None
+
+    def save_settings(self, settings: Mapping[str, Any]) -> None:
+        self.write("settings", settings=dict(settings))
+
+    def load(self, dim: int) -> Contents:
+        contents = Contents(Rows(dim))
+        rows = contents.rows
+        for line in self.lines("ask", "outcomes", "source", "remove"):
+            if line["kind"] == "ask":
+                ask = Ask(**line["ask"])
+                contents.asks.append(ask)
+                contents.costs[ask.number] = AskReport(**line["cost"])
+                rows.append(torch.tensor(line["X"], dtype=torch.float64), ask.number)
+            elif line["kind"] == "outcomes":
+                rows.record(line["ids"], read(line["outcomes"]))
+            elif line["kind"] == "source":
+                contents.sources.append(Source(**line["source"]))
+                X = torch.tensor(line["X"], dtype=torch.float64)
+                rows.record(rows.append(X, 0), read(line["outcomes"]))
+            else:
+                rows.forget(line["ids"])
+        return contents
+
+    def add_ask(self, ask: Ask, cost: AskReport, first_id: int, X: Tensor) -> None:
+        self.write("ask", ask=asdict(ask), cost=asdict(cost), X=X.tolist())
+
+    def add_outcomes(self, ids: Sequence[int], outcomes: Outcomes, first_told: int) -> None:
+        self.write("outcomes", ids=list(ids), outcomes=written(outcomes))
+
+    def add_source(self, source: Source, X: Tensor, outcomes: Outcomes, first_told: int) -> None:
+        self.write("source", source=asdict(source), X=X.tolist(), outcomes=written(outcomes))
+
+    def remove_outcomes(self, ids: Sequence[int]) -> None:
+        self.write("remove", ids=list(ids))
+
+    def require_writable(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def written(outcomes: Outcomes) -> list[Any]:
+    return [outcomes.values.tolist(), outcomes.noise.tolist(), list(outcomes.reasons.items())]
+
+
+def read(parts: list[Any]) -> Outcomes:
+    values, noise = (torch.tensor(part, dtype=torch.float64) for part in parts[:2])
+    return Outcomes(values, noise, dict(parts[2]))
