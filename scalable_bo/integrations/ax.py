@@ -12,15 +12,17 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from copy import copy
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from acquisition import ParallelThompsonSampling
-from acquisition.outcomes import Outcome
+from acquisition import Request
+from acquisition.outcomes import Outcome, only_output
+from acquisition.strategies import STRATEGIES, make_strategy
 from scalable_bo.integrations import require
-from scalable_bo.integrations.discrete import discrete_batch
+from scalable_bo.integrations.discrete import QUICK_SAMPLER, discrete_batch, split_batches
 from surrogates import CG, SDD, SGD, Auto, Cholesky, PathwiseGP, SketchAndProject, checks
 from surrogates.systems.preconditioners import Exact, Identity, Nystrom, PivotedCholesky
 
@@ -54,15 +56,13 @@ from botorch.utils.constraints import get_outcome_constraint_transforms
 
 LinearConstraints = list[tuple[Tensor, Tensor, float]]
 
-# The acquisition's own defaults take two or three times as long.
-QUICK_SAMPLER = {"num_candidates": 2000, "num_rounds": 10, "num_starts": 5, "num_steps": 50}
-
 
 def pathwise_generation_strategy(
     *,
     batch_size: int = 1,
     num_initial: int = 16,
     seed: int = 0,
+    strategy: str = "thompson",
     model_options: Mapping[str, Any] | None = None,
     sampler_options: Mapping[str, Any] | None = None,
 ) -> GenerationStrategy:
@@ -78,6 +78,7 @@ def pathwise_generation_strategy(
         num_initial: Sobol trials to make; at least half of them must be complete before the model
             takes over.
         seed: of the Sobol points, the paths and the candidates.
+        strategy: how batches are chosen: ``"thompson"``, or ``"turbo"`` for a trust region.
         model_options: arguments of ``PathwiseGP`` such as ``solver``.
         sampler_options: arguments of ``ParallelThompsonSampling`` such as ``num_candidates``, in
             place of quicker settings than its own.
@@ -119,7 +120,11 @@ def pathwise_generation_strategy(
         generator_kwargs={
             "surrogate_spec": SurrogateSpec(model_configs=[config], allow_batched_models=False),
             "acquisition_class": ThompsonAcquisition,
-            "acquisition_options": {"seed": seed, "sampler_options": dict(sampler_options or {})},
+            "acquisition_options": {
+                "strategy": checks.one_of("strategy", strategy, STRATEGIES),
+                "seed": seed,
+                "sampler_options": dict(sampler_options or {}),
+            },
             "botorch_acqf_class": qSimpleRegret,
         },
     )
@@ -139,6 +144,7 @@ class ThompsonAcquisition(Acquisition):
     ``acquisition_options`` of the generator are
 
     * ``sampler_options``: arguments of :class:`ParallelThompsonSampling`;
+    * ``strategy``: its name, ``"thompson"`` or ``"turbo"``;
     * ``seed``: of paths and candidates. The same seed, data and pending points give the same batch.
     """
 
@@ -175,36 +181,30 @@ class ThompsonAcquisition(Acquisition):
                 f"`optimizer_options` must be empty, got {sorted(optimizer_options)}. Set"
                 " `sampler_options` in `acquisition_options`."
             )
-        # the sampler checks it
         X = self.surrogate.Xs[0]
-        model = cast(PathwiseGP | ModelListGP, self._model)
         bounds = torch.tensor(search_space_digest.bounds, dtype=X.dtype, device=X.device).T
         num_known = len(X) + (0 if self.X_pending is None else len(self.X_pending))
-        # Or Ax's next call with the same data would draw the same paths
-        seed = self.options.get("seed", 0) + num_known
-        sampler = ParallelThompsonSampling(
-            model,
+        fixed = {i: float(value) for i, value in (fixed_features or {}).items()}
+        goal = self._goal()
+        request = Request(
+            cast(PathwiseGP | ModelListGP, self._model),  # the strategy checks it
+            n,
             bounds,
-            inequality_constraints=inequality_constraints,
-            equality_constraints=equality_constraints,
-            fixed_features={i: float(value) for i, value in (fixed_features or {}).items()},
-            seed=seed,
-            **self._goal(),
-            **QUICK_SAMPLER | self.options.get("sampler_options", {}),
+            # Or Ax's next call with the same data would draw the same paths
+            torch.Generator().manual_seed(self.options.get("seed", 0) + num_known),
+            X_pending=self.X_pending,
+            constraints={
+                "inequality_constraints": inequality_constraints,
+                "equality_constraints": equality_constraints,
+                "fixed_features": fixed,
+            },
+            goal=goal,
+            batches=self._batches(goal.get("objective", only_output), n),
         )
-        grid = _Grid(search_space_digest, set(fixed_features or {}), bounds)
-        if grid.is_continuous:
-            points = sampler.generate(n, X_pending=self.X_pending)
-        else:
-            generator = torch.Generator().manual_seed(seed)
-            points = discrete_batch(
-                sampler,
-                n,
-                to_grid=grid.round,
-                steps=grid.steps,
-                generator=generator,
-                X_pending=self.X_pending,
-            )
+        sampler = partial(QUICK_SAMPLER, **self.options.get("sampler_options", {}))
+        strategy = make_strategy(self.options.get("strategy", "thompson"), sampler)
+        grid = _Grid(search_space_digest, set(fixed), bounds)
+        points = discrete_batch(strategy, request, to_grid=grid.round, steps=grid.steps)
         if not len(points):
             raise SearchSpaceExhausted(
                 "All feasible points of the discrete search space are evaluated or pending."
@@ -238,6 +238,13 @@ class ThompsonAcquisition(Acquisition):
             "objective": objective,
             "outcome_constraints": get_outcome_constraint_transforms(self._outcome_constraints),
         }
+
+    def _batches(self, objective: Outcome, q: int) -> list[Tensor]:
+        """Return the objective's values so far, q at a time; none where trials lack outcomes."""
+        outcomes = [dataset.Y for dataset in self.surrogate.training_data]
+        if len({len(Y) for Y in outcomes}) > 1:
+            return []
+        return split_batches(objective(torch.cat(outcomes, dim=-1)), q, q)
 
 
 class ThompsonNode(GenerationNode):
@@ -326,7 +333,6 @@ class _Grid:
             for i, values in digest.discrete_choices.items()
             if i not in fixed
         }
-        self.is_continuous = not self._groups and not self._values
         self.steps = bounds.new_zeros(len(names))
         self.steps[[i for group in self._groups for i in group]] = 1.0
         for i, values in self._values.items():

@@ -1,63 +1,72 @@
-"""Thompson batches where some inputs are discrete: every point is a point of the grid, and the best
-one that was found on the grid.
+"""Batches where some inputs are discrete: every point is a point of the grid, and the best one that
+was found on the grid.
 
 Notation: q points and paths, d inputs, bounds (2, d).
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 import torch
 from torch import Tensor
 
-from acquisition import ParallelThompsonSampling
-from acquisition.candidates import all_inputs
+from acquisition import ParallelThompsonSampling, Request, Strategy
+from acquisition.candidates import all_inputs, model_list
 from acquisition.selection import KnownPoints
 
+# For a few to a few hundred paths; the acquisition's own settings take two or three times as long
+QUICK_SAMPLER = partial(
+    ParallelThompsonSampling, num_candidates=2000, num_rounds=10, num_starts=5, num_steps=50
+)
 NUM_NEIGHBOURS = 8  # points of the grid that are tried around each path's maximiser
 NUM_RANDOM = 1000  # and at random, a round
 NUM_ROUNDS = 20  # of random points before the grid counts as exhausted
 
 
 def discrete_batch(
-    sampler: ParallelThompsonSampling,
-    q: int,
-    *,
-    to_grid: Callable[[Tensor], Tensor],
-    steps: Tensor,
-    generator: torch.Generator,
-    X_pending: Tensor | None = None,
+    strategy: Strategy, request: Request, *, to_grid: Callable[[Tensor], Tensor], steps: Tensor
 ) -> Tensor:
     """Return at most q distinct points of the grid (≤ q, d), none of them known: fewer only where
     no others were found.
 
-    (1) Each path is maximised as if all inputs were continuous; (2) these points, neighbours of
-    theirs and random points are rounded; (3) each path in turn takes the rounded point at which it
-    is largest. Rounding its maximiser alone would give up the difference between the two, and
-    propose the same point for many paths.
+    (1) The strategy chooses points as if all inputs were continuous; (2) these points, neighbours
+    of theirs and random points are rounded; (3) the strategy chooses among the rounded points, by
+    the same paths. Rounding its first choice alone would give up the difference between the two,
+    and propose the same point for many paths.
 
     Args:
         to_grid: rounds points (..., d); leaves continuous inputs as they are.
-        steps: (d,) distance between neighbouring grid values, 0 for a continuous input.
-        generator: of the paths, the neighbours and the random points.
-        X_pending: (p, d), points under evaluation.
+        steps: (d,) distance between neighbouring grid values, 0 for a continuous input; where all
+            are, the batch is the strategy's own.
     """
-    paths = [model.paths(q, generator=generator) for model in sampler.models]
-    relaxed = sampler.generate(q, paths=paths, X_pending=X_pending)
-    known = KnownPoints(all_inputs(sampler.models), sampler.bounds)
-    pending = KnownPoints(relaxed[:0] if X_pending is None else X_pending, sampler.bounds)
+    if not steps.any():
+        return strategy.generate(request)
+    models = model_list(request.model)
+    paths = [model.paths(request.q, generator=request.generator) for model in models]
+    request = replace(request, paths=paths)
+    relaxed = strategy.generate(request)
+    X_pending = relaxed[:0] if request.X_pending is None else request.X_pending
+    known = KnownPoints(torch.cat([all_inputs(models), X_pending]), request.bounds)
+    feasible = request.feasible_set
     usable = relaxed[:0]
-    for candidates in islice(
-        _candidates(relaxed, steps, sampler.feasible_set.bounds, generator), NUM_ROUNDS
-    ):
+    rounds = _candidates(relaxed, steps, feasible.bounds, request.generator)
+    for candidates in islice(rounds, NUM_ROUNDS):
         rounded = to_grid(candidates)
-        free = (
-            sampler.feasible_set.contains(rounded) & ~known.near(rounded) & ~pending.near(rounded)
-        )
+        free = feasible.contains(rounded) & ~known.near(rounded)
         usable = torch.unique(torch.cat([usable, rounded[free]]), dim=0)
-        if len(usable) >= q:
-            return sampler.generate(q, paths=paths, choices=usable, X_pending=X_pending)
+        if len(usable) >= request.q:
+            return strategy.generate(replace(request, choices=usable))
     return usable
+
+
+def split_batches(values: Tensor, first: int, q: int) -> list[Tensor]:
+    """Return values (n,) in the order of their evaluation as batches for a ``Request``: the
+    ``first`` ones, then q at a time.
+    """
+    parts = (values[:first], *values[first:].split(q))
+    return [part for part in parts if len(part)]
 
 
 def _candidates(

@@ -113,10 +113,6 @@ class UnitCube:
         self.dim = start
 
     @property
-    def is_continuous(self) -> bool:
-        return not bool(self.steps.any())
-
-    @property
     def steps(self) -> Tensor:
         """The distance between neighbouring values (d,), 0 for continuous columns."""
         return torch.tensor(

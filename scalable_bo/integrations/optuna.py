@@ -7,7 +7,7 @@ of which the largest is best.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from threading import Lock
 from typing import Any
 
@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from botorch.settings import validate_input_scaling
-from torch import Tensor
 
-from acquisition import ParallelThompsonSampling
+from acquisition import Request, Strategy
+from acquisition.strategies import Sampler, make_strategy
 from scalable_bo.integrations import require
-from scalable_bo.integrations.discrete import discrete_batch
+from scalable_bo.integrations.discrete import QUICK_SAMPLER, discrete_batch, split_batches
 from scalable_bo.study.surrogate import SurrogateFactory, TrainingData
 from surrogates import PathwiseGP, Solver, checks
 
@@ -53,9 +53,11 @@ class ThompsonSampler(BaseSampler):
         seed: of everything random here; ``None`` for another one each time.
         independent_sampler: uniform if ``None``.
         solver: of the surrogate's linear systems; ``None`` for the model's default.
-        sampler: makes the acquisition of a model, bounds and ``seed``, such as
-            ``partial(ParallelThompsonSampling, num_starts=30)``; ``None`` for quicker settings than
-            its own.
+        strategy: how a batch is chosen: ``"thompson"``, ``"turbo"`` or an ``acquisition.Strategy``
+            of your own, as in ``Study``.
+        sampler: of a strategy given by name: makes the acquisition of a model, bounds and ``seed``,
+            such as ``partial(ParallelThompsonSampling, num_starts=30)``; ``None`` for quicker
+            settings than its own.
 
     Raises:
         TypeError, ValueError: for arguments out of their range; ``ValueError`` for a study of
@@ -70,7 +72,8 @@ class ThompsonSampler(BaseSampler):
         seed: int | None = None,
         independent_sampler: BaseSampler | None = None,
         solver: Solver | None = None,
-        sampler: Callable[..., ParallelThompsonSampling] | None = None,
+        strategy: str | Strategy = "thompson",
+        sampler: Sampler | None = None,
     ) -> None:
         self._batch_size = checks.positive_int("batch_size", batch_size)
         self._n_startup_trials = checks.integer("n_startup_trials", n_startup_trials, 0)
@@ -81,7 +84,9 @@ class ThompsonSampler(BaseSampler):
         self._rng = np.random.default_rng(seed)
         self._independent_sampler = independent_sampler or RandomSampler(seed=seed)
         self._solver = solver
-        self._sampler = sampler or _quick_sampler
+        if sampler is None and isinstance(strategy, str):
+            sampler = QUICK_SAMPLER
+        self._strategy = make_strategy(strategy, sampler)
         self._search_space = IntersectionSearchSpace()
         self._waiting: list[dict[str, Any]] = []
         self._waiting_space: dict[str, BaseDistribution] = {}
@@ -170,21 +175,17 @@ class ThompsonSampler(BaseSampler):
         pending = torch.tensor(
             [cube.encode(trial.params) for trial in running], dtype=torch.float64
         ).reshape(-1, cube.dim)
-        seed = int(self._rng.integers(MAX_SEED))
-        generator = torch.Generator().manual_seed(seed)
-        bounds = torch.tensor([[0.0], [1.0]], dtype=torch.float64).repeat(1, cube.dim)
+        generator = torch.Generator().manual_seed(int(self._rng.integers(MAX_SEED)))
         data = TrainingData.of(U, values, None, maximize=study.direction == StudyDirection.MAXIMIZE)
-        sampler = self._sampler(self._model(data, generator), bounds, seed=seed)
-        if cube.is_continuous:
-            points = sampler.generate(self._batch_size, X_pending=pending)
-        else:
-            options: dict[str, Any] = {
-                "to_grid": cube.to_grid,
-                "steps": cube.steps,
-                "generator": generator,
-                "X_pending": pending,
-            }
-            points = discrete_batch(sampler, self._batch_size, **options)
+        request = Request(
+            self._model(data, generator),
+            self._batch_size,
+            torch.tensor([[0.0], [1.0]], dtype=torch.float64).repeat(1, cube.dim),
+            generator,
+            X_pending=pending,
+            batches=split_batches(data.y.squeeze(1), self._n_startup_trials, self._batch_size),
+        )
+        points = discrete_batch(self._strategy, request, to_grid=cube.to_grid, steps=cube.steps)
         return [cube.decode(point) for point in points]
 
     def _model(self, data: TrainingData, generator: torch.Generator) -> PathwiseGP:
@@ -224,15 +225,6 @@ def _only_value(distribution: BaseDistribution) -> Any:
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices[0]
     return distribution.low  # type: ignore[attr-defined]
-
-
-def _quick_sampler(model: PathwiseGP, bounds: Tensor, *, seed: int) -> ParallelThompsonSampling:
-    """Return the acquisition with settings for a few to a few hundred paths;
-    its own take two or three times as long.
-    """
-    return ParallelThompsonSampling(
-        model, bounds, seed=seed, num_candidates=2000, num_rounds=10, num_starts=5, num_steps=50
-    )
 
 
 def _check_single_objective(study: Study) -> None:

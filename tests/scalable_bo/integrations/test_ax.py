@@ -15,7 +15,7 @@ from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
 from ax.core.search_space import SearchSpaceDigest
 from ax.exceptions.core import SearchSpaceExhausted, UnsupportedError
 
-from acquisition import ParallelThompsonSampling
+from acquisition import STRATEGIES, ParallelThompsonSampling, TrustRegionStrategy
 from scalable_bo.integrations.ax import ThompsonNode, _Grid, pathwise_generation_strategy
 from surrogates import CG, Nystrom, PathwiseGP
 
@@ -77,9 +77,11 @@ def count_draws(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("sign", [1, -1])
-def test_batches_close_in_on_the_optimum_in_either_direction(sign: int) -> None:
-    client = make_client(PLANE, "value" if sign == 1 else "-value", batch_size=6)
+def test_batches_close_in_on_the_optimum_in_either_direction(sign: int, strategy: str) -> None:
+    objective = "value" if sign == 1 else "-value"
+    client = make_client(PLANE, objective, batch_size=6, strategy=strategy)
     for _ in range(3):
         batch = run(
             client, 6, lambda p: {"value": sign * (-((p["x"] - 1.2) ** 2) - (p["y"] - 0.5) ** 2)}
@@ -180,16 +182,25 @@ def test_several_objectives_are_refused() -> None:
         client.get_next_trials(max_trials=1)
 
 
-def test_a_saved_client_goes_on_with_the_same_settings() -> None:
+def test_a_saved_client_goes_on_with_the_same_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     solver = CG(Nystrom(rank=4), tolerance=1e-4)
-    client = make_client(PLANE, batch_size=3, model_options={"solver": solver, "num_paths": 64})
+    options = {"solver": solver, "num_paths": 64}
+    client = make_client(PLANE, batch_size=3, strategy="turbo", model_options=options)
     run(client, 6)
     run(client, 3)
+    regions = []
+    generate = TrustRegionStrategy.generate
+    monkeypatch.setattr(
+        TrustRegionStrategy,
+        "generate",
+        lambda self, request: regions.append(request.batches) or generate(self, request),
+    )
     loaded = Client._from_json_snapshot(json.loads(json.dumps(client._to_json_snapshot())))
     node = loaded._generation_strategy.nodes_by_name["Thompson"]
     assert isinstance(node, ThompsonNode)
     assert node.batch_size == 3
     assert len(run(loaded, 2)) == 2
+    assert [[len(values) for values in batches] for batches in regions] == [[3, 3, 3]]
     model = node.generator_spec.fitted_adapter.generator.surrogate.model
     assert isinstance(model, PathwiseGP)
     assert (model.solver, model.num_paths, len(model.train_targets)) == (solver, 64, 9)
@@ -202,7 +213,6 @@ def test_grids_round_ordered_values_and_one_hot_groups() -> None:
         discrete_choices={3: [0.0, 1.0, 4.0], 4: [1, 2, 3]},
     )
     grid = _Grid(digest, {4}, torch.tensor(digest.bounds, dtype=torch.float64).T)
-    assert not grid.is_continuous
     assert grid.steps.tolist() == [0.0, 1.0, 1.0, 3.0, 0.0]
     X = torch.tensor([[0.3, 0.2, 0.1, 2.6, 2.2]], dtype=torch.float64)
     assert grid.round(X).tolist() == [[0.3, 1.0, 0.0, 4.0, 2.2]]
@@ -212,3 +222,5 @@ def test_grids_round_ordered_values_and_one_hot_groups() -> None:
 def test_bad_arguments_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"`{name}` must be at least 1, got 0"):
         pathwise_generation_strategy(**{name: 0})
+    with pytest.raises(ValueError, match="`strategy` must be one of thompson, turbo, got 'best'"):
+        pathwise_generation_strategy(strategy="best")

@@ -1,12 +1,13 @@
 """Batches on grids: every point a grid point, the best one on its path, and none twice."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from acquisition import ParallelThompsonSampling
+from acquisition import ParallelThompsonSampling, Request, ThompsonStrategy
 from scalable_bo.integrations import require
 from scalable_bo.integrations.discrete import discrete_batch
 from surrogates import PathwiseGP
@@ -31,11 +32,16 @@ def make_model() -> PathwiseGP:
     return model
 
 
-def draw(model: PathwiseGP, q: int, **options: Tensor) -> Tensor:
-    generator = torch.Generator().manual_seed(5)
-    return discrete_batch(
-        SMALL(model, UNIT), q, to_grid=tenths, steps=STEPS, generator=generator, **options
+def draw(model: PathwiseGP, q: int, **options: Any) -> Tensor:
+    settings = {"to_grid": tenths, "steps": STEPS, **options}
+    request = Request(
+        model,
+        q,
+        UNIT,
+        torch.Generator().manual_seed(5),
+        X_pending=settings.pop("X_pending", None),
     )
+    return discrete_batch(ThompsonStrategy(SMALL), request, **settings)
 
 
 def test_a_path_gets_its_best_grid_point() -> None:
@@ -69,10 +75,7 @@ def test_a_continuous_input_keeps_its_maximiser() -> None:
     def first_to_tenths(X: Tensor) -> Tensor:
         return torch.stack([tenths(X[..., 0]), X[..., 1]], dim=-1)
 
-    generator = torch.Generator().manual_seed(5)
-    batch = discrete_batch(
-        SMALL(make_model(), UNIT), 8, to_grid=first_to_tenths, steps=steps, generator=generator
-    )
+    batch = draw(make_model(), 8, to_grid=first_to_tenths, steps=steps)
     torch.testing.assert_close(batch[:, 0], tenths(batch[:, 0]))
     assert (batch[:, 1] - tenths(batch[:, 1])).abs().max() > 1e-3
 

@@ -22,9 +22,10 @@ from optuna.testing.pytest_samplers import (
 )
 from optuna.trial import TrialState
 
-from acquisition import ParallelThompsonSampling
+from acquisition import STRATEGIES, ParallelThompsonSampling, Request
 from scalable_bo.integrations.encoding import UnitCube
 from scalable_bo.integrations.optuna import ThompsonSampler
+from tests.acquisition.random_points import RandomPoints
 
 QUICK = partial(
     ParallelThompsonSampling, num_candidates=100, num_rounds=2, num_starts=2, num_steps=20
@@ -96,8 +97,11 @@ def bowl(trial: Any) -> float:
     )
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("direction", ["minimize", "maximize"])
-def test_the_optimum_is_found_much_closer_than_by_random_search(direction: str) -> None:
+def test_the_optimum_is_found_much_closer_than_by_random_search(
+    direction: str, strategy: str
+) -> None:
     sign = 1.0 if direction == "minimize" else -1.0
 
     def best(sampler: Any) -> float:
@@ -106,7 +110,7 @@ def test_the_optimum_is_found_much_closer_than_by_random_search(direction: str) 
         return sign * study.best_value
 
     assert (
-        best(make_sampler(n_startup_trials=6, batch_size=8))
+        best(make_sampler(n_startup_trials=6, batch_size=8, strategy=strategy))
         < 0.02
         < best(optuna.samplers.RandomSampler(seed=0))
     )
@@ -240,6 +244,22 @@ def test_several_objectives_are_refused() -> None:
         study.ask(SPACE)
 
 
+def test_a_strategy_of_ones_own_is_told_the_trials_batch_by_batch() -> None:
+    requests: list[Request] = []
+
+    class Watched(RandomPoints):
+        def generate(self, request: Request) -> torch.Tensor:
+            requests.append(request)
+            return super().generate(request)
+
+    study = make_study(n=6, strategy=Watched(), sampler=None, batch_size=2)
+    values = [-trial.value for trial in study.trials]
+    sizes = [len(part) for part in requests[-1].batches]
+    assert sizes == [3, 2]
+    told = torch.cat(tuple(requests[-1].batches))
+    assert told.argsort().tolist() == torch.tensor(values[:5]).argsort().tolist()
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -247,6 +267,7 @@ def test_several_objectives_are_refused() -> None:
         ({"n_startup_trials": -1}, ValueError, "`n_startup_trials` must be at least 0, got -1"),
         ({"seed": 0.5}, TypeError, "`seed` must be an int"),
         ({"solver": "cg"}, TypeError, "`solver` must be a Solver, got 'cg'"),
+        ({"strategy": "best"}, ValueError, "`strategy` must be one of thompson, turbo, got 'best'"),
     ],
 )
 def test_bad_arguments_are_refused(
