@@ -90,10 +90,7 @@ for inputs, targets in zip(X.unsqueeze(-1).numpy(), y.numpy(), strict=True):
 stopped = torch.stack(stopped)
 ridge = torch.stack(ridge)
 zero = distance(torch.zeros_like(x))
-print(
-    f"NystromSGM, batches of √n, passes chosen on a held-out fifth: {stopped.mean():.3f} ±"
-    f" {stopped.std():.3f}"
-)
+print(f"NystromSGM, passes chosen on a held-out fifth: {stopped.mean():.3f} ± {stopped.std():.3f}")
 print(
     f"kernel ridge regression, penalty chosen by cross-validation: {ridge.mean():.3f} ±"
     f" {ridge.std():.3f}; f = 0: {zero:.3f}"

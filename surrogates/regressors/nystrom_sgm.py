@@ -7,6 +7,7 @@ size η, batch size b. One pass is n / b steps.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any, NamedTuple, Self
@@ -16,6 +17,7 @@ import torch
 from gpytorch.kernels import Kernel, RBFKernel
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
@@ -27,10 +29,15 @@ from surrogates.systems.leverage import approximate_leverage_scores, draw_withou
 
 SUBSETS = ("uniform", "leverage")
 REGIMES = ("I", "II", "III", "IV")
-# Of η κ²; at most 1, where a step on a single datum does not overshoot it
-STEP_GRID = tuple(4.0**-k for k in range(5))
+STEP_GRID = (1.0, 0.25, 0.0625)  # of half the longest step at which the iteration is stable
 SCHEDULED_STEP = 0.125  # of η κ²: eq. 5.27, without its logarithm
-DEFAULT_MAX_PASSES = 100
+DEFAULT_MAX_PASSES = 1000
+BATCH_ROOTS = 4.0  # the batch of preconditioned steps, in √n: smaller ones leave more noise
+CURVATURE_SAMPLE = 2000  # rows of Φ from which the largest eigenvalue of ΦᵀΦ/n is estimated
+# An error counts as smaller if it is so by this fraction; the search ends once it has gone on for
+# as many passes again, and a few more, without a smaller one.
+CLEARLY_SMALLER = 1e-2
+PASSES_BEYOND = 20
 SQUARES_HELD = 4  # (m, m) matrices that the eigendecomposition holds
 
 Rows = Callable[[Index], Tensor]  # gives the rows Φ_j of indices j
@@ -46,8 +53,11 @@ class NystromSGM(RegressorMixin, BaseEstimator):
 
     There is no penalty: stopping early regularises. Without a ``regime``, a step size or number of
     passes that is ``None`` is chosen on held-out data: every step size of a grid runs on the rest
-    of the data, with the same indices j, and the step size and pass of the smallest held-out error
-    are taken. That fit is kept; there is no second one to all data. Targets are taken as they are:
+    of the data, with the same indices j, until the held-out error has not become smaller for as
+    many passes again, and the step size and pass of the smallest error are taken. Where
+    ``max_passes`` come first, a :class:`ConvergenceWarning` says that the error was still falling.
+    The grid begins at half the longest stable step, 1/(λ + κ²/b) with λ the largest eigenvalue of
+    ΦᵀΦ/n. That fit is kept; there is no second one to all data. Targets are taken as they are:
     centre those whose mean is far from 0. Arithmetic is in float64 on the CPU.
 
     Args:
@@ -63,12 +73,16 @@ class NystromSGM(RegressorMixin, BaseEstimator):
             :func:`regime_schedule`; those given explicitly stand.
         source_exponent: ζ in [0, 1/2], the smoothness of the target; 0 assumes nothing.
         capacity_exponent: γ in [0, 1], where the effective dimension is O(λ^−γ); 1 assumes nothing.
-        step_size: η. Up to 2/κ² is stable.
-        batch_size: b, at most the number of data that are not held out; ``None`` for its square
-            root. All of them give the batch gradient.
+        step_size: η. Up to 2/κ² is stable for any batch.
+        batch_size: b, at most the number of data that are not held out; ``None`` for its
+            square root, four times that if preconditioned. All of them give the batch gradient.
         num_passes: passes over the data.
         max_passes: passes that are tried where ``num_passes`` is chosen.
         validation_fraction: of the data, held out where something is chosen.
+        preconditioned: run in coordinates in which the largest eigenvalues of ΦᵀΦ/n are the same,
+            see :func:`flattening`: many times fewer passes, and much closer to kernel ridge
+            regression, for smooth kernels. A ``regime``, and a given step size, are those of the
+            paper: without it.
         random_state: seed of the held-out set, the centres and the batches.
         memory_budget: bytes that the features Φ may take; rows beyond it are evaluated for every
             batch. ``None`` for 2 GiB.
@@ -78,10 +92,13 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         coefficients_: R c (m,) after ``num_passes_`` passes.
         coefficient_path_: (passes run, m), the same after every pass.
         step_size_, batch_size_, num_passes_: as given, scheduled or chosen.
+        step_sizes_: those that were tried.
         validation_error_: (passes run,), the mean squared error on the held-out data after every
             pass; ``None`` if none were held out.
         kernel_: the GPyTorch kernel.
 
+    Warns:
+        ConvergenceWarning: when fitting, if the held-out error still fell at ``max_passes``.
     Raises:
         TypeError, ValueError: when fitting, if a parameter is out of range, or the step size so
             large that the iteration diverges.
@@ -90,7 +107,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         Lin, Rosasco (2017), "Optimal Rates for Learning with Nyström Stochastic Gradient Methods",
         eq. 2.3, Corollary 3.3, Section 5.9.
         Differs: (1) with b = n a step takes every datum once; (2) predictions are not truncated at
-            max |y|; (3) centres are distinct.
+            max |y|; (3) centres are distinct; (4) preconditioned, where the step size is chosen.
     """
 
     def __init__(
@@ -110,6 +127,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         validation_fraction: float = 0.1,
         random_state: int | np.random.RandomState | None = None,
         memory_budget: int | None = None,
+        preconditioned: bool = True,
     ) -> None:
         self.kernel = kernel
         self.num_centers = num_centers
@@ -125,6 +143,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         self.validation_fraction = validation_fraction
         self.random_state = random_state
         self.memory_budget = memory_budget
+        self.preconditioned = preconditioned
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit to X (n, d) and y (n,)."""
@@ -146,23 +165,20 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         targets = targets[kept]
 
         self.kernel_ = self._kernel(data)
-        step_sizes, self.batch_size_, passes = self._schedule(data)
         centers = data[self._choose_centers(data, generator)]
         root = inverse_root(kernel_operator(self.kernel_, centers).to_dense())
-        cross = kernel_operator(self.kernel_, held_X, centers, memory_budget=self.memory_budget)
-        path = []
-        errors = []
+        self.batch_size_, passes = self._schedule(data)
+        if self._is_flattened:
+            sample = kernel_operator(self.kernel_, data[:CURVATURE_SAMPLE], centers).to_dense()
+            root = root @ flattening(sample @ root, self.batch_size_)
         rows = self._features(data, centers, root)
+        step_sizes = self._step_sizes(data, rows)
+        cross = kernel_operator(self.kernel_, held_X, centers, memory_budget=self.memory_budget)
+        search = self.num_passes is None and len(held_out) > 0
+        path = []
+        errors: list[Tensor] = []
         start = torch.zeros(root.shape[1], len(step_sizes), dtype=torch.float64)
-        for c in descend(
-            rows,
-            targets,
-            start,
-            torch.tensor(step_sizes, dtype=torch.float64),
-            self.batch_size_,
-            passes,
-            generator,
-        ):
+        for c in descend(rows, targets, start, step_sizes, self.batch_size_, passes, generator):
             if not c.isfinite().all():
                 limit = 2.0 / self._kernel_bound(data)
                 raise ValueError(
@@ -171,19 +187,41 @@ class NystromSGM(RegressorMixin, BaseEstimator):
                 )
             path.append(root @ c)
             errors.append((cross @ path[-1] - held_y.unsqueeze(1)).square().mean(0))
-
-        table = torch.stack(errors)  # (passes, step sizes), NaN where nothing is held out
-        self.num_passes_ = passes
-        chosen = int(table[-1].argmin())
-        if self.num_passes is None and len(held_out):
-            self.num_passes_ = int(table.argmin()) // len(step_sizes) + 1
-            chosen = int(table.argmin()) % len(step_sizes)
-        self.step_size_ = step_sizes[chosen]
-        self.validation_error_ = table[:, chosen].numpy().copy() if len(held_out) else None
+            if search and _has_ended(errors):
+                break
+        else:
+            if search:
+                self._warn_of_the_cap(errors)
+        self.step_sizes_ = tuple(step_sizes.tolist())
+        self._keep_the_best(path, errors, search)
         self.centers_ = centers.numpy()
+        return self
+
+    def _keep_the_best(self, path: list[Tensor], errors: list[Tensor], search: bool) -> None:
+        """Keep the step size of the smallest held-out error, at the last pass or, in a search, the
+        pass of the smallest, too.
+        """
+        table = torch.stack(errors)  # (passes, step sizes), NaN where nothing is held out
+        self.num_passes_ = len(table)
+        chosen = int(table[-1].argmin())
+        if search:
+            self.num_passes_ = int(table.argmin()) // len(errors[0]) + 1
+            chosen = int(table.argmin()) % len(errors[0])
+        self.step_size_ = self.step_sizes_[chosen]
+        held_out = not table.isnan().all()
+        self.validation_error_ = table[:, chosen].numpy().copy() if held_out else None
         self.coefficient_path_ = torch.stack([weights[:, chosen] for weights in path]).numpy()
         self.coefficients_ = self.coefficient_path_[self.num_passes_ - 1].copy()
-        return self
+
+    def _warn_of_the_cap(self, errors: list[Tensor]) -> None:
+        if len(errors) - _last_improvement(errors) <= 0.1 * len(errors):
+            warnings.warn(
+                f"The held-out error was still falling after `max_passes` = {len(errors)} passes:"
+                " the fit is smoother than the data ask for. Raise `max_passes`, or choose a"
+                " shorter lengthscale.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """Return the predictions (q,) at X (q, d)."""
@@ -207,6 +245,10 @@ class NystromSGM(RegressorMixin, BaseEstimator):
             return 0
         return min(math.ceil(self.validation_fraction * n), n - 1)
 
+    @property
+    def _is_flattened(self) -> bool:
+        return self.preconditioned and self.regime is None and self.step_size is None
+
     def _kernel(self, X: Tensor) -> Kernel:
         if isinstance(self.kernel, Kernel):
             return deepcopy(self.kernel).double().requires_grad_(False)
@@ -225,32 +267,46 @@ class NystromSGM(RegressorMixin, BaseEstimator):
             for part in spans(len(X), tile_side(X.device))
         )
 
-    def _schedule(self, X: Tensor) -> tuple[tuple[float, ...], int, int]:
-        """Return the step sizes to try, the batch size and the passes to run."""
+    def _schedule(self, X: Tensor) -> tuple[int, int]:
+        """Return the batch size and the largest number of passes to run."""
         n = len(X)
-        bound = self._kernel_bound(X)
-        step_sizes = tuple(factor / bound for factor in STEP_GRID)
-        batch_size = max(1, round(math.sqrt(n)))
+        roots = BATCH_ROOTS if self._is_flattened else 1.0
+        batch_size = max(1, min(n, round(roots * math.sqrt(n))))
         num_passes = self.max_passes
         if self.regime is not None:
-            plan = regime_schedule(
-                self.regime, n, self.source_exponent, self.capacity_exponent, bound
-            )
-            step_sizes = (plan.step_size,)
+            plan = self._plan(X)
             batch_size = plan.batch_size
             num_passes = max(1, round(plan.num_iterations * plan.batch_size / n))
-        if self.step_size is not None:
-            step_sizes = (float(self.step_size),)
         batch_size = batch_size if self.batch_size is None else int(self.batch_size)
         if batch_size > n:
             raise ValueError(
                 f"`batch_size` must be at most the {n} data that are not held out, got"
                 f" {batch_size}. Reduce it."
             )
-        return (
-            step_sizes,
-            batch_size,
-            int(num_passes if self.num_passes is None else self.num_passes),
+        return batch_size, int(num_passes if self.num_passes is None else self.num_passes)
+
+    def _step_sizes(self, X: Tensor, rows: Rows) -> Tensor:
+        """Return the step sizes to try; the rows of X are in random order."""
+        if self.step_size is not None:
+            return torch.tensor([float(self.step_size)], dtype=torch.float64)
+        if self.regime is not None:
+            return torch.tensor([self._plan(X).step_size], dtype=torch.float64)
+        n = len(X)
+        sample = rows(slice(0, CURVATURE_SAMPLE))
+        # With replacement, a batch's mean of φφᵀ exceeds ΦᵀΦ/n by at most κ²/b in expectation.
+        curvature = torch.linalg.matrix_norm(sample, 2).square() / len(sample)
+        if self.batch_size_ < n:
+            curvature = curvature + sample.square().sum(1).max() / self.batch_size_
+        return torch.tensor(STEP_GRID, dtype=torch.float64) / curvature
+
+    def _plan(self, X: Tensor) -> "Schedule":
+        assert self.regime is not None
+        return regime_schedule(
+            self.regime,
+            len(X),
+            self.source_exponent,
+            self.capacity_exponent,
+            self._kernel_bound(X),
         )
 
     def _choose_centers(self, X: Tensor, generator: torch.Generator) -> Tensor:
@@ -325,6 +381,11 @@ class NystromSGM(RegressorMixin, BaseEstimator):
             )
         if self.memory_budget is not None:
             checks.integer("memory_budget", _plain(self.memory_budget), 0)
+        if not isinstance(self.preconditioned, bool | np.bool_):
+            raise TypeError(
+                "`preconditioned` must be True or False, got"
+                f" {type(self.preconditioned).__name__} {self.preconditioned!r}."
+            )
         if isinstance(self.kernel, Kernel):
             if self.kernel.batch_shape:
                 raise ValueError(
@@ -430,6 +491,51 @@ def inverse_root(matrix: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(matrix)
     kept = values > len(matrix) * torch.finfo(matrix.dtype).eps * values[-1]
     return vectors[:, kept] * values[kept].rsqrt()
+
+
+def flattening(features: Tensor, batch_size: int) -> Tensor:
+    """Return P (r, r) such that the largest eigenvalues of (ΦP)ᵀΦP/n, those above what the noise of
+    a batch leaves of use, are all the same.
+
+    With eigenpairs (λ_i, u_i) of ΦᵀΦ/n, P = Σ_i u_i u_iᵀ √min(1, λ_k/λ_i), and k the first for
+    which λ_k is at most κ²_k / b, κ²_k the largest ‖Pφ‖².
+
+    Args:
+        features: a sample (N, r) of the rows of Φ.
+
+    References:
+        Ma, Belkin (2017), "Diving into the shallows: a computational perspective on large-scale
+        shallow learning", Section 4.
+    """
+    _, singular, vectors = torch.linalg.svd(features, full_matrices=False)
+    values = singular.square() / len(features)
+    squares = (features @ vectors.mT).square()
+    outside = features.square().sum(1) - squares.sum(1)
+    # The largest squared norm of a row for each k: what comes after k, and k times what it leaves.
+    after = squares.sum(1, keepdim=True) - squares.cumsum(1)
+    shrunk = values * (squares / values.clamp_min(torch.finfo(values.dtype).tiny)).cumsum(1)
+    bounds = (shrunk + after + outside.unsqueeze(1)).amax(0)
+    enough = (values * batch_size <= bounds).nonzero()
+    k = int(enough[0]) if len(enough) else len(values) - 1
+    scales = (values[k] / values[: k + 1]).sqrt()
+    top = vectors[: k + 1]
+    identity = torch.eye(features.shape[1], dtype=features.dtype)
+    return identity - top.mT @ ((1.0 - scales).unsqueeze(1) * top)
+
+
+def _last_improvement(errors: list[Tensor]) -> int:
+    """Return the pass, from 1, after which no error of any step size was clearly smaller."""
+    lowest = math.inf
+    last = 0
+    for number, error in enumerate(errors, 1):
+        if error.min().item() < (1.0 - CLEARLY_SMALLER) * lowest:
+            lowest = error.min().item()
+            last = number
+    return last
+
+
+def _has_ended(errors: list[Tensor]) -> bool:
+    return len(errors) >= 2 * _last_improvement(errors) + PASSES_BEYOND
 
 
 def _plain(value: Any) -> Any:
