@@ -22,7 +22,7 @@ from rich.progress import (
 import surrogates
 from acquisition import AcquisitionProgress
 from surrogates import Progress as SolveProgress
-from surrogates.fitting.common import ModelT, StepCallback
+from surrogates.rules.hyperparameters import ModelT, StepCallback
 
 
 class RoundProgress:

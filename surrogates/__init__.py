@@ -2,12 +2,9 @@
 
 from surrogates.fitting.choice import choose_fit, fit
 from surrogates.fitting.exact import fit_exact
-from surrogates.fitting.finite_features import fit_finite_features
-from surrogates.fitting.inner_matrix import SCGD, Minimax
 from surrogates.fitting.iterative import fit_iterative
 from surrogates.fitting.minibatch import fit_minibatch
 from surrogates.fitting.subsets import fit_subsets
-from surrogates.fitting.variational import fit_variational
 from surrogates.functions.feature_maps import (
     AttentionFeatures,
     FeatureKernel,
@@ -27,7 +24,10 @@ from surrogates.models.variational import VariationalGP
 from surrogates.operators.kernel_matrix import Dense, KernelOperator, Tiled, kernel_operator
 from surrogates.regressors.neighbours import predict_by_neighbours
 from surrogates.regressors.nystrom_sgm import NystromSGM
+from surrogates.rules.finite_features_fit import fit_finite_features
 from surrogates.rules.inducing_points import choose_inducing_points
+from surrogates.rules.inner_matrix import SCGD, Minimax
+from surrogates.rules.variational_fit import fit_variational
 from surrogates.solvers.auto import Auto
 from surrogates.solvers.base import IterativeSolver, Progress, Solver
 from surrogates.solvers.cg import CG

@@ -26,7 +26,8 @@ from scalable_bo.study.rows import Rows, keys
 from scalable_bo.study.storage import Ask
 from scalable_bo.study.surrogate import REFIT_GROWTH, SurrogateFactory, TrainingData
 from surrogates import PathwiseGP, SamplePaths, memory
-from surrogates.models.drawing import COLUMNS_HELD, DIRECT_SOLVE_UP_TO, default_solver
+from surrogates.rules.all_data import default_solver
+from surrogates.rules.base import COLUMNS_HELD, DIRECT_SOLVE_UP_TO
 
 SQUARES_OF_A_FACTOR = 4  # (n, n) matrices that a direct solve holds at once
 COLUMNS_OF_A_PRECONDITIONER = 3  # copies of its (n, n/20) factor held at once

@@ -2,12 +2,12 @@
 
 from surrogates.fitting.choice import FitChoice, choose_fit, fit
 from surrogates.fitting.exact import fit_exact
-from surrogates.fitting.finite_features import fit_finite_features
-from surrogates.fitting.inner_matrix import SCGD, Minimax
 from surrogates.fitting.iterative import fit_iterative
 from surrogates.fitting.minibatch import fit_minibatch
 from surrogates.fitting.subsets import fit_subsets
-from surrogates.fitting.variational import fit_variational
+from surrogates.rules.finite_features_fit import fit_finite_features
+from surrogates.rules.inner_matrix import SCGD, Minimax
+from surrogates.rules.variational_fit import fit_variational
 
 __all__ = [
     "SCGD",

@@ -11,15 +11,13 @@ import torch
 from botorch.models import SingleTaskGP
 
 from surrogates import checks, settings
-from surrogates.fitting.common import ModelT, StepCallback, restoring
 from surrogates.fitting.exact import fit_exact
-from surrogates.fitting.finite_features import fit_finite_features
 from surrogates.fitting.iterative import fit_iterative
 from surrogates.fitting.minibatch import fit_minibatch
 from surrogates.fitting.subsets import fit_subsets
-from surrogates.fitting.variational import fit_variational
-from surrogates.models.finite_features import FiniteFeatureGP
-from surrogates.models.variational import VariationalGP
+from surrogates.rules.finite_features_fit import fit_finite_features
+from surrogates.rules.hyperparameters import ModelT, StepCallback, restoring
+from surrogates.rules.variational_fit import fit_variational
 
 logger = logging.getLogger(__name__)
 
@@ -106,24 +104,7 @@ def choose_fit(model: SingleTaskGP) -> FitChoice:
     of several outputs or data sets are fitted by :func:`fit_exact` or not at all, and models with a
     method of their own by that one.
 
-    Measured on one core that others shared (Matérn kernels, float64, iterative steps in float32):
-    seconds, test NLL of the full Gaussian process, and its log marginal likelihood in nats, n =
-    5000.
-
-    ============================  =====================  =====================
-    ============================ data                          subsets                minibatch
-    minibatch, iterative ============================  =====================  =====================
-    ============================ drawn, d = 8, 3 irrelevant    15 s, −0.064, −2320    4.6 s, −0.072,
-    −2289   8.0 s, −0.077, −2235 drawn, d = 4, 1 irrelevant    14 s, −0.849, 3806     4.6 s, −0.848,
-    3801    not run protein                       15 s, 0.964, −5420     5.3 s, 0.897, −5067    17
-    s, 0.854, −4980 pol (4 steps)                 not run                6.6 s, −0.985, 3707    25
-    s, −1.028, 3894 bike                          15 s, −2.82, 8960      6.5 s, −2.42, 10 407
-    eight steps not done in 30 s ============================  =====================
-    =====================  ============================
-
-    An evaluation of the exact likelihood took 0.15 s at n = 1000, 0.9 s at 2000 and 2.9 s at 3000
-    (d = 4), and a fit 35 s at n = 1000, d = 8, where :func:`fit_iterative` ended 0.6 nats below it
-    after 2 s. The limit of 10 000 is where a step takes 12 s (drawn, d = 4, σ² = 0.01).
+    What that rests on is in ``docs/measured.md``, "Which fit suits how many points".
 
     Raises:
         TypeError: if the model is not of the kinds that can be fitted.
@@ -137,12 +118,10 @@ def choose_fit(model: SingleTaskGP) -> FitChoice:
     checks.floating_tensor("model.train_inputs", model.train_inputs[0])
     checks.floating_tensor("model.train_targets", model.train_targets)
     n = model.train_targets.shape[-1]
-    if isinstance(model, FiniteFeatureGP):
-        return FitChoice(
-            ("finite_features",), f"the kernel of {n} points has finitely many features"
-        )
-    if isinstance(model, VariationalGP):
-        return FitChoice(("variational",), f"the posterior of {n} points is variational")
+    rule = getattr(model, "rule", None)  # of ours
+    if rule is not None and (own := rule.own_fit(n)) is not None:
+        method, reason = own
+        return FitChoice((method,), reason)
     if n <= FIT_EXACT_UP_TO:
         return FitChoice(
             ("exact",), f"{n} points, up to {FIT_EXACT_UP_TO} by the exact marginal likelihood"

@@ -13,7 +13,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.fitting.common import StepCallback, restoring
+from surrogates.rules.hyperparameters import StepCallback, restoring
 
 EXACT_FIT_UP_TO = 4096
 

@@ -1,30 +1,40 @@
-"""What BoTorch's ``fit_gpytorch_mll`` does to a model of many points."""
+"""What BoTorch's ``fit_gpytorch_mll`` does to a model of ours."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any, TypeVar
 
+import botorch.fit
+from botorch.models import SingleTaskGP
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from surrogates.fitting.choice import fit
+from surrogates.fitting.exact import EXACT_FIT_UP_TO
 
 MLL = TypeVar("MLL", bound=ExactMarginalLogLikelihood)
 
 
-def custom_fit(mll: MLL, *, closure: Any = None, **settings: Any) -> MLL:
-    """Fit ``mll.model`` by :func:`fit`, which never factorises the matrix of all its data, and
-    return ``mll`` in evaluation mode.
+def custom_fit(
+    model: SingleTaskGP, mll: MLL, closure: Callable[..., Any] | None = None, **settings: Any
+) -> MLL:
+    """Fit ``mll.model``, and return ``mll`` in evaluation mode: up to 4096 points as BoTorch fits a
+    ``SingleTaskGP``; beyond by :func:`fit`, which never factorises the matrix of all its data.
 
     Args:
-        closure: must be ``None``: it would evaluate the likelihood of all data.
-        settings: of BoTorch's optimisers, which take no part; those that are not ``None`` are named
-            in a warning.
+        model: that of ``mll``.
+        closure: beyond 4096 points ``None``: it would evaluate the likelihood of all data.
+        settings: of BoTorch's optimisers, which take no part beyond; those that are not ``None``
+            are named in a warning.
 
     Raises:
-        TypeError: if ``mll`` is not the exact marginal log likelihood.
-        ValueError: if a closure is given.
+        TypeError: if ``mll`` is not the exact marginal log likelihood of many points.
+        ValueError: if a closure is given for many points.
     """
-    model = mll.model
     n = model.train_targets.shape[-1]
+    if n <= EXACT_FIT_UP_TO:
+        # What `fit_gpytorch_mll` goes on with where a model has no `custom_fit`
+        fitted: MLL = botorch.fit._fit_fallback(mll=mll, closure=closure, **settings)
+        return fitted
     if type(mll) is not ExactMarginalLogLikelihood:  # other likelihoods are subclasses
         raise TypeError(
             f"`mll` must be an ExactMarginalLogLikelihood for {n} points, got {type(mll).__name__}."

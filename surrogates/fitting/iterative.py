@@ -12,7 +12,10 @@ from gpytorch.models import ExactGP
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.fitting.common import (
+from surrogates.functions.features import PriorPaths, standard_normal
+from surrogates.operators.kernel_matrix import kernel_operator
+from surrogates.operators.quadratic import backward_quadratic_form
+from surrogates.rules.hyperparameters import (
     Coordinates,
     ModelT,
     StepCallback,
@@ -20,9 +23,6 @@ from surrogates.fitting.common import (
     restoring,
     training_data,
 )
-from surrogates.functions.features import PriorPaths, standard_normal
-from surrogates.operators.kernel_matrix import kernel_operator
-from surrogates.operators.quadratic import backward_quadratic_form
 from surrogates.solvers.auto import Auto
 from surrogates.solvers.base import Solver
 from surrogates.solvers.run import Solution

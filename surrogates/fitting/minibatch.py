@@ -15,7 +15,8 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.fitting.batched import BatchedGP
-from surrogates.fitting.common import (
+from surrogates.fitting.neighbours import Neighbours
+from surrogates.rules.hyperparameters import (
     Coordinates,
     ModelT,
     StepCallback,
@@ -23,7 +24,6 @@ from surrogates.fitting.common import (
     restoring,
     training_data,
 )
-from surrogates.fitting.neighbours import Neighbours
 
 LEARNING_RATES = {"adam": 0.01, "sgd": 9.0}
 FEWEST_STEPS = 2000  # that the default number of minibatches a step leaves of all epochs

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.fitting.batched import BatchedGP, covariance, gaussian_nll
-from surrogates.fitting.common import (
+from surrogates.fitting.neighbours import Neighbours
+from surrogates.rules.hyperparameters import (
     Coordinates,
     ModelT,
     StepCallback,
@@ -20,7 +21,6 @@ from surrogates.fitting.common import (
     restoring,
     training_data,
 )
-from surrogates.fitting.neighbours import Neighbours
 
 SQUARES_HELD = 6  # copies of an (s, m, m) array that a step holds at once
 

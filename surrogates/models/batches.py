@@ -1,5 +1,5 @@
 """Several data sets in one model: independent outputs and batches, taken apart into the data sets
-that are solved one by one.
+that are solved one by one, or into models of some of the outputs.
 
 Notation: B the shape of the batch, outputs last, as ``SingleTaskGP`` lays them out: X (*B, n, d), y
 (*B, n).
@@ -7,41 +7,23 @@ Notation: B the shape of the batch, outputs last, as ``SingleTaskGP`` lays them 
 
 import itertools
 from copy import deepcopy
-from typing import NamedTuple
 
 import torch
-from gpytorch.kernels import Kernel
-from gpytorch.means import Mean
-from torch import Tensor
+from botorch.models import SingleTaskGP
+from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
+from gpytorch.kernels import Kernel, ScaleKernel
+from gpytorch.likelihoods.noise_models import HomoskedasticNoise
+from gpytorch.means import LinearMean, Mean
+from torch import Tensor, nn
 
-from surrogates.models.fresh import FreshGP
-from surrogates.models.outputs import kernel_batch_shape
+from surrogates.operators.stationary import StationaryKernel
+from surrogates.rules.base import DataSet
+from surrogates.rules.inducing_points import choose_inducing_points
 
-
-class DataSet(NamedTuple):
-    """What one posterior is of, on transformed inputs and in standardised units; frozen copies.
-
-    Attributes:
-        X: (n, d).
-        y: (n,).
-        noise: Σ, a scalar or (n,) variances.
-        kernel: without batch shape.
-        mean_module: maps (..., q, d) to (..., q).
-    """
-
-    X: Tensor
-    y: Tensor
-    noise: Tensor
-    kernel: Kernel
-    mean_module: torch.nn.Module
-
-    @property
-    def residuals(self) -> Tensor:
-        """y − μ(X), (n,)."""
-        return self.y - self.mean_module(self.X)
+DEFAULT_NUM_INDUCING = 1024
 
 
-class MeanOfBatch(torch.nn.Module):
+class MeanOfBatch(nn.Module):
     """The mean function of one element of a batch, whatever parameters the functions are made of.
 
     All are evaluated, which costs O(d) an element and point, and one is kept.
@@ -60,13 +42,21 @@ class MeanOfBatch(torch.nn.Module):
         return values[self.index].reshape(X.shape[:-1])
 
 
-def data_sets(model: FreshGP) -> list[DataSet]:
+def noise_variances(model: SingleTaskGP) -> Tensor:
+    """Return the noise variances in standardised units: a scalar, or (n,) where they are known;
+    after the batch shape if there is one.
+    """
+    noise: Tensor = model.likelihood.noise.detach()
+    return noise.reshape(()) if noise.numel() == 1 else noise
+
+
+def data_sets(model: SingleTaskGP) -> list[DataSet]:
     """Return the data sets of ``model``, which is in evaluation mode,
     in row-major order of B = ``train_targets.shape[:-1]``.
     """
     y = model.train_targets
     X = model.train_inputs[0]
-    noise = model.noise
+    noise = noise_variances(model)
     mean_module = deepcopy(model.mean_module).requires_grad_(False)
     batch_shape = y.shape[:-1]
     if not batch_shape:
@@ -125,3 +115,94 @@ def check_kernel(kernel: Kernel, train_X: Tensor, train_Y: Tensor) -> None:
             "`covar_module` must have no batch shape or that of the data and outputs,"
             f" {tuple(expected)}, got {tuple(own)}."
         )
+
+
+def place_inducing_points(
+    model: SingleTaskGP, inducing_points: Tensor | int, method: str, seed: int
+) -> Tensor:
+    """Return Z (m, d) on the transformed inputs of ``model``: the points given, or so many chosen
+    among its data, at most all.
+
+    Several outputs share them; distances are in lengthscales of the first.
+    """
+    model.eval()  # the training inputs are then the transformed ones
+    try:
+        if isinstance(inducing_points, Tensor):
+            return model.transform_inputs(inducing_points).detach().clone()
+        data = data_sets(model)[0]
+        generator = torch.Generator().manual_seed(seed)
+        X = data.X.detach()
+        m = min(inducing_points, len(X))
+        return choose_inducing_points(
+            X, m, method, generator=generator, lengthscale=_lengthscale(data.kernel)
+        )
+    finally:
+        model.train()
+
+
+def _lengthscale(kernel: Kernel) -> Tensor | None:
+    """Return the lengthscales of ``kernel`` if it has a closed form in all inputs."""
+    stationary = StationaryKernel.of(kernel)
+    return (
+        None if stationary is None or stationary.active_dims is not None else stationary.lengthscale
+    )
+
+
+def subset_outputs(model: SingleTaskGP, outputs: list[int]) -> BatchedMultiOutputGPyTorchModel:
+    """Return a model of some ``outputs`` of ``model``, which has several and is given away.
+
+    BoTorch subsets the data, the transforms, and those parameters that it is told to: its default
+    modules' alone.
+
+    Raises:
+        NotImplementedError: for a mean whose parameters cannot be told apart.
+    """
+    m = model.num_outputs
+    training = model.training
+    X = model.train_inputs[0].reshape(-1, model.train_inputs[0].shape[-1])[:1]
+    shapes = {name: _own_batch_shape(part, X) for name, part in model.named_modules()}
+    ours = {name for name, shape in shapes.items() if shape and shape[-1] == m}
+    parameters = [(name.rpartition("."), value) for name, value in model.named_parameters()]
+    model._subset_batch_dict = {
+        f"{part}.{name}": len(shapes[part]) - 1 - p.ndim
+        for (part, _, name), p in parameters
+        if part in ours
+    }
+    # In training mode, where the inputs are those given
+    subset = SingleTaskGP.subset_output(model.train(), outputs)
+    tail = (len(outputs),) if len(outputs) > 1 else ()
+    # BoTorch takes the batch shape of a part for that of the whole
+    for name, part in subset.named_modules():
+        if isinstance(part, Kernel):
+            part.batch_shape = (
+                torch.Size((*shapes[name][:-1], *tail)) if name in ours else shapes[name]
+            )
+    return subset.train(training)
+
+
+def kernel_batch_shape(kernel: Kernel) -> torch.Size:
+    """Return the batch shape of the parameters of ``kernel``,
+    without those of the kernels in it.
+    """
+    # A ScaleKernel takes over the batch shape of what it scales, without noting it.
+    return kernel.raw_outputscale.shape if isinstance(kernel, ScaleKernel) else kernel._batch_shape
+
+
+def _own_batch_shape(part: nn.Module, X: Tensor) -> torch.Size:
+    """Return the batch shape of the parameters of ``part``, without those of the parts in it;
+    X (1, d) is any point.
+    """
+    if isinstance(part, Kernel):
+        return kernel_batch_shape(part)
+    if isinstance(part, HomoskedasticNoise):
+        return part.raw_noise.shape[:-1]
+    if isinstance(part, LinearMean):
+        return part.weights.shape[:-2]
+    if not isinstance(part, Mean):
+        return torch.Size()
+    if "batch_shape" not in vars(part) and part(X).ndim > 1:
+        raise NotImplementedError(
+            f"`subset_output` does not know which parameters of a {type(part).__name__} belong to"
+            " which output."
+        )
+    return getattr(part, "batch_shape", torch.Size())

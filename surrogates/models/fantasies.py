@@ -30,9 +30,9 @@ from surrogates import checks
 from surrogates.functions.features import standard_normal
 from surrogates.functions.paths import SamplePaths
 from surrogates.models.batches import data_sets, indices
-from surrogates.models.covariances import Covariance
-from surrogates.models.pathwise import PathwiseGP
+from surrogates.models.fresh import FreshGP
 from surrogates.models.posterior import assemble
+from surrogates.rules.base import Covariance
 
 
 class FantasyGP(Model, FantasizeMixin):
@@ -51,7 +51,7 @@ class FantasyGP(Model, FantasizeMixin):
             them.
     """
 
-    def __init__(self, model: PathwiseGP, Q: Tensor, values: Tensor, noise: Tensor | None = None):
+    def __init__(self, model: FreshGP, Q: Tensor, values: Tensor, noise: Tensor | None = None):
         super().__init__()
         paths = model._posterior_paths()
         self.base = model._without_state()
@@ -74,7 +74,7 @@ class FantasyGP(Model, FantasizeMixin):
             zip(self._elements(), data_sets(self.base), paths.parts, strict=True)
         ):
             if i not in state.covariances:
-                state.covariances[i] = self.base._covariance(data, part)
+                state.covariances[i] = self.base.rule.covariance(data, part)
             points = _of_data_set(self.Q, b)
             observed = _of_data_set(self.values, b)[..., t]
             variances = (
@@ -226,7 +226,7 @@ class _Fantasies:
 
 
 def imagined(
-    model: PathwiseGP, X: Any, Y: Any, noise: Any, batch_shape: torch.Size | None = None
+    model: FreshGP, X: Any, Y: Any, noise: Any, batch_shape: torch.Size | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return Q, values and noise of Y (*F, k, m) at X (*T, k, d), both in the user's units; F as
     broadcast with ``batch_shape``.

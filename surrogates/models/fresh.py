@@ -1,7 +1,17 @@
-"""A SingleTaskGP that never answers from what it kept for other data or hyperparameters."""
+"""A SingleTaskGP that draws paths of its posterior, and never answers from what it kept for other
+data or hyperparameters.
+
+Notation: X (n, d) training inputs, s paths; weights as in :mod:`surrogates.functions.paths`.
+
+From one round of an optimisation to the next, the mean's column starts from its last weights, and
+paths are drawn afresh, from zero: a coarse solve or the last paths save at most a seventh of the
+epochs, and paths that are carried over are no draws of the posterior any more, since the data were
+chosen by them (``docs/measured.md``, "Where the sample columns start").
+"""
 
 import sys
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -15,15 +25,22 @@ from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
 from surrogates import memory
-from surrogates.functions.units import Units
-from surrogates.models.conditioning import StateKey
-from surrogates.models.outputs import subset_outputs
+from surrogates.functions.paths import BatchPaths, SamplePaths, Units
+from surrogates.models.batches import data_sets, noise_variances, subset_outputs
+from surrogates.models.state import PathsState, StateKey
+from surrogates.rules.base import Rule
+from surrogates.solvers.base import Solver
+from surrogates.solvers.cholesky import Cholesky
+from surrogates.solvers.run import Solution
 
-SQUARES_HELD = 4  # copies of an (n, n) matrix that GPyTorch's exact posterior holds at once
+# Beyond, the exact covariance at 20 × 4 points, with gradients, costs more than that of 256 paths
+EXACT_UP_TO = 2000
+EXACT_SQUARES_HELD = 4  # copies of an (n, n) matrix that GPyTorch's exact posterior holds at once
 
 
 class FreshGP(SingleTaskGP):
-    """A ``SingleTaskGP`` whose posterior is that of its present hyperparameters, data and settings.
+    """A ``SingleTaskGP`` whose posterior is that of its present hyperparameters, data and settings:
+    GPyTorch's, or the paths that its rule draws.
 
     GPyTorch forgets what it has kept on ``train()`` and ``set_train_data``, but not when a
     hyperparameter is assigned; BoTorch transforms the inputs on ``eval()``, but not again when the
@@ -31,18 +48,31 @@ class FreshGP(SingleTaskGP):
     the key of the model that it belongs to. All factorisations are direct.
     """
 
+    solver: Solver | None
+    num_features: int
+    num_paths: int
+    seed: int
+    memory_budget: int | None
+    solution: Solution | None = None
     # GPyTorch's slot for what `train()` and `set_train_data` must reset; what lies here has a `key`
     prediction_strategy: Any
     # A batch of fantasies is what it was made as, however many points it has
     _stays_exact: bool = False
+    _warm_mean_weights: tuple[Tensor, ...] = ()  # of every data set
+    # That the data sets had in the model that this is a subset of
+    _stream_numbers: tuple[int, ...] | None = None
+
+    @property
+    @abstractmethod
+    def rule(self) -> Rule:
+        """What carries the weights, by the present settings."""
 
     @property
     def noise(self) -> Tensor:
         """The noise variances in standardised units: a scalar, or (n,) with ``train_Yvar``;
         after the batch shape if there is one.
         """
-        noise: Tensor = self.likelihood.noise.detach()
-        return noise.reshape(()) if noise.numel() == 1 else noise
+        return noise_variances(self)
 
     def set_train_data(
         self, inputs: Any = None, targets: Tensor | None = None, strict: bool = True
@@ -73,17 +103,157 @@ class FreshGP(SingleTaskGP):
         return model
 
     def subset_output(self, idcs: list[int]) -> Self:
-        """Return a copy of the outputs ``idcs``, with the hyperparameters of theirs, and those that
-        all share.
+        """Return a copy of the outputs ``idcs``, with their hyperparameters and their paths, and
+        the hyperparameters that all share.
 
         Raises:
             NotImplementedError: for a mean whose parameters cannot be told apart.
             ValueError: if there are no such outputs.
         """
-        if not idcs or not set(idcs) <= set(range(self.num_outputs)):
-            raise ValueError(f"`idcs` must be outputs below {self.num_outputs}, got {idcs}.")
-        model = self._without_state()
-        return model if self.num_outputs == 1 else subset_outputs(model, idcs)  # type: ignore[return-value]
+        m = self.num_outputs
+        if not idcs or not set(idcs) <= set(range(m)):
+            raise ValueError(f"`idcs` must be outputs below {m}, got {idcs}.")
+        copy = self._without_state()
+        if m == 1:
+            return copy
+        subset: Self = subset_outputs(copy, idcs)  # type: ignore[assignment]
+        chosen = [
+            first + t for first in range(0, self.train_targets.shape[:-1].numel(), m) for t in idcs
+        ]
+        subset._stream_numbers = tuple(self._numbers()[i] for i in chosen)
+        if self._warm_mean_weights:
+            subset._warm_mean_weights = tuple(self._warm_mean_weights[i] for i in chosen)
+        if (
+            not self.training
+            and self._drop_stale_state() is not None
+            and isinstance(self.prediction_strategy, PathsState)
+        ):
+            subset._keep([self.prediction_strategy.paths.parts[i] for i in chosen])
+        return subset
+
+    def warm_start(self, previous: "FreshGP", *, scale: float = 1.0) -> Self:
+        """Start the mean's next solve from ``previous``, a model of the first rows of the same
+        data; return this model.
+
+        Args:
+            scale: one unit of its targets in the units of this model's, where the caller
+                standardises them.
+        Raises:
+            ValueError: if the training inputs of ``previous`` are not the first of this model's, or
+                its weights are of other inducing points.
+        """
+        self.rule.check_start(previous.rule)
+        self.eval()
+        previous.eval()
+        X = self.train_inputs[0]
+        earlier = previous.train_inputs[0]
+        k = earlier.shape[-2]
+        if (
+            earlier.shape[:-2] != X.shape[:-2]
+            or k > X.shape[-2]
+            or not torch.equal(earlier, X[..., :k, :])
+        ):
+            raise ValueError(
+                f"`previous` must have been trained on the first rows of this model's data, got {k}"
+                " other rows."
+            )
+        if len(previous._warm_mean_weights) == self.train_targets.shape[:-1].numel():
+            ratios = scale * (previous._units.scale / self._units.scale).flatten()
+            self._warm_mean_weights = tuple(
+                ratio * weights
+                for ratio, weights in zip(ratios, previous._warm_mean_weights, strict=True)
+            )
+        return self
+
+    def start_from(self, mean_weights: Tensor) -> Self:
+        """Start the mean's next solve from weights (k, 1) of the first k points, in standardised
+        units; return this model.
+
+        Raises:
+            ValueError: if the model has several outputs or data sets, or the weights have another
+                shape.
+        """
+        self.eval()
+        n = self.train_inputs[0].shape[-2]
+        if (
+            self.train_inputs[0].ndim > 2
+            or mean_weights.ndim != 2
+            or mean_weights.shape[1] != 1
+            or len(mean_weights) > n
+        ):
+            raise ValueError(
+                f"`mean_weights` must have shape (k, 1) with k ≤ n = {n}, for a model of one"
+                f" output, got {tuple(mean_weights.shape)}."
+            )
+        self._warm_mean_weights = (mean_weights,)
+        return self
+
+    def _numbers(self) -> tuple[int, ...]:
+        """Return the number of every data set, in row-major order,
+        which a subset of the outputs keeps.
+        """
+        return (
+            tuple(range(self.train_targets.shape[:-1].numel()))
+            if self._stream_numbers is None
+            else self._stream_numbers
+        )
+
+    def _streams(self, generator: torch.Generator) -> list[torch.Generator]:
+        """Return a source of randomness for every data set, which its number decides:
+        a subset of the outputs has their paths.
+        """
+        if not self.train_targets.shape[:-1] and self._stream_numbers is None:
+            return [generator]
+        first = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+        return [
+            torch.Generator(generator.device).manual_seed(first + number)
+            for number in self._numbers()
+        ]
+
+    @torch.no_grad()
+    def _draw(
+        self,
+        draw: Callable[..., tuple[SamplePaths, Solution | None]],
+        num_paths: int,
+        generator: torch.Generator,
+        **options: Any,
+    ) -> list[SamplePaths]:
+        """Return the paths of every data set, on transformed inputs and in standardised units;
+        their prior draws are independent.
+
+        Args:
+            draw: ``rule.draw`` or ``rule.span``.
+            options: of it.
+        """
+        elements = data_sets(self)
+        warm: tuple[Tensor | None, ...] = self._warm_mean_weights
+        if len(warm) != len(elements):
+            warm = (None,) * len(elements)
+        parts = []
+        solutions = []
+        for data, weights, stream in zip(elements, warm, self._streams(generator), strict=True):
+            paths, solution = draw(data, num_paths, stream, warm=weights, **options)
+            parts.append(paths)
+            solutions.append(solution)
+        self.solution = _joined(solutions)
+        self._warm_mean_weights = tuple(part.mean_weights for part in parts)
+        return parts
+
+    def _posterior_paths(self) -> SamplePaths | BatchPaths:
+        """Return the paths behind ``posterior``, kept until the model changes."""
+        if self._drop_stale_state() is None:
+            generator = torch.Generator().manual_seed(self.seed)
+            self._keep(self._draw(self.rule.span, self.num_paths, generator))
+        paths: SamplePaths | BatchPaths = self.prediction_strategy.paths
+        return paths
+
+    def _keep(self, parts: list[SamplePaths]) -> None:
+        """Keep the paths of every data set as those of the present model."""
+        batch_shape = self.train_targets.shape[:-1]
+        self.prediction_strategy = PathsState(
+            self._state_key().frozen(),
+            BatchPaths(tuple(parts), batch_shape) if batch_shape else parts[0],
+        )
 
     def _exact_distribution(self, *inputs: Tensor, **kwargs: Any) -> MultivariateNormal:
         """Return GPyTorch's posterior in standardised units.
@@ -95,7 +265,7 @@ class FreshGP(SingleTaskGP):
         if key is None:
             key = self._state_key().frozen()
             X = self.train_inputs[0]
-            num_bytes = SQUARES_HELD * X.shape[:-1].numel() * X.shape[-2] * X.element_size()
+            num_bytes = EXACT_SQUARES_HELD * X.shape[:-1].numel() * X.shape[-2] * X.element_size()
             memory.require(
                 num_bytes,
                 X.device,
@@ -115,12 +285,24 @@ class FreshGP(SingleTaskGP):
             self.train_targets,
         )
 
-    def _state_settings(self) -> tuple[Any, ...]:
-        """Return what the posterior depends on besides tensors, mean and kernel."""
-        return ()
+    @property
+    def _is_exact(self) -> bool:
+        """Whether ``posterior`` is GPyTorch's own."""
+        if not self.rule.is_exact:
+            return False
+        small = self.train_inputs[0].shape[-2] <= EXACT_UP_TO or self._stays_exact
+        return isinstance(self.solver, Cholesky) or (self.solver is None and small)
 
     def _state_key(self) -> StateKey:
-        return StateKey.of(self, *self._state_settings())
+        return StateKey.of(
+            self,
+            self.solver,
+            self.num_features,
+            self.num_paths,
+            self.seed,
+            self.memory_budget,
+            self._is_exact,
+        )
 
     def _drop_stale_state(self) -> StateKey | None:
         """Forget what is kept unless it is of the present model;
@@ -135,11 +317,14 @@ class FreshGP(SingleTaskGP):
     def _without_state(self) -> Self:
         """Return a copy that has kept nothing."""
         state = self.prediction_strategy
+        weights = self._warm_mean_weights
         self.prediction_strategy = None
+        self._warm_mean_weights = ()
         try:
             return deepcopy(self)
         finally:
             self.prediction_strategy = state
+            self._warm_mean_weights = weights
 
     @property
     def _given_inputs(self) -> Tensor:
@@ -166,6 +351,7 @@ class FreshGP(SingleTaskGP):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Self:
         self.prediction_strategy = None
+        self._warm_mean_weights = ()
         if self._has_transformed_inputs:  # GPyTorch moves the transformed ones alone
             self._original_train_inputs = fn(self._given_inputs)
         return super()._apply(fn, *args, **kwargs)
@@ -192,3 +378,21 @@ def as_given() -> Iterator[None]:
     ):
         warnings.filterwarnings("ignore", "The model inputs are of type", InputDataWarning)
         yield
+
+
+def _joined(solutions: list[Solution | None]) -> Solution | None:
+    """Return one account of several solves, over the columns of all of them;
+    ``None`` if there were none.
+    """
+    done = [solution for solution in solutions if solution is not None]
+    if len(done) < 2:
+        return done[0] if done else None
+    return Solution(
+        value=torch.cat([solution.value for solution in done], dim=1),
+        residual=torch.cat([solution.residual for solution in done]),
+        converged=torch.cat([solution.converged for solution in done]),
+        steps=torch.cat([solution.steps for solution in done]),
+        epochs=sum(solution.epochs for solution in done),
+        seconds=sum(solution.seconds for solution in done),
+        note="; ".join(dict.fromkeys(solution.note for solution in done if solution.note)),
+    )

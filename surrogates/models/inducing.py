@@ -1,12 +1,7 @@
-"""Gaussian processes whose posterior has its weights on inducing points.
-
-Notation: X (n, d) training inputs, Z (m, d) inducing points, Σ noise variances, f prior paths at X,
-ε ~ N(0, Σ).
+"""Gaussian processes whose posterior has its weights on inducing points; see
+:mod:`surrogates.rules.inducing`.
 """
 
-from typing import Self
-
-import torch
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.utils.types import DEFAULT, _DefaultType
@@ -16,20 +11,11 @@ from gpytorch.means import Mean
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.functions.paths import SamplePaths
-from surrogates.models.batches import DataSet, data_sets
-from surrogates.models.covariances import FiniteRank
-from surrogates.models.drawing import DIRECT_SOLVE_UP_TO, DrawingGP
+from surrogates.models.batches import DEFAULT_NUM_INDUCING, place_inducing_points
 from surrogates.models.pathwise import DEFAULT_NUM_FEATURES, DEFAULT_NUM_PATHS, PathwiseGP
-from surrogates.operators.linalg import stable_cholesky
-from surrogates.operators.stationary import StationaryKernel
-from surrogates.rules.inducing_points import check_choice, choose_inducing_points
+from surrogates.rules.inducing import InducingPoints
+from surrogates.rules.inducing_points import check_choice
 from surrogates.solvers.base import Solver
-from surrogates.solvers.cholesky import Cholesky
-from surrogates.solvers.sgd import SGD
-from surrogates.systems.inducing import InducingSystem
-
-DEFAULT_NUM_INDUCING = 1024
 
 
 class InducingPathwiseGP(PathwiseGP):
@@ -70,8 +56,6 @@ class InducingPathwiseGP(PathwiseGP):
         posterior would fit the projection K_XZ K_ZZ⁻¹ f(Z) in place of f(X).
     """
 
-    has_exact_posterior = False
-
     inducing_points: Tensor
 
     def __init__(
@@ -94,7 +78,6 @@ class InducingPathwiseGP(PathwiseGP):
         memory_budget: int | None = None,
     ) -> None:
         checks.training_data(train_X, train_Y)
-        check_one_data_set(train_X)
         check_choice(inducing_points, inducing_method, train_X)
         super().__init__(
             train_X,
@@ -111,93 +94,11 @@ class InducingPathwiseGP(PathwiseGP):
             seed=seed,
             memory_budget=memory_budget,
         )
-        self.register_buffer(
-            "inducing_points", place_inducing_points(self, inducing_points, inducing_method)
+        Z = place_inducing_points(self, inducing_points, inducing_method, seed)
+        self.register_buffer("inducing_points", Z)
+
+    @property
+    def rule(self) -> InducingPoints:
+        return InducingPoints(
+            self.solver, self.num_features, self.memory_budget, self.seed, self.inducing_points
         )
-
-    def warm_start(self, previous: DrawingGP, *, scale: float = 1.0) -> Self:
-        """Start the mean's next solve from ``previous``, a model of the same inducing points and
-        the first rows of the same data.
-
-        Args:
-            scale: one unit of its targets in the units of this model's, where the caller
-                standardises them.
-        Raises:
-            ValueError: if the inducing points differ, or the training inputs of ``previous`` are
-                not the first of this model's.
-        """
-        same = isinstance(previous, InducingPathwiseGP) and torch.equal(
-            previous.inducing_points, self.inducing_points
-        )
-        if not same:
-            raise ValueError(
-                "`previous` must be an InducingPathwiseGP with the inducing points of this model,"
-                " got other ones. Give both models the same `inducing_points`."
-            )
-        return super().warm_start(previous, scale=scale)
-
-    def _centres(self, data: DataSet) -> Tensor:
-        # A state dict is loaded into the buffer, which must not move the paths drawn before
-        return self.inducing_points.clone()
-
-    def _system(self, data: DataSet) -> InducingSystem:
-        return InducingSystem(
-            data.kernel, data.X, self._centres(data), data.noise, memory_budget=self.memory_budget
-        )
-
-    def _covariance(self, data: DataSet, paths: SamplePaths) -> FiniteRank:
-        """Return k(·, Z) A⁻¹ k(Z, ·), the covariance by which new data move the mean."""
-        L, M = self._system(data).to(torch.float64).whitened()
-        root = torch.linalg.solve_triangular(
-            stable_cholesky(M).T, torch.eye(len(M), dtype=M.dtype, device=M.device), upper=True
-        )
-        return FiniteRank(
-            paths.data,
-            torch.linalg.solve_triangular(L.T, root, upper=True).to(data.X),
-            perturbed=True,
-        )
-
-    def _default_solver(self, num_centres: int) -> Solver:
-        return Cholesky() if num_centres <= DIRECT_SOLVE_UP_TO else SGD()
-
-
-def place_inducing_points(model: PathwiseGP, inducing_points: Tensor | int, method: str) -> Tensor:
-    """Return Z (m, d) on the transformed inputs of ``model``: the points given, or so many chosen
-    among its data, at most all.
-
-    Several outputs share them; distances are in lengthscales of the first.
-    """
-    model.eval()  # the training inputs are then the transformed ones
-    try:
-        if isinstance(inducing_points, Tensor):
-            return model.transform_inputs(inducing_points).detach().clone()
-        data = data_sets(model)[0]
-        generator = torch.Generator().manual_seed(model.seed)
-        X = data.X.detach()
-        m = min(inducing_points, len(X))
-        return choose_inducing_points(
-            X, m, method, generator=generator, lengthscale=_lengthscale(data.kernel)
-        )
-    finally:
-        model.train()
-
-
-def check_one_data_set(train_X: Tensor) -> None:
-    """Require train_X (n, d): inducing points are those of one data set.
-
-    Raises:
-        ValueError: naming the shape.
-    """
-    if train_X.ndim != 2:
-        raise ValueError(
-            "`train_X` must have shape (n, d) for a model of inducing points, got"
-            f" {tuple(train_X.shape)}. Build a model for each data set, or a PathwiseGP."
-        )
-
-
-def _lengthscale(kernel: Kernel) -> Tensor | None:
-    """Return the lengthscales of ``kernel`` if it has a closed form in all inputs."""
-    stationary = StationaryKernel.of(kernel)
-    return (
-        None if stationary is None or stationary.active_dims is not None else stationary.lengthscale
-    )

@@ -7,7 +7,7 @@ features, S or s paths.
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import gpytorch
 import torch
@@ -29,21 +29,19 @@ from surrogates import checks, settings
 from surrogates.functions.features import PriorPaths
 from surrogates.functions.paths import BatchPaths, SamplePaths
 from surrogates.models.batches import check_kernel
-from surrogates.models.conditioning import check_observations
-from surrogates.models.drawing import DrawingGP
-from surrogates.models.fresh import as_given
+from surrogates.models.fantasies import FantasyGP, imagined, outputs_last
+from surrogates.models.fresh import FreshGP, as_given
 from surrogates.models.noise import check_noise
 from surrogates.models.posterior import assemble, path_distribution
+from surrogates.rules.all_data import AllData
+from surrogates.rules.base import Rule
 from surrogates.solvers.base import Callback, Solver
-from surrogates.solvers.cholesky import Cholesky
 
-# Beyond, the exact covariance at 20 × 4 points, with gradients, costs more than that of 256 paths
-EXACT_UP_TO = 2000
 DEFAULT_NUM_FEATURES = 2048
 DEFAULT_NUM_PATHS = 256
 
 
-class PathwiseGP(DrawingGP):
+class PathwiseGP(FreshGP):
     """A Gaussian process that scales: its posterior is a set of functions, from iterative solves in
     place of a Cholesky.
 
@@ -93,8 +91,10 @@ class PathwiseGP(DrawingGP):
             devices, and for noise ≤ 0.
     """
 
-    # No approximation but the paths: a direct solve gives what SingleTaskGP gives
-    has_exact_posterior: ClassVar[bool] = True
+    custom_fit: Callable[
+        ..., Any
+    ]  # what `fit_gpytorch_mll` calls; registered with BoTorch's others
+    _may_cache_root: bool = True
 
     def __init__(
         self,
@@ -158,16 +158,8 @@ class PathwiseGP(DrawingGP):
         return {**super().construct_inputs(training_data), **options}
 
     @property
-    def custom_fit(self) -> Callable[..., Any]:
-        """What ``fit_gpytorch_mll`` calls beyond 4096 points; up to there it is missing,
-        and BoTorch fits as it fits a ``SingleTaskGP``.
-        """
-        from surrogates.fitting.exact import EXACT_FIT_UP_TO
-        from surrogates.fitting.hook import custom_fit
-
-        if self.train_targets.shape[-1] <= EXACT_FIT_UP_TO:
-            raise AttributeError("`custom_fit` is for models of more points.")
-        return custom_fit
+    def rule(self) -> Rule:
+        return AllData(self.solver, self.num_features, self.memory_budget, self.seed)
 
     @settings.keeping_freed()
     def paths(
@@ -212,7 +204,7 @@ class PathwiseGP(DrawingGP):
                 f"`prior` must hold {num_samples} functions of {dim} inputs, got {prior.num_paths}"
                 f" of {prior.dim}."
             )
-        parts = self._draw(num_samples, 1, generator, prior, callback)
+        parts = self._draw(self.rule.draw, num_samples, generator, prior=prior, callback=callback)
         units = deepcopy(self._units)
         input_transform = deepcopy(getattr(self, "input_transform", None))
         offsets = units.offset.flatten().tolist()
@@ -302,12 +294,10 @@ class PathwiseGP(DrawingGP):
                 conditioned: Self = super().condition_on_observations(X, Y, **given, **kwargs)  # type: ignore[assignment]
                 return conditioned
         if isinstance(Y, Tensor) and Y.ndim > 2 and Y.shape[:-2] != self.batch_shape:
-            from surrogates.models.fantasies import FantasyGP, imagined  # which need this module
-
             return FantasyGP(self, *imagined(self, X, Y, noise))
         known_noise = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
         shape = (*self.batch_shape, -1, self.num_outputs)
-        check_observations(
+        _check_observations(
             X, Y, noise, like=self.train_inputs[0], shape=shape, known_noise=known_noise
         )
         if hasattr(self, "outcome_transform"):
@@ -337,8 +327,6 @@ class PathwiseGP(DrawingGP):
         """
         if self._is_exact:
             return super().get_fantasy_model(inputs, targets, **kwargs)
-        from surrogates.models.fantasies import FantasyGP, outputs_last
-
         return FantasyGP(
             self.eval(), *outputs_last(self.num_outputs, inputs, targets, kwargs.get("noise"))
         )
@@ -348,22 +336,46 @@ class PathwiseGP(DrawingGP):
         """Whether BoTorch's acquisition functions may extend a Cholesky factor of the posterior:
         that of paths has a root already.
         """
-        return self._is_exact
+        return self._may_cache_root and self._is_exact
 
-    @property
-    def _is_exact(self) -> bool:
-        """Whether ``posterior`` is GPyTorch's own."""
-        if not self.has_exact_posterior:
-            return False
-        small = self.train_inputs[0].shape[-2] <= EXACT_UP_TO or self._stays_exact
-        return isinstance(self.solver, Cholesky) or (self.solver is None and small)
+    @_supports_cache_root.setter
+    def _supports_cache_root(self, value: bool) -> None:
+        self._may_cache_root = value
 
-    def _state_settings(self) -> tuple[Any, ...]:
-        return (
-            self.solver,
-            self.num_features,
-            self.num_paths,
-            self.seed,
-            self.memory_budget,
-            self._is_exact,
+
+def _check_observations(
+    X: Any, Y: Any, noise: Any, *, like: Tensor, shape: tuple[int, ...], known_noise: bool
+) -> None:
+    """Require X (*batch, k, d), Y (*batch, k, m) and, if the model's noise is known, ``noise`` of
+    the shape of Y.
+
+    Args:
+        like: the model's inputs.
+        shape: (*batch, -1, m).
+
+    Raises:
+        TypeError, ValueError: naming what does not fit.
+    """
+    checks.floating_tensor("X", X)
+    checks.floating_tensor("Y", Y)
+    *batch, _, m = shape
+    front = "".join(f"{size}, " for size in batch)
+    d = like.shape[-1]
+    if X.ndim != len(shape) or X.shape[:-2] != shape[:-2] or X.shape[-1] != d:
+        raise ValueError(f"`X` must have shape ({front}k, {d}), got {tuple(X.shape)}.")
+    if Y.shape != (*X.shape[:-1], m):
+        raise ValueError(f"`Y` must have shape {(*X.shape[:-1], m)}, got {tuple(Y.shape)}.")
+    checks.like("X", X, "train_X", like)
+    checks.like("Y", Y, "train_X", like)
+    if known_noise and noise is None:
+        raise ValueError(
+            "`noise` must be given, variances of the shape of `Y` in standardised units: the"
+            " model's noise is known."
         )
+    if known_noise:
+        checks.floating_tensor("noise", noise)
+        if noise.shape != Y.shape or not (noise > 0).all():
+            raise ValueError(
+                f"`noise` must be variances above 0 of the shape of `Y`, {tuple(Y.shape)}, got"
+                f" {tuple(noise.shape)}."
+            )

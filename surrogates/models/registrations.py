@@ -3,7 +3,8 @@ that is built on them.
 
 Importing this module registers :class:`PathwiseGP` and its subclasses with BoTorch's dispatchers,
 so that ``PathwiseThompsonSampling``, ``get_matheron_path_model`` and ``optimize_posterior_samples``
-use the model's solver, and paths that are evaluated tile by tile.
+use the model's solver, and paths that are evaluated tile by tile; and gives them the
+``custom_fit`` that ``fit_gpytorch_mll`` looks for.
 """
 
 from collections.abc import Callable
@@ -31,12 +32,14 @@ from torch import Size, Tensor
 from torch.nn import Module
 
 from surrogates import memory
+from surrogates.fitting.hook import custom_fit
 from surrogates.functions.features import PriorPaths, RandomFeatures
 from surrogates.functions.paths import BatchPaths, SamplePaths
-from surrogates.models.drawing import COLUMNS_HELD, default_solver
 from surrogates.models.pathwise import PathwiseGP
 from surrogates.operators.differentiable import Basis, KernelBasis, combine, combine_rowwise
 from surrogates.operators.kernel_matrix import kernel_operator
+from surrogates.rules.all_data import default_solver
+from surrogates.rules.base import COLUMNS_HELD
 from surrogates.systems.base import Targets
 from surrogates.systems.kernel import KernelSystem
 
@@ -133,6 +136,9 @@ class RandomFeatureMap(FeatureMap):
         return self.features(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
 
 
+PathwiseGP.custom_fit = custom_fit  # below `fit` itself, a model could not import it
+
+
 @DrawMatheronPaths.register(PathwiseGP)
 def _draw_paths(
     model: PathwiseGP, *, sample_shape: Size, prior_sampler: Any, update_strategy: Any
@@ -206,7 +212,7 @@ def _update(
     BoTorch's factorisation takes over for a batch, and where a solver cannot: without noise, with a
     noise covariance that is not diagonal, given a factor.
     """
-    if not model.has_exact_posterior:
+    if not model.rule.is_exact:
         raise ValueError(
             f"`update_strategy` must be left to a {type(model).__name__} itself, got BoTorch's, an"
             " update by all data. Draw with the defaults of `draw_matheron_paths`, or use a"

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.fitting.batched import BatchedGP, batched_cholesky, covariance
-from surrogates.fitting.common import training_data
 from surrogates.fitting.neighbours import Neighbours
+from surrogates.rules.hyperparameters import training_data
 
 CHUNK_BYTES = 2**28
 SQUARES_HELD = 5  # copies of a (q, k, k) array that a chunk holds at once

@@ -14,7 +14,7 @@ from scalable_bo.space.space import Float, Space
 from scalable_bo.study.asking import predicted_bytes
 from scalable_bo.study.study import Study
 from surrogates import CG, Solution
-from surrogates.models.drawing import COLUMNS_HELD
+from surrogates.rules.base import COLUMNS_HELD
 
 QUICK = partial(
     ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5

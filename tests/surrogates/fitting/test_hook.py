@@ -28,7 +28,7 @@ def likelihood(model: SingleTaskGP) -> ExactMarginalLogLikelihood:
 def fitted(monkeypatch: pytest.MonkeyPatch) -> list[SingleTaskGP]:
     """Let 300 points be many, and note which models are fitted by other means than BoTorch's."""
     models: list[SingleTaskGP] = []
-    monkeypatch.setattr("surrogates.fitting.exact.EXACT_FIT_UP_TO", 100)
+    monkeypatch.setattr("surrogates.fitting.hook.EXACT_FIT_UP_TO", 100)
     monkeypatch.setattr("surrogates.fitting.hook.fit", models.append)
     return models
 
@@ -36,7 +36,6 @@ def fitted(monkeypatch: pytest.MonkeyPatch) -> list[SingleTaskGP]:
 def test_few_points_are_fitted_as_botorch_fits_them() -> None:
     ours = PathwiseGP(X[:50], Y[:50])
     theirs = SingleTaskGP(X[:50], Y[:50])
-    assert not hasattr(ours, "custom_fit")
     for model in (ours, theirs):
         mll = likelihood(model)
         assert (
@@ -45,6 +44,20 @@ def test_few_points_are_fitted_as_botorch_fits_them() -> None:
         )
     for own, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(own, other)
+
+
+def test_another_fit_can_be_set_and_taken_back() -> None:
+    model = PathwiseGP(X[:20], Y[:20])
+    calls = []
+    model.custom_fit = lambda **arguments: calls.append(arguments)
+    mll = likelihood(model)
+    fit_gpytorch_mll(mll, optimizer_kwargs={"options": {}})
+    assert calls == [
+        {"mll": mll, "closure": None, "closure_kwargs": None, "optimizer_kwargs": {"options": {}}}
+    ]
+    del model.custom_fit
+    assert fit_gpytorch_mll(mll, optimizer_kwargs={"options": {"maxiter": 1}}) is mll
+    assert len(calls) == 1
 
 
 def test_many_points_are_not_fitted_by_botorch(fitted: list[SingleTaskGP]) -> None:

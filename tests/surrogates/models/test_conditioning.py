@@ -163,7 +163,7 @@ def test_a_fantasy_of_paths_is_a_model_of_one_more_data_set() -> None:
 def test_fantasies_of_an_exact_model_stay_exact_when_their_points_exceed_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("surrogates.models.pathwise.EXACT_UP_TO", N)
+    monkeypatch.setattr("surrogates.models.fresh.EXACT_UP_TO", N)
     results = []
     for solver in (None, Cholesky()):
         fantasies = PathwiseGP(X, Y, solver=solver).fantasize(

@@ -298,7 +298,7 @@ def test_a_model_without_a_solver_is_exact_up_to_a_number_of_points(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     exact = law(PathwiseGP(X, Y))
-    monkeypatch.setattr("surrogates.models.pathwise.EXACT_UP_TO", N - 1)
+    monkeypatch.setattr("surrogates.models.fresh.EXACT_UP_TO", N - 1)
     torch.testing.assert_close(law(PathwiseGP(X, Y, solver=Cholesky())), exact)
     assert PathwiseGP(X, Y, num_paths=16).posterior(Z).base_sample_shape == (3, 16)
     assert PathwiseGP(X, Y, num_paths=16, solver=Auto()).posterior(Z).base_sample_shape == (3, 16)

@@ -178,9 +178,9 @@ def test_stochastic_gradients_give_the_direct_posterior() -> None:
 def test_the_solver_left_open_is_direct_up_to_the_limit_and_stochastic_beyond(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert isinstance(inducing()._default_solver(M), Cholesky)
-    monkeypatch.setattr("surrogates.models.inducing.DIRECT_SOLVE_UP_TO", M - 1)
-    assert isinstance(inducing()._default_solver(M), SGD)
+    assert isinstance(inducing().rule.solver_for(M), Cholesky)
+    monkeypatch.setattr("surrogates.rules.inducing.DIRECT_SOLVE_UP_TO", M - 1)
+    assert isinstance(inducing().rule.solver_for(M), SGD)
 
 
 def test_a_solver_that_needs_rows_of_the_matrix_is_refused_with_the_remedy() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from botorch.acquisition import UpperConfidenceBound, qLogExpectedImprovement
+from botorch.acquisition.cached_cholesky import supports_cache_root
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
@@ -18,6 +19,7 @@ from gpytorch.means import ConstantMean, ZeroMean
 from torch import Tensor
 
 from surrogates import CG, SDD, Cholesky, Nystrom, PathwiseGP, PriorPaths, gaussian_likelihood
+from surrogates.rules.all_data import AllData
 from tests import problems
 
 N = 60
@@ -163,9 +165,9 @@ def test_the_same_seed_gives_the_same_posterior() -> None:
 def test_an_unchanged_model_is_solved_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = pathwise()
     solves = []
-    condition = PathwiseGP._condition
+    span = AllData.span
     monkeypatch.setattr(
-        PathwiseGP, "_condition", lambda self, *a: solves.append(1) or condition(self, *a)
+        AllData, "span", lambda self, *a, **kw: solves.append(1) or span(self, *a, **kw)
     )
     for _ in range(3):
         model.posterior(Z)
@@ -190,6 +192,16 @@ def test_the_state_survives_a_round_trip() -> None:
     other = pathwise()
     other.load_state_dict(model.state_dict())
     torch.testing.assert_close(means(other), means(model))
+
+
+def test_a_model_can_opt_out_of_cached_roots() -> None:
+    assert not supports_cache_root(pathwise())  # of paths, which have a root
+    exact = PathwiseGP(X, Y)
+    assert supports_cache_root(exact)
+    exact._supports_cache_root = False
+    assert not supports_cache_root(exact) and not supports_cache_root(deepcopy(exact))
+    exact._supports_cache_root = True
+    assert supports_cache_root(exact)
 
 
 @pytest.mark.parametrize("variance", [1e-4, 1e-6, 1e-10])

@@ -1,14 +1,10 @@
-"""Posterior covariances c(·, Q) with k points Q, as the update of a posterior by values at Q needs
-them.
+"""A weight at every data point: the rule of an exact posterior.
 
-Notation: T the batch of sets of points Q (*T, k, d); A (..., a, d) any points, with a batch that T
-broadcasts to.
+Notation: X (n, d) data, H = k(X, X) + Σ, Q (*T, k, d) sets of points, A (..., a, d) any points.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,9 +12,15 @@ from torch.autograd.function import once_differentiable
 
 from surrogates import memory
 from surrogates.functions.paths import SamplePaths
-from surrogates.models.batches import DataSet
-from surrogates.operators.differentiable import Basis, KernelBasis, combine
+from surrogates.operators.differentiable import KernelBasis
 from surrogates.operators.kernel_matrix import kernel_operator
+from surrogates.rules.base import (
+    DIRECT_SOLVE_UP_TO,
+    Covariance,
+    CovarianceWith,
+    DataSet,
+    SolvedRule,
+)
 from surrogates.solvers.auto import Auto
 from surrogates.solvers.base import Solver
 from surrogates.solvers.cg import CG
@@ -26,70 +28,30 @@ from surrogates.solvers.cholesky import Cholesky, factorise
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.preconditioners import Apply, Preconditioner
 
-CovarianceWith = Callable[[Tensor], Tensor]
 
-
-class Covariance(ABC):
-    """The covariance c of the posterior of one data set.
-
-    Attributes:
-        perturbed: whether the paths were fitted to values with noise of their own by the mean's
-            gain, which is not the best for them: c is then not theirs, and they are to be updated
-            in that way, too.
-    """
-
-    perturbed: bool = False
-
-    def deviations(self, paths: SamplePaths, Q: Tensor) -> Tensor:
-        """Return what observations at Q (..., q, d) tell of the deviations of ``paths`` from their
-        mean, (s, ..., q).
-        """
-        return paths(Q) - paths.mean(Q)
-
-    def between(self, Q: Tensor) -> CovarianceWith:
-        """Return c(·, Q), which maps A (..., a, d) to (..., a, k);
-        differentiable once in A and Q.
-        """
-        if Q.shape[-2] == 0:  # BoTorch imagines values at no points, too
-            return lambda A: A.new_zeros(*A.shape[:-1], 0)
-        return self._between(Q)
-
-    @abstractmethod
-    def _between(self, Q: Tensor) -> CovarianceWith:
-        """Return c(·, Q) for k ≥ 1."""
+def default_solver(n: int) -> Solver:
+    """Return the solver of a model of n points that was given none."""
+    return Cholesky() if n <= DIRECT_SOLVE_UP_TO else Auto()
 
 
 @dataclass(frozen=True, eq=False)
-class FiniteRank(Covariance):
-    """c(x, z) = φ(x)ᵀ R Rᵀ φ(z) of finitely many functions φ.
+class AllData(SolvedRule):
+    """Weights at all data points, which solve H."""
 
-    Attributes:
-        basis: φ, p functions.
-        root: R (p, r).
-        explained: (p, s) weights of what observations tell of the paths' deviations; ``None`` for
-            all.
-    """
+    is_exact: ClassVar[bool] = True
 
-    basis: Basis
-    root: Tensor
-    perturbed: bool = False
-    explained: Tensor | None = None
+    def centres(self, data: DataSet) -> Tensor:
+        return data.X
 
-    def deviations(self, paths: SamplePaths, Q: Tensor) -> Tensor:
-        if self.explained is None:
-            return super().deviations(paths, Q)
-        return combine(self.basis, Q.reshape(-1, Q.shape[-1]), self.explained).T.reshape(
-            -1, *Q.shape[:-1]
-        )
+    def system(self, data: DataSet) -> KernelSystem:
+        K = kernel_operator(data.kernel, data.X, memory_budget=self.memory_budget)
+        return KernelSystem(K, data.noise)
 
-    def _between(self, Q: Tensor) -> CovarianceWith:
-        of_Q = self._features(Q).mT
-        return lambda A: self._features(A) @ of_Q
+    def default_solver(self, num_centres: int) -> Solver:
+        return default_solver(num_centres)
 
-    def _features(self, X: Tensor) -> Tensor:
-        return combine(self.basis, X.reshape(-1, X.shape[-1]), self.root).reshape(
-            *X.shape[:-1], self.root.shape[1]
-        )
+    def covariance(self, data: DataSet, paths: SamplePaths) -> Covariance:
+        return Solved(data, self.system(data), self.solver_for(len(data.X)), self.seed)
 
 
 class Solved(Covariance):

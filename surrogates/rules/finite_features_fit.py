@@ -2,7 +2,7 @@
 whatever the size of the batches.
 
 Notation: n data, batches of b, F features, w their weights; F(θ) and the objective as in
-``surrogates.fitting.finite_objective``.
+``surrogates.rules.finite_objective``.
 """
 
 import math
@@ -12,21 +12,21 @@ import torch
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.fitting.common import Coordinates, StepCallback, batches, restoring
-from surrogates.fitting.finite_objective import Objective
-from surrogates.fitting.inner_matrix import SCGD, Minimax, Saddle, Tracker
-from surrogates.models.finite_features import FiniteFeatureGP
+from surrogates.rules.finite_features import FiniteFeatures
+from surrogates.rules.finite_objective import Objective
+from surrogates.rules.hyperparameters import Coordinates, ModelT, StepCallback, batches, restoring
+from surrogates.rules.inner_matrix import SCGD, Minimax, Saddle, Tracker
 
 OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], float]] = {
     "adam": (torch.optim.Adam, 1e-2),
     "adadelta": (torch.optim.Adadelta, 1.0),
     "sgd": (torch.optim.SGD, 1e-3),
 }
-METHODS: dict[str, type[SCGD] | type[Minimax]] = {"scgd": SCGD, "minimax": Minimax}
+TECHNIQUES: dict[str, type[SCGD] | type[Minimax]] = {"scgd": SCGD, "minimax": Minimax}
 
 
 def fit_finite_features(
-    model: FiniteFeatureGP,
+    model: ModelT,
     method: str | SCGD | Minimax = "scgd",
     *,
     batch_size: int = 256,
@@ -37,7 +37,7 @@ def fit_finite_features(
     check_every: int | None = None,
     generator: torch.Generator | None = None,
     callback: StepCallback | None = None,
-) -> FiniteFeatureGP:
+) -> ModelT:
     """Maximise the log marginal likelihood of ``model`` (with its priors) on minibatches; return
     it.
 
@@ -47,6 +47,7 @@ def fit_finite_features(
     hyperparameters of the best check, of which the start is one: it never ends below it.
 
     Args:
+        model: a :class:`FiniteFeatureGP`.
         method: ``"scgd"``, ``"minimax"``, or one of their dataclasses with other settings.
         batch_size: b, at most n of which are used; batches of an epoch are disjoint.
         num_steps: T.
@@ -66,10 +67,11 @@ def fit_finite_features(
             it was.
         KeyboardInterrupt: on Ctrl-C, when the model has got the best hyperparameters so far.
     """
-    if not isinstance(model, FiniteFeatureGP):
+    rule = getattr(model, "rule", None)
+    if not isinstance(rule, FiniteFeatures):
         raise TypeError(f"`model` must be a FiniteFeatureGP, got {type(model).__name__}.")
     if isinstance(method, str):
-        method = METHODS[checks.one_of("method", method, METHODS)]()
+        method = TECHNIQUES[checks.one_of("method", method, TECHNIQUES)]()
     if not isinstance(method, SCGD | Minimax):
         raise TypeError(
             "`method` must be 'scgd', 'minimax' or one of their dataclasses, got"
@@ -85,9 +87,9 @@ def fit_finite_features(
         else checks.positive_float("learning_rate", learning_rate)
     )
     checks.fraction("step_decay", step_decay)
-    generator = torch.Generator().manual_seed(model.seed) if generator is None else generator
+    generator = torch.Generator().manual_seed(rule.seed) if generator is None else generator
 
-    objective = Objective(model)
+    objective = Objective(model, rule.num_features)
     n = len(objective.X)
     batch_size = min(batch_size, len(objective.X))
     check_every = (

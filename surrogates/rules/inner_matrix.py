@@ -1,7 +1,7 @@
 """What stands for the matrix F(θ), a sum over all data, in a step that sees a batch of them: SCGD's
 average, or MINIMAX's variable.
 
-Notation as in ``surrogates.fitting.finite_objective``; a_t, b_t steps.
+Notation as in ``surrogates.rules.finite_objective``; a_t, b_t steps.
 """
 
 import math
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.fitting.finite_objective import Batch, Objective
-from surrogates.models.finite_features import WeightPosterior
+from surrogates.rules.finite_features import WeightPosterior
+from surrogates.rules.finite_objective import Batch, Objective
 
 
 @dataclass(frozen=True)

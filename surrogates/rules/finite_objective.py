@@ -16,15 +16,11 @@ import math
 from typing import NamedTuple
 
 import torch
+from botorch.models import SingleTaskGP
 from torch import Tensor
 
-from surrogates.fitting.common import log_prior, training_data
-from surrogates.models.finite_features import (
-    FeatureBasis,
-    FiniteFeatureGP,
-    WeightPosterior,
-    solve_weight_posterior,
-)
+from surrogates.rules.finite_features import FeatureBasis, WeightPosterior, solve_weight_posterior
+from surrogates.rules.hyperparameters import log_prior, training_data
 
 
 class Batch(NamedTuple):
@@ -51,11 +47,11 @@ class Objective:
             worse, and its gradient had the noise of the batch's residuals.
     """
 
-    def __init__(self, model: FiniteFeatureGP):
+    def __init__(self, model: SingleTaskGP, num_features: int):
         self.X, self.y = training_data(model)
         self.model = model
-        self.basis = FeatureBasis(model.covar_module, (self.X.shape[1], model.num_features))
-        self.unscaled_weights = torch.nn.Parameter(self.y.new_zeros(model.num_features))
+        self.basis = FeatureBasis(model.covar_module, (self.X.shape[1], num_features))
+        self.unscaled_weights = torch.nn.Parameter(self.y.new_zeros(num_features))
 
     @property
     def weights(self) -> Tensor:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surrogates import PathwiseGP
-from surrogates.fitting.common import Coordinates, log_prior, restoring, training_data
+from surrogates.rules.hyperparameters import Coordinates, log_prior, restoring, training_data
 from tests import problems
 
 X = problems.uniform(12, 2)

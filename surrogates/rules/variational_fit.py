@@ -1,13 +1,14 @@
 """The evidence lower bound on minibatches, for sparse variational models of any n.
 
 Notation: X (n, d) inputs, Z (m, d) inducing points, q(v) = N(c, R Rᵀ) for whitened inducing values
-v, as in ``surrogates.models.variational``.
+v, as in ``surrogates.rules.variational``.
 """
 
 from copy import deepcopy
 from itertools import islice
 
 import torch
+from botorch.models import SingleTaskGP
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, Likelihood
@@ -19,12 +20,18 @@ from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.fitting.common import Coordinates, StepCallback, batches, training_data
-from surrogates.models.variational import VariationalGP
+from surrogates.rules.hyperparameters import (
+    Coordinates,
+    ModelT,
+    StepCallback,
+    batches,
+    training_data,
+)
+from surrogates.rules.variational import Variational
 
 
 def fit_variational(
-    model: VariationalGP,
+    model: ModelT,
     *,
     num_steps: int = 20_000,
     batch_size: int = 512,
@@ -33,7 +40,7 @@ def fit_variational(
     learn_inducing_points: bool = True,
     generator: torch.Generator | None = None,
     callback: StepCallback | None = None,
-) -> VariationalGP:
+) -> ModelT:
     """Maximise the evidence lower bound of ``model`` (with its priors) by Adam on minibatches;
     return it, with the q(v) found.
 
@@ -46,6 +53,7 @@ def fit_variational(
     inducing points.
 
     Args:
+        model: a :class:`VariationalGP`.
         num_steps: 20 000 as published.
         batch_size: b, at most n of which are used; batches of an epoch are disjoint.
         learning_rate: of Adam: in the logarithms of what has a lower bound, and in other parameters
@@ -70,7 +78,8 @@ def fit_variational(
             give;
         (2) steps in logarithms, which keeps the constraints.
     """
-    if not isinstance(model, VariationalGP):
+    rule = getattr(model, "rule", None)
+    if not isinstance(rule, Variational):
         raise TypeError(f"`model` must be a VariationalGP, got {type(model).__name__}.")
     if model.num_outputs > 1:
         raise ValueError(
@@ -80,14 +89,14 @@ def fit_variational(
     checks.positive_int("num_steps", num_steps)
     checks.positive_int("batch_size", batch_size)
     checks.positive_float("learning_rate", learning_rate)
-    generator = torch.Generator().manual_seed(model.seed) if generator is None else generator
+    generator = torch.Generator().manual_seed(rule.seed) if generator is None else generator
     X, y = training_data(model)
     n = len(X)
 
     svgp = _SVGP(
         deepcopy(model.mean_module),
         deepcopy(model.covar_module),
-        model.inducing_points,
+        rule.points,
         learn_inducing_points,
     ).train()
     likelihood = deepcopy(model.likelihood).train()
@@ -148,7 +157,7 @@ class _SVGP(ApproximateGP):
         return MultivariateNormal(self.mean_module(X), self.covar_module(X))
 
 
-def _write(svgp: _SVGP, likelihood: Likelihood, model: VariationalGP) -> None:
+def _write(svgp: _SVGP, likelihood: Likelihood, model: SingleTaskGP) -> None:
     """Give ``model`` what ``svgp`` and ``likelihood`` have learnt."""
     strategy = svgp.variational_strategy
     model.covar_module.load_state_dict(svgp.covar_module.state_dict())

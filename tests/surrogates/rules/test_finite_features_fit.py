@@ -24,8 +24,8 @@ from surrogates import (
     fit_finite_features,
     gaussian_likelihood,
 )
-from surrogates.fitting.finite_objective import Batch, Objective
-from surrogates.fitting.inner_matrix import Saddle, Tracker
+from surrogates.rules.finite_objective import Batch, Objective
+from surrogates.rules.inner_matrix import Saddle, Tracker
 from tests import problems
 
 N = 9
@@ -90,7 +90,7 @@ def test_with_the_tracker_at_its_limit_stochastic_gradients_average_to_the_full_
 ) -> None:
     model = gp(**NOISES[noise]())
     expected = gradients(model, dense_loss(model))
-    objective = Objective(model)
+    objective = Objective(model, model.num_features)
     _, law = objective.evaluate()  # w at its optimum, where its own gradient is zero
 
     def loss(batch: Batch) -> Tensor:
@@ -104,7 +104,7 @@ def test_with_the_tracker_at_its_limit_stochastic_gradients_average_to_the_full_
 
 def test_the_gradient_is_taken_with_the_tracker_of_this_batch() -> None:
     model = gp()
-    objective = Objective(model)
+    objective = Objective(model, model.num_features)
     _, law = objective.evaluate()
     tracker = Tracker(SCGD(tracking=1.0), objective, law)
     tracker.tracked = 100.0 * torch.eye(F).double()
@@ -118,7 +118,7 @@ def test_the_gradient_is_taken_with_the_tracker_of_this_batch() -> None:
 @pytest.mark.parametrize("noise", NOISES)
 def test_the_tracker_averages_to_the_sum_over_all_data(noise: str) -> None:
     model = gp(**NOISES[noise]())
-    objective = Objective(model)
+    objective = Objective(model, model.num_features)
     value, law = objective.evaluate()
     estimates = torch.stack([objective.inner(objective.batch(rows)).detach() for rows in BATCHES])
     torch.testing.assert_close(estimates.mean(0), objective.exact_inner(law))
@@ -130,7 +130,7 @@ def test_the_tracker_averages_to_the_sum_over_all_data(noise: str) -> None:
 
 
 def saddle(model: FiniteFeatureGP, penalty: float) -> tuple[Objective, Saddle]:
-    objective = Objective(model)
+    objective = Objective(model, model.num_features)
     _, law = objective.evaluate()
     return objective, Saddle(Minimax(penalty=penalty, dual_step=0.3), objective, law, 10)
 
@@ -202,7 +202,8 @@ def test_the_ascent_follows_the_difference_and_both_matrices_stay_in_their_sets(
 
 
 def test_the_penalty_grows_from_stage_to_stage() -> None:
-    objective = Objective(gp())
+    model = gp()
+    objective = Objective(model, model.num_features)
     inner = Saddle(
         Minimax(penalty=2.0, penalty_growth=10.0, num_stages=3),
         objective,

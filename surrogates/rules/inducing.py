@@ -1,0 +1,60 @@
+"""Weights on inducing points alone.
+
+Notation: X (n, d) data, Z (m, d) inducing points, A = K_ZX Σ⁻¹ K_XZ + K_ZZ.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from surrogates.functions.paths import SamplePaths
+from surrogates.operators.linalg import stable_cholesky
+from surrogates.rules.base import DIRECT_SOLVE_UP_TO, DataSet, FiniteRank, Rule, SolvedRule
+from surrogates.solvers.base import Solver
+from surrogates.solvers.cholesky import Cholesky
+from surrogates.solvers.sgd import SGD
+from surrogates.systems.inducing import InducingSystem
+
+
+@dataclass(frozen=True, eq=False)
+class InducingPoints(SolvedRule):
+    """Weights at m inducing points, which solve A.
+
+    Attributes:
+        points: Z (m, d), on transformed inputs.
+    """
+
+    points: Tensor
+
+    def centres(self, data: DataSet) -> Tensor:
+        # A state dict is loaded into the model's buffer, which must not move the paths drawn before
+        return self.points.clone()
+
+    def system(self, data: DataSet) -> InducingSystem:
+        return InducingSystem(
+            data.kernel, data.X, self.points.clone(), data.noise, memory_budget=self.memory_budget
+        )
+
+    def default_solver(self, num_centres: int) -> Solver:
+        return Cholesky() if num_centres <= DIRECT_SOLVE_UP_TO else SGD()
+
+    def covariance(self, data: DataSet, paths: SamplePaths) -> FiniteRank:
+        """Return k(·, Z) A⁻¹ k(Z, ·), the covariance by which new data move the mean."""
+        L, M = self.system(data).to(torch.float64).whitened()
+        root = torch.linalg.solve_triangular(
+            stable_cholesky(M).T, torch.eye(len(M), dtype=M.dtype, device=M.device), upper=True
+        )
+        return FiniteRank(
+            paths.data,
+            torch.linalg.solve_triangular(L.T, root, upper=True).to(data.X),
+            perturbed=True,
+        )
+
+    def check_start(self, previous: Rule) -> None:
+        same = isinstance(previous, InducingPoints) and torch.equal(previous.points, self.points)
+        if not same:
+            raise ValueError(
+                "`previous` must be an InducingPathwiseGP with the inducing points of this model,"
+                " got other ones. Give both models the same `inducing_points`."
+            )

@@ -1,0 +1,185 @@
+"""Weights of a sparse variational posterior.
+
+Notation: X (n, d) inputs, Z (m, d) inducing points, K_ZZ = L Lᵀ, inducing values u = μ(Z) + L v
+with v ~ N(0, I) a priori and q(v) = N(c, R Rᵀ) for the posterior. The features a(x) = L⁻¹ k(Z, x)
+give, in standardised units,
+
+    mean       μ(x) + a(x)ᵀ c
+    variance   k(x, x) − a(x)ᵀ a(x) + ‖Rᵀ a(x)‖²
+    paths      μ(·) + f(·) + k(·, Z) K_ZZ⁻¹ (L v − f(Z)),   f a prior path, v ~ q.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import gpytorch
+import torch
+from linear_operator.utils.cholesky import psd_safe_cholesky
+from torch import Tensor
+
+from surrogates import memory
+from surrogates.functions.features import CHUNK_ENTRIES, PriorPaths, standard_normal
+from surrogates.functions.paths import SamplePaths
+from surrogates.operators.differentiable import KernelBasis
+from surrogates.operators.kernel_matrix import kernel_operator
+from surrogates.operators.linalg import stable_cholesky
+from surrogates.operators.tiles import spans
+from surrogates.rules.base import DataSet, FiniteRank, Rule, draw_prior
+from surrogates.solvers.base import Callback
+from surrogates.systems.base import Targets
+from surrogates.systems.inducing import InducingSystem
+
+INDUCING_SQUARES_HELD = 6  # copies of an (m, m) matrix, in float64, at once
+
+
+class WhitenedPosterior(NamedTuple):
+    """q(u) = N(μ(Z) + L c, L R Rᵀ Lᵀ), in float64, whatever the dtype of the data.
+
+    Attributes:
+        factor: L (m, m), lower triangular. Jitter in K_ZZ = L Lᵀ: what rounding in the data's dtype
+            makes necessary, or for a fitted q GPyTorch's, which is 1e-6 in float64 and 1e-4 in
+            float32.
+        mean: c (m,).
+        root: R (m, m), triangular.
+    """
+
+    factor: Tensor
+    mean: Tensor
+    root: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Variational(Rule):
+    """The data enter through m inducing values, whose posterior q(v) is fitted or, until then, the
+    maximiser of the evidence lower bound in closed form.
+
+    Attributes:
+        points: Z (m, d), on transformed inputs.
+        whitened_mean: c (m,) of a fitted q(v); empty for the closed form.
+        whitened_root: R (m, m) of it.
+        num_features: of the prior paths.
+        memory_budget: bytes a kept kernel matrix may take; ``None`` for the default.
+        seed: of a fit's batches.
+    """
+
+    points: Tensor
+    whitened_mean: Tensor
+    whitened_root: Tensor
+    num_features: int
+    memory_budget: int | None
+    seed: int
+
+    def draw(
+        self,
+        data: DataSet,
+        num_paths: int,
+        generator: torch.Generator,
+        *,
+        num_draws: int = 1,
+        prior: PriorPaths | None = None,
+        warm: Tensor | None = None,
+        callback: Callback | None = None,
+    ) -> tuple[SamplePaths, None]:
+        """Return paths of draws of v; there is nothing to solve."""
+        if prior is None:
+            prior = draw_prior(data, num_paths, num_draws, self.num_features, generator)
+        L, c, R = self.posterior(data)
+        Z = self.points.clone()  # a state dict is loaded into the model's
+        draws = c.unsqueeze(1) + R @ standard_normal((len(Z), num_paths), Z, generator).to(R)
+        draws -= torch.linalg.solve_triangular(L, prior(Z).T.to(L), upper=False)
+        paths = SamplePaths(
+            prior=prior,
+            data=KernelBasis(data.kernel, Z),
+            weights=torch.linalg.solve_triangular(L.T, draws, upper=True).to(Z),
+            mean_weights=torch.linalg.solve_triangular(L.T, c.unsqueeze(1), upper=True).to(Z),
+            prior_mean=data.mean_module,
+        )
+        return paths, None
+
+    def covariance(self, data: DataSet, paths: SamplePaths) -> FiniteRank:
+        """Return a(·)ᵀ R Rᵀ a(·), what the inducing values explain of the covariance;
+        of the paths they explain a(·)ᵀ v.
+        """
+        L, _, R = self.posterior(data)
+        prior: Any = paths.prior  # which they have
+        values = torch.cholesky_solve(prior(self.points).T.to(L), L).to(paths.weights)
+        root = torch.linalg.solve_triangular(L.T, R, upper=True).to(paths.weights)
+        return FiniteRank(paths.data, root, explained=paths.weights - paths.mean_weights + values)
+
+    def own_fit(self, n: int) -> tuple[str, str]:
+        return "variational", f"the posterior of {n} points is variational"
+
+    def posterior(self, data: DataSet) -> WhitenedPosterior:
+        """Return q(u): the fitted one, or else the closed-form optimum.
+
+        Raises:
+            MemoryError: if the m × m matrices do not fit in free memory.
+        """
+        m = len(self.points)
+        num_bytes = INDUCING_SQUARES_HELD * m**2 * torch.float64.itemsize
+        what = f"A variational model of {m} inducing points"
+        memory.require(num_bytes, self.points.device, what, "Use fewer of them.")
+        if self.whitened_mean.numel():
+            return WhitenedPosterior(
+                self._fitted_factor(data), self.whitened_mean.double(), self.whitened_root.double()
+            )
+        return self._optimum(data)
+
+    def bound(self, data: DataSet) -> float:
+        """Return the evidence lower bound in nats."""
+        q = self.posterior(data)
+        X, y = data[:2]
+        noise = data.noise.expand(len(y))
+        total = 0.0
+        for rows in spans(
+            len(X), max(1, CHUNK_ENTRIES.get(X.device.type, CHUNK_ENTRIES["cuda"]) // len(q.mean))
+        ):
+            mean, variance = self._marginals(q, data, X[rows])
+            expected = (
+                torch.log(2.0 * math.pi * noise[rows])
+                + ((y[rows] - mean).square() + variance) / noise[rows]
+            )
+            total -= 0.5 * expected.sum(dtype=torch.float64).item()
+        divergence = (
+            0.5 * (q.root.square().sum() + q.mean @ q.mean - len(q.mean))
+            - q.root.diagonal().abs().log().sum()
+        )
+        return total - divergence.item()
+
+    def _fitted_factor(self, data: DataSet) -> Tensor:
+        """Return L as it was in the fit: what v stands for depends on the jitter,
+        in the directions that K_ZZ hardly has.
+        """
+        K = kernel_operator(data.kernel, self.points).to_dense()
+        jitter = gpytorch.settings.variational_cholesky_jitter.value(dtype=K.dtype)
+        return psd_safe_cholesky(
+            K.double() + jitter * torch.eye(len(K), dtype=torch.float64, device=K.device)
+        )
+
+    def _optimum(self, data: DataSet) -> WhitenedPosterior:
+        """Return the q that maximises the evidence lower bound."""
+        system = InducingSystem(
+            data.kernel, data.X, self.points, data.noise, memory_budget=self.memory_budget
+        ).to(torch.float64)
+        L, M = system.whitened()
+        residuals = data.residuals.unsqueeze(1).double()
+        b = torch.linalg.solve_triangular(
+            L, system.rhs(Targets(residuals, torch.zeros_like(residuals))), upper=False
+        )
+        factor = stable_cholesky(M)
+        root = torch.linalg.solve_triangular(
+            factor.T, torch.eye(len(M), dtype=M.dtype, device=M.device), upper=True
+        )
+        return WhitenedPosterior(L, torch.cholesky_solve(b, factor).squeeze(1), root)
+
+    def _marginals(self, q: WhitenedPosterior, data: DataSet, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and variance of f(x) for each row of X, which are few."""
+        cross = kernel_operator(data.kernel, self.points, X).to_dense().to(q.factor)
+        features = torch.linalg.solve_triangular(q.factor, cross, upper=False)
+        # Rounding must not make a variance negative: divided by a small σ², it would raise the
+        # bound without limit.
+        conditional = data.kernel(X, diag=True) - features.square().sum(0)
+        return data.mean_module(X) + features.T @ q.mean, conditional.clamp_min(0.0) + (
+            q.root.T @ features
+        ).square().sum(0)
