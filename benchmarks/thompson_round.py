@@ -29,16 +29,18 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from scalable_bo.experiments.presets import PRESETS, ThompsonPreset
+from scalable_bo.experiments.cells import run_cell
+from scalable_bo.experiments.presets import THOMPSON_PRESETS
 from scalable_bo.experiments.records import describe_environment, write_record
-from scalable_bo.experiments.samplers import (
+from scalable_bo.experiments.thompson.cell import ThompsonCell
+from scalable_bo.experiments.thompson.samplers import (
     PathwiseSampler,
     Proposal,
     Sampler,
     Stopwatch,
     draw_seed,
 )
-from scalable_bo.experiments.thompson import ThompsonRun, describe_round, run_thompson
+from scalable_bo.experiments.thompson.settings import ThompsonPreset
 from scalable_bo.problems import GPPrior
 from surrogates import gaussian_likelihood
 
@@ -115,18 +117,17 @@ def main() -> None:
     # BoTorch's, on the scaling of data that are what they are
     warnings.filterwarnings("ignore", category=UserWarning)
 
-    preset = replace(PRESETS["laptop"], num_rounds=arguments.rounds)
+    preset = replace(THOMPSON_PRESETS["laptop"], num_rounds=arguments.rounds)
     lengthscale = preset.lengthscales[0]
     console = Console()
     runs = []
     for seed in range(arguments.seeds):
         for method in arguments.methods.split(","):
             solver = "cholesky" if method.startswith("botorch") else method
-            record = run_thompson(
-                ThompsonRun(preset, solver, lengthscale, seed), sampler=sampler_of(method)
-            )
+            cell = ThompsonCell(preset, solver, lengthscale, seed, sampler=sampler_of(method))
+            record = run_cell(cell)
             record["settings"]["solver"] = method
-            console.print(describe_round(record), soft_wrap=True)
+            console.print(cell.describe(record), soft_wrap=True)
             runs.append(record)
 
     table = Table(title=f"Laptop preset, {arguments.rounds} rounds, {arguments.seeds} seeds")

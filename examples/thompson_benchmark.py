@@ -9,23 +9,27 @@ presets.
 from dataclasses import replace
 from pathlib import Path
 
+from scalable_bo.experiments.cells import run_cells
 from scalable_bo.experiments.plots import plot_thompson
 from scalable_bo.experiments.presets import find_preset
-from scalable_bo.experiments.records import write_record
-from scalable_bo.experiments.thompson import ThompsonRun, describe_round, run_thompson, summarise
+from scalable_bo.experiments.tables import summarise
+from scalable_bo.experiments.thompson.cell import ThompsonCell
 
 preset = replace(find_preset("smoke"), name="example", num_initial=500, num_rounds=4, q=16, dim=6)
 out = Path("results/example")
 
-# %% A run returns its record: settings, versions, and what every round found and cost
-records = []
-for solver in ("cg", "sdd"):
-    for seed in range(2):
-        run = ThompsonRun(preset, solver, lengthscale=0.5, seed=seed)
-        record = run_thompson(run)
-        print(describe_round(record))
-        write_record(out / f"{run.name}.json", record)
-        records.append(record)
+# %% Each cell writes its record: settings, versions, and what every round found and cost. What is
+# there already is kept, and what was interrupted goes on
+cells = [
+    ThompsonCell(preset, solver, lengthscale=0.5, seed=seed)
+    for solver in ("cg", "sdd")
+    for seed in range(2)
+]
+found = {}
+for cell, record, kept in run_cells(cells, out):
+    print(cell.describe(record), "(kept)" if kept else "")
+    found[cell.name] = record
+records = list(found.values())
 
 # %% Compare the runs: mean and standard error over seeds
 for row in summarise(records):

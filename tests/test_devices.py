@@ -32,8 +32,9 @@ from acquisition import (
     PathwiseThompsonSampling,
 )
 from scalable_bo import Float, Space, Study
-from scalable_bo.experiments.presets import PRESETS
-from scalable_bo.experiments.thompson import ThompsonRun, run_thompson
+from scalable_bo.experiments.cells import run_cell
+from scalable_bo.experiments.presets import THOMPSON_PRESETS
+from scalable_bo.experiments.thompson.cell import ThompsonCell
 from tests.simulated_device import NAME, counting_waits, simulated_device
 
 D = 3
@@ -311,8 +312,10 @@ def test_neighbours_predict_there(device: torch.device) -> None:
 
 @pytest.mark.parametrize("solver", ["cholesky", "sdd", "auto", "svgp"])
 def test_the_benchmark_runs_there(solver: str, device: torch.device) -> None:
-    preset = replace(PRESETS["smoke"], name="tiny", num_initial=60, q=6, dim=2, num_candidates=200)
-    record = run_thompson(ThompsonRun(preset, solver, 0.5, 0, NAME))
+    preset = replace(
+        THOMPSON_PRESETS["smoke"], name="tiny", num_initial=60, q=6, dim=2, num_candidates=200
+    )
+    record = run_cell(ThompsonCell(preset, solver, 0.5, 0, device=NAME))
     assert record["environment"]["device"] == NAME
     assert record["rounds"][-1]["best_noiseless"] >= record["initial"]["best_noiseless"]
 

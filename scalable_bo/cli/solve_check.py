@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from scalable_bo.console import new_table, print_table
+from scalable_bo.cli.console import new_table, print_table
 
 if TYPE_CHECKING:
     from scalable_bo.cli.costs import Costs, Rates

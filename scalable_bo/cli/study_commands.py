@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from scalable_bo.cli.console import count, new_table, print_table, read_integers
 from scalable_bo.cli.solve_check import check_solve
-from scalable_bo.console import count, new_table, print_table, read_integers
 
 if TYPE_CHECKING:
     from scalable_bo.study.study import Study

@@ -1,16 +1,14 @@
-"""The tables that the commands print at their end. Quick to import."""
+"""The tables that the commands print at their end."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
-from scalable_bo.console import new_table, number, plus_minus
+from rich.table import Table
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from scalable_bo.experiments.thompson import Summary
+from scalable_bo.cli.console import new_table
+from scalable_bo.experiments.records import Record
+from scalable_bo.experiments.tables import Summary, number, plus_minus
 
 
 def thompson_table(summaries: Sequence[Summary], num_rounds: int) -> Table:
@@ -44,7 +42,7 @@ def thompson_table(summaries: Sequence[Summary], num_rounds: int) -> Table:
     return table
 
 
-def regression_table(records: Sequence[dict[str, Any]]) -> Table:
+def regression_table(records: Sequence[Record]) -> Table:
     """Return the scores of regression cells, a row each."""
     numbers = ("RMSE", "NLL", "residual", "epochs", "seconds")
     table = new_table("Regression on standardised targets", ("data", "split", "solver"), numbers)
@@ -63,7 +61,7 @@ def regression_table(records: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def solvers_table(records: Sequence[dict[str, Any]]) -> Table:
+def solvers_table(records: Sequence[Record]) -> Table:
     """Return where each solver's trace ended."""
     numbers = ("epochs", "seconds", "residual", "to exact\nmean", "test\nRMSE")
     table = new_table("Each solver's last checkpoint", ("solver",), numbers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from gpytorch.kernels import Kernel, MaternKernel, ProductKernel, ScaleKernel
@@ -11,6 +11,8 @@ from torch import Tensor
 
 from surrogates import PathwiseGP, Solver, gaussian_likelihood
 from surrogates.models.pathwise import DEFAULT_NUM_FEATURES
+
+Model = TypeVar("Model", bound=PathwiseGP)
 
 
 def matern_kernel(
@@ -74,13 +76,21 @@ def fixed_model(
     """
     if solver is not None:
         options["solver"] = solver
+    options |= {"covar_module": kernel, "num_features": num_features}
+    return zero_mean_model(train_X, train_y, noise, kind, **options).eval()
+
+
+def zero_mean_model(
+    train_X: Tensor, train_y: Tensor, noise: float, kind: type[Model], **options: Any
+) -> Model:
+    """Return a Gaussian process of the class ``kind`` with zero mean, a noise variance that can be
+    learned, and the targets (n,) as they are.
+    """
     return kind(
         train_X,
         train_y[:, None],
         likelihood=gaussian_likelihood(noise),
-        covar_module=kernel,
         mean_module=ZeroMean(),
         outcome_transform=None,
-        num_features=num_features,
         **options,
-    ).eval()
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from scalable_bo.experiments.thompson import mean_and_error
+from scalable_bo.experiments.published import SCORES
+from scalable_bo.experiments.records import Record
+from scalable_bo.experiments.tables import mean_and_error
 
 # Okabe and Ito's colours, told apart by colour-blind readers; random search is grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 GREY = "#777777"
+MARKERS = ("o", "s", "^", "D", "v", "P")
 _TRACED = (
     ("residual", "relative residual"),
     ("mean_error", "RMSE to the exact mean"),
@@ -26,7 +29,7 @@ _TRACED = (
 )
 
 
-def plot_thompson(records: Sequence[dict[str, Any]], path: Path) -> None:
+def plot_thompson(records: Sequence[Record], path: Path) -> None:
     """Draw the best noiseless value against rounds and against seconds, one line a solver, mean ±
     standard error.
 
@@ -46,18 +49,17 @@ def plot_thompson(records: Sequence[dict[str, Any]], path: Path) -> None:
     lengthscales = list(dict.fromkeys(record["settings"]["lengthscale"] for record in complete))
     solvers = list(dict.fromkeys(record["settings"]["solver"] for record in complete))
     preset = complete[0]["settings"]["preset"]
-    figure = Figure(figsize=(9.5, 0.9 + 3.4 * len(lengthscales)), dpi=150, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
+    figure = _figure(9.5, 0.9 + 3.4 * len(lengthscales))
     panels = figure.subplots(len(lengthscales), 2, squeeze=False, sharey="row")
     for (left, right), lengthscale in zip(panels, lengthscales, strict=True):
         of_lengthscale = [r for r in complete if r["settings"]["lengthscale"] == lengthscale]
-        for colour, solver in zip(_cycle(len(solvers)), solvers, strict=True):
+        for index, solver in enumerate(solvers):
             runs = [r for r in of_lengthscale if r["settings"]["solver"] == solver]
             if runs:
                 values = [[run["initial"], *run["rounds"]] for run in runs]
                 label = f"{solver} ({len(runs)} seed{'s' if len(runs) > 1 else ''})"
-                _draw(left, range(len(values[0])), values, colour, label)
-                _draw(right, _mean_seconds(runs), values, colour, label)
+                _draw(left, range(len(values[0])), values, _colour(index), label)
+                _draw(right, _mean_seconds(runs), values, _colour(index), label)
         by_seed = {run["settings"]["seed"]: run for run in of_lengthscale}.values()
         random_search = [[run["initial"], *run["random_search"]["rounds"]] for run in by_seed]
         _draw(
@@ -74,12 +76,7 @@ def plot_thompson(records: Sequence[dict[str, Any]], path: Path) -> None:
         left.set_ylabel(f"best noiseless value (lengthscale {lengthscale:g})")
         left.xaxis.get_major_locator().set_params(integer=True)
         right.set_xlim(left=0)
-        for panel in (left, right):
-            panel.grid(color="#dddddd", linewidth=0.6)
-            panel.set_axisbelow(True)
-            panel.spines[["top", "right"]].set_visible(False)
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+    _legend(figure, panels[0, :1], 4)
     panels[-1][0].set_xlabel(f"rounds of {preset['q']} points")
     panels[-1][1].set_xlabel("seconds, solve and acquisition")
     figure.suptitle(
@@ -87,11 +84,10 @@ def plot_thompson(records: Sequence[dict[str, Any]], path: Path) -> None:
         f" {preset['num_initial']} initial points (mean ± standard error)",
         fontsize="medium",
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    canvas.print_png(path)
+    _save(figure, path)
 
 
-def plot_solvers(records: Sequence[dict[str, Any]], path: Path) -> None:
+def plot_solvers(records: Sequence[Record], path: Path) -> None:
     """Draw the traces of several solvers on one system: a row of panels for each metric, against
     epochs and against seconds.
 
@@ -107,12 +103,11 @@ def plot_solvers(records: Sequence[dict[str, Any]], path: Path) -> None:
     metrics = [
         (key, title) for key, title in _TRACED if any(_positive(trace, key) for trace in traces)
     ]
-    figure = Figure(figsize=(9.5, 0.9 + 2.5 * len(metrics)), dpi=150, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
+    figure = _figure(9.5, 0.9 + 2.5 * len(metrics))
     panels = figure.subplots(len(metrics), 2, squeeze=False, sharey="row", sharex="col")
     for row, (key, title) in zip(panels, metrics, strict=True):
         for panel, axis in zip(row, ("epochs", "seconds"), strict=True):
-            for index, (colour, trace) in enumerate(zip(_cycle(len(traces)), traces, strict=True)):
+            for index, trace in enumerate(traces):
                 points = _positive(trace, key)
                 style = "o-" if index < len(COLOURS) else "s--"
                 label = trace["settings"]["solver"]
@@ -120,30 +115,18 @@ def plot_solvers(records: Sequence[dict[str, Any]], path: Path) -> None:
                     [p[axis] for p in points],
                     [p[key] for p in points],
                     style,
-                    color=colour,
+                    color=_colour(index),
                     label=label,
                     markersize=3.5,
                 )
             panel.set(xscale="log", yscale="log")
             panel.xaxis.set_minor_formatter(NullFormatter())
-            panel.grid(color="#dddddd", linewidth=0.6)
-            panel.set_axisbelow(True)
-            panel.spines[["top", "right"]].set_visible(False)
             if key == "test_rmse" and traces[0]["exact_test_rmse"] is not None:
                 panel.axhline(
                     traces[0]["exact_test_rmse"], color=GREY, linestyle="--", label="exact"
                 )
         row[0].set_ylabel(title)
-    handles: dict[str, Any] = {}
-    for panel in panels[:, 0]:
-        handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
-    figure.legend(
-        handles.values(),
-        handles,
-        loc="outside lower center",
-        ncols=min(len(handles), 7),
-        frameon=False,
-    )
+    _legend(figure, panels[:, 0], 7)
     panels[-1][0].set_xlabel("epochs, n² kernel entries")
     panels[-1][1].set_xlabel("seconds")
     settings = traces[0]["settings"]
@@ -152,11 +135,10 @@ def plot_solvers(records: Sequence[dict[str, Any]], path: Path) -> None:
         f"Solvers on {settings['problem']}: n = {n}, noise variance {traces[0]['noise']:.2g}",
         fontsize="medium",
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    canvas.print_png(path)
+    _save(figure, path)
 
 
-def _positive(trace: dict[str, Any], key: str) -> list[dict[str, Any]]:
+def _positive(trace: Record, key: str) -> list[Record]:
     """Return the checkpoints that a logarithmic axis can show."""
     return [
         point
@@ -168,7 +150,7 @@ def _positive(trace: dict[str, Any], key: str) -> list[dict[str, Any]]:
 def _draw(
     panel: Axes,
     x: Sequence[float],
-    values: list[list[dict[str, Any]]],
+    values: list[list[Record]],
     colour: str,
     label: str,
     **style: Any,
@@ -184,7 +166,7 @@ def _draw(
     panel.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
-def _mean_seconds(runs: list[dict[str, Any]]) -> list[float]:
+def _mean_seconds(runs: list[Record]) -> list[float]:
     """Return the seconds passed before each round and after the last, mean over runs."""
     seconds = [0.0]
     for rounds in zip(*(run["rounds"] for run in runs), strict=True):
@@ -197,5 +179,203 @@ def _mean_seconds(runs: list[dict[str, Any]]) -> list[float]:
     return seconds
 
 
-def _cycle(length: int) -> list[str]:
-    return [COLOURS[index % len(COLOURS)] for index in range(length)]
+def plot_fits(records: Sequence[Record], path: Path) -> None:
+    """Draw the records of one experiment.
+
+    Args:
+        records: at least one, all of one experiment.
+        path: the PNG to write.
+    Raises:
+        ValueError: if there are none, or of several experiments.
+    """
+    experiments = {record["experiment"] for record in records}
+    if len(experiments) != 1:
+        raise ValueError(
+            f"`records` must be of one experiment, got {', '.join(sorted(experiments)) or 'none'}."
+        )
+    (experiment,) = experiments
+    titles, draw = _FIGURES[experiment]
+    figure = _figure(4.8 * len(titles), 5.0)
+    panels: list[Axes] = list(figure.subplots(1, len(titles), squeeze=False)[0])
+    draw(records, panels)
+    for panel, title in zip(panels, titles, strict=True):
+        panel.set_title(title, fontsize="medium")
+    _legend(figure, panels[:1], 3)
+    _save(figure, path)
+
+
+def _recovery(records: Sequence[Record], panels: list[Axes]) -> None:
+    """Draw a column of dots a method, one a seed; colours are starts."""
+    methods = list(dict.fromkeys(record["settings"]["method"] for record in records))
+    starts = list(dict.fromkeys(tuple(record["settings"]["start"]) for record in records))
+    for panel, key, truth in zip(
+        panels, ("outputscale", "noise"), records[0]["truth"], strict=True
+    ):
+        panel.axhline(truth, color=GREY, linestyle="--", label="truth")
+        for record in records:
+            start = starts.index(tuple(record["settings"]["start"]))
+            values = [one[key] for one in record["estimates"]]
+            x = methods.index(record["settings"]["method"]) + 0.2 * (
+                start - 0.5 * (len(starts) - 1)
+            )
+            label = "from ({:g}, {:g})".format(*starts[start])
+            panel.plot(
+                [x] * len(values),
+                values,
+                _marker(start),
+                color=_colour(start),
+                label=label,
+                markersize=4,
+                alpha=0.7,
+            )
+        panel.set_xticks(range(len(methods)), methods, rotation=45, ha="right")
+
+
+def _scores(records: Sequence[Record], panels: list[Axes]) -> None:
+    """Draw RMSE and NLL against seconds; colours are data sets, markers methods,
+    hollow ones published.
+    """
+    data = list(dict.fromkeys(record["settings"]["data"] for record in records))
+    methods = list(dict.fromkeys(record["settings"]["method"] for record in records))
+    published = list(dict.fromkeys(entry.method for entry in SCORES))
+    for panel, key in zip(panels, ("rmse", "nll"), strict=True):
+        for record in records:
+            settings = record["settings"]
+            i = data.index(settings["data"])
+            j = methods.index(settings["method"])
+            panel.plot(
+                record["seconds"],
+                record[key],
+                _marker(j),
+                color=_colour(i),
+                label=f"{data[i]}, {methods[j]}",
+                markersize=5,
+            )
+        for entry in SCORES:
+            value = getattr(entry, key)
+            if entry.data in data and value is not None:
+                colour = _colour(data.index(entry.data))
+                marker = _marker(published.index(entry.method))
+                label = f"{entry.data}, {entry.method}, published"
+                panel.plot(
+                    60 * entry.minutes,
+                    value,
+                    marker,
+                    color=colour,
+                    label=label,
+                    markersize=5,
+                    fillstyle="none",
+                )
+        panel.set(xscale="log", xlabel="seconds of the fit")
+
+
+def _batch_sizes(records: Sequence[Record], panels: list[Axes]) -> None:
+    lines = list(dict.fromkeys((r["settings"]["kernel"], r["settings"]["method"]) for r in records))
+    methods = list(dict.fromkeys(method for _, method in lines))
+    for panel, key in zip(panels, ("nll", "rmse"), strict=True):
+        for kernel, method in lines:
+            of_line = [
+                r
+                for r in records
+                if (r["settings"]["kernel"], r["settings"]["method"]) == (kernel, method)
+            ]
+            points = sorted((r["settings"]["batch_size"], r[key]) for r in of_line)
+            style = "-o" if kernel == "linear" else "--s"
+            panel.plot(
+                *zip(*points, strict=True),
+                style,
+                color=_colour(methods.index(method)),
+                label=f"{kernel}, {method}",
+                markersize=4,
+            )
+        _batch_size_axis(panel, [record["settings"]["batch_size"] for record in records])
+
+
+def _curvature(records: Sequence[Record], panels: list[Axes]) -> None:
+    for index, record in enumerate(records):
+        sizes, means, stds = zip(
+            *((p["batch_size"], p["mean"], p["std"]) for p in record["points"]), strict=True
+        )
+        panels[0].errorbar(
+            sizes,
+            means,
+            stds,
+            marker="o",
+            color=_colour(index),
+            label=record["settings"]["method"],
+            capsize=3,
+            markersize=4,
+        )
+    _batch_size_axis(
+        panels[0], [point["batch_size"] for record in records for point in record["points"]]
+    )
+
+
+def _memory(records: Sequence[Record], panels: list[Axes]) -> None:
+    for index, record in enumerate(records):
+        sizes, values = zip(
+            *((p["batch_size"], p["bytes"] / 2**20) for p in record["points"]), strict=True
+        )
+        panels[0].plot(
+            sizes,
+            values,
+            "-o",
+            color=_colour(index),
+            label=record["settings"]["method"],
+            markersize=4,
+        )
+    _batch_size_axis(
+        panels[0], [point["batch_size"] for record in records for point in record["points"]]
+    )
+
+
+def _batch_size_axis(panel: Axes, sizes: Sequence[int]) -> None:
+    panel.set(xscale="log", xlabel="batch size")
+    panel.set_xticks(sorted(set(sizes)), [str(size) for size in sorted(set(sizes))])
+    panel.minorticks_off()
+
+
+def _figure(width: float, height: float) -> Figure:
+    """Return an empty figure of this size in inches."""
+    return Figure(figsize=(width, height), dpi=150, layout="constrained")
+
+
+def _legend(figure: Figure, panels: Iterable[Axes], ncols: int) -> None:
+    """Draw one legend below, of all that these panels name."""
+    handles: dict[str, Any] = {}
+    for panel in panels:
+        handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
+    figure.legend(
+        handles.values(),
+        handles,
+        loc="outside lower center",
+        ncols=min(len(handles), ncols),
+        frameon=False,
+    )
+
+
+def _save(figure: Figure, path: Path) -> None:
+    """Draw the grid of all panels alike, and write the PNG."""
+    for panel in figure.axes:
+        panel.grid(color="#dddddd", linewidth=0.6)
+        panel.set_axisbelow(True)
+        panel.spines[["top", "right"]].set_visible(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    FigureCanvasAgg(figure).print_png(path)
+
+
+def _colour(index: int) -> str:
+    return COLOURS[index % len(COLOURS)]
+
+
+def _marker(index: int) -> str:
+    return MARKERS[index % len(MARKERS)]
+
+
+_FIGURES: dict[str, tuple[tuple[str, ...], Callable[[Sequence[Record], list[Axes]], None]]] = {
+    "recovery": (("signal variance σ_f²", "noise variance σ²"), _recovery),
+    "scores": (("RMSE", "negative log likelihood"), _scores),
+    "batch-sizes": (("−log p(y) a datum", "test RMSE"), _batch_sizes),
+    "curvature": (("curvature γ in the noise variance",), _curvature),
+    "memory": (("MiB that a fit adds",), _memory),
+}

@@ -1,150 +1,28 @@
-"""Settings of the Thompson-sampling benchmark, published and small; plain numbers, quick to import.
-
-Every preset: d inputs on [0, 1]^d, a Matérn-3/2 target drawn from the prior, hyperparameters fixed
-to the truth.
+"""The benchmarks by name: settings of Thompson sampling, cells of the fits, and choices in place of
+theirs.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, replace
+from itertools import product
 from typing import Any
 
-
-@dataclass(frozen=True)
-class CGBudget:
-    """What conjugate gradients may spend on one round.
-
-    Args:
-        tolerance: relative residual at which a column stops.
-        num_iterations: at most so many; ``None`` for the solver's own budget.
-        preconditioner: ``nystrom`` or ``pivoted-cholesky``.
-        rank: of the preconditioner; ``None`` for its own default.
-    """
-
-    tolerance: float = 1e-2
-    num_iterations: int | None = None
-    preconditioner: str = "nystrom"
-    rank: int | None = None
-
-
-@dataclass(frozen=True)
-class SDDBudget:
-    """What stochastic dual descent may spend on one round.
-
-    Args:
-        tolerance: relative residual at which a column stops.
-        num_steps: at most so many steps; ``None`` for ``num_epochs``.
-        num_epochs: at most so many passes over the kernel matrix; ``None`` for the solver's own
-            budget.
-        batch_size: rows a step; ``None`` for n / ``num_blocks``.
-        num_blocks: batches in a pass; ``None`` for the solver's own batch size.
-        step_size: βn; ``None`` for an estimate.
-    """
-
-    tolerance: float = 1e-2
-    num_steps: int | None = None
-    num_epochs: float | None = None
-    batch_size: int | None = None
-    num_blocks: int | None = None
-    step_size: float | None = None
-
-
-@dataclass(frozen=True)
-class ThompsonPreset:
-    """One benchmark's settings.
-
-    Args:
-        name: of the preset, and of the records that it writes.
-        num_initial: uniform points observed before the first round.
-        num_rounds: Thompson rounds.
-        q: points a round, one posterior path each.
-        lengthscales: the kernel's, one experiment each, in units of the cube's edge.
-        num_seeds: seeds 0, 1, … of the published mean.
-        dim: inputs, d.
-        smoothness: ν of the Matérn kernel.
-        outputscale: variance of the prior.
-        noise: variance of the observation noise.
-        target_features: random features of the target.
-        path_features: random features of the surrogate's prior paths.
-        share_features: let the prior paths use the target's own features, as the published code
-            does.
-        coordinate_features: draw the features of target and paths as the published codes do, each
-            coordinate's frequency with a scale of its own: those of a product of Matérn kernels of
-            one input each, not of the Matérn kernel of all inputs.
-        num_candidates: points screened in one screening round, shared by all paths.
-        num_screenings: screening rounds, each giving every path its best candidate.
-        num_starts: ascents a path, from the best of these; at most ``num_screenings``.
-        uniform_fraction: of the candidates; the others lie around good data.
-        proposal_std: of the candidates around data; ``None`` for half the lengthscale.
-        candidate_weights: of the data that candidates lie around: ``corrected``, y − min y, or
-            ``published``, y + min y, which prefers the worst data where the values have both signs.
-        num_ascent_steps: Adam steps.
-        learning_rate: of Adam, in units of the cube's edge; ``None`` for what the lengthscale
-            suggests.
-        prune_starts: leave starts behind and let the learning rate fall; all steps from all starts
-            at one rate, as published, if false.
-        cg: budget of conjugate gradients.
-        sdd: budget of stochastic dual descent.
-        dtype: ``float32`` or ``float64``.
-        scale: how much smaller than the preset of that name it was made; see :func:`vary`.
-    Raises:
-        ValueError: if a number is out of range.
-    """
-
-    name: str
-    num_initial: int
-    num_rounds: int
-    q: int
-    lengthscales: tuple[float, ...]
-    num_seeds: int
-    dim: int = 8
-    smoothness: float = 1.5
-    outputscale: float = 1.0
-    noise: float = 1e-6
-    target_features: int = 5000
-    path_features: int = 2000
-    share_features: bool = False
-    coordinate_features: bool = False
-    num_candidates: int = 50_000
-    num_screenings: int = 30
-    num_starts: int = 30
-    uniform_fraction: float = 0.1
-    proposal_std: float | None = None
-    candidate_weights: str = "corrected"
-    num_ascent_steps: int = 100
-    learning_rate: float | None = 1e-3
-    prune_starts: bool = False
-    cg: CGBudget = field(default_factory=CGBudget)
-    sdd: SDDBudget = field(default_factory=SDDBudget)
-    dtype: str = "float32"
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            for number in value if isinstance(value, tuple) else (value,):
-                counts = isinstance(number, (int, float)) and not isinstance(number, bool)
-                if counts and not (number > 0 and math.isfinite(number)):
-                    raise ValueError(f"`{entry.name}` must be positive and finite, got {number}.")
-        if self.smoothness not in (0.5, 1.5, 2.5):
-            raise ValueError(f"`smoothness` must be 0.5, 1.5 or 2.5, got {self.smoothness}.")
-        if self.dtype not in ("float32", "float64"):
-            raise ValueError(f"`dtype` must be float32 or float64, got {self.dtype!r}.")
-        if self.candidate_weights not in ("corrected", "published"):
-            raise ValueError(
-                "`candidate_weights` must be corrected or published, got"
-                f" {self.candidate_weights!r}."
-            )
-        if self.share_features and self.path_features != self.target_features:
-            raise ValueError(
-                f"`path_features` must equal `target_features` = {self.target_features} when they"
-                f" are shared, got {self.path_features}."
-            )
-
-
-# A fixed budget is spent whole: no solver reaches this residual within it.
-SPEND_IT_ALL = 1e-7
+from scalable_bo.experiments.fits.batch_sizes import (
+    BATCH_METHODS,
+    KERNELS,
+    BatchSizeCell,
+    MemoryCell,
+)
+from scalable_bo.experiments.fits.cell import FitCell
+from scalable_bo.experiments.fits.curvature import SAMPLINGS, CurvatureCell
+from scalable_bo.experiments.fits.recovery import OF_FEATURES, STARTS, RecoveryCell
+from scalable_bo.experiments.fits.scores import ScoreCell
+from scalable_bo.experiments.fits.simulators import SIMULATORS
+from scalable_bo.experiments.solvers import SPEND_IT_ALL, CGBudget, SDDBudget
+from scalable_bo.experiments.thompson.settings import ThompsonPreset
+from surrogates import checks
 
 
 def _lin2023(name: str, budget_factor: int) -> ThompsonPreset:
@@ -170,7 +48,7 @@ def _lin2023(name: str, budget_factor: int) -> ThompsonPreset:
     )
 
 
-PRESETS = {
+THOMPSON_PRESETS = {
     preset.name: preset
     for preset in (
         ThompsonPreset(
@@ -229,9 +107,7 @@ def find_preset(name: str) -> ThompsonPreset:
     Raises:
         ValueError: if there is none of that name; the message lists those there are.
     """
-    if name not in PRESETS:
-        raise ValueError(f"`preset` must be one of {', '.join(PRESETS)}, got {name!r}.")
-    return PRESETS[name]
+    return THOMPSON_PRESETS[checks.one_of("preset", name, THOMPSON_PRESETS)]
 
 
 def vary(
@@ -296,3 +172,100 @@ def _scaled(preset: ThompsonPreset, scale: float) -> dict[str, Any]:
         "target_features": part(preset.target_features, root, even=True),
         "path_features": part(preset.path_features, root, even=True),
     }
+
+
+SINGULAR = {
+    "methods": "method",
+    "data_sets": "data",
+    "kernels": "kernel",
+    "seeds": "seed",
+    "batch_sizes": "batch_size",
+}
+
+
+@dataclass(frozen=True)
+class FitPreset:
+    """A kind of cell, and the values of its arguments: a cell for every combination of those in
+    ``grid``.
+
+    Args:
+        kind: of the cells.
+        grid: values of arguments, the first varies slowest.
+        fixed: arguments of all cells.
+    """
+
+    kind: type[FitCell]
+    grid: dict[str, tuple[Any, ...]]
+    fixed: dict[str, Any] = field(default_factory=dict)
+
+
+_ON_DATA = {"method": ("nearest", "uniform", "subsets", "sgpr"), "seed": (0,)}
+_NEAREST = {"method": ("nearest",), "seed": (0,)}
+FIT_PRESETS = {
+    "recovery": FitPreset(
+        RecoveryCell,
+        {
+            "method": (
+                *("uniform", "nearest", "subsets", "iterative", "exact", "sgpr", "scgd"),
+                "exact-features",
+            ),
+            "start": STARTS,
+        },
+    ),
+    "penalty": FitPreset(
+        RecoveryCell,
+        {"method": tuple(name for name in OF_FEATURES if name != "scgd")},
+        {"start": (3.0, 2.0), "seeds": (0, 1, 2)},
+    ),
+    "simulated": FitPreset(ScoreCell, {"data": tuple(SIMULATORS)} | _ON_DATA),
+    "real": FitPreset(ScoreCell, {"data": ("bike", "protein")} | _ON_DATA),
+    "epochs": FitPreset(ScoreCell, {"data": ("protein",)} | _NEAREST, {"tolerance": 0}),
+    "millions": FitPreset(
+        ScoreCell, {"data": ("otl",)} | _NEAREST, {"n": 2_000_000, "max_epochs": 10}
+    ),
+    "batch-sizes": FitPreset(
+        BatchSizeCell,
+        {
+            "kernel": KERNELS,
+            "method": tuple(BATCH_METHODS),
+            "batch_size": (32, 128, 512),
+            "seed": (0,),
+        },
+    ),
+    "curvature": FitPreset(CurvatureCell, {"method": SAMPLINGS}),
+    "memory": FitPreset(MemoryCell, {"method": tuple(BATCH_METHODS)}),
+}
+
+
+def plan(preset: str, **choices: Any) -> list[FitCell]:
+    """Return the cells of a preset.
+
+    Args:
+        preset: one of ``FIT_PRESETS``.
+        choices: arguments of the cells in place of the preset's, or several values under the names
+            in ``SINGULAR``; those that are ``None`` are left to the preset.
+    Raises:
+        TypeError, ValueError: if there is no such preset, it has no such argument, or a value is
+            out of range.
+    """
+    chosen = FIT_PRESETS[checks.one_of("preset", preset, FIT_PRESETS)]
+    arguments = {entry.name for entry in fields(chosen.kind)}
+    grid = dict(chosen.grid)
+    fixed = dict(chosen.fixed)
+    for name, value in choices.items():
+        if value is None:
+            continue
+        if name in arguments:
+            fixed[name] = tuple(value) if isinstance(value, list) else value
+        elif SINGULAR.get(name) in arguments:
+            single = SINGULAR[name]
+            fixed.pop(single, None)
+            grid[single] = tuple(value)
+        else:
+            raise ValueError(
+                f"`{name}` does not go with the preset {preset}, got {value!r}. Leave it out."
+            )
+    return [
+        chosen.kind(**fixed, **dict(zip(grid, values, strict=True)))
+        for values in product(*grid.values())
+    ]

@@ -9,6 +9,7 @@ import platform
 import resource
 import subprocess
 import sys
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -19,6 +20,7 @@ import torch
 
 from surrogates.atomic import write_atomically
 
+Record = dict[str, Any]
 _PACKAGES = ("scalable-bo", "torch", "gpytorch", "linear_operator", "botorch", "numpy")
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,7 +42,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
     }
 
 
-def write_record(path: Path, record: dict[str, Any]) -> None:
+def write_record(path: Path, record: Record) -> None:
     """Write ``record`` as JSON in one atomic step; numbers that are not finite become null.
 
     The folder is made if it is not there. A reader finds the former file or the new one, never a
@@ -50,7 +52,7 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
     write_atomically(path, (json.dumps(_finite(record), indent=1, allow_nan=False) + "\n").encode())
 
 
-def read_record(path: Path) -> dict[str, Any]:
+def read_record(path: Path) -> Record:
     """Read what ``write_record`` wrote.
 
     Raises:
@@ -62,19 +64,31 @@ def read_record(path: Path) -> dict[str, Any]:
     return record
 
 
-def finished_record(path: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the record at ``path`` if it is there and has these settings,
-    so that its run need not be done again.
+def read_records(folder: Path, pattern: str, experiments: Collection[str]) -> list[Record]:
+    """Return the complete records of these experiments in a folder, by file name; files that are
+    none are passed over.
+    """
+    found = [existing_record(path) for path in sorted(folder.glob(pattern))]
+    return [
+        record
+        for record in found
+        if record is not None
+        and record.get("experiment") in experiments
+        and record.get("complete", True)
+    ]
+
+
+def finished_record(path: Path, settings: dict[str, Any]) -> Record | None:
+    """Return the record at ``path`` if it is complete and has these settings, so that its run need
+    not be done again.
     """
     record = existing_record(path)
-    return (
-        record
-        if record is not None and record.get("settings") == json.loads(json.dumps(settings))
-        else None
-    )
+    if record is None or not record.get("complete", True):
+        return None
+    return record if record.get("settings") == json.loads(json.dumps(settings)) else None
 
 
-def existing_record(path: Path) -> dict[str, Any] | None:
+def existing_record(path: Path) -> Record | None:
     """Return the record at ``path``, or ``None`` if nothing or something else is there."""
     try:
         return read_record(path)

@@ -1,24 +1,25 @@
-"""Solvers by name, with the budget that a benchmark gives them."""
+"""The solvers of the registry, with the budget that a benchmark gives them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from scalable_bo.experiments.presets import CGBudget, SDDBudget
 from surrogates import (
     CG,
     SDD,
     SGD,
     Auto,
-    Cholesky,
+    IterativeSolver,
     Nystrom,
     PivotedCholesky,
     SketchAndProject,
     Solver,
-    checks,
 )
+from surrogates.solvers.registry import make_solver
 
+# A fixed budget is spent whole: no solver reaches this residual within it.
+SPEND_IT_ALL = 1e-7
 # Products that CG makes beside its iterations: one for a warm start's residual, one for that of
 # what it returns.
 _CHECK_EPOCHS = 2
@@ -29,107 +30,111 @@ _ADASAP_RANK = 100
 _SGD_STEP = 0.3  # the published one of the Thompson runs
 
 
-def _cg(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
-    low_rank = {"nystrom": Nystrom, "pivoted-cholesky": PivotedCholesky}[cg.preconditioner]
-    rank = {} if cg.rank is None else {"rank": min(cg.rank, n)}
-    budget: dict[str, Any] = {}
-    if cg.num_iterations is not None:
-        budget["max_epochs"] = float(cg.num_iterations + _CHECK_EPOCHS) + (cg.rank or 0) / n
-    return CG(low_rank(**rank), tolerance=cg.tolerance, **budget)
+@dataclass(frozen=True)
+class CGBudget:
+    """What conjugate gradients may spend on one round.
 
-
-def _stochastic_budget(n: int, sdd: SDDBudget) -> tuple[int | None, dict[str, Any]]:
-    """Return the batch size and the settings of budget and tolerance of a stochastic method."""
-    batch_size = sdd.batch_size if sdd.num_blocks is None else n // sdd.num_blocks
-    if batch_size is not None:
-        batch_size = min(batch_size, n)
-    num_epochs = sdd.num_epochs
-    if sdd.num_steps is not None and batch_size is not None:
-        num_epochs = sdd.num_steps * batch_size / n
-    budget = {} if num_epochs is None else {"max_epochs": num_epochs + _CHECK_EPOCHS}
-    return batch_size, {"tolerance": sdd.tolerance, **budget}
-
-
-def _sdd(step_size: float | None = None) -> Callable[[int, CGBudget, SDDBudget], Solver]:
-    def of(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
-        batch_size, budget = _stochastic_budget(n, sdd)
-        return SDD(step_size or sdd.step_size, batch_size, **budget)
-
-    return of
-
-
-def _sgd(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
-    batch_size, budget = _stochastic_budget(n, sdd)
-    return SGD(_SGD_STEP, batch_size, **budget)
-
-
-def _cholesky(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
-    return Cholesky()
-
-
-def _asap(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
-    return SketchAndProject.asap(tolerance=cg.tolerance)
-
-
-def _auto(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
-    budget: dict[str, Any] = (
-        {}
-        if cg.num_iterations is None
-        else {"max_epochs": float(cg.num_iterations + _CHECK_EPOCHS)}
-    )
-    return Auto(tolerance=cg.tolerance, **budget)
-
-
-def _blocks(make: Callable[..., SketchAndProject]) -> Callable[[int, CGBudget, SDDBudget], Solver]:
-    def of(n: int, cg: CGBudget, sdd: SDDBudget) -> Solver:
-        block_size = max(1, n // (sdd.num_blocks or _NUM_BLOCKS))
-        options: dict[str, Any] = (
-            {} if sdd.num_epochs is None else {"max_epochs": sdd.num_epochs + _CHECK_EPOCHS}
-        )
-        if make == SketchAndProject.adasap and block_size <= _ADASAP_RANK:
-            options["preconditioner"] = Nystrom(max(1, block_size // 2), sketch="gaussian")
-        return make(block_size=block_size, tolerance=cg.tolerance, **options)
-
-    return of
-
-
-_MAKERS: dict[str, Callable[[int, CGBudget, SDDBudget], Solver]] = {
-    "auto": _auto,
-    "cholesky": _cholesky,
-    "cg": _cg,
-    "sdd": _sdd(),
-    "sdd-1": _sdd(1.0),
-    "sdd-10": _sdd(10.0),
-    "sdd-100": _sdd(100.0),
-    "sgd": _sgd,
-    "sap": _blocks(SketchAndProject.sap),
-    "asap": _asap,
-    "adasap": _blocks(SketchAndProject.adasap),
-    "adasap-i": _blocks(SketchAndProject.adasap_identity),
-}
-SOLVERS = tuple(_MAKERS)
-
-
-def check_solver(name: str) -> str:
-    """Return ``name`` if there is a solver of that name.
-
-    Raises:
-        ValueError: if there is none; the message lists those there are.
+    Args:
+        tolerance: relative residual at which a column stops.
+        num_iterations: at most so many; ``None`` for the solver's own budget.
+        preconditioner: ``nystrom`` or ``pivoted-cholesky``.
+        rank: of the preconditioner; ``None`` for its own default.
     """
-    return checks.one_of("solver", name, SOLVERS)
+
+    tolerance: float = 1e-2
+    num_iterations: int | None = None
+    preconditioner: str = "nystrom"
+    rank: int | None = None
 
 
-def make_solver(
+@dataclass(frozen=True)
+class SDDBudget:
+    """What stochastic dual descent may spend on one round.
+
+    Args:
+        tolerance: relative residual at which a column stops.
+        num_steps: at most so many steps; ``None`` for ``num_epochs``.
+        num_epochs: at most so many passes over the kernel matrix; ``None`` for the solver's own
+            budget.
+        batch_size: rows a step; ``None`` for n / ``num_blocks``.
+        num_blocks: batches in a pass; ``None`` for the solver's own batch size.
+        step_size: βn; ``None`` for an estimate.
+    """
+
+    tolerance: float = 1e-2
+    num_steps: int | None = None
+    num_epochs: float | None = None
+    batch_size: int | None = None
+    num_blocks: int | None = None
+    step_size: float | None = None
+
+
+def solver_for(
     name: str, n: int, cg: CGBudget | None = None, sdd: SDDBudget | None = None
 ) -> Solver:
     """Return the named solver for a system of ``n`` points, with the budgets given.
 
     Args:
-        name: one of ``SOLVERS``.
+        name: of the registry.
         n: number of data; budgets in steps, and batches as fractions of the data, depend on it.
         cg: budget of conjugate gradients; ``None`` for the defaults, a relative residual of 1e-2.
         sdd: budget of stochastic dual descent; likewise.
     Raises:
         ValueError: if the name is unknown.
     """
-    return _MAKERS[check_solver(name)](n, cg or CGBudget(), sdd or SDDBudget())
+    solver = make_solver(name)
+    cg = cg or CGBudget()
+    sdd = sdd or SDDBudget()
+    settings: dict[str, Any]
+    if isinstance(solver, CG):
+        settings = _cg(n, cg)
+    elif isinstance(solver, SDD):
+        step_size = sdd.step_size if solver.step_size is None else solver.step_size
+        settings = {"step_size": step_size} | _stochastic(n, sdd)
+    elif isinstance(solver, SGD):
+        settings = {"step_size": _SGD_STEP} | _stochastic(n, sdd)
+    elif isinstance(solver, SketchAndProject) and name != "asap":  # which chooses its own blocks
+        settings = _blocks(n, solver, sdd) | {"tolerance": cg.tolerance}
+    elif isinstance(solver, Auto):
+        settings = {"tolerance": cg.tolerance} | _iterations(cg)
+    else:
+        settings = {"tolerance": cg.tolerance} if isinstance(solver, IterativeSolver) else {}
+    return replace(solver, **settings)  # type: ignore[type-var]  # every solver is a dataclass
+
+
+def _cg(n: int, cg: CGBudget) -> dict[str, Any]:
+    low_rank = {"nystrom": Nystrom, "pivoted-cholesky": PivotedCholesky}[cg.preconditioner]
+    preconditioner = low_rank() if cg.rank is None else low_rank(rank=min(cg.rank, n))
+    budget = _iterations(cg, (cg.rank or 0) / n)
+    return {"preconditioner": preconditioner, "tolerance": cg.tolerance} | budget
+
+
+def _iterations(cg: CGBudget, set_up: float = 0.0) -> dict[str, float]:
+    """Return the budget in epochs, the ``set_up`` of a preconditioner included."""
+    if cg.num_iterations is None:
+        return {}
+    return {"max_epochs": float(cg.num_iterations + _CHECK_EPOCHS) + set_up}
+
+
+def _stochastic(n: int, sdd: SDDBudget) -> dict[str, Any]:
+    """Return batch size, tolerance and budget of a stochastic method."""
+    batch_size = sdd.batch_size if sdd.num_blocks is None else n // sdd.num_blocks
+    num_epochs = sdd.num_epochs
+    if batch_size is not None:
+        batch_size = min(batch_size, n)
+        if sdd.num_steps is not None:
+            num_epochs = sdd.num_steps * batch_size / n
+    return {"batch_size": batch_size, "tolerance": sdd.tolerance} | _passes(num_epochs)
+
+
+def _blocks(n: int, solver: SketchAndProject, sdd: SDDBudget) -> dict[str, Any]:
+    block_size = max(1, n // (sdd.num_blocks or _NUM_BLOCKS))
+    settings = {"block_size": block_size} | _passes(sdd.num_epochs)
+    sketched = isinstance(solver.preconditioner, Nystrom)
+    if sketched and block_size <= _ADASAP_RANK:  # the published sketch is larger than the block
+        settings["preconditioner"] = Nystrom(max(1, block_size // 2), sketch="gaussian")
+    return settings
+
+
+def _passes(num_epochs: float | None) -> dict[str, Any]:
+    return {} if num_epochs is None else {"max_epochs": num_epochs + _CHECK_EPOCHS}

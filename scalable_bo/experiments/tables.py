@@ -1,48 +1,76 @@
-"""The Markdown table of the regressions in a folder, beside the published numbers."""
+"""The Markdown tables of the records in a folder, beside the published numbers, and what they are
+made of.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from scalable_bo.experiments.published import DATA_SETS, PUBLISHED
-from scalable_bo.experiments.records import read_record
+from scalable_bo.experiments.published import (
+    DATA_SETS,
+    PUBLISHED,
+    PUBLISHED_IMPROVEMENT,
+    SCORES,
+    THOMPSON_SOURCE,
+)
+from scalable_bo.experiments.records import Record, read_records
 
-REGRESSION_TABLE = "regression.md"
 _METRICS = (
     ("rmse", "RMSE", 3),
     ("nll", "Negative log likelihood", 3),
     ("minutes", "Minutes", 2),
     ("residual", "Relative residual, the largest over splits and columns", 1),
 )
+# What a preset of Thompson sampling has in common with the published codes, in words
+_AS_PUBLISHED = (
+    ("share_features", True, "the target's own features"),
+    ("coordinate_features", True, "features of a product of one-dimensional kernels"),
+    ("candidate_weights", "published", "candidates by y + min y"),
+)
 
 
-def write_regression_table(folder: Path) -> Path:
-    """Write ``regression.md``, a table of all regression records in the folder,
-    and return its path.
+def write_table(folder: Path, name: str) -> Path:
+    """Write the tables of the records in a folder, and return the file's path.
+
+    Args:
+        folder: of the records, and of the file.
+        name: ``regression``, ``thompson`` or ``hyperparameters``; the file has the ending ``.md``.
     """
-    path = folder / REGRESSION_TABLE
-    path.write_text(regression_table(read_regression_records(folder)), encoding="utf-8")
+    kind = _TABLES[name]
+    path = folder / f"{name}.md"
+    records = read_records(folder, kind.pattern, kind.experiments)
+    path.write_text(kind.make(records), encoding="utf-8")
     return path
 
 
-def read_regression_records(folder: Path) -> list[dict[str, Any]]:
-    """Return the regression records in the folder, by name; files that are none are passed over."""
-    records = []
-    for path in sorted(folder.glob("regression_*.json")):
-        try:
-            record = read_record(path)
-        except ValueError:
-            continue
-        if record.get("experiment") == "regression":
-            records.append(record)
-    return records
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and its standard error, NaN for fewer than two values."""
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return statistics.fmean(values), error
 
 
-def regression_table(records: Sequence[dict[str, Any]]) -> str:
+def plus_minus(mean: float, error: float, digits: int) -> str:
+    """Return mean ± error; the mean alone if the error is not a number."""
+    return f"{mean:.{digits}f}" if error != error else f"{mean:.{digits}f} ± {error:.{digits}f}"
+
+
+def number(value: float | None, digits: str) -> str:
+    """Return a number in the given format, or a dash where there is none."""
+    return "–" if value is None else f"{value:{digits}}"
+
+
+def markdown(rows: list[list[str]]) -> list[str]:
+    """Return the lines of a table, the first row its header."""
+    header, *body = [f"| {' | '.join(row)} |" for row in rows]
+    return [header, f"|{'---|' * len(rows[0])}", *body]
+
+
+def regression_table(records: Sequence[Record]) -> str:
     """Return Markdown: for each noise and metric a table of methods (rows) and data sets, the
     published rows below ours.
 
@@ -58,80 +86,53 @@ def regression_table(records: Sequence[dict[str, Any]]) -> str:
         "Mean ± standard error (number of splits), on standardised targets.",
     ]
     for noise in noises:
-        group = _one_a_split(
-            [record for record in records if record["settings"].get("noise") == noise]
-        )
-        text += [
-            "",
-            (
-                "## Noise variance of the given hyperparameters"
-                if noise is None
-                else f"## Noise variance {noise:g}"
-            ),
-        ]
+        group = _one_a_split([r for r in records if r["settings"].get("noise") == noise])
+        which = "of the given hyperparameters" if noise is None else f"{noise:g}"
+        text += ["", f"## Noise variance {which}"]
         data = sorted({record["settings"]["data"] for record in group}, key=_data_order)
         for metric, title, digits in _METRICS:
-            text += _metric_table(group, data, noise, metric, title, digits)
-    return "\n".join([*text, "", *_footer(records)]) + "\n"
+            rows = _metric_rows(group, data, metric, digits)
+            if rows:
+                rows += _published_rows(data, noise, metric)
+                text += ["", f"### {title}", "", *markdown([["method", *data], *rows])]
+    text += ["", "No records yet."]
+    if records:
+        text[-1] = (
+            "Minutes are those of model and solve, with 64 paths unless the mean alone was asked"
+            f" for, on {_devices(records)}. Published minutes are those of the mean alone on a core"
+            " of a TPUv2, and the published likelihoods are of paths with other random features."
+        )
+    return "\n".join(text) + "\n"
 
 
-def _metric_table(
-    records: list[dict[str, Any]],
-    data: list[str],
-    noise: float | None,
-    metric: str,
-    title: str,
-    digits: int,
-) -> list[str]:
+def _metric_rows(
+    records: list[Record], data: list[str], metric: str, digits: int
+) -> list[list[str]]:
     rows = []
     for method in dict.fromkeys(map(_method, records)):
-        values = [
-            [
-                _value(r, metric)
-                for r in records
-                if _method(r) == method and r["settings"]["data"] == name
-            ]
-            for name in data
-        ]
-        present = [[value for value in entries if value is not None] for entries in values]
-        if any(present):
-            rows.append(
-                [
-                    method,
-                    *(
-                        _largest(p) if metric == "residual" else mean_with_error(p, digits)
-                        for p in present
-                    ),
-                ]
-            )
-    if not rows:
-        return []
+        values: dict[str, list[float]] = {name: [] for name in data}
+        for record in records:
+            value = record["seconds"] / 60 if metric == "minutes" else record[metric]
+            if _method(record) == method and value is not None:
+                values[record["settings"]["data"]].append(value)
+        if any(values.values()):
+            cell = _largest if metric == "residual" else _mean_with_error
+            rows.append([method, *(cell(entries, digits) for entries in values.values())])
+    return rows
+
+
+def _published_rows(data: list[str], noise: float | None, metric: str) -> list[list[str]]:
+    rows = []
     for entry in PUBLISHED:
         if entry.metric == metric and entry.noise == noise and set(data) & set(DATA_SETS):
             printed = dict(zip(DATA_SETS, entry.values, strict=True))
             cells = [_printed(*printed[name]) if name in printed else "–" for name in data]
             rows.append([f"*{entry.method} ({entry.source})*", *cells])
-    return ["", f"### {title}", "", *markdown([["method", *data], *rows])]
+    return rows
 
 
-def _footer(records: Sequence[dict[str, Any]]) -> list[str]:
-    if not records:
-        return ["No records yet."]
-    devices = sorted(
-        {
-            f"{record['environment']['device']} ({record['environment']['cpu']})"
-            for record in records
-        }
-    )
-    return [
-        "Minutes are those of model and solve, with 64 paths unless the mean alone was asked for,"
-        f" on {'; '.join(devices)}. Published minutes are those of the mean alone on a core of a"
-        " TPUv2, and the published likelihoods are of paths with other random features."
-    ]
-
-
-def _one_a_split(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
+def _one_a_split(records: list[Record]) -> list[Record]:
+    chosen: dict[tuple[Any, ...], Record] = {}
     for record in records:
         settings = record["settings"]
         key = (settings["data"], settings["split"], _method(record))
@@ -140,16 +141,250 @@ def _one_a_split(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(chosen.values())
 
 
-def _method(record: dict[str, Any]) -> str:
+def _method(record: Record) -> str:
     settings = record["settings"]
-    variation = settings.get("variation", [])
-    return (
-        f"{settings['solver']} ({', '.join(variation)})" if variation else str(settings["solver"])
+    variation = ", ".join(settings.get("variation", []))
+    return f"{settings['solver']} ({variation})" if variation else str(settings["solver"])
+
+
+def _data_order(name: str) -> tuple[int, str]:
+    return (DATA_SETS.index(name) if name in DATA_SETS else len(DATA_SETS), name)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The last round of the runs of one solver at one lengthscale: (mean, standard error) over
+    seeds.
+
+    ``improvement`` is (best − best of random search) / |best of random search|, in per cent; the
+    errors are NaN for one seed. ``worst_residual`` is ``None`` where no round has one.
+    """
+
+    solver: str
+    lengthscale: float
+    num_seeds: int
+    best_noiseless: tuple[float, float]
+    random_search: tuple[float, float]
+    improvement: tuple[float, float]
+    worst_residual: float | None
+    seconds_solve: float
+    seconds_acquisition: float
+
+
+def summarise(records: Sequence[Record]) -> list[Summary]:
+    """Summarise complete runs, in the order of their first appearance;
+    seconds are means over rounds and seeds.
+    """
+    groups: dict[tuple[str, float], list[Record]] = {}
+    for record in records:
+        if record["complete"]:
+            settings = record["settings"]
+            groups.setdefault((settings["solver"], settings["lengthscale"]), []).append(record)
+    return [_summary(solver, lengthscale, group) for (solver, lengthscale), group in groups.items()]
+
+
+def _summary(solver: str, lengthscale: float, records: list[Record]) -> Summary:
+    best = [record["rounds"][-1]["best_noiseless"] for record in records]
+    random = [record["random_search"]["rounds"][-1]["best_noiseless"] for record in records]
+    rounds = [entry for record in records for entry in record["rounds"]]
+    residuals = [entry["residual"] for entry in rounds if entry["residual"] is not None]
+    improvement = [100 * (b - r) / abs(r) for b, r in zip(best, random, strict=True)]
+    return Summary(
+        solver=solver,
+        lengthscale=lengthscale,
+        num_seeds=len(records),
+        best_noiseless=mean_and_error(best),
+        random_search=mean_and_error(random),
+        improvement=mean_and_error(improvement),
+        worst_residual=max(residuals, default=None),
+        seconds_solve=statistics.fmean(entry["seconds_solve"] for entry in rounds),
+        seconds_acquisition=statistics.fmean(entry["seconds_acquisition"] for entry in rounds),
     )
 
 
-def _value(record: dict[str, Any], metric: str) -> float | None:
-    return record["seconds"] / 60 if metric == "minutes" else record[metric]
+def thompson_table(records: Sequence[Record]) -> str:
+    """Return Markdown: for each preset a table of solvers and lengthscales, the published
+    improvement in the last column.
+
+    A cell is mean ± standard error (number of seeds); the improvement is (best − random) /
+    |random|, in per cent.
+    """
+    text = [
+        "# Thompson sampling",
+        "",
+        "After the last round, mean ± standard error (number of seeds); seconds are a round's.",
+    ]
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record["settings"]["preset"]["name"], []).append(record)
+    for name, group in groups.items():
+        rows = _thompson_rows(base_name(name), summarise(group))
+        text += ["", f"## {name}", "", _describe(group[0]), "", *markdown(rows)]
+    return "\n".join([*text, "", *([] if records else ["No records yet."])]) + "\n"
+
+
+def _thompson_rows(preset: str, summaries: list[Summary]) -> list[list[str]]:
+    numbers = ("best", "random search", "better by (%)", "solve (s)", "acquire (s)")
+    rows = [["solver", "lengthscale", *numbers, f"*published (%), {THOMPSON_SOURCE}*"]]
+    for row in sorted(summaries, key=lambda row: (row.lengthscale, row.solver)):
+        published = PUBLISHED_IMPROVEMENT.get((preset, row.solver, row.lengthscale))
+        rows.append(
+            [
+                row.solver,
+                f"{row.lengthscale:g}",
+                f"{plus_minus(*row.best_noiseless, 3)} ({row.num_seeds})",
+                f"{plus_minus(*row.random_search, 3)} ({row.num_seeds})",
+                f"{plus_minus(*row.improvement, 2)} ({row.num_seeds})",
+                f"{row.seconds_solve:.1f}",
+                f"{row.seconds_acquisition:.1f}",
+                number(published, ".2f"),
+            ]
+        )
+    return rows
+
+
+def base_name(name: str) -> str:
+    """Return the published preset that a varied one was made from."""
+    known = {preset for preset, _, _ in PUBLISHED_IMPROVEMENT}
+    return next((one for one in known if name.startswith(f"{one}-")), name)
+
+
+def _describe(record: Record) -> str:
+    preset = record["settings"]["preset"]
+    environment = record["environment"]
+    words = [
+        f"{preset['num_initial']} points, {preset['num_rounds']} rounds of {preset['q']}, "
+        f"features {preset['target_features']} (target) and {preset['path_features']} (paths)"
+    ]
+    if preset.get("scale", 1.0) < 1.0:
+        words.append(
+            f"scaled by {preset['scale']:g}, so that the published numbers are of a larger problem"
+        )
+    words += [words_of for key, value, words_of in _AS_PUBLISHED if preset.get(key) == value]
+    return (
+        f"{'; '.join(words)}. On {environment['device']} ({environment['cpu']},"
+        f" {environment['threads']} threads)."
+    )
+
+
+def fits_table(records: Sequence[Record]) -> str:
+    """Return Markdown: a section for each experiment that has records."""
+    text = [
+        "# Hyperparameters",
+        "",
+        "Mean ± standard error (number of seeds) where there are several.",
+    ]
+    for experiment, (title, rows) in _SECTIONS.items():
+        group = [record for record in records if record["experiment"] == experiment]
+        if group:
+            text += ["", f"## {title}", "", *markdown(rows(group))]
+    text += ["", "No records yet."]
+    if records:
+        text[-1] = f"Seconds and memory are those of the fits, on {_devices(records)}."
+    return "\n".join(text) + "\n"
+
+
+def _recovery(records: list[Record]) -> list[list[str]]:
+    rows = [["method", "start", "σ_f²", "σ²", "−log p(y) a datum", "seconds a fit"]]
+    columns = (("outputscale", 2), ("noise", 3), ("nll", 4), ("seconds", 1))
+    for record in records:
+        settings = record["settings"]
+        cells = [_over(record["estimates"], key, digits) for key, digits in columns]
+        rows.append([settings["method"], "({:g}, {:g})".format(*settings["start"]), *cells])
+    return rows
+
+
+def _scores(records: list[Record]) -> list[list[str]]:
+    rows = [
+        ["data", "training points", "method", "noise, std (true)", "RMSE", "NLL", "seconds", "GiB"]
+    ]
+    # The settings that are not the seed make a row of their own
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        key = tuple((name, value) for name, value in record["settings"].items() if name != "seed")
+        groups.setdefault(key, []).append(record)
+    for data in dict.fromkeys(record["settings"]["data"] for record in records):
+        own = [group for group in groups.values() if group[0]["settings"]["data"] == data]
+        rows += [_score_row(group) for group in own]
+        rows += [
+            [
+                data,
+                str(round(0.6 * entry.n)),
+                f"*{entry.method} (Chen et al. 2022)*",
+                number(entry.noise_std, ".3f"),
+                f"{entry.rmse:.3f}",
+                number(entry.nll, ".3f"),
+                f"{60 * entry.minutes:.0f}",
+                "–",
+            ]
+            for entry in SCORES
+            if entry.data == data
+        ]
+    return rows
+
+
+def _score_row(records: list[Record]) -> list[str]:
+    settings = records[0]["settings"]
+    true = records[0]["true_noise_std"]
+    return [
+        settings["data"],
+        str(records[0]["num_train"]),
+        settings["method"] + (", all epochs" if settings["tolerance"] == 0 else ""),
+        _over(records, "noise_std", 3) + ("" if true is None else f" ({true:g})"),
+        _over(records, "rmse", 3),
+        _over(records, "nll", 3),
+        _over(records, "seconds", 1),
+        f"{max(record['peak_memory_bytes'] for record in records) / 2**30:.1f}",
+    ]
+
+
+def _batch_sizes(records: list[Record]) -> list[list[str]]:
+    def cells(record: Record) -> list[tuple[int, str]]:
+        return [(record["settings"]["batch_size"], f"{record['nll']:.3f} / {record['rmse']:.3f}")]
+
+    return _by_size(records, cells, "−log p(y) a datum / RMSE")
+
+
+def _of_points(
+    what: str, text: Callable[[Record], str]
+) -> Callable[[list[Record]], list[list[str]]]:
+    """Return what makes the rows of records that have a point for each batch size."""
+
+    def cells(record: Record) -> list[tuple[int, str]]:
+        return [(point["batch_size"], text(point)) for point in record["points"]]
+
+    return lambda records: _by_size(records, cells, what)
+
+
+def _by_size(
+    records: list[Record], cells: Callable[[Record], Iterable[tuple[int, str]]], what: str
+) -> list[list[str]]:
+    """Return a row a method and a column a batch size."""
+    rows: dict[str, dict[int, str]] = {}
+    for record in records:
+        settings = record["settings"]
+        words = [settings[name] for name in ("data", "kernel", "method") if name in settings]
+        if "batch_size" in settings:
+            words.append(f"seed {settings['seed']}")
+        rows.setdefault(", ".join(words), {}).update(cells(record))
+    sizes = sorted({size for row in rows.values() for size in row})
+    return [
+        [what, *map(str, sizes)],
+        *([name, *(row.get(size, "–") for size in sizes)] for name, row in rows.items()),
+    ]
+
+
+def _over(records: Sequence[Record], key: str, digits: int) -> str:
+    return _mean_with_error([r[key] for r in records if r[key] is not None], digits)
+
+
+def _mean_with_error(values: list[float], digits: int) -> str:
+    """Return mean ± standard error (number of values); a dash if there are none."""
+    return f"{plus_minus(*mean_and_error(values), digits)} ({len(values)})" if values else "–"
+
+
+def _largest(values: list[float], digits: int) -> str:
+    return f"{max(values):.{digits}e} ({len(values)})" if values else "–"
 
 
 def _printed(mean: float, error: float) -> str:
@@ -157,27 +392,36 @@ def _printed(mean: float, error: float) -> str:
     return f"{mean:.{1 if abs(mean) >= 10 else 2}f} ± {error:.2f}"
 
 
-def mean_with_error(values: list[float], digits: int) -> str:
-    """Return mean ± standard error (number of values); a dash if there are none."""
-    if not values:
-        return "–"
-    mean = f"{statistics.fmean(values):.{digits}f}"
-    if len(values) < 2:
-        return f"{mean} (1)"
-    return (
-        f"{mean} ± {statistics.stdev(values) / math.sqrt(len(values)):.{digits}f} ({len(values)})"
-    )
+def _devices(records: Sequence[Record]) -> str:
+    environments = [record["environment"] for record in records]
+    return "; ".join(sorted({f"{one['device']} ({one['cpu']})" for one in environments}))
 
 
-def _largest(values: list[float]) -> str:
-    return f"{max(values):.1e} ({len(values)})" if values else "–"
+_SECTIONS: dict[str, tuple[str, Callable[[list[Record]], list[list[str]]]]] = {
+    "recovery": ("Recovery of σ_f² = 4 and σ² = 1", _recovery),
+    "scores": ("Simulated and real data", _scores),
+    "batch-sizes": ("Kernels over a network, by batch size", _batch_sizes),
+    "curvature": (
+        "Curvature in the noise, by the size of minibatches",
+        _of_points("γ, mean ± std", lambda point: f"{point['mean']:.3f} ± {point['std']:.3f}"),
+    ),
+    "memory": (
+        "Memory that a fit with the attention encoder adds, by batch size",
+        _of_points("MiB", lambda point: f"{point['bytes'] / 2**20:.0f}"),
+    ),
+}
 
 
-def _data_order(name: str) -> tuple[int, str]:
-    return (DATA_SETS.index(name) if name in DATA_SETS else len(DATA_SETS), name)
+class _Kind(NamedTuple):
+    """Which files and experiments a table is of, and what makes its text."""
+
+    pattern: str
+    experiments: tuple[str, ...]
+    make: Callable[[Sequence[Record]], str]
 
 
-def markdown(rows: list[list[str]]) -> list[str]:
-    """Return the lines of a table, the first row its header."""
-    header, *body = [f"| {' | '.join(row)} |" for row in rows]
-    return [header, f"|{'---|' * len(rows[0])}", *body]
+_TABLES = {
+    "regression": _Kind("regression_*.json", ("regression",), regression_table),
+    "thompson": _Kind("thompson_*.json", ("thompson",), thompson_table),
+    "hyperparameters": _Kind("fit_*.json", tuple(_SECTIONS), fits_table),
+}

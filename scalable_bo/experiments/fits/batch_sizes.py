@@ -27,10 +27,12 @@ from gpytorch.kernels import RBFKernel
 from gpytorch.means import ZeroMean
 from torch import Tensor, nn
 
-from scalable_bo.experiments.fits.cells import FitCell, Status, counting
+from scalable_bo.experiments.cells import Status
+from scalable_bo.experiments.fits.cell import FitCell, counting
 from scalable_bo.experiments.fits.scores import FIRST_NOISE
+from scalable_bo.experiments.models import zero_mean_model
 from scalable_bo.experiments.records import peak_memory_bytes, reset_peak_memory
-from scalable_bo.experiments.regression_data import load_table, split_table
+from scalable_bo.experiments.regression.data import load_table, split_table
 from surrogates import (
     AttentionFeatures,
     FiniteFeatureGP,
@@ -40,7 +42,6 @@ from surrogates import (
     fit_finite_features,
     fit_minibatch,
     fit_variational,
-    gaussian_likelihood,
 )
 
 KERNELS = ("linear", "gaussian")
@@ -55,7 +56,7 @@ class BatchSizeCell(FitCell):
     Args:
         data: a data set's name.
         kernel: ``linear``, φᵀφ of a network's outputs; ``gaussian``, by random features of them.
-        method: one of ``METHODS``.
+        method: one of ``BATCH_METHODS``.
         batch_size: of the minibatches, and inducing points of SVGP.
         seed: of the split 90 : 10, the network's first weights and the method.
         n: points of the data set, training and test together.
@@ -77,7 +78,7 @@ class BatchSizeCell(FitCell):
     data_dir: Path | None = None
 
     def __post_init__(self) -> None:
-        checks.one_of("method", self.method, METHODS)
+        checks.one_of("method", self.method, BATCH_METHODS)
         checks.one_of("kernel", self.kernel, KERNELS)
         checks.integer("batch_size", self.batch_size, 2)
         checks.integer("seed", self.seed, 0)
@@ -108,12 +109,13 @@ class BatchSizeCell(FitCell):
         callback = counting(
             on_status, f"{self.kernel}, {self.method}, batches of {self.batch_size}", len(X)
         )
-        METHODS[self.method](
+        BATCH_METHODS[self.method](
             model,
-            min(self.batch_size, len(X)),
-            steps,
-            torch.Generator().manual_seed(self.seed),
-            callback,
+            batch_size=min(self.batch_size, len(X)),
+            num_steps=steps,
+            learning_rate=LEARNING_RATE,
+            generator=torch.Generator().manual_seed(self.seed),
+            callback=callback,
         )
         seconds = time.perf_counter() - begin
         with torch.no_grad():
@@ -144,7 +146,7 @@ class MemoryCell(FitCell):
     map.
 
     Args:
-        method: one of ``METHODS``.
+        method: one of ``BATCH_METHODS``.
         batch_sizes: of the minibatches, from small to large, and inducing points of SVGP.
         n: points, random; at least the largest batch.
         dim: inputs.
@@ -159,7 +161,7 @@ class MemoryCell(FitCell):
     num_steps: int = 2
 
     def __post_init__(self) -> None:
-        checks.one_of("method", self.method, METHODS)
+        checks.one_of("method", self.method, BATCH_METHODS)
         checks.integer("dim", self.dim, 2)
         checks.positive_int("num_steps", self.num_steps)
         if not self.batch_sizes:
@@ -184,12 +186,13 @@ class MemoryCell(FitCell):
             _release_free_memory()
             reset_peak_memory(device)
             before = peak_memory_bytes(device)
-            METHODS[self.method](
+            BATCH_METHODS[self.method](
                 model,
-                size,
-                self.num_steps,
-                torch.Generator().manual_seed(0),
-                lambda step, value: None,
+                batch_size=size,
+                num_steps=self.num_steps,
+                learning_rate=LEARNING_RATE,
+                generator=torch.Generator().manual_seed(0),
+                callback=lambda step, value: None,
             )
             return max(0, peak_memory_bytes(device) - before)
 
@@ -223,95 +226,45 @@ def network(dim: int, width: int, seed: int) -> nn.Module:
 
 def finite_feature_model(X: Tensor, y: Tensor, feature_map: nn.Module) -> FiniteFeatureGP:
     """Return a zero-mean model of X (n, d) and y (n,), noise 0.1."""
-    return FiniteFeatureGP(
-        X,
-        y.unsqueeze(1),
-        likelihood=gaussian_likelihood(FIRST_NOISE),
-        feature_map=feature_map.to(X),
-        mean_module=ZeroMean(),
-        outcome_transform=None,
-    ).to(X)
+    feature_map = feature_map.to(X)
+    return zero_mean_model(X, y, FIRST_NOISE, FiniteFeatureGP, feature_map=feature_map).to(X)
 
 
-Callback = Callable[[int, float], None]
-Method = Callable[[FiniteFeatureGP, int, int, torch.Generator, Callback], object]
+# Fits a model with batches of a size in so many steps; called with a generator and a callback, too
+BatchMethod = Callable[..., object]
 
 
-def _compositional(method: str) -> Method:
-    def fit(
-        model: FiniteFeatureGP,
-        batch_size: int,
-        num_steps: int,
-        generator: torch.Generator,
-        callback: Callback,
-    ) -> None:
-        fit_finite_features(
-            model,
-            method,
-            batch_size=batch_size,
-            num_steps=num_steps,
-            learning_rate=LEARNING_RATE,
-            generator=generator,
-            callback=callback,
-        )
-
-    return fit
-
-
-def _biased(
-    model: FiniteFeatureGP,
-    batch_size: int,
-    num_steps: int,
-    generator: torch.Generator,
-    callback: Callback,
-) -> None:
+def _biased(model: FiniteFeatureGP, batch_size: int, num_steps: int, **options: Any) -> None:
     fit_minibatch(
         model,
         batch_size=batch_size,
         sampling="uniform",
         max_epochs=max(1, round(num_steps * batch_size / len(model.train_targets))),
         num_batches=1,
-        learning_rate=LEARNING_RATE,
         tolerance=0,
-        generator=generator,
-        callback=callback,
+        **options,
     )
 
 
-def _variational(
-    model: FiniteFeatureGP,
-    batch_size: int,
-    num_steps: int,
-    generator: torch.Generator,
-    callback: Callback,
-) -> None:
+def _variational(model: FiniteFeatureGP, batch_size: int, num_steps: int, **options: Any) -> None:
     X = model.train_inputs[0]
-    y = model.train_targets.unsqueeze(1)
     svgp = VariationalGP(
         X,
-        y,
-        None,
-        model.likelihood,
-        model.covar_module,
-        ZeroMean(),
-        None,
+        model.train_targets.unsqueeze(1),
+        likelihood=model.likelihood,
+        covar_module=model.covar_module,
+        mean_module=ZeroMean(),
+        outcome_transform=None,
         inducing_points=min(batch_size, len(X)),
     )
-    fit_variational(
-        svgp,
-        num_steps=num_steps,
-        batch_size=batch_size,
-        learning_rate=LEARNING_RATE,
-        generator=generator,
-        callback=callback,
-    )
+    fit_variational(svgp, batch_size=batch_size, num_steps=num_steps, **options)
     model.covar_module.load_state_dict(svgp.covar_module.state_dict())
     model.likelihood.load_state_dict(svgp.likelihood.state_dict())
 
 
-METHODS: dict[str, Method] = {
-    "scgd": _compositional("scgd"),
-    "minimax": _compositional("minimax"),
+BATCH_METHODS: dict[str, BatchMethod] = {
+    "scgd": lambda model, **options: fit_finite_features(model, "scgd", **options),
+    "minimax": lambda model, **options: fit_finite_features(model, "minimax", **options),
     "biased": _biased,
     "svgp": _variational,
 }

@@ -11,7 +11,8 @@ import torch
 from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
-from scalable_bo.experiments.fits.cells import FitCell, Status
+from scalable_bo.experiments.cells import Status
+from scalable_bo.experiments.fits.cell import FitCell
 from surrogates import checks
 from surrogates.fitting.neighbours import Neighbours
 

@@ -18,11 +18,12 @@ from typing import Any, ClassVar
 
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
-from gpytorch.means import ZeroMean
 from torch import Tensor
 
-from scalable_bo.experiments.fits.cells import FitCell, Status, counting
+from scalable_bo.experiments.cells import Status
+from scalable_bo.experiments.fits.cell import FitCallback, FitCell, counting
 from scalable_bo.experiments.fits.sgpr import SGPR
+from scalable_bo.experiments.models import zero_mean_model
 from surrogates import (
     FiniteFeatureGP,
     FourierFeatures,
@@ -34,7 +35,6 @@ from surrogates import (
     fit_iterative,
     fit_minibatch,
     fit_subsets,
-    gaussian_likelihood,
 )
 
 TRUTH = (4.0, 1.0)  # σ_f², σ²
@@ -50,8 +50,8 @@ class RecoveryCell(FitCell):
     """One method from one start, on data of several seeds.
 
     Args:
-        method: one of ``METHODS``. Those of finite features have data from a kernel with 128 of
-            them, the others from an RBF kernel.
+        method: one of ``RECOVERY_METHODS``. Those of finite features have data from a kernel with
+            128 of them, the others from an RBF kernel.
         start: σ_f² and σ² to start from.
         seeds: of data and method.
         n: points x ~ N(0, 5²).
@@ -70,7 +70,7 @@ class RecoveryCell(FitCell):
     num_steps: int = 300
 
     def __post_init__(self) -> None:
-        checks.one_of("method", self.method, METHODS)
+        checks.one_of("method", self.method, RECOVERY_METHODS)
         for name in ("n", "batch_size", "max_epochs", "num_steps"):
             checks.positive_int(name, getattr(self, name))
         if not self.seeds:
@@ -82,9 +82,8 @@ class RecoveryCell(FitCell):
             model = (finite_model if self.method in OF_FEATURES else rbf_model)(self, seed)
             generator = torch.Generator().manual_seed(seed)
             begin = time.perf_counter()
-            METHODS[self.method](
-                self, model, generator, counting(on_status, f"{self.method}, seed {seed}", self.n)
-            )
+            callback = counting(on_status, f"{self.method}, seed {seed}", self.n)
+            RECOVERY_METHODS[self.method](self, model, generator=generator, callback=callback)
             seconds = time.perf_counter() - begin
             outputscale = model.covar_module.outputscale.item()
             noise = model.likelihood.noise.item()
@@ -126,15 +125,9 @@ def rbf_model(cell: RecoveryCell, seed: int) -> PathwiseGP:
             TRUTH[0] * base(X).to_dense() + TRUTH[1] * torch.eye(cell.n, dtype=X.dtype)
         )
     y = root @ torch.randn(cell.n, 1, generator=generator, dtype=X.dtype)
-    likelihood = gaussian_likelihood(cell.start[1])
-    return PathwiseGP(
-        X,
-        y,
-        likelihood=likelihood,
-        covar_module=kernel,
-        mean_module=ZeroMean(),
-        outcome_transform=None,
-    ).to(cell.device)
+    return zero_mean_model(X, y[:, 0], cell.start[1], PathwiseGP, covar_module=kernel).to(
+        cell.device
+    )
 
 
 def finite_model(cell: RecoveryCell, seed: int) -> FiniteFeatureGP:
@@ -149,18 +142,9 @@ def finite_model(cell: RecoveryCell, seed: int) -> FiniteFeatureGP:
     )
     weights = TRUTH[0] ** 0.5 * torch.randn(NUM_FEATURES, 1, generator=generator, dtype=X.dtype)
     with torch.no_grad():
-        y = features(X) @ weights + TRUTH[1] ** 0.5 * torch.randn(
-            cell.n, 1, generator=generator, dtype=X.dtype
-        )
-    likelihood = gaussian_likelihood(cell.start[1])
-    model = FiniteFeatureGP(
-        X,
-        y,
-        likelihood=likelihood,
-        feature_map=features,
-        mean_module=ZeroMean(),
-        outcome_transform=None,
-    )
+        y = features(X) @ weights
+    y += TRUTH[1] ** 0.5 * torch.randn(cell.n, 1, generator=generator, dtype=X.dtype)
+    model = zero_mean_model(X, y[:, 0], cell.start[1], FiniteFeatureGP, feature_map=features)
     model.covar_module.outputscale = cell.start[0]
     return model.to(cell.device)
 
@@ -182,81 +166,57 @@ def _points(cell: RecoveryCell, seed: int) -> tuple[torch.Generator, Tensor]:
     return generator, SPREAD * torch.randn(cell.n, 1, generator=generator, dtype=torch.float64)
 
 
-Method = Callable[[RecoveryCell, Any, torch.Generator, Callable[[int, float], None]], object]
+# Fits a model with a cell's settings; called with a generator and a callback, too
+RecoveryMethod = Callable[..., object]
 
 
-def _sggp(sampling: Any) -> Method:
-    def fit(
-        cell: RecoveryCell, model: PathwiseGP, generator: torch.Generator, callback: Any
-    ) -> None:
-        fit_minibatch(
-            model,
-            batch_size=cell.batch_size,
-            sampling=sampling,
-            optimizer="sgd",
-            max_epochs=cell.max_epochs,
-            num_batches=1,
-            learning_rate=FIRST_STEPS.get(cell.start),
-            tolerance=0,
-            generator=generator,
-            callback=callback,
-        )
-
-    return fit
+def _sggp(sampling: Any) -> RecoveryMethod:
+    return lambda cell, model, **options: fit_minibatch(
+        model,
+        batch_size=cell.batch_size,
+        sampling=sampling,
+        optimizer="sgd",
+        max_epochs=cell.max_epochs,
+        num_batches=1,
+        learning_rate=FIRST_STEPS.get(cell.start),
+        tolerance=0,
+        **options,
+    )
 
 
-def _minimax(penalty: float) -> Method:
-    def fit(
-        cell: RecoveryCell, model: FiniteFeatureGP, generator: torch.Generator, callback: Any
-    ) -> None:
-        fit_finite_features(
-            model,
-            Minimax(penalty=penalty),
-            batch_size=cell.batch_size,
-            num_steps=2 * cell.num_steps,
-            learning_rate=0.02,
-            step_decay=0.3,
-            check_every=0,
-            generator=generator,
-            callback=callback,
-        )
-
-    return fit
-
-
-def _scgd(
-    cell: RecoveryCell, model: FiniteFeatureGP, generator: torch.Generator, callback: Any
-) -> None:
+def _scgd(cell: RecoveryCell, model: FiniteFeatureGP, **options: Any) -> None:
     fit_finite_features(
         model,
         batch_size=cell.batch_size,
         num_steps=cell.num_steps,
         learning_rate=0.1,
         step_decay=0.3,
-        generator=generator,
-        callback=callback,
+        **options,
     )
 
 
-def _subsets(
-    cell: RecoveryCell, model: PathwiseGP, generator: torch.Generator, callback: Any
-) -> None:
-    fit_subsets(model, subset_size=cell.batch_size, generator=generator, callback=callback)
-
-
-def _iterative(
-    cell: RecoveryCell, model: PathwiseGP, generator: torch.Generator, callback: Any
-) -> None:
-    fit_iterative(model, generator=generator, callback=callback)
+def _minimax(penalty: float) -> RecoveryMethod:
+    return lambda cell, model, **options: fit_finite_features(
+        model,
+        Minimax(penalty=penalty),
+        batch_size=cell.batch_size,
+        num_steps=2 * cell.num_steps,
+        learning_rate=0.02,
+        step_decay=0.3,
+        check_every=0,
+        **options,
+    )
 
 
 def _exact(
-    cell: RecoveryCell, model: PathwiseGP, generator: torch.Generator, callback: Any
+    cell: RecoveryCell, model: PathwiseGP, generator: torch.Generator, callback: FitCallback
 ) -> None:
     fit_exact(model, callback=callback)
 
 
-def _sgpr(cell: RecoveryCell, model: PathwiseGP, generator: torch.Generator, callback: Any) -> None:
+def _sgpr(
+    cell: RecoveryCell, model: PathwiseGP, generator: torch.Generator, callback: FitCallback
+) -> None:
     X = model.train_inputs[0]
     y = model.train_targets
     SGPR(X, y, model.covar_module, model.likelihood, cell.batch_size, generator).fit(
@@ -264,21 +224,19 @@ def _sgpr(cell: RecoveryCell, model: PathwiseGP, generator: torch.Generator, cal
     )
 
 
-METHODS: dict[str, Method] = {
+_OF_RBF: dict[str, RecoveryMethod] = {
     "nearest": _sggp("nearest"),
     "uniform": _sggp("uniform"),
-    "subsets": _subsets,
-    "iterative": _iterative,
+    "subsets": lambda cell, model, **options: fit_subsets(
+        model, subset_size=cell.batch_size, **options
+    ),
+    "iterative": lambda cell, model, **options: fit_iterative(model, **options),
     "exact": _exact,
     "sgpr": _sgpr,
+}
+OF_FEATURES: dict[str, RecoveryMethod] = {
     "scgd": _scgd,
-    "minimax-0": _minimax(0.0),
-    "minimax-1": _minimax(1.0),
-    "minimax-10": _minimax(10.0),
-    "minimax-100": _minimax(100.0),
-    "minimax-1000": _minimax(1000.0),
+    **{f"minimax-{penalty}": _minimax(float(penalty)) for penalty in (0, 1, 10, 100, 1000)},
     "exact-features": _exact,
 }
-OF_FEATURES = tuple(
-    name for name in METHODS if name.startswith(("scgd", "minimax", "exact-features"))
-)
+RECOVERY_METHODS = _OF_RBF | OF_FEATURES

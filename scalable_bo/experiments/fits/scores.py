@@ -20,15 +20,16 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
-from gpytorch.means import ZeroMean
 from torch import Tensor
 
-from scalable_bo.experiments.fits.cells import FitCell, Status, counting
+from scalable_bo.experiments.cells import Status
+from scalable_bo.experiments.fits.cell import FitCallback, FitCell, counting
 from scalable_bo.experiments.fits.sgpr import SGPR
+from scalable_bo.experiments.fits.simulators import SIMULATORS
+from scalable_bo.experiments.models import zero_mean_model
 from scalable_bo.experiments.records import peak_memory_bytes, reset_peak_memory
-from scalable_bo.experiments.regression import negative_log_likelihood
-from scalable_bo.experiments.regression_data import RegressionData, load_table, split_table
-from scalable_bo.experiments.simulators import SIMULATORS
+from scalable_bo.experiments.regression.cell import negative_log_likelihood
+from scalable_bo.experiments.regression.data import RegressionData, load_table, split_table
 from surrogates import (
     FiniteFeatureGP,
     FourierFeatures,
@@ -59,7 +60,7 @@ class ScoreCell(FitCell):
 
     Args:
         data: a simulator's name, or a data set's.
-        method: one of ``METHODS``.
+        method: one of ``SCORE_METHODS``.
         seed: of the simulated data, of the 60 : 40 split, and of the method.
         n: points, training and test together; ``None`` for 10 000 simulated ones, and all of a data
             set.
@@ -86,7 +87,7 @@ class ScoreCell(FitCell):
     data_dir: Path | None = None
 
     def __post_init__(self) -> None:
-        checks.one_of("method", self.method, METHODS)
+        checks.one_of("method", self.method, SCORE_METHODS)
         checks.integer("seed", self.seed, 0)
         if self.n is not None:
             checks.integer("n", self.n, 10)
@@ -103,7 +104,7 @@ class ScoreCell(FitCell):
         generator = torch.Generator().manual_seed(self.seed)
         reset_peak_memory(device)
         begin = time.perf_counter()
-        fitted = METHODS[self.method](
+        fitted = SCORE_METHODS[self.method](
             self, X, y, generator, counting(on_status, f"{self.data}, {self.method}", len(X))
         )
         seconds = time.perf_counter() - begin
@@ -180,8 +181,7 @@ class Fitted(NamedTuple):
     predict: Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
-Callback = Callable[[int, float], None]
-Method = Callable[[ScoreCell, Tensor, Tensor, torch.Generator, Callback], Fitted]
+ScoreMethod = Callable[[ScoreCell, Tensor, Tensor, torch.Generator, FitCallback], Fitted]
 
 
 def rbf_kernel(dim: int) -> ScaleKernel:
@@ -193,22 +193,16 @@ def rbf_kernel(dim: int) -> ScaleKernel:
     return kernel.double()
 
 
-def _fitted_by(fit_model: Callable[..., object]) -> Method:
+def _fitted_by(fit_model: Callable[..., object]) -> ScoreMethod:
     """Return the method that fits a ``PathwiseGP`` by
     ``fit_model(cell, model, generator=…, callback=…)``.
     """
 
     def method(
-        cell: ScoreCell, X: Tensor, y: Tensor, generator: torch.Generator, callback: Callback
+        cell: ScoreCell, X: Tensor, y: Tensor, generator: torch.Generator, callback: FitCallback
     ) -> Fitted:
-        model = PathwiseGP(
-            X,
-            y.unsqueeze(1),
-            likelihood=gaussian_likelihood(FIRST_NOISE),
-            covar_module=rbf_kernel(X.shape[1]).to(X),
-            mean_module=ZeroMean(),
-            outcome_transform=None,
-        )
+        kernel = rbf_kernel(X.shape[1]).to(X)
+        model = zero_mean_model(X, y, FIRST_NOISE, PathwiseGP, covar_module=kernel)
         fit_model(cell, model, generator=generator, callback=callback)
         lengthscale = model.covar_module.base_kernel.lengthscale.flatten().tolist()
 
@@ -227,17 +221,16 @@ def _fitted_by(fit_model: Callable[..., object]) -> Method:
     return method
 
 
-def _sggp(sampling: Any) -> Method:
-    def fit_model(cell: ScoreCell, model: PathwiseGP, **options: Any) -> None:
-        fit_minibatch(
+def _sggp(sampling: Any) -> ScoreMethod:
+    return _fitted_by(
+        lambda cell, model, **options: fit_minibatch(
             model,
             sampling=sampling,
             max_epochs=cell.max_epochs,
             tolerance=cell.tolerance,
             **options,
         )
-
-    return _fitted_by(fit_model)
+    )
 
 
 def _refined(cell: ScoreCell, model: PathwiseGP, **options: Any) -> None:
@@ -249,13 +242,13 @@ def _refined(cell: ScoreCell, model: PathwiseGP, **options: Any) -> None:
 
 
 def _exact(
-    cell: ScoreCell, model: PathwiseGP, generator: torch.Generator, callback: Callback
+    cell: ScoreCell, model: PathwiseGP, generator: torch.Generator, callback: FitCallback
 ) -> None:
     fit_exact(model, callback=callback)
 
 
 def _sgpr(
-    cell: ScoreCell, X: Tensor, y: Tensor, generator: torch.Generator, callback: Callback
+    cell: ScoreCell, X: Tensor, y: Tensor, generator: torch.Generator, callback: FitCallback
 ) -> Fitted:
     kernel = rbf_kernel(X.shape[1]).to(X)
     likelihood = gaussian_likelihood(FIRST_NOISE).to(X)
@@ -270,19 +263,11 @@ def _sgpr(
 
 
 def _scgd(
-    cell: ScoreCell, X: Tensor, y: Tensor, generator: torch.Generator, callback: Callback
+    cell: ScoreCell, X: Tensor, y: Tensor, generator: torch.Generator, callback: FitCallback
 ) -> Fitted:
     base = rbf_kernel(X.shape[1]).base_kernel
     features = FourierFeatures(base, X.shape[1], cell.num_inducing, generator=generator).to(X)
-    likelihood = gaussian_likelihood(FIRST_NOISE)
-    model = FiniteFeatureGP(
-        X,
-        y.unsqueeze(1),
-        likelihood=likelihood,
-        feature_map=features,
-        mean_module=ZeroMean(),
-        outcome_transform=None,
-    )
+    model = zero_mean_model(X, y, FIRST_NOISE, FiniteFeatureGP, feature_map=features)
     steps = min(SCGD_STEPS, cell.max_epochs * math.ceil(len(X) / SCGD_BATCH))
     model = fit_finite_features(
         model.to(X), batch_size=SCGD_BATCH, num_steps=steps, generator=generator, callback=callback
@@ -298,7 +283,7 @@ def _scgd(
     return Fitted(model.covar_module.outputscale.item(), noise, lengthscale, predict)
 
 
-METHODS: dict[str, Method] = {
+SCORE_METHODS: dict[str, ScoreMethod] = {
     "nearest": _sggp("nearest"),
     "uniform": _sggp("uniform"),
     "subsets": _fitted_by(lambda cell, model, **options: fit_subsets(model, **options)),

@@ -5,19 +5,25 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas
 import pytest
 
-from scalable_bo import console
+from scalable_bo.cli import console
 from scalable_bo.cli import main as cli
-from scalable_bo.console import read_integers
-from scalable_bo.experiments import thompson
-from scalable_bo.experiments.methods import METHODS
-from scalable_bo.experiments.presets import PRESETS
-from scalable_bo.experiments.samplers import METHODS as METHODS_OF_THOMPSON
+from scalable_bo.cli.console import read_integers, solver_names
+from scalable_bo.experiments.fits import batch_sizes, recovery, scores
+from scalable_bo.experiments.fits.curvature import CurvatureCell
+from scalable_bo.experiments.fits.simulators import SIMULATORS
+from scalable_bo.experiments.presets import FIT_PRESETS, THOMPSON_PRESETS
+from scalable_bo.experiments.regression.cell import RegressionCell
+from scalable_bo.experiments.regression.methods import REGRESSION_METHODS
+from scalable_bo.experiments.thompson.cell import ThompsonCell
+from scalable_bo.experiments.traces import TraceCell
+from surrogates.solvers.registry import SOLVERS
 from tests.scalable_bo.toy_regression import toy_table
 
 
@@ -186,25 +192,29 @@ def test_a_folder_that_cannot_be_made_is_bad_input(
 
 
 def interrupt_after(
-    rounds: int, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+    steps: int,
+    kind: type[ThompsonCell] | type[TraceCell],
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException] = KeyboardInterrupt,
 ) -> None:
-    describe = thompson.describe_round
+    """Let the description of the step after so many fail."""
+    describe = kind.describe
     count = 0
 
-    def described(record: dict[str, Any]) -> str:
+    def described(cell: Any, record: dict[str, Any]) -> str:
         nonlocal count
         count += 1
-        if count > rounds:
+        if count > steps:
             raise error("out of memory: 9 GiB.")
-        return describe(record)
+        return describe(cell, record)
 
-    monkeypatch.setattr(thompson, "describe_round", described)
+    monkeypatch.setattr(kind, "describe", described)
 
 
 def test_ctrl_c_exits_with_130_and_says_what_has_been_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    interrupt_after(2, monkeypatch, KeyboardInterrupt)
+    interrupt_after(2, ThompsonCell, monkeypatch)
     arguments = ["bench", "thompson", "--preset", "smoke", "--seeds", "0-3", "--out", str(tmp_path)]
     assert call(monkeypatch, *arguments) == 130
     last = capsys.readouterr().err.splitlines()[-1]
@@ -231,7 +241,7 @@ def test_an_interrupted_benchmark_goes_on_and_keeps_what_is_finished(
         str(tmp_path),
     ]
     with monkeypatch.context() as patch:
-        interrupt_after(2, patch, KeyboardInterrupt)
+        interrupt_after(2, ThompsonCell, patch)
         assert call(monkeypatch, *arguments) == 130
     capsys.readouterr()
     assert call(monkeypatch, *arguments) == 0
@@ -255,7 +265,7 @@ def test_an_interrupted_benchmark_goes_on_and_keeps_what_is_finished(
 def test_a_request_that_cannot_fit_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    interrupt_after(0, monkeypatch, MemoryError)
+    interrupt_after(0, ThompsonCell, monkeypatch, MemoryError)
     assert call(monkeypatch, "bench", "thompson", "--preset", "smoke", "--out", str(tmp_path)) == 1
     assert capsys.readouterr().err.startswith(
         "out of memory: 9 GiB. So far: 0 complete runs and 1 round of"
@@ -389,18 +399,14 @@ def test_an_interrupted_regression_leaves_its_records_and_the_table(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from scalable_bo.experiments import regression
+    run_one = RegressionCell.run
 
-    run_one = regression.run_regression
-
-    def interrupted(
-        run: regression.RegressionRun, *arguments: Any, **options: Any
-    ) -> dict[str, Any]:
-        if run.split == 1:
+    def interrupted(cell: RegressionCell, *arguments: Any) -> Iterator[dict[str, Any]]:
+        if cell.split == 1:
             raise KeyboardInterrupt
-        return run_one(run, *arguments, **options)
+        return run_one(cell, *arguments)
 
-    monkeypatch.setattr(regression, "run_regression", interrupted)
+    monkeypatch.setattr(RegressionCell, "run", interrupted)
     arguments = [
         "--data",
         "toy",
@@ -511,8 +517,6 @@ def test_hyperparameters_writes_records_a_table_and_a_plot_and_keeps_what_is_fin
 def test_an_interrupted_fit_leaves_its_records_and_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from scalable_bo.experiments.fits.curvature import CurvatureCell
-
     measure = CurvatureCell.measure
 
     def interrupted(cell: CurvatureCell, on_status: Any) -> dict[str, Any]:
@@ -542,32 +546,17 @@ def test_an_interrupted_fit_leaves_its_records_and_the_table(
 def test_help_of_hyperparameters_names_every_preset_method_and_simulator(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from scalable_bo.experiments.fits import batch_sizes, presets, recovery, scores
-    from scalable_bo.experiments.simulators import SIMULATORS
-
     assert call(monkeypatch, "bench", "hyperparameters", "--help") == 0
     text = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
-    methods = {*recovery.METHODS, *scores.METHODS, *batch_sizes.METHODS}
-    for name in (*presets.PRESETS, *SIMULATORS, *methods):
+    methods = {*recovery.RECOVERY_METHODS, *scores.SCORE_METHODS, *batch_sizes.BATCH_METHODS}
+    for name in (*FIT_PRESETS, *SIMULATORS, *methods):
         assert re.sub(r"^minimax-\d+$", "minimax-MU", name) in text
 
 
 def test_an_interrupted_trace_says_what_has_been_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from scalable_bo.experiments import solver_traces
-
-    describe = solver_traces.describe_checkpoint
-    seen = 0
-
-    def described(record: dict[str, Any]) -> str:
-        nonlocal seen
-        seen += 1
-        if seen > 2:
-            raise KeyboardInterrupt
-        return describe(record)
-
-    monkeypatch.setattr(solver_traces, "describe_checkpoint", described)
+    interrupt_after(2, TraceCell, monkeypatch)
     arguments = [
         "--problem",
         "thompson",
@@ -605,7 +594,7 @@ def test_help_of_regression_names_every_method(
 ) -> None:
     assert call(monkeypatch, "bench", "regression", "--help") == 0
     text = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
-    assert ", ".join(METHODS) in text
+    assert ", ".join(REGRESSION_METHODS) in text
 
 
 def test_help_names_every_preset_and_solver(
@@ -613,22 +602,27 @@ def test_help_names_every_preset_and_solver(
 ) -> None:
     assert call(monkeypatch, "bench", "thompson", "--help") == 0
     text = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
-    for name in (*PRESETS, *METHODS_OF_THOMPSON):
+    for name in (*THOMPSON_PRESETS, *SOLVERS, "svgp"):
         assert name in text
+
+
+def test_the_names_of_solvers_are_those_of_the_registry() -> None:
+    assert solver_names() == list(SOLVERS)
 
 
 def test_help_and_version_import_nothing_heavy_and_answer_at_once() -> None:
     script = (
         "import sys, scalable_bo, scalable_bo.cli.main as cli\n"
-        "sys.argv = ['scalable-bo', sys.argv[1]]\n"
+        "sys.argv[0] = 'scalable-bo'\n"
         "try:\n    cli.main()\n"
         "except SystemExit as ended:\n    assert not ended.code\n"
         "assert not {'torch', 'numpy', 'gpytorch', 'botorch', 'matplotlib'} & set(sys.modules)\n"
     )
     seconds = []
-    for option in ("--help", "--version", "--help"):
+    for option in ("--help", "--version", "bench solvers --help"):
         start = time.perf_counter()
-        run = subprocess.run([sys.executable, "-c", script, option], capture_output=True, text=True)
+        command = [sys.executable, "-c", script, *option.split()]
+        run = subprocess.run(command, capture_output=True, text=True)
         seconds.append(time.perf_counter() - start)
         assert (run.returncode, run.stderr) == (0, "")
         assert "scalable-bo" in run.stdout or "Usage" in run.stdout

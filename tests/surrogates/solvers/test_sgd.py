@@ -9,7 +9,7 @@ import torch
 from gpytorch.kernels import RQKernel
 from torch import Tensor
 
-from scalable_bo.experiments.regression_data import (
+from scalable_bo.experiments.regression.data import (
     find_data_dir,
     load_hyperparameters,
     load_regression_data,

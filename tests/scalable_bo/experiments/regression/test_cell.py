@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,12 @@ import pandas
 import pytest
 import torch
 
-from scalable_bo.experiments import regression
-from scalable_bo.experiments.hyperparameters import fit_hyperparameters
-from scalable_bo.experiments.methods import METHODS, Budget
+from scalable_bo.experiments.cells import run_cell, run_cells
 from scalable_bo.experiments.models import matern_kernel
-from scalable_bo.experiments.regression import (
-    RegressionRun,
-    describe_cell,
-    negative_log_likelihood,
-    run_cells,
-    run_regression,
-)
-from scalable_bo.experiments.regression_data import load_regression_data
+from scalable_bo.experiments.regression.cell import RegressionCell, negative_log_likelihood
+from scalable_bo.experiments.regression.data import load_regression_data
+from scalable_bo.experiments.regression.hyperparameters import fit_hyperparameters
+from scalable_bo.experiments.regression.methods import REGRESSION_METHODS, Budget
 from tests.scalable_bo.toy_regression import LENGTHSCALE, NOISE_STD, SIGNAL_STD, toy_table
 
 SHORT = Budget(sgd_steps=50, max_epochs=20.0)
@@ -46,9 +41,7 @@ def exact_scores(data_dir: Path, noise: float = NOISE_STD**2) -> tuple[float, fl
 
 @pytest.mark.parametrize("solver", ["cholesky", "cg", "sdd", "inducing", "subset"])
 def test_scores_agree_with_the_exact_gaussian_process(data_dir: Path, solver: str) -> None:
-    record = run_regression(
-        RegressionRun("toy", 0, solver, data_dir, num_paths=512, dtype="float64")
-    )
+    record = run_cell(RegressionCell("toy", 0, solver, data_dir, num_paths=512, dtype="float64"))
     rmse, nll = exact_scores(data_dir)
     assert record["rmse"] == pytest.approx(
         rmse, abs=1e-6 if solver in ("cholesky", "subset") else 0.02
@@ -58,8 +51,8 @@ def test_scores_agree_with_the_exact_gaussian_process(data_dir: Path, solver: st
 
 @pytest.mark.parametrize("solver", ["cholesky", "svgp"])
 def test_a_noise_variance_stands_in_for_the_published_one(data_dir: Path, solver: str) -> None:
-    record = run_regression(
-        RegressionRun("toy", 0, solver, data_dir, noise=0.5, num_paths=512, dtype="float64")
+    record = run_cell(
+        RegressionCell("toy", 0, solver, data_dir, noise=0.5, num_paths=512, dtype="float64")
     )
     rmse, nll = exact_scores(data_dir, noise=0.5)
     assert record["rmse"] == pytest.approx(rmse, abs=1e-4)
@@ -67,25 +60,25 @@ def test_a_noise_variance_stands_in_for_the_published_one(data_dir: Path, solver
     assert record["hyperparameters"]["noise"] == 0.5
 
 
-@pytest.mark.parametrize("solver", METHODS)
+@pytest.mark.parametrize("solver", REGRESSION_METHODS)
 def test_every_method_gives_a_mean_alone_and_a_record_in_plain_json(
     data_dir: Path, solver: str
 ) -> None:
-    run = RegressionRun("toy", 0, solver, data_dir, mean_only=True, budget=SHORT, dtype="float64")
-    record = run_regression(run)
+    run = RegressionCell("toy", 0, solver, data_dir, mean_only=True, budget=SHORT, dtype="float64")
+    record = run_cell(run)
     assert record["nll"] is None
     assert record["rmse"] < 1.0  # that of predicting the mean
     assert (record["num_train"], record["num_test"]) == (108, 12)
     assert {"seconds", "epochs", "residual", "settings", "environment", "method"} <= set(record)
     json.dumps(record)
-    assert f"toy split 0 {solver}" in describe_cell(run, record, False)
-    assert "NLL" not in describe_cell(run, record, False)
+    assert f"toy split 0 {solver}" in run.describe(record)
+    assert "NLL" not in run.describe(record)
 
 
 def test_the_mean_alone_is_that_of_the_full_run(data_dir: Path) -> None:
-    full = RegressionRun("toy", 0, "cholesky", data_dir, num_paths=4, dtype="float64")
-    alone = run_regression(replace(full, mean_only=True))
-    assert alone["rmse"] == pytest.approx(run_regression(full)["rmse"], rel=1e-10)
+    full = RegressionCell("toy", 0, "cholesky", data_dir, num_paths=4, dtype="float64")
+    alone = run_cell(replace(full, mean_only=True))
+    assert alone["rmse"] == pytest.approx(run_cell(full)["rmse"], rel=1e-10)
     assert alone["residual"] < 1e-10  # the mean's, not that of columns that were not solved for
 
 
@@ -94,15 +87,15 @@ def test_small_methods_use_the_number_of_points_that_they_are_given(
     data_dir: Path, solver: str
 ) -> None:
     budget = Budget(num_points=30, sgd_steps=50)
-    record = run_regression(
-        RegressionRun("toy", 0, solver, data_dir, mean_only=True, budget=budget, dtype="float64")
+    record = run_cell(
+        RegressionCell("toy", 0, solver, data_dir, mean_only=True, budget=budget, dtype="float64")
     )
     assert record["num_weights"] == 30
     assert record["settings"]["budget"]["num_points"] == 30
 
 
 def test_gradient_descent_takes_the_published_steps_for_mean_and_samples(data_dir: Path) -> None:
-    record = run_regression(RegressionRun("toy", 0, "sgd", data_dir, num_paths=2, budget=SHORT))
+    record = run_cell(RegressionCell("toy", 0, "sgd", data_dir, num_paths=2, budget=SHORT))
     assert "mean=SGD(" in record["method"]
     assert record["method"].index("step_size=0.5") < record["method"].index("step_size=0.1")
     # Its batches are all 108 points: an epoch a step for both, and one more to evaluate each
@@ -112,8 +105,8 @@ def test_gradient_descent_takes_the_published_steps_for_mean_and_samples(data_di
 
 def test_progress_says_how_much_of_the_budget_is_spent(data_dir: Path) -> None:
     seen: list[str] = []
-    run_regression(
-        RegressionRun("toy", 0, "sgd", data_dir, mean_only=True, budget=SHORT),
+    run_cell(
+        RegressionCell("toy", 0, "sgd", data_dir, mean_only=True, budget=SHORT),
         on_status=seen.append,
     )
     assert any(text.startswith("solving, 10.0 of 51 epochs, residual ") for text in seen)
@@ -123,19 +116,19 @@ def test_progress_says_how_much_of_the_budget_is_spent(data_dir: Path) -> None:
 def spy(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the cells that have been run."""
     ran: list[str] = []
-    run_one = regression.run_regression
+    run_one = RegressionCell.run
 
-    def spied(run: RegressionRun, *arguments: Any, **options: Any) -> dict[str, Any]:
+    def spied(run: RegressionCell, *arguments: Any) -> Iterator[dict[str, Any]]:
         ran.append(run.name)
-        return run_one(run, *arguments, **options)
+        return run_one(run, *arguments)
 
-    monkeypatch.setattr(regression, "run_regression", spied)
+    monkeypatch.setattr(RegressionCell, "run", spied)
     return ran
 
 
 def test_a_finished_cell_is_not_run_again(data_dir: Path, tmp_path: Path, spy: list[str]) -> None:
     runs = [
-        RegressionRun("toy", split, solver, data_dir, mean_only=True)
+        RegressionCell("toy", split, solver, data_dir, mean_only=True)
         for split in (0, 1)
         for solver in ("cg", "cholesky")
     ]
@@ -152,15 +145,15 @@ def test_data_are_loaded_once_for_the_cells_of_a_split(
     data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loads: list[int] = []
-    load = regression.load
+    load = RegressionCell.load
 
-    def counted(run: RegressionRun, **options: Any) -> Any:
+    def counted(run: RegressionCell, on_status: Any) -> Any:
         loads.append(run.split)
-        return load(run, **options)
+        return load(run, on_status)
 
-    monkeypatch.setattr(regression, "load", counted)
+    monkeypatch.setattr(RegressionCell, "load", counted)
     runs = [
-        RegressionRun("toy", split, solver, data_dir, mean_only=True)
+        RegressionCell("toy", split, solver, data_dir, mean_only=True)
         for split in (0, 1)
         for solver in ("cg", "cholesky")
     ]
@@ -182,7 +175,7 @@ def test_data_are_loaded_once_for_the_cells_of_a_split(
 def test_a_cell_with_other_settings_is_run_beside_the_first(
     data_dir: Path, tmp_path: Path, spy: list[str], change: dict[str, Any]
 ) -> None:
-    run = RegressionRun("toy", 0, "cg", data_dir, mean_only=True)
+    run = RegressionCell("toy", 0, "cg", data_dir, mean_only=True)
     other = replace(run, **change)
     list(run_cells([run, other], tmp_path))
     assert spy == [run.name, other.name]
@@ -192,7 +185,7 @@ def test_a_cell_with_other_settings_is_run_beside_the_first(
 def test_a_budget_that_a_method_does_not_heed_changes_nothing(
     data_dir: Path, tmp_path: Path, spy: list[str]
 ) -> None:
-    run = RegressionRun("toy", 0, "cg", data_dir, mean_only=True)
+    run = RegressionCell("toy", 0, "cg", data_dir, mean_only=True)
     list(run_cells([run, replace(run, budget=Budget(sgd_steps=7, num_points=9))], tmp_path))
     assert spy == [run.name]
 
@@ -201,7 +194,7 @@ def test_a_budget_that_a_method_does_not_heed_changes_nothing(
 def test_a_file_that_is_no_record_of_the_cell_is_replaced(
     data_dir: Path, tmp_path: Path, spy: list[str], content: str
 ) -> None:
-    run = RegressionRun("toy", 0, "cg", data_dir, mean_only=True)
+    run = RegressionCell("toy", 0, "cg", data_dir, mean_only=True)
     (tmp_path / f"{run.name}.json").write_text(content)
     list(run_cells([run], tmp_path))
     assert spy == [run.name]
@@ -215,8 +208,10 @@ def homes(tmp_path: Path) -> Path:
 
 
 def test_a_user_s_table_is_fitted_and_predicted(homes: Path) -> None:
-    record = run_regression(
-        RegressionRun(str(homes), 0, "cholesky", target="price", test_fraction=0.2, dtype="float64")
+    record = run_cell(
+        RegressionCell(
+            str(homes), 0, "cholesky", target="price", test_fraction=0.2, dtype="float64"
+        )
     )
     assert (record["num_train"], record["num_test"]) == (96, 24)
     assert record["rmse"] < 0.3  # of targets of variance 1: 24 points in the plane, smooth
@@ -226,7 +221,7 @@ def test_a_user_s_table_is_fitted_and_predicted(homes: Path) -> None:
 
 
 def test_other_targets_and_fractions_of_a_table_have_records_of_their_own(homes: Path) -> None:
-    run = RegressionRun(str(homes), 0, "cholesky", target="price")
+    run = RegressionCell(str(homes), 0, "cholesky", target="price")
     others = [replace(run, target="a/b: c"), replace(run, test_fraction=0.3)]
     names = {run.name, *(other.name for other in others)}
     assert names == {
@@ -237,7 +232,7 @@ def test_other_targets_and_fractions_of_a_table_have_records_of_their_own(homes:
 
 
 def test_a_table_that_changed_is_run_again(homes: Path, tmp_path: Path, spy: list[str]) -> None:
-    run = RegressionRun(str(homes), 0, "cholesky", target="price", mean_only=True)
+    run = RegressionCell(str(homes), 0, "cholesky", target="price", mean_only=True)
     list(run_cells([run], tmp_path))
     list(run_cells([run], tmp_path))
     assert len(spy) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -13,28 +12,28 @@ from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
 from acquisition.candidates import sampling_weights
+from scalable_bo.experiments.cells import Status, silent
 from scalable_bo.experiments.models import coordinate_kernel, fixed_model
-from scalable_bo.experiments.presets import ThompsonPreset
-from scalable_bo.experiments.solvers import SOLVERS, make_solver
+from scalable_bo.experiments.solvers import solver_for
+from scalable_bo.experiments.thompson.settings import ThompsonPreset
 from scalable_bo.problems import GPPrior
 from scalable_bo.progress import describe_search, describe_solve
 from surrogates import PathwiseGP, PriorPaths, checks
 from surrogates.models.variational import VariationalGP
+from surrogates.solvers.registry import SOLVERS
 
-Status = Callable[[str], None]
 SVGP = "svgp"
-METHODS = (*SOLVERS, SVGP)
 # Inducing points of the baseline, the published number.
 NUM_INDUCING = 1024
 
 
-def check_method(name: str) -> str:
-    """Return ``name`` if it is one of :data:`METHODS`.
+def check_thompson_method(name: str) -> str:
+    """Return ``name`` if it is that of a solver, or ``svgp``.
 
     Raises:
         ValueError: if it is none; the message lists those there are.
     """
-    return checks.one_of("solver", name, METHODS)
+    return checks.one_of("solver", name, (*SOLVERS, SVGP))
 
 
 @dataclass(frozen=True)
@@ -72,14 +71,13 @@ class Sampler(Protocol):
 
 @dataclass
 class PathwiseSampler:
-    """Our own: fresh paths by a method of :data:`METHODS`, maximised by
+    """Our own: fresh paths by a solver of the registry or by ``svgp``, maximised by
     ``ParallelThompsonSampling``.
 
-    The mean's weights are carried over, and the Cholesky factor where the solver is direct or may
-    be; the paths are not: see :mod:`surrogates.models.drawing`. The method ``svgp`` places its
-    inducing points anew each round and carries nothing over; it takes the variational posterior in
-    closed form, the optimum for the fixed hyperparameters that the published 20 000 steps of Adam
-    approach.
+    The mean's weights are carried over, the paths are not: see :mod:`surrogates.models.drawing`.
+    The method ``svgp`` places its inducing points anew each round and carries nothing over; it
+    takes the variational posterior in closed form, the optimum for the fixed hyperparameters that
+    the published 20 000 steps of Adam approach.
     """
 
     preset: ThompsonPreset
@@ -87,7 +85,7 @@ class PathwiseSampler:
     target: GPPrior
     kernel: Kernel
     generators: dict[str, torch.Generator]
-    on_status: Status | None = None
+    on_status: Status = silent
     mean_weights: Tensor | None = None
     _previous: PathwiseGP | None = field(default=None, init=False)
 
@@ -99,7 +97,7 @@ class PathwiseSampler:
                 preset.q,
                 generator=self.generators["paths"],
                 prior=self._prior(X),
-                callback=self._solver_status(number),
+                callback=lambda p: self.on_status(f"round {number}: {describe_solve(p)}"),
             )
         with Stopwatch(X.device) as acquisition:
             batch = ParallelThompsonSampling(
@@ -119,7 +117,7 @@ class PathwiseSampler:
                     else sampling_weights
                 ),
                 seed=draw_seed(self.generators["candidates"]),
-                callback=self._sampler_status(number),
+                callback=lambda p: self.on_status(f"round {number}: {describe_search(p)}"),
             ).generate(preset.q, paths=paths)
         if isinstance(model, VariationalGP):
             note = (
@@ -156,7 +154,7 @@ class PathwiseSampler:
                 VariationalGP,
                 **options,
             )
-        solver = make_solver(self.solver, len(X), preset.cg, preset.sdd)
+        solver = solver_for(self.solver, len(X), preset.cg, preset.sdd)
         model = fixed_model(X, y, self.kernel, preset.noise, solver, preset.path_features)
         if self._previous is not None:
             model.warm_start(self._previous)
@@ -182,16 +180,6 @@ class PathwiseSampler:
             generator=generator,
             like=like,
         )
-
-    def _solver_status(self, number: int) -> Callable[[Any], None] | None:
-        if (report := self.on_status) is None:
-            return None
-        return lambda progress: report(f"round {number}: {describe_solve(progress)}")
-
-    def _sampler_status(self, number: int) -> Callable[[Any], None] | None:
-        if (report := self.on_status) is None:
-            return None
-        return lambda progress: report(f"round {number}: {describe_search(progress)}")
 
 
 def published_weights(y: Tensor) -> Tensor:

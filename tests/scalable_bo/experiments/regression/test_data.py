@@ -10,9 +10,9 @@ import pandas
 import pytest
 import torch
 
-from scalable_bo.experiments import regression_data
-from scalable_bo.experiments.regression import RegressionRun, check_files
-from scalable_bo.experiments.regression_data import (
+from scalable_bo.experiments.regression import data as regression_data
+from scalable_bo.experiments.regression.cell import RegressionCell
+from scalable_bo.experiments.regression.data import (
     find_data_dir,
     load_hyperparameters,
     load_regression_data,
@@ -89,7 +89,7 @@ def test_what_is_missing_is_named(
     data_dir: Path, data: str, split: int, solver: str, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        check_files(RegressionRun(data, split, solver, data_dir))
+        RegressionCell(data, split, solver, data_dir).check_files()
 
 
 def test_files_that_do_not_fit_together_are_refused(data_dir: Path) -> None:
@@ -228,4 +228,4 @@ def test_settings_that_do_not_go_together_are_refused(
     data: str, settings: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        RegressionRun(data, 0, "cg", **settings)  # type: ignore[arg-type]
+        RegressionCell(data, 0, "cg", **settings)  # type: ignore[arg-type]

@@ -11,30 +11,28 @@ import numpy as np
 import pytest
 import torch
 
+from scalable_bo.experiments.cells import run_cells, silent
 from scalable_bo.experiments.fits import batch_sizes, recovery, scores
 from scalable_bo.experiments.fits.batch_sizes import BatchSizeCell, MemoryCell
-from scalable_bo.experiments.fits.cells import FitCell, run_cells
+from scalable_bo.experiments.fits.cell import FitCell
 from scalable_bo.experiments.fits.curvature import CurvatureCell, curvature
-from scalable_bo.experiments.fits.plots import plot_fits
-from scalable_bo.experiments.fits.presets import PRESETS, plan
 from scalable_bo.experiments.fits.recovery import RecoveryCell
 from scalable_bo.experiments.fits.scores import ScoreCell
-from scalable_bo.experiments.fits.tables import write_fits_table
+from scalable_bo.experiments.plots import plot_fits
+from scalable_bo.experiments.presets import FIT_PRESETS, plan
+from scalable_bo.experiments.tables import write_table
 from surrogates import PathwiseGP
 from tests.scalable_bo.toy_regression import toy_table
 
 
-def quiet(text: str) -> None: ...
-
-
 @pytest.mark.parametrize(
-    "method", [method for method in recovery.METHODS if not method.startswith("minimax")]
+    "method", [method for method in recovery.RECOVERY_METHODS if not method.startswith("minimax")]
 )
 def test_every_method_moves_towards_the_truth(method: str) -> None:
     cell = RecoveryCell(
         method=method, start=(5.0, 3.0), seeds=(1,), n=150, batch_size=50, num_steps=60
     )
-    (estimate,) = cell.measure(quiet)["estimates"]
+    (estimate,) = cell.measure(silent)["estimates"]
     model = (recovery.finite_model if method in recovery.OF_FEATURES else recovery.rbf_model)(
         cell, 1
     )
@@ -45,9 +43,9 @@ def test_every_method_moves_towards_the_truth(method: str) -> None:
 def test_minimax_has_the_penalty_of_its_name() -> None:
     def noise(method: str) -> float:
         cell = RecoveryCell(method=method, seeds=(0,), n=40, batch_size=20, num_steps=1)
-        return float(cell.measure(quiet)["estimates"][0]["noise"])
+        return float(cell.measure(silent)["estimates"][0]["noise"])
 
-    found = [noise(method) for method in recovery.METHODS if method.startswith("minimax")]
+    found = [noise(method) for method in recovery.RECOVERY_METHODS if method.startswith("minimax")]
     assert len(set(found)) == 5 and all(math.isfinite(value) for value in found)
 
 
@@ -73,12 +71,12 @@ def test_recovery_data_have_the_true_variance() -> None:
         assert torch.stack(squares).mean().item() == pytest.approx(5.0, rel=0.15)
 
 
-@pytest.mark.parametrize("method", scores.METHODS)
+@pytest.mark.parametrize("method", scores.SCORE_METHODS)
 def test_every_method_predicts_simulated_data_better_than_their_mean(method: str) -> None:
     cell = ScoreCell(
         data="griewank", method=method, n=200, max_epochs=10, num_inducing=20, num_test=30
     )
-    record = cell.measure(quiet)
+    record = cell.measure(silent)
     assert (record["num_train"], record["num_test"], record["dim"]) == (120, 30, 6)
     assert record["rmse"] < 0.95
     assert math.isfinite(record["nll"]) and record["noise_std"] > 0.0
@@ -88,7 +86,7 @@ def test_every_method_predicts_simulated_data_better_than_their_mean(method: str
 
 def test_scores_agree_with_the_exact_gaussian_process_of_the_learned_hyperparameters() -> None:
     cell = ScoreCell(data="otl", method="nearest", n=100, max_epochs=5, num_neighbours=60)
-    record = cell.measure(quiet)
+    record = cell.measure(silent)
     data = scores.load(cell)
     scale = torch.tensor(record["lengthscale"], dtype=torch.float64)
 
@@ -122,7 +120,7 @@ def test_data_sets_are_split_60_to_40_and_standardised(data_dir: Path) -> None:
     assert len(everything.train_X) + len(everything.test_X) == len(toy_table()) == 120
 
 
-@pytest.mark.parametrize("method", batch_sizes.METHODS)
+@pytest.mark.parametrize("method", batch_sizes.BATCH_METHODS)
 @pytest.mark.parametrize("kernel", batch_sizes.KERNELS)
 def test_every_method_learns_a_kernel_over_a_network(
     data_dir: Path, kernel: str, method: str
@@ -138,7 +136,7 @@ def test_every_method_learns_a_kernel_over_a_network(
             max_epochs=epochs,
             data_dir=data_dir,
         )
-        return cell.measure(quiet)
+        return cell.measure(silent)
 
     first = measured(1)
     last = measured(20)
@@ -149,7 +147,7 @@ def test_every_method_learns_a_kernel_over_a_network(
 
 def test_memory_grows_with_the_batch_of_the_attention_encoder() -> None:
     small, large = MemoryCell(method="biased", batch_sizes=(8, 512), n=512, num_steps=1).measure(
-        quiet
+        silent
     )["points"]
     assert (small["batch_size"], large["batch_size"]) == (8, 512)
     assert large["bytes"] > small["bytes"] + 10 * 2**20
@@ -165,9 +163,9 @@ def test_the_curvature_has_its_known_limits() -> None:
 
 def test_nearest_minibatches_have_more_curvature() -> None:
     uniform, nearest = (
-        CurvatureCell(method=method, batch_sizes=(16, 64), n=500, num_replicates=10).measure(quiet)[
-            "points"
-        ]
+        CurvatureCell(method=method, batch_sizes=(16, 64), n=500, num_replicates=10).measure(
+            silent
+        )["points"]
         for method in ("uniform", "nearest")
     )
     assert all(near["mean"] > 1.5 * far["mean"] for near, far in zip(nearest, uniform, strict=True))
@@ -214,7 +212,7 @@ def test_records_are_plain_json_with_settings_and_environment_and_make_tables_an
         plot_fits([record], tmp_path / "plot.png")
         assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
         (tmp_path / "plot.png").unlink()
-    text = write_fits_table(tmp_path).read_text()
+    text = write_table(tmp_path, "hyperparameters").read_text()
     for title in ("Recovery of", "Simulated and real data", "Curvature", "Memory"):
         assert f"## {title}" in text
     assert "| otl | 1200000 | *sgGP (nn) (Chen et al. 2022)* | – | 0.401 | – | 2006 | – |" in text
@@ -226,7 +224,10 @@ def test_several_seeds_are_one_row_of_the_table(tmp_path: Path) -> None:
     ]
     values = [record["rmse"] for _, record, _ in run_cells(cells, tmp_path)]
     error = np.std(values, ddof=1) / math.sqrt(2)
-    assert f"| {np.mean(values):.3f} ± {error:.3f} (2) |" in write_fits_table(tmp_path).read_text()
+    assert (
+        f"| {np.mean(values):.3f} ± {error:.3f} (2) |"
+        in write_table(tmp_path, "hyperparameters").read_text()
+    )
 
 
 def test_records_of_several_experiments_are_not_one_plot(tmp_path: Path) -> None:
@@ -236,7 +237,7 @@ def test_records_of_several_experiments_are_not_one_plot(tmp_path: Path) -> None
         plot_fits([{"experiment": "memory"}, {"experiment": "curvature"}], tmp_path / "plot.png")
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", FIT_PRESETS)
 def test_the_cells_of_a_preset_have_names_of_their_own(preset: str) -> None:
     cells = plan(preset)
     assert len({cell.name for cell in cells}) == len(cells) > 0
@@ -288,4 +289,4 @@ def test_bad_choices_are_refused_by_name(
 
 def test_more_points_than_a_data_set_has_are_refused(data_dir: Path) -> None:
     with pytest.raises(ValueError, match="`n` must be at most the 120 points of toy, got 121"):
-        ScoreCell(data="toy", method="nearest", n=121, data_dir=data_dir).measure(quiet)
+        ScoreCell(data="toy", method="nearest", n=121, data_dir=data_dir).measure(silent)

@@ -9,28 +9,19 @@ import pytest
 import torch
 
 from acquisition import ParallelThompsonSampling
+from scalable_bo.experiments.cells import run_cell
 from scalable_bo.experiments.models import coordinate_kernel, matern_kernel
 from scalable_bo.experiments.plots import plot_thompson
-from scalable_bo.experiments.presets import (
-    PRESETS,
-    CGBudget,
-    SDDBudget,
-    ThompsonPreset,
-    find_preset,
-    vary,
-)
+from scalable_bo.experiments.presets import THOMPSON_PRESETS as PRESETS
+from scalable_bo.experiments.presets import find_preset, vary
 from scalable_bo.experiments.records import write_record
-from scalable_bo.experiments.samplers import published_weights
-from scalable_bo.experiments.solvers import SOLVERS, make_solver
-from scalable_bo.experiments.thompson import (
-    ThompsonRun,
-    describe_round,
-    mean_and_error,
-    run_thompson,
-    summarise,
-)
-from scalable_bo.experiments.thompson_table import write_thompson_table
+from scalable_bo.experiments.solvers import CGBudget, SDDBudget, solver_for
+from scalable_bo.experiments.tables import mean_and_error, summarise, write_table
+from scalable_bo.experiments.thompson.cell import ThompsonCell
+from scalable_bo.experiments.thompson.samplers import published_weights
+from scalable_bo.experiments.thompson.settings import ThompsonPreset
 from surrogates import CG, SDD, Cholesky, PivotedCholesky, RandomFeatures, SamplePaths, Solution
+from surrogates.solvers.registry import SOLVERS
 
 TINY = replace(PRESETS["smoke"], name="tiny", num_initial=60, q=6, dim=2, num_candidates=200)
 ROUND_KEYS = {
@@ -45,7 +36,7 @@ ROUND_KEYS = {
 
 
 def run(solver: str = "cholesky", seed: int = 0, **changes: Any) -> dict[str, Any]:
-    return run_thompson(ThompsonRun(replace(TINY, **changes), solver, 0.5, seed))
+    return run_cell(ThompsonCell(replace(TINY, **changes), solver, 0.5, seed))
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +79,7 @@ def test_best_values_never_fall_and_the_observed_differ_by_the_noise(
 
 
 def test_thompson_sampling_beats_random_search() -> None:
-    records = [
-        run_thompson(ThompsonRun(PRESETS["smoke"], "cholesky", 0.3, seed)) for seed in range(4)
-    ]
+    records = [run_cell(ThompsonCell(PRESETS["smoke"], "cholesky", 0.3, seed)) for seed in range(4)]
     (summary,) = summarise(records)
     assert summary.num_seeds == 4
     assert summary.improvement[0] > 10
@@ -147,13 +136,6 @@ def test_each_round_starts_the_mean_from_the_round_before(monkeypatch: pytest.Mo
     assert starts[1][: TINY.num_initial, 0].abs().min() > 0
     assert starts[1][TINY.num_initial :].eq(0).all()
     assert starts[1][:, 1:].eq(0).all()
-
-
-@pytest.mark.parametrize("solver", ["cholesky", "auto"])
-def test_each_round_appends_to_the_factor_of_the_round_before(solver: str) -> None:
-    first, second = (entry["note"] for entry in run(solver)["rounds"])
-    assert "0 rows were kept" in first
-    assert f"{TINY.num_initial} rows were kept" in second
 
 
 def test_features_are_shared_only_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +206,7 @@ def test_a_scaled_preset_shrinks_the_data_and_keeps_the_passes() -> None:
     )
     assert (scaled.num_rounds, scaled.target_features, scaled.path_features) == (6, 1000, 400)
     sdd, scaled_sdd = (
-        make_solver("sdd", preset.num_initial, preset.cg, preset.sdd) for preset in (small, scaled)
+        solver_for("sdd", preset.num_initial, preset.cg, preset.sdd) for preset in (small, scaled)
     )
     assert scaled_sdd.max_epochs == sdd.max_epochs  # type: ignore[attr-defined]
     assert vary(small) == small
@@ -244,7 +226,7 @@ def test_the_table_stands_beside_the_published_improvement(tmp_path: Path) -> No
         made["settings"]["lengthscale"] = 2.0
         write_record(tmp_path / f"thompson_{seed}.json", made)
     (tmp_path / "thompson_broken.json").write_text("{")
-    text = write_thompson_table(tmp_path).read_text()
+    text = write_table(tmp_path, "thompson").read_text()
     assert "## adasap2025-x0.1" in text
     assert "scaled by 0.1, so that the published numbers are of a larger problem" in text
     assert (
@@ -257,12 +239,13 @@ def test_rounds_are_handed_out_as_they_finish_with_the_state_of_the_work() -> No
     seen = []
     lines = []
     status = []
+    cell = ThompsonCell(TINY, "cg", 0.5, 0)
 
     def on_round(record: dict[str, Any]) -> None:
         seen.append((record["complete"], len(record["rounds"])))
-        lines.append(describe_round(record))
+        lines.append(cell.describe(record))
 
-    run_thompson(ThompsonRun(TINY, "cg", 0.5, 0), on_round=on_round, on_status=status.append)
+    run_cell(cell, on_step=on_round, on_status=status.append)
     assert seen == [(False, 1), (True, 2)]
     assert lines[1].startswith("cg lengthscale 0.5 seed 0 round 2/2: n 72, best ")
     assert any("solving" in text and "residual" in text for text in status)
@@ -314,18 +297,18 @@ def test_the_published_presets_have_the_published_numbers() -> None:
 def test_budgets_become_solvers() -> None:
     small = PRESETS["lin2023-small"]
     adasap = PRESETS["adasap2025"]
-    cg = make_solver("cg", 50_000, small.cg, small.sdd)
+    cg = solver_for("cg", 50_000, small.cg, small.sdd)
     assert isinstance(cg, CG)
     assert cg.preconditioner == PivotedCholesky(100)
     assert 12 <= cg.max_epochs < 13
-    sdd = make_solver("sdd", 50_000, small.cg, small.sdd)
+    sdd = solver_for("sdd", 50_000, small.cg, small.sdd)
     assert isinstance(sdd, SDD)
     assert (sdd.batch_size, sdd.step_size, sdd.max_epochs) == (500, 50.0, 152.0)
-    sdd = make_solver("sdd", 250_000, adasap.cg, adasap.sdd)
+    sdd = solver_for("sdd", 250_000, adasap.cg, adasap.sdd)
     assert isinstance(sdd, SDD)
     assert (sdd.batch_size, sdd.step_size, sdd.max_epochs) == (50_000, 1.0, 12.0)
-    assert isinstance(make_solver("cholesky", 100), Cholesky)
-    assert make_solver("cg", 100).tolerance == 1e-2  # type: ignore[attr-defined]
+    assert isinstance(solver_for("cholesky", 100), Cholesky)
+    assert solver_for("cg", 100).tolerance == 1e-2  # type: ignore[attr-defined]
 
 
 def test_a_budget_of_iterations_is_what_conjugate_gradients_run() -> None:
@@ -335,7 +318,7 @@ def test_a_budget_of_iterations_is_what_conjugate_gradients_run() -> None:
 
 
 def test_a_budget_larger_than_the_data_is_cut_to_them() -> None:
-    solver = make_solver("sdd", 100, sdd=SDDBudget(num_steps=10, batch_size=500))
+    solver = solver_for("sdd", 100, sdd=SDDBudget(num_steps=10, batch_size=500))
     assert isinstance(solver, SDD)
     assert (solver.batch_size, solver.max_epochs) == (100, 12.0)
 
@@ -367,9 +350,9 @@ def test_unknown_names_list_the_known_ones() -> None:
     with pytest.raises(
         ValueError, match="`solver` must be one of auto, cholesky, cg, .*, adasap-i, svgp, got 'lu'"
     ):
-        ThompsonRun(TINY, "lu", 0.5, 0)
+        ThompsonCell(TINY, "lu", 0.5, 0)
     with pytest.raises(ValueError, match="`lengthscale` must be positive and finite, got 0"):
-        ThompsonRun(TINY, "cg", 0.0, 0)
+        ThompsonCell(TINY, "cg", 0.0, 0)
     assert {
         "auto",
         "cholesky",
@@ -463,7 +446,7 @@ def test_without_a_complete_run_there_is_no_plot(tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 def test_a_run_on_the_gpu_agrees_with_one_on_the_cpu(record: dict[str, Any]) -> None:
-    on_gpu = run_thompson(ThompsonRun(TINY, "cholesky", 0.5, 0, "cuda"))
+    on_gpu = run_cell(ThompsonCell(TINY, "cholesky", 0.5, 0, device="cuda"))
     assert on_gpu["initial"]["best_noiseless"] == pytest.approx(
         record["initial"]["best_noiseless"], abs=1e-4
     )

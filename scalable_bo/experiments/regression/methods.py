@@ -13,8 +13,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from scalable_bo.experiments.models import fixed_model
-from scalable_bo.experiments.presets import SPEND_IT_ALL, SDDBudget
-from scalable_bo.experiments.solvers import SOLVERS, make_solver
+from scalable_bo.experiments.solvers import SPEND_IT_ALL, SDDBudget, solver_for
 from surrogates import (
     SGD,
     Auto,
@@ -29,6 +28,7 @@ from surrogates import (
 )
 from surrogates.models.variational import VariationalGP
 from surrogates.solvers.base import Callback
+from surrogates.solvers.registry import SOLVERS
 
 # The published settings of stochastic gradient descent in regression.
 _SGD_BATCH = 512
@@ -136,7 +136,7 @@ class SplitSolver(Solver):
 
 
 @dataclass(frozen=True)
-class Problem:
+class RegressionProblem:
     """What a method is given: data and hyperparameters, and whether only the posterior mean is
     wanted.
 
@@ -161,10 +161,10 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Method:
+class RegressionMethod:
     """How a method's model is made, and the fields of :class:`Budget` that it heeds."""
 
-    make: Callable[[Problem], PathwiseGP]
+    make: Callable[[RegressionProblem], PathwiseGP]
     heeds: tuple[str, ...]
 
 
@@ -180,7 +180,7 @@ def solver_within(name: str, n: int, budget: Budget, num_blocks: int = NUM_BLOCK
     """
     if name == "sgd":
         return published_sgd(n, budget)
-    solver = make_solver(
+    solver = solver_for(
         name, n, sdd=SDDBudget(num_blocks=min(n, num_blocks)) if name in _IN_BLOCKS else None
     )
     if isinstance(solver, IterativeSolver | Auto):
@@ -202,15 +202,15 @@ def published_sgd(n: int, budget: Budget) -> SplitSolver:
     return SplitSolver(SGD(_SGD_STEP_MEAN, **options), SGD(_SGD_STEP_SAMPLES, **options))
 
 
-def _exact(name: str) -> Method:
+def _exact(name: str) -> RegressionMethod:
     """Return the method that solves the full system with the named solver."""
     heeds = {"sgd": ("sgd_steps",), "cholesky": ()}.get(name, ("tolerance", "max_epochs"))
-    return Method(
+    return RegressionMethod(
         lambda problem: problem.model(solver_within(name, len(problem.X), problem.budget)), heeds
     )
 
 
-def _subset(problem: Problem) -> PathwiseGP:
+def _subset(problem: RegressionProblem) -> PathwiseGP:
     """Return the exact Gaussian process of a random subset of the data."""
     generator = torch.Generator().manual_seed(problem.seed)
     rows = torch.randperm(len(problem.X), generator=generator)[: problem.budget.num_points].to(
@@ -219,7 +219,7 @@ def _subset(problem: Problem) -> PathwiseGP:
     return replace(problem, X=problem.X[rows], y=problem.y[rows]).model(Cholesky())
 
 
-def _inducing(problem: Problem) -> PathwiseGP:
+def _inducing(problem: RegressionProblem) -> PathwiseGP:
     """Return the Gaussian process with weights on inducing points, solved directly."""
     return problem.model(
         Cholesky(),
@@ -229,7 +229,7 @@ def _inducing(problem: Problem) -> PathwiseGP:
     )
 
 
-def _sgd_inducing(problem: Problem) -> PathwiseGP:
+def _sgd_inducing(problem: RegressionProblem) -> PathwiseGP:
     """Return the same, solved by stochastic gradient descent."""
     sgd = published_sgd(len(problem.X), problem.budget)
     return problem.model(
@@ -237,30 +237,32 @@ def _sgd_inducing(problem: Problem) -> PathwiseGP:
     )
 
 
-def _svgp(problem: Problem) -> PathwiseGP:
+def _svgp(problem: RegressionProblem) -> PathwiseGP:
     """Return the sparse variational Gaussian process, at its closed-form optimum."""
     return problem.model(
         None, kind=VariationalGP, inducing_points=problem.budget.num_points, seed=problem.seed
     )
 
 
-METHODS = {name: _exact(name) for name in SOLVERS} | {
-    "sgd-inducing": Method(_sgd_inducing, ("sgd_steps", "num_points")),
-    "inducing": Method(_inducing, ("num_points",)),
-    "svgp": Method(_svgp, ("num_points",)),
-    "subset": Method(_subset, ("num_points",)),
+REGRESSION_METHODS = {name: _exact(name) for name in SOLVERS} | {
+    "sgd-inducing": RegressionMethod(_sgd_inducing, ("sgd_steps", "num_points")),
+    "inducing": RegressionMethod(_inducing, ("num_points",)),
+    "svgp": RegressionMethod(_svgp, ("num_points",)),
+    "subset": RegressionMethod(_subset, ("num_points",)),
 }
 
 
-def check_method(name: str) -> str:
+def check_regression_method(name: str) -> str:
     """Return ``name`` if there is a method of that name.
 
     Raises:
         ValueError: if there is none; the message lists those there are.
     """
-    return checks.one_of("solver", name, METHODS)
+    return checks.one_of("solver", name, REGRESSION_METHODS)
 
 
 def heeded(name: str, budget: Budget) -> dict[str, Any]:
     """Return the part of the budget that the named method heeds."""
-    return {key: value for key, value in asdict(budget).items() if key in METHODS[name].heeds}
+    return {
+        key: value for key, value in asdict(budget).items() if key in REGRESSION_METHODS[name].heeds
+    }

@@ -12,7 +12,7 @@ from gpytorch.means import ZeroMean
 from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
-from scalable_bo.experiments.regression_data import Hyperparameters
+from scalable_bo.experiments.regression.data import Hyperparameters
 from surrogates import PathwiseGP, fit_exact
 
 FIT_UP_TO = 1000

@@ -4,21 +4,38 @@ progress. Quick to import.
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+Item = TypeVar("Item")
 SECONDS_BETWEEN_LINES = 60.0
+
+
+def solver_names() -> list[str]:
+    """Return the names in the registry of solvers, read from its source: to import it is to import
+    torch, and ``--help`` shall answer at once.
+    """
+    package = find_spec("surrogates")
+    assert package is not None and package.origin is not None  # installed with this package
+    registry = Path(package.origin).parent / "solvers" / "registry.py"
+    for node in ast.parse(registry.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "SOLVERS":
+            assert isinstance(node.value, ast.Dict)
+            return [ast.literal_eval(key) for key in node.value.keys if key is not None]
+    raise LookupError(f"{registry} has no table SOLVERS.")
 
 
 def read_names(text: str, option: str) -> list[str]:
@@ -52,6 +69,13 @@ def read_floats(text: str, option: str) -> list[float]:
         return list(dict.fromkeys(float(part) for part in text.split(",")))
     except ValueError:
         raise ValueError(f"`{option}` must be numbers separated by commas, got {text!r}.") from None
+
+
+def optional(
+    read: Callable[[str, str], list[Item]], text: str | None, option: str
+) -> list[Item] | None:
+    """Read an option that may have been left out."""
+    return None if text is None else read(text, option)
 
 
 def check_device(name: str) -> None:
@@ -173,13 +197,3 @@ def count(things: Sequence[Any] | int, name: str) -> str:
     """Return the number of things with their name, in the plural if need be."""
     number = things if isinstance(things, int) else len(things)
     return f"{number} {name}" if number == 1 else f"{number} {name}s"
-
-
-def plus_minus(mean: float, error: float, digits: int) -> str:
-    """Return mean ± error; the mean alone if the error is not a number."""
-    return f"{mean:.{digits}f}" if error != error else f"{mean:.{digits}f} ± {error:.{digits}f}"
-
-
-def number(value: float | None, digits: str) -> str:
-    """Return a number in the given format, or a dash where there is none."""
-    return "–" if value is None else f"{value:{digits}}"

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from scalable_bo.experiments.records import differences
+from scalable_bo.experiments.records import Record, differences
 from surrogates.atomic import write_atomically
 
 FORMAT = 1
@@ -28,7 +28,7 @@ FORMAT = 1
 class RunState:
     """A run after a round: its record, and tensors by name."""
 
-    record: dict[str, Any]
+    record: Record
     tensors: dict[str, Tensor]
 
 

@@ -8,28 +8,23 @@ from typing import Any
 import pytest
 import torch
 
+from scalable_bo.experiments.cells import run_cell
 from scalable_bo.experiments.plots import plot_solvers
-from scalable_bo.experiments.solver_traces import (
+from scalable_bo.experiments.traces import (
     EXACT_UP_TO,
     THOMPSON,
-    TraceRun,
-    check_problem,
+    TraceCell,
+    TracedSystem,
     load_system,
-    run_trace,
     solve_exactly,
 )
 
-SMALL = TraceRun("cg", THOMPSON, n=150, noise=1e-2, epochs=30.0, points=4, dtype="float64")
+SMALL = TraceCell("cg", THOMPSON, n=150, noise=1e-2, epochs=30.0, points=4, dtype="float64")
 DISTANCES = ("residual", "mean_error", "weights_error", "rkhs_error")
 
 
-def trace(run: TraceRun, **options: Any) -> dict[str, Any]:
-    system = load_system(run)
-    return run_trace(run, system, solve_exactly(system) if run.exact else None, **options)
-
-
 def test_conjugate_gradients_approach_the_exact_solution_and_end_there() -> None:
-    record = trace(SMALL)
+    record = run_cell(SMALL)
     assert record["complete"]
     for key in DISTANCES:
         values = [checkpoint[key] for checkpoint in record["checkpoints"]]
@@ -42,18 +37,18 @@ def test_conjugate_gradients_approach_the_exact_solution_and_end_there() -> None
 
 @pytest.mark.parametrize("solver", ["sgd", "sdd", "sap", "adasap"])
 def test_every_solver_comes_nearer(solver: str) -> None:
-    checkpoints = trace(replace(SMALL, solver=solver))["checkpoints"]
+    checkpoints = run_cell(replace(SMALL, solver=solver))["checkpoints"]
     assert checkpoints[-1]["mean_error"] < checkpoints[0]["mean_error"]
     assert checkpoints[-1]["test_rmse"] < checkpoints[0]["test_rmse"]
 
 
 def test_a_checkpoint_spends_its_budget_and_no_more_than_evaluating_takes() -> None:
-    for checkpoint in trace(replace(SMALL, solver="sdd"))["checkpoints"]:
+    for checkpoint in run_cell(replace(SMALL, solver="sdd"))["checkpoints"]:
         assert checkpoint["epochs"] <= checkpoint["budget"] + 2.0
 
 
 def test_the_direct_solve_is_one_checkpoint_at_the_exact_solution() -> None:
-    (checkpoint,) = trace(replace(SMALL, solver="cholesky"))["checkpoints"]
+    (checkpoint,) = run_cell(replace(SMALL, solver="cholesky"))["checkpoints"]
     assert all(checkpoint[key] < 1e-9 for key in DISTANCES)
 
 
@@ -69,7 +64,9 @@ def test_distances_are_those_of_dense_algebra() -> None:
     # Measured against other weights: the differences are then known.
     offset = torch.linspace(-1.0, 1.0, 150, dtype=torch.float64)
     shifted = replace(solved, weights=solved.weights + offset[:, None], mean=solved.mean + 0.5)
-    (checkpoint,) = run_trace(replace(run, solver="cholesky"), system, shifted)["checkpoints"]
+    (checkpoint,) = run_cell(replace(run, solver="cholesky"), TracedSystem(system, shifted))[
+        "checkpoints"
+    ]
     assert checkpoint["weights_error"] == pytest.approx(offset.norm().item(), rel=1e-6)
     assert checkpoint["rkhs_error"] == pytest.approx((offset @ K @ offset).sqrt().item(), rel=1e-6)
     assert checkpoint["mean_error"] == pytest.approx(0.5, rel=1e-6)
@@ -84,8 +81,8 @@ def test_budgets_grow_geometrically_to_the_largest() -> None:
 
 
 def test_a_data_set_is_a_problem_too_and_low_noise_replaces_its_own(data_dir: Path) -> None:
-    run = TraceRun("cg", "toy", 0, data_dir=data_dir, noise=1e-3, epochs=4.0, points=2)
-    record = trace(run)
+    run = TraceCell("cg", "toy", 0, data_dir=data_dir, noise=1e-3, epochs=4.0, points=2)
+    record = run_cell(run)
     assert (record["num_train"], record["noise"]) == (108, 1e-3)
     assert run.name == "solvers_toy_0_noise0.001_cg"
     assert len(record["checkpoints"]) == 2
@@ -96,15 +93,15 @@ def test_single_precision_does_not_touch_the_reference() -> None:
     run = replace(SMALL, dtype="float32", points=1, lengthscale=0.3)
     system = load_system(run)
     before = system.kernel(system.X).to_dense()
-    run_trace(run, system, None)
+    run_cell(run, TracedSystem(system, None))
     torch.testing.assert_close(system.kernel(system.X).to_dense(), before, rtol=0, atol=0)
 
 
 def test_without_the_exact_solution_there_are_no_distances_and_no_limit() -> None:
-    checkpoints = trace(replace(SMALL, exact=False, points=1))["checkpoints"]
+    checkpoints = run_cell(replace(SMALL, exact=False, points=1))["checkpoints"]
     assert checkpoints[0]["mean_error"] is None
     assert checkpoints[0]["test_rmse"] > 0
-    assert TraceRun("cg", THOMPSON, n=EXACT_UP_TO + 1, exact=False).n == EXACT_UP_TO + 1
+    assert TraceCell("cg", THOMPSON, n=EXACT_UP_TO + 1, exact=False).n == EXACT_UP_TO + 1
 
 
 @pytest.mark.parametrize(
@@ -132,13 +129,13 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: st
 
 def test_a_data_set_that_is_not_there_is_named(data_dir: Path) -> None:
     with pytest.raises(ValueError, match="`data` must be one of the data sets"):
-        check_problem(TraceRun("cg", "nope", data_dir=data_dir))
+        TraceCell("cg", "nope", data_dir=data_dir).check_files()
 
 
 def test_traces_are_drawn_with_and_without_the_exact_solution(tmp_path: Path) -> None:
-    records = [trace(replace(SMALL, solver=solver, points=2)) for solver in ("cg", "sdd")]
+    records = [run_cell(replace(SMALL, solver=solver, points=2)) for solver in ("cg", "sdd")]
     plot_solvers(records, tmp_path / "with.png")
-    plot_solvers([trace(replace(SMALL, exact=False, points=2))], tmp_path / "without.png")
+    plot_solvers([run_cell(replace(SMALL, exact=False, points=2))], tmp_path / "without.png")
     assert (tmp_path / "with.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "without.png").stat().st_size < (tmp_path / "with.png").stat().st_size
     with pytest.raises(ValueError, match="at least one trace with a checkpoint"):

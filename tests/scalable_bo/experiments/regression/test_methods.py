@@ -5,8 +5,8 @@ and the budgets of the methods.
 import pytest
 import torch
 
-from scalable_bo.experiments.methods import Budget, SplitSolver, heeded, solver_within
 from scalable_bo.experiments.models import matern_kernel
+from scalable_bo.experiments.regression.methods import Budget, SplitSolver, heeded, solver_within
 from surrogates import (
     CG,
     SDD,

@@ -16,28 +16,33 @@ References:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Hashable, Iterator
 from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from scalable_bo.experiments import shared
-from scalable_bo.experiments.methods import NUM_BLOCKS, Budget, SplitSolver, solver_within
+from scalable_bo.experiments.cells import Cell, Status
 from scalable_bo.experiments.models import matern_kernel
-from scalable_bo.experiments.presets import SPEND_IT_ALL
-from scalable_bo.experiments.records import describe_environment
-from scalable_bo.experiments.regression_data import (
+from scalable_bo.experiments.records import Record
+from scalable_bo.experiments.regression.data import (
     NUM_SPLITS,
     check_data_set,
     load_hyperparameters,
     load_regression_data,
 )
-from scalable_bo.experiments.solvers import check_solver
+from scalable_bo.experiments.regression.methods import (
+    NUM_BLOCKS,
+    Budget,
+    SplitSolver,
+    solver_within,
+)
+from scalable_bo.experiments.solvers import SPEND_IT_ALL
 from scalable_bo.problems import GPPrior
 from surrogates import (
     Auto,
@@ -48,6 +53,7 @@ from surrogates import (
     checks,
     kernel_operator,
 )
+from surrogates.solvers.registry import check_solver
 
 EXACT_UP_TO = 20_000
 THOMPSON = "thompson"
@@ -57,95 +63,6 @@ _THOMPSON_NOISE = 1e-6
 _THOMPSON_FEATURES = 5000
 _THOMPSON_BLOCKS = 5  # of the ADASAP paper's Bayesian optimisation
 _NUM_TEST = 1000
-
-
-@dataclass(frozen=True)
-class TraceRun:
-    """One trace: a linear system and a solver.
-
-    Args:
-        solver: one of ``SOLVERS``.
-        problem: a UCI data set's name, or ``thompson``: a function drawn from the prior, at uniform
-            points of [0, 1]^8.
-        split: of the data set.
-        n: points of the Thompson problem.
-        lengthscale: of the Thompson problem.
-        noise: noise variance σ²; ``None`` for the published one, 1e-6 for Thompson.
-        epochs: the largest budget.
-        points: checkpoints, budgets from 1 to ``epochs`` in geometric progression.
-        exact: compare with the exact solution, which n up to 20 000 allows.
-        data_dir: folder of the data sets; see ``find_data_dir``.
-        seed: of the Thompson problem and the solver.
-        dtype: of the solver, ``float32`` or ``float64``.
-        device: where to compute.
-    Raises:
-        TypeError, ValueError: if a name is unknown or a number out of range.
-    """
-
-    solver: str
-    problem: str = "pol"
-    split: int = 0
-    n: int = 2000
-    lengthscale: float = 0.5
-    noise: float | None = None
-    epochs: float = 100.0
-    points: int = 12
-    exact: bool = True
-    data_dir: Path | None = None
-    seed: int = 0
-    dtype: str = "float32"
-    device: str = "cpu"
-
-    def __post_init__(self) -> None:
-        check_solver(self.solver)
-        if not 0 <= self.split < NUM_SPLITS:
-            raise ValueError(f"`split` must be between 0 and {NUM_SPLITS - 1}, got {self.split}.")
-        checks.positive_int("n", self.n)
-        checks.positive_float("lengthscale", self.lengthscale)
-        if self.noise is not None:
-            checks.positive_float("noise", self.noise, "Use a small value such as 1e-6.")
-        checks.positive_float("epochs", self.epochs)
-        if self.epochs < _FIRST_BUDGET:
-            raise ValueError(f"`epochs` must be at least {_FIRST_BUDGET:g}, got {self.epochs}.")
-        checks.positive_int("points", self.points)
-        if self.dtype not in ("float32", "float64"):
-            raise ValueError(f"`dtype` must be float32 or float64, got {self.dtype!r}.")
-        if self.problem == THOMPSON:
-            self.check_size(self.n)
-
-    @property
-    def problem_name(self) -> str:
-        """The system's name, for files and titles."""
-        which = (
-            f"n{self.n}_l{self.lengthscale:g}_s{self.seed}"
-            if self.problem == THOMPSON
-            else str(self.split)
-        )
-        return f"{self.problem}_{which}" + ("" if self.noise is None else f"_noise{self.noise:g}")
-
-    @property
-    def name(self) -> str:
-        """A file name for the trace's record, without its ending."""
-        return f"solvers_{self.problem_name}_{self.solver}"
-
-    def budgets(self) -> list[float]:
-        """Return the checkpoints' budgets in epochs."""
-        if self.solver == "cholesky":  # it has no budget
-            return [1.0]
-        if self.points == 1:
-            return [self.epochs]
-        ratio = self.epochs / _FIRST_BUDGET
-        return [
-            _FIRST_BUDGET * ratio ** (index / (self.points - 1)) for index in range(self.points)
-        ]
-
-    def check_size(self, n: int) -> None:
-        """Raise if the exact solution is asked for and n is too large for it."""
-        if self.exact and n > EXACT_UP_TO:
-            raise ValueError(
-                f"`exact`: the exact solution is computed for up to {EXACT_UP_TO} points, got {n}."
-                " Use --no-exact."
-            )
 
 
 @dataclass(frozen=True)
@@ -178,29 +95,192 @@ class Exact:
     mean: Tensor
 
 
-def check_problem(run: TraceRun) -> None:
-    """Raise if the problem's files are not there.
-
-    Raises:
-        ValueError: naming what is missing.
+class TracedSystem(NamedTuple):
+    """What the traces of several solvers share: the system, and its exact solution if there is one
+    to compare with.
     """
-    if run.problem != THOMPSON:
-        check_data_set(run.problem, run.split, run.data_dir)
+
+    system: System
+    exact: Exact | None
 
 
-def load_system(run: TraceRun) -> System:
-    """Return the linear system of a run.
+@dataclass(frozen=True)
+class TraceCell(Cell[TracedSystem]):
+    """One trace: a linear system and a solver.
+
+    Args:
+        solver: of the registry.
+        problem: a UCI data set's name, or ``thompson``: a function drawn from the prior, at uniform
+            points of [0, 1]^8.
+        split: of the data set.
+        n: points of the Thompson problem.
+        lengthscale: of the Thompson problem.
+        noise: noise variance σ²; ``None`` for the published one, 1e-6 for Thompson.
+        epochs: the largest budget.
+        points: checkpoints, budgets from 1 to ``epochs`` in geometric progression.
+        exact: compare with the exact solution, which n up to 20 000 allows.
+        data_dir: folder of the data sets; see ``find_data_dir``.
+        seed: of the Thompson problem and the solver.
+        dtype: of the solver, ``float32`` or ``float64``.
+    Raises:
+        TypeError, ValueError: if a name is unknown or a number out of range.
+    """
+
+    experiment: ClassVar[str] = "solvers"
+    steps: ClassVar[str | None] = "checkpoints"
+    solver: str
+    problem: str = "pol"
+    split: int = 0
+    n: int = 2000
+    lengthscale: float = 0.5
+    noise: float | None = None
+    epochs: float = 100.0
+    points: int = 12
+    exact: bool = True
+    data_dir: Path | None = None
+    seed: int = 0
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        check_solver(self.solver)
+        if not 0 <= self.split < NUM_SPLITS:
+            raise ValueError(f"`split` must be between 0 and {NUM_SPLITS - 1}, got {self.split}.")
+        checks.positive_int("n", self.n)
+        checks.positive_float("lengthscale", self.lengthscale)
+        if self.noise is not None:
+            checks.positive_float("noise", self.noise, "Use a small value such as 1e-6.")
+        checks.positive_float("epochs", self.epochs)
+        if self.epochs < _FIRST_BUDGET:
+            raise ValueError(f"`epochs` must be at least {_FIRST_BUDGET:g}, got {self.epochs}.")
+        checks.positive_int("points", self.points)
+        if self.dtype not in ("float32", "float64"):
+            raise ValueError(f"`dtype` must be float32 or float64, got {self.dtype!r}.")
+        if self.problem == THOMPSON:
+            self.check_size(self.n)
+
+    @property
+    def problem_name(self) -> str:
+        """The system's name, for files and titles."""
+        which = (
+            f"n{self.n}_l{self.lengthscale:g}_s{self.seed}"
+            if self.problem == THOMPSON
+            else str(self.split)
+        )
+        return f"{self.problem}_{which}" + ("" if self.noise is None else f"_noise{self.noise:g}")
+
+    @property
+    def name(self) -> str:
+        return f"solvers_{self.problem_name}_{self.solver}"
+
+    def budgets(self) -> list[float]:
+        """Return the checkpoints' budgets in epochs."""
+        if self.solver == "cholesky":  # it has no budget
+            return [1.0]
+        if self.points == 1:
+            return [self.epochs]
+        ratio = self.epochs / _FIRST_BUDGET
+        return [
+            _FIRST_BUDGET * ratio ** (index / (self.points - 1)) for index in range(self.points)
+        ]
+
+    def check_size(self, n: int) -> None:
+        """Raise if the exact solution is asked for and n is too large for it."""
+        if self.exact and n > EXACT_UP_TO:
+            raise ValueError(
+                f"`exact`: the exact solution is computed for up to {EXACT_UP_TO} points, got {n}."
+                " Use --no-exact."
+            )
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.budgets())
+
+    def check_files(self) -> None:
+        """Raise if the data are not there, or too many for the exact solution that is asked for."""
+        if self.problem != THOMPSON:
+            check_data_set(self.problem, self.split, self.data_dir)
+            if self.exact:
+                data = load_regression_data(self.problem, self.split, self.data_dir)
+                self.check_size(len(data.train_X))
+
+    @property
+    def source(self) -> Hashable:
+        data = (self.problem, self.split, self.data_dir, self.n, self.lengthscale, self.seed)
+        return (*data, self.noise, self.exact, self.device)
+
+    def load(self, on_status: Status) -> TracedSystem:
+        """Return the linear system, and its exact solution if it is asked for."""
+        system = load_system(self)
+        if not self.exact:
+            return TracedSystem(system, None)
+        on_status("solving exactly")
+        return TracedSystem(system, solve_exactly(system, self.device))
+
+    def run(self, data: TracedSystem, on_status: Status, state: Path | None) -> Iterator[Record]:
+        """Yield the record after each checkpoint, a run with budget after budget.
+
+        It has ``method``, ``num_train``, ``noise``, ``exact_test_rmse``, ``complete`` and
+        ``checkpoints``, each with ``budget``, ``epochs`` and ``seconds`` (used), ``residual``
+        (relative), ``test_rmse``, ``mean_error`` (root mean square distance to the exact mean at
+        the test points), ``weights_error`` ‖w − w*‖ and ``rkhs_error`` ‖w − w*‖_K; the last three
+        are ``None`` without the exact solution.
+        """
+        system, exact = data
+        n = len(system.X)
+        budgets = self.budgets()
+        checkpoints: list[Record] = []
+        record: Record = {
+            "method": repr(_solver(self, n, self.epochs)),
+            "num_train": n,
+            "noise": system.noise,
+            "exact_test_rmse": (
+                None if exact is None else _rmse(exact.mean.cpu(), system.test_y[:, None])
+            ),
+            "checkpoints": checkpoints,
+        }
+        X = system.X.to(self.device, getattr(torch, self.dtype))
+        y = system.y.to(X)
+        kernel = system.kernel_like(X)
+        score = _Score(system, exact, X.device)
+
+        def solve(budget: float) -> Solution:
+            solver = _solver(self, n, budget)
+            generator = torch.Generator().manual_seed(self.seed)
+            return shared.solve(kernel, X, y, system.noise, solver, generator=generator)
+
+        on_status(f"{self.solver}: warming up")
+        # Kernels may be compiled at their first use, which no checkpoint shall pay for
+        solve(budgets[0])
+        for number, budget in enumerate(budgets, 1):
+            on_status(f"{self.solver}: checkpoint {number} of {len(budgets)}, {budget:.1f} epochs")
+            start = time.perf_counter()
+            solution = solve(budget)
+            seconds = time.perf_counter() - start
+            checkpoints.append({"budget": budget, "seconds": seconds} | score(solution))
+            yield record | {"complete": number == len(budgets)}
+
+    def describe(self, record: Record) -> str:
+        last = record["checkpoints"][-1]
+        error = last["mean_error"]
+        distance = "" if error is None else f", {error:.1e} from the exact mean"
+        return (
+            f"{self.solver}: {last['epochs']:.1f} epochs, {last['seconds']:.1f} s,"
+            f" residual {last['residual']:.1e}, test RMSE {last['test_rmse']:.4f}{distance}"
+        )
+
+
+def load_system(cell: TraceCell) -> System:
+    """Return the linear system of a cell.
 
     Raises:
         ValueError: if it is too large for the exact solution that is asked for.
     """
-    if run.problem == THOMPSON:
-        return _thompson_system(run)
-    data = load_regression_data(run.problem, run.split, run.data_dir)
-    run.check_size(len(data.train_X))
-    hyperparameters = load_hyperparameters(run.problem, run.split, run.data_dir)
+    if cell.problem == THOMPSON:
+        return _thompson_system(cell)
+    data = load_regression_data(cell.problem, cell.split, cell.data_dir)
+    hyperparameters = load_hyperparameters(cell.problem, cell.split, cell.data_dir)
     kernel = matern_kernel(torch.tensor(hyperparameters.lengthscale), hyperparameters.outputscale)
-    noise = hyperparameters.noise if run.noise is None else run.noise
+    noise = hyperparameters.noise if cell.noise is None else cell.noise
     return System(data.train_X, data.train_y, data.test_X, data.test_y, kernel, noise)
 
 
@@ -212,86 +292,6 @@ def solve_exactly(system: System, device: str = "cpu") -> Exact:
         Cholesky().solve(KernelSystem(kernel_operator(kernel, X), system.noise), y[:, None]).value
     )
     return Exact(weights, kernel_operator(kernel, test_X, X) @ weights)
-
-
-def run_trace(
-    run: TraceRun,
-    system: System,
-    exact: Exact | None,
-    *,
-    on_checkpoint: Callable[[dict[str, Any]], None] | None = None,
-    on_status: Callable[[str], None] | None = None,
-) -> dict[str, Any]:
-    """Run one solver with budget after budget.
-
-    Args:
-        run: what to run.
-        system: from ``load_system``.
-        exact: from ``solve_exactly``; ``None`` to go without.
-        on_checkpoint: called with the record so far after each checkpoint.
-        on_status: called with a few words on what is happening now.
-    Returns:
-        The record: ``experiment``, ``settings``, ``method``, ``environment``, ``num_train``,
-            ``noise``,
-        ``exact_test_rmse``, ``complete`` and ``checkpoints``, each with ``budget``, ``epochs`` and
-        ``seconds`` (used), ``residual`` (relative), ``test_rmse``, ``mean_error`` (root mean square
-        distance to the exact mean at the test points), ``weights_error`` ‖w − w*‖ and
-        ``rkhs_error`` ‖w − w*‖_K; the last three are ``None`` without ``exact``.
-    """
-    device = torch.device(run.device)
-    dtype = getattr(torch, run.dtype)
-    record: dict[str, Any] = {
-        "experiment": "solvers",
-        "settings": {key: value for key, value in asdict(run).items() if key != "data_dir"},
-        "method": repr(_solver(run, len(system.X), run.epochs)),
-        "environment": describe_environment(device) | {"processes": shared.num_processes()},
-        "num_train": len(system.X),
-        "noise": system.noise,
-        "exact_test_rmse": (
-            None if exact is None else _rmse(exact.mean.cpu(), system.test_y[:, None])
-        ),
-        "complete": False,
-        "checkpoints": [],
-    }
-    X = system.X.to(device, dtype)
-    y = system.y.to(device, dtype)
-    kernel = system.kernel_like(X)
-    score = _Score(system, exact, device)
-    budgets = run.budgets()
-
-    def solve(budget: float) -> Solution:
-        generator = torch.Generator().manual_seed(run.seed)
-        return shared.solve(
-            kernel, X, y, system.noise, _solver(run, len(X), budget), generator=generator
-        )
-
-    if on_status is not None:
-        on_status(f"{run.solver}: warming up")
-    # Kernels may be compiled at their first use, which no checkpoint shall pay for
-    solve(budgets[0])
-    for number, budget in enumerate(budgets, 1):
-        if on_status is not None:
-            on_status(f"{run.solver}: checkpoint {number} of {len(budgets)}, {budget:.1f} epochs")
-        start = time.perf_counter()
-        solution = solve(budget)
-        seconds = time.perf_counter() - start
-        record["checkpoints"].append({"budget": budget, "seconds": seconds} | score(solution))
-        record["complete"] = number == len(budgets)
-        if on_checkpoint is not None:
-            on_checkpoint(record)
-    return record
-
-
-def describe_checkpoint(record: dict[str, Any]) -> str:
-    """Return one line on the last checkpoint of a trace."""
-    last = record["checkpoints"][-1]
-    distance = (
-        "" if last["mean_error"] is None else f", {last['mean_error']:.1e} from the exact mean"
-    )
-    return (
-        f"{record['settings']['solver']}: {last['epochs']:.1f} epochs, {last['seconds']:.1f} s,"
-        f" residual {last['residual']:.1e}, test RMSE {last['test_rmse']:.4f}{distance}"
-    )
 
 
 class _Score:
@@ -306,10 +306,10 @@ class _Score:
         self._exact = exact
         self._test_y = system.test_y[:, None].to(device)
 
-    def __call__(self, solution: Solution) -> dict[str, Any]:
+    def __call__(self, solution: Solution) -> Record:
         W = solution.value.double()
         mean = self._cross @ W
-        scores: dict[str, Any] = {
+        scores: Record = {
             "epochs": float(solution.epochs),
             "residual": float(solution.residual.max()),
             "test_rmse": _rmse(mean, self._test_y),
@@ -330,13 +330,13 @@ class _Score:
         return scores
 
 
-def _solver(run: TraceRun, n: int, budget: float) -> Any:
+def _solver(cell: TraceCell, n: int, budget: float) -> Any:
     """Return the solver that spends the whole budget, in epochs, on steps;
     evaluating what it returns comes on top.
     """
-    num_blocks = _THOMPSON_BLOCKS if run.problem == THOMPSON else NUM_BLOCKS
+    num_blocks = _THOMPSON_BLOCKS if cell.problem == THOMPSON else NUM_BLOCKS
     solver = solver_within(
-        run.solver, n, Budget(tolerance=SPEND_IT_ALL, max_epochs=budget + 1.0), num_blocks
+        cell.solver, n, Budget(tolerance=SPEND_IT_ALL, max_epochs=budget + 1.0), num_blocks
     )
     if isinstance(solver, SplitSolver):
         solver = solver.mean
@@ -347,10 +347,10 @@ def _solver(run: TraceRun, n: int, budget: float) -> Any:
     )
 
 
-def _thompson_system(run: TraceRun) -> System:
-    kernel = matern_kernel(run.lengthscale, 1.0)
-    noise = _THOMPSON_NOISE if run.noise is None else run.noise
-    generator = torch.Generator().manual_seed(run.seed)
+def _thompson_system(cell: TraceCell) -> System:
+    kernel = matern_kernel(cell.lengthscale, 1.0)
+    noise = _THOMPSON_NOISE if cell.noise is None else cell.noise
+    generator = torch.Generator().manual_seed(cell.seed)
     target = GPPrior(
         kernel,
         _THOMPSON_DIM,
@@ -361,7 +361,7 @@ def _thompson_system(run: TraceRun) -> System:
     )
     X, test_X = (
         torch.rand(count, _THOMPSON_DIM, generator=generator, dtype=torch.float64)
-        for count in (run.n, _NUM_TEST)
+        for count in (cell.n, _NUM_TEST)
     )
     return System(X, target.observe(X, generator), test_X, target(test_X), kernel, noise)
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from scalable_bo.experiments import samplers, thompson_cells
-from scalable_bo.experiments.presets import PRESETS
-from scalable_bo.experiments.thompson import ThompsonRun, describe_round, run_thompson
-from scalable_bo.experiments.thompson_cells import check_settings, run_cells
+from scalable_bo.experiments.cells import run_cell, run_cells
+from scalable_bo.experiments.presets import THOMPSON_PRESETS
+from scalable_bo.experiments.thompson import samplers
+from scalable_bo.experiments.thompson.cell import ThompsonCell, check_settings
 from surrogates import CG
 
 TINY = replace(
-    PRESETS["smoke"],
+    THOMPSON_PRESETS["smoke"],
     name="tiny",
     num_initial=60,
     num_rounds=3,
@@ -27,21 +27,20 @@ TINY = replace(
 )
 
 
-def cell(solver: str = "sdd", **changes: Any) -> ThompsonRun:
-    return ThompsonRun(replace(TINY, **changes), solver, 0.5, 0)
+def cell(solver: str = "sdd", **changes: Any) -> ThompsonCell:
+    return ThompsonCell(replace(TINY, **changes), solver, 0.5, 0)
 
 
-def interrupt_after(round_number: int, run: ThompsonRun, folder: Path) -> None:
-    def stop(record: dict[str, Any]) -> None:
-        if len(record["rounds"]) == round_number:
-            raise KeyboardInterrupt
-
+def interrupt_after(round_number: int, run: ThompsonCell, folder: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        list(run_cells([run], folder, on_round=stop))
+        for _, record, _ in run_cells([run], folder):
+            if len(record["rounds"]) == round_number:
+                raise KeyboardInterrupt
 
 
-def run_in(folder: Path, *runs: ThompsonRun, **options: Any) -> list[dict[str, Any]]:
-    return [record for record, _ in run_cells(runs, folder, **options)]
+def run_in(folder: Path, *runs: ThompsonCell, **options: Any) -> list[dict[str, Any]]:
+    found = {run.name: record for run, record, _ in run_cells(runs, folder, **options)}
+    return list(found.values())
 
 
 def results(record: dict[str, Any]) -> list[float]:
@@ -57,20 +56,13 @@ def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(
     solver: str, after: int, tmp_path: Path
 ) -> None:
     run = cell(solver)
-    whole = run_thompson(run)
+    whole = run_cell(run)
     interrupt_after(after, run, tmp_path)
     assert len(json.loads((tmp_path / f"{run.name}.json").read_text())["rounds"]) == after
     (resumed,) = run_in(tmp_path, run)
     assert resumed["complete"]
     assert [entry["after_round"] for entry in resumed["resumed"]] == [after]
-    if solver == "cholesky":  # its factor is computed anew; residuals are rounding
-        without = [
-            {**record, "rounds": [entry | {"residual": None} for entry in record["rounds"]]}
-            for record in (resumed, whole)
-        ]
-        assert results(without[0]) == pytest.approx(results(without[1]), rel=1e-6)
-    else:
-        assert results(resumed) == results(whole)
+    assert results(resumed) == results(whole)
     assert [file.name for file in tmp_path.iterdir()] == [f"{run.name}.json"]
     assert json.loads((tmp_path / f"{run.name}.json").read_text())["complete"]
 
@@ -92,10 +84,10 @@ def test_a_run_may_be_interrupted_again_and_in_the_middle_of_a_round(
             run_in(tmp_path, run)
     interrupt_after(2, run, tmp_path)
     (resumed,) = run_in(tmp_path, run)
-    assert results(resumed) == results(run_thompson(run))
+    assert results(resumed) == results(run_cell(run))
     assert [entry["after_round"] for entry in resumed["resumed"]] == [1, 2]
-    assert "(resumed)" in describe_round(resumed)
-    assert "(resumed)" not in describe_round(resumed | {"resumed": resumed["resumed"][:1]})
+    assert "(resumed)" in run.describe(resumed)
+    assert "(resumed)" not in run.describe(resumed | {"resumed": resumed["resumed"][:1]})
 
 
 def test_finished_rounds_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,18 +110,21 @@ def test_complete_runs_are_kept_until_a_rerun_is_asked_for(
     runs = [cell("sdd"), cell("svgp")]
     calls = []
     first = run_in(tmp_path, runs[0])
-    run_once = run_thompson
+    run_once = ThompsonCell.run
     monkeypatch.setattr(
-        thompson_cells,
-        "run_thompson",
-        lambda run, **options: calls.append(run.solver) or run_once(run, **options),
+        ThompsonCell,
+        "run",
+        lambda run, *arguments: calls.append(run.solver) or run_once(run, *arguments),
     )
     found = list(run_cells(runs, tmp_path))
-    assert [kept for _, kept in found] == [True, False]
-    assert found[0][0] == json.loads(json.dumps(first[0]))
-    assert describe_round(found[0][0]) == describe_round(first[0])
+    assert [(step.cell, step.kept) for step in found] == [
+        (runs[0], True),
+        *[(runs[1], False)] * TINY.num_rounds,
+    ]
+    assert found[0].record == json.loads(json.dumps(first[0]))
+    assert runs[0].describe(found[0].record) == runs[0].describe(first[0])
     assert calls == ["svgp"]
-    assert [kept for _, kept in run_cells(runs, tmp_path, rerun=True)] == [False, False]
+    assert not any(step.kept for step in run_cells(runs, tmp_path, rerun=True))
     assert calls == ["svgp", "sdd", "svgp"]
 
 
@@ -162,7 +157,7 @@ def test_from_a_damaged_state_a_run_starts_again_with_a_warning(
     ):
         (record,) = run_in(tmp_path, run)
     assert "resumed" not in record
-    assert results(record) == results(run_thompson(run))
+    assert results(record) == results(run_cell(run))
 
 
 @pytest.mark.parametrize("complete", [False, True])
@@ -201,7 +196,8 @@ def test_the_state_is_small_as_the_seed_decides_target_and_initial_data(tmp_path
 
 def test_svgp_proposes_from_the_closed_form_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samplers, "NUM_INDUCING", 32)
-    record = run_thompson(ThompsonRun(PRESETS["smoke"], "svgp", 0.5, 0))
+    cell = ThompsonCell(THOMPSON_PRESETS["smoke"], "svgp", 0.5, 0)
+    record = run_cell(cell)
     for number, entry in enumerate(record["rounds"], start=1):
         assert entry["num_points"] == 200 + 8 * number
         assert entry["note"] == "32 inducing points, closed-form optimum in place of steps of Adam"
@@ -210,8 +206,8 @@ def test_svgp_proposes_from_the_closed_form_optimum(monkeypatch: pytest.MonkeyPa
         record["rounds"][-1]["best_noiseless"]
         > record["random_search"]["rounds"][-1]["best_noiseless"]
     )
-    assert "residual" not in describe_round(record)
-    assert "None" not in describe_round(record)
+    assert "residual" not in cell.describe(record)
+    assert "None" not in cell.describe(record)
 
 
 @pytest.mark.gpu
@@ -222,6 +218,6 @@ def test_a_run_on_the_gpu_goes_on_there(solver: str, tmp_path: Path) -> None:
     (resumed,) = run_in(tmp_path, run)
     values, expected = (
         [entry["best_noiseless"] for entry in record["rounds"]]
-        for record in (resumed, run_thompson(run))
+        for record in (resumed, run_cell(run))
     )
     assert values == pytest.approx(expected, rel=1e-6)

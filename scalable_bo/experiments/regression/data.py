@@ -21,7 +21,7 @@ NUM_SPLITS = 10
 DEFAULT_DATA_DIR = Path("../shared/data/uci")
 TABLE_ENDINGS = (".parquet", ".csv")
 _FEWEST_ROWS = 10
-_PROJECT = Path(__file__).resolve().parents[2]
+_PROJECT = Path(__file__).resolve().parents[3]
 _HYPERPARAMETERS = "matern32_hyperparameters.json"
 _SOURCES = (
     "NAME.data.csv.gz and NAME.test_mask.csv.gz come from the `uci_datasets` repository (data of"

@@ -1,0 +1,185 @@
+"""A cell of a benchmark: settings that decide its result, a run in one or several steps, and one
+JSON record.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import torch
+
+from scalable_bo.experiments import shared
+from scalable_bo.experiments.records import (
+    Record,
+    describe_environment,
+    finished_record,
+    write_record,
+)
+
+Status = Callable[[str], None]
+Data = TypeVar("Data")
+# Where a cell finds its data and computes: no part of its settings
+ELSEWHERE = ("data_dir", "device")
+
+
+def silent(text: str) -> None:
+    """Show nothing of what is happening now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell(ABC, Generic[Data]):
+    """One cell of a benchmark.
+
+    Args:
+        device: where to compute.
+    Attributes:
+        experiment: the benchmark's name in the record.
+        steps: the record's list that has an entry for each step; ``None`` for a run in one step.
+    """
+
+    experiment: ClassVar[str]
+    steps: ClassVar[str | None] = None
+    device: str = "cpu"
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """A file name for the record, without its ending."""
+
+    @abstractmethod
+    def run(self, data: Data, on_status: Status, state: Path | None) -> Iterator[Record]:
+        """Yield, after each step, what the record holds beside experiment, settings and
+        environment.
+
+        Args:
+            data: what ``load`` returned.
+            on_status: called with a few words on what is happening now.
+            state: a file for what the next steps go on from; ``None`` keeps none. A run in one
+                step has no use for it.
+        """
+
+    @abstractmethod
+    def describe(self, record: Record) -> str:
+        """Return one line on the last step of a record."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return all that decides the result, as it stands in the record: a cell with the same
+        settings need not run again.
+        """
+        return {
+            entry.name: getattr(self, entry.name)
+            for entry in fields(self)
+            if entry.name not in ELSEWHERE
+        }
+
+    @property
+    def num_steps(self) -> int:
+        """The number of steps of a whole run."""
+        return 1
+
+    @property
+    def source(self) -> Hashable:
+        """What tells the data of cells apart: those of one source next to each other share what
+        ``load`` returns.
+        """
+        return None
+
+    def load(self, on_status: Status) -> Data:
+        """Return the data that the run is about."""
+        return None  # type: ignore[return-value]  # a cell that makes its own has none to share
+
+    def check_files(self) -> None:
+        """Raise if the data are not there, without loading them.
+
+        Raises:
+            ValueError: naming what is missing, and where it comes from.
+        """
+
+
+class Step(NamedTuple):
+    """What a cell has come to: its record so far, and whether it was kept from an earlier run."""
+
+    cell: Cell[Any]
+    record: Record
+    kept: bool
+
+
+def run_cells(
+    cells: Sequence[Cell[Any]],
+    folder: Path,
+    *,
+    rerun: bool = False,
+    on_status: Status = silent,
+) -> Iterator[Step]:
+    """Run the cells one after the other; write each record, and yield it, after every step.
+
+    A cell that failed or was interrupted has no complete record, and runs again the next time: from
+    its last finished step if it keeps a state beside its record, else from the first.
+
+    Args:
+        cells: those whose data have one source next to each other share them.
+        folder: of the records. A complete record there with the same settings is kept and its cell
+            not run.
+        rerun: run all of them, from the first step.
+        on_status: called with a few words on what is happening now.
+    """
+    loaded: tuple[Any, Any] | None = None
+    for cell in cells:
+        path, state = files(cell, folder)
+        found = shared.of_first(None if rerun else finished_record(path, cell.settings()))
+        if rerun or found is not None:
+            state.unlink(missing_ok=True)
+        if found is not None:
+            yield Step(cell, found, kept=True)
+            continue
+        if loaded is None or loaded[0] != (type(cell), cell.source):
+            loaded = ((type(cell), cell.source), cell.load(on_status))
+        for record in records(cell, loaded[1], on_status=on_status, state=state):
+            write_record(path, record)
+            yield Step(cell, record, kept=False)
+
+
+def run_cell(
+    cell: Cell[Data],
+    data: Data | None = None,
+    *,
+    on_step: Callable[[Record], None] | None = None,
+    on_status: Status = silent,
+) -> Record:
+    """Run one cell and return its record, which is written nowhere.
+
+    Args:
+        cell: what to run.
+        data: what ``cell.load`` returned; ``None`` to load it.
+        on_step: called with the record so far after each step.
+        on_status: called with a few words on what is happening now.
+    """
+    for record in records(
+        cell, cell.load(on_status) if data is None else data, on_status=on_status
+    ):
+        if on_step is not None:
+            on_step(record)
+    return record
+
+
+def records(
+    cell: Cell[Data], data: Data, *, on_status: Status = silent, state: Path | None = None
+) -> Iterator[Record]:
+    """Run one cell, and yield its record so far after each step."""
+    environment = describe_environment(torch.device(cell.device))
+    head = {
+        "experiment": cell.experiment,
+        "settings": cell.settings(),
+        "environment": environment | {"processes": shared.num_processes()},
+    }
+    for own in cell.run(data, on_status, state):
+        yield head | own
+
+
+def files(cell: Cell[Any], folder: Path) -> tuple[Path, Path]:
+    """Return the files of the cell's record, and of its state between two steps."""
+    return folder / f"{cell.name}.json", folder / f"{cell.name}.safetensors"

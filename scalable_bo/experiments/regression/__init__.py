@@ -1,0 +1,1 @@
+"""Regression on the UCI data sets of the papers, and on a user's table."""

@@ -1,0 +1,335 @@
+"""The regression benchmark: one cell is a data set's split with one method.
+
+RMSE is that of the posterior mean on standardised targets; the negative log likelihood is that of
+N(mean, v + noise), v the mean square of 64 posterior paths about the exact mean. The UCI sets come
+with published Matérn-3/2 hyperparameters; those of a user's table are fitted.
+
+References:
+    Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient
+    Descent", Section 4.1.
+    Differs: the noise is added to the predictive variance once.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from scalable_bo.experiments import shared
+from scalable_bo.experiments.cells import Cell, Status
+from scalable_bo.experiments.models import matern_kernel
+from scalable_bo.experiments.records import Record
+from scalable_bo.experiments.regression.data import (
+    NUM_SPLITS,
+    Hyperparameters,
+    RegressionData,
+    check_data_set,
+    digest,
+    is_table,
+    load_hyperparameters,
+    load_regression_data,
+    read_table,
+    split_table,
+)
+from scalable_bo.experiments.regression.hyperparameters import fit_hyperparameters
+from scalable_bo.experiments.regression.methods import (
+    REGRESSION_METHODS,
+    Budget,
+    RegressionProblem,
+    SplitSolver,
+    check_regression_method,
+    heeded,
+    solver_within,
+)
+from surrogates import Progress, Solution, Solver, checks, kernel_operator
+from surrogates.solvers.base import Callback
+
+Loaded = tuple[RegressionData, Hyperparameters]
+# The number of a record, how it is called in a line, and its format
+_DESCRIBED = (
+    ("rmse", "RMSE", ".4f"),
+    ("nll", "NLL", ".4f"),
+    ("residual", "residual", ".1e"),
+    ("epochs", "epochs", ".1f"),
+    ("seconds", "seconds", ".1f"),
+)
+
+
+@dataclass(frozen=True)
+class RegressionCell(Cell[Loaded]):
+    """One cell: a data set's split with one method.
+
+    Args:
+        data: the data set's name, or the path of a user's table ending in ``.parquet`` or ``.csv``.
+        split: which of the ten test masks; of a user's table, the seed of the choice of test rows.
+        solver: one of ``REGRESSION_METHODS``.
+        data_dir: folder of the data sets; ``None`` for ``../shared/data/uci``, from here or from
+            the project's root.
+        noise: noise variance σ² in place of the given or fitted one; ``None`` for that.
+        mean_only: compute the posterior mean alone: an RMSE, and no likelihood.
+        budget: of the method.
+        target: column of the user's table to predict.
+        test_fraction: of the rows of the user's table, in (0, 1).
+        num_paths: posterior paths behind the predictive variance.
+        seed: of the paths, the method and the fit of hyperparameters.
+        dtype: ``float32`` or ``float64``.
+    Raises:
+        TypeError, ValueError: if the method is unknown, a number out of range, or a table without a
+            target.
+    """
+
+    experiment: ClassVar[str] = "regression"
+    data: str
+    split: int
+    solver: str
+    data_dir: Path | None = None
+    noise: float | None = None
+    mean_only: bool = False
+    budget: Budget = field(default_factory=Budget)
+    target: str | None = None
+    test_fraction: float = 0.1
+    num_paths: int = 64
+    seed: int = 0
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        check_regression_method(self.solver)
+        checks.integer("split", self.split, 0)
+        if not self.is_table and self.split >= NUM_SPLITS:
+            raise ValueError(f"`split` must be between 0 and {NUM_SPLITS - 1}, got {self.split}.")
+        if self.noise is not None:
+            checks.positive_float("noise", self.noise, "Use a small value such as 1e-6.")
+        if self.is_table != (self.target is not None):
+            needs = (
+                "must name the column to predict"
+                if self.is_table
+                else "goes with a table ending in .parquet or .csv only"
+            )
+            raise ValueError(f"`target` {needs}, got {self.target!r} for {self.data}.")
+        if not 0.0 < self.test_fraction < 1.0:
+            raise ValueError(f"`test_fraction` must be between 0 and 1, got {self.test_fraction}.")
+        checks.positive_int("num_paths", self.num_paths)
+        if self.dtype not in ("float32", "float64"):
+            raise ValueError(f"`dtype` must be float32 or float64, got {self.dtype!r}.")
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the data are a user's table."""
+        return is_table(self.data)
+
+    @property
+    def label(self) -> str:
+        """The data set's name in tables; that of a user's table is FILE.TARGET."""
+        return f"{Path(self.data).stem}.{self.target}" if self.is_table else self.data
+
+    @property
+    def name(self) -> str:
+        """Cells that differ in a result have names that differ."""
+        noise = [] if self.noise is None else [f"noise{self.noise:g}"]
+        parts = [
+            self.label,
+            str(self.split),
+            self.solver,
+            *noise,
+            *(["mean"] if self.mean_only else []),
+            *self.variation,
+        ]
+        return re.sub(r"[^\w.=-]", "-", "_".join(["regression", *parts]))
+
+    @property
+    def variation(self) -> list[str]:
+        """What differs from the defaults and makes a row of its own in the table:
+        words such as ``sgd_steps=1000``.
+        """
+        standard = asdict(Budget())
+        words = [
+            f"{key}={value:g}"
+            for key, value in heeded(self.solver, self.budget).items()
+            if value != standard[key]
+        ]
+        defaults = {entry.name: entry.default for entry in fields(self)}
+        for name in ("test_fraction", "num_paths", "seed", "dtype", "device"):
+            if getattr(self, name) != defaults[name]:
+                words.append(f"{name}={getattr(self, name)}")
+        return words
+
+    def settings(self) -> dict[str, Any]:
+        settings = {key: value for key, value in asdict(self).items() if key != "data_dir"}
+        settings |= {
+            "data": self.label,
+            "budget": heeded(self.solver, self.budget),
+            "variation": self.variation,
+        }
+        if self.is_table:
+            return settings | {"sha256": digest(Path(self.data))}
+        return {
+            key: value for key, value in settings.items() if key not in ("target", "test_fraction")
+        }
+
+    def check_files(self) -> None:
+        if self.target is not None:
+            read_table(Path(self.data), self.target)
+        else:
+            check_data_set(self.data, self.split, self.data_dir)
+
+    @property
+    def source(self) -> Hashable:
+        return (self.data, self.split, self.data_dir, self.target, self.test_fraction, self.seed)
+
+    def load(self, on_status: Status) -> Loaded:
+        """Return the cell's data, and their published hyperparameters or, for a user's table,
+        fitted ones.
+        """
+        if self.target is None:
+            where = (self.data, self.split, self.data_dir)
+            return load_regression_data(*where), load_hyperparameters(*where)
+        table = read_table(Path(self.data), self.target)
+        data = split_table(table, self.split, self.test_fraction)
+        X = data.train_X.to(self.device)
+        y = data.train_y.to(self.device)
+        return data, fit_hyperparameters(X, y, seed=self.seed, on_status=on_status)
+
+    def run(self, data: Loaded, on_status: Status, state: Path | None) -> Iterator[Record]:
+        """Yield the record.
+
+        It has ``method`` (the solver's settings), ``hyperparameters``, ``num_train``,
+        ``num_test``, ``num_weights`` (of the posterior mean), ``rmse``, ``nll`` (``None`` for a
+        mean alone), ``seconds`` (model and solve), ``seconds_prediction``, ``epochs``,
+        ``residual`` (the worst relative one) and ``note``; the last three are ``None`` for methods
+        without a linear solver.
+        """
+        found, hyperparameters = data
+        device = torch.device(self.device)
+        dtype = getattr(torch, self.dtype)
+        noise = hyperparameters.noise if self.noise is None else self.noise
+        kernel = matern_kernel(
+            torch.tensor(hyperparameters.lengthscale), hyperparameters.outputscale
+        ).to(device, dtype)
+        train_X, train_y, test_X = (
+            tensor.to(device, dtype) for tensor in (found.train_X, found.train_y, found.test_X)
+        )
+        on_status("preparing")
+        start = time.perf_counter()
+        problem = RegressionProblem(
+            train_X, train_y, kernel, noise, self.mean_only, self.budget, self.seed
+        )
+        posterior = (_model_posterior if shared.num_processes() == 1 else _shared_mean)(
+            self, problem, on_status
+        )
+        solved = time.perf_counter()
+        solution = posterior.solution
+        with torch.no_grad():
+            mean = posterior.mean(test_X).double().cpu()
+            nll = None
+            if posterior.values is not None:
+                variance = (posterior.values(test_X).double().cpu() - mean).square().mean(0) + noise
+                nll = negative_log_likelihood(found.test_y, mean, variance)
+        predicted = time.perf_counter()
+        yield {
+            "method": None if posterior.solver is None else repr(posterior.solver),
+            "hyperparameters": asdict(hyperparameters) | {"noise": noise},
+            "num_train": len(train_X),
+            "num_test": len(test_X),
+            "num_weights": posterior.num_weights,
+            "rmse": (mean - found.test_y).square().mean().sqrt().item(),
+            "nll": nll,
+            "seconds": solved - start,
+            "seconds_prediction": predicted - solved,
+            "epochs": None if solution is None else float(solution.epochs),
+            "residual": (
+                None
+                if solution is None
+                else float((solution.residual[:1] if self.mean_only else solution.residual).max())
+            ),
+            "note": None if solution is None else solution.note,
+        }
+
+    def describe(self, record: Record) -> str:
+        words = [
+            f"{word} {record[key]:{digits}}"
+            for key, word, digits in _DESCRIBED
+            if record[key] is not None
+        ]
+        which = " ".join([self.label, "split", str(self.split), self.solver, *self.variation])
+        return f"{which}: {', '.join(words)}"
+
+
+@dataclass(frozen=True)
+class _Posterior:
+    """What a method found: the posterior mean (m,) at points (m, d) and,
+    unless it is wanted alone, values (s, m) of paths.
+    """
+
+    solver: Solver | None
+    solution: Solution | None
+    mean: Callable[[Tensor], Tensor]
+    values: Callable[[Tensor], Tensor] | None
+    num_weights: int
+
+
+def _model_posterior(
+    cell: RegressionCell, problem: RegressionProblem, on_status: Status
+) -> _Posterior:
+    model = REGRESSION_METHODS[cell.solver].make(problem)
+    generator = torch.Generator().manual_seed(cell.seed)
+    paths = model.paths(
+        1 if cell.mean_only else cell.num_paths,
+        generator=generator,
+        callback=_reporter(model.solver, on_status),
+    )
+    return _Posterior(
+        model.solver,
+        model.solution,
+        paths.mean,
+        None if cell.mean_only else paths,
+        len(paths.parts[0].mean_weights),
+    )
+
+
+def _shared_mean(cell: RegressionCell, problem: RegressionProblem, on_status: Status) -> _Posterior:
+    """Return the posterior mean, solved for by all processes."""
+    solver = solver_within(cell.solver, len(problem.X), problem.budget)
+    solver = solver.mean if isinstance(solver, SplitSolver) else solver
+    generator = torch.Generator().manual_seed(cell.seed)
+    report = _reporter(solver, on_status)
+    solution = shared.solve(
+        problem.kernel,
+        problem.X,
+        problem.y,
+        problem.noise,
+        solver,
+        generator=generator,
+        callback=report,
+    )
+
+    def mean(X: Tensor) -> Tensor:
+        return (kernel_operator(problem.kernel, X, problem.X) @ solution.value).squeeze(1)
+
+    return _Posterior(solver, solution, mean, None, len(problem.X))
+
+
+def _reporter(solver: Solver | None, on_status: Status) -> Callback:
+    budget = getattr(solver, "max_epochs", None)
+    of = "" if budget is None else f" of {budget:.0f}"
+
+    def report(progress: Progress) -> None:
+        on_status(f"solving, {progress.epochs:.1f}{of} epochs, residual {progress.residual:.1e}")
+
+    return report
+
+
+def negative_log_likelihood(y: Tensor, mean: Tensor, variance: Tensor) -> float:
+    """Return the mean of −log N(y; mean, variance); all (m,)."""
+    return (
+        (0.5 * (math.log(2 * math.pi) + variance.log() + (y - mean).square() / variance))
+        .mean()
+        .item()
+    )

@@ -1,0 +1,1 @@
+"""Parallel Thompson sampling on functions drawn from a Gaussian process prior."""

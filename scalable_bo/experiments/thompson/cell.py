@@ -1,0 +1,303 @@
+"""Parallel Thompson sampling on a function drawn from the surrogate's own prior, with random search
+beside.
+
+Each round draws q posterior paths, maximises each, observes the target at the q maximisers and adds
+them to the data; random search adds q uniform points to the same initial data. The hyperparameters
+are fixed to the truth.
+
+References:
+    Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient
+    Descent", Section 4.2, A.3.
+    Differs: the target's random features are not the surrogate's, unless ``share_features`` is set.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scalable_bo.experiments.cells import Cell, Status, files
+from scalable_bo.experiments.models import coordinate_kernel, matern_kernel
+from scalable_bo.experiments.records import (
+    Record,
+    describe_environment,
+    existing_record,
+    peak_memory_bytes,
+    reset_peak_memory,
+)
+from scalable_bo.experiments.thompson.samplers import (
+    PathwiseSampler,
+    Proposal,
+    Sampler,
+    check_thompson_method,
+)
+from scalable_bo.experiments.thompson.settings import ThompsonPreset
+from scalable_bo.experiments.thompson.state import (
+    RunState,
+    load_state,
+    require_same_settings,
+    save_state,
+)
+from scalable_bo.problems import GPPrior
+
+# One independent random stream a purpose, so that every solver meets the same target, data and
+# observation noise.
+_STREAMS = (
+    "target",
+    "initial",
+    "initial noise",
+    "noise",
+    "paths",
+    "candidates",
+    "random search",
+    "random noise",
+)
+
+
+@dataclass(frozen=True)
+class ThompsonCell(Cell[None]):
+    """One run: a preset with one solver (or ``svgp``), lengthscale and seed.
+
+    An interrupted run goes on after its last finished round, with the same target, data and random
+    numbers. On the same machine the results are those of an uninterrupted run, to the last bit.
+
+    Args:
+        preset: the settings.
+        solver: of the registry, or ``svgp``.
+        lengthscale: of target and surrogate.
+        seed: of all random numbers.
+        sampler: what proposes the batches, made like ``PathwiseSampler``.
+    Raises:
+        ValueError: if the solver is unknown, or the lengthscale or the seed out of range.
+    """
+
+    experiment: ClassVar[str] = "thompson"
+    steps: ClassVar[str | None] = "rounds"
+    preset: ThompsonPreset
+    solver: str
+    lengthscale: float
+    seed: int
+    sampler: Callable[..., Sampler] = PathwiseSampler
+
+    def __post_init__(self) -> None:
+        check_thompson_method(self.solver)
+        if not (math.isfinite(self.lengthscale) and self.lengthscale > 0):
+            raise ValueError(f"`lengthscale` must be positive and finite, got {self.lengthscale}.")
+        if self.seed < 0:
+            raise ValueError(f"`seed` must be at least 0, got {self.seed}.")
+
+    @property
+    def name(self) -> str:
+        return f"thompson_{self.preset.name}_{self.solver}_l{self.lengthscale:g}_s{self.seed}"
+
+    @property
+    def num_steps(self) -> int:
+        return self.preset.num_rounds
+
+    def settings(self) -> dict[str, Any]:
+        return {"preset": asdict(self.preset)} | {
+            key: getattr(self, key) for key in ("solver", "lengthscale", "seed")
+        }
+
+    def run(self, data: None, on_status: Status, state: Path | None) -> Iterator[Record]:
+        """Yield the record after each round.
+
+        It has ``complete``; ``initial``, the best of the initial data; ``rounds``, one dict a
+        round; ``random_search``, likewise. Of each round: ``num_points`` after it,
+        ``best_noiseless`` (the target's value) and ``best_observed`` so far, ``residual`` (the
+        worst relative residual of the solve), ``epochs``, the solver's ``note``, ``seconds_solve``
+        (model, paths, their prior values and the solve), ``seconds_acquisition`` (their
+        maximisation) and ``peak_memory_bytes``. ``residual`` and ``epochs`` are ``None`` for
+        ``svgp``. A run that was interrupted also has ``resumed``: after which round, and in which
+        ``environment`` it went on.
+
+        Args:
+            data: not used.
+            on_status: called with a few words on what is happening now.
+            state: file of the state after the last finished round, removed at the end; a damaged
+                one is passed over with a warning.
+        Raises:
+            ValueError: if ``state`` is of a run with other settings.
+        """
+        rounds = _Rounds(self, on_status)
+        record: Record = {
+            "complete": False,
+            "environment": describe_environment(rounds.device),
+            "initial": rounds.thompson.best() | {"num_points": self.preset.num_initial},
+            "rounds": [],
+            "random_search": {"rounds": []},
+        }
+        saved = None if state is None else load_state(state)
+        if saved is not None:
+            require_same_settings(self.name, saved.record, self.settings())
+            resumed = {
+                "after_round": len(saved.record["rounds"]),
+                "environment": record["environment"],
+            }
+            record = saved.record | {"resumed": [*saved.record.get("resumed", []), resumed]}
+            rounds.restore(saved.tensors)
+        for number in range(len(record["rounds"]) + 1, self.preset.num_rounds + 1):
+            own, random_search = rounds.next(number)
+            record["rounds"].append(own)
+            record["random_search"]["rounds"].append(random_search)
+            record["complete"] = number == self.preset.num_rounds
+            if state is not None and not record["complete"]:
+                about = {"settings": self.settings()}
+                save_state(state, RunState(about | record, rounds.carried()))
+            yield record
+        if state is not None:
+            state.unlink(missing_ok=True)
+
+    def describe(self, record: Record) -> str:
+        settings = record["settings"]
+        last = record["rounds"][-1]
+        before = record["rounds"][-2] if len(record["rounds"]) > 1 else record["initial"]
+        residual = "" if last["residual"] is None else f" to residual {last['residual']:.1e}"
+        epochs = "" if last["epochs"] is None else f" in {last['epochs']:.1f} epochs"
+        resumed = any(
+            entry["after_round"] == last["round"] - 1 for entry in record.get("resumed", ())
+        )
+        return (
+            f"{settings['solver']} lengthscale {settings['lengthscale']:g} seed {settings['seed']}"
+            f" round {last['round']}/{settings['preset']['num_rounds']}: n {last['num_points']},"
+            f" best {last['best_noiseless']:.4f} (gain"
+            f" {last['best_noiseless'] - before['best_noiseless']:.4f}, random search"
+            f" {record['random_search']['rounds'][-1]['best_noiseless']:.4f}), solve"
+            f" {last['seconds_solve']:.1f} s{residual}{epochs}, acquisition"
+            f" {last['seconds_acquisition']:.1f} s{' (resumed)' if resumed else ''}"
+        )
+
+
+def check_settings(cells: Sequence[ThompsonCell], folder: Path) -> None:
+    """Require that what the folder has of these runs, complete or not, was made with the same
+    settings.
+
+    Raises:
+        ValueError: naming the first that was not, and what differs.
+    """
+    for cell in cells:
+        path, state = files(cell, folder)
+        saved = load_state(state)
+        for found in (existing_record(path), None if saved is None else saved.record):
+            if found is not None:
+                require_same_settings(cell.name, found, cell.settings())
+
+
+class _Rounds:
+    """The rounds of a run: its target, its data and those of random search, and its streams."""
+
+    def __init__(self, cell: ThompsonCell, on_status: Status) -> None:
+        preset = cell.preset
+        self.preset = preset
+        self.device = torch.device(cell.device)
+        self.dtype = getattr(torch, preset.dtype)
+        self.generators = _generators(cell.seed)
+        kernel = matern_kernel(cell.lengthscale, preset.outputscale, preset.smoothness).to(
+            self.device, self.dtype
+        )
+        self.target = GPPrior(
+            coordinate_kernel(kernel, preset.dim) if preset.coordinate_features else kernel,
+            preset.dim,
+            noise=preset.noise,
+            num_features=preset.target_features,
+            generator=self.generators["target"],
+            dtype=self.dtype,
+            device=self.device,
+        )
+        X = self._uniform(preset.num_initial, "initial")
+        self.thompson = _Observed.at(X, self.target, self.generators["initial noise"])
+        self.random_search = replace(self.thompson)
+        self.propose = cell.sampler(
+            preset, cell.solver, self.target, kernel, self.generators, on_status
+        )
+
+    def next(self, number: int) -> tuple[Record, Record]:
+        """Return what Thompson sampling and random search came to in their next round."""
+        reset_peak_memory(self.device)
+        proposal: Proposal = self.propose(self.thompson.X, self.thompson.y, number)
+        uniform = self._uniform(self.preset.q, "random search")
+        for data, X, noise in (
+            (self.thompson, proposal.X, "noise"),
+            (self.random_search, uniform, "random noise"),
+        ):
+            data.extend(vars(_Observed.at(X, self.target, self.generators[noise])))
+        own = {
+            "round": number,
+            "num_points": len(self.thompson.X),
+            **self.thompson.best(),
+            "residual": proposal.residual,
+            "epochs": proposal.epochs,
+            "note": proposal.note,
+            "seconds_solve": proposal.seconds_solve,
+            "seconds_acquisition": proposal.seconds_acquisition,
+            "peak_memory_bytes": peak_memory_bytes(self.device),
+        }
+        return own, {"round": number, **self.random_search.best()}
+
+    def carried(self) -> dict[str, Tensor]:
+        """Return what a round takes over from the one before, but for what the seed decides:
+        target and initial data.
+        """
+        tensors = {f"generator {name}": one.get_state() for name, one in self.generators.items()}
+        for owner, data in self._data():
+            new = {name: rows[self.preset.num_initial :] for name, rows in vars(data).items()}
+            tensors |= {f"{owner} {name}": rows for name, rows in new.items()}
+        if self.propose.mean_weights is not None:
+            tensors["mean weights"] = self.propose.mean_weights
+        return tensors
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Undo ``carried``."""
+        for name, generator in self.generators.items():
+            generator.set_state(tensors[f"generator {name}"])
+        for owner, data in self._data():
+            data.extend({name: tensors[f"{owner} {name}"] for name in vars(data)})
+        if "mean weights" in tensors:
+            self.propose.mean_weights = tensors["mean weights"].to(self.thompson.X)
+
+    def _data(self) -> tuple[tuple[str, _Observed], ...]:
+        return ("thompson", self.thompson), ("random search", self.random_search)
+
+    def _uniform(self, num_points: int, stream: str) -> Tensor:
+        shape = (num_points, self.preset.dim)
+        return torch.rand(shape, generator=self.generators[stream], dtype=self.dtype).to(
+            self.device
+        )
+
+
+@dataclass
+class _Observed:
+    """Points with their noiseless and observed values, growing by a batch a round."""
+
+    X: Tensor
+    values: Tensor
+    y: Tensor
+
+    @classmethod
+    def at(cls, X: Tensor, target: GPPrior, generator: torch.Generator) -> _Observed:
+        values = target(X)
+        return cls(X, values, target.add_noise(values, generator))
+
+    def extend(self, new: dict[str, Tensor]) -> None:
+        """Append rows by the name of their attribute."""
+        for name, rows in new.items():
+            setattr(self, name, torch.cat([getattr(self, name), rows.to(self.X)]))
+
+    def best(self) -> dict[str, float]:
+        return {"best_noiseless": float(self.values.max()), "best_observed": float(self.y.max())}
+
+
+def _generators(seed: int) -> dict[str, torch.Generator]:
+    children = np.random.SeedSequence(seed).spawn(len(_STREAMS))
+    seeds = [int(child.generate_state(1, np.uint64)[0] >> np.uint64(1)) for child in children]
+    return {
+        name: torch.Generator().manual_seed(state)
+        for name, state in zip(_STREAMS, seeds, strict=True)
+    }
