@@ -106,77 +106,134 @@ def ascend(
     References:
         Kingma, Ba (2015), "Adam: A Method for Stochastic Optimization".
     """
-    lower, upper = bounds
-    width = upper - lower
-    side = torch.where(width > 0, width, 1.0)
-    rate = torch.as_tensor(learning_rate, dtype=width.dtype, device=width.device)
-    longest = float(rate.max())
-    starts = starts.detach()
-    X = starts
-    points = (starts - lower) / side
-    first = torch.zeros_like(points)
-    second = torch.zeros_like(points)
-    best_points = starts.clone()
-    best_values = start_values = torch.full_like(starts[..., 0], -math.inf)
-    for step, count in enumerate(
-        _starts_kept(starts.shape[1], num_steps) if prune else [starts.shape[1]] * (num_steps + 1)
-    ):
-        if count < X.shape[1]:
-            order = _ranking(best_points, best_values, start_values, X.shape[1], feasible_set)
-            starts, start_values, best_points, best_values = _ordered(
-                order, starts, start_values, best_points, best_values
-            )
-            X, points, first, second = _ordered(order[:, :count], X, points, first, second)
-        with torch.enable_grad():
-            evaluated = (
-                (X if feasible_set is None else feasible_set.rounded(X))
-                .detach()
-                .requires_grad_(step < num_steps)
-            )
-            values = sign * paths.each(evaluated)
-        better = values.detach() > best_values[:, :count]
-        if (
-            feasible_set is not None
-            and feasible_set.rounding is not None
-            and feasible_set.constrained
-        ):
-            # The others are feasible by the way they were reached
-            better &= feasible_set.meets(evaluated.detach())
-        best_values[:, :count] = torch.where(better, values.detach(), best_values[:, :count])
-        best_points[:, :count] = torch.where(
-            better.unsqueeze(-1), evaluated.detach(), best_points[:, :count]
+    num_starts = starts.shape[1]
+    counts = _starts_kept(num_starts, num_steps) if prune else [num_starts] * (num_steps + 1)
+    feasible = FeasibleSet.of(bounds) if feasible_set is None else feasible_set
+    rate = torch.as_tensor(learning_rate, dtype=bounds.dtype, device=bounds.device)
+    ascent = _Ascent(paths, starts.detach(), bounds, rate, sign, feasible, unit_gradients)
+    for step, count in enumerate(counts[:-1]):
+        ascent.keep(count)
+        gradient = ascent.evaluate(differentiable=True)
+        ascent.move(gradient, 1.0 - (1.0 - LAST_RATE) * step / num_steps if prune else 1.0)
+        if after_step is not None:
+            after_step()
+    ascent.keep(counts[-1])
+    ascent.evaluate(differentiable=False)
+    points, values = ascent.best()
+    return points, sign * values
+
+
+class _Ascent:
+    """Where an ascent stands: X (s, k, d), what the first k of the K starts of each function have
+    led to.
+
+    Args:
+        starts: (s, K, d).
+        rate: of Adam, in units of the box's sides, one number or (d,).
+    """
+
+    def __init__(
+        self,
+        functions: Functions,
+        starts: Tensor,
+        bounds: Tensor,
+        rate: Tensor,
+        sign: float,
+        feasible: FeasibleSet,
+        unit_gradients: bool,
+    ) -> None:
+        self.functions = functions
+        self.starts = starts
+        self.lower, self.upper = bounds
+        self.width = self.upper - self.lower
+        self.side = torch.where(self.width > 0, self.width, 1.0)
+        self.rate = rate
+        self.longest = float(rate.max())
+        self.sign = sign
+        self.feasible = feasible
+        self.unit_gradients = unit_gradients
+        self.X = starts
+        self.points = (starts - self.lower) / self.side  # X on the unit cube
+        self.num_moves = 0
+        self.first = torch.zeros_like(starts)  # Adam's moments
+        self.second = torch.zeros_like(starts)
+        self.best_points = starts.clone()
+        self.best_values = torch.full_like(starts[..., 0], -math.inf)
+        self.start_values = self.best_values
+
+    def keep(self, count: int) -> None:
+        """Go on from the ``count`` starts that have led furthest."""
+        if count == self.X.shape[1]:
+            return
+        order = self._ranking()
+        self.starts, self.start_values, self.best_points, self.best_values = _ordered(
+            order, self.starts, self.start_values, self.best_points, self.best_values
         )
-        if step == 0:
-            start_values = best_values.clone()
-        if step == num_steps:
-            break
-        (gradient,) = torch.autograd.grad(values.sum(), evaluated)
-        gradient = width * gradient
-        if unit_gradients:
+        self.X, self.points, self.first, self.second = _ordered(
+            order[:, :count], self.X, self.points, self.first, self.second
+        )
+
+    def evaluate(self, *, differentiable: bool) -> Tensor:
+        """Note the values at X; return their gradients, 0 if not ``differentiable``."""
+        with torch.enable_grad():
+            evaluated = self.feasible.rounded(self.X).detach().requires_grad_(differentiable)
+            outputs = self.sign * self.functions.each(evaluated)
+            total = outputs.sum()
+        X = evaluated.detach()
+        values = outputs.detach()
+        best_values = self.best_values[:, : X.shape[1]]
+        best_points = self.best_points[:, : X.shape[1]]
+        better = values > best_values
+        if self.feasible.rounding is not None and self.feasible.constrained:
+            # The others are feasible by the way they were reached
+            better &= self.feasible.meets(X)
+        best_values.copy_(torch.where(better, values, best_values))
+        best_points.copy_(torch.where(better.unsqueeze(-1), X, best_points))
+        if self.num_moves == 0:
+            self.start_values = self.best_values.clone()
+        return torch.autograd.grad(total, evaluated)[0] if differentiable else torch.zeros_like(X)
+
+    def move(self, gradient: Tensor, share: float) -> None:
+        """Take a step of Adam along the gradients, at a share of the learning rate."""
+        gradient = self.width * gradient
+        if self.unit_gradients:
             gradient = torch.nn.functional.normalize(
                 gradient, dim=-1, eps=torch.finfo(gradient.dtype).tiny
             )
-        share = 1.0 - (1.0 - LAST_RATE) * step / num_steps if prune else 1.0
-        if feasible_set is not None and feasible_set.constrained:
-            gradient = feasible_set.tangent(X.detach(), gradient, share * longest)
-        first.lerp_(gradient, 1.0 - ADAM_DECAYS[0])
-        second.lerp_(gradient.square(), 1.0 - ADAM_DECAYS[1])
-        corrected = first / (1.0 - ADAM_DECAYS[0] ** (step + 1))
-        scale = (second / (1.0 - ADAM_DECAYS[1] ** (step + 1))).sqrt() + ADAM_EPSILON
-        points = (points + share * rate * corrected / scale).clamp(0.0, 1.0)
+        if self.feasible.constrained:
+            gradient = self.feasible.tangent(self.X, gradient, share * self.longest)
+        self.num_moves += 1
+        self.first.lerp_(gradient, 1.0 - ADAM_DECAYS[0])
+        self.second.lerp_(gradient.square(), 1.0 - ADAM_DECAYS[1])
+        corrected = self.first / (1.0 - ADAM_DECAYS[0] ** self.num_moves)
+        variance = self.second / (1.0 - ADAM_DECAYS[1] ** self.num_moves)
+        change = share * self.rate * corrected / (variance.sqrt() + ADAM_EPSILON)
+        self.points = (self.points + change).clamp(0.0, 1.0)
+        previous = self.X
         # exact at both ends; lower + width · points may round past upper
-        previous = X.detach()
-        X = torch.lerp(lower, upper, points)
-        if feasible_set is not None and feasible_set.constrained:
-            X = feasible_set.advance(previous, X)
-            points = (X - lower) / side
-        if after_step is not None:
-            after_step()
-    if feasible_set is not None and feasible_set.accepts is not None:
-        accepted = feasible_set.contains(best_points)
-        best_points = torch.where(accepted.unsqueeze(-1), best_points, starts)
-        best_values = torch.where(accepted, best_values, start_values)
-    return best_points, sign * best_values
+        self.X = torch.lerp(self.lower, self.upper, self.points)
+        if self.feasible.constrained:
+            self.X = self.feasible.advance(previous, self.X)
+            self.points = (self.X - self.lower) / self.side
+
+    def best(self) -> tuple[Tensor, Tensor]:
+        """Return the best points (s, K, d) that may be evaluated, and their values (s, K)."""
+        if self.feasible.accepts is None:
+            return self.best_points, self.best_values
+        accepted = self.feasible.contains(self.best_points)
+        return (
+            torch.where(accepted.unsqueeze(-1), self.best_points, self.starts),
+            torch.where(accepted, self.best_values, self.start_values),
+        )
+
+    def _ranking(self) -> Tensor:
+        """Return the order (s, K) of the starts by the values that they have led to, those that
+        were left behind last.
+        """
+        _, values = self.best()
+        count = self.X.shape[1]
+        behind = torch.arange(count, values.shape[1], device=values.device).expand(len(values), -1)
+        return torch.cat([values[:, :count].argsort(dim=1, descending=True), behind], dim=1)
 
 
 def _starts_kept(num_starts: int, num_steps: int) -> list[int]:
@@ -194,22 +251,6 @@ def _starts_kept(num_starts: int, num_steps: int) -> list[int]:
         next(count for count, end in zip(stages, ends, strict=True) if step < end)
         for step in range(num_steps + 1)
     ]
-
-
-def _ranking(
-    points: Tensor,
-    values: Tensor,
-    start_values: Tensor,
-    count: int,
-    feasible_set: FeasibleSet | None,
-) -> Tensor:
-    """Return the order (s, k) of the starts by the values that they have led to,
-    those beyond the first ``count`` last.
-    """
-    if feasible_set is not None and feasible_set.accepts is not None:
-        values = torch.where(feasible_set.contains(points), values, start_values)
-    behind = torch.arange(count, values.shape[1], device=values.device).expand(len(values), -1)
-    return torch.cat([values[:, :count].argsort(dim=1, descending=True), behind], dim=1)
 
 
 def _ordered(order: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
