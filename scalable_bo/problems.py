@@ -142,6 +142,7 @@ class GPPrior(Problem):
             dim,
             num_paths=1,
             num_features=num_features,
+            weighted=False,  # as published targets are drawn
             generator=generator or _fresh_generator(),
             like=bounds,
         )

@@ -111,7 +111,12 @@ class FourierFeatures(nn.Module):
         unit.lengthscale = torch.ones_like(kernel.lengthscale)
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         drawn = RandomFeatures.draw(
-            unit, dim, num_features, orthogonal=orthogonal, generator=generator
+            unit,
+            dim,
+            num_features,
+            weighted=False,  # the features have no weights of their own
+            orthogonal=orthogonal,
+            generator=generator,
         )
         self.dim = dim
         self.register_buffer(

@@ -14,7 +14,14 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.functions.spectra import WaveSource, isotropic, standard_normal
+from surrogates.functions.spectra import (
+    DEGREES_OF_FREEDOM,
+    Waves,
+    WaveSource,
+    isotropic,
+    standard_normal,
+)
+from surrogates.functions.tails import orthogonal_directions
 from surrogates.operators.differentiable import Basis, combine, combine_rowwise
 from surrogates.operators.linalg import matmul
 from surrogates.operators.stationary import StationaryKernel
@@ -23,7 +30,6 @@ from surrogates.operators.tiles import spans
 __all__ = ["CHUNK_ENTRIES", "PriorPaths", "RandomFeatures", "standard_normal"]
 
 CHUNK_ENTRIES = {"cpu": 2**20, "cuda": 2**28}  # of the feature matrix, evaluated at a time
-DEGREES_OF_FREEDOM = {"matern12": 1, "matern32": 3, "matern52": 5}
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +39,8 @@ class RandomFeatures(Basis):
     Attributes:
         frequencies: Ω (d, F/2), lengthscales included; zero rows for input columns that the kernel
             ignores.
-        scale: sqrt(2 outputscale / F), or (F/2,) for kernels that are not one stationary kernel.
+        scale: sqrt(2 outputscale / F), or (F/2,) where features have weights of their own or the
+            kernel is not one stationary kernel.
         amplitudes: affine factors (d + 1, F/2) of the amplitudes, intercepts in the last row; none
             for amplitudes of 1.
     """
@@ -49,6 +56,7 @@ class RandomFeatures(Basis):
         dim: int,
         num_features: int,
         *,
+        weighted: bool = True,
         orthogonal: bool = False,
         generator: torch.Generator,
         like: Tensor | None = None,
@@ -63,7 +71,11 @@ class RandomFeatures(Basis):
         Args:
             dim: d, the number of input columns.
             num_features: F, even.
-            orthogonal: directions from Haar-orthogonal blocks of d, lower variance at the same F.
+            weighted: half of the frequencies of RBF, Matérn and rational quadratic kernels from a
+                heavier tail, weighted for it, with stratified radii and orthogonal directions. A
+                posterior's variance between dense data needs them; the kernel itself does not.
+            orthogonal: of features that are not weighted, directions from Haar-orthogonal blocks of
+                d, lower variance at the same F.
             like: tensor whose dtype and device the features take; the kernel's lengthscale or first
                 parameter if ``None``.
 
@@ -72,7 +84,8 @@ class RandomFeatures(Basis):
                 has no such features.
         References:
             Rahimi, Recht (2007), "Random Features for Large-Scale Kernel Machines"; Yu et al.
-            (2016), "Orthogonal Random Features".
+            (2016), "Orthogonal Random Features"; Veach, Guibas (1995), "Optimally Combining
+            Sampling Techniques for Monte Carlo Rendering" (the weights).
         """
         checks.positive_int("num_features", num_features)
         if num_features % 2:
@@ -88,9 +101,11 @@ class RandomFeatures(Basis):
             stationary = closed_form
         else:
             like = next(kernel.parameters()).detach() if like is None else like
-            waves = WaveSource(dim, like, normal, generator).draw(kernel, half)
-            return cls(waves.frequencies, waves.weights.sqrt(), waves.amplitudes)
+            return cls._of(WaveSource(dim, like, normal, generator, weighted).draw(kernel, half))
         like = stationary.lengthscale if like is None else like
+        if weighted:
+            source = WaveSource(dim, like, normal, generator, weighted)
+            return cls._of(source.draw_stationary(stationary, half))
         active = torch.arange(dim) if stationary.active_dims is None else stationary.active_dims
         directions = isotropic(
             (len(active), half), DEGREES_OF_FREEDOM.get(stationary.profile), like, normal, generator
@@ -100,6 +115,10 @@ class RandomFeatures(Basis):
             like
         ).unsqueeze(1)
         return cls(frequencies, (2.0 * stationary.outputscale.to(like) / num_features).sqrt())
+
+    @classmethod
+    def _of(cls, waves: Waves) -> Self:
+        return cls(waves.frequencies, waves.weights.sqrt(), waves.amplitudes)
 
     @property
     def num_features(self) -> int:
@@ -217,6 +236,7 @@ class PriorPaths:
         *,
         num_features: int,
         num_draws: int = 1,
+        weighted: bool = True,
         orthogonal: bool = False,
         generator: torch.Generator,
         like: Tensor | None = None,
@@ -236,7 +256,13 @@ class PriorPaths:
         draws = []
         for size in sizes:
             features = RandomFeatures.draw(
-                kernel, dim, num_features, orthogonal=orthogonal, generator=generator, like=like
+                kernel,
+                dim,
+                num_features,
+                weighted=weighted,
+                orthogonal=orthogonal,
+                generator=generator,
+                like=like,
             )
             draws.append(
                 (features, standard_normal((num_features, size), features.frequencies, generator))
@@ -279,12 +305,5 @@ def _orthogonal_normal(shape: tuple[int, int], like: Tensor, generator: torch.Ge
     """Return (d, k) columns with the marginal law of N(0, I),
     orthogonal within consecutive blocks of d.
     """
-    dim, count = shape
-    blocks = standard_normal((math.ceil(count / dim), dim, dim), like, generator)
-    Q, R = torch.linalg.qr(blocks)
-    # Signs fixed: uniform over the orthogonal group
-    Q = Q * R.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
-    directions = Q.transpose(0, 1).reshape(dim, -1)[:, :count]
-    return directions * torch.linalg.vector_norm(
-        standard_normal((dim, count), like, generator), dim=0
-    )
+    directions = orthogonal_directions(*shape, like, generator)
+    return directions * torch.linalg.vector_norm(standard_normal(shape, like, generator), dim=0)

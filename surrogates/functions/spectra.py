@@ -7,8 +7,13 @@ a(x), products of affine functions,
 
 Sums put waves side by side. A product adds the frequencies of independent waves, cos α cos β = E
 cos(α ± β), and multiplies the rest.
+
+Weighted waves come from a law with more high frequencies than the kernel's own, see
+:mod:`surrogates.functions.tails`. In a product, every wave of that half has a high frequency from
+one of the factors, each in its turn.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,10 +32,22 @@ from gpytorch.kernels import (
 from scipy.special import gammaincinv
 from torch import Tensor
 
+from surrogates.functions.tails import (
+    NormalLaw,
+    RadialLaw,
+    ScaledNormalLaw,
+    StudentLaw,
+    weighted_frequencies,
+)
+from surrogates.operators.stationary import StationaryKernel
+
 KINDS = (
     "RBFKernel, MaternKernel, RQKernel, PeriodicKernel or LinearKernel, or made of them by"
     " ScaleKernel, sums and products"
 )
+
+DEGREES_OF_FREEDOM = {"matern12": 1, "matern32": 3, "matern52": 5}
+WITH_TAILS = (RBFKernel, MaternKernel, RQKernel)
 
 Normal = Callable[[tuple[int, int], Tensor, torch.Generator], Tensor]
 
@@ -71,12 +88,15 @@ class Waves:
     Attributes:
         frequencies: Ω (d, h), lengthscales included.
         weights: (h,).
+        ratios: ρ (h,), the density of the law of high frequencies over the kernel's own; 1 where
+            both are the same. ``reweighted`` puts them into the weights.
         amplitudes: factors (d + 1, h) of the amplitudes: slopes, and in the last row the
             intercepts; none for amplitudes of 1.
     """
 
     frequencies: Tensor
     weights: Tensor
+    ratios: Tensor
     amplitudes: tuple[Tensor, ...] = ()
 
     def __len__(self) -> int:
@@ -88,6 +108,7 @@ class Waves:
         return Waves(
             torch.cat([self.frequencies, other.frequencies], dim=1),
             torch.cat([self.weights, other.weights]),
+            torch.cat([self.ratios, other.ratios]),
             tuple(
                 torch.cat(pair, dim=1)
                 for pair in zip(self._padded(longest), other._padded(longest), strict=True)
@@ -96,11 +117,12 @@ class Waves:
 
     def __mul__(self, other: "Waves") -> "Waves":
         """Return the waves of the product of two kernels, of which these are as many and in
-        independent orders.
+        independent orders; the ratios are the first's.
         """
         return Waves(
             self.frequencies + other.frequencies,
             len(self) * self.weights * other.weights,
+            self.ratios,
             (*self.amplitudes, *other.amplitudes),
         )
 
@@ -108,8 +130,17 @@ class Waves:
         return Waves(
             self.frequencies[:, order],
             self.weights[order],
+            self.ratios[order],
             tuple(factor[:, order] for factor in self.amplitudes),
         )
+
+    def reweighted(self) -> "Waves":
+        """Return these waves with the weights of the mixture that they were drawn from,
+        whose sum is unchanged: the prior variance stays exact.
+        """
+        weights = self.weights / (0.5 + 0.5 * self.ratios)
+        weights = weights * (self.weights.sum() / weights.sum())
+        return replace(self, weights=weights, ratios=torch.ones_like(weights))
 
     def _padded(self, count: int) -> tuple[Tensor, ...]:
         ones = torch.cat(
@@ -127,15 +158,18 @@ class WaveSource:
         like: tensor whose dtype and device the waves take.
         normal: draws the (d, h) normal directions of isotropic kernels.
         generator: source of all randomness.
-        few_linear: whether linear summands get no more waves than make them exact. In a product
-            every wave meets but one other: there they would leave most of the other factor out.
+        weighted: whether half of the waves come from a law of higher frequencies, instead.
+        in_product: whether the waves are those of a factor. Elsewhere, linear summands get no more
+            waves than make them exact. In a product every wave meets but one other: there they
+            would leave most of the other factor out.
     """
 
     dim: int
     like: Tensor
     normal: Normal
     generator: torch.Generator
-    few_linear: bool = True
+    weighted: bool = False
+    in_product: bool = False
 
     def draw(self, kernel: Kernel, count: int) -> Waves:
         """Return ``count`` waves of ``kernel``.
@@ -144,15 +178,36 @@ class WaveSource:
             ValueError: if the kernel, or one that it is made of, has no such waves, or has more
                 summands than there are waves.
         """
-        return self._called(kernel, torch.arange(self.dim, device=self.like.device), count)
+        columns = torch.arange(self.dim, device=self.like.device)
+        return self._finished(self._called(kernel, columns, self._tails(count)))
 
-    def _called(self, kernel: Kernel, columns: Tensor, count: int) -> Waves:
+    def draw_stationary(self, kernel: StationaryKernel, count: int) -> Waves:
+        """Return ``count`` waves of a kernel in closed form."""
+        columns = torch.arange(self.dim) if kernel.active_dims is None else kernel.active_dims
+        waves = self._isotropic(
+            DEGREES_OF_FREEDOM.get(kernel.profile),
+            kernel.lengthscale,
+            columns.to(self.like.device),
+            self._tails(count),
+        )
+        waves = replace(waves, weights=kernel.outputscale.to(self.like) * waves.weights)
+        return self._finished(waves)
+
+    def _tails(self, count: int) -> Tensor:
+        """Return which of ``count`` waves are to come from the law of high frequencies."""
+        return (torch.arange(count) % 2 == 1) & self.weighted
+
+    def _finished(self, waves: Waves) -> Waves:
+        return waves.reweighted() if self.weighted and not self.in_product else waves
+
+    def _called(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
         """Return waves of ``kernel(x, z)`` for x, z of the input ``columns``:
         a kernel that is called picks its active dimensions.
         """
-        return self._forward(kernel, _visible(kernel, columns), count)
+        return self._forward(kernel, _visible(kernel, columns), tails)
 
-    def _forward(self, kernel: Kernel, columns: Tensor, count: int) -> Waves:
+    def _forward(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
+        """Return a wave for each of ``tails`` (h,), high where it is true."""
         kind = type(kernel)
         if kernel.batch_shape:
             shape = tuple(kernel.batch_shape)
@@ -161,23 +216,19 @@ class WaveSource:
                 f" of {shape}."
             )
         if kind is ScaleKernel:  # has taken over the active dimensions of its base kernel
-            waves = self._forward(kernel.base_kernel, columns, count)
+            waves = self._forward(kernel.base_kernel, columns, tails)
             return replace(waves, weights=kernel.outputscale.detach().to(self.like) * waves.weights)
         if kind is AdditiveKernel:
+            shares = self._shares(kernel, columns, len(tails))
+            own_tails = tails.split([size for _, size in shares])
             parts = [
-                self._called(part, columns, size)
-                for part, size in self._shares(kernel, columns, count)
+                # Every summand keeps its own prior variance
+                self._finished(self._called(part, columns, own))
+                for (part, _), own in zip(shares, own_tails, strict=True)
             ]
             return sum(parts[1:], start=parts[0])
         if kind is ProductKernel:
-            source = replace(self, few_linear=False)
-            first, *others = [source._called(part, columns, count) for part in kernel.kernels]
-            for waves in others:
-                order = torch.randperm(
-                    count, generator=self.generator, device=self.generator.device
-                ).to(self.like.device)
-                first = first * waves.reordered(order)
-            return first
+            return replace(self, in_product=True)._product(kernel, columns, tails)
         draw = {
             RBFKernel: self._rbf,
             MaternKernel: self._matern,
@@ -189,30 +240,82 @@ class WaveSource:
             raise ValueError(
                 f"`kernel` must be {KINDS}, to have random features, got {kind.__name__}."
             )
-        return draw(kernel, columns, count)
+        return draw(kernel, columns, tails)
 
-    def _rbf(self, kernel: Kernel, columns: Tensor, count: int) -> Waves:
-        return self._stationary(self._directions(columns, count), kernel, columns)
+    def _product(self, kernel: ProductKernel, columns: Tensor, tails: Tensor) -> Waves:
+        """Return waves of which each of ``tails`` is high in one of the factors that can be, and
+        whose ratios are the averages over those factors.
+        """
+        parts = list(kernel.kernels)
+        able = [i for i, part in enumerate(parts) if _has_tails(part)]
+        turn = tails.cumsum(0) % max(1, len(able))
+        own_tails = [
+            tails & (turn == able.index(i)) if i in able else torch.zeros_like(tails)
+            for i in range(len(parts))
+        ]
+        first, *others = [
+            self._called(part, columns, own) for part, own in zip(parts, own_tails, strict=True)
+        ]
+        factors = [first]
+        for waves, own in zip(others, own_tails[1:], strict=True):
+            factors.append(waves.reordered(self._shuffled(own)))
+        ratios = torch.stack([factors[i].ratios for i in able or [0]]).mean(0)
+        return replace(math.prod(factors[1:], start=first), ratios=ratios)
 
-    def _matern(self, kernel: Kernel, columns: Tensor, count: int) -> Waves:
-        return self._stationary(
-            self._directions(columns, count, int(2 * kernel.nu)), kernel, columns
-        )
+    def _shuffled(self, tails: Tensor) -> Tensor:
+        """Return a random order of the waves in which those of ``tails`` trade places with each
+        other only.
+        """
+        shuffled = torch.randperm(
+            len(tails), generator=self.generator, device=self.generator.device
+        ).cpu()
+        order = torch.empty_like(shuffled)
+        order[tails] = shuffled[tails[shuffled]]
+        order[~tails] = shuffled[~tails[shuffled]]
+        return order.to(self.like.device)
 
-    def _rational_quadratic(self, kernel: Kernel, columns: Tensor, count: int) -> Waves:
+    def _rbf(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
+        return self._isotropic(None, kernel.lengthscale, columns, tails)
+
+    def _matern(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
+        return self._isotropic(int(2 * kernel.nu), kernel.lengthscale, columns, tails)
+
+    def _isotropic(
+        self, degrees: int | None, lengthscale: Tensor, columns: Tensor, tails: Tensor
+    ) -> Waves:
+        """Return waves of an RBF kernel or, with ``degrees`` = 2ν, of a Matérn kernel."""
+        m = len(columns)
+        if self.weighted:
+            law = NormalLaw(m) if degrees is None else StudentLaw(m, degrees)
+            return self._weighted(law, lengthscale, columns, tails)
+        directions = self._directions(columns, len(tails), degrees)
+        return self._stationary(directions, lengthscale, columns)
+
+    def _rational_quadratic(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
         """A mixture of RBF kernels: (1 + r²/2α)^-α = E exp(−τ r²/2), τ ~ Gamma(α, rate α)."""
-        directions = self._directions(columns, count)
-        uniform = torch.rand(
-            count, generator=self.generator, device=self.generator.device, dtype=torch.float64
-        )
         alpha = kernel.alpha.item()
+        if self.weighted:
+            law = ScaledNormalLaw(len(columns), alpha)
+            return self._weighted(law, kernel.lengthscale, columns, tails)
+        directions = self._directions(columns, len(tails))
+        uniform = torch.rand(
+            len(tails), generator=self.generator, device=self.generator.device, dtype=torch.float64
+        )
         precision = torch.as_tensor(gammaincinv(alpha, uniform.cpu().numpy()) / alpha).to(self.like)
-        return self._stationary(directions * precision.sqrt(), kernel, columns)
+        return self._stationary(directions * precision.sqrt(), kernel.lengthscale, columns)
 
-    def _periodic(self, kernel: Kernel, columns: Tensor, count: int) -> Waves:
+    def _weighted(
+        self, law: RadialLaw, lengthscale: Tensor, columns: Tensor, tails: Tensor
+    ) -> Waves:
+        directions, ratios = weighted_frequencies(law, tails, self.like, self.generator)
+        waves = self._stationary(directions, lengthscale, columns)
+        return replace(waves, ratios=ratios)
+
+    def _periodic(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
         """Fourier series: exp(−2 sin²(πr/p)/ℓ) = E cos(2πjr/p),
         for j the difference of two Poisson(1/2ℓ) counts.
         """
+        count = len(tails)
         rate = (
             (0.5 / kernel.lengthscale.detach())
             .reshape(-1, 1)
@@ -225,10 +328,11 @@ class WaveSource:
         period = kernel.period_length.detach().reshape(-1, 1).to(self.like)
         return self._waves(2.0 * torch.pi * counts.to(self.like) / period, columns)
 
-    def _linear(self, kernel: Kernel, columns: Tensor, count: int) -> Waves:
+    def _linear(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
         """Waves of frequency 0, exact if there are as many as columns:
         each has the amplitude of one of them.
         """
+        count = len(tails)
         m = len(columns)
         order = torch.randperm(m, generator=self.generator, device=self.generator.device).to(
             self.like.device
@@ -239,15 +343,14 @@ class WaveSource:
         slopes[columns[axis], torch.arange(count, device=self.like.device)] = variance[axis].sqrt()
         repeats = torch.bincount(axis, minlength=m)[axis].to(self.like)
         weights = max(1.0, m / count) / repeats
-        return Waves(self.like.new_zeros(self.dim, count), weights, (slopes,))
+        frequencies = self.like.new_zeros(self.dim, count)
+        return Waves(frequencies, weights, torch.ones_like(weights), (slopes,))
 
     def _directions(self, columns: Tensor, count: int, degrees: int | None = None) -> Tensor:
         return isotropic((len(columns), count), degrees, self.like, self.normal, self.generator)
 
-    def _stationary(self, directions: Tensor, kernel: Kernel, columns: Tensor) -> Waves:
-        return self._waves(
-            directions / kernel.lengthscale.detach().reshape(-1, 1).to(self.like), columns
-        )
+    def _stationary(self, directions: Tensor, lengthscale: Tensor, columns: Tensor) -> Waves:
+        return self._waves(directions / lengthscale.detach().reshape(-1, 1).to(self.like), columns)
 
     def _waves(self, active: Tensor, columns: Tensor) -> Waves:
         """Return waves of equal weights that sum to 1, with frequency 0 in the columns that are not
@@ -256,7 +359,8 @@ class WaveSource:
         count = active.shape[1]
         frequencies = self.like.new_zeros(self.dim, count)
         frequencies[columns] = active
-        return Waves(frequencies, self.like.new_full((count,), 1.0 / count))
+        weights = self.like.new_full((count,), 1.0 / count)
+        return Waves(frequencies, weights, torch.ones_like(weights))
 
     def _shares(
         self, kernel: AdditiveKernel, columns: Tensor, count: int
@@ -275,7 +379,7 @@ class WaveSource:
         for others in reversed(range(len(parts))):
             part = parts[len(shares)]
             share = left // (others + 1)
-            if self.few_linear and others and _is_linear(part):
+            if not self.in_product and others and _is_linear(part):
                 share = min(share, len(_visible(part, columns)))
             shares.append((part, share))
             left -= share
@@ -284,6 +388,10 @@ class WaveSource:
 
 def _visible(kernel: Kernel, columns: Tensor) -> Tensor:
     return columns if kernel.active_dims is None else columns[kernel.active_dims.to(columns.device)]
+
+
+def _has_tails(kernel: Kernel) -> bool:
+    return any(isinstance(part, WITH_TAILS) for part in kernel.modules())
 
 
 def _is_linear(kernel: Kernel) -> bool:

@@ -217,7 +217,12 @@ class SGD(IterativeSolver):
             )
         X = tiles.X1
         features = RandomFeatures.draw(
-            tiles.kernel, X.shape[1], self.num_features, generator=generator, like=X
+            tiles.kernel,
+            X.shape[1],
+            self.num_features,
+            weighted=False,
+            generator=generator,
+            like=X,
         )(X)
         return features @ system.total(features.T @ M)
 

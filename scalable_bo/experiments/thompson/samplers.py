@@ -177,6 +177,7 @@ class PathwiseSampler:
             preset.dim,
             num_paths=preset.q,
             num_features=preset.path_features,
+            weighted=False,
             generator=generator,
             like=like,
         )

@@ -25,6 +25,11 @@ MATERN = {
     0.5: lambda r: math.exp(-r),
     1.5: lambda r: (1 + math.sqrt(3) * r) * math.exp(-math.sqrt(3) * r),
 }
+LAWS: dict[str, dict[str, bool]] = {
+    "independent": {"weighted": False},
+    "orthogonal": {"weighted": False, "orthogonal": True},
+    "weighted": {"weighted": True},
+}
 AXIS = torch.eye(D8, dtype=torch.float64)[:1]
 DIAGONAL = torch.full((1, D8), D8**-0.5, dtype=torch.float64)
 
@@ -37,31 +42,29 @@ def mean_kernel(features: RandomFeatures, X: torch.Tensor, Z: torch.Tensor) -> t
     return features(X) @ features(Z).T
 
 
-@pytest.mark.parametrize("orthogonal", [False, True], ids=["independent", "orthogonal"])
+@pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("direction", [AXIS, DIAGONAL], ids=["axis", "diagonal"])
 @pytest.mark.parametrize(("r", "expected"), [(1.0, 0.4834), (2.0, 0.1397)])
 def test_matern32_features_are_isotropic_in_eight_dimensions(
-    r: float, expected: float, direction: torch.Tensor, orthogonal: bool
+    r: float, expected: float, direction: torch.Tensor, law: str
 ) -> None:
     # One chi-square a coordinate, a product of 1-D kernels, has 0.34 and 0.034 along the diagonal
     # and the right values along an axis.
     num_frequencies = 200_000
     kernel = problems.matern(1.5, 0.3).double()
-    features = RandomFeatures.draw(
-        kernel, D8, 2 * num_frequencies, orthogonal=orthogonal, generator=seeded()
-    )
+    features = RandomFeatures.draw(kernel, D8, 2 * num_frequencies, **LAWS[law], generator=seeded())
     value = mean_kernel(features, 0.3 * r * direction, torch.zeros_like(direction)).item()
     assert value == pytest.approx(expected, abs=5 / math.sqrt(num_frequencies))
 
 
-@pytest.mark.parametrize("orthogonal", [False, True], ids=["independent", "orthogonal"])
+@pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("name", STATIONARY)
-def test_the_mean_kernel_is_the_kernel(name: str, orthogonal: bool) -> None:
+def test_the_mean_kernel_is_the_kernel(name: str, law: str) -> None:
     kernel = STATIONARY[name]().double()
     X = problems.uniform(12, DIM)
     num_frequencies = 50_000
     features = RandomFeatures.draw(
-        kernel, DIM, 2 * num_frequencies, orthogonal=orthogonal, generator=seeded(1)
+        kernel, DIM, 2 * num_frequencies, **LAWS[law], generator=seeded(1)
     )
     K = problems.own_evaluation(kernel, X, X)
     torch.testing.assert_close(
@@ -86,10 +89,10 @@ def test_orthogonal_features_have_lower_variance(make: object) -> None:
     kernel = make(1.0).double()  # type: ignore[operator]
     x = DIAGONAL * 0.8
 
-    def spread(orthogonal: bool) -> float:
+    def spread(law: str) -> float:
         values = [
             mean_kernel(
-                RandomFeatures.draw(kernel, D8, 2 * D8, orthogonal=orthogonal, generator=seeded(i)),
+                RandomFeatures.draw(kernel, D8, 2 * D8, **LAWS[law], generator=seeded(i)),
                 x,
                 0 * x,
             )
@@ -97,7 +100,7 @@ def test_orthogonal_features_have_lower_variance(make: object) -> None:
         ]
         return torch.cat(values).var().item()
 
-    assert spread(True) < 0.8 * spread(False)
+    assert spread("orthogonal") < 0.8 * spread("independent")
 
 
 def test_columns_the_kernel_ignores_do_not_matter() -> None:
@@ -248,9 +251,9 @@ COMPOSED: dict[str, Callable[[], Kernel]] = GENERIC | {
 }
 
 
-@pytest.mark.parametrize("orthogonal", [False, True], ids=["independent", "orthogonal"])
+@pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("name", COMPOSED)
-def test_the_mean_kernel_is_that_of_sums_and_products(name: str, orthogonal: bool) -> None:
+def test_the_mean_kernel_is_that_of_sums_and_products(name: str, law: str) -> None:
     kernel = COMPOSED[name]().double()
     X = problems.uniform(10, DIM) - 0.3
     num_frequencies = 2_000
@@ -260,7 +263,7 @@ def test_the_mean_kernel_is_that_of_sums_and_products(name: str, orthogonal: boo
         [
             mean_kernel(
                 RandomFeatures.draw(
-                    kernel, DIM, 2 * num_frequencies, orthogonal=orthogonal, generator=generator
+                    kernel, DIM, 2 * num_frequencies, **LAWS[law], generator=generator
                 ),
                 X,
                 X,
