@@ -110,17 +110,23 @@ def ascend(
     counts = _starts_kept(num_starts, num_steps) if prune else [num_starts] * (num_steps + 1)
     feasible = FeasibleSet.of(bounds) if feasible_set is None else feasible_set
     rate = torch.as_tensor(learning_rate, dtype=bounds.dtype, device=bounds.device)
-    ascent = _Ascent(paths, starts.detach(), bounds, rate, sign, feasible, unit_gradients)
-    for step, count in enumerate(counts[:-1]):
+    ascent = _Ascent(starts.detach(), bounds, rate, feasible, unit_gradients)
+    for step, count in enumerate(counts):
         ascent.keep(count)
-        gradient = ascent.evaluate(differentiable=True)
+        last = step == num_steps
+        with torch.enable_grad():
+            X = feasible.rounded(ascent.X).detach().requires_grad_(not last)
+            values = sign * paths.each(X)
+            total = values.sum()
+        ascent.note(X.detach(), values.detach())
+        if last:
+            break
+        (gradient,) = torch.autograd.grad(total, X)
         ascent.move(gradient, 1.0 - (1.0 - LAST_RATE) * step / num_steps if prune else 1.0)
         if after_step is not None:
             after_step()
-    ascent.keep(counts[-1])
-    ascent.evaluate(differentiable=False)
-    points, values = ascent.best()
-    return points, sign * values
+    points, best_values = ascent.best()
+    return points, sign * best_values
 
 
 class _Ascent:
@@ -134,22 +140,18 @@ class _Ascent:
 
     def __init__(
         self,
-        functions: Functions,
         starts: Tensor,
         bounds: Tensor,
         rate: Tensor,
-        sign: float,
         feasible: FeasibleSet,
         unit_gradients: bool,
     ) -> None:
-        self.functions = functions
         self.starts = starts
         self.lower, self.upper = bounds
         self.width = self.upper - self.lower
         self.side = torch.where(self.width > 0, self.width, 1.0)
         self.rate = rate
         self.longest = float(rate.max())
-        self.sign = sign
         self.feasible = feasible
         self.unit_gradients = unit_gradients
         self.X = starts
@@ -173,14 +175,8 @@ class _Ascent:
             order[:, :count], self.X, self.points, self.first, self.second
         )
 
-    def evaluate(self, *, differentiable: bool) -> Tensor:
-        """Note the values at X; return their gradients, 0 if not ``differentiable``."""
-        with torch.enable_grad():
-            evaluated = self.feasible.rounded(self.X).detach().requires_grad_(differentiable)
-            outputs = self.sign * self.functions.each(evaluated)
-            total = outputs.sum()
-        X = evaluated.detach()
-        values = outputs.detach()
+    def note(self, X: Tensor, values: Tensor) -> None:
+        """Note the values (s, k) of the points that were evaluated, (s, k, d)."""
         best_values = self.best_values[:, : X.shape[1]]
         best_points = self.best_points[:, : X.shape[1]]
         better = values > best_values
@@ -191,7 +187,6 @@ class _Ascent:
         best_points.copy_(torch.where(better.unsqueeze(-1), X, best_points))
         if self.num_moves == 0:
             self.start_values = self.best_values.clone()
-        return torch.autograd.grad(total, evaluated)[0] if differentiable else torch.zeros_like(X)
 
     def move(self, gradient: Tensor, share: float) -> None:
         """Take a step of Adam along the gradients, at a share of the learning rate."""
