@@ -2,6 +2,7 @@
 
 from surrogates.fitting.choice import choose_fit, fit
 from surrogates.fitting.exact import fit_exact
+from surrogates.fitting.hook import custom_fit as _  # noqa: F401  # which registers itself
 from surrogates.fitting.iterative import fit_iterative
 from surrogates.fitting.minibatch import fit_minibatch
 from surrogates.fitting.subsets import fit_subsets
@@ -25,8 +26,8 @@ from surrogates.operators.kernel_matrix import Dense, KernelOperator, Tiled, ker
 from surrogates.regressors.neighbours import predict_by_neighbours
 from surrogates.regressors.nystrom_sgm import NystromSGM
 from surrogates.rules.finite_features_fit import fit_finite_features
+from surrogates.rules.finite_objective import SCGD, Minimax
 from surrogates.rules.inducing_points import choose_inducing_points
-from surrogates.rules.inner_matrix import SCGD, Minimax
 from surrogates.rules.variational_fit import fit_variational
 from surrogates.solvers.auto import Auto
 from surrogates.solvers.base import IterativeSolver, Progress, Solver

@@ -18,6 +18,8 @@ DEFAULT_CPU_BUDGET = 2 * GIBIBYTE
 TILES_HELD = 16
 SECONDS_BETWEEN_LOOKS = 1.0  # at a device's free memory: asking takes longer than a small product
 
+CHUNK_ENTRIES = {"cpu": 2**20, "cuda": 2**28}  # of a matrix of features, evaluated at a time
+
 Result = TypeVar("Result")
 
 # When the free memory was asked for last, and what it was

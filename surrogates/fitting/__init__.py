@@ -6,7 +6,7 @@ from surrogates.fitting.iterative import fit_iterative
 from surrogates.fitting.minibatch import fit_minibatch
 from surrogates.fitting.subsets import fit_subsets
 from surrogates.rules.finite_features_fit import fit_finite_features
-from surrogates.rules.inner_matrix import SCGD, Minimax
+from surrogates.rules.finite_objective import SCGD, Minimax
 from surrogates.rules.variational_fit import fit_variational
 
 __all__ = [

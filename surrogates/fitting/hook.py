@@ -1,4 +1,6 @@
-"""What BoTorch's ``fit_gpytorch_mll`` does to a model of ours."""
+"""What BoTorch's ``fit_gpytorch_mll`` does to a model of ours: importing this module gives
+:class:`PathwiseGP` and its subclasses the ``custom_fit`` that it looks for.
+"""
 
 import warnings
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from surrogates.fitting.choice import fit
 from surrogates.fitting.exact import EXACT_FIT_UP_TO
+from surrogates.models.pathwise import PathwiseGP
 
 MLL = TypeVar("MLL", bound=ExactMarginalLogLikelihood)
 
@@ -55,3 +58,6 @@ def custom_fit(
         )
     fit(model)
     return mll.eval()
+
+
+PathwiseGP.custom_fit = custom_fit  # which models, below `fit`, cannot import

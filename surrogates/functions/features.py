@@ -22,14 +22,13 @@ from surrogates.functions.spectra import (
     standard_normal,
 )
 from surrogates.functions.tails import orthogonal_directions
+from surrogates.memory import CHUNK_ENTRIES
 from surrogates.operators.differentiable import Basis, combine, combine_rowwise
 from surrogates.operators.linalg import matmul
 from surrogates.operators.stationary import StationaryKernel
 from surrogates.operators.tiles import spans
 
 __all__ = ["CHUNK_ENTRIES", "PriorPaths", "RandomFeatures", "standard_normal"]
-
-CHUNK_ENTRIES = {"cpu": 2**20, "cuda": 2**28}  # of the feature matrix, evaluated at a time
 
 
 @dataclass(frozen=True, eq=False)

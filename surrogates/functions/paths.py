@@ -11,7 +11,7 @@ Matheron's rule, with a prior draw f, noise ε ~ N(0, Σ), H = k(X, X) + Σ, and
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from botorch.models.transforms.outcome import ChainedOutcomeTransform, OutcomeTransform, Standardize
@@ -19,8 +19,17 @@ from botorch.posteriors.posterior import Posterior
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.functions.features import PriorPaths
 from surrogates.operators.differentiable import Basis, combine, combine_rowwise
+
+
+class Functions(Protocol):
+    """s functions that can be evaluated everywhere, together or each at points of its own."""
+
+    def __call__(self, X: Tensor) -> Tensor: ...
+
+    def each(self, X: Tensor) -> Tensor: ...
+
+    def to(self, device: torch.device | str) -> Self: ...
 
 
 class Units(NamedTuple):
@@ -79,8 +88,8 @@ class SamplePaths:
     the model's input transform.
 
     Attributes:
-        prior: the s prior functions f; ``None`` where ``data`` alone make up the paths, as finitely
-            many features do.
+        prior: the s prior functions f, a :class:`PriorPaths`; ``None`` where ``data`` alone make up
+            the paths, as finitely many features do.
         data: the functions k(·, x_i) of the n data points, or the n features.
         weights: (n, s), v − a for every path.
         mean_weights: (n, 1), v.
@@ -88,7 +97,7 @@ class SamplePaths:
         input_transform: applied to X first; ``None`` for none.
     """
 
-    prior: PriorPaths | None
+    prior: Functions | None
     data: Basis
     weights: Tensor
     mean_weights: Tensor

@@ -17,7 +17,7 @@ from gpytorch.means import LinearMean, Mean
 from torch import Tensor, nn
 
 from surrogates.operators.stationary import StationaryKernel
-from surrogates.rules.base import DataSet
+from surrogates.rules.data import DataSet
 from surrogates.rules.inducing_points import choose_inducing_points
 
 DEFAULT_NUM_INDUCING = 1024

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
+from botorch.models import SingleTaskGP
 from botorch.models.model import FantasizeMixin, Model
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.transformed import TransformedPosterior
@@ -30,7 +31,6 @@ from surrogates import checks
 from surrogates.functions.features import standard_normal
 from surrogates.functions.paths import SamplePaths
 from surrogates.models.batches import data_sets, indices
-from surrogates.models.fresh import FreshGP
 from surrogates.models.posterior import assemble
 from surrogates.rules.base import Covariance
 
@@ -43,7 +43,7 @@ class FantasyGP(Model, FantasizeMixin):
     model when it was made, whatever becomes of it. It can be fantasised from in turn.
 
     Args:
-        model: with the posterior of paths.
+        model: a ``PathwiseGP`` with the posterior of paths.
         Q: (*T, k, d) further points, as the model's input transform returns them; T broadcasts with
             B.
         values: (*F, k, m) values there, standardised.
@@ -51,7 +51,7 @@ class FantasyGP(Model, FantasizeMixin):
             them.
     """
 
-    def __init__(self, model: FreshGP, Q: Tensor, values: Tensor, noise: Tensor | None = None):
+    def __init__(self, model: Any, Q: Tensor, values: Tensor, noise: Tensor | None = None):
         super().__init__()
         paths = model._posterior_paths()
         self.base = model._without_state()
@@ -134,7 +134,13 @@ class FantasyGP(Model, FantasizeMixin):
         root = root.reshape(*root.shape[:-3], *inner, *root.shape[-2:])
         distribution = MultivariateNormal(mean, RootLinearOperator(root))
         return assemble(
-            self.base, distribution, X, output_indices, observation_noise, posterior_transform
+            self.base,
+            self.base._units,
+            distribution,
+            X,
+            output_indices,
+            observation_noise,
+            posterior_transform,
         )
 
     def condition_on_observations(
@@ -226,7 +232,7 @@ class _Fantasies:
 
 
 def imagined(
-    model: FreshGP, X: Any, Y: Any, noise: Any, batch_shape: torch.Size | None = None
+    model: SingleTaskGP, X: Any, Y: Any, noise: Any, batch_shape: torch.Size | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return Q, values and noise of Y (*F, k, m) at X (*T, k, d), both in the user's units; F as
     broadcast with ``batch_shape``.

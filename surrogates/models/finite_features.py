@@ -14,12 +14,8 @@ from torch import Tensor, nn
 from surrogates.functions.feature_maps import FeatureKernel
 from surrogates.models.batches import data_sets
 from surrogates.models.pathwise import PathwiseGP
-from surrogates.rules.finite_features import (
-    TRIED_ROWS,
-    FeatureBasis,
-    FiniteFeatures,
-    WeightPosterior,
-)
+from surrogates.rules.finite_features import FiniteFeatures
+from surrogates.rules.weight_space import TRIED_ROWS, FeatureBasis, WeightPosterior
 
 
 class FiniteFeatureGP(PathwiseGP):

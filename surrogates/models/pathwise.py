@@ -91,9 +91,7 @@ class PathwiseGP(FreshGP):
             devices, and for noise ≤ 0.
     """
 
-    custom_fit: Callable[
-        ..., Any
-    ]  # what `fit_gpytorch_mll` calls; registered with BoTorch's others
+    custom_fit: Callable[..., Any]  # for `fit_gpytorch_mll`, see `fitting.hook`
     _may_cache_root: bool = True
 
     def __init__(
@@ -251,7 +249,13 @@ class PathwiseGP(FreshGP):
         with gpt_posterior_settings():
             distribution = self(X.unsqueeze(-3) if self.num_outputs > 1 else X)
         return assemble(
-            self, distribution, X, output_indices, observation_noise, posterior_transform
+            self,
+            self._units,
+            distribution,
+            X,
+            output_indices,
+            observation_noise,
+            posterior_transform,
         )
 
     def __call__(self, *inputs: Tensor, **kwargs: Any) -> MultivariateNormal:

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
+from botorch.models import SingleTaskGP
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
@@ -23,8 +24,7 @@ from linear_operator.operators import (
 )
 from torch import Tensor
 
-from surrogates.functions.paths import BatchPaths, SamplePaths
-from surrogates.models.fresh import FreshGP
+from surrogates.functions.paths import BatchPaths, SamplePaths, Units
 
 
 class IndependentRoots(MultitaskMultivariateNormal):
@@ -77,7 +77,8 @@ def path_distribution(paths: SamplePaths | BatchPaths, X: Tensor) -> Multivariat
 
 
 def assemble(
-    model: FreshGP,
+    model: SingleTaskGP,
+    units: Units,
     distribution: MultivariateNormal,
     X: Tensor,
     output_indices: list[int] | None,
@@ -85,7 +86,7 @@ def assemble(
     posterior_transform: PosteriorTransform | None,
 ) -> Any:
     """Return BoTorch's posterior of a ``distribution`` (..., q), or (..., m, q),
-    at transformed X in standardised units of ``model``.
+    at transformed X in standardised units of ``model``, which are ``units``.
     """
     several = model.num_outputs > 1
     outputs = list(range(model.num_outputs)) if output_indices is None else output_indices
@@ -94,7 +95,6 @@ def assemble(
             f"`output_indices` must be None or outputs below {model.num_outputs}, got"
             f" {output_indices}."
         )
-    units = model._units
     points = X.unsqueeze(-3) if several else X
     distribution = affine(
         model._apply_noise(points, distribution, observation_noise), units.offset, units.scale

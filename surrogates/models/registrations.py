@@ -3,8 +3,7 @@ that is built on them.
 
 Importing this module registers :class:`PathwiseGP` and its subclasses with BoTorch's dispatchers,
 so that ``PathwiseThompsonSampling``, ``get_matheron_path_model`` and ``optimize_posterior_samples``
-use the model's solver, and paths that are evaluated tile by tile; and gives them the
-``custom_fit`` that ``fit_gpytorch_mll`` looks for.
+use the model's solver, and paths that are evaluated tile by tile.
 """
 
 from collections.abc import Callable
@@ -32,7 +31,6 @@ from torch import Size, Tensor
 from torch.nn import Module
 
 from surrogates import memory
-from surrogates.fitting.hook import custom_fit
 from surrogates.functions.features import PriorPaths, RandomFeatures
 from surrogates.functions.paths import BatchPaths, SamplePaths
 from surrogates.models.pathwise import PathwiseGP
@@ -134,9 +132,6 @@ class RandomFeatureMap(FeatureMap):
     def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
         """Return Φ(x), (..., q, F)."""
         return self.features(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
-
-
-PathwiseGP.custom_fit = custom_fit  # below `fit` itself, a model could not import it
 
 
 @DrawMatheronPaths.register(PathwiseGP)

@@ -8,7 +8,6 @@ from gpytorch.models import ExactGP
 from torch import Tensor
 
 from surrogates.functions.paths import BatchPaths, SamplePaths
-from surrogates.rules.base import Covariance
 
 
 class StateKey(NamedTuple):
@@ -68,7 +67,7 @@ class PathsState:
 
     key: StateKey
     paths: SamplePaths | BatchPaths
-    covariances: dict[int, Covariance] = field(default_factory=dict)
+    covariances: dict[int, Any] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self

@@ -18,9 +18,9 @@ from surrogates.rules.base import (
     DIRECT_SOLVE_UP_TO,
     Covariance,
     CovarianceWith,
-    DataSet,
     SolvedRule,
 )
+from surrogates.rules.data import DataSet
 from surrogates.solvers.auto import Auto
 from surrogates.solvers.base import Solver
 from surrogates.solvers.cg import CG

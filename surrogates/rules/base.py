@@ -1,5 +1,5 @@
-"""What a posterior is made of, whatever its model: a data set, and the rule that says what carries
-its weights, which system they solve and how it is conditioned on.
+"""What makes a posterior, whatever its model: the rule that says what carries its weights, which
+system they solve and how it is conditioned on.
 
 Notation: X (n, d) data, y (n,) their values, Σ noise variances, μ the prior mean, s paths; v and a
 the representer weights of :mod:`surrogates.functions.paths`.
@@ -9,16 +9,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
-from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from surrogates import memory
 from surrogates.functions.features import PriorPaths, standard_normal
 from surrogates.functions.paths import SamplePaths
 from surrogates.operators.differentiable import Basis, KernelBasis, combine
+from surrogates.rules.data import DataSet
 from surrogates.solvers.base import Callback, Solver
 from surrogates.solvers.run import Solution
 from surrogates.systems.base import LinearSystem, Targets
@@ -29,29 +29,6 @@ PATHS_PER_DRAW = 32
 COLUMNS_HELD = 13  # copies of an (n, s) matrix that the hungriest solver and the paths hold at once
 
 CovarianceWith = Callable[[Tensor], Tensor]
-
-
-class DataSet(NamedTuple):
-    """What one posterior is of, on transformed inputs and in standardised units; frozen copies.
-
-    Attributes:
-        X: (n, d).
-        y: (n,).
-        noise: Σ, a scalar or (n,) variances.
-        kernel: without batch shape.
-        mean_module: maps (..., q, d) to (..., q).
-    """
-
-    X: Tensor
-    y: Tensor
-    noise: Tensor
-    kernel: Kernel
-    mean_module: torch.nn.Module
-
-    @property
-    def residuals(self) -> Tensor:
-        """y − μ(X), (n,)."""
-        return self.y - self.mean_module(self.X)
 
 
 class Covariance(ABC):

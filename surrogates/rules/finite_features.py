@@ -1,51 +1,20 @@
-"""Weights of finitely many features, whose posterior is exact in weight space at any n.
+"""Weights of the finitely many features of a kernel, exact at any n: draws of them are paths.
 
-Notation: Φ (n, F) features at the data, outputscale included, so that k(X, X) = Φ Φᵀ; Σ noise
-variances, r = y − μ(X) residuals. A function is μ(·) + φ(·)ᵀ w with w ~ N(0, I) a priori, and with
-P = I + Φᵀ Σ⁻¹ Φ = L Lᵀ
-
-    posterior      w | y ~ N(m, P⁻¹),   m = P⁻¹ Φᵀ Σ⁻¹ r
-    log p(y)       −½ (rᵀ Σ⁻¹ r − mᵀ P m + log|P| + log|Σ| + n log 2π),
+Notation as in :mod:`surrogates.rules.weight_space`.
 """
 
 import math
-from copy import deepcopy
-from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from dataclasses import dataclass
 
 import torch
-from gpytorch.kernels import ScaleKernel
 from torch import Tensor
 
-from surrogates import memory
-from surrogates.functions.features import CHUNK_ENTRIES, PriorPaths, standard_normal
+from surrogates.functions.features import PriorPaths, standard_normal
 from surrogates.functions.paths import SamplePaths
-from surrogates.operators.differentiable import Basis
-from surrogates.operators.linalg import stable_cholesky
-from surrogates.operators.tiles import spans
-from surrogates.rules.base import DataSet, FiniteRank, Rule
+from surrogates.rules.base import FiniteRank, Rule
+from surrogates.rules.data import DataSet
+from surrogates.rules.weight_space import FeatureBasis, WeightPosterior, solve_weight_posterior
 from surrogates.solvers.base import Callback
-
-FEATURE_SQUARES_HELD = 5  # copies of an (F, F) matrix, in float64, at once
-TRIED_ROWS = 16  # of the data, on which a new feature map is tried
-
-
-class WeightPosterior(NamedTuple):
-    """The law N(m, P⁻¹) of the weights given the data, in float64.
-
-    Attributes:
-        mean: m (F,).
-        factor: L (F, F), lower triangular, P = L Lᵀ.
-        log_likelihood: log p(y) in nats.
-    """
-
-    mean: Tensor
-    factor: Tensor
-    log_likelihood: float
-
-    def weights(self, Z: Tensor) -> Tensor:
-        """Return m + L⁻ᵀ Z (F, s), draws of the weights for standard normal Z (F, s)."""
-        return self.mean.unsqueeze(1) + torch.linalg.solve_triangular(self.factor.T, Z, upper=True)
 
 
 @dataclass(frozen=True)
@@ -100,121 +69,10 @@ class FiniteFeatures(Rule):
     def own_fit(self, n: int) -> tuple[str, str]:
         return "finite_features", f"the kernel of {n} points has finitely many features"
 
-    def solve(self, data: DataSet) -> tuple["FeatureBasis", WeightPosterior]:
+    def solve(self, data: DataSet) -> tuple[FeatureBasis, WeightPosterior]:
         """Return the features, and the law of their weights."""
         basis = FeatureBasis(data.kernel, (data.X.shape[1], self.num_features))
         return basis, solve_weight_posterior(basis, data.X, data.residuals, data.noise)
-
-
-@dataclass(frozen=True, eq=False)
-class FeatureBasis(Basis):
-    """The F functions sqrt(outputscale) φ_j of a kernel, evaluated in chunks of points.
-
-    Attributes:
-        kernel: outputscale · φ(x)ᵀ φ(z).
-        shape: (d, F).
-    """
-
-    kernel: ScaleKernel
-    shape: tuple[int, int]
-
-    @classmethod
-    def of(cls, kernel: ScaleKernel, X: Tensor) -> Self:
-        """Return the basis of ``kernel`` at points such as X (n, d),
-        on some of which it is tried.
-        """
-        return cls(kernel, (X.shape[1], kernel.base_kernel.features(X[:TRIED_ROWS]).shape[1]))
-
-    @property
-    def dim(self) -> int:
-        return self.shape[0]
-
-    def __call__(self, X: Tensor) -> Tensor:
-        """Return Φ(X), (..., m, F); differentiable in X and the hyperparameters.
-
-        Raises:
-            ValueError: if a feature is not finite, or there are not F of them.
-        """
-        features: Tensor = self.kernel.outputscale.sqrt() * self.kernel.base_kernel.features(X)
-        if features.shape[-1] != self.shape[1]:
-            raise ValueError(
-                f"`feature_map` must always return {self.shape[1]} features, as it did first, got"
-                f" {features.shape[-1]}."
-            )
-        finite = torch.isfinite(features)
-        if not finite.all():
-            raise ValueError(
-                f"`feature_map` must return finite features, got {int((~finite).sum())} others"
-                f" among {features.numel()}. Scale its inputs or its weights."
-            )
-        return features
-
-    def matmul(self, X: Tensor, W: Tensor) -> Tensor:
-        return torch.cat([self(X[rows]) @ W for rows in self.chunks(len(X))])
-
-    def matmul_gradient(self, X: Tensor, W: Tensor, cotangent: Tensor) -> Tensor:
-        return torch.cat(
-            [self._gradient(X[rows], cotangent[rows] @ W.T)[1] for rows in self.chunks(len(X))]
-        )
-
-    def rowwise(self, X: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-        values = X.new_empty(X.shape[:-1])
-        gradient = torch.empty_like(X)
-        for group in self.chunks(len(X), X.shape[1]):
-            weights = W.T[group].unsqueeze(1)
-            features, gradient[group] = self._gradient(X[group], weights)
-            values[group] = (features * weights).sum(-1)
-        return values, gradient
-
-    def to(self, device: torch.device | str) -> Self:
-        return replace(self, kernel=deepcopy(self.kernel).to(device))
-
-    def _gradient(self, X: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Return Φ(X) and the gradient in X of ``Σ weights ∘ Φ(X)``."""
-        with torch.enable_grad():
-            X = X.detach().requires_grad_()
-            features = self(X)
-            (gradient,) = torch.autograd.grad((features * weights).sum(), X)
-        return features.detach(), gradient
-
-    def chunks(self, length: int, width: int = 1) -> list[slice]:
-        """Return consecutive rows of ``width`` points each, such that a chunk has about as many
-        features as are evaluated at a time.
-        """
-        entries = CHUNK_ENTRIES.get(self.kernel.outputscale.device.type, CHUNK_ENTRIES["cuda"])
-        return list(spans(length, max(1, entries // (width * self.shape[1]))))
-
-
-def solve_weight_posterior(
-    basis: FeatureBasis, X: Tensor, residuals: Tensor, noise: Tensor
-) -> WeightPosterior:
-    """Return the law of the weights given residuals y − μ(X) (n,) at X (n, d), whose noise is a
-    scalar or (n,).
-
-    Raises:
-        ValueError: if a feature is not finite.
-        MemoryError: if the F × F matrices do not fit in free memory.
-    """
-    num_features = basis.shape[1]
-    num_bytes = FEATURE_SQUARES_HELD * num_features**2 * torch.float64.itemsize
-    memory.require(
-        num_bytes, X.device, f"A posterior of {num_features} weights", "Use fewer features."
-    )
-    std = noise.double().sqrt().expand(len(X))
-    with torch.no_grad():
-        P = torch.eye(num_features, dtype=torch.float64, device=X.device)
-        rhs = P.new_zeros(num_features)
-        for rows in basis.chunks(len(X)):
-            features = basis(X[rows]).double() / std[rows].unsqueeze(1)
-            P.addmm_(features.T, features)
-            rhs.addmv_(features.T, residuals[rows] / std[rows])
-        L = stable_cholesky(P)
-        whitened = torch.linalg.solve_triangular(L, rhs.unsqueeze(1), upper=False)
-        mean = torch.linalg.solve_triangular(L.T, whitened, upper=True).squeeze(1)
-        squares = (residuals / std).square().sum() - whitened.square().sum()
-        log_determinants = 2.0 * (L.diagonal().log().sum() + std.log().sum())
-        log_likelihood = -0.5 * (squares + log_determinants + len(X) * math.log(2.0 * math.pi))
-    return WeightPosterior(mean, L, log_likelihood.item())
 
 
 def _paths(data: DataSet, basis: FeatureBasis, law: WeightPosterior, Z: Tensor) -> SamplePaths:

@@ -12,10 +12,15 @@ import torch
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.rules.finite_features import FiniteFeatures
-from surrogates.rules.finite_objective import Objective
-from surrogates.rules.hyperparameters import Coordinates, ModelT, StepCallback, batches, restoring
-from surrogates.rules.inner_matrix import SCGD, Minimax, Saddle, Tracker
+from surrogates.rules.finite_objective import SCGD, Minimax, Objective, Saddle, Tracker
+from surrogates.rules.hyperparameters import (
+    Coordinates,
+    ModelT,
+    StepCallback,
+    batches,
+    restoring,
+    rule_of,
+)
 
 OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], float]] = {
     "adam": (torch.optim.Adam, 1e-2),
@@ -67,9 +72,7 @@ def fit_finite_features(
             it was.
         KeyboardInterrupt: on Ctrl-C, when the model has got the best hyperparameters so far.
     """
-    rule = getattr(model, "rule", None)
-    if not isinstance(rule, FiniteFeatures):
-        raise TypeError(f"`model` must be a FiniteFeatureGP, got {type(model).__name__}.")
+    rule = rule_of(model, "finite_features", "FiniteFeatureGP")
     if isinstance(method, str):
         method = TECHNIQUES[checks.one_of("method", method, TECHNIQUES)]()
     if not isinstance(method, SCGD | Minimax):

@@ -5,7 +5,7 @@ the prior term, and what a failure leaves behind.
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from botorch.models import SingleTaskGP
@@ -47,6 +47,19 @@ def training_data(model: SingleTaskGP) -> tuple[Tensor, Tensor]:
     checks.floating_tensor("model.train_inputs", X)
     checks.floating_tensor("model.train_targets", y)
     return X, y
+
+
+def rule_of(model: Any, method: str, kind: str) -> Any:
+    """Return the rule of ``model``, whose own fit is ``method``.
+
+    Raises:
+        TypeError: if the model is not a ``kind``.
+    """
+    rule = getattr(model, "rule", None)
+    own = None if rule is None else rule.own_fit(0)
+    if own is None or own[0] != method:
+        raise TypeError(f"`model` must be a {kind}, got {type(model).__name__}.")
+    return rule
 
 
 class Coordinates:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from surrogates.functions.paths import SamplePaths
 from surrogates.operators.linalg import stable_cholesky
-from surrogates.rules.base import DIRECT_SOLVE_UP_TO, DataSet, FiniteRank, Rule, SolvedRule
+from surrogates.rules.base import DIRECT_SOLVE_UP_TO, FiniteRank, Rule, SolvedRule
+from surrogates.rules.data import DataSet
 from surrogates.solvers.base import Solver
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.sgd import SGD

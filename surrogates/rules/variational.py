@@ -25,7 +25,8 @@ from surrogates.operators.differentiable import KernelBasis
 from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.operators.linalg import stable_cholesky
 from surrogates.operators.tiles import spans
-from surrogates.rules.base import DataSet, FiniteRank, Rule, draw_prior
+from surrogates.rules.base import FiniteRank, Rule, draw_prior
+from surrogates.rules.data import DataSet
 from surrogates.solvers.base import Callback
 from surrogates.systems.base import Targets
 from surrogates.systems.inducing import InducingSystem

@@ -25,9 +25,9 @@ from surrogates.rules.hyperparameters import (
     ModelT,
     StepCallback,
     batches,
+    rule_of,
     training_data,
 )
-from surrogates.rules.variational import Variational
 
 
 def fit_variational(
@@ -78,9 +78,7 @@ def fit_variational(
             give;
         (2) steps in logarithms, which keeps the constraints.
     """
-    rule = getattr(model, "rule", None)
-    if not isinstance(rule, Variational):
-        raise TypeError(f"`model` must be a VariationalGP, got {type(model).__name__}.")
+    rule = rule_of(model, "variational", "VariationalGP")
     if model.num_outputs > 1:
         raise ValueError(
             f"`model` must have one output to be fitted, got {model.num_outputs}. Use"

@@ -24,8 +24,7 @@ from surrogates import (
     fit_finite_features,
     gaussian_likelihood,
 )
-from surrogates.rules.finite_objective import Batch, Objective
-from surrogates.rules.inner_matrix import Saddle, Tracker
+from surrogates.rules.finite_objective import Batch, Objective, Saddle, Tracker
 from tests import problems
 
 N = 9
