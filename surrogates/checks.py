@@ -53,6 +53,19 @@ def positive_float(name: str, value: Any, remedy: str = "") -> float:
     return float(value)
 
 
+def device(name: str, value: Any) -> torch.device:
+    """Return the device that ``value`` names, ``None`` for the CPU, if it is there."""
+    try:
+        found = torch.device("cpu" if value is None else value)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"`{name}` must name a torch device, got {value!r}. Try cpu or cuda."
+        ) from error
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"`{name}` is {str(value)!r}, and torch finds no CUDA device. Use cpu.")
+    return found
+
+
 def floating_tensor(name: str, value: Any) -> Tensor:
     """Return ``value`` if it is a float32 or float64 tensor without NaN or infinity."""
     if not isinstance(value, Tensor):

@@ -80,16 +80,9 @@ def optional(
 
 def check_device(name: str) -> None:
     """Require the name of a device that is there."""
-    import torch
+    from surrogates import checks
 
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(
-            f"`device` must name a torch device, got {name!r}. Try cpu or cuda."
-        ) from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"`device` is {name!r}, and torch finds no CUDA device. Use cpu.")
+    checks.device("device", name)
 
 
 def check_folder(folder: Path) -> None:

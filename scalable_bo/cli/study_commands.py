@@ -9,19 +9,19 @@ import math
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from scalable_bo.cli.console import count, new_table, print_table, read_integers
+from scalable_bo.cli.results import read_results
 from scalable_bo.cli.solve_check import check_solve
 
 if TYPE_CHECKING:
     from scalable_bo.study.study import Study
 
-MAX_LINE = 2**20
 ConfigFile = Annotated[
     Path, typer.Argument(metavar="STUDY.TOML", help="Configuration of the study.")
 ]
@@ -43,6 +43,7 @@ def run(file: ConfigFile, as_json: AsJson = False) -> None:
     with refusals():
         from scalable_bo.cli.config import read_config
         from scalable_bo.evaluation.external import Command
+        from scalable_bo.study.optimize import run_rounds
 
         config = read_config(file)
         section = config.require_run()
@@ -54,7 +55,8 @@ def run(file: ConfigFile, as_json: AsJson = False) -> None:
         with refusals():
             config.add_data(study)
             if study.num_asks < section.rounds or study.pending.ids:
-                study.optimize(
+                run_rounds(
+                    study,
                     objective,
                     max(0, section.rounds - study.num_asks),
                     section.batch,
@@ -75,11 +77,12 @@ def run(file: ConfigFile, as_json: AsJson = False) -> None:
     summary = _summary(study)
     if as_json:
         typer.echo(json.dumps(summary))
-    else:
+        return
+    if summary["best_value"] is not None:
         typer.echo(
             f"best {summary['best_value']:.6g} at {_describe_params(summary['best_params'])}"
         )
-        typer.echo(f"{describe_counts(study)} in {config.path}")
+    typer.echo(f"{describe_counts(study)} in {config.path}")
 
 
 def ask(
@@ -149,20 +152,23 @@ def export(
     place: StudyPlace,
     out: Annotated[Path, typer.Argument(help="Table to write, .csv or .parquet.")],
 ) -> None:
-    """Write all rows of a study as a table: parameters, value, noise, status, reason, ask."""
+    """Write all rows of a study as a table: parameters, value, noise, status, reason, ask.
+
+    In a .csv file, a text that a spreadsheet would run as a formula gets a ' before it.
+    """
     with refusals():
-        from scalable_bo.study.snapshot import read_snapshot, to_frame
+        from scalable_bo.study.snapshot import read_snapshot, to_frame, without_formulas
+        from surrogates.atomic import replacing
 
         if out.suffix not in (".csv", ".parquet"):
             raise ValueError(f"`out` must end in .csv or .parquet, got {out.name}.")
         snapshot = read_snapshot(_folder(place))
         frame = to_frame(snapshot.space, snapshot.rows)
-        try:
-            frame.to_csv(out) if out.suffix == ".csv" else frame.to_parquet(out)
-        except OSError as error:
-            raise ValueError(
-                f"`out` must be a file that can be written, got {out} ({error.strerror})."
-            ) from error
+        with _writing(out), replacing(out) as temporary:
+            if out.suffix == ".csv":
+                without_formulas(frame).to_csv(temporary)
+            else:
+                frame.to_parquet(temporary)
     typer.echo(f"Wrote {count(len(frame), 'row')} to {out}")
 
 
@@ -180,12 +186,8 @@ def report(
         folder = _folder(place)
         snapshot = read_snapshot(folder)
         page = folder / "report.html" if out is None else out
-        try:
+        with _writing(page):
             write_report(snapshot, page)
-        except OSError as error:
-            raise ValueError(
-                f"`out` must be a file that can be written, got {page} ({error.strerror})."
-            ) from error
     typer.echo(f"Wrote {page}")
 
 
@@ -257,13 +259,16 @@ def _check_study(file: Path, as_json: bool) -> None:
         import torch
 
         from scalable_bo.cli.config import read_config
+        from scalable_bo.evaluation.external import Command
         from scalable_bo.study.history import read_history
         from scalable_bo.study.prediction import predict
 
         config = read_config(file)
         section = config.require_run()
         space = config.build_space()
-        config.build_objective()
+        objective = config.build_objective()
+        if isinstance(objective, Command):
+            objective.require_program()
         rows = [
             read_history(
                 space, config.folder / d.file, None, target=d.target, noise=d.noise, name=None
@@ -304,26 +309,16 @@ def _check_study(file: Path, as_json: bool) -> None:
 COMMANDS = (run, ask, tell, status, export, report, check)
 
 
-def read_results(source: str) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a file, or of standard input, each with ``id``, ``value``, ``noise`` and
-    ``error``.
-
-    Raises:
-        ValueError: for what is no such line.
-    """
-    if source != "-" and not Path(source).is_file():
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    """Call what a file cannot be written a wrong argument."""
+    try:
+        yield
+    except OSError as error:
+        cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
         raise ValueError(
-            f"`results` must be a file of JSON lines, or - for standard input, and {source} is not"
-            " there."
-        )
-    with nullcontext(sys.stdin.buffer) if source == "-" else open(source, "rb") as lines:
-        number = 0
-        while content := lines.readline(MAX_LINE + 1):
-            number += 1
-            if len(content) > MAX_LINE:
-                raise ValueError(f"Line {number} must have at most {MAX_LINE} bytes.")
-            if content.strip():
-                yield _read_result(content, number)
+            f"`out` must be a file that can be written, got {out} ({cause.strerror})."
+        ) from error
 
 
 @contextmanager
@@ -342,39 +337,6 @@ def refusals() -> Iterator[None]:
 def describe_counts(study: Study) -> str:
     """Return how many rows there are of each kind."""
     return _describe_numbers(_summary(study))
-
-
-def _read_result(content: bytes, number: int) -> dict[str, Any]:
-    try:
-        line = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"Line {number} must be JSON, got {content[:80]!r}.") from error
-    known = {"id", "value", "error", "noise"}
-    if (
-        not isinstance(line, dict)
-        or not isinstance(line.get("id"), int)
-        or isinstance(line["id"], bool)
-    ):
-        raise ValueError(
-            f"Line {number} must be an object with an `id`, a whole number, got {content[:80]!r}."
-        )
-    if unknown := sorted(set(line) - known):
-        raise ValueError(
-            f"Line {number} must have `id`, `value` or `error`, and `noise`, got"
-            f" `{unknown[0]:.80}`."
-        )
-    if ("value" in line) == ("error" in line):
-        raise ValueError(
-            f"Line {number} must have either `value` or `error`, got {content[:80]!r}."
-        )
-    error_text = line.get("error")
-    reason = None if "error" not in line else str(error_text)[:500]
-    return {
-        "id": line["id"],
-        "value": line.get("value", math.nan),
-        "noise": line.get("noise"),
-        "error": reason,
-    }
 
 
 def _read_status(place: Path) -> dict[str, Any]:

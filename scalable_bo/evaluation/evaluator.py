@@ -10,9 +10,10 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+import traceback
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from numbers import Real
 from queue import Empty, SimpleQueue
@@ -26,6 +27,12 @@ SECONDS_OF_GRACE = 10.0
 # breaks it
 MAX_SUSPECTS = 64
 MAX_REASON = 500
+# So many evaluations that raise the same, before any that does not, end a run
+FAILURES_ALIKE = 3
+
+
+class ErrorElsewhere(Exception):
+    """What an objective raised in another process, with its traceback as text."""
 
 
 @dataclass(frozen=True)
@@ -36,23 +43,33 @@ class Evaluation:
         id: of the point.
         value: finite, or NaN where the evaluation failed.
         reason: why it failed, else ``None``.
+        error: what the objective raised; from another process, its traceback as text.
     """
 
     id: int
     value: float
     reason: str | None = None
+    error: BaseException | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def failed(cls, id: int, reason: str) -> Evaluation:
+    def failed(cls, id: int, reason: str, error: BaseException | None = None) -> Evaluation:
         """Return a failure, its reason on one line of bounded length."""
-        line = " ".join(reason.split())
-        return cls(id, math.nan, line if len(line) <= MAX_REASON else line[: MAX_REASON - 1] + "…")
+        line = " ".join(storable(reason).split())
+        line = line if len(line) <= MAX_REASON else line[: MAX_REASON - 1] + "…"
+        return cls(id, math.nan, line, error)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception need not survive the way between processes; its text does.
+        error = self.error
+        if error is not None and not isinstance(error, ErrorElsewhere):
+            error = ErrorElsewhere("".join(traceback.format_exception(error)))
+        return Evaluation, (self.id, self.value, self.reason, error)
 
     @classmethod
     def of(cls, id: int, value: Any) -> Evaluation:
         """Read what an objective returned; what is NaN, infinite or no number has failed."""
         try:
-            number = value if isinstance(value, Real) else value.item()
+            number = value if isinstance(value, Real) else _item(value)
             number = float(number) if isinstance(number, Real) else None
         except (AttributeError, TypeError, ValueError, RuntimeError, OverflowError):
             number = None
@@ -76,8 +93,15 @@ def call(
         return Evaluation.of(
             id, objective(params) if timeout is None else _within(timeout, objective, params)
         )
+    except _TooLateError as error:
+        return Evaluation.failed(id, f"TimeoutError: {error}")
     except (Exception, SystemExit) as error:
-        return Evaluation.failed(id, f"{type(error).__name__}: {error}")
+        return Evaluation.failed(id, f"{type(error).__name__}: {error}", error)
+
+
+def storable(text: str) -> str:
+    """Return a text that every file can hold: lone surrogates as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class Evaluator:
@@ -251,6 +275,10 @@ class Interruption:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             self._installed = False
 
+    def __call__(self) -> bool:
+        """Return whether an interruption was requested."""
+        return self.requested
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
             raise KeyboardInterrupt
@@ -260,38 +288,54 @@ class Interruption:
 class FailureLimit:
     """Counts failures.
 
+    Without a maximum, a number of failures in a row is too many, and so are three evaluations that
+    raise the same before any gave a value: the objective does not work at all.
+
     Args:
-        maximum: of failures, over all evaluations; ``None`` for no limit but that a number in a row
-            must not fail.
+        maximum: of failures, over all evaluations; ``None`` for the rules above.
         in_a_row: that number.
     """
 
     def __init__(self, maximum: int | None, in_a_row: int) -> None:
         self._maximum = maximum
         self._in_a_row = in_a_row
-        self._total = self._row = 0
+        self._total = 0
+        self._row = 0
+        self._alike: str | None = None  # what all so far have raised
+        self._num_checked = 0
+        self._last: Evaluation | None = None
 
-    def check(self, reasons: list[str | None]) -> None:
-        """Count evaluations, each with its reason or ``None``.
+    def check(self, evaluations: Sequence[Evaluation]) -> None:
+        """Count evaluations.
 
         Raises:
-            RuntimeError: beyond the limit.
+            RuntimeError: beyond the limit, from what the objective raised last.
         """
-        last = ""
-        for reason in reasons:
-            self._row = self._row + 1 if reason is not None else 0
-            self._total += reason is not None
-            last = reason or last
+        for one in evaluations:
+            failed = one.reason is not None
+            raised = one.reason if one.error is not None else None
+            self._alike = raised if raised == self._alike or not self._num_checked else None
+            self._num_checked += 1
+            self._row = self._row + 1 if failed else 0
+            self._total += failed
+            if failed:
+                self._last = one
+            if self._maximum is None and self._alike and self._row == FAILURES_ALIKE:
+                break
         if self._maximum is not None and self._total > self._maximum:
             what = f"{self._total} evaluations failed, more than `max_failures` = {self._maximum}"
+        elif self._maximum is None and self._alike and self._row >= FAILURES_ALIKE:
+            what = f"The first {self._row} evaluations all raised the same"
         elif self._maximum is None and self._row >= self._in_a_row:
             what = f"The last {self._row} evaluations failed, and `max_failures` is not set"
         else:
             return
+        assert self._last is not None
         raise RuntimeError(
-            f"{what}; the last reason: {last}. Mend the objective, or raise the limit; all values"
-            " are kept."
-        )
+            f"{what}; the last reason: {self._last.reason}. Mend the objective, or set"
+            " `max_failures` to go on; all values are kept, and `retry` has what failed evaluated"
+            " again."
+        ) from self._last.error
 
 
 class _Loss(NamedTuple):
@@ -299,6 +343,15 @@ class _Loss(NamedTuple):
 
     reason: str
     culprit_is_known: bool
+
+
+class _TooLateError(Exception):
+    """There was no value in time."""
+
+
+def _item(value: Any) -> Any:
+    """Return the one number of an array; a sparse tensor has none before it is dense."""
+    return value.to_dense().item() if getattr(value, "is_sparse", False) else value.item()
 
 
 def _within(
@@ -314,9 +367,9 @@ def _within(
 
     threading.Thread(target=work, daemon=True).start()
     try:
-        value, error = answers.get(timeout=seconds)
+        value, error = answers.get(timeout=min(seconds, threading.TIMEOUT_MAX))
     except Empty:
-        raise TimeoutError(f"no value within {seconds:g} s") from None
+        raise _TooLateError(f"no value within {seconds:g} s") from None
     if error is not None:
         raise error
     return value

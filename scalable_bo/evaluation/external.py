@@ -13,6 +13,7 @@ import math
 import os
 import selectors
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -28,6 +29,7 @@ from scalable_bo.evaluation.evaluator import Evaluation
 MAX_LINE = 2**20  # bytes of an answer
 MAX_COMPLAINT = 2000  # bytes of stderr that are kept for the reason of a failure
 SECONDS_TO_END = 5.0
+LONGEST_WAIT = 3600.0  # seconds at a time: the system's own limit is 24 days
 
 
 class Command:
@@ -65,6 +67,21 @@ class Command:
     def __reduce__(self) -> tuple[Any, ...]:
         return _make_command, (self.command, self.folder)
 
+    def require_program(self) -> None:
+        """Require that the program is there and may be run; it is not run.
+
+        Raises:
+            ValueError: naming the program.
+        """
+        program = self.command[0]
+        folder = self.folder or Path()
+        # As when it is started: what has a slash is relative to the folder it runs in.
+        if shutil.which(folder / program if os.sep in program else program) is None:
+            raise ValueError(
+                f"`command` must name a program that can be run, got {program!r}. Make it"
+                " executable, or correct its path."
+            )
+
     def evaluate(self, timeout: float | None, id: int, params: dict[str, Any]) -> Evaluation:
         """Give a point to the program, and wait ``timeout`` seconds for the answer."""
         line = json.dumps({"id": id, "params": params})
@@ -77,9 +94,8 @@ class Command:
         try:
             process = _Process.start(self.command, self.folder)
         except OSError as error:
-            return Evaluation.failed(
-                id, f"{self.command[0]} could not be started: {error.strerror}"
-            )
+            reason = f"{self.command[0]} could not be started: {error.strerror}"
+            return Evaluation.failed(id, reason, error)
         try:
             return self._ask(process, timeout, id, line)
         except _EndedError as error:
@@ -176,7 +192,7 @@ class _Process:
                 left = end - time.monotonic()
                 if left <= 0:
                     raise _NoAnswerError(f"TimeoutError: no answer within {timeout:g} s")
-                for key, _ in selector.select(None if math.isinf(left) else left):
+                for key, _ in selector.select(min(left, LONGEST_WAIT)):
                     if key.fileobj is popen.stdin:
                         unsent = self._send(unsent)
                         if not unsent:

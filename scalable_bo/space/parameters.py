@@ -359,6 +359,14 @@ def read_fields(kind: type[T], table: Mapping[str, Any], place: str) -> T:
         raise type(error)(f"`{place}`: {error}") from error
 
 
+def refusal(name: str, param: Parameter, received: Any, row: int) -> ValueError:
+    """Return the error of a value that is none of its parameter's."""
+    return ValueError(
+        f"`{name}` must be {param.requirement}, got {received!r} in row {row}. Widen the space or"
+        " leave the row out."
+    )
+
+
 def nearest(name: Any, known: Iterable[str]) -> str:
     """Return a question for the known name that is nearest to ``name``; nothing if none is near."""
     close = get_close_matches(name, list(known), 1) if isinstance(name, str) else []

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -25,6 +24,7 @@ from scalable_bo.space.constraints import (
     read_constraint,
     write_constraint,
 )
+from scalable_bo.space.frames import read_frame, write_frame
 from scalable_bo.space.parameters import (
     Categorical,
     Choice,
@@ -35,6 +35,7 @@ from scalable_bo.space.parameters import (
     plain,
     read_fields,
     read_parameter,
+    refusal,
 )
 from surrogates import checks
 
@@ -102,11 +103,16 @@ class Space:
         """Make a space of parameters ``x0, x1, …`` from BoTorch's bounds.
 
         Args:
-            bounds: (2, d): the lower bounds, then the upper ones (tensor, array or nested list).
+            bounds: (2, d): the lower bounds, then the upper ones (tensor, array or nested list); or
+                SciPy's list of d tuples, each of a lower and an upper bound.
         Raises:
             ValueError: if the shape is another, a bound is not finite, or a lower bound is not
                 below its upper bound.
         """
+        if isinstance(bounds, Sequence) and all(
+            isinstance(pair, tuple) and len(pair) == 2 for pair in bounds
+        ):
+            bounds = list(zip(*bounds, strict=True))
         box = checks.box(_float64(bounds, "bounds"))
         return cls(
             **{f"x{column}": Float(low, high) for column, (low, high) in enumerate(box.T.tolist())}
@@ -245,7 +251,7 @@ class Space:
             valid = param.valid(points[:, column])
             if not valid.all():
                 row = int((~valid).nonzero()[0])
-                raise self._refusal(name, points[row, column].item(), row)
+                raise refusal(name, param, points[row, column].item(), row)
         return points + 0.0
 
     def feasible(self, X: Tensor) -> Tensor:
@@ -314,7 +320,7 @@ class Space:
             for column, (name, param) in enumerate(self.params.items()):
                 numbers[row, column] = number = param.number(values[name])
                 if math.isnan(number):
-                    raise self._refusal(name, values[name], row)
+                    raise refusal(name, param, values[name], row)
         return self.check(numbers)
 
     def to_dicts(self, X: Tensor) -> list[dict[str, Any]]:
@@ -338,52 +344,13 @@ class Space:
         Raises:
             ValueError: if a column is missing, or a value is none of its parameter's.
         """
-        if missing := [name for name in self.names if name not in frame.columns]:
-            raise ValueError(
-                f"The data must have the columns {', '.join(self.names)}, got none for"
-                f" {', '.join(missing)}. Rename them."
-            )
-        for name, fixed in self.fixed.items():
-            if (
-                name in frame.columns
-                and not (same := (frame[name] == fixed).to_numpy(dtype=bool)).all()
-            ):
-                row = int(np.flatnonzero(~same)[0])
-                raise ValueError(
-                    f"`{name}` is fixed to {fixed!r}, got {frame[name].iloc[row]!r} in row"
-                    f" {first_row + row}. Leave the row out."
-                )
-        columns = []
-        for name, param in self.params.items():
-            column = frame[name]
-            if isinstance(param, Categorical) or column.dtype.kind == "b":
-                numbers = np.array([param.number(value) for value in column.unique().tolist()])[
-                    column.factorize(use_na_sentinel=False)[0]
-                ]
-            else:
-                numbers = pd.to_numeric(column, errors="coerce").to_numpy(
-                    dtype=np.float64, na_value=np.nan
-                )
-            valid = param.valid(torch.tensor(numbers)).numpy()
-            if not valid.all():
-                row = int(np.flatnonzero(~valid)[0])
-                raise self._refusal(name, column.iloc[row], first_row + row)
-            columns.append(numbers)
-        return torch.from_numpy(np.stack(columns, axis=1)) + 0.0
+        return read_frame(self.params, self.fixed, frame, first_row)
 
     def to_frame(self, X: Tensor) -> pd.DataFrame:
         """Name the columns of points in the user's units, (n, d), in a DataFrame,
         with the fixed values.
         """
-        points = _points(X, "X", self.dim).numpy()
-        columns: dict[str, Any] = {}
-        for column, (name, param) in enumerate(self.params.items()):
-            numbers = points[:, column]
-            if isinstance(param, Categorical):
-                columns[name] = [param.choices[position] for position in numbers.astype(int)]
-            else:
-                columns[name] = numbers.astype(np.int64) if isinstance(param, Int) else numbers
-        return pd.DataFrame(columns, index=range(len(points))).assign(**self.fixed)
+        return write_frame(self.params, self.fixed, _points(X, "X", self.dim).numpy())
 
     def acquisition_options(self, like: Tensor) -> dict[str, Any]:
         """Return what ``ParallelThompsonSampling`` must know of the space beyond its bounds,
@@ -417,13 +384,6 @@ class Space:
             (param, part if isinstance(param, Categorical) else part.squeeze(-1))
             for param, part in zip(self.params.values(), parts, strict=True)
         ]
-
-    def _refusal(self, name: str, received: Any, row: int) -> ValueError:
-        requirement = self.params[name].requirement
-        return ValueError(
-            f"`{name}` must be {requirement}, got {received!r} in row {row}. Widen the space or"
-            " leave the row out."
-        )
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,13 @@ class Proposer:
         self._scale = 1.0  # of the values behind it
         self.checkpoint: Checkpoint | None = None
 
+    def num_left(self, known: Known) -> int | None:
+        """Return how many points of a small finite space can still be asked; ``None`` for other
+        spaces.
+        """
+        points = self._design.points
+        return None if points is None else len(remaining(points, known.taken))
+
     def propose(
         self, q: int, known: Known, callback: Callable[[str], None] | None = None
     ) -> tuple[Tensor, Ask, AskReport]:

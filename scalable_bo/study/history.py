@@ -22,6 +22,7 @@ import torch
 from pyarrow.lib import ArrowException
 from torch import Tensor
 
+from scalable_bo.evaluation.evaluator import storable
 from scalable_bo.space.space import Categorical, Space
 from scalable_bo.study.rows import Outcomes, Rows
 from scalable_bo.study.storage import Source
@@ -115,7 +116,7 @@ def read_history(
     digest.update(repr(sorted(outcomes.reasons.items())).encode())
     content = digest.hexdigest()
     file_name = Path(data).name if isinstance(data, str | os.PathLike) else f"data {content[:12]}"
-    return History(name or file_name, content, X, outcomes)
+    return History(storable(name or file_name), content, X, outcomes)
 
 
 def _read_table(
@@ -285,5 +286,5 @@ def _numbers(column: pd.Series) -> tuple[Tensor, dict[int, str]]:
     empty = column.isna() | column.astype(str).str.strip().str.lower().isin(["", "nan"])
     wrong = np.flatnonzero(np.isnan(numbers) & ~empty.to_numpy(dtype=bool))
     return torch.from_numpy(numbers), {
-        int(row): f"not a number: {str(column.iloc[row])!r:.80}" for row in wrong
+        int(row): storable(f"not a number: {str(column.iloc[row])!r:.80}") for row in wrong
     }

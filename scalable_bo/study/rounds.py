@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor
+
+from scalable_bo.space.space import Space
+from scalable_bo.study.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,29 @@ class Result:
     values: Tensor
     num_failed: int
     num_pending: int
+
+    @classmethod
+    def of(cls, space: Space, rows: Rows, maximize: bool) -> Self:
+        """Return what the rows of a study have found.
+
+        Raises:
+            ValueError: if none has a finite value.
+        """
+        if not rows.observed:
+            raise ValueError(
+                "There is no `result` yet: no finite value has been told. Tell one, or add data."
+            )
+        X = rows.X[rows.observed]
+        values = rows.values[rows.observed]
+        best = int(values.argmax() if maximize else values.argmin())
+        return cls(
+            best_params=space.to_dicts(X[best : best + 1])[0],
+            best_value=float(values[best]),
+            X=X,
+            values=values,
+            num_failed=len(rows.reasons),
+            num_pending=len(rows) - rows.num_told,
+        )
 
     @property
     def num_observations(self) -> int:

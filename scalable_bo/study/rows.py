@@ -6,6 +6,7 @@ Notation: N rows, n of them with a finite value; ``X (N, d)`` in the user's unit
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
+from scalable_bo.evaluation.evaluator import Evaluation, storable
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +87,7 @@ class Outcomes:
         return Outcomes(
             self.values,
             self.noise,
-            self.reasons | {position: str(reason) for position, reason in reasons.items()},
+            self.reasons | {position: storable(str(text)) for position, text in reasons.items()},
         )
 
     def select(self, positions: Sequence[int]) -> Outcomes:
@@ -210,19 +213,61 @@ class Rows:
         return same and self.reasons.get(row) == outcomes.reasons.get(position)
 
 
+def read_told(
+    ids: Any, values: Any, noise: Any = None, reasons: Mapping[int, str] | None = None
+) -> tuple[list[int], Outcomes]:
+    """Read what ``Study.tell`` is given: ids, and as many outcomes.
+
+    Raises:
+        TypeError, ValueError: as ``Study.tell``.
+    """
+    ids = whole_numbers(ids)
+    outcomes = Outcomes.of(values, noise)
+    if len(ids) != len(outcomes.values):
+        raise ValueError(
+            f"`values` must have one entry for each of the {len(ids)} `ids`, got"
+            f" {len(outcomes.values)}."
+        )
+    if not reasons:
+        return ids, outcomes
+    positions = {number: position for position, number in enumerate(ids)}
+    if other := [number for number in reasons if number not in positions]:
+        raise ValueError(f"`reasons` must be of `ids`, got {few(other)}.")
+    by_position = {positions[number]: reason for number, reason in reasons.items()}
+    return ids, outcomes.explain(by_position)
+
+
+def whole_numbers(ids: Any) -> list[int]:
+    """Return ids as a list of ints."""
+    try:
+        return [operator.index(number) for number in ids]
+    except TypeError as error:
+        raise TypeError(
+            f"`ids` must be whole numbers, such as `batch.ids`, got {ids!r:.80}."
+        ) from error
+
+
 def as_float64(values: Any) -> Tensor:
-    """Return numbers of any kind of array as a float64 tensor of this process's own.
+    """Return numbers of any kind of array as a float64 tensor of this process's own: on whatever
+    device, sparse, of half precision, a part of a graph, or a list of such numbers.
 
     Raises:
         TypeError, ValueError, RuntimeError: if they are none.
     """
-    if not isinstance(values, Tensor) and hasattr(values, "__array__"):
-        values = np.array(values)  # a DataFrame's may be read-only
-    if isinstance(values, Sequence) and any(isinstance(value, str | bytes) for value in values):
-        raise TypeError("text")  # of which NumPy would make an array as wide as the longest
-    if np.iscomplexobj(values):
+    if isinstance(values, Tensor):
+        if values.is_complex():
+            raise TypeError("complex numbers")
+        dense = values.detach() if values.layout == torch.strided else values.detach().to_dense()
+        return dense.to("cpu", torch.float64, copy=True)
+    if isinstance(values, Sequence):
+        if any(isinstance(value, str | bytes) for value in values):
+            raise TypeError("text")  # of which NumPy would make an array as wide as the longest
+        if not all(isinstance(value, Real) for value in values):
+            return torch.stack([as_float64(value) for value in values])
+    array = np.array(values)  # a copy: a DataFrame's may be read-only
+    if np.iscomplexobj(array):
         raise TypeError("complex numbers")
-    return torch.as_tensor(values, dtype=torch.float64).detach().cpu()
+    return torch.as_tensor(array, dtype=torch.float64)
 
 
 def few(numbers: Sequence[int]) -> str:
@@ -242,20 +287,16 @@ def _numbers(values: Any, argument: str) -> tuple[Tensor, dict[int, str]]:
     reasons: dict[int, str] = {}
     try:
         numbers = as_float64(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        if isinstance(values, str | bytes) or not (
-            isinstance(values, Sequence) or hasattr(values, "__array__")
-        ):
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        is_text = isinstance(values, str | bytes)
+        if is_text or not (isinstance(values, Sequence) or hasattr(values, "__array__")):
             raise TypeError(
                 f"`{argument}` must be numbers, got {values!r:.80}. Use NaN for a failed"
                 " evaluation."
             ) from error
-        numbers = torch.full((len(values),), math.nan, dtype=torch.float64)
-        for position, value in enumerate(values):
-            if isinstance(value, Real):
-                numbers[position] = float(value)
-            else:
-                reasons[position] = f"not a number: {type(value).__name__} {value!r:.80}"
+        found = [Evaluation.of(position, value) for position, value in enumerate(values)]
+        numbers = torch.tensor([one.value for one in found], dtype=torch.float64)
+        reasons = {one.id: one.reason for one in found if one.reason is not None}
     if numbers.ndim == 2 and numbers.shape[1] == 1:
         numbers = numbers[:, 0]
     if numbers.ndim != 1:

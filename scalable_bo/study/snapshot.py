@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,11 +18,15 @@ from torch import Tensor
 
 from scalable_bo.space.space import Space
 from scalable_bo.study.checkpoints import Checkpoint, load_checkpoint
+from scalable_bo.study.record import Record
 from scalable_bo.study.rounds import AskReport
 from scalable_bo.study.rows import Rows
+from scalable_bo.study.settings import describe_settings
 from scalable_bo.study.sqlite import SQLiteStorage
-from scalable_bo.study.storage import Ask, Source, describe_settings
+from scalable_bo.study.storage import Ask, Source
 from scalable_bo.study.surrogate import MEAN_WEIGHTS, SurrogateFactory, TrainingData, posterior_mean
+
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +84,38 @@ def read_snapshot(folder: Path) -> Snapshot:
         return Snapshot(space, maximize, texts, found.rows, asks, found.costs, found.sources, mean)
 
 
+def take_snapshot(
+    space: Space,
+    maximize: bool,
+    num_initial: int,
+    record: Record,
+    factory: SurrogateFactory,
+    checkpoint: Checkpoint | None,
+) -> Snapshot:
+    """Return a study as it stands; ``checkpoint`` is of its surrogate, ``None`` for the stored
+    one.
+    """
+    with record.lock:
+        rows = record.copy_rows()
+        asks = tuple(record.asks)
+        costs = dict(record.costs)
+        sources = tuple(record.sources)
+    folder = record.storage.checkpoints
+    if checkpoint is None and folder is not None and asks:
+        checkpoint = load_checkpoint(folder, asks[-1].number)
+    mean = None
+    if checkpoint is not None:
+        mean = mean_of_values(factory, checkpoint, space, rows, asks, maximize)
+    solver = "chosen by the number of points" if factory.solver is None else repr(factory.solver)
+    settings = describe_settings(record.settings) | {
+        "initial values": str(num_initial),
+        "solver": solver,
+        "kernel": " ".join(str(factory.kernel).split()),
+        "computed in": f"{factory.dtype} on {factory.device}",
+    }
+    return Snapshot(space, maximize, settings, rows, asks, costs, sources, mean)
+
+
 def to_frame(space: Space, rows: Rows) -> pd.DataFrame:
     """Return all rows by id, as ``Study.to_dataframe`` does."""
     frame = space.to_frame(rows.X)
@@ -96,6 +133,15 @@ def to_frame(space: Space, rows: Rows) -> pd.DataFrame:
         frame[name] = column
     frame.index.name = "id"
     return frame
+
+
+def without_formulas(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table in which a spreadsheet runs no text as a formula: such texts get a ``'``."""
+
+    def quote(cell: Any) -> Any:
+        return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell
+
+    return frame.map(quote).rename(columns=quote)
 
 
 def mean_of_values(

@@ -7,12 +7,10 @@ cube, ``X (N, d)`` in the user's units.
 from __future__ import annotations
 
 import math
-import operator
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from types import TracebackType
@@ -29,22 +27,15 @@ from scalable_bo.evaluation.external import Command
 from scalable_bo.space.constraints import CallableConstraint
 from scalable_bo.space.space import Space
 from scalable_bo.study.asking import Known, Proposer
-from scalable_bo.study.checkpoints import load_checkpoint
 from scalable_bo.study.history import read_history
 from scalable_bo.study.optimize import run_rounds
+from scalable_bo.study.record import Record
 from scalable_bo.study.rounds import AskReport, Batch, Result, Round
-from scalable_bo.study.rows import Outcomes, few
-from scalable_bo.study.snapshot import Snapshot, mean_of_values, to_frame
+from scalable_bo.study.rows import read_told, whole_numbers
+from scalable_bo.study.settings import make_settings, read_space
+from scalable_bo.study.snapshot import Snapshot, take_snapshot, to_frame
 from scalable_bo.study.sqlite import SQLiteStorage
-from scalable_bo.study.storage import (
-    MemoryStorage,
-    Source,
-    Storage,
-    describe_settings,
-    make_settings,
-    read_space,
-    require_same_settings,
-)
+from scalable_bo.study.storage import MemoryStorage, Storage
 from scalable_bo.study.surrogate import SurrogateFactory, TrainingData
 from surrogates import PathwiseGP, Solver, checks
 
@@ -135,20 +126,13 @@ class Study:
             if kernel is None
             else deepcopy(kernel)
         )
-        self._factory = SurrogateFactory(kernel, solver, dtype, torch.device(device or "cpu"))
+        self._factory = SurrogateFactory(kernel, solver, dtype, checks.device("device", device))
         self._last_ask = AskReport()
-        # one ask at a time; what is known of the rows
-        self._asking = threading.Lock()
-        self._lock = threading.RLock()
+        self._asking = threading.Lock()  # one ask at a time
         if storage is None:
             storage = MemoryStorage() if path is None else SQLiteStorage(Path(path))
-        self._storage: Storage = storage
-        try:
-            self._enter_storage()
-            self._load()
-        except BaseException:
-            storage.close()
-            raise
+        settings = make_settings(self.space.to_dict(), maximize, seed)
+        self._record = Record(storage, settings, self.space.names)
         self._proposer = Proposer(
             self.space, seed, self.num_initial, self._factory, chosen, storage.checkpoints
         )
@@ -177,13 +161,8 @@ class Study:
             settings = storage.load_settings()
             assert settings is not None  # a database is made with them
             space = read_space(storage.name, settings["space"], functions)
-            return cls(
-                space,
-                maximize=settings["direction"] == "maximize",
-                seed=settings["seed"],
-                storage=storage,
-                **options,
-            )
+            maximize = settings["direction"] == "maximize"
+            return cls(space, maximize=maximize, seed=settings["seed"], storage=storage, **options)
         except BaseException:
             storage.close()
             raise
@@ -191,23 +170,28 @@ class Study:
     @property
     def num_observations(self) -> int:
         """The number of finite values told or added, n."""
-        return len(self._rows.observed)
+        return len(self._record.rows.observed)
 
     @property
     def num_failed(self) -> int:
         """The number of points told or added as failed."""
-        return len(self._rows.reasons)
+        return len(self._record.rows.reasons)
 
     @property
     def num_asks(self) -> int:
         """How often points have been asked for."""
-        return len(self._asks)
+        return len(self._record.asks)
+
+    @property
+    def num_left(self) -> int | None:
+        """How many points of a small finite space are left to ask for; ``None`` for others."""
+        return self._proposer.num_left(self._known())
 
     @property
     def best_value(self) -> float:
         """The best observed value so far; NaN if there is none."""
-        with self._lock:
-            values = self._rows.values[self._rows.observed]
+        with self._record.lock:
+            values = self._record.rows.values[self._record.rows.observed]
         if not len(values):
             return math.nan
         return float(values.max() if self.maximize else values.min())
@@ -231,37 +215,21 @@ class Study:
         Raises:
             ValueError: if no finite value has been told.
         """
-        with self._lock:
-            rows = self._rows
-            if not rows.observed:
-                raise ValueError(
-                    "There is no `result` yet: no finite value has been told. Tell one, or add"
-                    " data."
-                )
-            X = rows.X[rows.observed]
-            values = rows.values[rows.observed]
-            best = int(values.argmax() if self.maximize else values.argmin())
-            return Result(
-                best_params=self.space.to_dicts(X[best : best + 1])[0],
-                best_value=float(values[best]),
-                X=X,
-                values=values,
-                num_failed=len(rows.reasons),
-                num_pending=len(rows) - rows.num_told,
-            )
+        with self._record.lock:
+            return Result.of(self.space, self._record.rows, self.maximize)
 
     @property
     def pending(self) -> Batch:
         """The points that were asked and not told, to be evaluated again after a crash."""
-        with self._lock:
-            ids = (~self._rows.told).nonzero().flatten().tolist()
-            X = self._rows.X[ids]
+        with self._record.lock:
+            ids = (~self._record.rows.told).nonzero().flatten().tolist()
+            X = self._record.rows.X[ids]
         return Batch(ids, self.space.to_dicts(X), X)
 
     def reasons(self, ids: Sequence[int]) -> list[str | None]:
         """Return why each of these points failed; ``None`` for those that did not."""
-        with self._lock:
-            return [self._rows.reasons.get(number) for number in ids]
+        with self._record.lock:
+            return [self._record.rows.reasons.get(number) for number in ids]
 
     def to_dataframe(self) -> pd.DataFrame:
         """Return all rows by id: the parameters, ``value``, ``noise``, ``status``, ``reason`` and
@@ -270,8 +238,8 @@ class Study:
         ``status`` is "observed", "failed" for a ``reason``, or "pending"; ``ask`` is the number of
         the ask, 0 for added data. A column that is named like a parameter gets an underscore.
         """
-        with self._lock:
-            return to_frame(self.space, self._rows)
+        with self._record.lock:
+            return to_frame(self.space, self._record.rows)
 
     def ask(self, q: int, *, callback: Callable[[str], None] | None = None) -> Batch:
         """Return ``q`` points to evaluate next.
@@ -287,13 +255,9 @@ class Study:
         """
         checks.positive_int("q", q)
         with self._asking:
-            self._storage.require_writable()
+            self._record.storage.require_writable()
             X, ask, report = self._proposer.propose(q, self._known(), callback)
-            with self._lock, self._stored():
-                self._storage.add_ask(ask, report, len(self._rows), X)
-                ids = self._rows.append(X, ask.number)
-                self._asks.append(ask)
-                self._costs[ask.number] = report
+            ids = self._record.add_ask(X, ask, report)
             self._last_ask = report
         return Batch(ids, self.space.to_dicts(X), X)
 
@@ -322,28 +286,21 @@ class Study:
                 a reason is given beside a finite value, or the variances of some values are known
                 and those of others are not.
         """
-        ids = [operator.index(number) for number in ids]
-        outcomes = Outcomes.of(values, noise)
-        if len(ids) != len(outcomes.values):
-            raise ValueError(
-                f"`values` must have one entry for each of the {len(ids)} `ids`, got"
-                f" {len(outcomes.values)}."
-            )
-        if reasons:
-            positions = {number: position for position, number in enumerate(ids)}
-            if other := [number for number in reasons if number not in positions]:
-                raise ValueError(f"`reasons` must be of `ids`, got {few(other)}.")
-            outcomes = outcomes.explain(
-                {positions[number]: reason for number, reason in reasons.items()}
-            )
-        with self._lock:
-            ids, outcomes = self._rows.untold(ids, outcomes)
-            if not ids:
-                return
-            self._storage.require_writable()
-            with self._stored():
-                self._storage.add_outcomes(ids, outcomes, self._rows.next_told)
-                self._rows.record(ids, outcomes)
+        self._record.tell(*read_told(ids, values, noise, reasons))
+
+    def retry(self, ids: Sequence[int] | None = None) -> Batch:
+        """Make points that failed pending again, such as after mending the objective;
+        ``optimize`` evaluates them first.
+
+        Args:
+            ids: of points that failed; ``None`` for all of them.
+        Returns:
+            All points that are pending then.
+        Raises:
+            ValueError: if a point did not fail.
+        """
+        self._record.retry(None if ids is None else whole_numbers(ids))
+        return self.pending
 
     def add_data(
         self,
@@ -376,17 +333,7 @@ class Study:
             MemoryError: if a file is too large.
         """
         history = read_history(self.space, X, y, target=target, noise=noise, name=name)
-        with self._lock:
-            rows = self._rows
-            if history.was_added(self._sources, rows, self.space.names):
-                return
-            rows.require_same_noise(history.outcomes)
-            added = Source(history.name, history.digest, len(rows), len(history.X))
-            self._storage.require_writable()
-            with self._stored():
-                self._storage.add_source(added, history.X, history.outcomes, rows.next_told)
-                rows.record(rows.append(history.X, 0), history.outcomes)
-                self._sources.append(added)
+        self._record.add_history(history)
 
     def optimize(
         self,
@@ -413,7 +360,7 @@ class Study:
             objective: maps a dict of parameters to a number; called point by point. Or a
                 ``Command``.
             rounds: how many rounds, beyond those that there were before; 0 to evaluate what is
-                pending alone.
+                pending alone. There are fewer if the points of a finite space run out.
             batch: points a round.
             executor: where points are evaluated: a ``concurrent.futures.Executor`` of threads,
                 processes, Dask and so on, or a function that makes one, such as
@@ -421,8 +368,9 @@ class Study:
                 because a process died; ``None`` for this thread, one after the other.
             timeout: seconds for one evaluation; ``None`` for no limit. A function that takes longer
                 is left to itself in a thread of its own, a ``Command`` is killed.
-            max_failures: failed evaluations in this call, beyond which it stops; ``None`` for no
-                limit but that a whole batch, and at least 10, must not fail in a row.
+            max_failures: failed evaluations in this call, beyond which it stops; ``None`` to stop
+                when a whole batch, and at least 10, fail in a row, or the first three raise the
+                same.
             vectorized: call ``objective(X)`` with all points of a round, (q, d) in the user's
                 units, for (q,) values; its exceptions are raised, and the points stay pending.
             callbacks: each called with the study and the ``Round`` at the end of a round.
@@ -432,8 +380,8 @@ class Study:
         Raises:
             TypeError, ValueError: if an argument is out of range, or what the objective returns is
                 no sequence of the right length.
-            RuntimeError: if too many evaluations fail, or the executor is lost and there is no way
-                to make another.
+            RuntimeError: if too many evaluations fail, from what the objective raised; or if the
+                executor is lost and there is no way to make another.
         """
         run_rounds(
             self,
@@ -464,7 +412,7 @@ class Study:
 
     def close(self) -> None:
         """Let other processes open ``path``; a study in memory stays as it is."""
-        self._storage.close()
+        self._record.storage.close()
 
     def __enter__(self) -> Self:
         return self
@@ -477,67 +425,25 @@ class Study:
     ) -> None:
         self.close()
 
-    def _enter_storage(self) -> None:
-        """Store what the study is made with, or require that it is what is stored."""
-        given = make_settings(self.space.to_dict(), self.maximize, self.seed)
-        stored = self._storage.load_settings()
-        if stored is not None:
-            require_same_settings(self._storage.name, stored, given)
-        if stored != given:  # new, or of an older version that kept less
-            self._storage.save_settings(given)
-
     def _snapshot(self) -> Snapshot:
         """Return the study as it stands after the ask that runs, if one does."""
-        with self._asking, self._lock:
-            rows = deepcopy(self._rows)
-            asks = tuple(self._asks)
-            costs = dict(self._costs)
-            sources = tuple(self._sources)
-            checkpoint = self._proposer.checkpoint
-        folder = self._storage.checkpoints
-        if checkpoint is None and folder is not None and asks:
-            checkpoint = load_checkpoint(folder, asks[-1].number)
-        factory = self._factory
-        mean = (
-            None
-            if checkpoint is None
-            else mean_of_values(factory, checkpoint, self.space, rows, asks, self.maximize)
-        )
-        made_with = make_settings(self.space.to_dict(), self.maximize, self.seed)
-        settings = describe_settings(made_with) | {
-            "initial values": str(self.num_initial),
-            "solver": (
-                "chosen by the number of points" if factory.solver is None else repr(factory.solver)
-            ),
-            "kernel": " ".join(str(factory.kernel).split()),
-            "computed in": f"{factory.dtype} on {factory.device}",
-        }
-        return Snapshot(self.space, self.maximize, settings, rows, asks, costs, sources, mean)
-
-    def _load(self) -> None:
-        """Take the rows from the storage."""
-        found = self._storage.load(self.space.dim)
-        self._rows = found.rows
-        self._asks = found.asks
-        self._costs = found.costs
-        self._sources = found.sources
-
-    @contextmanager
-    def _stored(self) -> Iterator[None]:
-        """Change the storage and then the rows; interrupted between the two, or if one fails,
-        read again what has been stored.
-        """
-        try:
-            yield
-        except BaseException:
-            self._load()
-            raise
+        with self._asking:
+            return take_snapshot(
+                self.space,
+                self.maximize,
+                self.num_initial,
+                self._record,
+                self._factory,
+                self._proposer.checkpoint,
+            )
 
     def _known(self) -> Known:
-        with self._lock:
-            return Known.of(self.space, self._rows, self._asks, self.maximize, self._training_data)
+        with self._record.lock:
+            return Known.of(
+                self.space, self._record.rows, self._record.asks, self.maximize, self._training_data
+            )
 
     def _training_data(self, num_observed: int) -> TrainingData:
         """Return the first values told."""
-        with self._lock:
-            return TrainingData.first(num_observed, self._rows, self.space, self.maximize)
+        with self._record.lock:
+            return TrainingData.first(num_observed, self._record.rows, self.space, self.maximize)

@@ -68,3 +68,7 @@ def note_and_wait(params: dict[str, Any]) -> float:
         file.write("begun\n")
     time.sleep(float(Path("seconds").read_text()))
     return square(params)
+
+
+def without_its_key(params: dict[str, Any]) -> float:
+    return float(params["missing"])

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scalable_bo.cli.config import MAX_BYTES, read_config
-from scalable_bo.cli.study_commands import read_results
+from scalable_bo.cli.results import read_results
 from scalable_bo.space.constraints import LinearConstraint
 from scalable_bo.space.parameters import Categorical, Float, Int
 from scalable_bo.space.space import Space
@@ -138,6 +138,61 @@ def test_a_run_ends_and_the_same_command_goes_on(
     after = json.loads(output.out)
     assert after["num_observations"] + after["num_failed"] == 15
     assert after["best_params"]["fixed"] == "yes"
+
+
+def test_a_run_in_which_all_fails_ends_without_a_best_value(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file.parent / "objective_of_the_test.py").write_text("def score(params):\n    return None\n")
+    change(file, "rounds = 2\nbatch = 5", "rounds = 1\nbatch = 2")
+    for _ in range(2):
+        assert call(monkeypatch, "run", str(file)) == 0
+        assert capsys.readouterr().out == f"0 values, 2 failed, 0 pending in {file.parent}/kept\n"
+    assert call(monkeypatch, "run", str(file), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["best_value"] is None
+
+
+def test_an_export_is_whole_and_holds_no_formula(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(file, 'fixed = "yes"', '"=fixed" = "@yes"')
+    assert call(monkeypatch, "ask", str(file), "-q", "3") == 0
+    answers = file.parent / "answers"
+    reasons = ["=1+1", "+1", "\\tx"]
+    lines = [f'{{"id": {number}, "error": "{reason}"}}' for number, reason in enumerate(reasons)]
+    answers.write_text("\n".join(lines))
+    assert call(monkeypatch, "tell", str(file), str(answers)) == 0
+    out = file.parent / "rows.csv"
+    assert call(monkeypatch, "export", str(file), str(out)) == 0
+    frame = pd.read_csv(out, keep_default_na=False)
+    assert frame["reason"].tolist() == ["'=1+1", "'+1", "'\tx"]
+    assert frame["'=fixed"].tolist() == ["'@yes"] * 3
+    before = out.read_bytes()
+
+    def fail(*arguments: object, **options: object) -> None:
+        Path(str(arguments[1])).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pd.DataFrame, "to_csv", fail)
+        assert call(monkeypatch, "export", str(file), str(out)) == 2
+    assert "`out` must be a file that can be written, got" in capsys.readouterr().err
+    assert out.read_bytes() == before
+    assert not list(file.parent.glob("*.tmp"))
+
+
+def test_a_check_asks_for_the_program(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(prediction, "_rehearse", lambda space, dtype: (1.0, 0.5, 0.25))
+    change(file, 'function = "objective_of_the_test:score"', 'command = "./simulate --quick"')
+    assert call(monkeypatch, "check", str(file)) == 2
+    assert "`command` must name a program that can be run, got './simulate'" in (
+        capsys.readouterr().err
+    )
+    (file.parent / "simulate").write_text("#!/bin/sh\n")
+    (file.parent / "simulate").chmod(0o755)
+    assert call(monkeypatch, "check", str(file)) == 0
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Objectives on executors: what fails is a point, never the study."""
 
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import (
@@ -30,6 +31,7 @@ from tests.scalable_bo.objectives import (
     faulty,
     hang_above_half,
     square,
+    without_its_key,
 )
 
 SPACE = Space(x=Float(0.0, 1.0))
@@ -163,19 +165,22 @@ def test_what_cannot_be_sent_to_a_process_stops_at_once_with_the_remedy() -> Non
         (
             None,
             (
-                "The last 10 evaluations failed, and `max_failures` is not set; the last reason:"
-                " ZeroDivisionError"
+                "The first 3 evaluations all raised the same; the last reason: ZeroDivisionError:"
+                " division by zero. Mend the objective, or set `max_failures`"
             ),
-            10,
+            3,
         ),
     ],
 )
 def test_too_many_failures_end_the_run(max_failures: int | None, message: str, count: int) -> None:
     study = make()
-    with pytest.raises(RuntimeError, match=message):
+    with pytest.raises(RuntimeError, match=message) as error:
         study.optimize(
             lambda params: 1 / 0, rounds=9, batch=4, max_failures=max_failures, progress=False
         )
+    assert isinstance(error.value.__cause__, ZeroDivisionError)
+    assert error.traceback is not None
+    assert "lambda" in str(error.value.__cause__.__traceback__.tb_next.tb_frame.f_code)  # type: ignore[union-attr]
     assert (study.to_dataframe()["status"] == "failed").sum() == count
 
 
@@ -199,10 +204,52 @@ def test_numbers_of_any_kind_are_values() -> None:
 
 def test_failures_between_successes_do_not_end_a_run_without_a_limit() -> None:
     limit = FailureLimit(None, 3)
+    bad = Evaluation.failed(0, "bad", ValueError("bad"))
     for _ in range(5):
-        limit.check(["bad", "bad", None])
+        limit.check([bad, bad, Evaluation(0, 1.0)])
     with pytest.raises(RuntimeError, match="The last 3 evaluations failed"):
-        limit.check(["bad", "bad", "bad"])
+        limit.check([bad, bad, bad])
+
+
+def test_failures_of_points_do_not_end_a_run_at_once_as_those_of_the_objective_do() -> None:
+    nan = Evaluation.of(0, math.nan)
+    other = Evaluation.failed(0, "ValueError: 1", ValueError("1"))
+    for first in ([nan] * 3, [other, other, nan], [other, nan, other, other, other]):
+        FailureLimit(None, 10).check(first)
+        FailureLimit(100, 10).check([other] * 10)
+    with pytest.raises(RuntimeError, match="The last 10 evaluations failed, and `max_failures`"):
+        FailureLimit(None, 10).check([nan] * 10)
+    with pytest.raises(RuntimeError, match="The first 3 evaluations all raised the same"):
+        FailureLimit(None, 10).check([other] * 4)
+
+
+def test_an_objective_that_always_raises_in_processes_ends_the_run_with_its_trace() -> None:
+    study = make()
+    with pytest.raises(RuntimeError, match="The first . evaluations all raised") as error:
+        study.optimize(without_its_key, rounds=9, batch=20, executor=processes, progress=False)
+    assert "in without_its_key" in str(error.value.__cause__)
+    assert "KeyError: 'missing'" in str(error.value.__cause__)
+    assert 3 <= study.num_failed <= 20
+    assert len(study.retry().ids) == 20
+    study.optimize(square, rounds=0, batch=1, progress=False)
+    assert (study.num_failed, study.num_observations) == (0, 20)
+
+
+def test_a_lone_surrogate_in_a_failure_is_kept_as_an_escape(tmp_path: Path) -> None:
+    def objective(params: dict[str, Any]) -> float:
+        raise ValueError("bad \udcff name")
+
+    with make(path=tmp_path) as study:
+        study.add_data([[0.5]], [1.0], name="\udcff.csv")
+        study.optimize(objective, 1, 2, max_failures=9, progress=False)
+        study.tell(study.ask(1).ids, ["\udcff"])
+        study.tell(study.ask(1).ids, [math.nan], reasons={4: "\udcff"})
+    with make(path=tmp_path) as study:
+        assert study.reasons([1, 3, 4]) == [
+            "ValueError: bad \\udcff name",
+            "not a number: str '\\udcff'",
+            "\\udcff",
+        ]
 
 
 def test_values_are_told_while_others_are_out() -> None:
@@ -358,3 +405,8 @@ def test_a_pool_that_breaks_at_once_is_reported() -> None:
         match="The executor is lost: BrokenExecutor: no workers. 2 points stay pending",
     ):
         make().optimize(square, 1, 2, executor=Broken(), progress=False)
+
+
+def test_a_timeout_of_any_size_is_waited_for() -> None:
+    for timeout in (3e6, 1e10, 1e300):
+        assert call(square, timeout, 0, {"x": 0.3}) == Evaluation(0, 0.0)

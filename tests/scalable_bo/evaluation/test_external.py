@@ -39,9 +39,10 @@ def answer(text: str) -> str:
     return f"import sys; line = sys.stdin.readline(); {text}"
 
 
-def test_a_program_that_reads_on_is_given_the_next_points() -> None:
+@pytest.mark.parametrize("timeout", [None, 60.0, 3e6, 1e10, 1e300])
+def test_a_program_that_reads_on_is_given_the_next_points(timeout: float | None) -> None:
     with program("POINTS = 0" + READS_ON) as command:
-        assert [command.evaluate(None, number, {"x": 0.0}) for number in range(3)] == [
+        assert [command.evaluate(timeout, number, {"x": 0.0}) for number in range(3)] == [
             Evaluation(n, float(n)) for n in range(3)
         ]
 

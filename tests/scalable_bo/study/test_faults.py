@@ -23,6 +23,7 @@ from acquisition import ParallelThompsonSampling
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.study.checkpoints import load_checkpoint, save_checkpoint
 from scalable_bo.study.history import LONGEST_TEXT
+from scalable_bo.study.snapshot import read_snapshot, to_frame
 from scalable_bo.study.study import Study
 from tests.scalable_bo.study.test_storage import checkpoint
 
@@ -110,6 +111,24 @@ def test_a_study_on_a_full_disk_is_not_called_damaged(small_disk: Path) -> None:
     make(small_disk / "other").close()
     with make(path) as study:
         assert study.to_dataframe().equals(frame)
+
+
+@pytest.mark.parametrize("ended", ["closed", "killed"])
+def test_a_study_on_a_read_only_disk_can_be_looked_at(small_disk: Path, ended: str) -> None:
+    path = small_disk / "study"
+    study = make(path if ended == "closed" else small_disk.parent / "elsewhere")
+    study.ask(5)
+    tell_all(study)
+    frame = study.to_dataframe()
+    if ended == "killed":
+        shutil.copytree(small_disk.parent / "elsewhere", path)
+        assert (path / "study.sqlite-wal").stat().st_size
+    study.close()
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    snapshot = read_snapshot(path)
+    assert to_frame(snapshot.space, snapshot.rows).equals(frame)
+    with pytest.raises(OSError, match="could not be opened: Read-only file system. Make the fold"):
+        make(path)
 
 
 def test_an_ask_whose_checkpoint_did_not_fit_is_repeated_to_the_same_points(

@@ -73,7 +73,7 @@ def test_arrays_and_dicts_say_the_same_as_tables() -> None:
     by_dicts.add_data(
         FRAME[["kind", "flag", "n", "x"]].to_dict("records"), FRAME["score"].to_numpy()
     )
-    by_tensor.add_data(by_table._rows.X, torch.tensor(FRAME["score"].to_numpy()))
+    by_tensor.add_data(by_table._record.rows.X, torch.tensor(FRAME["score"].to_numpy()))
     assert by_dicts.to_dataframe().equals(by_table.to_dataframe())
     assert by_tensor.to_dataframe().equals(by_table.to_dataframe())
 
@@ -208,4 +208,4 @@ def test_any_bytes_are_data_or_a_clear_error(tmp_path: Path, content: bytes, suf
         except (ValueError, TypeError) as error:
             assert str(error)
         else:
-            assert SPACE.check(study._rows.X) is not None
+            assert SPACE.check(study._record.rows.X) is not None

@@ -17,8 +17,9 @@ from scalable_bo.study.checkpoints import Checkpoint, load_checkpoint, save_chec
 from scalable_bo.study.database import WriterLock
 from scalable_bo.study.rounds import AskReport
 from scalable_bo.study.rows import Outcomes
+from scalable_bo.study.settings import make_settings, require_same_settings
 from scalable_bo.study.sqlite import SQLiteStorage
-from scalable_bo.study.storage import Ask, Source, make_settings, require_same_settings
+from scalable_bo.study.storage import Ask, Source
 
 SPACE = Space(x=Float(0.0, 9.0), y=Float(0.0, 9.0))
 SETTINGS = make_settings(SPACE.to_dict(), True, 0)

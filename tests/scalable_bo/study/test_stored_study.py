@@ -3,6 +3,7 @@ mixed and finite spaces.
 """
 
 import math
+import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -127,6 +128,108 @@ def test_a_finite_space_is_asked_point_by_point_and_then_exhausted() -> None:
         ValueError, match="0 in this finite space, got 1. It is exhausted: see `result`"
     ):
         study.ask(1)
+
+
+def test_a_finite_space_ends_with_its_result_and_runs_no_further(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    space = Space(n=Int(1, 6), kind=Categorical(["a", "b"]))
+    study = make(space=space, num_initial=4)
+    result = study.optimize(lambda p: p["n"] + (p["kind"] == "b"), rounds=9, batch=5)
+    assert (result.best_value, result.num_observations, result.num_pending) == (7.0, 12, 0)
+    assert study.num_asks == 3
+    assert study.num_left == 0
+    assert "Ended before round 4: all points of the space have been asked." in (
+        capsys.readouterr().err
+    )
+    assert study.optimize(lambda p: 0.0, rounds=2, batch=5, progress=False).best_value == 7.0
+    assert make().num_left is None
+
+
+def test_failed_points_are_tried_again(tmp_path: Path) -> None:
+    with make(tmp_path) as study:
+        batch = study.ask(4)
+        study.tell(batch.ids[:3], [math.nan, 1.0, math.nan])
+        with pytest.raises(ValueError, match="`ids` must be of points that failed, got 1, 3"):
+            study.retry([0, 1, 3])
+        assert study.num_failed == 2
+        assert study.retry([2]).ids == [2, 3]
+        assert study.num_failed == 1
+        study.tell([3, 2], [2.0, 3.0])
+        assert study.result.values.tolist() == [1.0, 2.0, 3.0]
+    with make(tmp_path) as study:
+        assert study.result.values.tolist() == [1.0, 2.0, 3.0]  # in the order told
+        assert study.reasons([0, 2]) == ["the value is nan", None]
+        assert study.retry().ids == [0]
+        assert study.retry().ids == [0]
+    with make(tmp_path) as study:
+        assert study.pending.ids == [0]
+        study.tell([0], [math.nan], reasons={0: "again"})
+        assert study.reasons([0]) == ["again"]
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_may_read_and_not_write(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    batch = study.ask(3)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = [str(len(study.to_dataframe()))]
+        for change in (
+            lambda: study.tell([0], [1.0]),
+            lambda: study.ask(1),
+            lambda: study.add_data(rows(1), target="score"),
+        ):
+            try:
+                change()
+            except RuntimeError as error:
+                said.append(str(error))
+        study.close()
+        os.write(writer, "\n".join(said).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    said = os.read(reader, 10_000).decode().splitlines()
+    assert said[0] == "3"
+    assert len(said) == 4
+    for line in said[1:]:
+        assert f"belongs to process {os.getpid()}, from which this one was forked" in line
+    study.tell(batch.ids, [1.0, 2.0, 3.0])
+    study.close()
+    with make(tmp_path) as study:
+        assert study.result.values.tolist() == [1.0, 2.0, 3.0]
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_study_that_this_process_has_open_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    first = make(tmp_path)
+    with pytest.raises(RuntimeError, match="is in use by process .*, this one. Call `close"):
+        make(tmp_path)
+    first.close()
+    make(tmp_path).close()
+
+
+def test_a_closed_study_says_so(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    batch = study.ask(2)
+    study.close()
+    for change in (
+        lambda: study.ask(1),
+        lambda: study.tell(batch.ids, [1.0, 2.0]),
+        lambda: study.add_data(rows(1), target="score"),
+    ):
+        with pytest.raises(RuntimeError, match="The study in .* has been closed. Open it again"):
+            change()
+    assert study.num_asks == 1
+
+
+def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="`path` must be a folder, got the file .*file. Name"):
+        make(tmp_path / "file")
+    with pytest.raises(OSError, match="study in .*below could not be opened: Not a directory"):
+        make(tmp_path / "file" / "below")
 
 
 @pytest.mark.parametrize(
@@ -311,6 +414,12 @@ def test_columns_named_like_parameters_stay_apart() -> None:
         "ask",
     ]
     assert study.to_dataframe()["value_"].tolist() == [7.0]
+    study = make(space=Space(value=Float(0, 1), value_=Int(1, 3)))
+    study.tell(study.ask(1).ids, [7.0])
+    frame = study.to_dataframe()
+    assert frame.columns.tolist()[:3] == ["value", "value_", "value__"]
+    assert frame["value__"].tolist() == [7.0]
+    assert frame["value_"][0] in (1, 2, 3)
 
 
 def test_a_study_is_opened_without_its_space(tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
 """The loop: what is asked, told and kept, and that it finds optima."""
 
 import math
+from fractions import Fraction
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from gpytorch.kernels import MaternKernel
@@ -156,6 +159,59 @@ def test_a_point_is_not_asked_again_while_it_is_out_or_after_it_failed() -> None
     assert study.ask(1).params[0] != first.params[0]
 
 
+GRAPH = torch.tensor([1.5, 2.5, -3.0], requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        GRAPH,
+        GRAPH * 1,
+        GRAPH.bfloat16(),
+        GRAPH.half(),
+        GRAPH.detach().to_sparse(),
+        list(GRAPH),
+        list(GRAPH.bfloat16()),
+        [value[None] for value in GRAPH],
+        [[value] for value in GRAPH],
+        [value.detach().to_sparse() for value in GRAPH[:, None]],
+        [GRAPH[0], 2.5, np.float32(-3)],
+        [np.array(1.5), np.array(2.5), np.array(-3)],
+        [np.array([1.5]), np.array([2.5]), np.array([-3])],
+        [1.5, Fraction(5, 2), np.int8(-3)],
+        np.array([torch.tensor(1.5), Fraction(5, 2), -3], dtype=object),
+        pd.Series([1.5, 2.5, -3.0], index=[7, 7, 7]),
+        pd.Series([1.5, 2.5, -3.0], dtype="Float64"),
+        pd.DataFrame({"y": [1.5, 2.5, -3.0]}),
+        (1.5, 2.5, -3),
+    ],
+    ids=str,
+)
+def test_numbers_of_every_kind_of_array_are_values(values: Any) -> None:
+    study = make_study(num_initial=100)
+    study.tell(study.ask(3).ids, values)
+    assert study.result.values.tolist() == [1.5, 2.5, -3.0]
+    together = make_study(num_initial=100)
+    together.optimize(lambda X: values, 1, 3, vectorized=True, progress=False)
+    assert together.result.values.tolist() == [1.5, 2.5, -3.0]
+
+
+def test_known_variances_may_be_of_every_kind_of_array() -> None:
+    study = make_study(num_initial=100)
+    for noise in (GRAPH.abs().bfloat16(), list(GRAPH.abs()), GRAPH.abs()[:, None]):
+        study.tell(study.ask(3).ids, [0.0, 0.0, 0.0], noise=noise)
+    assert study.to_dataframe()["noise"].tolist() == [1.5, 2.5, 3.0] * 3
+
+
+def test_what_is_no_number_among_numbers_fails_alone() -> None:
+    study = make_study(num_initial=100)
+    values = [GRAPH[0], None, GRAPH[:2], 10**400, "1.5", [GRAPH[2]]]
+    study.tell(study.ask(6).ids, values)
+    frame = study.to_dataframe()
+    assert frame["status"].tolist() == ["observed"] + ["failed"] * 5
+    assert frame["reason"][3].startswith("not a number: int 1000")
+
+
 def test_nothing_is_recorded_on_an_error() -> None:
     study = make_study()
     study.ask(3)
@@ -167,6 +223,7 @@ def test_nothing_is_recorded_on_an_error() -> None:
         ([1, 1], [1.0, 2.0], "distinct, got 1 twice"),
         ([1, 0], [1.0, 2.0], "told before with another value, got 0"),
         ([1], [[1.0, 2.0]], r"shape \(n,\)"),
+        ([1, 2], torch.ones(2, 2, requires_grad=True), r"shape \(n,\), got \(2, 2\)"),
     ):
         with pytest.raises(ValueError, match=message):
             study.tell(ids, values)
@@ -174,6 +231,10 @@ def test_nothing_is_recorded_on_an_error() -> None:
         study.tell([1], "much")
     with pytest.raises(TypeError, match="`values` must be numbers"):
         study.tell([1], None)
+    batch = study.ask(1)
+    with pytest.raises(TypeError, match="`ids` must be whole numbers, such as `batch.ids`, got Ba"):
+        study.tell(batch, [1.0])  # type: ignore[arg-type]
+    study.tell(batch.ids, [1.0])
     assert study.result.num_pending == 2
     study.tell([1, 2], [2.0, 3.0])
 
@@ -212,6 +273,8 @@ def test_bad_data_are_refused_whole(X: Any, y: Any, message: str) -> None:
         ({"num_initial": 0}, ValueError, "`num_initial` must be at least 1, got 0"),
         ({"solver": "cg"}, TypeError, "`solver` must be a Solver, got 'cg'"),
         ({"dtype": torch.int64}, TypeError, "`dtype` must be"),
+        ({"device": "gpu"}, ValueError, "`device` must name a torch device, got 'gpu'. Try cpu"),
+        ({"device": 1.5}, ValueError, "`device` must name a torch device, got 1.5"),
     ],
 )
 def test_bad_settings_are_refused(
@@ -233,6 +296,24 @@ def test_batches_of_less_than_one_point_are_refused() -> None:
         make_study().optimize(bowl, 1, 0)
     with pytest.raises(ValueError, match="`rounds` must be at least 0, got -1"):
         make_study().optimize(bowl, -1, 1)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_refused_before_the_design() -> None:
+    with pytest.raises(ValueError, match="`device` is 'cuda', and torch finds no CUDA device"):
+        make_study(device="cuda")
+
+
+def test_the_bounds_of_scipy_are_read_as_such() -> None:
+    for bounds in ([(0, 1), (2, 5)], [(0, 1), (2, 5), (1, 3)]):
+        study = Study(bounds, maximize=True)
+        assert study.space.bounds.T.tolist() == [list(map(float, pair)) for pair in bounds]
+    assert Study([[0, 1], [2, 5]], maximize=True).space.bounds.tolist() == [[0, 1], [2, 5]]
+
+
+def test_an_objective_that_cannot_be_called_is_refused() -> None:
+    with pytest.raises(TypeError, match="`objective` must be a function or a `Command`, got 3"):
+        make_study().optimize(3, 1, 1)  # type: ignore[arg-type]
 
 
 def test_there_is_no_result_before_a_value() -> None:

@@ -1,0 +1,68 @@
+"""The lines that ``tell`` reads. Quick to import."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+MAX_LINE = 2**20
+
+
+def read_results(source: str) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a file, or of standard input, each with ``id``, ``value``, ``noise`` and
+    ``error``.
+
+    Raises:
+        ValueError: for what is no such line.
+    """
+    if source != "-" and not Path(source).is_file():
+        raise ValueError(
+            f"`results` must be a file of JSON lines, or - for standard input, and {source} is not"
+            " there."
+        )
+    with nullcontext(sys.stdin.buffer) if source == "-" else open(source, "rb") as lines:
+        number = 0
+        while content := lines.readline(MAX_LINE + 1):
+            number += 1
+            if len(content) > MAX_LINE:
+                raise ValueError(f"Line {number} must have at most {MAX_LINE} bytes.")
+            if content.strip():
+                yield _read_result(content, number)
+
+
+def _read_result(content: bytes, number: int) -> dict[str, Any]:
+    try:
+        line = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"Line {number} must be JSON, got {content[:80]!r}.") from error
+    known = {"id", "value", "error", "noise"}
+    if (
+        not isinstance(line, dict)
+        or not isinstance(line.get("id"), int)
+        or isinstance(line["id"], bool)
+    ):
+        raise ValueError(
+            f"Line {number} must be an object with an `id`, a whole number, got {content[:80]!r}."
+        )
+    if unknown := sorted(set(line) - known):
+        raise ValueError(
+            f"Line {number} must have `id`, `value` or `error`, and `noise`, got"
+            f" `{unknown[0]:.80}`."
+        )
+    if ("value" in line) == ("error" in line):
+        raise ValueError(
+            f"Line {number} must have either `value` or `error`, got {content[:80]!r}."
+        )
+    error_text = line.get("error")
+    reason = None if "error" not in line else str(error_text)[:500]
+    return {
+        "id": line["id"],
+        "value": line.get("value", math.nan),
+        "noise": line.get("noise"),
+        "error": reason,
+    }
