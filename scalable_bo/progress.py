@@ -1,10 +1,14 @@
 """What a long job shows while it runs: a bar on a terminal, one plain line a round elsewhere;
-and ``fit`` with that bar.
+and ``fit`` with that bar; and how much memory the process took.
 """
 
 from __future__ import annotations
 
 import logging
+import resource
+import sys
+from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -160,3 +164,20 @@ class _LinesOf(logging.Handler):
     def detach(self) -> None:
         self._logger.removeHandler(self)
         self._logger.setLevel(self._level_before)
+
+
+def reset_peak_of_process() -> None:
+    """Begin a new measurement of ``peak_of_process``, where the system allows it."""
+    with suppress(OSError):  # Linux only
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_of_process() -> int:
+    """Return the most resident memory, in bytes, since ``reset_peak_of_process``; where the system
+    cannot reset it (not Linux), the process's peak so far.
+    """
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

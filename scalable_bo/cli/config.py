@@ -190,6 +190,8 @@ class Config(_Table):
     def make_executor(self) -> Callable[[], Executor] | None:
         """Return a function that makes the configured executor; ``None`` for no executor."""
         run = self.require_run()
+        if run.executor == "none":
+            return None
         return executor_maker(run.executor, run.workers, run.scheduler)
 
     def require_run(self) -> RunSection:

@@ -10,18 +10,14 @@ from multiprocessing import get_context
 from typing import Any
 
 
-def executor_maker(
-    kind: str, workers: int, scheduler: str | None = None
-) -> Callable[[], Executor] | None:
-    """Return a function that makes an executor; ``None`` for no executor.
+def executor_maker(kind: str, workers: int, scheduler: str | None = None) -> Callable[[], Executor]:
+    """Return a function that makes an executor.
 
     Args:
-        kind: ``threads``, ``processes``, ``dask`` or ``none``.
+        kind: ``threads``, ``processes`` or ``dask``.
         workers: of the executor.
         scheduler: address of a Dask cluster; ``None`` to start one here.
     """
-    if kind == "none":
-        return None
     if kind == "threads":
         return partial(ThreadPoolExecutor, workers)
     if kind == "processes":

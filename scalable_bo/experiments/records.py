@@ -6,9 +6,7 @@ import json
 import math
 import os
 import platform
-import resource
 import subprocess
-import sys
 from collections.abc import Collection
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -18,6 +16,7 @@ from typing import Any
 
 import torch
 
+from scalable_bo.progress import peak_of_process, reset_peak_of_process
 from surrogates.atomic import write_atomically
 
 Record = dict[str, Any]
@@ -110,8 +109,7 @@ def reset_peak_memory(device: torch.device) -> None:
     """Begin a new measurement of ``peak_memory_bytes``, where the system allows it."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    with suppress(OSError):  # Linux only
-        Path("/proc/self/clear_refs").write_text("5")
+    reset_peak_of_process()
 
 
 def peak_memory_bytes(device: torch.device) -> int:
@@ -122,11 +120,7 @@ def peak_memory_bytes(device: torch.device) -> int:
     """
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak_of_process()
 
 
 def _commit() -> str | None:

@@ -153,10 +153,9 @@ class Space:
                 f"The space must have the `version` {VERSION}, got {found.version!r}. Install the"
                 " scalable_bo that wrote it."
             )
-        params = {
-            name: read_parameter(value, f"{place}.{name}")
-            for name, value in found.parameters.items()
-        }
+        params: dict[str, Any] = {}
+        for name, value in found.parameters.items():
+            params[name] = read_parameter(value, f"{place}.{name}")
         constraints = [
             read_constraint(table, f"constraints.{number}", load)
             for number, table in enumerate(found.constraints)
@@ -229,15 +228,11 @@ class Space:
         """Move points of the unit cube (..., e) to where they would be evaluated:
         integers to their middle, choices to 0 and 1.
         """
-        parts = [
-            part if isinstance(param, Float) else param.normalize(param.unnormalize(part))
-            for param, part in self._split(U)
-        ]
-        whole = [
-            part if isinstance(param, Categorical) else part.unsqueeze(-1)
-            for param, part in zip(self.params.values(), parts, strict=True)
-        ]
-        return torch.cat(whole, dim=-1)
+        parts = []
+        for param, part in self._split(U):
+            placed = part if isinstance(param, Float) else param.normalize(param.unnormalize(part))
+            parts.append(placed if isinstance(param, Categorical) else placed.unsqueeze(-1))
+        return torch.cat(parts, dim=-1)
 
     def check(self, X: Any) -> Tensor:
         """Return points in the user's units, (n, d), as float64; constraints are not asked for.

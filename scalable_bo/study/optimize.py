@@ -10,16 +10,12 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol
 
-import torch
-
 from scalable_bo.evaluation.evaluator import Evaluation, Evaluator, FailureLimit, Interruption, call
 from scalable_bo.evaluation.external import Command
-from scalable_bo.experiments.records import peak_memory_bytes, reset_peak_memory
-from scalable_bo.progress import RoundProgress
+from scalable_bo.progress import RoundProgress, peak_of_process, reset_peak_of_process
 from scalable_bo.study.rounds import AskReport, Batch, Round
 from surrogates import checks
 
-CPU = torch.device("cpu")
 # Without `max_failures`, a run stops when a whole batch, but no fewer than these, have failed
 FEWEST_FAILURES_IN_A_ROW = 10
 
@@ -91,10 +87,12 @@ def run_rounds(
             if num_left == 0:
                 bar.note(f"Ended before round {number}: all points of the space have been asked.")
                 return
-            reset_peak_memory(CPU)
+            reset_peak_of_process()
             before = study.best_value
             what = f"round {number}"
-            points = _ask(study, batch if num_left is None else min(batch, num_left), bar, what)
+            q = batch if num_left is None else min(batch, num_left)
+            bar.status(f"{what}: asking for {q} points")
+            points = study.ask(q, callback=partial(_say, bar, what))
             start = time.perf_counter()
             failed = work(points, what)
             report = Round(
@@ -105,7 +103,7 @@ def run_rounds(
                 num_failed=failed,
                 ask=study.last_ask,
                 seconds_objective=time.perf_counter() - start,
-                peak_bytes=peak_memory_bytes(CPU),
+                peak_bytes=peak_of_process(),
             )
             bar.finish_round(f"round {number}/{last}: {report}")
             for callback in callbacks:
@@ -188,6 +186,5 @@ def _evaluate(
     return failed
 
 
-def _ask(study: AskAndTell, q: int, bar: RoundProgress, what: str) -> Batch:
-    bar.status(f"{what}: asking for {q} points")
-    return study.ask(q, callback=lambda text: bar.status(f"{what}: {text}"))
+def _say(bar: RoundProgress, what: str, text: str) -> None:
+    bar.status(f"{what}: {text}")

@@ -18,10 +18,9 @@ from torch import Tensor
 
 from scalable_bo.space.space import Space
 from scalable_bo.study.checkpoints import Checkpoint, load_checkpoint
-from scalable_bo.study.record import Record
+from scalable_bo.study.record import Record, describe_settings
 from scalable_bo.study.rounds import AskReport
 from scalable_bo.study.rows import Rows
-from scalable_bo.study.settings import describe_settings
 from scalable_bo.study.sqlite import SQLiteStorage
 from scalable_bo.study.storage import Ask, Source
 from scalable_bo.study.surrogate import MEAN_WEIGHTS, SurrogateFactory, TrainingData, posterior_mean

@@ -29,10 +29,9 @@ from scalable_bo.space.space import Space
 from scalable_bo.study.asking import Known, Proposer
 from scalable_bo.study.history import read_history
 from scalable_bo.study.optimize import run_rounds
-from scalable_bo.study.record import Record
+from scalable_bo.study.record import Record, make_settings, read_space
 from scalable_bo.study.rounds import AskReport, Batch, Result, Round
 from scalable_bo.study.rows import read_told, whole_numbers
-from scalable_bo.study.settings import make_settings, read_space
 from scalable_bo.study.snapshot import Snapshot, take_snapshot, to_frame
 from scalable_bo.study.sqlite import SQLiteStorage
 from scalable_bo.study.storage import MemoryStorage, Storage

@@ -15,9 +15,9 @@ from scalable_bo.space.space import Float, LinearConstraint, Space
 from scalable_bo.study import database
 from scalable_bo.study.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from scalable_bo.study.database import WriterLock
+from scalable_bo.study.record import make_settings, require_same_settings
 from scalable_bo.study.rounds import AskReport
 from scalable_bo.study.rows import Outcomes
-from scalable_bo.study.settings import make_settings, require_same_settings
 from scalable_bo.study.sqlite import SQLiteStorage
 from scalable_bo.study.storage import Ask, Source
 
