@@ -11,19 +11,15 @@ that moves on with the seed. The shortfall is the mean over paths of the best va
 found less its own, in standard deviations of the prior; `reference` is 60 ascents of 300 steps.
 """
 
-import argparse
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from acquisition import ParallelThompsonSampling
 from scalable_bo.experiments.models import fixed_model, matern_kernel
-from scalable_bo.experiments.records import describe_environment, write_record
+from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
 from scalable_bo.problems import GPPrior
 from surrogates import Cholesky, PathwiseGP, SamplePaths
 
@@ -118,9 +114,7 @@ def measure(problem: str, ways: list[str], num_paths: int, seed: int) -> list[di
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument(
         "--problems", default=PROBLEMS, help="d:n:lengthscale:round, separated by commas"
     )
@@ -129,11 +123,9 @@ def main() -> None:
     )
     parser.add_argument("--paths", type=int, default=50)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=None, help="JSON record to write")
     arguments = parser.parse_args()
 
     ways = arguments.ways.split(";")
-    console = Console()
     rows = []
     for problem in arguments.problems.split(","):
         here = [
@@ -141,32 +133,26 @@ def main() -> None:
             for seed in range(arguments.seeds)
             for row in measure(problem, ways, arguments.paths, seed)
         ]
-        table = Table(title=f"{problem}, {arguments.paths} paths, {arguments.seeds} seeds")
-        for heading in ("way", "value", "shortfall", "largest", "seconds", "processor seconds"):
-            table.add_column(heading, justify="left" if heading == "way" else "right")
-        for way in ways:
-            own = [row for row in here if row["way"] == way]
-            keys = ("value", "shortfall", "largest_shortfall", "seconds", "processor_seconds")
-            mean = {key: statistics.fmean(row[key] for row in own) for key in keys}
-            table.add_row(
-                way,
-                *(f"{mean[key]:.{4 if 'shortfall' in key else 2}f}" for key in keys),
-            )
-        console.print(table)
+        print_rows(
+            f"{problem}, {arguments.paths} paths, {arguments.seeds} seeds",
+            ("way", "value", "shortfall", "largest", "seconds", "processor seconds"),
+            [mean_row(way, [row for row in here if row["way"] == way]) for way in ways],
+        )
         rows += here
-        if arguments.out is not None:
-            settings = {"num_paths": arguments.paths, "noise": NOISE, "num_features": NUM_FEATURES}
-            settings |= {"ways": {way: WAYS[way] for way in ways}}
-            environment = describe_environment(torch.device("cpu"))
-            write_record(
-                arguments.out,
-                {
-                    "benchmark": "acquired_value",
-                    "environment": environment,
-                    "settings": settings,
-                    "rows": rows,
-                },
-            )
+        settings = {"num_paths": arguments.paths, "noise": NOISE, "num_features": NUM_FEATURES}
+        settings |= {"ways": {way: WAYS[way] for way in ways}}
+        write_benchmark(arguments.out, "acquired_value", settings=settings, rows=rows)
+
+
+def mean_row(way: str, rows: list[dict[str, Any]]) -> list[str]:
+    keys = ("value", "shortfall", "largest_shortfall", "seconds", "processor_seconds")
+    return [
+        way,
+        *(
+            f"{statistics.fmean(row[key] for row in rows):.{4 if 'shortfall' in key else 2}f}"
+            for key in keys
+        ),
+    ]
 
 
 if __name__ == "__main__":

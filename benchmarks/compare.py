@@ -207,7 +207,7 @@ def describe(found: Comparison, limit: float) -> tuple[str, ...]:
     return found.workload, *milliseconds, f"{found.ratio:.2f}", f"{low:.2f} – {high:.2f}", verdict
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -233,18 +233,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.repeats < 1:
         parser.error(f"--repeats must be at least 1, got {options.repeats}.")
+    return options
 
-    from rich.console import Console
-    from rich.table import Table
 
-    table = Table(
-        title=(
-            f"{options.after} against {options.before}: medians of {options.repeats}, milliseconds"
-        ),
-        title_justify="left",
-    )
-    for heading in ("workload", "before", "after", "ratio", "of pairs", ""):
-        table.add_column(heading, justify="left" if heading == "workload" else "right")
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = options_of(arguments)
+
+    from scalable_bo.experiments.scripts import print_rows
 
     def report(found: Comparison) -> None:
         print(" ".join(describe(found, options.fail_above)), file=sys.stderr, flush=True)
@@ -264,9 +259,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, RuntimeError, subprocess.SubprocessError) as error:
         print(error, file=sys.stderr)
         return 2
-    for entry in found:
-        table.add_row(*describe(entry, options.fail_above))
-    Console().print(table)
+    print_rows(
+        f"{options.after} against {options.before}: medians of {options.repeats}, milliseconds",
+        ("workload", "before", "after", "ratio", "of pairs", ""),
+        [describe(entry, options.fail_above) for entry in found],
+    )
     slower = [entry.workload for entry in found if entry.is_slower(options.fail_above)]
     if options.out is not None:
         write(options, found, slower)
@@ -279,9 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def write(options: argparse.Namespace, found: Sequence[Comparison], slower: Sequence[str]) -> None:
-    import torch
-
-    from scalable_bo.experiments.records import describe_environment, write_record
+    from scalable_bo.experiments.scripts import write_benchmark
 
     commits = {
         side: identity(options.repository, getattr(options, side)) for side in ("before", "after")
@@ -295,17 +290,7 @@ def write(options: argparse.Namespace, found: Sequence[Comparison], slower: Sequ
     results = [
         asdict(entry) | {"ratio": entry.ratio, "interval": entry.interval} for entry in found
     ]
-    environment = describe_environment(torch.device("cpu"))
-    write_record(
-        options.out,
-        {
-            "benchmark": "compare",
-            "settings": settings,
-            "environment": environment,
-            "slower": list(slower),
-            "results": results,
-        },
-    )
+    write_benchmark(options.out, "compare", settings=settings, slower=list(slower), results=results)
 
 
 def identity(repository: Path, commit: str) -> str:

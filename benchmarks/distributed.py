@@ -32,18 +32,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from scalable_bo.cli.costs import Costs, Rates, Shape, measure_rates, predict
 from scalable_bo.experiments.models import matern_kernel
-from scalable_bo.experiments.records import (
-    describe_environment,
-    peak_memory_bytes,
-    reset_peak_memory,
-    write_record,
-)
+from scalable_bo.experiments.records import peak_memory_bytes, reset_peak_memory
+from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
+from scalable_bo.experiments.tables import number
 from surrogates import CG, SDD, IterativeSolver, SketchAndProject
 from surrogates.solvers.run import Start
 from surrogates.systems.shared import DistributedKernelSystem
@@ -219,10 +214,8 @@ def numbers(text: str) -> list[int]:
     return [int(float(part)) for part in text.split(",")]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def options() -> argparse.Namespace:
+    parser = script_parser(__doc__)
     parser.add_argument(
         "--sizes", type=numbers, default=[10**5, 10**6], help="points, such as 1e5,1e6,1e7"
     )
@@ -249,10 +242,13 @@ def main() -> None:
     parser.add_argument(
         "--timeout", type=float, default=600.0, help="seconds that one launch may take"
     )
-    parser.add_argument("--out", type=Path, default=None, help="JSON record to write")
     parser.add_argument("--plot", type=Path, default=None, help="PNG to write")
     parser.add_argument("--job", default=None, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = options()
     if arguments.job is not None:
         run_job(arguments.job)
         return
@@ -270,26 +266,14 @@ def main() -> None:
     settings = {
         name: value for name, value in vars(arguments).items() if name not in ("out", "plot", "job")
     }
-    environment = describe_environment(torch.device("cpu"))
-
-    def record(speed: list[dict[str, Any]]) -> None:
-        if arguments.out is not None:
-            found = {
-                "settings": settings,
-                "environment": environment,
-                "rates": asdict(rates),
-                "memory": memory,
-                "speed_up": speed,
-            }
-            write_record(arguments.out, {"benchmark": "distributed", **found})
-
-    record([])  # a process that fails in the solves below does not take it with it
+    parts: dict[str, Any] = {"settings": settings, "rates": asdict(rates), "memory": memory}
+    # Written before, too: a process that fails in the solves below does not take it with it
+    write_benchmark(arguments.out, "distributed", **parts, speed_up=[])
     speed = speed_ups(arguments) if arguments.speedup_n else []
-    record(speed)
-    console = Console()
-    console.print(memory_table(memory))
+    write_benchmark(arguments.out, "distributed", **parts, speed_up=speed)
+    print_memory(memory)
     if speed:
-        console.print(speed_table(speed))
+        print_speed(speed)
     if arguments.plot is not None:
         draw(memory, speed, arguments.plot)
 
@@ -340,64 +324,50 @@ def line(result: dict[str, Any]) -> str:
     )
 
 
-def memory_table(results: list[dict[str, Any]]) -> Table:
-    table = Table(
-        title="A few steps, the mean alone: measured, and measured over predicted",
-        title_justify="left",
-    )
-    for heading in (
-        "solver",
-        "n",
-        "ranks",
-        "peak MiB",
-        "of predicted",
-        "s a step",
-        "of predicted",
-        "MB a step",
-        "of predicted",
-    ):
-        table.add_column(heading, justify="left" if heading == "solver" else "right")
+def print_memory(results: list[dict[str, Any]]) -> None:
+    rows = []
     for result in results:
         shape = result["shape"]
         measured = result["measured"]
-        predicted = result["predicted"]
-        table.add_row(
-            shape["solver"],
-            f"{shape['n']:.0e}",
-            str(shape["ranks"]),
-            f"{max(measured['peaks']) / MEBIBYTE:.0f}",
-            f"{result['memory_ratio']:.2f}",
-            f"{measured['seconds']:.3f}",
-            f"{result['time_ratio']:.2f}",
-            f"{measured['network_bytes'] / 1e6:.3f}",
-            (
-                "–"
-                if shape["ranks"] == 1
-                else f"{measured['network_bytes'] / predicted['network_bytes']:.2f}"
-            ),
+        alone = shape["ranks"] == 1
+        sent = None if alone else measured["network_bytes"] / result["predicted"]["network_bytes"]
+        rows.append(
+            [
+                shape["solver"],
+                f"{shape['n']:.0e}",
+                str(shape["ranks"]),
+                f"{max(measured['peaks']) / MEBIBYTE:.0f}",
+                f"{result['memory_ratio']:.2f}",
+                f"{measured['seconds']:.3f}",
+                f"{result['time_ratio']:.2f}",
+                f"{measured['network_bytes'] / 1e6:.3f}",
+                number(sent, ".2f"),
+            ]
         )
-    return table
-
-
-def speed_table(results: list[dict[str, Any]]) -> Table:
-    shape = results[0]["shape"]
-    table = Table(
-        title=f"Solves of n = {shape['n']}, s = {shape['columns']}, one thread a process",
-        title_justify="left",
+    pairs = ((name, "of predicted") for name in ("peak MiB", "s a step", "MB a step"))
+    print_rows(
+        "A few steps, the mean alone: measured, and measured over predicted",
+        ("solver", "n", "ranks", *(heading for pair in pairs for heading in pair)),
+        rows,
     )
-    for heading in ("solver", "ranks", "seconds", "speed-up", "residual"):
-        table.add_column(heading, justify="left" if heading == "solver" else "right")
-    for result in results:
-        seconds = f"{statistics.median(result['seconds']):.1f}"
-        shape = result["shape"]
-        table.add_row(
-            shape["solver"],
-            str(shape["ranks"]),
-            seconds,
-            f"{result['speed_up']:.2f}",
-            f"{result['residual']:.1e}",
-        )
-    return table
+
+
+def print_speed(results: list[dict[str, Any]]) -> None:
+    shape = results[0]["shape"]
+    print_rows(
+        f"Solves of n = {shape['n']}, s = {shape['columns']}, one thread a process",
+        ("solver", "ranks", "seconds", "speed-up", "residual"),
+        [
+            [
+                result["shape"]["solver"],
+                str(result["shape"]["ranks"]),
+                f"{statistics.median(result['seconds']):.1f}",
+                f"{result['speed_up']:.2f}",
+                f"{result['residual']:.1e}",
+            ]
+            for result in results
+        ],
+    )
 
 
 def draw(memory: list[dict[str, Any]], speed: list[dict[str, Any]], path: Path) -> None:

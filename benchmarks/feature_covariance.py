@@ -10,16 +10,12 @@ variances, for one draw and for the average of eight. The model's default F and 
 follow from this.
 """
 
-import argparse
 import statistics
-from pathlib import Path
 
 import torch
 from gpytorch.kernels import MaternKernel
-from rich.console import Console
-from rich.table import Table
 
-from scalable_bo.experiments.records import describe_environment, write_record
+from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
 from surrogates import RandomFeatures
 
 PROBLEMS = ((2, 0.3, 1e-2), (8, 0.5, 1e-6), (8, 2.0, 1e-6))  # d, lengthscale, noise
@@ -68,11 +64,8 @@ def errors(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument("--repeats", type=int, default=6)
-    parser.add_argument("--out", type=Path, default=None, help="JSON record to write")
     arguments = parser.parse_args()
     results = []
     for dim, lengthscale, noise in PROBLEMS:
@@ -88,37 +81,28 @@ def main() -> None:
                 }
             )
             kind = "orthogonal" if orthogonal else "independent"
-            table = Table(
-                title=f"d = {dim}, lengthscale {lengthscale}, noise {noise:g}, {kind} features"
+            print_rows(
+                f"d = {dim}, lengthscale {lengthscale}, noise {noise:g}, {kind} features",
+                ("F", "draws", "distance", "variance error"),
+                [
+                    [
+                        str(row["num_features"]),
+                        str(row["draws"]),
+                        f"{row['distance']:.3f}",
+                        f"{row['variance_error']:.3f}",
+                    ]
+                    for row in rows
+                ],
+                num_words=0,
             )
-            for heading in ("F", "draws", "distance", "variance error"):
-                table.add_column(heading, justify="right")
-            for row in rows:
-                table.add_row(
-                    str(row["num_features"]),
-                    str(row["draws"]),
-                    f"{row['distance']:.3f}",
-                    f"{row['variance_error']:.3f}",
-                )
-            Console().print(table)
-    if arguments.out is not None:
-        settings = {
-            "kernel": "Matérn-3/2",
-            "num_data": 1000,
-            "num_test": 50,
-            "repeats": arguments.repeats,
-            "dtype": "float64",
-        }
-        environment = describe_environment(torch.device("cpu"))
-        write_record(
-            arguments.out,
-            {
-                "benchmark": "feature_covariance",
-                "settings": settings,
-                "environment": environment,
-                "results": results,
-            },
-        )
+    settings = {
+        "kernel": "Matérn-3/2",
+        "num_data": 1000,
+        "num_test": 50,
+        "repeats": arguments.repeats,
+        "dtype": "float64",
+    }
+    write_benchmark(arguments.out, "feature_covariance", settings=settings, results=results)
 
 
 if __name__ == "__main__":

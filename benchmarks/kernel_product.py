@@ -17,18 +17,17 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import torch
 from gpytorch.kernels import MaternKernel, ScaleKernel
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
-from scalable_bo.experiments.records import describe_environment, write_record
+from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
 from surrogates.operators.kernel_matrix import Tiled, kernel_operator
 from surrogates.operators.linalg import matmul
 
+LENGTHSCALE = 0.5
 PEERS = {
     "gemm": "tiled_compiled",
     "gemm_fastest": "tiled_compiled",
@@ -71,9 +70,7 @@ def time_in_turn(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument("--n", type=int, default=20_000)
     parser.add_argument("--rows", type=int, default=4096, help="rows of the product that are timed")
     parser.add_argument("--dim", type=int, default=8)
@@ -81,30 +78,48 @@ def main() -> None:
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--out", type=Path, default=None, help="JSON record to write")
     arguments = parser.parse_args()
 
-    generator = torch.Generator().manual_seed(0)
-    dtype = getattr(torch, arguments.dtype)
     device = torch.device(arguments.device)
-    lengthscale = 0.5
-    X = torch.rand(arguments.n, arguments.dim, generator=generator, dtype=dtype).to(device)
+    results = measure(arguments, device)
+    print_rows(
+        f"k(A, X) @ W, {arguments.rows} x {arguments.n}, d = {arguments.dim}, {arguments.dtype}:"
+        " ns an entry",
+        ("columns", *map(str, arguments.columns)),
+        rows_of(results),
+        num_words=0,
+    )
+    settings = {**vars(arguments), "out": None, "lengthscale": LENGTHSCALE, "kernel": "Matérn-3/2"}
+    write_benchmark(
+        arguments.out, "kernel_product", device=device, settings=settings, results=results
+    )
+
+
+def measure(arguments: argparse.Namespace, device: torch.device) -> list[dict[str, Any]]:
+    """Return a row for each number of columns."""
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(draw: Callable[..., Tensor], *shape: int) -> Tensor:
+        dtype = getattr(torch, arguments.dtype)
+        return draw(*shape, generator=generator, dtype=dtype).to(device)
+
+    X = drawn(torch.rand, arguments.n, arguments.dim)
     kernel = ScaleKernel(MaternKernel(nu=1.5)).to(X)
-    kernel.base_kernel.lengthscale = lengthscale
+    kernel.base_kernel.lengthscale = LENGTHSCALE
     kernel.outputscale = 1.0
     K = kernel_operator(kernel, X[: arguments.rows], X, memory_budget=0)
     assert isinstance(K, Tiled)
-    stored = torch.rand(arguments.rows, arguments.n, generator=generator, dtype=dtype).to(device)
-    results = []
+    stored = drawn(torch.rand, arguments.rows, arguments.n)
     entries = arguments.rows * arguments.n
+    results = []
     for columns in arguments.columns:
-        W = torch.randn(arguments.n, columns, generator=generator, dtype=dtype).to(device)
+        W = drawn(torch.randn, arguments.n, columns)
         methods: dict[str, Callable[[], Tensor]] = {
             "gemm": partial(torch.matmul, stored, W),
             "gemm_fastest": partial(matmul, stored, W),
             "tiled_compiled": with_mode("always", partial(operator.matmul, K, W)),
             "tiled_eager": with_mode("never", partial(operator.matmul, K, W)),
-            "whole_rows_eager": partial(eager_rows, X, lengthscale, arguments.rows, W),
+            "whole_rows_eager": partial(eager_rows, X, LENGTHSCALE, arguments.rows, W),
         }
         medians = time_in_turn(methods, arguments.repeats, device)
         results.append(
@@ -117,50 +132,22 @@ def main() -> None:
                     name: 2e-9 * entries * columns / value for name, value in medians.items()
                 },
                 "fraction_of": {
-                    gemm: medians[gemm] / medians[tiled]
-                    for gemm, tiled in PEERS.items()
-                    if gemm in medians and tiled in medians
+                    gemm: medians[gemm] / medians[tiled] for gemm, tiled in PEERS.items()
                 },
                 "speedup_over_whole_rows": medians["whole_rows_eager"] / medians["tiled_compiled"],
             }
         )
+    return results
 
-    table = Table(
-        title=(
-            f"k(A, X) @ W, {arguments.rows} x {arguments.n}, d = {arguments.dim},"
-            f" {arguments.dtype}: ns an entry"
-        )
-    )
-    for heading in ("columns", *map(str, arguments.columns)):
-        table.add_column(heading, justify="right")
-    for name in dict.fromkeys(
-        name for result in results for name in result["nanoseconds_per_entry"]
-    ):
-        times = [result["nanoseconds_per_entry"].get(name) for result in results]
-        table.add_row(name, *("" if time is None else f"{time:.2f}" for time in times))
+
+def rows_of(results: list[dict[str, Any]]) -> list[list[str]]:
+    """Return a row a method, and one for each comparison with a stored matrix."""
+    times = [result["nanoseconds_per_entry"] for result in results]
+    rows = [[name, *(f"{of[name]:.2f}" for of in times)] for name in times[0]]
     for gemm, tiled in PEERS.items():
-        fractions = [result["fraction_of"].get(gemm) for result in results]
-        table.add_row(
-            f"{tiled} of {gemm}",
-            *("" if fraction is None else f"{fraction:.0%}" for fraction in fractions),
-        )
-    Console().print(table)
-    if arguments.out is not None:
-        settings = {
-            **vars(arguments),
-            "out": None,
-            "lengthscale": lengthscale,
-            "kernel": "Matérn-3/2",
-        }
-        write_record(
-            arguments.out,
-            {
-                "benchmark": "kernel_product",
-                "settings": settings,
-                "environment": describe_environment(device),
-                "results": results,
-            },
-        )
+        fractions = [f"{result['fraction_of'][gemm]:.0%}" for result in results]
+        rows.append([f"{tiled} of {gemm}", *fractions])
+    return rows
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ paths, a tenth of the data a round. Right-hand sides are noisy prior draws. Ever
 ends after three times the seconds of the fastest so far. A finished cell is not run again.
 """
 
-import argparse
 import itertools
 import json
 import math
@@ -22,7 +21,6 @@ import random
 import statistics
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,6 +31,7 @@ from torch import Tensor
 from acquisition import ParallelThompsonSampling
 from scalable_bo.experiments.models import fixed_model
 from scalable_bo.experiments.records import describe_environment, write_record
+from scalable_bo.experiments.scripts import script_parser
 from surrogates import (
     CG,
     SDD,
@@ -56,7 +55,7 @@ SHORTEST = 0.3  # seconds that every solver is given
 
 
 @dataclass(frozen=True)
-class Cell:
+class SweepSystem:
     """One system: ``kind`` is ``uniform`` or ``clustered``, ``s`` the number of columns."""
 
     n: int
@@ -71,7 +70,7 @@ class Cell:
         return f"n{self.n}-{self.kind}-d{self.dim}-l{self.lengthscale:g}-v{self.noise:g}-s{self.s}"
 
 
-def design(n: int, fraction: int) -> list[Cell]:
+def design(n: int, fraction: int) -> list[SweepSystem]:
     """Return one of ``fraction`` of the shuffled cells of n points."""
     levels = itertools.product(
         ["uniform", "clustered"],
@@ -80,7 +79,7 @@ def design(n: int, fraction: int) -> list[Cell]:
         [1e-6, 1e-2, 1e-1],
         [1, 64, 1000],
     )
-    cells = [Cell(n, *level) for level in levels]
+    cells = [SweepSystem(n, *level) for level in levels]
     random.Random(n).shuffle(cells)
     return cells[::fraction]
 
@@ -100,7 +99,7 @@ def solvers(n: int) -> dict[str, Any]:
     }
 
 
-def inputs(cell: Cell, generator: torch.Generator) -> Tensor:
+def inputs(cell: SweepSystem, generator: torch.Generator) -> Tensor:
     X = torch.rand(cell.n, cell.dim, generator=generator)
     if cell.kind == "uniform":
         return X
@@ -138,13 +137,13 @@ def inputs(cell: Cell, generator: torch.Generator) -> Tensor:
     return X[torch.randperm(cell.n, generator=generator)].float()
 
 
-def kernel_of(cell: Cell) -> MaternKernel:
+def kernel_of(cell: SweepSystem) -> MaternKernel:
     kernel = MaternKernel(nu=1.5)
     kernel.lengthscale = cell.lengthscale
     return kernel.requires_grad_(False)
 
 
-def measure(cell: Cell, repeats: int, seed: int, console: Console) -> dict[str, Any]:
+def measure(cell: SweepSystem, repeats: int, seed: int, console: Console) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(seed)
     X = inputs(cell, generator)
     prior = PriorPaths.draw(
@@ -244,17 +243,12 @@ def summarise(record: dict[str, Any], console: Console) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__, "JSON record; finished cells in it are kept")
     parser.add_argument("--size", type=int, default=2000, help="n")
     parser.add_argument("--fraction", type=int, default=6, help="take one of so many cells")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
         "--summary", action="store_true", help="only summarise what the record holds"
-    )
-    parser.add_argument(
-        "--out", type=Path, default=None, help="JSON record; finished cells in it are kept"
     )
     arguments = parser.parse_args()
     console = Console()

@@ -10,7 +10,6 @@ standard deviation 0.05. `peak_bytes` is the growth of the process's resident me
 `predicted_bytes` what was said before.
 """
 
-import argparse
 import tempfile
 import time
 from collections.abc import Iterator
@@ -31,6 +30,7 @@ from scalable_bo.experiments.records import (
     reset_peak_memory,
     write_record,
 )
+from scalable_bo.experiments.scripts import script_parser
 from scalable_bo.space.space import Float, Space
 from scalable_bo.study.asking import predicted_bytes
 from scalable_bo.study.study import Study
@@ -142,14 +142,11 @@ def resume(folder: Path, dtype: torch.dtype) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument("--parts", default="ask,add,resume")
     parser.add_argument("--rows", default="5000,20000", help="of the asks")
     parser.add_argument("--q", type=int, default=500)
     parser.add_argument("--dtype", default="float64", choices=["float32", "float64"])
-    parser.add_argument("--out", type=Path, default=None, help="JSON record to write")
     arguments = parser.parse_args()
     dtype = getattr(torch, arguments.dtype)
     console = Console()

@@ -10,13 +10,10 @@ L-BFGS); it needs about 20 GB. `botorch-10` is the same, ten paths at a time: le
 faster. All methods meet the same target, initial data and observation noise.
 """
 
-import argparse
-import math
 import statistics
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,12 +23,13 @@ from botorch.utils.sampling import manual_seed, optimize_posterior_samples
 from gpytorch.kernels import Kernel
 from gpytorch.means import ZeroMean
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from scalable_bo.experiments.cells import run_cell
 from scalable_bo.experiments.presets import THOMPSON_PRESETS
-from scalable_bo.experiments.records import describe_environment, write_record
+from scalable_bo.experiments.records import Record
+from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
+from scalable_bo.experiments.tables import mean_and_error
 from scalable_bo.experiments.thompson.cell import ThompsonCell
 from scalable_bo.experiments.thompson.samplers import (
     PathwiseSampler,
@@ -102,9 +100,7 @@ def sampler_of(method: str) -> Callable[..., Sampler]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument(
         "--methods",
         default="cg,cholesky,sdd,botorch-10",
@@ -112,7 +108,6 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=None, help="JSON record to write")
     arguments = parser.parse_args()
     # BoTorch's, on the scaling of data that are what they are
     warnings.filterwarnings("ignore", category=UserWarning)
@@ -130,59 +125,47 @@ def main() -> None:
             console.print(cell.describe(record), soft_wrap=True)
             runs.append(record)
 
-    table = Table(title=f"Laptop preset, {arguments.rounds} rounds, {arguments.seeds} seeds")
-    for heading in (
-        "method",
-        "best",
-        "random search",
-        "solve s/round",
-        "acquisition s/round",
-        "peak GiB",
-    ):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
-    summary = {}
-    for method in arguments.methods.split(","):
-        own = [record for record in runs if record["settings"]["solver"] == method]
-        rounds = [entry for record in own for entry in record["rounds"]]
-        best = [record["rounds"][-1]["best_noiseless"] for record in own]
-        summary[method] = {
-            "best_noiseless": best,
-            "best_noiseless_mean": statistics.fmean(best),
-            "best_noiseless_standard_error": (
-                statistics.stdev(best) / math.sqrt(len(best)) if len(best) > 1 else None
-            ),
-            "seconds_solve": statistics.median(entry["seconds_solve"] for entry in rounds),
-            "seconds_acquisition": statistics.median(
-                entry["seconds_acquisition"] for entry in rounds
-            ),
-            "peak_memory_bytes": max(entry["peak_memory_bytes"] for entry in rounds),
-        }
-        row = summary[method]
-        random = [record["random_search"]["rounds"][-1]["best_noiseless"] for record in own]
-        table.add_row(
-            method,
-            f"{row['best_noiseless_mean']:.3f}",
-            f"{statistics.fmean(random):.3f}",
-            f"{row['seconds_solve']:.1f}",
-            f"{row['seconds_acquisition']:.1f}",
-            f"{row['peak_memory_bytes'] / 2**30:.1f}",
-        )
-    console.print(table)
-    if arguments.out is not None:
-        environment = describe_environment(torch.device("cpu"))
-        compact = [
-            {key: record[key] for key in ("settings", "initial", "rounds", "random_search")}
-            for record in runs
-        ]
-        write_record(
-            arguments.out,
-            {
-                "benchmark": "thompson_round",
-                "environment": environment,
-                "summary": summary,
-                "runs": compact,
-            },
-        )
+    methods = arguments.methods.split(",")
+    summary = {
+        method: summarise([run for run in runs if run["settings"]["solver"] == method])
+        for method in methods
+    }
+    headings = ("best", "random search", "solve s/round", "acquisition s/round", "peak GiB")
+    print_rows(
+        f"Laptop preset, {arguments.rounds} rounds, {arguments.seeds} seeds",
+        ("method", *headings),
+        [
+            [
+                method,
+                f"{row['best_noiseless_mean']:.3f}",
+                f"{row['random_search_mean']:.3f}",
+                f"{row['seconds_solve']:.1f}",
+                f"{row['seconds_acquisition']:.1f}",
+                f"{row['peak_memory_bytes'] / 2**30:.1f}",
+            ]
+            for method, row in summary.items()
+        ],
+    )
+    keys = ("settings", "initial", "rounds", "random_search")
+    compact = [{key: record[key] for key in keys} for record in runs]
+    write_benchmark(arguments.out, "thompson_round", summary=summary, runs=compact)
+
+
+def summarise(runs: list[Record]) -> Record:
+    """Return what the runs of one method found, and what a round of them took."""
+    rounds = [entry for record in runs for entry in record["rounds"]]
+    best = [record["rounds"][-1]["best_noiseless"] for record in runs]
+    random = [record["random_search"]["rounds"][-1]["best_noiseless"] for record in runs]
+    mean, error = mean_and_error(best)
+    seconds = ("seconds_solve", "seconds_acquisition")
+    return {
+        "best_noiseless": best,
+        "best_noiseless_mean": mean,
+        "best_noiseless_standard_error": error,  # not a number, null in the record, for one seed
+        "random_search_mean": statistics.fmean(random),
+        **{key: statistics.median(entry[key] for entry in rounds) for key in seconds},
+        "peak_memory_bytes": max(entry["peak_memory_bytes"] for entry in rounds),
+    }
 
 
 if __name__ == "__main__":

@@ -9,15 +9,13 @@ solve, and `auto-0.9` has nine tenths of the epochs. The kernel matrix is kept, 
 cost the same to all.
 """
 
-import argparse
-from pathlib import Path
 from typing import Any
 
 import torch
 from gpytorch.kernels import MaternKernel
 from rich.console import Console
 
-from scalable_bo.experiments.records import describe_environment, write_record
+from scalable_bo.experiments.scripts import script_parser, write_benchmark
 from surrogates import (
     CG,
     SDD,
@@ -49,32 +47,30 @@ def solvers(n: int, epochs: float) -> dict[str, Solver]:
     }
 
 
+def drawn_system(n: int, columns: int, lengthscale: float) -> tuple[KernelSystem, torch.Tensor]:
+    """Return the system of n uniform points, and noisy prior draws at them."""
+    generator = torch.Generator().manual_seed(0)
+    kernel = MaternKernel(nu=1.5).requires_grad_(False)
+    kernel.lengthscale = lengthscale
+    X = torch.rand(n, DIM, generator=generator)
+    prior = PriorPaths.draw(kernel, DIM, columns, num_features=2000, generator=generator, like=X)
+    B = prior(X) + NOISE**0.5 * torch.randn(columns, n, generator=generator)
+    return KernelSystem(kernel_operator(kernel, X), NOISE), B.T.contiguous()
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument("--n", type=int, default=20_000)
     parser.add_argument("--columns", type=int, default=100)
     parser.add_argument(
         "--epochs", type=float, default=10.0, help="budget, the evaluation of the residual included"
     )
     parser.add_argument("--lengthscales", default="0.5,2")
-    parser.add_argument("--out", type=Path, default=None, help="JSON record to write")
     arguments = parser.parse_args()
     console = Console()
     runs = []
     for lengthscale in map(float, arguments.lengthscales.split(",")):
-        generator = torch.Generator().manual_seed(0)
-        kernel = MaternKernel(nu=1.5).requires_grad_(False)
-        kernel.lengthscale = lengthscale
-        X = torch.rand(arguments.n, DIM, generator=generator)
-        prior = PriorPaths.draw(
-            kernel, DIM, arguments.columns, num_features=2000, generator=generator, like=X
-        )
-        B = (
-            prior(X) + NOISE**0.5 * torch.randn(arguments.columns, arguments.n, generator=generator)
-        ).T.contiguous()
-        system = KernelSystem(kernel_operator(kernel, X), NOISE)
+        system, B = drawn_system(arguments.n, arguments.columns, lengthscale)
         for name, solver in solvers(arguments.n, arguments.epochs).items():
             solution = solver.solve(system, B)
             runs.append(
@@ -96,24 +92,14 @@ def main() -> None:
                 soft_wrap=True,
                 highlight=False,
             )
-    if arguments.out is not None:
-        settings = {
-            "n": arguments.n,
-            "dim": DIM,
-            "noise": NOISE,
-            "columns": arguments.columns,
-            "epochs": arguments.epochs,
-        }
-        environment = describe_environment(torch.device("cpu"))
-        write_record(
-            arguments.out,
-            {
-                "benchmark": "thompson_system",
-                "settings": settings,
-                "environment": environment,
-                "runs": runs,
-            },
-        )
+    settings = {
+        "n": arguments.n,
+        "dim": DIM,
+        "noise": NOISE,
+        "columns": arguments.columns,
+        "epochs": arguments.epochs,
+    }
+    write_benchmark(arguments.out, "thompson_system", settings=settings, runs=runs)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,9 @@ joint draws at up to 5000 candidates. Both start anew from Sobol points when the
 to nothing.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,11 +29,10 @@ from gpytorch.kernels import MaternKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling, TrustRegion
-from scalable_bo.experiments.records import describe_environment, write_record
+from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
 from surrogates import PathwiseGP, fit_subsets
 
 DTYPE = torch.float64
@@ -172,16 +169,13 @@ def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument("--problems", default=",".join(PROBLEMS))
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--evaluations", type=int, default=1000)
     parser.add_argument("--initial", type=int, default=200, help="Sobol points of every start")
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=None, help="JSON record to write")
     arguments = parser.parse_args()
     console = Console()
     runs = []
@@ -199,35 +193,30 @@ def main() -> None:
                     f" {last['evaluations']} evaluations, {total:.1f} s"
                 )
                 console.print(line, soft_wrap=True, highlight=False)
-                if arguments.out is not None:
-                    settings = {
-                        key: value for key, value in vars(arguments).items() if key != "out"
-                    } | {"fit": FIT, "search": SEARCH}
-                    environment = describe_environment(torch.device("cpu"))
-                    summary = summarise(runs)
-                    write_record(
-                        arguments.out,
-                        {
-                            "benchmark": "turbo",
-                            "settings": settings,
-                            "environment": environment,
-                            "summary": summary,
-                            "runs": runs,
-                        },
-                    )
-
-    table = Table(
-        title=(
-            f"{arguments.evaluations} evaluations in batches of {arguments.batch},"
-            f" {arguments.seeds} seeds"
-        )
+                settings = {key: value for key, value in vars(arguments).items() if key != "out"}
+                write_benchmark(
+                    arguments.out,
+                    "turbo",
+                    settings=settings | {"fit": FIT, "search": SEARCH},
+                    summary=summarise(runs),
+                    runs=runs,
+                )
+    keys = ("process_seconds", "process_seconds_last_round")
+    print_rows(
+        f"{arguments.evaluations} evaluations in batches of {arguments.batch},"
+        f" {arguments.seeds} seeds",
+        ("problem", "method", "best", "processor s/run", "s/last round"),
+        [
+            [
+                row["problem"],
+                row["method"],
+                f"{row['best_mean']:.3f}",
+                *(f"{row[key]:.1f}" for key in keys),
+            ]
+            for row in summarise(runs)
+        ],
+        num_words=2,
     )
-    for heading in ("problem", "method", "best", "processor s/run", "s/last round"):
-        table.add_column(heading, justify="left" if heading in ("problem", "method") else "right")
-    for row in summarise(runs):
-        times = (f"{row[key]:.1f}" for key in ("process_seconds", "process_seconds_last_round"))
-        table.add_row(row["problem"], row["method"], f"{row['best_mean']:.3f}", *times)
-    console.print(table)
 
 
 if __name__ == "__main__":

@@ -21,26 +21,23 @@ exact posterior, of which fresh paths are draws: at uniform points, and a tenth 
 from the points that the same path (``own``) or another (``others``) chose.
 """
 
-import argparse
 import json
 import math
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel
 from gpytorch.means import ZeroMean
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
 from scalable_bo.experiments.models import fixed_model, matern_kernel
 from scalable_bo.experiments.records import describe_environment, write_record
+from scalable_bo.experiments.scripts import print_rows, script_parser
 from scalable_bo.problems import GPPrior
 from surrogates import (
     CG,
@@ -309,33 +306,33 @@ def mean_maximum(paths: SamplePaths, run: Run, seed: int) -> float:
         return paths.each(points.unsqueeze(1)).mean().item()
 
 
-def cost_table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title="A round's solve (medians)")
-    for heading in ("n, lengthscale", "solver", "start", "starting residual", "epochs", "seconds"):
-        table.add_column(heading)
+def print_cost(rows: list[dict[str, Any]]) -> None:
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault(
-            (row["num_initial"], row["lengthscale"], row["solver"], row["start"]), []
-        ).append(row)
-    for (n, lengthscale, solver, start), group in groups.items():
-        middle = {
-            key: statistics.median(row[key] for row in group)
-            for key in ("start_residual", "epochs", "seconds")
-        }
-        numbers = (
-            f"{middle['start_residual']:.2f}",
-            f"{middle['epochs']:.1f}",
-            f"{middle['seconds']:.2f}",
-        )
-        table.add_row(f"{n}, {lengthscale:g}", solver, start, *numbers)
-    return table
+        key = (row["num_initial"], row["lengthscale"], row["solver"], row["start"])
+        groups.setdefault(key, []).append(row)
+    numbers = (("start_residual", 2), ("epochs", 1), ("seconds", 2))
+    print_rows(
+        "A round's solve (medians)",
+        ("n, lengthscale", "solver", "start", "starting residual", "epochs", "seconds"),
+        [
+            [
+                f"{n}, {lengthscale:g}",
+                solver,
+                start,
+                *(
+                    f"{statistics.median(row[key] for row in group):.{digits}f}"
+                    for key, digits in numbers
+                ),
+            ]
+            for (n, lengthscale, solver, start), group in groups.items()
+        ],
+        num_words=6,
+    )
 
 
-def carrying_table(results: list[dict[str, Any]]) -> Table:
-    table = Table(title="Carried paths beside fresh ones (mean ± standard error over seeds)")
-    for heading in ("lengthscale", "statistic", "fresh", "carried", "difference"):
-        table.add_column(heading)
+def print_carrying(results: list[dict[str, Any]]) -> None:
+    rows = []
     for lengthscale in sorted({result["lengthscale"] for result in results}):
         group = [result for result in results if result["lengthscale"] == lengthscale]
         for statistic in (*STATISTICS, "best"):
@@ -347,10 +344,14 @@ def carrying_table(results: list[dict[str, Any]]) -> Table:
                 for kind in ("fresh", "carried")
             )
             difference = [c - f for c, f in zip(carried, fresh, strict=True)]
-            table.add_row(
-                f"{lengthscale:g}", statistic, *map(with_error, (fresh, carried, difference))
-            )
-    return table
+            values = map(with_error, (fresh, carried, difference))
+            rows.append([f"{lengthscale:g}", statistic, *values])
+    print_rows(
+        "Carried paths beside fresh ones (mean ± standard error over seeds)",
+        ("lengthscale", "statistic", "fresh", "carried", "difference"),
+        rows,
+        num_words=5,
+    )
 
 
 def with_error(values: list[float]) -> str:
@@ -359,9 +360,7 @@ def with_error(values: list[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__, "JSON record; what it has already is not run again")
     parser.add_argument("--parts", default="cost,carrying")
     parser.add_argument("--sizes", default="2000,5000", help="initial points of the cost")
     parser.add_argument(
@@ -372,11 +371,7 @@ def main() -> None:
     parser.add_argument(
         "--seeds", type=int, default=10, help="of the runs with carried paths; the cost has one"
     )
-    parser.add_argument(
-        "--out", type=Path, default=None, help="JSON record; what it has already is not run again"
-    )
     arguments = parser.parse_args()
-    console = Console()
     lengthscales = [float(part) for part in arguments.lengthscales.split(",")]
     record: dict[str, Any] = {
         "benchmark": "warm_starts",
@@ -403,7 +398,7 @@ def main() -> None:
                         for row in cost(n, lengthscale, arguments.rounds, 0)
                     ]
                     save()
-        console.print(cost_table(record["cost"]))
+        print_cost(record["cost"])
     if "carrying" in arguments.parts.split(","):
         for seed in range(arguments.seeds):
             for lengthscale in lengthscales:
@@ -416,7 +411,7 @@ def main() -> None:
                 if not done("carrying", **settings):
                     record["carrying"].append(compare_carried(**settings))
                     save()
-        console.print(carrying_table(record["carrying"]))
+        print_carrying(record["carrying"])
 
 
 if __name__ == "__main__":
