@@ -1,10 +1,12 @@
 """Gaussian processes whose posterior is a set of functions, computed by iterative solvers."""
 
+from surrogates.fitting.account import FitAccount
 from surrogates.fitting.choice import choose_fit, fit
 from surrogates.fitting.exact import fit_exact
 from surrogates.fitting.hook import custom_fit as _  # noqa: F401  # which registers itself
 from surrogates.fitting.iterative import fit_iterative
 from surrogates.fitting.minibatch import fit_minibatch
+from surrogates.fitting.sample import fit_sample
 from surrogates.fitting.subsets import fit_subsets
 from surrogates.functions.feature_maps import (
     AttentionFeatures,
@@ -67,6 +69,7 @@ __all__ = [
     "FantasyGP",
     "FeatureKernel",
     "FiniteFeatureGP",
+    "FitAccount",
     "FourierFeatures",
     "Identity",
     "InducingPathwiseGP",
@@ -100,6 +103,7 @@ __all__ = [
     "fit_finite_features",
     "fit_iterative",
     "fit_minibatch",
+    "fit_sample",
     "fit_subsets",
     "fit_variational",
     "gaussian_likelihood",

@@ -1,9 +1,11 @@
 """Hyperparameters from data."""
 
+from surrogates.fitting.account import FitAccount
 from surrogates.fitting.choice import FitChoice, choose_fit, fit
 from surrogates.fitting.exact import fit_exact
 from surrogates.fitting.iterative import fit_iterative
 from surrogates.fitting.minibatch import fit_minibatch
+from surrogates.fitting.sample import fit_sample
 from surrogates.fitting.subsets import fit_subsets
 from surrogates.rules.finite_features_fit import fit_finite_features
 from surrogates.rules.finite_objective import SCGD, Minimax
@@ -11,6 +13,7 @@ from surrogates.rules.variational_fit import fit_variational
 
 __all__ = [
     "SCGD",
+    "FitAccount",
     "FitChoice",
     "Minimax",
     "choose_fit",
@@ -19,6 +22,7 @@ __all__ = [
     "fit_finite_features",
     "fit_iterative",
     "fit_minibatch",
+    "fit_sample",
     "fit_subsets",
     "fit_variational",
 ]

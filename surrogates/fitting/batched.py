@@ -49,6 +49,35 @@ class BatchedGP(gpytorch.Module):
         )
 
     @torch.no_grad()
+    def predict(self, Z: Tensor, X: Tensor, y: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the posterior means and variances (b,) of the function at Z (b, d), each given the
+        data ``index`` (b, m) alone, which are X (b, m, d) and y (b, m).
+        """
+        m = index.shape[1]
+        K = covariance(self.covar_module, torch.cat([X, Z.unsqueeze(1)], 1))
+        factor = batched_cholesky(K[:, :m, :m] + torch.diag_embed(self.noise(index)))
+        residual = (y - self.mean_module(X)).unsqueeze(-1)
+        whitened = torch.linalg.solve_triangular(
+            factor, torch.cat([K[:, :m, m:], residual], -1), upper=False
+        )
+        cross, residual = whitened.unbind(-1)
+        mean = self.mean_module(Z.unsqueeze(1)).squeeze(1) + (cross * residual).sum(-1)
+        return mean, (K[:, m, m] - cross.square().sum(-1)).clamp_min(0.0)
+
+    @torch.no_grad()
+    def leave_one_out(self, X: Tensor, y: Tensor, index: Tensor) -> Tensor:
+        """Return the log predictive densities (b, m) of the data ``index`` (b, m), which are
+        X (b, m, d) and y (b, m), each given the others of its set.
+
+        With α = K⁻¹ r, datum i has the mean y_i − α_i / K⁻¹_ii and the variance 1 / K⁻¹_ii.
+        """
+        K = covariance(self.covar_module, X) + torch.diag_embed(self.noise(index))
+        inverse = torch.cholesky_inverse(batched_cholesky(K))
+        alpha = (inverse @ (y - self.mean_module(X)).unsqueeze(-1)).squeeze(-1)
+        variance = inverse.diagonal(dim1=-2, dim2=-1).reciprocal()
+        return log_normal(y, y - alpha * variance, variance)
+
+    @torch.no_grad()
     def write_to(self, model: SingleTaskGP) -> None:
         """Give ``model`` these hyperparameters."""
         own = dict(self.named_parameters())
@@ -75,6 +104,11 @@ def covariance(kernel: Kernel, X: Tensor) -> Tensor:
         X, kernel.lengthscale.reshape(-1), outputscale, form.profile
     )
     return K
+
+
+def log_normal(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """Return log N(y; mean, variance)."""
+    return -0.5 * ((y - mean).square() / variance + variance.log() + math.log(2.0 * math.pi))
 
 
 def gaussian_nll(K: Tensor, r: Tensor) -> Tensor:

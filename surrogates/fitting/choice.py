@@ -4,6 +4,7 @@ by the method that suits the model.
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -11,9 +12,12 @@ import torch
 from botorch.models import SingleTaskGP
 
 from surrogates import checks, settings
+from surrogates.fitting.evidence import Evidence
 from surrogates.fitting.exact import fit_exact
 from surrogates.fitting.iterative import fit_iterative
 from surrogates.fitting.minibatch import fit_minibatch
+from surrogates.fitting.sample import fit_sample
+from surrogates.fitting.staged import Stages
 from surrogates.fitting.subsets import fit_subsets
 from surrogates.rules.finite_features_fit import fit_finite_features
 from surrogates.rules.hyperparameters import ModelT, StepCallback, restoring
@@ -22,7 +26,10 @@ from surrogates.rules.variational_fit import fit_variational
 logger = logging.getLogger(__name__)
 
 FIT_EXACT_UP_TO = 1000
+SAMPLE_IS_DENSE_UP_TO = 3000  # a thousand of them see what all see
 REFINE_UP_TO = 10_000
+JUDGE_FROM = 100  # data; of fewer, the priors tell signal from noise
+SAMPLES = 4  # of a thousand data, where all of them are too many to refine on
 # From hyperparameters that are nearly right
 REFINEMENT: dict[str, Any] = {"num_steps": 8, "first_step": 0.1}
 
@@ -31,6 +38,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "subsets": fit_subsets,
     "minibatch": fit_minibatch,
     "iterative": fit_iterative,
+    "sample": fit_sample,
     "finite_features": fit_finite_features,
     "variational": fit_variational,
 }
@@ -56,14 +64,21 @@ def fit(
 ) -> ModelT:
     """Learn the hyperparameters of ``model`` from its data; return it.
 
-    What was chosen, and why, goes to the logger of this module at level INFO; :func:`choose_fit`
-    tells it beforehand, and has the rule. The same model and generator give the same
-    hyperparameters.
+    Methods are run as :func:`choose_fit` says, each from the best hyperparameters before it. From
+    100 data on, each must earn its place: 1000 random data are predicted from their 100 nearest
+    others, and a stage is taken if their log density rises by more than the standard error of the
+    paired differences, or, where the likelihood of all data has risen, unless it falls by two. In
+    the end all of the data are made noise about their mean, with the longest lengthscales, if
+    neither those densities, by a standard error, nor the marginal likelihood, by two standard
+    deviations of what fitting noise alone gains, say that there is signal. A stage that fails
+    leaves the best before it, and says so in the log and the account. ``model.fit_account``, a
+    :class:`FitAccount`, has what was tried and why the result was taken. The same model and
+    generator give the same hyperparameters.
 
     Args:
-        method: ``"exact"``, ``"subsets"``, ``"minibatch"``, ``"iterative"``, ``"finite_features"``
-            or ``"variational"``, the function ``fit_<method>``; ``None`` for those of
-            :func:`choose_fit`.
+        method: ``"exact"``, ``"sample"``, ``"subsets"``, ``"minibatch"``, ``"iterative"``,
+            ``"finite_features"`` or ``"variational"``, the function ``fit_<method>``, alone;
+            ``None`` for those of :func:`choose_fit`, judged.
         generator: of what the method draws; seeded by the method if ``None``. The exact fit draws
             nothing.
         callback: called after every step with the steps done and the method's own estimate of its
@@ -73,8 +88,10 @@ def fit(
     Raises:
         TypeError, ValueError: if the method does not exist, or does not take the model, its data or
             the settings, or there are settings without a method.
-        FloatingPointError: if a hyperparameter stops being finite; the model is then as it was.
-        KeyboardInterrupt: passed on; the model has the best hyperparameters so far.
+        FloatingPointError: if a hyperparameter stops being finite in every stage; the model is then
+            as it was.
+        KeyboardInterrupt: passed on; the model has the best hyperparameters so far, those of the
+            best stage before the interrupted one if there is one.
     """
     if method is not None:
         checks.one_of("method", method, METHODS)
@@ -89,22 +106,37 @@ def fit(
     logger.info("%s: %s", " and ".join(f"fit_{name}" for name in choice.methods), choice.reason)
     steps = count(1)
     told = None if callback is None else lambda _, value: callback(next(steps), value)
+    evidence = _evidence(model, generator) if method is None and _is_judged(choice, model) else None
+    stages = Stages(model, evidence, choice.reason)
+
+    def run(name: str, **own: Any) -> None:
+        drawn = {} if name == "exact" else {"generator": generator}
+        function = partial(METHODS[name], model, callback=told, **drawn, **own)
+        stages.run(name, function, anew=name == "minibatch" and not stages.has_signal)
+
     with restoring(model):
-        for i, name in enumerate(choice.methods):
-            drawn = {} if name == "exact" else {"generator": generator}
-            METHODS[name](model, callback=told, **drawn, **(REFINEMENT if i else settings))
+        try:
+            for name in choice.methods:
+                run(name, **(settings if method else _settings(name, model)))
+            if choice.methods == ("exact",) and not stages.has_signal:
+                run("sample")
+            stages.compare_with_noise()
+        finally:
+            object.__setattr__(model, "fit_account", stages.account)
+        if not stages.account.chosen and stages.failure is not None:
+            raise stages.failure
     return model
 
 
 def choose_fit(model: SingleTaskGP) -> FitChoice:
     """Return the methods that ``fit`` takes for ``model``, and the reason.
 
-    Up to 1000 points :func:`fit_exact`; up to 10 000 :func:`fit_minibatch`, whose result eight
-    steps of :func:`fit_iterative` improve on all data; beyond, :func:`fit_minibatch` alone. Models
-    of several outputs or data sets are fitted by :func:`fit_exact` or not at all, and models with a
-    method of their own by that one.
-
-    What that rests on is in ``docs/measured.md``, "Which fit suits how many points".
+    Up to 1000 points :func:`fit_exact`. Beyond, :func:`fit_sample` on 1000 random points, four
+    times as many beyond 10 000, which noise does not lead astray; then, from 3000 points on,
+    :func:`fit_minibatch`, which sees structure too fine for the sample; then, up to 10 000 points,
+    eight steps of :func:`fit_iterative` on all data. Models of several outputs or data sets are
+    fitted by :func:`fit_exact` or not at all, and models with a method of their own by that one.
+    What that rests on is in ``docs/measured.md``, "Fits".
 
     Raises:
         TypeError: if the model is not of the kinds that can be fitted.
@@ -132,11 +164,42 @@ def choose_fit(model: SingleTaskGP) -> FitChoice:
             f"{n} points of several outputs or data sets, which only the exact marginal likelihood"
             " takes",
         )
+    if n <= SAMPLE_IS_DENSE_UP_TO:
+        return FitChoice(
+            ("sample", "iterative"),
+            f"{n} points, up to {SAMPLE_IS_DENSE_UP_TO} by a random sample, then all data if"
+            " predictions of left-out data stay as good",
+        )
     if n <= REFINE_UP_TO:
         return FitChoice(
-            ("minibatch", "iterative"),
-            f"{n} points, up to {REFINE_UP_TO} by nearest neighbours, refined on all data",
+            ("sample", "minibatch", "iterative"),
+            f"{n} points, up to {REFINE_UP_TO} by a random sample, then nearest neighbours,"
+            " then all data, as long as predictions of left-out data improve",
         )
     return FitChoice(
-        ("minibatch",), f"{n} points, beyond {REFINE_UP_TO} by minibatches of nearest neighbours"
+        ("sample", "minibatch"),
+        f"{n} points, beyond {REFINE_UP_TO} by random samples, then nearest neighbours if they"
+        " predict left-out data better",
     )
+
+
+def _is_judged(choice: FitChoice, model: SingleTaskGP) -> bool:
+    """Return whether the stages have to earn their acceptance on data."""
+    general = set(choice.methods) <= {"exact", "sample", "minibatch", "iterative"}
+    return general and model.train_targets.ndim == 1 and len(model.train_targets) >= JUDGE_FROM
+
+
+def _evidence(model: SingleTaskGP, generator: torch.Generator | None) -> Evidence:
+    """Return random data to judge by, other than those that the methods draw by default."""
+    own = torch.Generator().manual_seed(1)
+    if generator is not None:
+        own.manual_seed(int(torch.randint(2**62, (), generator=generator, device=generator.device)))
+    return Evidence(model, own)
+
+
+def _settings(name: str, model: SingleTaskGP) -> dict[str, Any]:
+    """Return the settings of a method that was not asked for by name."""
+    if name == "iterative":
+        return REFINEMENT
+    many = name == "sample" and len(model.train_targets) > REFINE_UP_TO
+    return {"num_samples": SAMPLES} if many else {}

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.rules.hyperparameters import StepCallback, restoring
+from surrogates.rules.limits import clamp_lengthscales
 
 EXACT_FIT_UP_TO = 4096
 
@@ -23,6 +24,9 @@ M = TypeVar("M", bound=SingleTaskGP)
 def fit_exact(model: M, *, callback: StepCallback | None = None, **optimizer_kwargs: Any) -> M:
     """Maximise the exact log marginal likelihood of ``model`` (with its priors) over its
     hyperparameters; return it.
+
+    Lengthscales end between a tenth of the median gap between neighbouring values of their input,
+    and a thousand times its range.
 
     Args:
         model: at most 4096 points: an evaluation factorises the n × n kernel matrix.
@@ -70,6 +74,7 @@ def fit_exact(model: M, *, callback: StepCallback | None = None, **optimizer_kwa
             fit_gpytorch_mll(
                 mll, closure=closure if fitted.train_targets.ndim == 1 else None, **optimizer_kwargs
             )
+        clamp_lengthscales(fitted.covar_module, fitted.eval().train_inputs[0])
         _copy_parameters(fitted, model)
     return model.eval()
 

@@ -7,6 +7,8 @@ solutions U = H⁻¹ Z. The gradient of the log marginal likelihood in a hyperpa
     ∂L  =  ½ vᵀ ∂H v  +  vᵀ ∂μ(X)  −  ½ tr(H⁻¹ ∂H).
 """
 
+import warnings
+
 import torch
 from gpytorch.models import ExactGP
 from torch import Tensor
@@ -36,6 +38,12 @@ PATIENCE = 5  # steps without a gain that end a fit
 # at 1e-2 a warm start is left to lag behind, and the fit to swing about its optimum
 SOLVE_TOLERANCE = 3e-3
 SOLVE_EPOCHS = 50.0
+LARGEST_RESIDUAL = 0.03  # of a system that is learned from, unless the solver is asked for less
+MOST_SOLVES = 3  # of one system, each of which goes on from the last
+
+
+class UnsolvedFitWarning(UserWarning):
+    """A fit stopped early, since a linear system that it learns from was not solved."""
 
 
 def fit_iterative(
@@ -52,6 +60,9 @@ def fit_iterative(
 ) -> ModelT:
     """Maximise the log marginal likelihood of all data (with its priors) by Rprop on estimated
     gradients; return ``model``.
+
+    Lengthscales stay between a tenth of the median gap between neighbouring values of their input,
+    and a thousand times its range.
 
     Every step solves for v and U in one block that starts from the last step's solutions: the
     probes stay the same, so that these move little. With A = v vᵀ less the mean over the probes, ∂L
@@ -76,7 +87,9 @@ def fit_iterative(
             than solves to 0.01 with the latter, and cost no more; and the features' own error makes
             the latter's gradient vary up to ten times as much.
         solver: ``Auto(tolerance=3e-3, max_epochs=50)`` if ``None``; what a step leaves unsolved,
-            the next goes on with.
+            the next goes on with. A system whose relative residual stays above 0.03, or the
+            solver's tolerance if that is larger, after three such solves is not learned from: the
+            fit ends with the last hyperparameters whose systems were solved, and a warning.
         generator: of the probes; one seeded with 0 if ``None``.
         callback: called after every step with the steps done and the rise of the log marginal
             likelihood, as estimated, in nats.
@@ -86,6 +99,9 @@ def fit_iterative(
             data that are not finite.
         FloatingPointError: if a gradient stops being finite. The model is then as it was; after
             Ctrl-C it is that of the last step.
+
+    Warns:
+        UnsolvedFitWarning: if the fit ended early for a system that was not solved.
 
     References:
         Lin et al. (2024), "Improving Linear System Solvers for Hyperparameter Optimisation in
@@ -112,19 +128,26 @@ def fit_iterative(
     seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
 
     with restoring(model):
-        coordinates = Coordinates(model)
+        coordinates = Coordinates(model, X)
         optimizer = torch.optim.Rprop(
             coordinates.values, lr=first_step, etas=STEP_FACTORS, step_sizes=STEP_SIZES
         )
         W = None
+        solved = [value.clone() for value in coordinates.values]
         rise = _Rise()
         for step in range(1, num_steps + 1):
             Z = draw_probes(
                 model, X, num_probes, probes, torch.Generator(generator.device).manual_seed(seed)
             )
-            W = backward_log_likelihood(
-                model, Z, symmetric=probes == "pathwise", solver=solver, initial=W
-            ).value
+            solution = _solve(model, Z, probes == "pathwise", solver, W)
+            if not _is_solved(solution, solver):
+                for value, reliable in zip(coordinates.values, solved, strict=True):
+                    value.copy_(reliable)
+                coordinates.write()
+                _warn_of_unsolved(step, solution)
+                break
+            W = solution.value
+            solved = [value.clone() for value in coordinates.values]
             coordinates.pull_gradient()
             rise.add(coordinates.values)
             if not rise.is_finite:
@@ -166,6 +189,39 @@ def draw_probes(
         like=X,
     )
     return prior(X).T + noise
+
+
+def _solve(
+    model: ExactGP, Z: Tensor, symmetric: bool, solver: Solver, initial: Tensor | None
+) -> Solution:
+    """Return the solutions behind a gradient; where they are not, go on with them a few times."""
+    for _ in range(MOST_SOLVES):
+        model.zero_grad()
+        solution = backward_log_likelihood(
+            model, Z, symmetric=symmetric, solver=solver, initial=initial
+        )
+        if _is_solved(solution, solver) or not bool(torch.isfinite(solution.value).all()):
+            break
+        initial = solution.value
+    return solution
+
+
+def _is_solved(solution: Solution, solver: Solver) -> bool:
+    """Return whether a gradient of these solutions may be learned from."""
+    asked = getattr(solver, "tolerance", None)
+    enough = LARGEST_RESIDUAL if asked is None else max(LARGEST_RESIDUAL, asked)
+    return solution.residual.max().item() <= enough  # false for NaN
+
+
+def _warn_of_unsolved(step: int, solution: Solution) -> None:
+    warnings.warn(
+        f"fit_iterative stopped before step {step}: a linear system was solved to a relative"
+        f" residual of {solution.residual.max().item():.1e} only, which nothing is learned from."
+        " The model has the last hyperparameters whose systems were solved. Use float64, a solver"
+        " with more epochs, or more noise to start from.",
+        UnsolvedFitWarning,
+        stacklevel=3,
+    )
 
 
 @torch.no_grad()

@@ -59,7 +59,8 @@ def fit_minibatch(
     where s_l(m) = m, and 3 log m for the output scales of RBF kernels under ``"sgd"`` (Adam is free
     of scale). All b matrices m × m are factorised at once. Minibatches are random subsets, or a
     random datum and the m − 1 points nearest to it in units of the kernel's lengthscales;
-    neighbours are searched anew when those have moved.
+    neighbours are searched anew when those have moved. Lengthscales stay between a tenth of the
+    median gap between neighbouring values of their input, and a thousand times its range.
 
     Args:
         batch_size: m, at least 2; at most n are used. 16 as published; of nearest neighbours, 64
@@ -105,7 +106,7 @@ def fit_minibatch(
     generator = torch.Generator().manual_seed(0) if generator is None else generator
 
     gp = BatchedGP(model)
-    coordinates = Coordinates(gp)
+    coordinates = Coordinates(gp, X)
     rate = LEARNING_RATES[optimizer] if learning_rate is None else learning_rate
     steps = (
         _Adam(coordinates.values, rate)

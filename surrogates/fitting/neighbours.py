@@ -6,10 +6,11 @@ lengthscale, normalised to ‖c‖ = 1.
 
 import numpy as np
 import torch
-from gpytorch.kernels import Kernel, ScaleKernel
+from gpytorch.kernels import Kernel
 from scipy.spatial import cKDTree
 from torch import Tensor
-from torch.nn import ModuleList
+
+from surrogates.rules.limits import parts_with_lengthscales
 
 EXACT_UP_TO_POINTS = 5000
 EXACT_UP_TO_DIM = 3
@@ -107,22 +108,7 @@ def inverse_lengthscales(kernel: Kernel, dim: int) -> np.ndarray:
     An input without a lengthscale counts as it is if no part has one, and else not at all.
     """
     factors = np.zeros(dim)
-    _collect(kernel, np.arange(dim), factors)
+    for part, columns in parts_with_lengthscales(kernel, torch.arange(dim)):
+        inverse = 1.0 / part.lengthscale.detach().double().cpu().numpy().reshape(-1)
+        factors[columns.numpy()] = np.maximum(factors[columns.numpy()], inverse)
     return factors if factors.any() else np.ones(dim)
-
-
-def _collect(kernel: Kernel, columns: np.ndarray, factors: np.ndarray, called: bool = True) -> None:
-    # ScaleKernel selects for the kernel below it, which it does not call
-    if called and kernel.active_dims is not None:
-        columns = columns[kernel.active_dims.cpu().numpy()]
-    if kernel.has_lengthscale:
-        factors[columns] = np.maximum(
-            factors[columns], 1.0 / kernel.lengthscale.detach().double().cpu().numpy().reshape(-1)
-        )
-    if isinstance(kernel, ScaleKernel):
-        _collect(kernel.base_kernel, columns, factors, called=False)
-        return
-    for child in kernel.children():
-        for part in child if isinstance(child, ModuleList) else (child,):
-            if isinstance(part, Kernel):
-                _collect(part, columns, factors)

@@ -114,7 +114,7 @@ class _Subsets:
         self._y = y
         self._index = index
         self.models = [BatchedGP(model) for _ in range(len(X))]
-        self.coordinates = [Coordinates(one) for one in self.models]
+        self.coordinates = [Coordinates(one, X) for one in self.models]
         self._best_objective = torch.full((len(X),), -math.inf, dtype=X.dtype, device=X.device)
         self._best = [[value.clone() for value in one.values] for one in self.coordinates]
 

@@ -56,6 +56,8 @@ class FreshGP(SingleTaskGP):
     solution: Solution | None = None
     # GPyTorch's slot for what `train()` and `set_train_data` must reset; what lies here has a `key`
     prediction_strategy: Any
+    # What ``fit`` did to the hyperparameters, a ``FitAccount``; ``None`` before
+    fit_account: Any = None
     # A batch of fantasies is what it was made as, however many points it has
     _stays_exact: bool = False
     _warm_mean_weights: tuple[Tensor, ...] = ()  # of every data set

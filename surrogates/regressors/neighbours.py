@@ -11,7 +11,7 @@ from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.fitting.batched import BatchedGP, batched_cholesky, covariance
+from surrogates.fitting.batched import BatchedGP
 from surrogates.fitting.neighbours import Neighbours
 from surrogates.rules.hyperparameters import training_data
 
@@ -67,7 +67,10 @@ def predict_by_neighbours(
     neighbours = Neighbours(data, model.covar_module)
     k = min(num_neighbours, len(data))
     num_points = max(1, CHUNK_BYTES // (SQUARES_HELD * 8 * (k + 1) ** 2))
-    moments = [_predict(gp, z, neighbours.of(z, k), data, y) for z in Z.split(num_points)]
+    moments = []
+    for z in Z.split(num_points):
+        index = neighbours.of(z, k)
+        moments.append(gp.predict(z.double(), data[index].double(), y[index].double(), index))
     mean, variance = (torch.cat(parts).unsqueeze(-1) for parts in zip(*moments, strict=True))
     if observation_noise:
         variance = variance + gp.likelihood.noise.mean()
@@ -77,23 +80,3 @@ def predict_by_neighbours(
     if transform is not None:
         posterior = transform.untransform_posterior(posterior, X=X.unsqueeze(-2))
     return posterior.mean.reshape(-1, 1), posterior.variance.reshape(-1, 1)
-
-
-def _predict(
-    gp: BatchedGP, Z: Tensor, index: Tensor, data: Tensor, y: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the means and variances (q,) at Z (q, d) given the data ``index`` (q, k),
-    in standardised units.
-    """
-    Z = Z.double()
-    X = data[index].double()
-    k = index.shape[1]
-    K = covariance(gp.covar_module, torch.cat([X, Z.unsqueeze(1)], 1))
-    factor = batched_cholesky(K[:, :k, :k] + torch.diag_embed(gp.noise(index)))
-    residual = (y[index].double() - gp.mean_module(X)).unsqueeze(-1)
-    whitened = torch.linalg.solve_triangular(
-        factor, torch.cat([K[:, :k, k:], residual], -1), upper=False
-    )
-    cross, residual = whitened.unbind(-1)
-    mean = gp.mean_module(Z.unsqueeze(1)).squeeze(1) + (cross * residual).sum(-1)
-    return mean, (K[:, k, k] - cross.square().sum(-1)).clamp_min(0.0)

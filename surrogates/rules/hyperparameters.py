@@ -11,10 +11,12 @@ import torch
 from botorch.models import SingleTaskGP
 from gpytorch import Module
 from gpytorch.constraints import Interval
+from gpytorch.kernels import Kernel
 from torch import Tensor
 from torch.nn import Parameter
 
 from surrogates import checks
+from surrogates.rules.limits import lengthscale_limits
 
 ModelT = TypeVar("ModelT", bound=SingleTaskGP)
 # The steps done, and an estimate of the objective in nats (larger is better)
@@ -70,14 +72,18 @@ class Coordinates:
     ``lower + (upper − lower) sigmoid(φ)``; others, such as the mean's constant, are φ. GPyTorch's
     own raw values would not do: BoTorch's defaults have bounds that these do not respect.
 
+    Args:
+        X: (n, d) inputs, if lengthscales are to stay in the range of :func:`lengthscale_limits`.
+
     Attributes:
         values: one leaf tensor a parameter, for a torch optimizer.
+        limits: the least and the largest of each of ``values``, or ``None`` for no limits.
 
     Raises:
         ValueError: if the module has no parameter with ``requires_grad``.
     """
 
-    def __init__(self, module: Module):
+    def __init__(self, module: Module, X: Tensor | None = None):
         found = [
             (parameter, bounds)
             for _, parameter, bounds in module.named_parameters_and_constraints()
@@ -91,6 +97,9 @@ class Coordinates:
         self._parameters: list[tuple[Parameter, Interval | None]] = found
         with torch.no_grad():
             self.values = [_to_coordinate(parameter, bounds) for parameter, bounds in found]
+            limits = {} if X is None else _lengthscale_coordinates(module.covar_module, X)
+        self.limits = [limits.get(id(parameter)) for parameter, _ in found]
+        self._keep_inside()
 
     def pull_gradient(self) -> None:
         """Turn the gradients that lie in the module's parameters into those of ``values``;
@@ -105,9 +114,17 @@ class Coordinates:
 
     @torch.no_grad()
     def write(self) -> None:
-        """Put the hyperparameters that ``values`` stand for into the module."""
+        """Put the hyperparameters that ``values`` stand for into the module; lengthscales, and
+        their values, are put back into their range first.
+        """
+        self._keep_inside()
         for value, (parameter, bounds) in zip(self.values, self._parameters, strict=True):
             parameter.copy_(_from_coordinate(value, bounds))
+
+    def _keep_inside(self) -> None:
+        for value, limits in zip(self.values, self.limits, strict=True):
+            if limits is not None:
+                value.clamp_(*limits)
 
 
 def batches(
@@ -185,6 +202,21 @@ def _from_coordinate(value: Tensor, bounds: Interval | None) -> Tensor:
         natural = lower + (upper - lower) * torch.sigmoid(value).clamp(gap, 1.0 - gap)
     raw: Tensor = bounds.inverse_transform(natural)
     return raw
+
+
+def _lengthscale_coordinates(kernel: Kernel, X: Tensor) -> dict[int, tuple[Tensor, Tensor]]:
+    """Return the limits of coordinates by the ``id`` of the lengthscales' parameters."""
+    limits = {}
+    for part, *ends in lengthscale_limits(kernel, X):
+        bounds: Interval | None = part.raw_lengthscale_constraint
+        raw = part.raw_lengthscale
+        coordinates = []
+        for end in ends:
+            natural = end.to(raw)
+            natural = natural if bounds is None else bounds.inverse_transform(natural)
+            coordinates.append(_to_coordinate(natural, bounds))
+        limits[id(raw)] = (torch.minimum(*coordinates), torch.maximum(*coordinates))
+    return limits
 
 
 def _is_bounded(bound: Tensor) -> bool:

@@ -4,7 +4,6 @@ import logging
 import math
 import warnings
 from collections.abc import Callable
-from itertools import count
 from typing import Any
 
 import pytest
@@ -19,8 +18,6 @@ from surrogates import (
     VariationalGP,
     choose_fit,
     fit,
-    fit_iterative,
-    fit_minibatch,
 )
 from surrogates.fitting import choice
 from tests import problems
@@ -33,12 +30,13 @@ Y = torch.sin(6.0 * X.sum(1, keepdim=True)) + 0.1 * problems.normal(N, 1, seed=1
 QUICK: dict[str, dict[str, Any]] = {
     "exact": {},
     "subsets": {"num_subsets": 2, "subset_size": 30, "num_steps": 10},
+    "sample": {"sample_size": 40},
     "minibatch": {"batch_size": 16, "max_epochs": 4},
     "iterative": {"num_steps": 6},
     "finite_features": {"num_steps": 20, "batch_size": 20},
     "variational": {"num_steps": 20},
 }
-GENERAL = ("exact", "subsets", "minibatch", "iterative")
+GENERAL = ("exact", "sample", "subsets", "minibatch", "iterative")
 
 
 def make_model(method: str = "exact", X: Tensor = X, Y: Tensor = Y) -> PathwiseGP:
@@ -66,9 +64,10 @@ def likelihood(model: PathwiseGP) -> float:
     ("make", "n", "methods"),
     [
         (PathwiseGP, choice.FIT_EXACT_UP_TO, ("exact",)),
-        (PathwiseGP, choice.FIT_EXACT_UP_TO + 1, ("minibatch", "iterative")),
-        (PathwiseGP, choice.REFINE_UP_TO, ("minibatch", "iterative")),
-        (PathwiseGP, choice.REFINE_UP_TO + 1, ("minibatch",)),
+        (PathwiseGP, choice.FIT_EXACT_UP_TO + 1, ("sample", "iterative")),
+        (PathwiseGP, choice.SAMPLE_IS_DENSE_UP_TO + 1, ("sample", "minibatch", "iterative")),
+        (PathwiseGP, choice.REFINE_UP_TO, ("sample", "minibatch", "iterative")),
+        (PathwiseGP, choice.REFINE_UP_TO + 1, ("sample", "minibatch")),
         (lambda X, Y: PathwiseGP(X, Y.expand(-1, 2)), choice.FIT_EXACT_UP_TO + 1, ("exact",)),
         (lambda X, Y: VariationalGP(X, Y, inducing_points=4), 50, ("variational",)),
         (lambda X, Y: make_model("finite_features", X, Y), 50, ("finite_features",)),
@@ -77,6 +76,7 @@ def likelihood(model: PathwiseGP) -> float:
         "few points",
         "more points",
         "thousands",
+        "ten thousand",
         "many points",
         "two outputs",
         "variational",
@@ -90,27 +90,12 @@ def test_the_choice_follows_the_model(
     assert chosen.methods == methods and str(n) in chosen.reason
 
 
-def test_many_points_are_refined_from_where_minibatches_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(choice, "FIT_EXACT_UP_TO", 15)
-    whole, by_hand = (make_model(X=X[:16], Y=Y[:16]) for _ in range(2))
-    steps = count(1)
-    fit(
-        whole, callback=lambda step, value: step == next(steps) or pytest.fail("a step is left out")
-    )
-    fit_minibatch(by_hand)
-    assert not torch.equal(hyperparameters(whole), hyperparameters(by_hand))
-    fit_iterative(by_hand, **choice.REFINEMENT)
-    assert torch.equal(hyperparameters(whole), hyperparameters(by_hand))
-
-
 def test_what_was_chosen_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "surrogates.fitting"):
         fit(make_model())
-    assert [record.getMessage() for record in caplog.records] == [
-        "fit_exact: 60 points, up to 1000 by the exact marginal likelihood"
-    ]
+    chosen, stage = [record.getMessage() for record in caplog.records]
+    assert chosen == "fit_exact: 60 points, up to 1000 by the exact marginal likelihood"
+    assert stage.startswith("exact: taken")
 
 
 @pytest.mark.parametrize("method", choice.METHODS)

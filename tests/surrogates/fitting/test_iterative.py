@@ -1,6 +1,7 @@
 """The marginal likelihood of all data by iterative solves."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from surrogates import CG, Cholesky, PathwiseGP, Solution, fit_exact, fit_iterative
 from surrogates.fitting import iterative
 from surrogates.fitting.iterative import backward_log_likelihood, draw_probes
+from surrogates.rules.limits import LONGEST
 from surrogates.solvers.base import Solver
 from tests import problems
 
@@ -192,6 +194,46 @@ def test_a_gradient_that_is_not_finite_leaves_the_model_as_it_was(
     ):
         fit_iterative(model)
     assert torch.equal(model.covar_module.lengthscale, before)
+
+
+class Unsolving(Solver):
+    """A solver that solves the systems of so many steps, and leaves the others as they were."""
+
+    def __init__(self, steps: int):
+        self.steps = steps
+        self.calls = 0
+
+    def solve(self, system, rhs, *, initial=None, generator=None, callback=None) -> Solution:  # type: ignore[no-untyped-def]
+        self.calls += 1
+        solution = Cholesky().solve(system, rhs)
+        residual = torch.full_like(solution.residual, 0.0 if self.calls <= self.steps else 208.0)
+        return replace(solution, residual=residual)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_nothing_is_learned_from_an_unsolved_system(steps: int) -> None:
+    model = make_model()
+    seen = [model.covar_module.lengthscale.detach().clone()]
+    solver = Unsolving(steps)
+    with pytest.warns(iterative.UnsolvedFitWarning, match=r"residual of 2\.1e\+02 only"):
+        fit_iterative(
+            model,
+            solver=solver,
+            callback=lambda *_: seen.append(model.covar_module.lengthscale.detach().clone()),
+        )
+    assert len(seen) == steps + 1
+    # The last hyperparameters whose systems were solved, to the rounding of their coordinates
+    torch.testing.assert_close(model.covar_module.lengthscale, seen[max(0, steps - 1)])
+    assert solver.calls == steps + iterative.MOST_SOLVES
+
+
+def test_the_lengthscale_of_an_irrelevant_input_stays_in_its_range() -> None:
+    inputs = torch.cat([X[:, :1], problems.uniform(N, 1, seed=3)], dim=1)
+    targets = torch.sin(6.0 * X[:, :1])
+    model = PathwiseGP(inputs, targets, covar_module=MaternKernel(nu=2.5, ard_num_dims=2).to(X))
+    fit_iterative(model, first_step=1.0, tolerance=1e-9, num_steps=40)
+    longest = LONGEST * (inputs[:, 1].max() - inputs[:, 1].min())
+    assert model.covar_module.lengthscale[0, 1] <= 1.0001 * longest
 
 
 @pytest.mark.parametrize(

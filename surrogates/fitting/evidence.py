@@ -1,0 +1,117 @@
+"""What all data say of hyperparameters: predictive densities of random data given their neighbours.
+
+Notation: q of the n data are left out, one at a time, and each is predicted from the k data nearest
+to it, the noise included. This is a proper score, whatever k, and costs O(q k³).
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from botorch.models import SingleTaskGP
+from gpytorch.kernels import ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
+from torch import Tensor
+
+from surrogates.fitting.batched import BatchedGP, log_normal
+from surrogates.fitting.neighbours import Neighbours
+from surrogates.rules.hyperparameters import training_data
+from surrogates.rules.limits import lengthscale_limits
+
+NUM_POINTS = 1000
+NUM_NEIGHBOURS = 100
+CHUNK = 250  # points predicted at once
+FAINTEST = 1e-4  # the share of the variance that is left to an output scale without signal
+
+
+class Difference(NamedTuple):
+    """The mean of paired differences of log densities, in nats a point, and its standard error."""
+
+    mean: float
+    error: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.4f} ± {self.error:.4f}"
+
+
+def paired_difference(ours: Tensor, theirs: Tensor) -> Difference:
+    """Return by how much the log densities ``ours`` (q,) exceed ``theirs``, of the same points."""
+    pairs = ours - theirs
+    return Difference(pairs.mean().item(), pairs.std().item() / math.sqrt(len(pairs)))
+
+
+class Evidence:
+    """The same random data, to compare hyperparameters of one model by.
+
+    Attributes:
+        white: (q,) log densities of the points if all of the data were noise about their mean.
+    """
+
+    def __init__(self, model: SingleTaskGP, generator: torch.Generator):
+        X, y = training_data(model)
+        self._X = X.double()
+        self._y = y.double()
+        order = torch.randperm(len(X), generator=generator, device=generator.device)
+        self._points = order[:NUM_POINTS].to(X.device)
+        self._mean = self._y.mean()
+        self._variance = self._y.var().clamp_min(torch.finfo(torch.float64).tiny)
+        self.white = log_normal(self._y[self._points], self._mean, self._variance)
+
+    @torch.no_grad()
+    def log_densities(self, model: SingleTaskGP) -> Tensor:
+        """Return (q,) log densities of the points, each given its neighbours among the others.
+
+        Raises:
+            FloatingPointError: if a kernel matrix is not positive definite.
+        """
+        gp = BatchedGP(model)
+        neighbours = Neighbours(self._X, gp.covar_module)
+        k = min(NUM_NEIGHBOURS + 1, len(self._X))
+        parts = []
+        for points in self._points.split(CHUNK):
+            index = neighbours.of(self._X[points], k)
+            own = index == points.unsqueeze(1)
+            own[~own.any(1), -1] = True  # hidden by duplicates: leave out any
+            index = index[~own].reshape(len(points), k - 1)
+            mean, variance = gp.predict(self._X[points], self._X[index], self._y[index], index)
+            variance = variance + gp.noise(points.unsqueeze(1)).squeeze(1)
+            parts.append(log_normal(self._y[points], mean, variance))
+        return torch.cat(parts)
+
+    @torch.no_grad()
+    def gain(self, model: SingleTaskGP) -> float:
+        """Return by how much the log marginal likelihood of the points exceeds that of noise alone,
+        in nats.
+        """
+        gp = BatchedGP(model)
+        index = self._points.unsqueeze(0)
+        nll = gp.negative_log_likelihood(self._X[index], self._y[index], index)
+        return -nll.item() - self.white.sum().item()
+
+    @torch.no_grad()
+    def silence(self, model: SingleTaskGP) -> bool:
+        """Make all of the data noise about their mean; return whether the model can say so.
+
+        Lengthscales become the longest of their range, output scales all but 0.
+        """
+        likelihood = model.likelihood
+        kernel = model.covar_module
+        limits = list(lengthscale_limits(kernel, model.train_inputs[0]))
+        learned = [part.raw_lengthscale.requires_grad for part, _, _ in limits]
+        noise_is_learned = (
+            isinstance(likelihood, GaussianLikelihood) and likelihood.raw_noise.requires_grad
+        )
+        if not (noise_is_learned and learned and all(learned)):
+            return False
+        for part, _, upper in limits:
+            part.lengthscale = upper.to(part.lengthscale)
+        for part in kernel.modules():
+            if isinstance(part, ScaleKernel) and part.raw_outputscale.requires_grad:
+                part.outputscale = torch.full_like(
+                    part.outputscale, FAINTEST * self._variance.item()
+                )
+        likelihood.noise = self._variance.to(likelihood.noise)
+        constant = getattr(model.mean_module, "raw_constant", None)
+        if constant is not None and constant.requires_grad:
+            model.mean_module.constant = self._mean.to(constant)
+        return True

@@ -1,0 +1,213 @@
+"""The exact marginal likelihood of random samples of the data, maximised from starts that do not
+take noise for signal.
+"""
+
+import math
+from collections.abc import Sequence
+from copy import deepcopy
+
+import numpy as np
+import torch
+from gpytorch.likelihoods import GaussianLikelihood
+from scipy.optimize import minimize
+from torch import Tensor
+
+from surrogates import checks, memory
+from surrogates.fitting.batched import BatchedGP
+from surrogates.fitting.evidence import paired_difference
+from surrogates.rules.hyperparameters import (
+    Coordinates,
+    ModelT,
+    StepCallback,
+    log_prior,
+    restoring,
+    training_data,
+)
+
+SQUARES_HELD = 6  # copies of an (s, m, m) array that an evaluation holds at once
+NOISE_SHARE = 0.5  # of the targets' variance, at the start that is all but noise
+LITTLE_NOISE = 0.1  # a share that leaves nothing for a second start to explain
+FARTHEST = 30.0  # a coordinate may move so far, which is a factor e³⁰
+LBFGS_OPTIONS = {"maxiter": 100, "ftol": 1e-7}
+
+
+def fit_sample(
+    model: ModelT,
+    *,
+    sample_size: int = 1000,
+    num_samples: int = 1,
+    generator: torch.Generator | None = None,
+    callback: StepCallback | None = None,
+) -> ModelT:
+    """Maximise the exact marginal likelihood of random data (with the model's priors); return
+    ``model``.
+
+    Random data are far apart, where a model that takes noise for fine structure predicts nothing,
+    and L-BFGS starts with half of the variance as noise, from where it meets the smooth explanation
+    first. If more than a tenth stays noise, it starts again from the present hyperparameters, whose
+    optimum must predict left-out data better by a standard error: the likelihood with its priors
+    may prefer little noise. In float64, whatever the model. Lengthscales stay
+    between a tenth of the median gap between neighbouring values of their input, and a thousand
+    times its range.
+
+    Args:
+        sample_size: m, at least 2; at most n are used. An evaluation costs O(s m³).
+        num_samples: s, disjoint samples, at most n / m. After the starts, which see the first, the
+            sum of the likelihoods of all is maximised.
+        generator: of the samples; one seeded with 0 if ``None``.
+        callback: called after every evaluation with their number and the log likelihood of n data
+            as the sample estimates it, in nats.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above, or the data are not finite.
+        MemoryError: if the matrices do not fit in free memory.
+        FloatingPointError: if the likelihood is not finite; the model is then as it was.
+        KeyboardInterrupt: passed on; the model has the best hyperparameters so far.
+    """
+    checks.integer("sample_size", sample_size, 2, "One point cannot tell noise from signal.")
+    checks.positive_int("num_samples", num_samples)
+    X, y = training_data(model)
+    X = X.double()
+    y = y.double()
+    n = len(X)
+    m = min(sample_size, n)
+    s = min(num_samples, n // m)
+    memory.require(
+        SQUARES_HELD * s * m * m * X.element_size(),
+        X.device,
+        f"Fitting {s} samples of {m} points",
+        "Reduce `sample_size` or `num_samples`.",
+    )
+    generator = torch.Generator().manual_seed(0) if generator is None else generator
+    order = torch.randperm(n, generator=generator, device=generator.device)
+    index = order[: s * m].reshape(s, m).to(X.device)
+    search = _Search(X, y, callback)
+    with restoring(model):
+        best = BatchedGP(model)
+        try:
+            best = search.from_starts(best, index[:1])
+            if s > 1:
+                best = search.maximise(best, index)
+        except KeyboardInterrupt:
+            best = search.best
+            raise
+        finally:
+            best.write_to(model)
+    return model
+
+
+class _Search:
+    """L-BFGS on the likelihoods of samples, and the best model of the run under way."""
+
+    def __init__(self, X: Tensor, y: Tensor, callback: StepCallback | None):
+        self._X = X
+        self._y = y
+        self._callback = callback
+        self._evaluations = 0
+        self.best: BatchedGP
+
+    def from_starts(self, given: BatchedGP, index: Tensor) -> BatchedGP:
+        """Return the better model of the data ``index`` (1, m)."""
+        self.best = given
+        variance = self._y[index].var().item()
+        noisy = _with_noise(given, NOISE_SHARE * variance)
+        if noisy is None or not variance > 0:
+            return self.maximise(given, index)
+        first = self.maximise(noisy, index)
+        if first.likelihood.noise.item() < LITTLE_NOISE * variance:
+            return first
+        try:
+            second = self.maximise(given, index)
+        except FloatingPointError:  # no likelihood at these hyperparameters
+            return first
+        finally:
+            self.best = first
+        gain, error = paired_difference(self._left_out(second, index), self._left_out(first, index))
+        return second if gain > error else first
+
+    @torch.no_grad()
+    def _left_out(self, gp: BatchedGP, index: Tensor) -> Tensor:
+        return gp.leave_one_out(self._X[index], self._y[index], index).flatten()
+
+    def maximise(self, start: BatchedGP, index: Tensor) -> BatchedGP:
+        """Return the optimum that L-BFGS reaches from ``start`` on the samples ``index`` (s, m).
+
+        Raises:
+            FloatingPointError: if the likelihood is not finite at the start.
+        """
+        gp = deepcopy(start)
+        coordinates = Coordinates(gp, self._X)
+        sizes = [value.numel() for value in coordinates.values]
+        shapes = [value.shape for value in coordinates.values]
+        X = self._X[index]
+        y = self._y[index]
+        least = math.inf
+        self.best = start
+
+        def evaluate(point: np.ndarray) -> tuple[float, np.ndarray]:
+            nonlocal least
+            parts = torch.from_numpy(point).to(X.device).split(sizes)
+            for value, part, shape in zip(coordinates.values, parts, shapes, strict=True):
+                value.copy_(part.reshape(shape))
+            coordinates.write()
+            with torch.enable_grad():
+                nll = gp.negative_log_likelihood(X, y, index).sum()
+                loss = (nll - log_prior(gp)) / index.numel()
+                loss.backward()
+            if not math.isfinite(loss.item()):
+                raise FloatingPointError(
+                    "The likelihood of a sample is not finite; the model is as it was. Check the"
+                    " kernel and its priors."
+                )
+            coordinates.pull_gradient()
+            if loss.item() < least:
+                least = loss.item()
+                self.best = deepcopy(gp)
+            self._evaluations += 1
+            if self._callback is not None:
+                scale = len(self._X) / index.numel()
+                self._callback(self._evaluations, -scale * nll.item())
+            return loss.item(), _flat([value.grad for value in coordinates.values])
+
+        first = _flat(coordinates.values)
+        try:
+            minimize(
+                evaluate,
+                first,
+                jac=True,
+                method="L-BFGS-B",
+                bounds=_box(coordinates, first),
+                options=LBFGS_OPTIONS,
+            )
+        except FloatingPointError:  # a line search went too far
+            if least == math.inf:
+                raise
+        return self.best
+
+
+def _with_noise(gp: BatchedGP, noise: float) -> BatchedGP | None:
+    """Return a copy with this noise variance, or ``None`` if the noise is not learned."""
+    likelihood = gp.likelihood
+    if not isinstance(likelihood, GaussianLikelihood) or not likelihood.raw_noise.requires_grad:
+        return None
+    copied = deepcopy(gp)
+    bounds = likelihood.noise_covar.raw_noise_constraint
+    copied.likelihood.noise = max(noise, 1.1 * float(bounds.lower_bound))
+    return copied
+
+
+def _flat(values: Sequence[Tensor | None]) -> np.ndarray:
+    flat = torch.cat([value.detach().flatten() for value in values if value is not None])
+    return flat.double().cpu().numpy().copy()
+
+
+def _box(coordinates: Coordinates, first: np.ndarray) -> np.ndarray:
+    """Return the (p, 2) bounds of a search that starts at ``first`` (p,)."""
+    box = np.stack([first - FARTHEST, first + FARTHEST], axis=1)
+    place = 0
+    for value, limits in zip(coordinates.values, coordinates.limits, strict=True):
+        here = slice(place, place + value.numel())
+        if limits is not None:
+            box[here] = np.stack([end.expand_as(value).cpu().flatten() for end in limits], axis=1)
+        place += value.numel()
+    return box

@@ -1,0 +1,175 @@
+"""Fits in stages, each of which must earn its place on random data predicted from the others."""
+
+import logging
+import math
+import time
+from collections.abc import Callable
+
+import torch
+from botorch.exceptions.errors import ModelFittingError
+from botorch.models import SingleTaskGP
+from linear_operator.utils.errors import NanError, NotPSDError
+from torch import Tensor
+
+from surrogates.fitting.account import FitAccount, Stage
+from surrogates.fitting.evidence import Evidence, paired_difference
+
+logger = logging.getLogger(__name__)
+
+FAILURES = (
+    FloatingPointError,
+    MemoryError,
+    ModelFittingError,
+    NanError,
+    NotPSDError,
+    torch.linalg.LinAlgError,  # type: ignore[attr-defined]
+)
+# Standard errors by which a stage must predict better than the best before; one that raised the
+# likelihood of all data has earned its place unless it clearly predicts worse
+NEEDED = 1.0
+NEEDED_OF_ALL_DATA = -2.0
+# Standard deviations above what fitting p hyperparameters gains on noise alone, χ²_p / 2 nats
+NEEDED_OF_LIKELIHOOD = 2.0
+
+
+class Stages:
+    """Runs methods on ``model``, which has the best hyperparameters so far after each.
+
+    Args:
+        evidence: what judges; without, every stage is taken.
+        reason: of the account.
+
+    Attributes:
+        account: of the stages so far.
+    """
+
+    def __init__(self, model: SingleTaskGP, evidence: Evidence | None, reason: str):
+        self.account = FitAccount(reason=reason)
+        self.failure: Exception | None = None
+        self._model = model
+        self._evidence = evidence
+        self._given = _state(model)
+        self._best: dict[str, Tensor] | None = None
+        self._density: Tensor | None = None
+
+    def run(self, name: str, method: Callable[[], object], *, anew: bool = False) -> None:
+        """Run ``method`` and take its result if that is better; a failure leaves the best before.
+
+        Args:
+            anew: start from the hyperparameters that the model had at first.
+
+        Raises:
+            KeyboardInterrupt: passed on, with a note of what the model has.
+        """
+        if anew:
+            _restore(self._model, self._given)
+        start = time.perf_counter()
+        try:
+            method()
+        except KeyboardInterrupt as error:
+            self._interrupted(name, time.perf_counter() - start, error)
+            raise
+        except FAILURES as error:
+            self.failure = error
+            self._back()
+            note = f"it failed: {error}"
+            self._note(Stage(name, time.perf_counter() - start, accepted=False, note=note))
+            return
+        self._judge(name, time.perf_counter() - start)
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether the best hyperparameters explain the data better than noise about their mean."""
+        if self._evidence is None or self._density is None:
+            return True
+        over_noise = paired_difference(self._density, self._evidence.white)
+        if over_noise.mean > over_noise.error:
+            return True
+        half = 0.5 * sum(p.numel() for p in self._model.parameters() if p.requires_grad)
+        needed = half + NEEDED_OF_LIKELIHOOD * math.sqrt(half)
+        try:
+            return self._evidence.gain(self._model) > needed
+        except FloatingPointError:
+            return False
+
+    def compare_with_noise(self) -> None:
+        """Make all of the data noise if the best hyperparameters do not explain them better."""
+        if self._evidence is None or self._density is None or self.has_signal:
+            return
+        start = time.perf_counter()
+        if not self._evidence.silence(self._model):
+            return
+        density = self._evidence.log_densities(self._model)
+        over_best = paired_difference(density, self._density)
+        over_noise = paired_difference(density, self._evidence.white)
+        accepted = over_best.mean > -over_best.error
+        if accepted:
+            self._best = _state(self._model)
+            self._density = density
+        else:
+            self._back()
+        self._note(
+            Stage(
+                "white noise",
+                time.perf_counter() - start,
+                density.mean().item(),
+                over_noise,
+                over_best,
+                accepted,
+                "no stage explained the data better than noise about their mean",
+            )
+        )
+
+    def _judge(self, name: str, seconds: float) -> None:
+        if self._evidence is None:
+            self._best = _state(self._model)
+            self._note(Stage(name, seconds))
+            return
+        try:
+            density = self._evidence.log_densities(self._model)
+        except FAILURES as error:
+            self.failure = error
+            self._back()
+            note = f"its predictions failed: {error}"
+            self._note(Stage(name, seconds, accepted=False, note=note))
+            return
+        over_best = None
+        accepted = True
+        if self._density is not None:
+            over_best = paired_difference(density, self._density)
+            needed = NEEDED_OF_ALL_DATA if name == "iterative" else NEEDED
+            accepted = over_best.mean > needed * over_best.error
+        if accepted:
+            self._best = _state(self._model)
+            self._density = density
+        else:
+            self._back()
+        over_noise = paired_difference(density, self._evidence.white)
+        self._note(Stage(name, seconds, density.mean().item(), over_noise, over_best, accepted))
+
+    def _interrupted(self, name: str, seconds: float, error: KeyboardInterrupt) -> None:
+        """Go back to the best stage before, if there is one, and say so."""
+        if self._best is None:
+            stage = Stage(name, seconds, note="interrupted; its best so far")
+        else:
+            self._back()
+            stage = Stage(name, seconds, accepted=False, note="interrupted")
+        self.account = self.account.with_stage(stage, interrupted=True)
+        error.add_note(f"The model has the hyperparameters of {self.account.chosen!r}.")
+
+    def _back(self) -> None:
+        _restore(self._model, self._given if self._best is None else self._best)
+
+    def _note(self, stage: Stage) -> None:
+        self.account = self.account.with_stage(stage)
+        logger.log(logging.WARNING if "failed" in stage.note else logging.INFO, "%s", stage)
+
+
+def _state(model: SingleTaskGP) -> dict[str, Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+@torch.no_grad()
+def _restore(model: SingleTaskGP, state: dict[str, Tensor]) -> None:
+    for name, parameter in model.named_parameters():
+        parameter.copy_(state[name])

@@ -1,0 +1,89 @@
+"""Predictive densities of left-out data."""
+
+import math
+
+import pytest
+import torch
+from gpytorch.kernels import PolynomialKernel
+from torch import Tensor
+
+from surrogates import PathwiseGP
+from surrogates.fitting.batched import BatchedGP
+from surrogates.fitting.evidence import Evidence, paired_difference
+from tests import problems
+
+N = 40
+X = problems.uniform(N, 2)
+Y = torch.sin(6.0 * X.sum(1, keepdim=True)) + 0.3 * problems.normal(N, 1, seed=1)
+
+
+def make_model(**settings: Tensor) -> PathwiseGP:
+    model = PathwiseGP(X, Y, **settings)
+    model.covar_module.lengthscale = 0.4
+    return model.eval()
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(3)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_with_all_neighbours_it_is_the_exact_leave_one_out_density(known: bool) -> None:
+    model = make_model(**({"train_Yvar": 0.05 + 0.1 * X[:, :1]} if known else {}))
+    got = Evidence(model, generator()).log_densities(model)
+    y = model.train_targets
+    with torch.no_grad():
+        H = model.covar_module(X).to_dense() + torch.diag(model.noise.expand(N))
+        r = y - model.mean_module(X)
+        expected = []
+        for i in torch.randperm(N, generator=generator()).tolist():
+            rest = [j for j in range(N) if j != i]
+            weights = torch.linalg.solve(H[rest][:, rest], H[rest, i])
+            variance = H[i, i] - weights @ H[rest, i]
+            mean = weights @ r[rest]
+            log_density = -0.5 * ((r[i] - mean) ** 2 / variance + (2 * math.pi * variance).log())
+            expected.append(log_density)
+    torch.testing.assert_close(got, torch.stack(expected))
+    index = torch.arange(N).unsqueeze(0)
+    closed = BatchedGP(model).leave_one_out(X[index], y[index], index).flatten()
+    torch.testing.assert_close(got.sum(), closed.sum())
+
+
+def test_duplicates_predict_one_another() -> None:
+    model = PathwiseGP(X[:1].repeat(N, 1), Y).eval()
+    model.likelihood.noise = 1e-4
+    assert torch.isfinite(Evidence(model, generator()).log_densities(model)).all()
+
+
+def test_the_gain_is_the_marginal_likelihood_above_that_of_noise() -> None:
+    model = make_model()
+    y = model.train_targets
+    with torch.no_grad():
+        H = model.covar_module(X).to_dense() + model.noise * torch.eye(N)
+        of = torch.distributions.MultivariateNormal
+        expected = of(model.mean_module(X), H).log_prob(y)
+        expected -= torch.distributions.Normal(y.mean(), y.std()).log_prob(y).sum()
+    assert Evidence(model, generator()).gain(model) == pytest.approx(expected.item())
+
+
+def test_a_silent_model_is_the_mean_and_noise() -> None:
+    model = make_model()
+    evidence = Evidence(model, generator())
+    assert evidence.silence(model)
+    # N − 1 neighbours tell the mean to its own error
+    gap = paired_difference(evidence.log_densities(model), evidence.white)
+    assert abs(gap.mean) < 2.0 / N
+    assert (model.posterior(problems.uniform(9, 2)).mean - Y.mean()).abs().max() < 1e-2
+
+
+def test_a_kernel_without_lengthscales_cannot_be_silent() -> None:
+    model = PathwiseGP(X, Y, covar_module=PolynomialKernel(power=2).to(X)).eval()
+    before = model.noise.clone()
+    assert not Evidence(model, generator()).silence(model)
+    assert torch.equal(model.noise, before)
+
+
+def test_a_difference_has_the_standard_error_of_its_pairs() -> None:
+    gap = paired_difference(torch.tensor([3.0, 5.0]), torch.tensor([1.0, 2.0]))
+    assert gap == pytest.approx((2.5, 0.5))
+    assert str(gap) == "+2.5000 ± 0.5000"

@@ -1,0 +1,93 @@
+"""The exact marginal likelihood of random samples."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from surrogates import PathwiseGP, fit_exact, fit_sample
+from surrogates.fitting.batched import BatchedGP
+from surrogates.fitting.sample import LITTLE_NOISE
+from surrogates.rules.limits import LONGEST
+from tests import problems
+
+N = 200
+X = problems.uniform(N, 2)
+CLEAR = torch.sin(6.0 * X[:, :1])
+NOISE = problems.normal(N, 1, seed=1)
+
+
+def hyperparameters(model: PathwiseGP) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3])
+def test_a_sample_of_all_data_has_the_exact_optimum(share: float) -> None:
+    ours = fit_sample(PathwiseGP(X, CLEAR + share * NOISE), sample_size=N)
+    exact = fit_exact(PathwiseGP(X, CLEAR + share * NOISE))
+    assert ours.noise.item() == pytest.approx(exact.noise.item(), rel=0.02)
+    ratio = ours.covar_module.lengthscale / exact.covar_module.lengthscale
+    assert ratio[0, 0].item() == pytest.approx(1.0, abs=0.05)  # the other input is irrelevant
+
+
+def test_a_second_start_is_tried_where_much_is_left_as_noise() -> None:
+    for share, starts in ((0.01, 1), (1.0, 2)):
+        model = PathwiseGP(X, CLEAR + share * NOISE)
+        given = model.noise.item()
+        seen: list[float] = []
+        evaluated = BatchedGP.negative_log_likelihood
+
+        def watch(gp: BatchedGP, *data: Tensor, seen: list[float] = seen, f=evaluated) -> Tensor:  # type: ignore[no-untyped-def]
+            seen.append(gp.likelihood.noise.item())
+            return f(gp, *data)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(BatchedGP, "negative_log_likelihood", watch)
+            fit_sample(model)
+        tried = any(noise == pytest.approx(given, rel=1e-6) for noise in seen)
+        assert seen[0] == pytest.approx(0.5) and tried == (starts == 2)
+        assert (model.noise.item() > LITTLE_NOISE) == (starts == 2)
+
+
+def test_more_samples_come_nearer_to_the_truth() -> None:
+    errors = []
+    for num_samples in (1, 4):
+        noises = []
+        for seed in range(6):
+            generator = torch.Generator().manual_seed(seed)
+            model = PathwiseGP(X, CLEAR + NOISE)
+            fit_sample(model, sample_size=50, num_samples=num_samples, generator=generator)
+            noises.append(model.noise.item() * (CLEAR + NOISE).var().item())
+        errors.append((torch.tensor(noises) - NOISE.var()).square().mean().item())
+    assert errors[1] < errors[0]
+
+
+def test_an_interruption_keeps_the_best_so_far() -> None:
+    model = PathwiseGP(X, CLEAR + 0.01 * NOISE)
+    before = hyperparameters(model)
+    told: list[float] = []
+
+    def interrupt(step: int, value: float) -> None:
+        told.append(value)
+        if step == 12:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit_sample(model, callback=interrupt)
+    assert len(told) == 12 and max(told) > told[0] + 50.0
+    assert not torch.equal(hyperparameters(model), before)
+    assert model.noise.item() < 0.5
+
+
+def test_an_irrelevant_input_has_a_lengthscale_in_its_range() -> None:
+    model = fit_sample(
+        PathwiseGP(X, CLEAR, covar_module=problems.matern(2.5, ard_num_dims=2).to(X))
+    )
+    assert (model.covar_module.lengthscale <= 1.0001 * LONGEST).all()
+
+
+def test_bad_settings_are_named() -> None:
+    model = PathwiseGP(X, CLEAR)
+    with pytest.raises(ValueError, match="`sample_size` must be at least 2, got 1"):
+        fit_sample(model, sample_size=1)
+    with pytest.raises(ValueError, match="`num_samples` must be at least 1, got 0"):
+        fit_sample(model, num_samples=0)

@@ -1,0 +1,172 @@
+"""Fits in stages: what is taken for signal, what a stage must show, and what the account says."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel, ScaleKernel
+from torch import Tensor
+
+from surrogates import PathwiseGP, fit, fit_sample
+from surrogates.fitting import choice
+from tests import problems
+
+N = 400
+SAMPLE = 250
+X = problems.uniform(N, 3)
+NOISE = problems.normal(N, 1, seed=1)
+SIGNAL = math.sqrt(2.0) * torch.sin(6.0 * X[:, :1])
+QUIET = {"num_steps": 3, "first_step": 0.1}
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let some hundred points be fitted as thousands are."""
+    monkeypatch.setattr(choice, "FIT_EXACT_UP_TO", 200)
+    monkeypatch.setattr(choice, "REFINEMENT", QUIET)
+    monkeypatch.setitem(choice.METHODS, "sample", small_sample)
+
+
+def small_sample(model: PathwiseGP, **settings: object) -> PathwiseGP:
+    return fit_sample(model, sample_size=SAMPLE, **settings)  # type: ignore[arg-type]
+
+
+def hyperparameters(model: PathwiseGP) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def spoiled(model: PathwiseGP, **settings: object) -> None:
+    """Take noise for fine structure."""
+    model.covar_module.lengthscale = 0.05
+    model.likelihood.noise = 0.01
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_noise_is_not_taken_for_signal(dtype: torch.dtype) -> None:
+    Y = SIGNAL + NOISE
+    model = fit(PathwiseGP(X.to(dtype), Y.to(dtype)))
+    assert model.noise.item() * Y.var().item() == pytest.approx(NOISE.var().item(), rel=0.1)
+    error = model.posterior(X.to(dtype)).mean - SIGNAL
+    assert error.square().mean().sqrt() < 0.25
+    assert model.fit_account.chosen in ("sample", "iterative")
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("n", [150, N], ids=["exact", "sample"])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_pure_noise_is_white(n: int, scaled: bool) -> None:
+    kernel = MaternKernel(nu=1.5, ard_num_dims=3).to(X)
+    kernel = ScaleKernel(kernel).to(X) if scaled else kernel
+    model = fit(PathwiseGP(X[:n], 3.0 + NOISE[:n], covar_module=kernel))
+    assert model.noise.item() == pytest.approx(1.0, rel=0.1)
+    mean = model.posterior(problems.uniform(50, 3, seed=7)).mean
+    assert (mean - (3.0 + NOISE[:n].mean())).abs().max() < 0.25
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_stage_that_predicts_worse_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(choice.METHODS, "iterative", spoiled)
+    model = fit(PathwiseGP(X, SIGNAL + NOISE))
+    alone = small_sample(PathwiseGP(X, SIGNAL + NOISE))
+    assert torch.equal(hyperparameters(model), hyperparameters(alone))
+    first, second = model.fit_account.stages
+    assert (first.method, first.accepted) == ("sample", True)
+    assert (second.method, second.accepted) == ("iterative", False)
+    assert second.over_best.mean < -0.1 and first.over_noise.mean > 0.1
+    assert "iterative: not taken" in str(model.fit_account)
+
+
+def failing(model: PathwiseGP, **settings: object) -> None:
+    spoiled(model)
+    raise FloatingPointError("no longer finite")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_stage_that_fails_leaves_the_best_before_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(choice.METHODS, "iterative", failing)
+    model = fit(PathwiseGP(X, SIGNAL + NOISE))
+    alone = small_sample(PathwiseGP(X, SIGNAL + NOISE))
+    assert torch.equal(hyperparameters(model), hyperparameters(alone))
+    assert model.fit_account.chosen == "sample"
+    assert "no longer finite" in model.fit_account.stages[1].note
+    assert any(record.levelname == "WARNING" for record in caplog.records)
+
+
+@pytest.mark.usefixtures("quick")
+def test_where_every_stage_fails_the_failure_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("sample", "iterative"):
+        monkeypatch.setitem(choice.METHODS, name, failing)
+    model = PathwiseGP(X, SIGNAL + NOISE)
+    before = hyperparameters(model)
+    with pytest.raises(FloatingPointError, match="no longer finite"):
+        fit(model)
+    assert torch.equal(hyperparameters(model), before)
+
+
+def interrupted(model: PathwiseGP, **settings: object) -> None:
+    spoiled(model)
+    raise KeyboardInterrupt
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_interruption_keeps_the_best_stage_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(choice.METHODS, "iterative", interrupted)
+    model = PathwiseGP(X, SIGNAL + NOISE)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        fit(model)
+    alone = small_sample(PathwiseGP(X, SIGNAL + NOISE))
+    assert torch.equal(hyperparameters(model), hyperparameters(alone))
+    assert model.fit_account.interrupted and model.fit_account.chosen == "sample"
+    assert caught.value.__notes__ == ["The model has the hyperparameters of 'sample'."]
+    assert "interrupted" in str(model.fit_account)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_callback_counts_through_all_stages() -> None:
+    seen: list[int] = []
+    fit(PathwiseGP(X, SIGNAL + NOISE), callback=lambda step, value: seen.append(step))
+    assert seen == list(range(1, len(seen) + 1)) and len(seen) > QUIET["num_steps"]
+
+
+def known_noise() -> PathwiseGP:
+    return PathwiseGP(X, SIGNAL + NOISE, torch.ones_like(NOISE))
+
+
+def fixed_noise() -> PathwiseGP:
+    model = PathwiseGP(X, SIGNAL + NOISE)
+    model.likelihood.noise = 0.3
+    model.likelihood.requires_grad_(False)
+    return model
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("make", [known_noise, fixed_noise])
+def test_noise_that_is_given_stays(make: Callable[[], PathwiseGP]) -> None:
+    model = make()
+    noise = model.noise.clone()
+    fit(model)
+    assert torch.equal(model.noise, noise)
+    error = model.posterior(X).mean - SIGNAL
+    assert error.square().mean().sqrt() < 0.3
+
+
+def test_few_data_are_left_to_the_priors() -> None:
+    few = choice.JUDGE_FROM - 1
+    model = fit(PathwiseGP(X[:few], NOISE[:few]))
+    (stage,) = model.fit_account.stages
+    assert stage.method == "exact" and stage.over_noise is None and math.isnan(stage.log_density)
+
+
+@pytest.mark.slow
+def test_fifteen_hundred_noisy_points_are_fitted_as_their_noise_allows() -> None:
+    inputs = problems.uniform(1500, 3)
+    signal = math.sqrt(2.0) * torch.sin(6.0 * inputs[:, :1])
+    noise = problems.normal(1500, 1, seed=1)
+    model = fit(PathwiseGP(inputs, signal + noise))
+    variance = (signal + noise).var().item()
+    assert model.noise.item() * variance == pytest.approx(noise.var().item(), rel=0.1)
+    assert (model.posterior(inputs).mean - signal).square().mean().sqrt() < 0.1
