@@ -1,17 +1,25 @@
-"""Which maximisers make the batch: each function's best point that is not known already and that no
-other function has taken.
+"""Which maximisers make the batch: each function's own, moved by the least that makes it distinct
+from the points that are known already and from those that other functions have taken.
 
 Notation: s functions, k points for each, points (s, k, d), bounds (2, d).
 """
+
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from sklearn.neighbors import KDTree
 from torch import Tensor
 
+from acquisition.constraints import FeasibleSet
 from acquisition.multistart import SCREENED_AT_ONCE, Functions
 from surrogates.operators.tiles import spans
 
 DUPLICATE_DISTANCE = 1e-6  # in units of the box's sides
+FURTHEST_MOVE = 2**14  # steps of twice that distance: a thirtieth of a side
+FURTHEST_MOVE_AMONG_ROUNDED = 2**6  # beyond it, points of a grid are compared by value
+NUM_DISTANCES = 7  # from a side to a 729th of it; one of them is nearest to the next of a grid
+NUM_WAYS = 16  # towards other points of the same function, where a set is constrained
 
 
 class KnownPoints:
@@ -36,34 +44,159 @@ class KnownPoints:
         return (X.detach().double() / self.width.double()).cpu().numpy()
 
 
-def distinct_best(
-    points: Tensor, values: Tensor, bounds: Tensor, known: KnownPoints | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return each function's best of k points by value (s, k) that is not known and that no earlier
-    function has taken: (s, d).
+class Moves:
+    """Points beside the maximisers of functions: the least steps that lead to a free one.
 
-    A function without such a point keeps its best one; the second tensor (s,) tells which functions
-    have found theirs.
+    Steps go along the coordinates and, where the set is constrained, along its boundary and towards
+    other points of the same function. Of the free points at one distance the function takes the one
+    where its slope says that it loses least.
+
+    Args:
+        functions: whose maximisers are moved.
+        feasible: where they may go; a step that is rounded back leads nowhere.
+        sign: 1 for maximisers, −1 for minimisers.
     """
+
+    def __init__(self, functions: Functions, feasible: FeasibleSet, sign: float = 1.0):
+        self.functions = functions
+        self.feasible = feasible
+        self.sign = sign
+        self.duplicate = DUPLICATE_DISTANCE * torch.where(feasible.scale > 0, feasible.scale, 1.0)
+        # Far from the origin, floating-point numbers are further apart than that
+        spacing = torch.finfo(feasible.bounds.dtype).eps * feasible.bounds.abs().amax(0)
+        self.step = (2.0 * self.duplicate).maximum(4.0 * spacing)
+        self.slopes: Tensor | None = None
+        self.nearest: dict[tuple[int, ...], int] = {}  # distance that still had a free point
+
+    def beside(self, i: int, ranked: Tensor, free: Callable[[Tensor], Tensor]) -> Tensor | None:
+        """Return the free point (d,) nearest to ``ranked[i, 0]``; ``None`` if there is none.
+
+        Args:
+            i: the function.
+            ranked: (s, k, d), each function's points, the best first.
+            free: tells which of the points (c, d) are free, (c,).
+        """
+        x = ranked[i, 0]
+        if self.slopes is None:
+            self.slopes = self._slopes(ranked[:, 0])
+        steps = self._steps(x, ranked[i])
+        furthest = FURTHEST_MOVE if self.feasible.rounding is None else FURTHEST_MOVE_AMONG_ROUNDED
+        cell = tuple((x / self.duplicate).round().long().tolist())
+        distance = self.nearest.get(cell, 1)
+        while distance <= furthest:
+            reached = self._reached(x, distance * steps)
+            candidates = reached[free(reached)]
+            if len(candidates):
+                self.nearest[cell] = distance
+                return candidates[((candidates - x) @ self.slopes[i]).argmax()]
+            # Where all points are taken the next are a step away; where a constraint or rounding
+            # leaves none, they may be anywhere
+            distance = distance + 1 if len(reached) else 2 * distance
+        self.nearest[cell] = distance
+        return None
+
+    def _slopes(self, X: Tensor) -> Tensor:
+        """Return the gradient (s, d) of each function at its own point X (s, d), uphill."""
+        with torch.enable_grad():
+            points = X.detach().unsqueeze(1).requires_grad_()
+            total = self.functions.each(points).sum()
+        (gradient,) = torch.autograd.grad(total, points)
+        return self.sign * gradient.squeeze(1)
+
+    def _steps(self, x: Tensor, points: Tensor) -> Tensor:
+        """Return the steps (number of ways, d) from x that are tried, each of the least length."""
+        axes = torch.diag(self.step)[self.feasible.scale > 0]
+        steps = torch.cat([axes, -axes])
+        if not self.feasible.constrained:
+            return steps
+        # From the corner of a convex set all other points of it are seen
+        others = points[:: max(1, len(points) // NUM_WAYS)]
+        ways = (torch.cat([others, points.mean(0, keepdim=True)]) - x) / self.step
+        length = torch.linalg.vector_norm(ways, dim=1, keepdim=True)
+        far = length.squeeze(1) > 1.0
+        return torch.cat([steps, self.step * (ways / length)[far]])
+
+    def _reached(self, x: Tensor, steps: Tensor) -> Tensor:
+        """Return the feasible points that steps from x lead to, other than x; steps that leave the
+        set are led back to it.
+        """
+        points = x + steps
+        if self.feasible.constrained:
+            points = torch.cat([points, self.feasible.nearby(points)])
+        points = self.feasible.rounded(points)
+        points = points[((points - x).abs() > self.duplicate).any(dim=1)]
+        return points[self.feasible.contains(points)] if len(points) else points
+
+
+def best_first(points: Tensor, values: Tensor) -> Tensor:
+    """Return the points (s, k, d) of each function in the order of their values (s, k)."""
     order = values.argsort(dim=1, descending=True)
-    ranked = points.take_along_dim(order.unsqueeze(-1), dim=1)
-    unknown = torch.ones_like(order, dtype=torch.bool) if known is None else ~known.near(ranked)
+    return points.take_along_dim(order.unsqueeze(-1), dim=1)
+
+
+def distinct_best(
+    ranked: Tensor, bounds: Tensor, known: KnownPoints | None = None, moves: Moves | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return a point for each function, one after the other, that is not known and that no earlier
+    one has taken: (s, d).
+
+    A function whose best point is not free gets the one that ``moves`` finds beside it; without
+    that, its next best, but where points are rounded: there the next best may be one that the
+    function has not visited. A function without a free point keeps its best; the second tensor (s,)
+    tells which functions have found theirs.
+
+    Args:
+        ranked: (s, k, d), the points of each function, the best first.
+    """
+    width = bounds[1] - bounds[0]
     chosen = ranked[:, 0].clone()
-    found = unknown.new_zeros(len(ranked))
-    scaled = ranked / (bounds[1] - bounds[0])
-    taken = ranked.new_empty(len(ranked), ranked.shape[2])
+    scaled = chosen / width
+    found = torch.ones(len(ranked), dtype=torch.bool, device=ranked.device)
+    is_known = torch.zeros_like(found) if known is None else known.near(chosen)
+    rounded = moves is not None and moves.feasible.rounding is not None
+
+    def untaken(X: Tensor, i: int) -> Tensor:
+        distances = torch.cdist(X / width, scaled[:i], compute_mode="donot_use_mm_for_euclid_dist")
+        return (distances > DUPLICATE_DISTANCE).all(dim=1)
+
+    def free(X: Tensor, i: int) -> Tensor:
+        return untaken(X, i) if known is None else untaken(X, i) & ~known.near(X)
+
     for i in range(len(ranked)):
-        distances = torch.cdist(scaled[i], taken[:i], compute_mode="donot_use_mm_for_euclid_dist")
-        free = (unknown[i] & (distances > DUPLICATE_DISTANCE).all(dim=1)).nonzero()
-        k = int(free[0]) if len(free) else 0
-        chosen[i] = ranked[i, k]
-        taken[i] = scaled[i, k]
-        found[i] = len(free) > 0
+        if not is_known[i] and untaken(chosen[i : i + 1], i):
+            continue
+        moved = None if moves is None else moves.beside(i, ranked, partial(free, i=i))
+        if moved is None and not rounded:
+            others = ranked[i, free(ranked[i], i)]
+            moved = others[0] if len(others) else None
+        if moved is None:
+            found[i] = False
+            continue
+        chosen[i] = moved
+        scaled[i] = moved / width
     return chosen, found
 
 
+def grid_neighbours(X: Tensor, feasible: FeasibleSet) -> Tensor:
+    """Return feasible points (c, d) around X (p, d) after rounding: the next along each coordinate,
+    whatever the distance of a grid's points.
+    """
+    distances = 3.0 ** -torch.arange(NUM_DISTANCES, dtype=X.dtype, device=X.device)
+    steps = torch.diag(feasible.scale)[feasible.scale > 0]
+    steps = (distances[:, None, None] * torch.cat([steps, -steps])).flatten(0, 1)
+    moved = (X.unique(dim=0).unsqueeze(1) + steps).flatten(0, 1)
+    rounded = feasible.rounded(torch.clamp(moved, feasible.bounds[0], feasible.bounds[1]))
+    rounded = rounded.unique(dim=0)
+    return rounded[feasible.contains(rounded)]
+
+
 def best_choices(
-    functions: Functions, choices: Tensor, *, rows: Tensor | None = None, sign: float = 1.0
+    functions: Functions,
+    choices: Tensor,
+    *,
+    rows: Tensor | None = None,
+    sign: float = 1.0,
+    repeats: bool = False,
 ) -> Tensor:
     """Return, one function after the other, its best of the choices (c, d) that no earlier one has
     taken: (number of rows, d).
@@ -72,8 +205,10 @@ def best_choices(
     kept as can be needed.
 
     Args:
-        rows: the functions that choose, in order; all s if ``None``. At most c.
+        rows: the functions that choose, in order; all s if ``None``. At most c, unless they may
+            take the same.
         sign: 1 to maximise, −1 to minimise.
+        repeats: let functions take the same choice.
     """
     s = functions.num_samples
     rows = torch.arange(s, device=choices.device) if rows is None else rows
@@ -82,8 +217,11 @@ def best_choices(
     for part in spans(len(choices), max(1, SCREENED_AT_ONCE // s)):
         positions = torch.arange(part.start, part.stop, device=choices.device).expand(len(rows), -1)
         values = torch.cat([values, sign * functions(choices[part])[rows]], dim=1)
-        values, kept = values.topk(min(len(rows), values.shape[1]), dim=1)
+        num_kept = 1 if repeats else min(len(rows), values.shape[1])
+        values, kept = values.topk(num_kept, dim=1)
         index = torch.cat([index, positions], dim=1).gather(1, kept)
+    if repeats:
+        return choices[index[:, 0]]
     chosen = index.new_empty(len(rows))
     taken = torch.zeros(len(choices), dtype=torch.bool, device=choices.device)
     for i, ranking in enumerate(index):

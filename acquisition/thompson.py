@@ -26,7 +26,14 @@ from acquisition.outcomes import (
     check_outcomes,
     only_output,
 )
-from acquisition.selection import KnownPoints, best_choices, distinct_best
+from acquisition.selection import (
+    KnownPoints,
+    Moves,
+    best_choices,
+    best_first,
+    distinct_best,
+    grid_neighbours,
+)
 from acquisition.trust_region import TrustRegion
 from surrogates import PathwiseGP, SamplePaths, checks, settings
 from surrogates.functions.paths import BatchPaths
@@ -35,6 +42,7 @@ from surrogates.functions.paths import BatchPaths
 # for lengthscales 0.2 and 0.5
 RATE = 0.5
 HIGHEST_RATE = 0.15  # in units of the box's sides
+NUM_VISITED = 10  # best points of each path, among which those without a point of their own choose
 
 
 @dataclass(frozen=True)
@@ -54,9 +62,12 @@ class ParallelThompsonSampling:
     For every path: (1) ``num_rounds`` rounds of candidates, shared by all paths, partly uniform and
     partly near good data; each path keeps its best of every round; (2) ``num_steps`` Adam steps on
     that path from its ``num_starts`` best, most of which are left behind after the first steps (see
-    :func:`ascend`); (3) the best point found. A point already in the batch, pending or in the
-    training data is passed over for the path's next best. Memory is bounded by tiles whatever q and
-    n.
+    :func:`ascend`); (3) the best point found. So the batch has the law of the posterior's
+    maximisers. Memory is bounded by tiles whatever q and n.
+
+    Points are distinct: one within 1e-6 of the box's sides of a point in the batch, a pending one,
+    or one of the training data, moves to the nearest that is not, where its path loses least. Where
+    that would be rounded back, and among ``choices``, the path takes its next best instead.
 
     The model is read when a batch is generated, and may change in between.
     :class:`PathwiseThompsonSampling` puts the same paths into ``optimize_acqf``, as one function of
@@ -99,6 +110,9 @@ class ParallelThompsonSampling:
         prune: leave starts behind and let the learning rate fall. ``False`` takes all steps from
             all starts at one rate, as published.
         maximize: ``False`` to take minimisers.
+        repeats: take maximisers as they are, also where they repeat a point of the batch, a pending
+            or an evaluated one. For outcomes so noisy that evaluating a point again tells as much
+            as evaluating one beside it.
         seed: of paths and candidates; the same seed gives the same batch. The first model's if
             ``None``.
         callback: called with :class:`AcquisitionProgress`.
@@ -107,7 +121,7 @@ class ParallelThompsonSampling:
         TypeError, ValueError: for arguments out of their range.
     References:
         Lin et al. (2023), App. A.3. Differs: (1) data points drawn by ``y − min(y)``; (2) the best
-        point visited, not the last; (3) duplicates are passed over; (4) 120 starts from rounds of
+        point visited, not the last; (3) duplicates are moved apart; (4) 120 starts from rounds of
         250 candidates, not 30 from 50 000, of which few go
         on to the last step, at a rate that falls: as high values, or higher, as from 30 rounds of
             5000 and 100 fixed steps, at 0.4 of the
@@ -138,6 +152,7 @@ class ParallelThompsonSampling:
         learning_rate: float | None = None,
         prune: bool = True,
         maximize: bool = True,
+        repeats: bool = False,
         seed: int | None = None,
         callback: Callable[[AcquisitionProgress], None] | None = None,
     ) -> None:
@@ -175,11 +190,13 @@ class ParallelThompsonSampling:
         )
         self.prune = prune
         self.maximize = maximize
+        self.repeats = repeats
         self.trust_region = self._trust_region(trust_region)
         self.seed = seed if seed is None else checks.integer("seed", seed, 0)
         self.callback = callback
 
     @settings.keeping_freed()
+    @torch.inference_mode(False)  # ascents need gradients, whatever the caller has switched off
     def generate(
         self,
         q: int,
@@ -196,8 +213,8 @@ class ParallelThompsonSampling:
                 ``None``.
             X_pending: (p, d), points under evaluation.
             choices: (c, d), the only points to choose from, in place of candidates and ascent;
-                those that are infeasible, outside the bounds or the trust region, pending or in the
-                training data are passed over.
+                those that are infeasible, outside the bounds or the trust region and, without
+                ``repeats``, pending or in the training data are passed over.
 
         Raises:
             TypeError: if the model's dtype is no longer that of the bounds.
@@ -215,38 +232,22 @@ class ParallelThompsonSampling:
         functions, sign = self._functions(q, paths, generator)
         search = self._search(functions)
         if choices is not None:
-            return best_choices(
-                functions, self._usable(q, choices, search.feasible, known), sign=sign
-            )
+            usable = self._usable(q, choices, search.feasible, known)
+            return best_choices(functions, usable, sign=sign, repeats=self.repeats)
         rounds = search.rounds(generator)
-        starts = screen(
-            functions,
-            islice(rounds, self.num_rounds),
-            sign=sign,
-            after_round=self._report("screening", self.num_rounds),
+        ranked = self._maximised(functions, sign, search, rounds)
+        if self.repeats:
+            return ranked[:, 0]
+        batch, found = distinct_best(
+            ranked, self.bounds, known, Moves(functions, search.feasible, sign)
         )
-        if self.num_starts < self.num_rounds:
-            order = (sign * functions.each(starts)).topk(self.num_starts, dim=1).indices
-            starts = starts.take_along_dim(order.unsqueeze(-1), dim=1)
-        points, values = ascend(
-            functions,
-            starts,
-            search.feasible.bounds,
-            num_steps=self.num_steps,
-            learning_rate=(
-                self._rate(search.feasible.bounds)
-                if self.learning_rate is None
-                else self.learning_rate
-            ),
-            prune=self.prune,
-            sign=sign,
-            feasible_set=search.feasible,
-            unit_gradients=bool(self.outcome_constraints),
-            after_step=self._report("ascent", self.num_steps),
-        )
-        batch, found = distinct_best(points, sign * values, self.bounds, known)
         if not found.all():
-            batch[~found] = self._others(functions, sign, rounds, known, batch, found)
+            usable = batch[:0]
+            if search.feasible.rounding is not None:
+                visited = ranked[:, :NUM_VISITED].flatten(0, 1)
+                neighbours = grid_neighbours(batch[~found], search.feasible)
+                usable = torch.cat([visited, neighbours])
+            batch[~found] = self._others(functions, sign, usable, rounds, known, batch, found)
         return batch
 
     def _functions(
@@ -306,7 +307,12 @@ class ParallelThompsonSampling:
         return (RATE * finest / torch.where(width > 0, width, 1.0)).clamp_max(HIGHEST_RATE)
 
     def _usable(self, q: int, choices: Tensor, feasible: FeasibleSet, known: KnownPoints) -> Tensor:
-        usable = torch.unique(choices[feasible.contains(choices) & ~known.near(choices)], dim=0)
+        allowed = feasible.contains(choices)
+        if self.repeats:
+            q = 1
+        else:
+            allowed &= ~known.near(choices)
+        usable = torch.unique(choices[allowed], dim=0)
         if len(usable) < q:
             raise TooFewPoints(
                 f"`choices` must hold q = {q} distinct points that are feasible, neither pending"
@@ -315,26 +321,55 @@ class ParallelThompsonSampling:
             )
         return usable
 
+    def _maximised(
+        self, functions: Functions, sign: float, search: Search, rounds: Iterator[Tensor]
+    ) -> Tensor:
+        """Return the best points that each path was ascended to, the best first: (q, k, d)."""
+        starts = screen(
+            functions,
+            islice(rounds, self.num_rounds),
+            sign=sign,
+            after_round=self._report("screening", self.num_rounds),
+        )
+        if self.num_starts < self.num_rounds:
+            order = (sign * functions.each(starts)).topk(self.num_starts, dim=1).indices
+            starts = starts.take_along_dim(order.unsqueeze(-1), dim=1)
+        points, values = ascend(
+            functions,
+            starts,
+            search.feasible.bounds,
+            num_steps=self.num_steps,
+            learning_rate=(
+                self._rate(search.feasible.bounds)
+                if self.learning_rate is None
+                else self.learning_rate
+            ),
+            prune=self.prune,
+            sign=sign,
+            feasible_set=search.feasible,
+            unit_gradients=bool(self.outcome_constraints),
+            after_step=self._report("ascent", self.num_steps),
+        )
+        return best_first(points, sign * values)
+
     def _others(
         self,
         functions: Functions,
         sign: float,
+        usable: Tensor,
         rounds: Iterator[Tensor],
         known: KnownPoints,
         batch: Tensor,
         found: Tensor,
     ) -> Tensor:
-        """Return candidates for the paths whose every point was taken:
-        each one's best that is neither known nor in the batch.
+        """Return points for the paths whose every point was taken: each one's best, of those
+        ``usable`` (c, d) and of more candidates, that is neither known nor in the batch.
         """
         taken = KnownPoints(batch[found], self.bounds)
         rows = (~found).nonzero().squeeze(1)
-        usable = batch[:0]
         for candidates in islice(rounds, self.num_rounds):
-            usable = torch.unique(
-                torch.cat([usable, candidates[~(known.near(candidates) | taken.near(candidates))]]),
-                dim=0,
-            )
+            usable = torch.unique(torch.cat([usable, candidates]), dim=0)
+            usable = usable[~(known.near(usable) | taken.near(usable))]
             if len(usable) >= len(rows):
                 return best_choices(functions, usable, rows=rows, sign=sign)
         raise TooFewPoints(

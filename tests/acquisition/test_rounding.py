@@ -34,7 +34,7 @@ def test_each_path_gets_its_best_point_that_exists_unless_another_has_it(
     model = make_model(UNIT, n=5)
     paths = model.paths(8)
     batch = ParallelThompsonSampling(
-        model, UNIT, **SMALL, rounding=to_grid, maximize=maximize
+        model, UNIT, **SMALL, uniform_fraction=0.5, rounding=to_grid, maximize=maximize
     ).generate(8, paths=paths)
     sign = 1.0 if maximize else -1.0
     best = GRID[(sign * paths(GRID)).argmax(1)]

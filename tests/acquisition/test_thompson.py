@@ -21,7 +21,7 @@ from torch import Tensor
 
 from acquisition import AcquisitionProgress, ParallelThompsonSampling
 from acquisition.candidates import default_proposal_std, original_inputs
-from acquisition.selection import DUPLICATE_DISTANCE, distinct_best
+from acquisition.selection import DUPLICATE_DISTANCE, best_first, distinct_best
 from surrogates import PathwiseGP, SamplePaths
 
 SMALL = {
@@ -146,6 +146,31 @@ def test_identical_paths_give_a_batch_without_duplicates(make_model) -> None:
     assert torch.pdist(batch).min() > DUPLICATE_DISTANCE
 
 
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_a_batch_is_the_same_where_gradients_are_switched_off(make_model, off) -> None:
+    expected = ParallelThompsonSampling(make_model(UNIT), UNIT, **SMALL).generate(3)
+    model = make_model(UNIT)
+    with off():
+        batch = ParallelThompsonSampling(model, UNIT, **SMALL).generate(3)
+    assert torch.equal(batch, expected)
+    assert not batch.requires_grad
+    assert not batch.is_inference()
+
+
+def test_maximisers_repeat_where_asked(make_model) -> None:
+    model = make_model(UNIT)
+    sampler = ParallelThompsonSampling(model, UNIT, **SMALL | {"num_steps": 0}, repeats=True)
+    paths = identical(model.paths(4))
+    batch = sampler.generate(4, paths=paths)
+    assert torch.equal(batch, batch[:1].expand(4, -1))
+    assert torch.equal(sampler.generate(4, paths=paths, X_pending=batch[:1]), batch)
+    choices = torch.cat([original_inputs(model), batch[:1]])
+    best = choices[paths(choices)[0].argmax()]
+    chosen = sampler.generate(4, paths=paths, choices=choices)
+    assert torch.equal(chosen, best.expand(4, -1))
+    assert torch.equal(sampler.generate(4, paths=paths, choices=batch[:1]), batch)
+
+
 @given(data=st.data(), num_functions=st.integers(1, 4), num_sites=st.integers(4, 6))
 def test_a_taken_point_is_passed_over_for_the_next_best(
     data: st.DataObject, num_functions: int, num_sites: int
@@ -160,7 +185,7 @@ def test_a_taken_point_is_passed_over_for_the_next_best(
         values[i, list(order)] = torch.arange(num_sites, 0, -1, dtype=torch.float64)
         expected.append(next(site for site in order if site not in expected))
     points = sites.expand(num_functions, num_sites).unsqueeze(-1)
-    chosen, found = distinct_best(points, values, bounds)
+    chosen, found = distinct_best(best_first(points, values), bounds)
     assert found.all()
     assert chosen.squeeze(-1).tolist() == expected
 
@@ -169,15 +194,13 @@ def test_a_taken_point_is_passed_over_for_the_next_best(
 def test_nearness_is_measured_in_sides_of_the_box(width: float, same: bool) -> None:
     bounds = torch.tensor([[0.0], [width]], dtype=torch.float64)
     points = torch.tensor([[[0.5], [0.9]], [[0.5 + 2e-5], [0.1]]], dtype=torch.float64)
-    chosen, _ = distinct_best(points, torch.tensor([[2.0, 1.0], [2.0, 1.0]]), bounds)
+    chosen, _ = distinct_best(points, bounds)
     assert chosen[1].item() == (0.1 if same else 0.5 + 2e-5)
 
 
 def test_a_function_without_a_free_point_keeps_its_best() -> None:
     points = torch.tensor([[[0.3], [0.3]], [[0.3], [0.3]]])
-    chosen, found = distinct_best(
-        points, torch.tensor([[1.0, 2.0], [1.0, 2.0]]), UNIT[:, :1].float()
-    )
+    chosen, found = distinct_best(points, UNIT[:, :1].float())
     assert chosen.tolist() == [[pytest.approx(0.3)]] * 2
     assert found.tolist() == [True, False]
 

@@ -207,10 +207,14 @@ def test_paths_that_agree_on_a_corner_get_different_points(make_model) -> None:
 
 
 def test_too_few_points_for_a_batch_are_reported(make_model) -> None:
-    # Without spread, all candidates are data points.
-    sampler = ParallelThompsonSampling(
-        make_model(UNIT), UNIT, **SMALL | {"num_steps": 0}, uniform_fraction=0.0, proposal_std=1e-12
-    )
+    model = make_model(UNIT)
+    X = original_inputs(model)
+
+    def to_data(points: Tensor) -> Tensor:
+        nearest = torch.cdist(points.reshape(-1, 2), X).argmin(1)
+        return X[nearest].view_as(points)
+
+    sampler = ParallelThompsonSampling(model, UNIT, **SMALL, rounding=to_data)
     with pytest.raises(
         ValueError,
         match=(
