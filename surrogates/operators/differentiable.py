@@ -7,7 +7,7 @@ of its own. Notation: X (m, d), W (N, s).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -99,23 +99,29 @@ class _Combine(torch.autograd.Function):
     def forward(ctx: Any, X: Tensor, basis: Basis, W: Tensor) -> Tensor:
         ctx.basis = basis
         ctx.save_for_backward(X, W)
-        (product,) = _in_parts(lambda rows: (basis.matmul(X[rows], W),), X)
-        return product
+        for attempt in _attempts(X):
+            with attempt:
+                parts = [basis.matmul(X[rows], W) for rows in _parts(X, attempt.size)]
+        return _joined(parts)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None]:
         X, W = ctx.saved_tensors
-        (gradient,) = _in_parts(
-            lambda rows: (ctx.basis.matmul_gradient(X[rows], W, cotangent[rows]),), X
-        )
-        return gradient, None, None
+        gradient = ctx.basis.matmul_gradient
+        for attempt in _attempts(X):
+            with attempt:
+                parts = [gradient(X[i], W, cotangent[i]) for i in _parts(X, attempt.size)]
+        return _joined(parts), None, None
 
 
 class _CombineRowwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, X: Tensor, basis: Basis, W: Tensor) -> Tensor:
-        values, gradient = _in_parts(lambda group: basis.rowwise(X[group], W[:, group]), X)
+        for attempt in _attempts(X):
+            with attempt:
+                parts = [basis.rowwise(X[i], W[:, i]) for i in _parts(X, attempt.size)]
+        values, gradient = map(_joined, zip(*parts, strict=True))
         ctx.save_for_backward(gradient)
         return values
 
@@ -126,13 +132,14 @@ class _CombineRowwise(torch.autograd.Function):
         return cotangent.unsqueeze(-1) * gradient, None, None
 
 
-def _in_parts(compute: Callable[[slice], tuple[Tensor, ...]], X: Tensor) -> tuple[Tensor, ...]:
-    """Return what ``compute`` gives for the rows of X, all of them at once or,
-    if memory runs out, in parts that are joined again.
-    """
+def _attempts(X: Tensor) -> Iterator[memory.Attempt]:
+    """Yield attempts with all rows of X at once or, if memory runs out, in parts."""
+    return memory.attempts(max(1, len(X)), 1, "A part")
 
-    def computed(size: int) -> tuple[Tensor, ...]:
-        parts = [compute(rows) for rows in spans(max(1, len(X)), size)]  # no rows are a part, too
-        return parts[0] if len(parts) == 1 else tuple(map(torch.cat, zip(*parts, strict=True)))
 
-    return memory.halving(computed, max(1, len(X)), 1, "A part")
+def _parts(X: Tensor, size: int) -> Iterator[slice]:
+    return spans(max(1, len(X)), size)  # no rows are a part, too
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))

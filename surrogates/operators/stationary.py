@@ -38,10 +38,12 @@ class Fused:
 
     Args:
         function: pure; its first argument is the tile whose entries are counted.
+        eagerly: computes the same where compiling does not pay; ``function`` if ``None``.
     """
 
-    def __init__(self, function: Callable[..., Any]):
+    def __init__(self, function: Callable[..., Any], eagerly: Callable[..., Any] | None = None):
         self.function = function
+        self._eagerly = function if eagerly is None else eagerly
         self._compiled: Callable[..., Any] | None = None
         self._unavailable = False
         self._entries = 0
@@ -96,9 +98,6 @@ class Fused:
             )
             return self._eagerly(*arguments)
 
-    def _eagerly(self, tile: Tensor, *others: Tensor) -> Any:
-        return self.function(tile, *others)
-
 
 class InPlace(Fused):
     """An elementwise function whose values overwrite its first argument, a flat tile: no memory is
@@ -112,12 +111,12 @@ class InPlace(Fused):
         def overwrite(tile: Tensor, *others: Tensor) -> Tensor:
             return tile.copy_(function(tile, *others))
 
-        super().__init__(overwrite)
+        def overwrite_by_parts(tile: Tensor, *others: Tensor) -> Tensor:
+            for part in tile.split(EAGER_PART.get(tile.device.type, max(1, len(tile)))):
+                part.copy_(function(part, *others))
+            return tile
 
-    def _eagerly(self, tile: Tensor, *others: Tensor) -> Tensor:
-        for part in tile.split(EAGER_PART.get(tile.device.type, max(1, len(tile)))):
-            self.function(part, *others)
-        return tile
+        super().__init__(overwrite, overwrite_by_parts)
 
 
 def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -266,10 +266,11 @@ def with_tiles_that_fit(
 
     @wraps(product)
     def fitted(tiles: KernelTiles, *others: Others.args, **named: Others.kwargs) -> Result:
-        side = tile_side(tiles.X1.device)
-        return memory.halving(
-            lambda side: product(side, tiles, *others, **named), side, SMALLEST_SIDE, "A tile"
-        )
+        largest = tile_side(tiles.X1.device)
+        for attempt in memory.attempts(largest, SMALLEST_SIDE, "A tile"):
+            with attempt:
+                result = product(attempt.size, tiles, *others, **named)
+        return result
 
     return fitted
 
