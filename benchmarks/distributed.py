@@ -41,8 +41,8 @@ from scalable_bo.experiments.scripts import print_rows, script_parser, write_ben
 from scalable_bo.experiments.tables import number
 from surrogates import CG, SDD, IterativeSolver, SketchAndProject
 from surrogates.solvers.run import Start
+from surrogates.systems.rows import own_rows, processes
 from surrogates.systems.shared import DistributedKernelSystem
-from surrogates.systems.shared_rows import own_rows, processes
 
 LENGTHSCALE = 0.5
 NOISE = 1e-2
@@ -127,7 +127,7 @@ def work(shape: Shape, steps: int, epochs: float) -> dict[str, Any]:
         # as the loop of a solver holds them
         value = torch.zeros_like(rhs)
         gap = rhs.clone()
-        state = solver.init(system, Start(rhs, value, gap, None, solver.prepare(system, generator)))
+        state = solver.init(system, Start(rhs, value, gap, solver.prepare(system, generator)))
         seconds = []
         moved = []
         for _ in range(steps):

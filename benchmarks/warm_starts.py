@@ -222,7 +222,7 @@ def solves(run: Run, n: int, solver: str, start: str) -> list[dict[str, Any]]:
         gap = (
             1.0
             if initial is None
-            else float((system.norm(B - system @ initial) / system.norm(B)).mean())
+            else float((system.rows.norm(B - system @ initial) / system.rows.norm(B)).mean())
         )
         residual = float(solution.residual.max())
         rows.append(

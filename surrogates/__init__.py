@@ -32,15 +32,14 @@ from surrogates.rules.finite_objective import SCGD, Minimax
 from surrogates.rules.inducing_points import choose_inducing_points
 from surrogates.rules.variational_fit import fit_variational
 from surrogates.solvers.auto import Auto
-from surrogates.solvers.base import IterativeSolver, Progress, Solver
+from surrogates.solvers.base import IterativeSolver, Solver
 from surrogates.solvers.cg import CG
 from surrogates.solvers.checkpoint import Checkpoint
 from surrogates.solvers.cholesky import Cholesky
-from surrogates.solvers.run import Solution
+from surrogates.solvers.run import Progress, Solution
 from surrogates.solvers.sdd import SDD
 from surrogates.solvers.sgd import SGD
 from surrogates.solvers.sketch_and_project import SketchAndProject
-from surrogates.systems.base import Targets
 from surrogates.systems.inducing import InducingSystem
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.preconditioners import (
@@ -50,8 +49,9 @@ from surrogates.systems.preconditioners import (
     PivotedCholesky,
     Preconditioner,
 )
+from surrogates.systems.rows import SharedRows, own_rows, processes
 from surrogates.systems.shared import DistributedKernelSystem
-from surrogates.systems.shared_rows import SharedRows, own_rows, processes
+from surrogates.systems.targets import Targets
 
 __all__ = [
     "CG",

@@ -66,6 +66,14 @@ def device(name: str, value: Any) -> torch.device:
     return found
 
 
+def budget(tolerance: Any, max_epochs: Any, max_seconds: Any) -> None:
+    """Require what an iterative solve may spend, ``max_seconds`` only if it is given."""
+    positive_float("tolerance", tolerance)
+    positive_float("max_epochs", max_epochs)
+    if max_seconds is not None:
+        positive_float("max_seconds", max_seconds)
+
+
 def floating_tensor(name: str, value: Any) -> Tensor:
     """Return ``value`` if it is a float32 or float64 tensor without NaN or infinity."""
     if not isinstance(value, Tensor):

@@ -18,6 +18,7 @@ from functools import cache
 import torch
 
 SWITCH = "SCALABLE_BO_PROCESS_SETTINGS"
+MAPPED_ANEW = 2**25  # bytes: the allocator maps larger tensors anew each time
 # of glibc's mallopt
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3

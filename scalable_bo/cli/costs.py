@@ -46,7 +46,7 @@ from surrogates import checks
 from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.solvers.order import LARGEST_HELD
 from surrogates.solvers.sketch_and_project import NUM_POWER_ITERATIONS, default_block_size
-from surrogates.systems.shared_rows import CHUNK_BYTES
+from surrogates.systems.rows import CHUNK_BYTES
 
 BYTES_AN_INDEX = 8
 # Iterates held while the residual of a result is evaluated: the value before, its residual, the

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from surrogates import KernelSystem, Solution, Solver, kernel_operator
 from surrogates.solvers.base import Callback
+from surrogates.systems.rows import own_rows, processes
 from surrogates.systems.shared import DistributedKernelSystem
-from surrogates.systems.shared_rows import own_rows, processes
 
 WITHOUT_SHARED_ROWS = ("cholesky", "sgd-inducing", "inducing", "svgp", "subset")
 

@@ -38,8 +38,8 @@ from surrogates.operators.differentiable import Basis, KernelBasis, combine, com
 from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.rules.all_data import default_solver
 from surrogates.rules.base import COLUMNS_HELD
-from surrogates.systems.base import Targets
 from surrogates.systems.kernel import KernelSystem
+from surrogates.systems.targets import Targets
 
 
 class PathwiseSamplePath(SamplePath):

@@ -19,9 +19,9 @@ from surrogates.operators.differentiable import Basis, KernelBasis
 from surrogates.solvers.base import Callback, Solver
 from surrogates.solvers.run import Solution
 from surrogates.solvers.sketch_and_project import SketchAndProject
-from surrogates.systems.base import Targets
+from surrogates.systems.rows import SharedRows
 from surrogates.systems.shared import DistributedKernelSystem
-from surrogates.systems.shared_rows import SharedRows
+from surrogates.systems.targets import Targets
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@ kept, or tile by tile for every product.
 """
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from gpytorch.kernels import Kernel
@@ -33,6 +34,8 @@ class KernelOperator(ABC):
         tiles: evaluates any part of K.
         symmetric: whether X1 and X2 are the same points; ``block`` and ``diagonal`` need it.
     """
+
+    is_stored: ClassVar[bool] = False  # so that entries are read, and not evaluated
 
     def __init__(self, tiles: KernelTiles, symmetric: bool):
         self.tiles = tiles
@@ -89,6 +92,11 @@ class KernelOperator(ABC):
         ]
         return torch.cat(parts)
 
+    def fingerprint(self) -> list[Tensor]:
+        """Return tensors that tell this operator from others: the points, and a few values."""
+        few = slice(0, 16)
+        return [self.tiles.X1, self.tiles.tile(few, few)]
+
     def _require_symmetric(self, what: str) -> None:
         if not self.symmetric:
             raise ValueError(
@@ -99,6 +107,8 @@ class KernelOperator(ABC):
 
 class Dense(KernelOperator):
     """K = k(X1, X2), held in memory: m · n numbers, the fastest products."""
+
+    is_stored = True
 
     def __init__(self, tiles: KernelTiles, symmetric: bool, matrix: Tensor | None = None):
         super().__init__(tiles, symmetric)

@@ -83,6 +83,11 @@ class KernelTiles(ABC):
     def to(self, dtype: torch.dtype) -> "KernelTiles":
         """Return the tiles in another precision."""
 
+    @property
+    def stationary(self) -> StationaryKernel | None:
+        """The closed form of the kernel, ``None`` where its own evaluation is used."""
+        return None
+
     def fused_matmul(self, W: Tensor) -> Tensor | None:
         """Return k(X1, X2) @ W by one kernel of the device; ``None`` where it has none for this."""
         return None
@@ -176,6 +181,10 @@ class StationaryTiles(KernelTiles):
 
     def transposed(self) -> KernelTiles:
         return StationaryTiles(self.kernel, self.X2, self.X1)
+
+    @property
+    def stationary(self) -> StationaryKernel:
+        return self.kernel
 
     def fused_matmul(self, W: Tensor) -> Tensor | None:
         values = cuda.fused_matmul(self.kernel.profile, self.L[:, :-2], self.R[:, :-2], W)

@@ -25,7 +25,8 @@ from torch import Tensor
 from surrogates import checks, memory
 from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.operators.tiles import Index, spans, tile_side
-from surrogates.systems.leverage import approximate_leverage_scores, draw_without_replacement
+from surrogates.systems.leverage import approximate_leverage_scores
+from surrogates.systems.rows import draw_without_replacement
 
 SUBSETS = ("uniform", "leverage")
 REGIMES = ("I", "II", "III", "IV")

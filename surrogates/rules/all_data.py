@@ -25,8 +25,9 @@ from surrogates.solvers.auto import Auto
 from surrogates.solvers.base import Solver
 from surrogates.solvers.cg import CG
 from surrogates.solvers.cholesky import Cholesky, factorise
+from surrogates.systems.base import Apply, LinearSystem
 from surrogates.systems.kernel import KernelSystem
-from surrogates.systems.preconditioners import Apply, Preconditioner
+from surrogates.systems.preconditioners import Preconditioner
 
 
 def default_solver(n: int) -> Solver:
@@ -151,7 +152,7 @@ class _Kept(Preconditioner):
 
     apply: Apply
 
-    def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
+    def __call__(self, system: LinearSystem, generator: torch.Generator) -> Apply:
         return self.apply
 
 

@@ -21,7 +21,8 @@ from surrogates.operators.differentiable import Basis, KernelBasis, combine
 from surrogates.rules.data import DataSet
 from surrogates.solvers.base import Callback, Solver
 from surrogates.solvers.run import Solution
-from surrogates.systems.base import LinearSystem, Targets
+from surrogates.systems.base import LinearSystem
+from surrogates.systems.targets import Targets
 
 DIRECT_SOLVE_UP_TO = 4096
 # In the posterior's covariance: several feature draws average the features' own error out

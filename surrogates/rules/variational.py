@@ -28,8 +28,8 @@ from surrogates.operators.tiles import spans
 from surrogates.rules.base import FiniteRank, Rule, draw_prior
 from surrogates.rules.data import DataSet
 from surrogates.solvers.base import Callback
-from surrogates.systems.base import Targets
 from surrogates.systems.inducing import InducingSystem
+from surrogates.systems.targets import Targets
 
 INDUCING_SQUARES_HELD = 6  # copies of an (m, m) matrix, in float64, at once
 

@@ -1,12 +1,12 @@
 """Solvers of (K + Σ) W = B: each a frozen dataclass, which is its own configuration."""
 
 from surrogates.solvers.auto import Auto
-from surrogates.solvers.base import Callback, IterativeSolver, Progress, Solver
+from surrogates.solvers.base import Callback, IterativeSolver, Solver
 from surrogates.solvers.cg import CG
 from surrogates.solvers.checkpoint import Checkpoint
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.registry import SOLVERS, make_solver
-from surrogates.solvers.run import Solution
+from surrogates.solvers.run import Progress, Solution
 from surrogates.solvers.sdd import SDD
 from surrogates.solvers.sgd import SGD
 from surrogates.solvers.sketch_and_project import SketchAndProject

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from surrogates.solvers.state import State
-from surrogates.systems.kernel import KernelSystem
+from surrogates.systems.rows import Rows
 
 
-@dataclass(frozen=True)
+@dataclass
 class Momentum(State):
     """Nesterov's two further sequences, and the parameters of each column:
     none of this exists without acceleration.
@@ -21,7 +21,7 @@ class Momentum(State):
 
 
 def accelerate(
-    system: KernelSystem, W: Tensor, momentum: Momentum, index: Tensor, D: Tensor, nu: float
+    rows: Rows, W: Tensor, momentum: Momentum, index: Tensor, D: Tensor, nu: float
 ) -> tuple[Tensor, Momentum]:
     """Return the new W, V and Z of Nesterov's scheme, in place of the old,
     for the block step D (b, s) on the rows ``index``.
@@ -32,6 +32,6 @@ def accelerate(
     beta = 1.0 - (mu / nu).sqrt()
     gamma = 1.0 / (mu * nu).sqrt()
     alpha = 1.0 / (1.0 + gamma * nu)
-    V = system.add_rows(V.mul_(beta).addcmul_(Z, 1.0 - beta), index, D * gamma, alpha=-1.0)
-    W = system.add_rows(W.copy_(Z), index, D, alpha=-1.0)
+    V = rows.add(V.mul_(beta).addcmul_(Z, 1.0 - beta), index, D * gamma, alpha=-1.0)
+    W = rows.add(W.copy_(Z), index, D, alpha=-1.0)
     return W, Momentum(V, torch.lerp(W, V, alpha, out=Z), mu)

@@ -7,25 +7,25 @@ factorisations use, too. The constants come from a sweep over systems easy and h
 """
 
 import math
-import time
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from surrogates import checks, memory, settings
-from surrogates.operators.kernel_matrix import Dense
+from surrogates import checks, memory
 from surrogates.operators.linalg import onednn_is_faster
-from surrogates.solvers.base import Callback, IterativeSolver, Solver
+from surrogates.solvers.base import IterativeSolver, Request, Solver
 from surrogates.solvers.cg import CG
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.forecast import SpectrumModel
 from surrogates.solvers.run import Solution
 from surrogates.solvers.sketch_and_project import SketchAndProject, default_block_size
-from surrogates.systems.base import LinearSystem, Targets, check_right_hand_sides
-from surrogates.systems.kernel import KernelSystem
+from surrogates.systems.base import BlockSystem, LinearSystem
 from surrogates.systems.preconditioners import Nystrom
+from surrogates.systems.targets import Targets
+
+SolverT = TypeVar("SolverT", bound=Solver)
 
 EVALUATE = 300.0  # operations that a kernel entry is worth to evaluate
 READ = 20.0  # likewise to read, one after another
@@ -102,10 +102,7 @@ class Auto(Solver):
     direct: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
-        checks.positive_float("tolerance", self.tolerance)
-        checks.positive_float("max_epochs", self.max_epochs)
-        if self.max_seconds is not None:
-            checks.positive_float("max_seconds", self.max_seconds)
+        checks.budget(self.tolerance, self.max_epochs, self.max_seconds)
         if not isinstance(self.direct, bool):
             raise TypeError(
                 f"`direct` must be True or False, got {type(self.direct).__name__} {self.direct!r}."
@@ -117,14 +114,12 @@ class Auto(Solver):
     ) -> Choice:
         """Return the solver for ``system`` and ``num_columns`` right-hand sides, and the reason."""
         n = system.n
-        if not isinstance(system, KernelSystem):
+        blocks = system.blocks
+        if blocks is None:
             return Choice(Cholesky(), f"Cholesky(): the system has {n} unknowns")
-        if system.is_shared:
-            solver = SketchAndProject.asap(
-                tolerance=self.tolerance, max_epochs=self.max_epochs, max_seconds=self.max_seconds
-            )
+        if system.rows.is_shared:
             return Choice(
-                solver,
+                self._asap(),
                 "SketchAndProject.asap(): the rows are shared by several processes, and it moves"
                 " the least between them",
             )
@@ -133,9 +128,9 @@ class Auto(Solver):
         if n < SMALLEST_ITERATIVE and fits:
             return Choice(Cholesky(), f"Cholesky(): n = {n} is small")
         probe = SpectrumModel.of(
-            system, torch.Generator().manual_seed(0) if generator is None else generator
+            blocks, torch.Generator().manual_seed(0) if generator is None else generator
         )
-        candidates = self._candidates(system, num_columns, probe)
+        candidates = self._candidates(blocks, num_columns, probe)
         if fits and probe.direct_residual <= self.tolerance:
             cost = (
                 n**2
@@ -156,7 +151,7 @@ class Auto(Solver):
         )
 
     def _candidates(
-        self, system: KernelSystem, num_columns: int, probe: SpectrumModel
+        self, system: BlockSystem, num_columns: int, probe: SpectrumModel
     ) -> list[_Candidate]:
         n = system.n
         s = num_columns
@@ -165,7 +160,7 @@ class Auto(Solver):
         if system.dtype == torch.float32 and system.device.type == "cpu" and onednn_is_faster():
             column = COLUMN_BY_ONEDNN
         digits = max(1.0, -math.log10(self.tolerance)) / 2.0
-        evaluate = 0.0 if isinstance(system.kernel, Dense) else EVALUATE
+        evaluate = 0.0 if system.is_stored else EVALUATE
         epoch = n**2 * (max(evaluate, READ) + column * s)
         limits: dict[str, Any] = {
             "tolerance": self.tolerance,
@@ -187,7 +182,7 @@ class Auto(Solver):
         )
         found = [
             candidate(
-                SketchAndProject.asap(**limits),
+                self._asap(),
                 f"SketchAndProject.asap(), blocks of {block}",
                 epochs,
                 blocks,
@@ -214,23 +209,12 @@ class Auto(Solver):
             )
         return found
 
-    @settings.keeping_freed()
-    @torch.no_grad()
-    def solve(
-        self,
-        system: LinearSystem,
-        rhs: Tensor | Targets,
-        *,
-        initial: Tensor | None = None,
-        generator: torch.Generator | None = None,
-        callback: Callback | None = None,
-    ) -> Solution:
-        started = time.perf_counter()
-        entries = system.entries
-        B = system.rhs(rhs) if isinstance(rhs, Targets) else rhs
-        check_right_hand_sides(system, B, initial)
-        generator = torch.Generator().manual_seed(0) if generator is None else generator
-        choice = self.choose(system, B.shape[1], generator)
+    def _solve(self, request: Request) -> Solution:
+        system = request.system
+        blocks = system.blocks
+        B = request.rhs
+        initial = request.initial
+        choice = self.choose(system, B.shape[1], request.generator)
         notes = [choice.reason]
         steps = torch.zeros(B.shape[1], dtype=torch.long, device=B.device)
 
@@ -238,52 +222,32 @@ class Auto(Solver):
             solver: Solver, system: LinearSystem, B: Tensor | Targets, initial: Tensor | None
         ) -> Solution:
             solution = solver.solve(
-                system, B, initial=initial, generator=generator, callback=callback
+                system,
+                B,
+                initial=initial,
+                generator=request.generator,
+                callback=request.callback,
             )
             steps.add_(solution.steps)
             if solution.note:
                 notes.append(solution.note)
             return solution
 
-        def left(solver: Solver, reserve: float = 0.0) -> Solver:
-            """Return ``solver`` with what is left of the budget, but for ``reserve`` epochs,
-            or itself if it has none.
-            """
-            if not isinstance(solver, IterativeSolver):
-                return solver
-            seconds = (
-                None
-                if self.max_seconds is None
-                else max(LEAST, self.max_seconds - (time.perf_counter() - started))
-            )
-            epochs = (
-                self.max_epochs - (system.entries - entries) / system.entries_per_epoch - reserve
-            )
-            return replace(solver, max_epochs=max(LEAST, epochs), max_seconds=seconds)
-
-        if isinstance(system, KernelSystem) and self._begins_in_float32(system, B, choice.solver):
-            single = system.to(torch.float32)
-            first = run(
-                left(choice.solver, reserve=1.0),
-                single,
-                B.float(),
-                None if initial is None else initial.float(),
-            )
+        if blocks is not None and self._begins_in_float32(blocks, B, choice.solver):
+            single = blocks.to(torch.float32)
+            start = None if initial is None else initial.float()
+            first = run(self._left(choice.solver, request, reserve=1.0), single, B.float(), start)
             system.entries += single.entries
             initial = first.value.to(B.dtype)
             del single, first
         # Of inducing points, B itself would have lost too much in rounding.
-        solution = run(
-            left(choice.solver), system, B if isinstance(system, KernelSystem) else rhs, initial
-        )
-        converged = solution.residual <= self.tolerance
-        if (
-            isinstance(system, KernelSystem)
-            and not isinstance(choice.solver, SketchAndProject)
-            and not bool(converged.all())
-        ):
-            rest = left(SketchAndProject.asap(tolerance=self.tolerance))
-            if isinstance(rest, IterativeSolver) and rest.max_epochs > WORTH_GOING_ON:
+        given = B if blocks is not None or request.targets is None else request.targets
+        solution = run(self._left(choice.solver, request), system, given, initial)
+        falls_short = not bool((solution.residual <= self.tolerance).all())
+        projects = isinstance(choice.solver, SketchAndProject)
+        if blocks is not None and not projects and falls_short:
+            rest = self._left(SketchAndProject.asap(tolerance=self.tolerance), request)
+            if rest.max_epochs > WORTH_GOING_ON:
                 # What rounding left of a direct solve has large weights, whose rounding no
                 # iteration gets rid of: start anew.
                 start = initial if isinstance(choice.solver, Cholesky) else solution.value
@@ -293,12 +257,29 @@ class Auto(Solver):
             solution,
             converged=solution.residual <= self.tolerance,
             steps=steps,
-            epochs=(system.entries - entries) / system.entries_per_epoch,
-            seconds=time.perf_counter() - started,
+            epochs=request.epochs,
+            seconds=request.seconds,
             note="; ".join(dict.fromkeys(notes)),
         )
 
-    def _begins_in_float32(self, system: KernelSystem, B: Tensor, solver: Solver) -> bool:
+    def _asap(self) -> SketchAndProject:
+        return SketchAndProject.asap(
+            tolerance=self.tolerance, max_epochs=self.max_epochs, max_seconds=self.max_seconds
+        )
+
+    def _left(self, solver: SolverT, request: Request, reserve: float = 0.0) -> SolverT:
+        """Return ``solver`` with what is left of the budget, but for ``reserve`` epochs, or itself
+        if it has none.
+        """
+        if not isinstance(solver, IterativeSolver):
+            return solver
+        seconds = None
+        if self.max_seconds is not None:
+            seconds = max(LEAST, self.max_seconds - request.seconds)
+        epochs = self.max_epochs - request.epochs - reserve
+        return replace(solver, max_epochs=max(LEAST, epochs), max_seconds=seconds)
+
+    def _begins_in_float32(self, system: BlockSystem, B: Tensor, solver: Solver) -> bool:
         if (
             system.dtype != torch.float64
             or not isinstance(solver, IterativeSolver)
@@ -306,7 +287,7 @@ class Auto(Solver):
         ):
             return False
         low, high = FLOAT32_RANGE
-        return bool(system.smallest_noise > low) and bool(system.all_rows(B.abs() < high).all())
+        return bool(system.smallest_noise > low) and bool(system.rows.all(B.abs() < high).all())
 
 
 def _better_columns(first: Solution, second: Solution) -> Solution:

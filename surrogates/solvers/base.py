@@ -1,4 +1,4 @@
-"""What a solver is, what it returns, and the one loop behind every iterative method.
+"""What a solver is, and the one loop behind every iterative method.
 
 Notation: H (n, n) the system's matrix, B (n, s) right-hand sides, W (n, s) their solutions; the
 relative residual of a column is ‖b − H w‖ / ‖b‖.
@@ -8,41 +8,62 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from contextlib import nullcontext
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Generic, TypeVar, final
 
 import torch
 from torch import Tensor
 
 from surrogates import checks, settings
 from surrogates.solvers.checkpoint import Checkpoint, Keeper, digest
-from surrogates.solvers.run import Run, Solution, Start, Sweep, columns_of
-from surrogates.solvers.state import Parts, State
-from surrogates.systems.base import LinearSystem, Targets, check_right_hand_sides
+from surrogates.solvers.footprint import Footprint, Size
+from surrogates.solvers.run import Progress, Solution, Start, Sweep
+from surrogates.solvers.state import Parts, State, parts, restore
+from surrogates.systems.base import LinearSystem, check_right_hand_sides
+from surrogates.systems.targets import Targets
 
-
-@dataclass(frozen=True)
-class Progress:
-    """A moment of a running solve, given to its callback.
-
-    Attributes:
-        residual: largest relative residual among the running columns, as the method estimates it;
-            infinite while it has no estimate.
-        num_active: columns still running, of ``num_columns``.
-    """
-
-    steps: int
-    epochs: float
-    seconds: float
-    residual: float
-    num_active: int
-    num_columns: int
-
+SystemT = TypeVar("SystemT", bound=LinearSystem)
+PreparedT = TypeVar("PreparedT")
+StateT = TypeVar("StateT", bound=State)
 
 Callback = Callable[[Progress], None]
 
 # Sweeps in a row without progress: the first may be a stochastic method's bad luck
 STALLS_ALLOWED = 2
+CLEAR_DESCENT = 1e-3  # relative decrease of the objective beyond what rounding feigns
+
+
+@dataclass
+class Request:
+    """A solve that was asked for, checked, and its account.
+
+    Attributes:
+        system: H, in the arithmetic of the method.
+        dtype: of the system that was given, and of the value to be returned.
+        rhs: B (n, s).
+        targets: f and ε, if B was given by them.
+        initial: (n, s), if there is a warm start.
+        started, entries_before: the clock, and the system's count of entries, at its beginning.
+    """
+
+    system: LinearSystem
+    dtype: torch.dtype
+    rhs: Tensor
+    targets: Targets | None
+    initial: Tensor | None
+    generator: torch.Generator
+    callback: Callback | None
+    started: float
+    entries_before: int
+
+    @property
+    def epochs(self) -> float:
+        return (self.system.entries - self.entries_before) / self.system.entries_per_epoch
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.started
 
 
 class Solver(ABC):
@@ -51,11 +72,14 @@ class Solver(ABC):
     Attributes:
         splits_targets: whether the method gains from :class:`Targets`, the two parts of B, in place
             of their sum.
+        needs_precision: whether it works in the arithmetic that ``LinearSystem.precise`` gives.
     """
 
     splits_targets: ClassVar[bool] = False
+    needs_precision: ClassVar[bool] = False
 
-    @abstractmethod
+    @final
+    @torch.no_grad()
     def solve(
         self,
         system: LinearSystem,
@@ -77,18 +101,128 @@ class Solver(ABC):
             TypeError, ValueError: if the shapes, dtypes, devices or values of the arguments do not
                 fit, or the method needs parts of the matrix that the system does not give.
         """
+        started = time.perf_counter()
+        exact = system.precise() if self.needs_precision else system
+        entries = exact.entries
+        if isinstance(rhs, Targets):
+            targets = rhs.to(exact.dtype) if self.needs_precision else rhs
+            B = exact.rhs(targets)
+            check_right_hand_sides(
+                system, B.to(system.dtype) if self.needs_precision else B, initial
+            )
+        else:
+            targets = None
+            check_right_hand_sides(system, rhs, initial)
+            B = rhs.to(exact.dtype)
+        generator = torch.Generator().manual_seed(0) if generator is None else generator
+        generator = system.rows.agreed(generator, B.shape[1])
+        request = Request(
+            exact, system.dtype, B, targets, initial, generator, callback, started, entries
+        )
+        # No tensor of a small solve is mapped anew
+        is_large = exact.n * max(exact.n, B.shape[1]) * B.element_size() > settings.MAPPED_ANEW
+        with settings.keeping_freed() if is_large else nullcontext():
+            solution = self._solve(request)
+        if exact is not system:
+            system.entries += exact.entries
+        return solution
+
+    @abstractmethod
+    def _solve(self, request: Request) -> Solution:
+        """Return the solution of ``request``, whose arguments have been checked."""
+
+    def footprint(self, size: Size) -> Footprint | None:
+        """Return what each process holds and does in a step of a solve of this size; ``None`` where
+        that cannot be said.
+        """
+        return None
+
+
+class Run(Generic[SystemT]):
+    """How far a solve has come: the best value of every column so far, with its evaluated gap
+    B − H W.
+    """
+
+    SAVED: ClassVar = ["value", "gap", "residual", "column_steps", "prepared_from", "steps", "note"]
+
+    def __init__(self, system: SystemT, request: Request):
+        self.system = system
+        self.request = request
+        self.rhs = request.rhs
+        initial = request.initial
+        self.value = torch.zeros_like(self.rhs) if initial is None else initial.clone()
+        self.gap = self.rhs.clone()
+        if initial is not None and (warm := ~system.rows.all(initial == 0)).any():
+            self.gap[:, warm] -= system @ initial[:, warm]
+        norms = system.rows.norm(self.rhs)
+        self.norms = torch.where(norms > 0, norms, torch.ones_like(norms))
+        self.rounding = torch.finfo(self.rhs.dtype).eps * system.n**0.5 * system.largest_entry
+        self.residual = system.rows.norm(self.gap) / self.norms
+        self.column_steps = torch.zeros(len(norms), dtype=torch.long, device=self.rhs.device)
+        self.steps = 0
+        self.note = ""
+        # The generator's state when the method prepares itself
+        self.prepared_from = request.generator.get_state()
+
+    def accept(self, columns: Tensor, proposal: Tensor) -> bool:
+        """Take over the columns of ``proposal`` that are better than before;
+        return whether one is clearly so.
+        """
+        finite = self.system.rows.all(torch.isfinite(proposal))
+        proposal[:, ~finite] = 0.0
+        gap = (self.system @ proposal).neg_().add_(columns_of(self.rhs, columns))
+        residual = self.system.rows.norm(gap) / self.norms[columns]
+        before = self.residual[columns]
+        # A residual can rise on the way to the solution (that of conjugate gradients does): the
+        # objective then decides.
+        objective = self._objective(columns, proposal, gap)
+        objective_before = self._objective(
+            columns, columns_of(self.value, columns), columns_of(self.gap, columns)
+        )
+        # Products of large weights round: what may be that is no descent, nor is a residual to be
+        # raised for it.
+        rounding = self.rounding * self.system.rows.norm(proposal).square()
+        descended = objective < objective_before - CLEAR_DESCENT * objective_before.abs() - rounding
+        better = (finite & ((residual < before) | descended)).nonzero().squeeze(1)
+        if better.numel() < columns.numel():
+            self.note = "some columns stopped improving: the precision or the step is exhausted"
+        taken = columns[better]
+        if len(taken) == len(self.norms):
+            self.value = proposal
+            self.gap = gap
+        else:
+            self.value[:, taken] = proposal[:, better]
+            self.gap[:, taken] = gap[:, better]
+        self.residual[taken] = residual[better]
+        return bool((finite & ((residual < 0.9 * before) | descended)).any())
+
+    def _objective(self, columns: Tensor, value: Tensor, gap: Tensor) -> Tensor:
+        """Return ½ wᵀHw − wᵀb of each column, from ``gap = b − H w``."""
+        rows = self.system.rows
+        return -0.5 * (rows.dot(value, columns_of(self.rhs, columns)) + rows.dot(value, gap))
+
+    def parts(self) -> Parts:
+        entries = self.system.entries - self.request.entries_before
+        account: Parts = {"run.seconds": self.request.seconds, "run.entries": entries}
+        account["generator"] = self.request.generator.get_state()
+        return parts(self, self.SAVED, "run.") | account
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        restore(self, self.SAVED, "run.", saved)
+        self.request.started = time.perf_counter() - saved["run.seconds"]
+        self.request.entries_before = self.system.entries - saved["run.entries"]
+        self.request.generator.set_state(saved["generator"])
 
 
 @dataclass(frozen=True)
-class IterativeSolver(Solver):
-    """The loop that iterative methods share. A method defines what it prepares, its state, a step,
-    and two readings of the state.
+class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
+    """The loop that iterative methods share. A method defines which systems it can solve, what it
+    prepares, its state, a step, and two readings of the state.
 
     Columns that reach ``tolerance`` are taken out of the state, so that steps never touch them
     again. What the method *estimates* decides when to stop; what is returned is *evaluated* in one
     more product, and columns that fell short go on from there. Where a sweep lowered neither a
-    column's residual nor its objective ½ wᵀHw − wᵀb, the value before it is kept. The hooks'
-    ``system`` is of whatever kind the method can solve.
+    column's residual nor its objective ½ wᵀHw − wᵀb, the value before it is kept.
 
     Args:
         tolerance: relative residual at which a column stops.
@@ -105,38 +239,45 @@ class IterativeSolver(Solver):
     checkpoint: Checkpoint | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        checks.positive_float("tolerance", self.tolerance)
-        checks.positive_float("max_epochs", self.max_epochs)
-        if self.max_seconds is not None:
-            checks.positive_float("max_seconds", self.max_seconds)
+        checks.budget(self.tolerance, self.max_epochs, self.max_seconds)
         if self.checkpoint is not None and not isinstance(self.checkpoint, Checkpoint):
             raise TypeError(
                 f"`checkpoint` must be a Checkpoint, got {type(self.checkpoint).__name__}. Use"
                 " `Checkpoint(folder)`."
             )
 
-    def prepare(self, system: Any, generator: torch.Generator) -> Any:
+    @abstractmethod
+    def accepts(self, system: LinearSystem) -> SystemT:
+        """Return ``system`` as the kind that the method solves.
+
+        Raises:
+            TypeError: if it is of another kind.
+        """
+
+    @abstractmethod
+    def prepare(self, system: SystemT, generator: torch.Generator) -> PreparedT:
         """Compute what depends on the system alone (a preconditioner, a step size),
         once a solve.
         """
-        return None
 
     @abstractmethod
-    def init(self, system: Any, start: Start) -> State:
+    def init(self, system: SystemT, start: Start[PreparedT]) -> StateT:
         """Return the first state; what ``start`` holds stays as it is."""
 
     @abstractmethod
-    def step(self, system: Any, rhs: Tensor, state: Any, generator: torch.Generator) -> State:
+    def step(
+        self, system: SystemT, rhs: Tensor, state: StateT, generator: torch.Generator
+    ) -> StateT:
         """Return the next state."""
 
     @abstractmethod
-    def estimate(self, system: Any, state: Any) -> Tensor:
+    def estimate(self, system: SystemT, state: StateT) -> Tensor:
         """Return the solution that the state stands for (an average of iterates, for some
         methods).
         """
 
     @abstractmethod
-    def residual_norm(self, system: Any, state: Any) -> Tensor | None:
+    def residual_norm(self, system: SystemT, state: StateT) -> Tensor | None:
         """Return the method's estimate of ‖b − H w‖ for each running column, (s,), at no extra
         product; infinite if it has none.
 
@@ -144,184 +285,165 @@ class IterativeSolver(Solver):
         which would wait for the device.
         """
 
-    def epochs_per_step(self, system: Any, num_columns: int) -> float:
+    def epochs_per_step(self, system: SystemT, num_columns: int) -> float:
         """Return the epochs that a step uses, of a solve for so many columns."""
         return 1.0
 
-    def describe(self, state: Any) -> str:
+    def describe(self, state: StateT) -> str:
         """Return what a user should know of how the columns of ``state`` fared;
         empty if nothing.
         """
         return ""
 
-    @settings.keeping_freed()
-    @torch.no_grad()
-    def solve(
-        self,
-        system: LinearSystem,
-        rhs: Tensor | Targets,
-        *,
-        initial: Tensor | None = None,
-        generator: torch.Generator | None = None,
-        callback: Callback | None = None,
-    ) -> Solution:
-        started = time.perf_counter()
-        entries = system.entries
-        targets = rhs if isinstance(rhs, Targets) else None
-        B = system.rhs(rhs) if isinstance(rhs, Targets) else rhs
-        check_right_hand_sides(system, B, initial)
-        generator = system.agreed(
-            torch.Generator().manual_seed(0) if generator is None else generator, B.shape[1]
-        )
-        run = Run(system, B, targets, initial, started, entries)
-        keeper = (
-            None
-            if self.checkpoint is None
-            else Keeper(self.checkpoint, system, self._key(run, generator))
-        )
-        prepared = None
-        target = self.tolerance
-        stalls = 0
-        saved = None if keeper is None else keeper.load()
-        while (columns := run.unfinished(self.tolerance)).numel() and (
-            saved is not None or not self._is_spent(run)
-        ):
-            if prepared is None:
-                run.prepared_from = (
-                    generator.get_state() if saved is None else saved.tensors["run.prepared_from"]
-                )
-                generator.set_state(run.prepared_from)
-                prepared = self.prepare(system, generator)
-            sweep = (
-                self._begin(run, columns, prepared, target, stalls)
-                if saved is None
-                else self._resume(run, prepared, saved, generator)
-            )
-            saved = None
-            stalls = 0 if self._sweep(run, sweep, generator, callback, keeper) else sweep.stalls + 1
-            if stalls == STALLS_ALLOWED:
-                break
-            # What the method took for the tolerance was not: ask it for more
-            target = max(0.5 * sweep.target, 0.1 * self.tolerance)
+    def _solve(self, request: Request) -> Solution:
+        run = Run(self.accepts(request.system), request)
+        generator = request.generator
+        keeper = None
+        saved: dict[str, Any] | None = None
+        if self.checkpoint is not None:
+            keeper = Keeper(self.checkpoint, run.system.rows, self._key(run))
+            saved = keeper.load()
+        if saved is not None:
+            run.prepared_from = saved["run.prepared_from"]
+            generator.set_state(run.prepared_from)
+        if saved is not None or self._goes_on(run):
+            prepared = self.prepare(run.system, generator)
+            sweep = self._begin(run, prepared, self.tolerance, 0, saved)
+            while True:
+                stalls = 0 if self._sweep(run, sweep, keeper) else sweep.stalls + 1
+                if stalls == STALLS_ALLOWED or not self._goes_on(run):
+                    break
+                # What the method took for the tolerance was not: ask it for more
+                target = max(0.5 * sweep.target, 0.1 * self.tolerance)
+                sweep = self._begin(run, prepared, target, stalls, None)
         if keeper is not None:
             keeper.clear()
-        return run.solution(self.tolerance)
-
-    def _is_spent(self, run: Run) -> bool:
-        # One product is kept back for evaluating the residual of what is returned.
-        epochs = (
-            run.epochs
-            + self.epochs_per_step(run.system, run.rhs.shape[1])
-            + run.system.epochs_per_product
-        )
-        return epochs > self.max_epochs or (
-            self.max_seconds is not None and run.system.agree(run.seconds > self.max_seconds)
-        )
-
-    def _begin(self, run: Run, columns: Tensor, prepared: Any, target: float, stalls: int) -> Sweep:
-        state = self.init(run.system, run.start(columns, prepared))
-        proposal = torch.empty_like(columns_of(run.rhs, columns))
-        return Sweep(
-            columns,
-            target,
-            stalls,
-            state,
-            proposal,
-            torch.arange(len(columns), device=columns.device),
-        )
-
-    def _resume(self, run: Run, prepared: Any, saved: Parts, generator: torch.Generator) -> Sweep:
-        columns = saved.tensors["sweep.columns"].to(run.rhs.device)
-        sweep = self._begin(run, columns, prepared, self.tolerance, 0)
-        run.restore(saved)
-        generator.set_state(saved.tensors["generator"])
-        return sweep.restored(saved)
-
-    def _key(self, run: Run, generator: torch.Generator) -> str:
-        """Return what tells this solve from others."""
-        kernel = run.system.kernel.tiles
-        few = slice(0, 16)
-        tensors = [
-            kernel.X1,
-            kernel.tile(few, few),
-            run.system.noise,
-            run.rhs,
+        return Solution(
             run.value,
-            generator.get_state(),
-        ]
-        if run.targets is not None:
-            tensors.append(run.targets.noise_draw)
-        return digest(repr(replace(self, checkpoint=None, max_seconds=None)), tensors)
+            run.residual,
+            run.residual <= self.tolerance,
+            run.column_steps,
+            request.epochs,
+            request.seconds,
+            run.note,
+        )
 
-    def _sweep(
+    def _goes_on(self, run: Run[SystemT]) -> bool:
+        return bool((run.residual > self.tolerance).any()) and not self._is_spent(run)
+
+    def _is_spent(self, run: Run[SystemT]) -> bool:
+        epochs = run.request.epochs + self.epochs_per_step(run.system, run.rhs.shape[1])
+        # One product is kept back for evaluating the residual of what is returned.
+        if epochs + run.system.epochs_per_product > self.max_epochs:
+            return True
+        limit = self.max_seconds
+        return limit is not None and run.system.rows.agree(run.request.seconds > limit)
+
+    def _begin(
         self,
-        run: Run,
-        sweep: Sweep,
-        generator: torch.Generator,
-        callback: Callback | None,
-        keeper: Keeper | None,
-    ) -> bool:
+        run: Run[SystemT],
+        prepared: PreparedT,
+        target: float,
+        stalls: int,
+        saved: dict[str, Any] | None,
+    ) -> Sweep[StateT]:
+        """Return a sweep over the columns that are not solved yet, or the one that was saved."""
+        columns = (run.residual > self.tolerance).nonzero().squeeze(1)
+        if saved is not None:
+            columns = saved["sweep.columns"].to(columns.device)
+        targets = run.request.targets
+        if targets is not None:
+            targets = Targets(*(columns_of(part, columns) for part in targets))
+        rhs = columns_of(run.rhs, columns)
+        initial = columns_of(run.value, columns)
+        start = Start(rhs, initial, columns_of(run.gap, columns), prepared, targets)
+        running = torch.arange(len(columns), device=columns.device)
+        state = self.init(run.system, start)
+        sweep = Sweep(columns, target, stalls, state, torch.empty_like(rhs), running)
+        if saved is not None:
+            run.restore(saved)
+            restore(sweep, Sweep.SAVED, "sweep.", saved)
+            restore(state, state.names(), "state.", saved)
+        return sweep
+
+    def _key(self, run: Run[SystemT]) -> str:
+        """Return what tells this solve from others."""
+        start = [run.rhs, run.value, run.request.generator.get_state()]
+        targets = run.request.targets
+        noise_draw = [] if targets is None else [targets.noise_draw]
+        settings = repr(replace(self, checkpoint=None, max_seconds=None))
+        return digest(settings, [*run.system.fingerprint(), *start, *noise_draw])
+
+    def _sweep(self, run: Run[SystemT], sweep: Sweep[StateT], keeper: Keeper | None) -> bool:
         """Run the method until it claims the sweep's target for all columns or the budget is spent;
         return whether it got anywhere.
         """
-        columns = sweep.columns
-        running = sweep.running
-        state = sweep.state
-        proposal = sweep.proposal
-        steps = sweep.steps
-        rhs = columns_of(run.rhs, columns[running])
-        norms = run.norms[columns[running]]
+        request = run.request
+        rhs = columns_of(run.rhs, sweep.columns[sweep.running])
+        norms = run.norms[sweep.columns[sweep.running]]
         residual = torch.full_like(norms, math.inf)
-        del sweep.state  # the steps' alone: they update it in place
-        while running.numel() and not (steps and self._is_spent(run)):
-            state = self.step(run.system, rhs, state, generator)
-            steps += 1
-            news = self.residual_norm(run.system, state)
+        while sweep.running.numel() and not (sweep.steps and self._is_spent(run)):
+            sweep.state = self.step(run.system, rhs, sweep.state, request.generator)
+            sweep.steps += 1
+            news = self.residual_norm(run.system, sweep.state)
             if news is not None:
                 residual = news / norms
-            if callback is not None and run.epochs >= sweep.next_report:
-                sweep.next_report = run.epochs + 1.0
-                worst = residual.max().item()
-                callback(
-                    Progress(
-                        run.steps + steps,
-                        run.epochs,
-                        run.seconds,
-                        worst,
-                        len(running),
-                        len(run.norms),
-                    )
-                )
+            if request.callback is not None and request.epochs >= sweep.next_report:
+                self._report(run, sweep, residual, request.callback)
             # `not >` so that a column whose estimate is not a number stops, too; it is evaluated
             # below like the others.
-            if news is not None and not bool((running_mask := residual > sweep.target).all()):
-                stopped = (~running_mask).nonzero().squeeze(1)
-                proposal[:, running[stopped]] = self.estimate(run.system, state.select(stopped))
-                run.column_steps[columns[running[stopped]]] += steps
-                keep = running_mask.nonzero().squeeze(1)
-                running = running[keep]
+            if news is not None and not bool((going := residual > sweep.target).all()):
+                stopped = (~going).nonzero().squeeze(1)
+                self._propose(run, sweep, stopped, selected(sweep.state, stopped))
+                run.note = self.describe(sweep.state) or run.note
+                keep = going.nonzero().squeeze(1)
+                sweep.running = sweep.running[keep]
+                sweep.state = selected(sweep.state, keep)
                 rhs = rhs[:, keep]
                 norms = norms[keep]
                 residual = residual[keep]
-                note = self.describe(state)
-                run.note = note or run.note
-                state = state.select(keep)
-            if keeper is not None and keeper.is_due(run.steps + steps):
-                sweep.running = running
-                sweep.steps = steps
-                keeper.save(
-                    run.steps + steps,
-                    _joined(run.parts(), sweep.parts(), state.parts("state."), generator),
-                )
-        if running.numel():
-            proposal[:, running] = self.estimate(run.system, state)
-            run.column_steps[columns[running]] += steps
-            run.note = self.describe(state) or run.note
-        run.steps += steps
-        del state, rhs  # before the product below, to hold fewer (n, s) matrices at once
-        return run.accept(columns, proposal)
+            if keeper is not None and keeper.is_due(run.steps + sweep.steps):
+                state = parts(sweep.state, sweep.state.names(), "state.")
+                saved = run.parts() | parts(sweep, Sweep.SAVED, "sweep.") | state
+                keeper.save(run.steps + sweep.steps, saved)
+        if sweep.running.numel():
+            self._propose(run, sweep, torch.arange(len(sweep.running)), sweep.state)
+            run.note = self.describe(sweep.state) or run.note
+        run.steps += sweep.steps
+        del sweep.state, rhs  # before the product below, to hold fewer (n, s) matrices at once
+        return run.accept(sweep.columns, sweep.proposal)
+
+    def _propose(
+        self, run: Run[SystemT], sweep: Sweep[StateT], stopped: Tensor, state: StateT
+    ) -> None:
+        """Take what ``state`` stands for as the solutions of the running columns ``stopped``."""
+        ended = sweep.running[stopped]
+        sweep.proposal[:, ended] = self.estimate(run.system, state)
+        run.column_steps[sweep.columns[ended]] += sweep.steps
+
+    def _report(
+        self, run: Run[SystemT], sweep: Sweep[StateT], residual: Tensor, callback: Callback
+    ) -> None:
+        epochs = run.request.epochs
+        sweep.next_report = epochs + 1.0
+        worst = residual.max().item()
+        steps = run.steps + sweep.steps
+        active = len(sweep.running)
+        callback(Progress(steps, epochs, run.request.seconds, worst, active, len(run.norms)))
 
 
-def _joined(run: Parts, sweep: Parts, state: Parts, generator: torch.Generator) -> Parts:
-    tensors = run.tensors | sweep.tensors | state.tensors | {"generator": generator.get_state()}
-    return Parts(tensors, run.numbers | sweep.numbers | state.numbers)
+def columns_of(matrix: Tensor, columns: Tensor) -> Tensor:
+    """Return the given columns, without a copy if they are all."""
+    return matrix if len(columns) == matrix.shape[1] else matrix[:, columns]
+
+
+def selected(state: StateT, columns: Tensor) -> StateT:
+    """Return the state of these columns."""
+    changed: dict[str, Any] = {}
+    for name in (entry.name for entry in fields(state)):
+        value = getattr(state, name)
+        if isinstance(value, Tensor):
+            changed[name] = value[..., columns]
+        elif isinstance(value, State):
+            changed[name] = selected(value, columns)
+    return replace(state, **changed)

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from surrogates.systems.kernel import KernelSystem
-from surrogates.systems.leverage import draw_without_replacement
-from surrogates.systems.preconditioners import column_factor
+from surrogates.systems.base import BlockSystem
+from surrogates.systems.rows import draw_without_replacement
 
 SAMPLER_RANK = 500
 
@@ -48,7 +47,7 @@ class LeverageSampler(RowSampler):
     """
 
     @classmethod
-    def of(cls, system: KernelSystem, generator: torch.Generator) -> "LeverageSampler":
+    def of(cls, system: BlockSystem, generator: torch.Generator) -> "LeverageSampler":
         return cls(_scores(system, *_low_rank(system, generator)))
 
     def draw(self, size: int, generator: torch.Generator) -> Tensor:
@@ -76,7 +75,7 @@ class DeterminantalSampler(RowSampler):
     floor: float
 
     @classmethod
-    def of(cls, system: KernelSystem, generator: torch.Generator) -> "DeterminantalSampler":
+    def of(cls, system: BlockSystem, generator: torch.Generator) -> "DeterminantalSampler":
         L, floor = _low_rank(system, generator)
         U, singular, _ = torch.linalg.svd(L, full_matrices=False)
         return cls(_scores(system, L, floor), U, singular.square() + floor, floor)
@@ -129,18 +128,18 @@ class DeterminantalSampler(RowSampler):
         return picked
 
 
-def _low_rank(system: KernelSystem, generator: torch.Generator) -> tuple[Tensor, float]:
+def _low_rank(system: BlockSystem, generator: torch.Generator) -> tuple[Tensor, float]:
     """Return L, in float64, and λ."""
-    system.require_all_rows("A sampler of blocks", "Use blocks='partition'.")
-    L = column_factor(system, min(SAMPLER_RANK, system.n), generator).double()
-    missed = (system.kernel.diagonal().double() - L.square().sum(1)).clamp_min(0.0)
+    system.rows.require_all("A sampler of blocks", "Use blocks='partition'.")
+    L = system.column_factor(min(SAMPLER_RANK, system.n), generator).double()
+    missed = (system.diagonal.double() - L.square().sum(1)).clamp_min(0.0)
     return L, system.noise.double().mean().item() + missed.mean().item()
 
 
-def _scores(system: KernelSystem, L: Tensor, floor: float) -> Tensor:
+def _scores(system: BlockSystem, L: Tensor, floor: float) -> Tensor:
     inner = L.T @ L
     inner.diagonal().add_(floor)
-    missed = (system.kernel.diagonal().double() - L.square().sum(1)).clamp_min(0.0)
+    missed = (system.diagonal.double() - L.square().sum(1)).clamp_min(0.0)
     captured = (
         torch.linalg.solve_triangular(torch.linalg.cholesky(inner), L.T, upper=False)
         .square()

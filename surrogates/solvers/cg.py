@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from surrogates.solvers.base import IterativeSolver
+from surrogates.solvers.footprint import Footprint, Size
 from surrogates.solvers.run import Start
 from surrogates.solvers.state import State
-from surrogates.systems.kernel import KernelSystem
-from surrogates.systems.preconditioners import Apply, Identity, Nystrom, Preconditioner
+from surrogates.systems.base import Apply, LinearSystem
+from surrogates.systems.preconditioners import Identity, Nystrom, Preconditioner
 
 
-@dataclass(frozen=True)
+@dataclass
 class CGState(State):
     apply: Apply
     W: Tensor  # (n, s) iterates
@@ -22,7 +23,7 @@ class CGState(State):
 
 
 @dataclass(frozen=True)
-class CG(IterativeSolver):
+class CG(IterativeSolver[LinearSystem, Apply, CGState]):
     """Solve (K + Σ) W = B by one preconditioned conjugate gradient recursion a column, sharing the
     products H P.
 
@@ -41,20 +42,42 @@ class CG(IterativeSolver):
 
     preconditioner: Preconditioner | None = field(default_factory=Nystrom)
 
-    def prepare(self, system: KernelSystem, generator: torch.Generator) -> Apply:
+    def footprint(self, size: Size) -> Footprint:
+        rank = 0 if self.preconditioner is None else self.preconditioner.rank_for(size.n)
+        return Footprint(
+            batch=size.n,
+            held=5,  # value, residual; W, R, P
+            passing=2,
+            epoch_end=2,
+            sweeps=14,
+            kept={"preconditioner": 3 * size.rows * rank},
+            flops=4.0 * size.rows * rank * size.columns,
+            summed=rank * size.columns,
+            messages=2,
+            whole_products=1,
+        )
+
+    def accepts(self, system: LinearSystem) -> LinearSystem:
+        return system
+
+    def prepare(self, system: LinearSystem, generator: torch.Generator) -> Apply:
         return (self.preconditioner or Identity())(system, generator)
 
-    def init(self, system: KernelSystem, start: Start) -> CGState:
+    def init(self, system: LinearSystem, start: Start[Apply]) -> CGState:
         P = start.prepared(start.gap)
         return CGState(
-            start.prepared, start.initial.clone(), start.gap.clone(), P, system.dot(start.gap, P)
+            start.prepared,
+            start.initial.clone(),
+            start.gap.clone(),
+            P,
+            system.rows.dot(start.gap, P),
         )
 
     def step(
-        self, system: KernelSystem, rhs: Tensor, state: CGState, generator: torch.Generator
+        self, system: LinearSystem, rhs: Tensor, state: CGState, generator: torch.Generator
     ) -> CGState:
         HP = system @ state.P
-        curvature = system.dot(state.P, HP)
+        curvature = system.rows.dot(state.P, HP)
         alpha = state.rho / curvature
         # Rounding can end a column's recursion: it then stays where it is, and its residual, set to
         # 0, stops it.
@@ -65,12 +88,12 @@ class CG(IterativeSolver):
         R.masked_fill_(~sound, 0.0)
         del HP
         Z = state.apply(R)
-        rho = system.dot(R, Z)
+        rho = system.rows.dot(R, Z)
         beta = torch.where(sound, rho / state.rho, torch.zeros_like(rho))
         return CGState(state.apply, W, R, Z.addcmul_(state.P, beta), rho)
 
-    def estimate(self, system: KernelSystem, state: CGState) -> Tensor:
+    def estimate(self, system: LinearSystem, state: CGState) -> Tensor:
         return state.W
 
-    def residual_norm(self, system: KernelSystem, state: CGState) -> Tensor:
-        return system.norm(state.R)
+    def residual_norm(self, system: LinearSystem, state: CGState) -> Tensor:
+        return system.rows.norm(state.R)

@@ -20,7 +20,7 @@ from torch import Tensor
 from surrogates import checks
 from surrogates.atomic import replacing
 from surrogates.solvers.state import Parts
-from surrogates.systems.base import LinearSystem
+from surrogates.systems.rows import Rows
 
 NUM_KEPT = 2
 
@@ -62,16 +62,16 @@ class Keeper:
     """Saves the parts of one solve, and finds them again.
 
     Args:
+        rows: of the system, whose processes keep their parts together.
         key: tells this solve from others.
     """
 
-    def __init__(self, checkpoint: Checkpoint, system: LinearSystem, key: str):
+    def __init__(self, checkpoint: Checkpoint, rows: Rows, key: str):
         self.checkpoint = checkpoint
-        self.system = system
+        self.rows = rows
         self.folder = Path(checkpoint.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        rank, size = system.place
-        self._end = f".{rank}-of-{size}.safetensors"
+        self._end = f".{rows.rank}-of-{rows.size}.safetensors"
         self._start = f"solve-{key[:16]}-"
         self._saved_at = time.monotonic()
         self._saved_steps = 0
@@ -84,7 +84,7 @@ class Keeper:
         every_seconds = self.checkpoint.every_seconds
         if every_steps is not None and steps - self._saved_steps >= every_steps:
             return True
-        return every_seconds is not None and self.system.agree(
+        return every_seconds is not None and self.rows.agree(
             time.monotonic() - self._saved_at >= every_seconds
         )
 
@@ -93,15 +93,13 @@ class Keeper:
         removed.
         """
         with replacing(self._path(steps)) as temporary:
+            tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
+            numbers = {name: part for name, part in parts.items() if name not in tensors}
             try:
-                save_file(
-                    _apart(parts.tensors),
-                    temporary,
-                    metadata={"numbers": json.dumps(parts.numbers)},
-                )
+                save_file(_apart(tensors), temporary, metadata={"numbers": json.dumps(numbers)})
             except SafetensorError as error:  # what it makes of a full disk
                 raise OSError(str(error)) from error
-        self.system.least(1)
+        self.rows.least(1)
         for old in self._steps()[NUM_KEPT:]:
             self._path(old).unlink()
         self._saved_at = time.monotonic()
@@ -116,15 +114,15 @@ class Keeper:
             for steps in self._steps()
             if (parts := self._read(self._path(steps))) is not None
         }
-        steps = self.system.least(max(read, default=-1))
-        if not self.system.least(steps in read):
+        steps = self.rows.least(max(read, default=-1))
+        if not self.rows.least(steps in read):
             return None
         self._saved_steps = steps
         return read[steps]
 
     def clear(self) -> None:
         """Remove the checkpoints of a solve that every process has ended."""
-        self.system.least(1)
+        self.rows.least(1)
         for path in self.folder.glob(f"{self._start}*{self._end}*"):
             path.unlink()
 
@@ -147,7 +145,7 @@ class Keeper:
         try:
             with safe_open(path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
-                return Parts(tensors, json.loads((file.metadata() or {})["numbers"]))
+                return tensors | json.loads((file.metadata() or {})["numbers"])
         except (SafetensorError, OSError, ValueError, KeyError) as error:
             warnings.warn(
                 f"The checkpoint {path} is damaged and was passed over ({error}). An earlier one is"

@@ -1,6 +1,5 @@
 """The direct solve: the reference for every other method, and the best choice for small n."""
 
-import time
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,10 +7,9 @@ import torch
 from torch import Tensor
 
 from surrogates import memory
-from surrogates.solvers.base import Callback, Solver
+from surrogates.solvers.base import Request, Solver
+from surrogates.solvers.footprint import Footprint, Size
 from surrogates.solvers.run import Solution
-from surrogates.systems.base import LinearSystem, Targets, check_right_hand_sides
-from surrogates.systems.inducing import InducingSystem
 
 TOLERANCE = {torch.float32: 1e-2, torch.float64: 1e-6}
 
@@ -34,57 +32,53 @@ class Cholesky(Solver):
     """
 
     splits_targets: ClassVar[bool] = True  # for B of inducing points in float64
+    needs_precision: ClassVar[bool] = True
 
-    @torch.no_grad()
-    def solve(
-        self,
-        system: LinearSystem,
-        rhs: Tensor | Targets,
-        *,
-        initial: Tensor | None = None,
-        generator: torch.Generator | None = None,
-        callback: Callback | None = None,
-    ) -> Solution:
-        started = time.perf_counter()
-        exact = system.to(torch.float64) if isinstance(system, InducingSystem) else system
-        before = exact.entries
-        if isinstance(rhs, Targets):
-            rhs = exact.rhs(Targets(*(part.to(exact.dtype) for part in rhs)))
-            check_right_hand_sides(exact, rhs, None)
-        else:
-            check_right_hand_sides(system, rhs, initial)
-            rhs = rhs.to(exact.dtype)
-        num_bytes = 2 * system.n**2 * rhs.element_size()
+    def _solve(self, request: Request) -> Solution:
+        system = request.system
+        B = request.rhs
         memory.require(
-            num_bytes,
+            2 * system.n**2 * B.element_size(),
             system.device,
             f"Cholesky() of {system.n} points",
             "Use an iterative solver such as CG().",
         )
-        L, M = exact.whitened()
+        L, M = system.whitened()
         factor, jitter = factorise(M)
         del M
-        whitened_rhs = rhs if L is None else torch.linalg.solve_triangular(L, rhs, upper=False)
+        whitened_rhs = B if L is None else torch.linalg.solve_triangular(L, B, upper=False)
         value = torch.cholesky_solve(whitened_rhs, factor)
         if L is not None:
             value = torch.linalg.solve_triangular(L.T, value, upper=True)
         del L, factor
-        value = value.to(system.dtype)
-        norms = exact.norm(rhs)
-        residual = exact.norm(rhs - exact @ value.to(rhs)) / torch.where(
+        value = value.to(request.dtype)
+        norms = system.rows.norm(B)
+        residual = system.rows.norm(B - system @ value.to(B)) / torch.where(
             norms > 0, norms, torch.ones_like(norms)
         )
-        residual = residual.to(system.dtype)
-        if exact is not system:
-            system.entries += exact.entries
+        residual = residual.to(request.dtype)
         return Solution(
             value,
             residual,
-            residual <= TOLERANCE[system.dtype],
-            torch.ones(rhs.shape[1], dtype=torch.long, device=rhs.device),
-            (exact.entries - before) / exact.entries_per_epoch,
-            time.perf_counter() - started,
+            residual <= TOLERANCE[request.dtype],
+            torch.ones(B.shape[1], dtype=torch.long, device=B.device),
+            request.epochs,
+            request.seconds,
             f"jitter {jitter:.1e} added to the diagonal" if jitter else "",
+        )
+
+    def footprint(self, size: Size) -> Footprint | None:
+        if size.ranks > 1:
+            return None
+        return Footprint(
+            batch=size.n,  # of the residual
+            held=1,
+            passing=2,
+            epoch_end=2,
+            sweeps=4,
+            kept={"block": 2 * size.n**2},
+            block_entries=float(size.n**2),
+            flops=size.n**3 / 3.0 + 2.0 * size.n**2 * size.columns,
         )
 
 

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from surrogates.solvers.order import Order
 from surrogates.solvers.state import State
-from surrogates.systems.base import LinearSystem
+from surrogates.systems.rows import Rows
 
 GROWTH_ALLOWED = 2.0  # a residual this many times the best seen means divergence, not noise
 STEP_REDUCTION = 0.25
 SHORTEST_WINDOW = 10
 
 
-@dataclass(frozen=True)
+@dataclass
 class EpochMonitor(State):
     """Deals out batches and watches the residual of every column.
 
@@ -137,7 +137,7 @@ class EpochMonitor(State):
         return judged, diverged
 
 
-@dataclass(frozen=True)
+@dataclass
 class AveragedDescent(State):
     """Iterates with momentum, an average of them, and a step size that is reduced for the columns
     that diverge.
@@ -167,11 +167,11 @@ class AveragedDescent(State):
             monitor=monitor,
         )
 
-    def estimate(self, system: LinearSystem) -> Tensor:
+    def estimate(self, rows: Rows) -> Tensor:
         """Return the average; the checkpoint where a run cut short in its first diverging window
         averaged what no check has seen.
         """
-        sound = system.all_rows(torch.isfinite(self.average))
+        sound = rows.all(torch.isfinite(self.average))
         return torch.where(sound, self.average, self.monitor.checkpoint)
 
     def describe(self, step: float) -> str:

@@ -16,8 +16,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from surrogates.systems.kernel import KernelSystem
-from surrogates.systems.preconditioners import column_factor
+from surrogates.systems.base import BlockSystem
 
 # columns: n / 20 in between
 SMALLEST_PROBE = 64
@@ -64,13 +63,12 @@ class SpectrumModel:
     power: float
 
     @classmethod
-    def of(cls, system: KernelSystem, generator: torch.Generator) -> Self:
+    def of(cls, system: BlockSystem, generator: torch.Generator) -> Self:
         """Return the model of ``system``, from n/20 columns (64 … 400) drawn uniformly."""
         n = system.n
-        L = column_factor(
-            system, min(n, max(SMALLEST_PROBE, min(n // 20, LARGEST_PROBE))), generator
-        )
-        diagonal = system.kernel.diagonal()
+        rank = min(n, max(SMALLEST_PROBE, min(n // 20, LARGEST_PROBE)))
+        L = system.column_factor(rank, generator)
+        diagonal = system.diagonal
         scale = diagonal.mean().item()
         eps = torch.finfo(L.dtype).eps
         missed = (

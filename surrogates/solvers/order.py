@@ -19,7 +19,7 @@ LARGEST_HELD = 2**24  # rows whose order is held: 128 MiB
 NUM_ROUNDS = 6
 
 
-@dataclass(frozen=True)
+@dataclass
 class Order(State):
     """The rest of a random partition of ``range(num_rows)`` into ``num_parts`` parts that differ by
     one row at most.

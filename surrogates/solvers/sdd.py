@@ -10,8 +10,10 @@ from torch import Tensor
 from surrogates import checks
 from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.epochs import SHORTEST_WINDOW, AveragedDescent, EpochMonitor
+from surrogates.solvers.footprint import Footprint, Size
+from surrogates.solvers.order import LARGEST_HELD
 from surrogates.solvers.run import Start
-from surrogates.systems.kernel import KernelSystem
+from surrogates.systems.base import BlockSystem, LinearSystem, require_blocks
 
 NUM_SAMPLED_BLOCKS = 3
 NUM_POWER_ITERATIONS = 10
@@ -26,7 +28,7 @@ class SDDSettings:
     averaging: float
 
 
-@dataclass(frozen=True)
+@dataclass
 class SDDState(AveragedDescent):
     """The average is geometric, the step β."""
 
@@ -34,7 +36,7 @@ class SDDState(AveragedDescent):
 
 
 @dataclass(frozen=True)
-class SDD(IterativeSolver):
+class SDD(IterativeSolver[BlockSystem, SDDSettings, SDDState]):
     """Solve (K + Σ) W = B by stochastic dual descent.
 
     Each step touches ``batch_size`` rows of K; with g the gradient on those rows, at the
@@ -82,21 +84,39 @@ class SDD(IterativeSolver):
         """Return the published settings: batches of 500, βn = 50, ρ = 0.9."""
         return cls(**{"step_size": 50.0, "batch_size": 500, "momentum": 0.9, **settings})  # type: ignore[arg-type]
 
-    def epochs_per_step(self, system: KernelSystem, num_columns: int) -> float:
-        return self._batch_size(system) / system.n
+    def footprint(self, size: Size) -> Footprint:
+        b = self._batch_size(size.n)
+        return Footprint(
+            batch=b,
+            held=6,  # value, residual; point, V, average, checkpoint
+            passing=2,
+            epoch_end=4,
+            sweeps=13,
+            # Of the step size's power iterations
+            kept={"block": b * b, "blocks' points": b * size.dim},
+            order=size.n if size.n <= LARGEST_HELD else 0,
+            summed=2 * b * (size.dim + size.columns),
+            messages=2,
+        )
 
-    def _batch_size(self, system: KernelSystem) -> int:
+    def accepts(self, system: LinearSystem) -> BlockSystem:
+        return require_blocks(system)
+
+    def epochs_per_step(self, system: BlockSystem, num_columns: int) -> float:
+        return self._batch_size(system.n) / system.n
+
+    def _batch_size(self, n: int) -> int:
         if self.batch_size is None:
-            return min(system.n, max(64, min(512, system.n // 100)))
-        if self.batch_size > system.n:
+            return min(n, max(64, min(512, n // 100)))
+        if self.batch_size > n:
             raise ValueError(
-                f"`batch_size` must be at most n = {system.n}, got {self.batch_size}. Reduce it or"
-                " use `Cholesky()`."
+                f"`batch_size` must be at most n = {n}, got {self.batch_size}. Reduce it or use"
+                " `Cholesky()`."
             )
         return self.batch_size
 
-    def prepare(self, system: KernelSystem, generator: torch.Generator) -> SDDSettings:
-        b = self._batch_size(system)
+    def prepare(self, system: BlockSystem, generator: torch.Generator) -> SDDSettings:
+        b = self._batch_size(system.n)
         step_size = self.step_size
         if step_size is None:
             largest = max(
@@ -107,9 +127,9 @@ class SDD(IterativeSolver):
         averaging = min(1.0, 100.0 / num_steps) if self.averaging is None else self.averaging
         return SDDSettings(b, step_size / system.n, averaging)
 
-    def init(self, system: KernelSystem, start: Start) -> SDDState:
+    def init(self, system: BlockSystem, start: Start[SDDSettings]) -> SDDState:
         initial = start.initial
-        norms = system.norm(start.gap)
+        norms = system.rows.norm(start.gap)
         return SDDState(
             settings=start.prepared,
             point=initial.clone(),
@@ -120,7 +140,7 @@ class SDD(IterativeSolver):
         )
 
     def step(
-        self, system: KernelSystem, rhs: Tensor, state: SDDState, generator: torch.Generator
+        self, system: BlockSystem, rhs: Tensor, state: SDDState, generator: torch.Generator
     ) -> SDDState:
         index, monitor = state.monitor.deal(state.settings.batch_size, generator)
         point = state.point
@@ -129,17 +149,17 @@ class SDD(IterativeSolver):
         gap = system.rows_matmul(index, point, minus=rhs)
         D = gap * state.step
         scale = -system.n / state.settings.batch_size
-        system.add_rows(V.mul_(self.momentum), index, D, alpha=scale)
+        system.rows.add(V.mul_(self.momentum), index, D, alpha=scale)
         # Point = A + momentum · V, so that A + V moves those rows alone
-        A = system.add_rows(point, index, D, alpha=scale)
+        A = system.rows.add(point, index, D, alpha=scale)
         average.lerp_(A, state.settings.averaging)
         A.add_(V, alpha=self.momentum)  # the next point
         return replace(state, monitor=monitor.observe(gap)).end_step()
 
-    def estimate(self, system: KernelSystem, state: SDDState) -> Tensor:
-        return state.estimate(system)
+    def estimate(self, system: BlockSystem, state: SDDState) -> Tensor:
+        return state.estimate(system.rows)
 
-    def residual_norm(self, system: KernelSystem, state: SDDState) -> Tensor | None:
+    def residual_norm(self, system: BlockSystem, state: SDDState) -> Tensor | None:
         return state.monitor.residual if state.monitor.has_judged else None
 
     def describe(self, state: SDDState) -> str:
@@ -151,7 +171,7 @@ def sample_batch(n: int, batch_size: int, generator: torch.Generator) -> Tensor:
     return torch.randperm(n, generator=generator, device=generator.device)[:batch_size]
 
 
-def _largest_eigenvalue(system: KernelSystem, batch_size: int, generator: torch.Generator) -> float:
+def _largest_eigenvalue(system: BlockSystem, batch_size: int, generator: torch.Generator) -> float:
     """Return λ_max of one sampled block of H by power iteration."""
     block = system.block(sample_batch(system.n, batch_size, generator).to(system.device))
     v = torch.ones(batch_size, dtype=system.dtype, device=system.device)

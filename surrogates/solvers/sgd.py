@@ -8,9 +8,10 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.functions.features import RandomFeatures
-from surrogates.operators.tiles import StationaryTiles
 from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.epochs import SHORTEST_WINDOW, AveragedDescent, EpochMonitor
+from surrogates.solvers.footprint import Footprint, Size
+from surrogates.solvers.order import LARGEST_HELD
 from surrogates.solvers.run import Start
 from surrogates.systems.base import LinearSystem
 
@@ -19,7 +20,7 @@ DEFAULT_BATCH = 512
 ENTRIES_AT_ONCE = {"cpu": 2**21}
 
 
-@dataclass(frozen=True)
+@dataclass
 class SGDState(AveragedDescent):
     count: int
     rhs: Tensor  # (num_data, s) f + ε
@@ -28,7 +29,7 @@ class SGDState(AveragedDescent):
 
 
 @dataclass(frozen=True)
-class SGD(IterativeSolver):
+class SGD(IterativeSolver[LinearSystem, None, SGDState]):
     """Solve (K + Σ) W = f + ε by minimising, for every column,
     ``(f − K a)ᵀ Σ⁻¹ (f − K a) + (a − Σ⁻¹ε)ᵀ K (a − Σ⁻¹ε)``.
 
@@ -95,11 +96,32 @@ class SGD(IterativeSolver):
         if not 0.0 <= self.momentum < 1.0:
             raise ValueError(f"`momentum` must be in [0, 1), got {self.momentum}.")
 
-    def epochs_per_step(self, system: LinearSystem, num_columns: int) -> float:
-        return self._batch_size(system) / system.num_data
+    def footprint(self, size: Size) -> Footprint:
+        b = self._batch_size(size.n)
+        features = self.num_features
+        return Footprint(
+            batch=b,
+            held=7,  # value, residual; point, V, average, checkpoint, noise
+            passing=4,
+            epoch_end=4,
+            sweeps=20,
+            kept={"features": 2 * size.rows * features, "blocks' points": b * size.dim},
+            order=size.n if size.n <= LARGEST_HELD else 0,
+            flops=4.0 * size.rows * features * size.columns,
+            summed=2 * (b * (size.dim + 1 + 2 * size.columns) + features * size.columns),
+            messages=5,
+        )
 
-    def _batch_size(self, system: LinearSystem) -> int:
-        n = system.num_data
+    def accepts(self, system: LinearSystem) -> LinearSystem:
+        return system
+
+    def prepare(self, system: LinearSystem, generator: torch.Generator) -> None:
+        return None
+
+    def epochs_per_step(self, system: LinearSystem, num_columns: int) -> float:
+        return self._batch_size(system.num_data) / system.num_data
+
+    def _batch_size(self, n: int) -> int:
         if self.batch_size is None:
             return min(DEFAULT_BATCH, n)
         if self.batch_size > n:
@@ -109,12 +131,12 @@ class SGD(IterativeSolver):
             )
         return self.batch_size
 
-    def init(self, system: LinearSystem, start: Start) -> SGDState:
+    def init(self, system: LinearSystem, start: Start[None]) -> SGDState:
         initial = start.initial
         data = system.regression(start.rhs, start.targets)
         # With inducing points: the weighted misfit of zero weights, which bounds that of the
         # solution.
-        norms = system.norm(
+        norms = system.rows.norm(
             start.gap
             if data.projected_noise is None
             else data.rhs * _relative_precision(system, len(data.rhs)).sqrt()
@@ -134,14 +156,14 @@ class SGD(IterativeSolver):
     def step(
         self, system: LinearSystem, rhs: Tensor, state: SGDState, generator: torch.Generator
     ) -> SGDState:
-        index, monitor = state.monitor.deal(self._batch_size(system), generator)
+        index, monitor = state.monitor.deal(self._batch_size(system.num_data), generator)
         point = state.point
         V = state.V
         average = state.average
         gradient, gap = self.gradient(
             system, state.rhs, state.noise_draw, point, index, generator, state.projected_noise
         )
-        gradient.mul_((self.clip / system.norm(gradient)).clamp_max(1.0) * state.step)
+        gradient.mul_((self.clip / system.rows.norm(gradient)).clamp_max(1.0) * state.step)
         V.mul_(self.momentum).sub_(gradient)
         A = point.sub_(gradient)  # point = A + momentum · V, so that this is A + V
         count = state.count + 1
@@ -182,18 +204,18 @@ class SGD(IterativeSolver):
         gaps = []
         for part in index.split(self._rows_at_once(system, len(index))):
             rows = system.kernel_rows(part)
-            precision = system.take_rows(relative, part)
-            positions, held = system.owned(part)
+            precision = system.rows.take(relative, part)
+            positions, held = system.rows.owned(part)
             misfit = rows @ point
             misfit[positions] -= rhs[held] - noise_draw[held]
-            misfit = system.total(misfit)
+            misfit = system.rows.sum(misfit)
             gradient.addmm_(rows.T, misfit * precision, alpha=1.0 / len(index))
             if projected_noise is None:
                 own = torch.zeros_like(misfit)
                 own[positions] = (system.mean_noise / precision[positions]) * point[
                     held
                 ] - noise_draw[held]
-                gaps.append(misfit + system.total(own))
+                gaps.append(misfit + system.rows.sum(own))
             else:
                 gaps.append((misfit - noise_draw[part]) * precision.sqrt())
         return gradient, torch.cat(gaps)
@@ -203,31 +225,33 @@ class SGD(IterativeSolver):
         all of the batch where each use is a message.
         """
         entries = ENTRIES_AT_ONCE.get(system.device.type)
-        return batch_size if entries is None or system.is_shared else max(1, entries // system.n)
+        return (
+            batch_size if entries is None or system.rows.is_shared else max(1, entries // system.n)
+        )
 
     def _prior_product(self, system: LinearSystem, M: Tensor, generator: torch.Generator) -> Tensor:
         """Return Φ Φᵀ M, an unbiased estimate of the kernel between the points of the unknowns
         times M, for fresh features Φ.
         """
-        tiles = system.kernel.tiles
-        if not isinstance(tiles, StationaryTiles):
+        kernel = system.stationary
+        if kernel is None:
             raise ValueError(
                 "`kernel` must be RBFKernel or MaternKernel, alone or in ScaleKernel, for SGD's"
                 " random features. Use `CG()`."
             )
-        X = tiles.X1
+        X = system.points
         features = RandomFeatures.draw(
-            tiles.kernel,
+            kernel,
             X.shape[1],
             self.num_features,
             weighted=False,
             generator=generator,
             like=X,
         )(X)
-        return features @ system.total(features.T @ M)
+        return features @ system.rows.sum(features.T @ M)
 
     def estimate(self, system: LinearSystem, state: SGDState) -> Tensor:
-        return state.estimate(system)
+        return state.estimate(system.rows)
 
     def residual_norm(self, system: LinearSystem, state: SGDState) -> Tensor | None:
         return (

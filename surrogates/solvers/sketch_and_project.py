@@ -13,13 +13,13 @@ from surrogates.solvers.acceleration import Momentum, accelerate
 from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.blocks import DeterminantalSampler, LeverageSampler, RowSampler
 from surrogates.solvers.epochs import GROWTH_ALLOWED, EpochMonitor
-from surrogates.solvers.order import Order
+from surrogates.solvers.footprint import Footprint, Size
+from surrogates.solvers.order import LARGEST_HELD, Order
 from surrogates.solvers.run import Start
 from surrogates.solvers.state import State
 from surrogates.solvers.turns import Turns
-from surrogates.systems.kernel import KernelSystem
-from surrogates.systems.preconditioners import Apply, Exact, Identity, Nystrom, Preconditioner
-from surrogates.systems.shared import DistributedKernelSystem
+from surrogates.systems.base import Apply, BlockSystem, LinearSystem, require_blocks
+from surrogates.systems.preconditioners import Exact, Identity, Nystrom, Preconditioner
 
 NUM_POWER_ITERATIONS = 10
 STEP_REDUCTION = 0.5
@@ -35,13 +35,13 @@ PATIENCE = 8
 RESOLUTION = 10.0
 
 
-SAMPLERS: dict[str, Callable[[KernelSystem, torch.Generator], RowSampler]] = {
+SAMPLERS: dict[str, Callable[[BlockSystem, torch.Generator], RowSampler]] = {
     "leverage": LeverageSampler.of,
     "dpp": DeterminantalSampler.of,
 }
 
 
-@dataclass(frozen=True)
+@dataclass
 class SketchAndProjectState(State):
     block_size: int
     sampler: RowSampler | None
@@ -61,7 +61,7 @@ class SketchAndProjectState(State):
 
 
 @dataclass(frozen=True)
-class SketchAndProject(IterativeSolver):
+class SketchAndProject(IterativeSolver[BlockSystem, RowSampler | None, SketchAndProjectState]):
     """Solve (K + Σ) W = B by projecting onto one block of equations after the other.
 
     A step takes a block 𝓑 of ``block_size`` rows, its residual ``G = (H Z − B)_𝓑``, and moves the
@@ -166,16 +166,51 @@ class SketchAndProject(IterativeSolver):
         """Return ADASAP-I: ADASAP without a preconditioner."""
         return cls.adasap(**{"preconditioner": Identity(), **settings})
 
-    def epochs_per_step(self, system: KernelSystem, num_columns: int) -> float:
+    def footprint(self, size: Size) -> Footprint:
+        b = min(self.block_size or default_block_size(size.n, size.columns), size.n)
+        s = size.columns
+        if self.preconditioner.is_exact:
+            # K_bb, its shifted copy and its factor; with several processes the factor before it
+            kept = {
+                "block": (3 if size.ranks == 1 else 4) * b * b,
+                "blocks' points": size.ranks * b * size.dim,
+            }
+            entries = b * b / size.ranks
+            flops = b**3 / 3.0 / size.ranks + 2.0 * b * b * s
+        else:
+            r = self.preconditioner.rank_for(b)
+            kept = {"block": b * b + 8 * b * r, "blocks' points": b * size.dim}
+            entries = float(b * b)
+            powers = NUM_POWER_ITERATIONS * (2.0 * b * b + 4.0 * b * r)
+            flops = 2.0 * b * b * r + 20.0 * b * r * r + powers + 4.0 * b * r * s
+        return Footprint(
+            batch=b,
+            # Value, residual; W, checkpoint; V, Z; an average
+            held=4 + 2 * self.accelerated + self.tail_average,
+            passing=2 * self.accelerated,
+            epoch_end=2 + 2 * self.accelerated,
+            sweeps=10 * self.accelerated + 3 * self.tail_average,
+            kept=kept,
+            order=size.n if size.n <= LARGEST_HELD else 0,
+            block_entries=entries,
+            flops=flops,
+            summed=2 * b * (size.dim + s),
+            messages=2,
+        )
+
+    def accepts(self, system: LinearSystem) -> BlockSystem:
+        return require_blocks(system)
+
+    def epochs_per_step(self, system: BlockSystem, num_columns: int) -> float:
         b = min(self.block_size or default_block_size(system.n, num_columns), system.n)
         return b / system.n + (b / system.n) ** 2
 
-    def prepare(self, system: KernelSystem, generator: torch.Generator) -> RowSampler | None:
+    def prepare(self, system: BlockSystem, generator: torch.Generator) -> RowSampler | None:
         return None if self.blocks == "partition" else SAMPLERS[self.blocks](system, generator)
 
-    def init(self, system: KernelSystem, start: Start) -> SketchAndProjectState:
+    def init(self, system: BlockSystem, start: Start[RowSampler | None]) -> SketchAndProjectState:
         initial = start.initial
-        norms = system.norm(start.gap)
+        norms = system.rows.norm(start.gap)
         block_size = self._block_size(system.n, initial.shape[1])
         momentum = None
         if self.accelerated:
@@ -201,7 +236,7 @@ class SketchAndProject(IterativeSolver):
 
     def step(
         self,
-        system: KernelSystem,
+        system: BlockSystem,
         rhs: Tensor,
         state: SketchAndProjectState,
         generator: torch.Generator,
@@ -223,11 +258,11 @@ class SketchAndProject(IterativeSolver):
         # than the average row's residual.
         residual = (system.n / len(index) * squares).sqrt()
         if state.momentum is None:
-            W = system.add_rows(state.W, index, D, alpha=-1.0)
+            W = system.rows.add(state.W, index, D, alpha=-1.0)
             momentum = None
         else:
             W, momentum = accelerate(
-                system, state.W, state.momentum, index, D, self._nu(system.n, state.block_size)
+                system.rows, state.W, state.momentum, index, D, self._nu(system.n, state.block_size)
             )
         count = state.count + 1
         average = self._averaged(system, state, W, count)
@@ -244,22 +279,18 @@ class SketchAndProject(IterativeSolver):
         return self._end_epoch(system, state) if monitor.is_due else state
 
     def _turns(
-        self, system: KernelSystem, order: Order, before: Turns | None, generator: torch.Generator
+        self, system: BlockSystem, order: Order, before: Turns | None, generator: torch.Generator
     ) -> Turns | None:
         """Return whose turn it is to step on exact blocks; ``None`` where a process takes all
         steps, alone or as the others do.
         """
-        if not (
-            isinstance(self.preconditioner, Exact)
-            and isinstance(system, DistributedKernelSystem)
-            and system.rows.size > 1
-        ):
+        if not self.preconditioner.is_exact or system.rows.size == 1:
             return None
         return Turns.of(system, order, before, lambda block: self.preconditioner(block, generator))
 
     def _block_step(
         self,
-        system: KernelSystem,
+        system: BlockSystem,
         index: Tensor,
         Z: Tensor,
         rhs: Tensor,
@@ -276,9 +307,9 @@ class SketchAndProject(IterativeSolver):
         return apply(gap).mul_(self._step_size(block, apply, generator)), shown.square().sum(0)
 
     def _end_epoch(
-        self, system: KernelSystem, state: SketchAndProjectState
+        self, system: BlockSystem, state: SketchAndProjectState
     ) -> SketchAndProjectState:
-        exact = isinstance(self.preconditioner, Exact)
+        exact = self.preconditioner.is_exact
         # Exact blocks lower the objective, though the residual may rise on the way; samples show it
         # with noise.
         lenient = exact or state.sampler is not None
@@ -313,12 +344,12 @@ class SketchAndProject(IterativeSolver):
             * torch.finfo(W.dtype).eps
             * system.n**0.5
             * state.largest_entry
-            * system.norm(W),
+            * system.rows.norm(W),
             monitor=monitor,
         )
 
     def _averaged(
-        self, system: KernelSystem, state: SketchAndProjectState, W: Tensor, count: int
+        self, system: BlockSystem, state: SketchAndProjectState, W: Tensor, count: int
     ) -> Tensor | None:
         """Return the running mean of the iterates since half of the budget."""
         number = count - self._first_averaged(system, state.block_size) + 1
@@ -328,7 +359,7 @@ class SketchAndProject(IterativeSolver):
             else state.average.lerp_(W, 1.0 / number)
         )
 
-    def _first_averaged(self, system: KernelSystem, block_size: int) -> int:
+    def _first_averaged(self, system: BlockSystem, block_size: int) -> int:
         return math.ceil(0.5 * self.max_epochs * system.n / block_size)
 
     def _block_size(self, n: int, num_columns: int) -> int:
@@ -342,7 +373,7 @@ class SketchAndProject(IterativeSolver):
         else:
             block_size = self.block_size
         smallest = n // math.ceil(n / block_size)
-        rank = getattr(self.preconditioner, "rank", None)
+        rank = self.preconditioner.rank
         if rank is not None and rank > smallest:
             raise ValueError(
                 f"`rank` must be at most {smallest}, the size of the smallest block, got {rank}."
@@ -350,10 +381,10 @@ class SketchAndProject(IterativeSolver):
             )
         return block_size
 
-    def _mu(self, system: KernelSystem, block_size: int) -> float:
+    def _mu(self, system: BlockSystem, block_size: int) -> float:
         if self.mu is not None:
             return self.mu
-        if isinstance(self.preconditioner, Exact):
+        if self.preconditioner.is_exact:
             return MU_NU_OF_EXACT_BLOCKS / self._nu(system.n, block_size)
         return system.smallest_noise.item()
 
@@ -361,15 +392,15 @@ class SketchAndProject(IterativeSolver):
         return self.nu if self.nu is not None else n / block_size
 
     def _step_size(
-        self, block: KernelSystem, apply: Apply, generator: torch.Generator
+        self, block: BlockSystem, apply: Apply, generator: torch.Generator
     ) -> float | Tensor:
         return (
             1.0
-            if isinstance(self.preconditioner, Exact)
+            if self.preconditioner.is_exact
             else 1.0 / largest_eigenvalue(block, apply, generator)
         )
 
-    def estimate(self, system: KernelSystem, state: SketchAndProjectState) -> Tensor:
+    def estimate(self, system: BlockSystem, state: SketchAndProjectState) -> Tensor:
         if state.average is None or state.count < self._first_averaged(system, state.block_size):
             # In the middle of a divergence, the best iterate; `not <=` for a residual that is not a
             # number.
@@ -378,10 +409,10 @@ class SketchAndProject(IterativeSolver):
                 state.W,
                 state.monitor.checkpoint,
             )
-        sound = system.all_rows(torch.isfinite(state.average))
+        sound = system.rows.all(torch.isfinite(state.average))
         return torch.where(sound, state.average, state.W)
 
-    def residual_norm(self, system: KernelSystem, state: SketchAndProjectState) -> Tensor:
+    def residual_norm(self, system: BlockSystem, state: SketchAndProjectState) -> Tensor:
         # Columns that get nowhere, with a residual that rounding explains, have ended: let it be
         # evaluated.
         ended = (state.stale >= PATIENCE) & (state.monitor.best <= state.resolution)
@@ -407,7 +438,7 @@ def default_block_size(n: int, num_columns: int) -> int:
     return min(n, max(SMALLEST_DEFAULT_BLOCK, min(balanced, n // 3, LARGEST_DEFAULT_BLOCK)))
 
 
-def largest_eigenvalue(block: KernelSystem, apply: Apply, generator: torch.Generator) -> Tensor:
+def largest_eigenvalue(block: BlockSystem, apply: Apply, generator: torch.Generator) -> Tensor:
     """Return λ_max(P⁻¹ H), (1,), by power iterations: the Rayleigh quotient of P⁻¹H in the inner
     product of H, before any normalisation.
     """
@@ -417,6 +448,6 @@ def largest_eigenvalue(block: KernelSystem, apply: Apply, generator: torch.Gener
     for _ in range(NUM_POWER_ITERATIONS):
         Hv = block @ v
         PHv = apply(Hv)
-        eigenvalue = block.dot(Hv, PHv) / block.dot(v, Hv)
-        v = PHv / block.norm(PHv)
+        eigenvalue = block.rows.dot(Hv, PHv) / block.rows.dot(v, Hv)
+        v = PHv / block.rows.norm(PHv)
     return eigenvalue

@@ -1,24 +1,19 @@
-"""The running columns of an iterative solve, taken apart into tensors and numbers,
-and put together again.
+"""The running columns of an iterative solve, and how they and what surrounds them are taken apart
+into tensors and numbers, and put together again.
 """
 
-from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
 Number = int | float | str | None
+Parts = dict[str, Tensor | Number]  # all that a file has to hold
 
 
-class Parts(NamedTuple):
-    """What a state is made of: all that a file has to hold."""
-
-    tensors: dict[str, Tensor]
-    numbers: dict[str, Number]
-
-
-@dataclass(frozen=True)
+@dataclass
 class State:
     """The running columns of an iterative solve: every tensor field, also of a state inside, has
     them as its last dimension.
@@ -27,53 +22,43 @@ class State:
     used again.
     """
 
-    def select(self, keep: Tensor) -> Self:
-        """Return the state of the columns ``keep``."""
-        selected: dict[str, Any] = {}
-        for name in (f.name for f in fields(self)):
-            value = getattr(self, name)
-            if isinstance(value, Tensor):
-                selected[name] = value[..., keep]
-            elif isinstance(value, State):
-                selected[name] = value.select(keep)
-        return replace(self, **selected)
+    def names(self) -> list[str]:
+        """Return the names of the fields."""
+        return [entry.name for entry in fields(self)]
 
-    def parts(self, prefix: str = "") -> Parts:
-        """Return the tensors and numbers of the state and of the states inside, by name;
-        tuples of index tensors lie end to end.
-        """
-        parts = Parts({}, {})
-        for name in (f.name for f in fields(self)):
-            value = getattr(self, name)
-            key = prefix + name
-            if isinstance(value, Tensor):
-                parts.tensors[key] = value
-            elif isinstance(value, State):
-                for own, inner in zip(parts, value.parts(f"{key}."), strict=True):
-                    own.update(inner)  # type: ignore[attr-defined]
-            elif isinstance(value, tuple):
-                parts.tensors[key] = torch.cat(value) if value else torch.zeros(0, dtype=torch.long)
-                parts.tensors[f"{key}.lengths"] = torch.tensor(
-                    [len(part) for part in value], dtype=torch.long
-                )
-            elif isinstance(value, int | float | str):
-                parts.numbers[key] = value
-        return parts
 
-    def with_parts(self, parts: Parts, prefix: str = "") -> Self:
-        """Return the state of which ``parts`` are; what they lack, such as a preconditioner,
-        is kept.
-        """
-        restored: dict[str, Any] = {}
-        for name in (f.name for f in fields(self)):
-            value = getattr(self, name)
-            key = prefix + name
-            if isinstance(value, Tensor):
-                restored[name] = parts.tensors[key].to(value.device)
-            elif isinstance(value, State):
-                restored[name] = value.with_parts(parts, f"{key}.")
-            elif isinstance(value, tuple):
-                restored[name] = parts.tensors[key].split(parts.tensors[f"{key}.lengths"].tolist())
-            elif isinstance(value, int | float | str):
-                restored[name] = parts.numbers[key]
-        return replace(self, **restored)
+def parts(owner: object, names: Iterable[str], prefix: str) -> Parts:
+    """Return the tensors and numbers that ``owner`` has by these names, and those of the states
+    inside; tuples of index tensors lie end to end.
+    """
+    found: Parts = {}
+    for name in names:
+        value = getattr(owner, name)
+        key = prefix + name
+        if isinstance(value, State):
+            found |= parts(value, value.names(), f"{key}.")
+        elif isinstance(value, tuple):
+            found[key] = torch.cat(value) if value else torch.zeros(0, dtype=torch.long)
+            found[f"{key}.lengths"] = torch.tensor([len(part) for part in value], dtype=torch.long)
+        elif isinstance(value, Tensor | int | float | str):
+            found[key] = value
+    return found
+
+
+def restore(owner: object, names: Iterable[str], prefix: str, saved: Parts) -> None:
+    """Give ``owner`` the tensors and numbers that :func:`parts` took from it; what those lack, such
+    as a preconditioner, is kept.
+    """
+    for name in names:
+        value = getattr(owner, name)
+        key = prefix + name
+        found: Any = saved.get(key)
+        if isinstance(value, State):
+            restore(value, value.names(), f"{key}.", saved)
+        elif isinstance(value, Tensor):
+            setattr(owner, name, found.to(value.device))
+        elif isinstance(value, tuple):
+            lengths: Any = saved[f"{key}.lengths"]
+            setattr(owner, name, found.split(lengths.tolist()))
+        elif isinstance(value, int | float | str):
+            setattr(owner, name, found)

@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 from surrogates.solvers.order import Order
-from surrogates.systems.kernel import KernelSystem
-from surrogates.systems.preconditioners import Apply
-from surrogates.systems.shared import DistributedKernelSystem
+from surrogates.systems.base import Apply, BlockSystem
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +31,7 @@ class Turns:
             than processes.
     """
 
-    system: DistributedKernelSystem
+    system: BlockSystem
     first: int
     blocks: tuple[Tensor, ...]
     invert: Apply | None
@@ -41,10 +39,10 @@ class Turns:
     @classmethod
     def of(
         cls,
-        system: DistributedKernelSystem,
+        system: BlockSystem,
         order: Order,
         before: Self | None,
-        factorise: Callable[[KernelSystem], Apply],
+        factorise: Callable[[BlockSystem], Apply],
     ) -> Self:
         """Return the turns among which the order's next block is, those ``before`` where it is one
         of them.
@@ -67,7 +65,7 @@ class Turns:
             invert = None if own is None else factorise(own)
         except ValueError as error:
             failure = error
-        if not system.least(failure is None):
+        if not system.rows.least(failure is None):
             raise failure or ValueError(
                 "`kernel` must be finite and positive semi-definite, got a block in another process"
                 " that is not."

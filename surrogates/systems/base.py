@@ -1,55 +1,33 @@
-"""What a linear system gives the solvers: products, sums over rows, an account of its cost.
+"""What a linear system gives the solvers: products, parts of its matrix, an account of its cost.
 
 Notation: K (n, n) kernel matrix, Σ = diag(noise) with ``noise`` a variance or n of them, H = K + Σ,
 B (n, s) right-hand sides, W (n, s) unknowns.
 """
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.operators.kernel_matrix import KernelOperator
-from surrogates.operators.tiles import Index
+from surrogates.operators.linalg import stable_cholesky, times_inverse_transpose
+from surrogates.operators.stationary import StationaryKernel
+from surrogates.systems.rows import Rows
+from surrogates.systems.targets import Regression, Targets
 
-
-class Targets(NamedTuple):
-    """What the representer weights have to fit at the n data points, in two parts.
-
-    Attributes:
-        values: (n, s) function values f: ``y − μ(X)`` for the mean, prior values for samples.
-        noise_draw: (n, s) noise ε ~ N(0, Σ) of the samples, 0 for the mean. Solvers that reduce
-            variance by it keep it apart.
-    """
-
-    values: Tensor
-    noise_draw: Tensor
-
-
-class Regression(NamedTuple):
-    """What the weights are fitted to, for methods that draw batches of data.
-
-    Attributes:
-        rhs: (num_data, s) f + ε.
-        noise_draw: (num_data, s) ε, 0 if it is not known apart.
-        projected_noise: (n, s) K_ZX Σ⁻¹ ε, exactly, where the unknowns weigh other points than the
-            data; ``None`` where they weigh those.
-    """
-
-    rhs: Tensor
-    noise_draw: Tensor
-    projected_noise: Tensor | None
+Apply = Callable[[Tensor], Tensor]
 
 
 class LinearSystem(ABC):
     """A symmetric positive definite system, of which products are computed and the cost counted.
 
     Args:
-        kernel: K over the points that the unknowns weigh.
+        rows: the n unknowns, and who holds which.
         num_data: the number of data points.
         noise: σ², a number or scalar tensor, or (num_data,) variances, all above 0.
+        like: of the arithmetic's dtype and device.
 
     Attributes:
         entries: kernel entries used so far in products and evaluations.
@@ -58,14 +36,16 @@ class LinearSystem(ABC):
         ValueError: if the noise is not positive and finite, or of the wrong shape.
     """
 
-    def __init__(self, kernel: KernelOperator, num_data: int, noise: Tensor | float):
-        self.kernel = kernel
+    def __init__(self, rows: Rows, num_data: int, noise: Tensor | float, like: Tensor):
+        self.rows = rows
         self.num_data = num_data
-        self.noise = torch.as_tensor(noise, dtype=kernel.dtype, device=kernel.device)
+        self.noise = torch.as_tensor(noise, dtype=like.dtype, device=like.device)
         self.entries = 0
-        if self.noise.shape not in ((), (num_data,)):
+        # Of a shared system, the noise of the data held here
+        own_data = rows.num_held if rows.is_shared else num_data
+        if self.noise.shape not in ((), (own_data,)):
             raise ValueError(
-                f"`noise` must be a scalar or have shape ({num_data},), got"
+                f"`noise` must be a scalar or have shape ({own_data},), got"
                 f" {tuple(self.noise.shape)}."
             )
         bad = ~(torch.isfinite(self.noise) & (self.noise > 0))
@@ -79,27 +59,15 @@ class LinearSystem(ABC):
     @property
     def n(self) -> int:
         """The number of unknowns."""
-        return self.kernel.shape[0]
-
-    @property
-    def num_rows(self) -> int:
-        """The number of rows of an (n, s) matrix that this process holds: n,
-        but for a shared system.
-        """
-        return self.n
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other processes hold other rows."""
-        return False
+        return self.rows.n
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.kernel.dtype
+        return self.noise.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.kernel.device
+        return self.noise.device
 
     @property
     def entries_per_epoch(self) -> int:
@@ -112,9 +80,34 @@ class LinearSystem(ABC):
         """What one product with the matrix uses."""
 
     @property
-    def epochs(self) -> float:
-        """Kernel entries used so far, in epochs."""
-        return self.entries / self.entries_per_epoch
+    @abstractmethod
+    def points(self) -> Tensor:
+        """The points of the unknowns that are held here."""
+
+    @property
+    @abstractmethod
+    def stationary(self) -> StationaryKernel | None:
+        """The closed form of the kernel, ``None`` if it has none."""
+
+    @property
+    def blocks(self) -> "BlockSystem | None":
+        """This system, if it gives parts of its matrix; ``None`` if it does not."""
+        return None
+
+    @property
+    @abstractmethod
+    def largest_entry(self) -> Tensor:
+        """The largest diagonal entry of K over the points of the unknowns, a scalar."""
+
+    @property
+    def smallest_noise(self) -> Tensor:
+        """The smallest noise variance, a scalar."""
+        return self.noise.min()
+
+    @property
+    def mean_noise(self) -> Tensor:
+        """The mean noise variance, a scalar."""
+        return self.noise.mean()
 
     @abstractmethod
     def rhs(self, targets: Targets) -> Tensor:
@@ -142,102 +135,120 @@ class LinearSystem(ABC):
         such that the matrix is L M Lᵀ.
         """
 
-    @property
-    def diagonal(self) -> Tensor:
-        """The diagonal of K over the points of the unknowns, of the rows held here."""
-        return self.kernel.diagonal()
-
-    @property
-    def largest_entry(self) -> Tensor:
-        """The largest diagonal entry of K over the points of the unknowns, a scalar."""
-        return self.kernel.diagonal().max()
-
-    @property
-    def smallest_noise(self) -> Tensor:
-        """The smallest noise variance, a scalar."""
-        return self.noise.min()
-
-    @property
-    def mean_noise(self) -> Tensor:
-        """The mean noise variance, a scalar."""
-        return self.noise.mean()
-
-    def norm(self, R: Tensor) -> Tensor:
-        """Return the Euclidean norm of each column, (s,)."""
-        return torch.linalg.vector_norm(R, dim=0)
-
-    def dot(self, A: Tensor, B: Tensor) -> Tensor:
-        """Return the inner product of each pair of columns, (s,)."""
-        return torch.linalg.vecdot(A, B, dim=0)
-
-    def all_rows(self, mask: Tensor) -> Tensor:
-        """Return whether every row of each column of ``mask`` (n, s) is true, (s,)."""
-        return mask.all(0)
-
-    def total(self, part: Tensor) -> Tensor:
-        """Return the sum over all processes of their parts; ``part`` may be overwritten."""
-        return part
-
-    def owned(self, index: Tensor) -> tuple[Index, Tensor]:
-        """Return which of the rows ``index`` are held here, as positions in ``index``,
-        and where they lie in the matrices held here.
+    def precise(self) -> "LinearSystem":
+        """Return the system in the arithmetic that a direct solve of it needs, which may be this
+        one.
         """
-        return slice(None), index
+        return self
 
-    def take_rows(self, W: Tensor, index: Tensor) -> Tensor:
-        """Return the rows ``index`` of W (n, s), (b, s)."""
-        return W[index]
-
-    def add_rows(self, W: Tensor, index: Tensor, D: Tensor, alpha: float = 1.0) -> Tensor:
-        """Add ``alpha`` times D (b, s) to the distinct rows ``index`` of W (n, s), in place,
-        and return it.
-        """
-        positions, rows = self.owned(index)
-        return W.index_add_(0, rows, D[positions], alpha=alpha)
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """The number of this process, and how many there are."""
-        return 0, 1
-
-    def least(self, number: int) -> int:
-        """Return the smallest of the processes' numbers, once all have given theirs."""
-        return int(number)
-
-    def agree(self, decision: bool) -> bool:
-        """Return the decision of the first process, where clocks may lead to several."""
-        return decision
-
-    def agreed(self, generator: torch.Generator, num_columns: int) -> torch.Generator:
-        """Return ``generator``, once it is known to be in the same state in all processes,
-        and right-hand sides to have as many columns.
-        """
-        return generator
-
-    def require_all_rows(self, what: str, remedy: str) -> None:
-        """Require that this process holds all rows."""
-        if self.is_shared:
-            raise TypeError(
-                f"{what} needs all rows of the system in one process, got one whose rows are"
-                f" shared. {remedy}"
-            )
+    @abstractmethod
+    def fingerprint(self) -> list[Tensor]:
+        """Return what tells the system from others."""
 
     def _noise_column(self) -> Tensor:
         return self.noise.unsqueeze(1) if self.noise.ndim else self.noise
+
+
+class BlockSystem(LinearSystem):
+    """A system that gives rows, columns and blocks of its matrix H = K + Σ."""
+
+    @property
+    def blocks(self) -> Self:
+        return self
+
+    @property
+    @abstractmethod
+    def is_stored(self) -> bool:
+        """Whether K is held in memory, so that its entries are read and not evaluated."""
+
+    @property
+    @abstractmethod
+    def diagonal(self) -> Tensor:
+        """The diagonal of K, of the rows held here."""
+
+    @abstractmethod
+    def kernel_matmul(self, W: Tensor) -> Tensor:
+        """Return K W, without the noise."""
+
+    @abstractmethod
+    def rows_matmul(self, index: Tensor, W: Tensor, minus: Tensor | None = None) -> Tensor:
+        """Return the rows ``index`` of H W, less those of ``minus`` (n, s), (b, s)."""
+
+    @abstractmethod
+    def rows_matmul_for(self, rank: int, index: Tensor, W: Tensor, minus: Tensor) -> Tensor:
+        """Return to process ``rank`` the rows ``index`` of H W less those of ``minus``, (b, s), and
+        nothing of use to the others.
+
+        The entries of the block that process ``rank`` has of them count here: in all processes, and
+        once a step.
+        """
+
+    @abstractmethod
+    def columns(self, index: Tensor) -> Tensor:
+        """Return K[:, index], (n, b), without the noise."""
+
+    @abstractmethod
+    def block(self, index: Tensor) -> Tensor:
+        """Return H[index][:, index], (b, b)."""
+
+    @abstractmethod
+    def restrict(self, index: Tensor) -> "BlockSystem":
+        """Return the system of the points ``index`` alone, the same in all processes, its block of
+        K evaluated; the entries count here.
+        """
+
+    @abstractmethod
+    def restrict_own(self, blocks: Sequence[Tensor]) -> "BlockSystem | None":
+        """Return the system of the points of this process's one of the ``blocks``, at most as many
+        as processes; ``None`` if it has none.
+
+        The entries of a block count in ``rows_matmul_for``.
+        """
+
+    @abstractmethod
+    def to_dense(self) -> Tensor:
+        """Return H, (n, n), a new tensor."""
+
+    @abstractmethod
+    def to(self, dtype: torch.dtype) -> "BlockSystem":
+        """Return the system in another precision, with its own count of entries."""
+
+    def column_factor(self, rank: int, generator: torch.Generator) -> Tensor:
+        """Return L (n, r) of the Nyström approximation L Lᵀ of K by r columns drawn uniformly;
+        its first k columns are that of the first k.
+        """
+        order = torch.randperm(self.n, generator=generator, device=generator.device)
+        index = order[:rank].to(self.device)
+        columns = self.columns(index)
+        return times_inverse_transpose(columns, stable_cholesky(self.rows.take(columns, index)))
+
+
+def require_blocks(system: LinearSystem) -> BlockSystem:
+    """Return ``system``, which must give parts of its matrix.
+
+    Raises:
+        TypeError: if it does not.
+    """
+    blocks = system.blocks
+    if blocks is None:
+        raise TypeError(
+            "`system` of inducing points does not give rows, columns or blocks of its matrix, which"
+            " this method needs. Use Cholesky(), SGD() or CG(preconditioner=None)."
+        )
+    return blocks
 
 
 def check_right_hand_sides(system: LinearSystem, B: Tensor, initial: Tensor | None) -> None:
     """Require finite B (n, s) of the system's dtype and device,
     and a warm start of the same shape.
     """
+    num_rows = system.rows.num_held
     for name, value in (("rhs", B), ("initial", initial)):
         if value is None:
             continue
         checks.floating_tensor(name, value)
-        if value.ndim != 2 or len(value) != system.num_rows:
-            raise ValueError(
-                f"`{name}` must have shape ({system.num_rows}, s), got {tuple(value.shape)}."
-            )
+        if value.ndim != 2 or len(value) != num_rows:
+            raise ValueError(f"`{name}` must have shape ({num_rows}, s), got {tuple(value.shape)}.")
         if value.dtype != system.dtype:
             raise TypeError(
                 f"`{name}` must have the system's dtype {system.dtype}, got {value.dtype}."

@@ -6,7 +6,7 @@ right-hand sides, W (m, s) unknowns.
 
 from collections.abc import Callable
 from copy import copy
-from typing import NoReturn, Self
+from typing import Self
 
 import torch
 from gpytorch.kernels import Kernel
@@ -15,8 +15,11 @@ from torch import Tensor
 from surrogates import checks, memory
 from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.operators.linalg import stable_cholesky, times_inverse_transpose
+from surrogates.operators.stationary import StationaryKernel
 from surrogates.operators.tiles import SMALLEST_SIDE, spans, tile_side
-from surrogates.systems.base import LinearSystem, Regression, Targets
+from surrogates.systems.base import LinearSystem
+from surrogates.systems.rows import Rows
+from surrogates.systems.targets import Regression, Targets
 
 SQUARES_TO_WHITEN = 4  # (m, m) matrices held at once by InducingSystem.whitened
 
@@ -66,7 +69,8 @@ class InducingSystem(LinearSystem):
         memory_budget: int | None = None,
     ):
         checks.inducing_points(Z, "X", checks.floating_tensor("X", X))
-        super().__init__(kernel_operator(kernel, Z, memory_budget=memory_budget), len(X), noise)
+        super().__init__(Rows(len(Z)), len(X), noise, like=Z)
+        self.kernel = kernel_operator(kernel, Z, memory_budget=memory_budget)
         self.cross = kernel_operator(kernel, X, Z, memory_budget=memory_budget)  # K_XZ
         budget = memory.default_budget(X.device) if memory_budget is None else memory_budget
         self._chunk = max(1, min(tile_side(X.device), budget // (len(Z) * Z.element_size())))
@@ -84,9 +88,30 @@ class InducingSystem(LinearSystem):
         system.entries = 0
         return system
 
+    def precise(self) -> Self:
+        """Return the system in float64: in float32 a direct solve loses the solution in rounding,
+        where n k(x, x) exceeds 10⁵ σ².
+        """
+        return self.to(torch.float64)
+
     @property
     def epochs_per_product(self) -> float:
         return 1.0 + self.n / self.num_data
+
+    @property
+    def points(self) -> Tensor:
+        return self.kernel.tiles.X1
+
+    @property
+    def stationary(self) -> StationaryKernel | None:
+        return self.kernel.tiles.stationary
+
+    @property
+    def largest_entry(self) -> Tensor:
+        return self.kernel.diagonal().max()
+
+    def fingerprint(self) -> list[Tensor]:
+        return [*self.kernel.fingerprint(), self.noise]
 
     def rhs(self, targets: Targets) -> Tensor:
         return self.project(targets.values + targets.noise_draw)
@@ -174,11 +199,3 @@ class InducingSystem(LinearSystem):
             return out
 
         return memory.halving(total, self._chunk, min(self._chunk, SMALLEST_SIDE), "A part")
-
-    def _not_at_hand(self, *_: object, **__: object) -> NoReturn:
-        raise TypeError(
-            "`system` of inducing points does not give rows, columns or blocks of its matrix, which"
-            " this method needs. Use Cholesky(), SGD() or CG(preconditioner=None)."
-        )
-
-    rows_matmul = kernel_matmul = block = restrict = columns = to_dense = _not_at_hand

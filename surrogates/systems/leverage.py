@@ -51,14 +51,3 @@ def approximate_leverage_scores(
         regularization * n
     )
     return scores.clamp(torch.finfo(X.dtype).eps, 1.0)
-
-
-def draw_without_replacement(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Return ``count`` distinct indices, drawn one after another in proportion to ``weights`` (n,)
-    among those left.
-    """
-    clocks = torch.empty(weights.shape, dtype=torch.float64, device=generator.device).exponential_(
-        generator=generator
-    )
-    # The first clocks to ring are such draws
-    return (weights / clocks.to(weights.device)).topk(count).indices

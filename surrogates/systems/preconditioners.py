@@ -6,8 +6,8 @@ identity, ``P⁻¹ = D⁻¹ − D⁻¹ L (I + Lᵀ D⁻¹ L)⁻¹ Lᵀ D⁻¹``,
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,9 +19,7 @@ from surrogates.operators.linalg import (
     stable_cholesky,
     times_inverse_transpose,
 )
-from surrogates.systems.kernel import KernelSystem
-
-Apply = Callable[[Tensor], Tensor]
+from surrogates.systems.base import Apply, BlockSystem, LinearSystem, require_blocks
 
 # With the columns of many paths, r columns of K and an r × r factorisation cost less than the
 # epochs that they save.
@@ -31,18 +29,30 @@ GRAM_ROWS = 8192  # converted to float64 at once
 
 
 class Preconditioner(ABC):
-    """Approximates a system's matrix by one that is cheap to invert."""
+    """Approximates a system's matrix by one that is cheap to invert.
+
+    Attributes:
+        is_exact: whether P is H itself.
+        rank: of a low-rank approximation; ``None`` for its default, or if P is none.
+    """
+
+    is_exact: ClassVar[bool] = False
+    rank: int | None = None
 
     @abstractmethod
-    def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
+    def __call__(self, system: LinearSystem, generator: torch.Generator) -> Apply:
         """Return the map R (n, s) → P⁻¹R for ``system``."""
+
+    def rank_for(self, n: int) -> int:
+        """Return the rank of P for n points, 0 if it is no low-rank approximation."""
+        return 0
 
 
 @dataclass(frozen=True)
 class Identity(Preconditioner):
     """P = I."""
 
-    def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
+    def __call__(self, system: LinearSystem, generator: torch.Generator) -> Apply:
         return torch.clone  # callers may update what they get in place
 
 
@@ -50,8 +60,10 @@ class Identity(Preconditioner):
 class Exact(Preconditioner):
     """P = H, by a Cholesky factorisation: for the blocks of sketch-and-project."""
 
-    def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
-        factor = stable_cholesky(system.to_dense(), overwrite=True)
+    is_exact: ClassVar[bool] = True
+
+    def __call__(self, system: LinearSystem, generator: torch.Generator) -> Apply:
+        factor = stable_cholesky(require_blocks(system).to_dense(), overwrite=True)
         return lambda R: torch.cholesky_solve(R, factor)
 
 
@@ -85,21 +97,20 @@ class Nystrom(Preconditioner):
             checks.positive_int("rank", self.rank)
         checks.one_of("sketch", self.sketch, ("columns", "gaussian"))
 
-    def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
-        rank = _rank(self.rank, system)
-        return (
-            self._from_columns(system, rank, generator)
-            if self.sketch == "columns"
-            else self._from_sketch(system, rank, generator)
-        )
-
-    def _from_columns(self, system: KernelSystem, rank: int, generator: torch.Generator) -> Apply:
-        L = column_factor(system, rank, generator)
+    def __call__(self, system: LinearSystem, generator: torch.Generator) -> Apply:
+        system = require_blocks(system)
+        rank = self.rank_for(system.n)
+        if self.sketch == "gaussian":
+            return self._from_sketch(system, rank, generator)
+        L = system.column_factor(rank, generator)
         missed = (system.diagonal - L.square().sum(1)).clamp_min(0.0)
-        return _woodbury(system, L, system.noise + system.total(missed.sum()) / system.n)
+        return _woodbury(system, L, system.noise + system.rows.sum(missed.sum()) / system.n)
 
-    def _from_sketch(self, system: KernelSystem, rank: int, generator: torch.Generator) -> Apply:
-        system.require_all_rows("Nystrom(sketch='gaussian')", "Use sketch='columns'.")
+    def rank_for(self, n: int) -> int:
+        return _rank(self.rank, n)
+
+    def _from_sketch(self, system: BlockSystem, rank: int, generator: torch.Generator) -> Apply:
+        system.rows.require_all("Nystrom(sketch='gaussian')", "Use sketch='columns'.")
         normal = torch.randn(
             system.n, rank, generator=generator, device=generator.device, dtype=system.dtype
         ).to(system.device)
@@ -130,10 +141,11 @@ class PivotedCholesky(Preconditioner):
         if self.rank is not None:
             checks.positive_int("rank", self.rank)
 
-    def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
-        system.require_all_rows("PivotedCholesky()", "Use Nystrom().")
-        rank = _rank(self.rank, system)
-        remaining = system.kernel.diagonal().clone()
+    def __call__(self, system: LinearSystem, generator: torch.Generator) -> Apply:
+        system = require_blocks(system)
+        system.rows.require_all("PivotedCholesky()", "Use Nystrom().")
+        rank = self.rank_for(system.n)
+        remaining = system.diagonal.clone()
         floor = torch.finfo(system.dtype).eps * remaining.max() * system.n
         L = remaining.new_zeros(system.n, rank)
         for k in range(rank):
@@ -148,24 +160,16 @@ class PivotedCholesky(Preconditioner):
             remaining.clamp_min_(0.0)
         return _woodbury(system, L, system.noise + remaining.mean())
 
+    def rank_for(self, n: int) -> int:
+        return _rank(self.rank, n)
 
-def _rank(rank: int | None, system: KernelSystem) -> int:
+
+def _rank(rank: int | None, n: int) -> int:
     if rank is None:
-        return min(system.n, max(SMALLEST_DEFAULT_RANK, min(system.n // 5, LARGEST_DEFAULT_RANK)))
-    if rank > system.n:
-        raise ValueError(f"`rank` must be at most n = {system.n}, got {rank}. Reduce it.")
+        return min(n, max(SMALLEST_DEFAULT_RANK, min(n // 5, LARGEST_DEFAULT_RANK)))
+    if rank > n:
+        raise ValueError(f"`rank` must be at most n = {n}, got {rank}. Reduce it.")
     return rank
-
-
-def column_factor(system: KernelSystem, rank: int, generator: torch.Generator) -> Tensor:
-    """Return L (n, r) of the Nyström approximation L Lᵀ of K by r columns drawn uniformly;
-    its first k columns are that of the first k.
-    """
-    index = torch.randperm(system.n, generator=generator, device=generator.device)[:rank].to(
-        system.device
-    )
-    columns = system.columns(index)
-    return times_inverse_transpose(columns, stable_cholesky(system.take_rows(columns, index)))
 
 
 def nystrom_approximation(sketch: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
@@ -182,7 +186,7 @@ def nystrom_approximation(sketch: Tensor, test: Tensor) -> tuple[Tensor, Tensor]
     return U, (singular.square() - shift).clamp_min(0.0)
 
 
-def _woodbury(system: KernelSystem, L: Tensor, diagonal: Tensor) -> Apply:
+def _woodbury(system: LinearSystem, L: Tensor, diagonal: Tensor) -> Apply:
     """Return R → (L Lᵀ + D)⁻¹ R for a diagonal D given as a scalar or (n,), and the rows of
     ``system`` that are held here.
 
@@ -196,13 +200,13 @@ def _woodbury(system: KernelSystem, L: Tensor, diagonal: Tensor) -> Apply:
     for part in A.split(GRAM_ROWS):
         rows = part.double()
         inner.addmm_(rows.T, rows)
-    inner = system.total(inner)
+    inner = system.rows.sum(inner)
     inner.diagonal().add_(1.0)
     factor = stable_cholesky(inner)
 
     def apply(R: Tensor) -> Tensor:
         scaled = R / root
-        inner = torch.cholesky_solve(system.total(matmul(scaled.T, A).T).double(), factor).to(
+        inner = torch.cholesky_solve(system.rows.sum(matmul(scaled.T, A).T).double(), factor).to(
             R.dtype
         )
         return (scaled - matmul(A, inner)) / root

@@ -15,9 +15,9 @@ from torch.distributed import ProcessGroup
 
 from surrogates import checks
 from surrogates.operators.kernel_matrix import Dense, KernelOperator, Tiled, kernel_operator
-from surrogates.operators.tiles import Index, KernelTiles
+from surrogates.operators.tiles import KernelTiles
 from surrogates.systems.kernel import KernelSystem
-from surrogates.systems.shared_rows import SharedRows
+from surrogates.systems.rows import SharedRows
 
 
 class DistributedKernelSystem(KernelSystem):
@@ -52,6 +52,8 @@ class DistributedKernelSystem(KernelSystem):
             the group's timeout.
     """
 
+    rows: SharedRows
+
     def __init__(
         self, kernel: Kernel, X: Tensor, noise: Tensor | float, *, group: ProcessGroup | None = None
     ):
@@ -61,12 +63,11 @@ class DistributedKernelSystem(KernelSystem):
                 f"`X` must have shape (n_r, d) with n_r, d ≥ 1, got {tuple(X.shape)}. Use as many"
                 " processes as have rows."
             )
-        super().__init__(kernel_operator(kernel, X, memory_budget=0), noise)
-        self.gpytorch_kernel = kernel
         self.rows = SharedRows(len(X), X.device, group)
-        self.num_data = self.rows.n
+        super().__init__(kernel_operator(kernel, X, memory_budget=0), noise, self.rows)
+        self.gpytorch_kernel = kernel
         kinds = [X.shape[1], X.element_size(), self.noise.ndim]
-        if [self.least(kind) for kind in kinds] != [-self.least(-kind) for kind in kinds]:
+        if [self.rows.least(kind) for kind in kinds] != [-self.rows.least(-kind) for kind in kinds]:
             raise ValueError(
                 "`X` must have the same columns and dtype in all processes, and `noise` be a scalar"
                 " in all or in none."
@@ -78,24 +79,10 @@ class DistributedKernelSystem(KernelSystem):
         self._largest_entry = extremes[0].to(X)
         self._smallest_noise = -extremes[1].to(X)
         self._mean_noise = (self.rows.sum(variances.sum()) / self.n).to(X)
+        # What moves together of a point: its inputs and, if it has its own, its noise
+        self._held = torch.cat([X, self.noise.unsqueeze(1)], 1) if self.noise.ndim else X
         # Rows asked for last, their points and noise
         self._gathered: list[tuple[Tensor, Tensor, Tensor]] = []
-
-    @property
-    def n(self) -> int:
-        return self.rows.n
-
-    @property
-    def num_rows(self) -> int:
-        return self.kernel.shape[0]
-
-    @property
-    def is_shared(self) -> bool:
-        return True
-
-    @property
-    def place(self) -> tuple[int, int]:
-        return self.rows.rank, self.rows.size
 
     @property
     def bytes_moved(self) -> int:
@@ -120,46 +107,8 @@ class DistributedKernelSystem(KernelSystem):
     def mean_noise(self) -> Tensor:
         return self._mean_noise
 
-    def norm(self, R: Tensor) -> Tensor:
-        return (
-            self.rows.sum(torch.linalg.vector_norm(R, dim=0, dtype=torch.float64).square())
-            .sqrt()
-            .to(R.dtype)
-        )
-
-    def dot(self, A: Tensor, B: Tensor) -> Tensor:
-        return self.rows.sum(torch.linalg.vecdot(A, B, dim=0))
-
-    def all_rows(self, mask: Tensor) -> Tensor:
-        return self.rows.max((~mask).any(0).to(torch.uint8)) == 0
-
-    def total(self, part: Tensor) -> Tensor:
-        return self.rows.sum(part)
-
-    def owned(self, index: Tensor) -> tuple[Index, Tensor]:
-        return self.rows.owned(index)
-
-    def take_rows(self, W: Tensor, index: Tensor) -> Tensor:
-        return self.rows.take(W, index)
-
-    def least(self, number: int) -> int:
-        return -int(self.rows.max(torch.tensor(-int(number), device=self.device)))
-
-    def agree(self, decision: bool) -> bool:
-        return bool(
-            self.rows.of(0, torch.tensor(int(decision), dtype=torch.uint8, device=self.device))
-        )
-
-    def agreed(self, generator: torch.Generator, num_columns: int) -> torch.Generator:
-        own = torch.cat([generator.get_state(), torch.tensor([num_columns]).view(torch.uint8)]).to(
-            self.device
-        )
-        if not self.least(torch.equal(self.rows.of(0, own.clone()), own)):
-            raise ValueError(
-                "`generator` must be in the same state in all processes, and `rhs` have as many"
-                " columns, got others. Seed it alike."
-            )
-        return generator
+    def __matmul__(self, W: Tensor) -> Tensor:
+        return self.kernel_matmul(W).addcmul_(self._noise_column(), W)
 
     def kernel_matmul(self, W: Tensor) -> Tensor:
         """Return this process's rows of K W."""
@@ -173,11 +122,9 @@ class DistributedKernelSystem(KernelSystem):
             )
         return out
 
-    def columns(self, index: Index) -> Tensor:
+    def columns(self, index: Tensor) -> Tensor:
         """Return this process's rows of K[:, index], (n_r, b), without the noise."""
-        points, _ = self._gather(
-            torch.arange(self.n, device=self.device)[index] if isinstance(index, slice) else index
-        )
+        points, _ = self._gather(index)
         self.entries += self.n * len(points)
         return kernel_operator(
             self.gpytorch_kernel, self.kernel.tiles.X1, points, memory_budget=0
@@ -187,38 +134,18 @@ class DistributedKernelSystem(KernelSystem):
         return self.restrict(index).to_dense()
 
     def restrict(self, index: Tensor) -> KernelSystem:
-        """Return the system of the points ``index`` alone, the same in all processes;
-        the entries count here.
-        """
         self.entries += len(index) ** 2
         return self._of_points(*self._gather(index))
 
     def restrict_own(self, blocks: Sequence[Tensor]) -> KernelSystem | None:
-        """Return the system of the points of this process's one of the ``blocks``, at most p;
-        ``None`` if it has none.
-
-        The points of all are gathered, in one message. The entries of a block count in
-        ``rows_matmul_for``.
-        """
+        # The points of all blocks are gathered in one message
         points, noise = self._gather(torch.cat(list(blocks)))
         sizes = [len(block) for block in blocks]
         noises = noise.split(sizes) if noise.ndim else [noise] * len(blocks)
         self._gathered = list(zip(blocks, points.split(sizes), noises, strict=True))
-        return (
-            self._of_points(*self._gathered[self.rows.rank][1:])
-            if self.rows.rank < len(blocks)
-            else None
-        )
-
-    def rows_matmul_for(self, rank: int, index: Tensor, W: Tensor, minus: Tensor) -> Tensor:
-        """Return to process ``rank`` the rows ``index`` of H W less those of ``minus``, (b, s), and
-        nothing of use to the others.
-
-        The entries of the block that process ``rank`` has of them count here: in all processes, and
-        once a step.
-        """
-        self.entries += len(index) ** 2
-        return self.rows.sum_for(rank, self._part_of_rows_matmul(index, W, minus))
+        if self.rows.rank >= len(blocks):
+            return None
+        return self._of_points(*self._gathered[self.rows.rank][1:])
 
     def _of_points(self, points: Tensor, noise: Tensor) -> KernelSystem:
         return KernelSystem(
@@ -250,15 +177,9 @@ class DistributedKernelSystem(KernelSystem):
         for rows, points, noise in self._gathered:
             if rows is index:
                 return points, noise
-        X = self.kernel.tiles.X1
-        each_noise = self.noise.ndim
-        found = X.new_zeros(len(index), X.shape[1] + each_noise)
-        positions, held = self.rows.owned(index)
-        found[positions, : X.shape[1]] = X[held]
-        if each_noise:
-            found[positions, -1] = self.noise[held]
-        self.rows.sum(found)
-        points = found[:, : X.shape[1]].contiguous()
-        noise = found[:, -1] if each_noise else self.noise
+        found = self.rows.take(self._held, index)
+        d = self.kernel.tiles.X1.shape[1]
+        points = found[:, :d].contiguous()
+        noise = found[:, -1] if self.noise.ndim else self.noise
         self._gathered = [(index, points, noise)]
         return points, noise

@@ -27,7 +27,7 @@ from surrogates import (
     checks,
 )
 from surrogates.models.variational import VariationalGP
-from surrogates.solvers.base import Callback
+from surrogates.solvers.base import Request
 from surrogates.solvers.registry import SOLVERS
 
 # The published settings of stochastic gradient descent in regression.
@@ -88,15 +88,10 @@ class SplitSolver(Solver):
         ]
         return None if None in budgets else sum(filter(None, budgets))
 
-    def solve(
-        self,
-        system: Any,
-        rhs: Tensor | Targets,
-        *,
-        initial: Tensor | None = None,
-        generator: torch.Generator | None = None,
-        callback: Callback | None = None,
-    ) -> Solution:
+    def _solve(self, request: Request) -> Solution:
+        rhs = request.rhs if request.targets is None else request.targets
+        callback = request.callback
+
         def columns(span: slice) -> dict[str, Any]:
             part = (
                 Targets(rhs.values[:, span], rhs.noise_draw[:, span])
@@ -105,11 +100,11 @@ class SplitSolver(Solver):
             )
             return {
                 "rhs": part,
-                "initial": None if initial is None else initial[:, span],
-                "generator": generator,
+                "initial": None if request.initial is None else request.initial[:, span],
+                "generator": request.generator,
             }
 
-        mean = self.mean.solve(system, callback=callback, **columns(slice(1)))
+        mean = self.mean.solve(request.system, callback=callback, **columns(slice(1)))
         if self.samples is not None:
             later = (
                 None
@@ -118,9 +113,9 @@ class SplitSolver(Solver):
                     replace(progress, epochs=mean.epochs + progress.epochs)
                 )
             )
-            samples = self.samples.solve(system, callback=later, **columns(slice(1, None)))
+            samples = self.samples.solve(request.system, callback=later, **columns(slice(1, None)))
         else:
-            num_samples = (rhs.values if isinstance(rhs, Targets) else rhs).shape[1] - 1
+            num_samples = request.rhs.shape[1] - 1
             zeros = mean.value.new_zeros(len(mean.value), num_samples)
             none = torch.zeros(num_samples, dtype=torch.bool, device=zeros.device)
             samples = Solution(zeros, zeros.new_ones(num_samples), none, none.long(), 0.0, 0.0)
@@ -219,26 +214,35 @@ def _subset(problem: RegressionProblem) -> PathwiseGP:
     return replace(problem, X=problem.X[rows], y=problem.y[rows]).model(Cholesky())
 
 
-def _inducing(
-    problem: RegressionProblem,
-    solver: Solver | None,
-    kind: type[PathwiseGP] = InducingPathwiseGP,
-) -> PathwiseGP:
-    """Return the Gaussian process with weights on inducing points."""
-    num_points = problem.budget.num_points
-    return problem.model(solver, kind=kind, inducing_points=num_points, seed=problem.seed)
+def _inducing(problem: RegressionProblem) -> PathwiseGP:
+    """Return the Gaussian process with weights on inducing points, solved directly."""
+    return problem.model(
+        Cholesky(),
+        kind=InducingPathwiseGP,
+        inducing_points=problem.budget.num_points,
+        seed=problem.seed,
+    )
+
+
+def _sgd_inducing(problem: RegressionProblem) -> PathwiseGP:
+    """Return the same, solved by stochastic gradient descent."""
+    sgd = published_sgd(len(problem.X), problem.budget)
+    return problem.model(
+        sgd, kind=InducingPathwiseGP, inducing_points=problem.budget.num_points, seed=problem.seed
+    )
+
+
+def _svgp(problem: RegressionProblem) -> PathwiseGP:
+    """Return the sparse variational Gaussian process, at its closed-form optimum."""
+    return problem.model(
+        None, kind=VariationalGP, inducing_points=problem.budget.num_points, seed=problem.seed
+    )
 
 
 REGRESSION_METHODS = {name: _exact(name) for name in SOLVERS} | {
-    "sgd-inducing": RegressionMethod(
-        lambda problem: _inducing(problem, published_sgd(len(problem.X), problem.budget)),
-        ("sgd_steps", "num_points"),
-    ),
-    "inducing": RegressionMethod(lambda problem: _inducing(problem, Cholesky()), ("num_points",)),
-    # At its closed-form optimum
-    "svgp": RegressionMethod(
-        lambda problem: _inducing(problem, None, VariationalGP), ("num_points",)
-    ),
+    "sgd-inducing": RegressionMethod(_sgd_inducing, ("sgd_steps", "num_points")),
+    "inducing": RegressionMethod(_inducing, ("num_points",)),
+    "svgp": RegressionMethod(_svgp, ("num_points",)),
     "subset": RegressionMethod(_subset, ("num_points",)),
 }
 

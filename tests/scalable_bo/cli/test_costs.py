@@ -52,7 +52,7 @@ def test_the_matrices_predicted_are_those_that_the_method_holds(
         solver = replace(solver, preconditioner=replace(solver.preconditioner, rank=10))  # type: ignore[attr-defined]
     value = torch.zeros_like(rhs)
     gap = rhs.clone()
-    state = solver.init(system, Start(rhs, value, gap, None, solver.prepare(system, generator)))
+    state = solver.init(system, Start(rhs, value, gap, solver.prepare(system, generator)))
     state = solver.step(system, rhs, state, generator)
     held = {matrix.data_ptr() for matrix in (value, gap, *matrices(state, n))}
     assert len(held) == METHODS[name].held

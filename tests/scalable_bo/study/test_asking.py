@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from scalable_bo.study.asking import predicted_bytes
 from scalable_bo.study.study import Study
 from surrogates import CG, Solution
 from surrogates.rules.base import COLUMNS_HELD
+from surrogates.solvers.base import Request
 
 QUICK = partial(
     ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
@@ -27,10 +27,10 @@ STARTS: list[Tensor | None] = []
 class Watched(CG):
     """CG that notes where it starts from and what it finds."""
 
-    def solve(self, system: Any, rhs: Any, **options: Any) -> Solution:
-        initial = options.get("initial")
+    def _solve(self, request: Request) -> Solution:
+        initial = request.initial
         STARTS.append(None if initial is None else initial[:, :1].clone())
-        return super().solve(system, rhs, **options)
+        return super()._solve(request)
 
 
 @pytest.mark.parametrize("resumed", [False, True])

@@ -13,7 +13,7 @@ from surrogates import CG, Cholesky, PathwiseGP, Solution, fit_exact, fit_iterat
 from surrogates.fitting import iterative
 from surrogates.fitting.iterative import backward_log_likelihood, draw_probes
 from surrogates.rules.limits import LONGEST
-from surrogates.solvers.base import Solver
+from surrogates.solvers.base import Request, Solver
 from tests import problems
 
 N = 120
@@ -102,10 +102,9 @@ class Recording(Solver):
         self.cold = cold
         self.epochs = []
 
-    def solve(self, system, rhs, *, initial=None, generator=None, callback=None) -> Solution:  # type: ignore[no-untyped-def]
-        solution = CG(None, tolerance=1e-3).solve(
-            system, rhs, initial=None if self.cold else initial
-        )
+    def _solve(self, request: Request) -> Solution:
+        initial = None if self.cold else request.initial
+        solution = CG(None, tolerance=1e-3).solve(request.system, request.rhs, initial=initial)
         self.epochs.append(solution.epochs)
         return solution
 

@@ -22,7 +22,8 @@ from surrogates.regressors.nystrom_sgm import (
     inverse_root,
     regime_schedule,
 )
-from surrogates.systems.leverage import approximate_leverage_scores, draw_without_replacement
+from surrogates.systems.leverage import approximate_leverage_scores
+from surrogates.systems.rows import draw_without_replacement
 
 LENGTHSCALE = 0.2
 

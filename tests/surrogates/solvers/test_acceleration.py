@@ -29,7 +29,7 @@ def test_acceleration_follows_the_corrected_equations() -> None:
         D = torch.zeros_like(rhs)
         # At the extrapolated point
         D[index] = torch.linalg.solve(H[index][:, index], (H @ Z - rhs)[index])
-        ours_W, ours = accelerate(system, ours_W, ours, index, D[index], nu)
+        ours_W, ours = accelerate(system.rows, ours_W, ours, index, D[index], nu)
         W = Z - D
         V_new = beta * V + (1 - beta) * Z - gamma * D
         printed = alpha * V + (1 - alpha) * W

@@ -103,7 +103,7 @@ def test_steps_are_nesterovs_on_clipped_gradients(averaging: float) -> None:
     solver = SGD(0.4, B, momentum=0.8, clip=0.05, averaging=averaging)
     start = torch.zeros(N, 2, dtype=torch.float64)
     ours, theirs = (torch.Generator().manual_seed(0) for _ in range(2))
-    state, order = (solver.init(system, Start(rhs, start, rhs)) for _ in range(2))
+    state, order = (solver.init(system, Start(rhs, start, rhs, None)) for _ in range(2))
     monitor = order.monitor
     A = start
     V = start

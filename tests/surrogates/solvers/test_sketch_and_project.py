@@ -32,7 +32,7 @@ def test_a_step_solves_the_equations_of_its_block() -> None:
     system = problems.system(N, 0.1)
     rhs = problems.normal(N, 2)
     solver = SketchAndProject.sap(block_size=B)
-    state = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs))
+    state = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs, None))
     index = state.monitor.deal(B, generator())[0]
     state = solver.step(system, rhs, state, generator())
     gap = rhs - system.to_dense() @ state.W
@@ -102,8 +102,8 @@ def test_tail_averaging_returns_the_mean_of_the_second_half() -> None:
     solver = SketchAndProject(block_size=B, tail_average=True, max_epochs=4.0)
     plain = SketchAndProject(block_size=B)
     zeros = torch.zeros_like(rhs)
-    state = solver.init(system, Start(rhs, zeros, rhs))
-    other = plain.init(system, Start(rhs, zeros, rhs))
+    state = solver.init(system, Start(rhs, zeros, rhs, None))
+    other = plain.init(system, Start(rhs, zeros, rhs, None))
     random = generator()
     same = generator()
     iterates = []
@@ -184,7 +184,7 @@ def states(
     solver: SketchAndProject, system: KernelSystem, rhs: Tensor, num_steps: int
 ) -> list[Tensor]:
     """Return the iterates of the first steps."""
-    state = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs))
+    state = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs, None))
     random = generator()
     iterates = []
     for _ in range(num_steps):
@@ -226,7 +226,7 @@ def test_the_default_mu_is_half_of_one_over_nu_for_exact_blocks_and_the_smallest
     rhs = problems.normal(N, 2)
 
     def mu(solver: SketchAndProject) -> list[float]:
-        momentum = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs)).momentum
+        momentum = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs, None)).momentum
         assert momentum is not None
         return momentum.mu.tolist()
 
@@ -291,7 +291,7 @@ def test_the_estimate_is_the_checkpoint_in_the_middle_of_a_divergence() -> None:
     system = problems.system(N, 0.1)
     rhs = problems.normal(N, 3)
     solver = SketchAndProject.asap(block_size=B)
-    state: SketchAndProjectState = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs))
+    state: SketchAndProjectState = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs, None))
     random = generator()
     for _ in range(2 * N // B + 1):
         state = solver.step(system, rhs, state, random)

@@ -20,6 +20,7 @@ from surrogates import (
 from surrogates.solvers import auto
 from surrogates.solvers.run import Start
 from surrogates.solvers.state import State
+from surrogates.systems.base import LinearSystem
 from tests import problems
 from tests.contracts import IterativeSolverContract, SolverContract
 
@@ -56,7 +57,7 @@ class TestIterativeSolvers(IterativeSolverContract):
     pass
 
 
-@dataclass(frozen=True)
+@dataclass
 class Iterates(State):
     W: Tensor
     R: Tensor
@@ -65,27 +66,33 @@ class Iterates(State):
 
 
 @dataclass(frozen=True)
-class Richardson(IterativeSolver):
+class Richardson(IterativeSolver[LinearSystem, None, Iterates]):
     """The simplest method there is, with switches for what can go wrong in the loop's eyes."""
 
     step_size: float = 0.02
     optimism: float = 1.0  # what the true residual is divided by in the method's own estimate
 
-    def init(self, system: KernelSystem, start: Start) -> Iterates:
+    def accepts(self, system: LinearSystem) -> LinearSystem:
+        return system
+
+    def prepare(self, system: LinearSystem, generator: torch.Generator) -> None:
+        return None
+
+    def init(self, system: LinearSystem, start: Start[None]) -> Iterates:
         return Iterates(start.initial, start.gap, start.gap.norm(dim=0))
 
     def step(
-        self, system: KernelSystem, rhs: Tensor, state: Iterates, generator: torch.Generator
+        self, system: LinearSystem, rhs: Tensor, state: Iterates, generator: torch.Generator
     ) -> Iterates:
         widths.append(state.W.shape[1])
         W = state.W + self.step_size * state.R
         R = rhs - system @ W
         return Iterates(W, R, R.norm(dim=0))
 
-    def estimate(self, system: KernelSystem, state: Iterates) -> Tensor:
+    def estimate(self, system: LinearSystem, state: Iterates) -> Tensor:
         return state.W
 
-    def residual_norm(self, system: KernelSystem, state: Iterates) -> Tensor:
+    def residual_norm(self, system: LinearSystem, state: Iterates) -> Tensor:
         return state.norms / self.optimism
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from surrogates import CG, DistributedKernelSystem, KernelSystem, shared_paths
-from surrogates.systems.shared_rows import SharedRows, own_rows
+from surrogates.systems.rows import SharedRows, own_rows
 from tests import problems
 from tests.contracts import true_residual
 from tests.surrogates import shared_rows
@@ -122,12 +122,12 @@ def test_random_rows_are_the_same_however_they_are_shared(used: list[Results]) -
 
 
 def test_random_rows_go_on_from_stream_to_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("surrogates.systems.shared_rows.ROWS_PER_STREAM", 8)
+    monkeypatch.setattr("surrogates.systems.rows.ROWS_PER_STREAM", 8)
     rows = SharedRows(30, torch.device("cpu"))
     whole = rows.normal(2, torch.Generator().manual_seed(4), like=torch.ones(1))
     assert len(whole.unique()) == 60
     rows.start = 5
-    rows.counts = [17]
+    rows.num_held = 17
     assert torch.equal(
         rows.normal(2, torch.Generator().manual_seed(4), like=torch.ones(1)), whole[5:22]
     )
@@ -308,9 +308,7 @@ def test_the_example_under_torchrun_gives_the_answer_of_one_process(tmp_path: Pa
 def test_rows_are_shared_evenly(monkeypatch: pytest.MonkeyPatch, n: int, size: int) -> None:
     parts = []
     for rank in range(size):
-        monkeypatch.setattr(
-            "surrogates.systems.shared_rows._place", lambda group, rank=rank: (rank, size)
-        )
+        monkeypatch.setattr("surrogates.systems.rows._place", lambda group, rank=rank: (rank, size))
         parts.append(own_rows(n))
     assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
     assert parts[-1].stop == n
