@@ -166,7 +166,7 @@ def export(
         frame = to_frame(snapshot.space, snapshot.rows)
         with _writing(out), replacing(out) as temporary:
             if out.suffix == ".csv":
-                without_formulas(frame).to_csv(temporary)
+                without_formulas(frame).to_csv(temporary, errors="backslashreplace")
             else:
                 frame.to_parquet(temporary)
     typer.echo(f"Wrote {count(len(frame), 'row')} to {out}")

@@ -20,7 +20,7 @@ from acquisition import Request, Strategy
 from scalable_bo.progress import describe_search, describe_solve
 from scalable_bo.space.space import Space
 from scalable_bo.study.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
-from scalable_bo.study.design import Design, remaining
+from scalable_bo.study.design import Design, NotEnoughLeftError, remaining
 from scalable_bo.study.rounds import AskReport
 from scalable_bo.study.rows import Rows, keys
 from scalable_bo.study.storage import Ask
@@ -123,13 +123,6 @@ class Proposer:
         self._scale = 1.0  # of the values behind it
         self.checkpoint: Checkpoint | None = None
 
-    def num_left(self, known: Known) -> int | None:
-        """Return how many points of a small finite space can still be asked; ``None`` for other
-        spaces.
-        """
-        points = self._design.points
-        return None if points is None else len(remaining(points, known.taken))
-
     def propose(
         self, q: int, known: Known, callback: Callable[[str], None] | None = None
     ) -> tuple[Tensor, Ask, AskReport]:
@@ -139,16 +132,17 @@ class Proposer:
         Args:
             callback: receives a line of text whenever the solve or the search has got on.
         Raises:
-            ValueError: if fewer than q points are left.
+            NotEnoughLeftError: if fewer than q points are left.
             MemoryError: if the solve cannot fit in free memory.
         """
         points = self._design.points
         left = None if points is None else remaining(points, known.taken)
         if left is not None and len(left) < q:
-            raise ValueError(
+            raise NotEnoughLeftError(
                 "`q` must be at most the number of points that have not been asked for or added,"
                 f" {len(left)} in this finite space, got {q}. "
-                + ("Ask for fewer." if len(left) else "It is exhausted: see `result`.")
+                + ("Ask for fewer." if len(left) else "It is exhausted: see `result`."),
+                len(left),
             )
         number = len(known.asks) + 1
         if known.num_observed < self._num_initial:

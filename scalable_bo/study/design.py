@@ -18,6 +18,14 @@ BLOCK_SIZE = 64  # points drawn at a time where some will be rejected
 MAX_BLOCKS = 256
 
 
+class NotEnoughLeftError(ValueError):
+    """Fewer points are left to ask for than were asked for: ``num_left``."""
+
+    def __init__(self, message: str, num_left: int) -> None:
+        super().__init__(message)
+        self.num_left = num_left
+
+
 class Design:
     """A sequence of points that depends on the seed, on how many were drawn, and on which ones are
     taken.
@@ -43,7 +51,7 @@ class Design:
         been drawn then.
 
         Raises:
-            ValueError: if so many are not found.
+            NotEnoughLeftError: if so many are not found.
         """
         taken = set(taken)
         found: list[Tensor] = []
@@ -75,9 +83,10 @@ class Design:
                 return torch.stack(found), num_drawn
         rest = X[:0] if self.points is None else remaining(self.points, taken)
         if len(rest) < q - len(found):
-            raise ValueError(
+            raise NotEnoughLeftError(
                 "`q` must be at most the number of points that are new and meet the constraints,"
-                f" got {q} and found {len(found)}. Ask for fewer, or widen the space."
+                f" got {q} and found {len(found)}. Ask for fewer, or widen the space.",
+                len(found) + len(rest),
             )
         return torch.cat([*(point[None] for point in found), rest[: q - len(found)]]), num_drawn
 

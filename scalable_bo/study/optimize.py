@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from scalable_bo.evaluation.evaluator import Evaluation, Evaluator, FailureLimit, Interruption, call
 from scalable_bo.evaluation.external import Command
 from scalable_bo.progress import RoundProgress, peak_of_process, reset_peak_of_process
+from scalable_bo.study.design import NotEnoughLeftError
 from scalable_bo.study.rounds import AskReport, Batch, Round
 from surrogates import checks
 
@@ -25,8 +26,6 @@ class AskAndTell(Protocol):
 
     @property
     def num_asks(self) -> int: ...
-    @property
-    def num_left(self) -> int | None: ...
     @property
     def num_observations(self) -> int: ...
     @property
@@ -61,9 +60,7 @@ def run_rounds(
     progress: bool = True,
 ) -> None:
     """Run ``rounds`` rounds of ``study``; arguments as in ``Study.optimize``."""
-    checks.integer("rounds", rounds, 0)
-    checks.positive_int("batch", batch)
-    _check_evaluation(objective, executor, timeout, max_failures, vectorized)
+    _check(rounds, batch, objective, executor, timeout, max_failures, vectorized)
     evaluate = objective.evaluate if isinstance(objective, Command) else partial(call, objective)
     interruption = Interruption()
     limit = FailureLimit(max_failures, max(batch, FEWEST_FAILURES_IN_A_ROW))
@@ -71,7 +68,6 @@ def run_rounds(
         partial(evaluate, timeout), executor, timeout, lambda: interruption.requested
     )
     first = study.num_asks + 1
-    last = first + rounds - 1
     work: Callable[[Batch, str], int]
     with RoundProgress(rounds, enabled=progress) as bar, evaluator:
         if vectorized and not isinstance(objective, Command):
@@ -82,17 +78,19 @@ def run_rounds(
             work = partial(_evaluate, study, evaluator, interruption, limit, bar, waits)
         if (left := study.pending).ids:
             work(left, f"before round {first}")
-        for number in range(first, last + 1):
-            num_left = study.num_left
-            if num_left == 0:
-                bar.note(f"Ended before round {number}: all points of the space have been asked.")
-                return
+        for number in range(first, first + rounds):
             reset_peak_of_process()
             before = study.best_value
             what = f"round {number}"
-            q = batch if num_left is None else min(batch, num_left)
-            bar.status(f"{what}: asking for {q} points")
-            points = study.ask(q, callback=partial(_say, bar, what))
+            say = partial(_say, bar, what)
+            say(f"asking for {batch} points")
+            try:
+                points = study.ask(batch, callback=say)
+            except NotEnoughLeftError as error:
+                if not error.num_left:
+                    bar.note(f"Ended before {what}: all points of the space have been asked for.")
+                    return
+                points = study.ask(error.num_left, callback=say)
             start = time.perf_counter()
             failed = work(points, what)
             report = Round(
@@ -105,14 +103,22 @@ def run_rounds(
                 seconds_objective=time.perf_counter() - start,
                 peak_bytes=peak_of_process(),
             )
-            bar.finish_round(f"round {number}/{last}: {report}")
+            bar.finish_round(f"{what}/{first + rounds - 1}: {report}")
             for callback in callbacks:
                 callback(study, report)
 
 
-def _check_evaluation(
-    objective: Any, executor: Any, timeout: Any, max_failures: Any, vectorized: bool
+def _check(
+    rounds: Any,
+    batch: Any,
+    objective: Any,
+    executor: Any,
+    timeout: Any,
+    max_failures: Any,
+    vectorized: bool,
 ) -> None:
+    checks.integer("rounds", rounds, 0)
+    checks.positive_int("batch", batch)
     if not callable(objective) and not isinstance(objective, Command):
         raise TypeError(f"`objective` must be a function or a `Command`, got {objective!r:.80}.")
     if timeout is not None:

@@ -182,11 +182,6 @@ class Study:
         return len(self._record.asks)
 
     @property
-    def num_left(self) -> int | None:
-        """How many points of a small finite space are left to ask for; ``None`` for others."""
-        return self._proposer.num_left(self._known())
-
-    @property
     def best_value(self) -> float:
         """The best observed value so far; NaN if there is none."""
         with self._record.lock:

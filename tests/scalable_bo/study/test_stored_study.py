@@ -138,12 +138,19 @@ def test_a_finite_space_ends_with_its_result_and_runs_no_further(
     result = study.optimize(lambda p: p["n"] + (p["kind"] == "b"), rounds=9, batch=5)
     assert (result.best_value, result.num_observations, result.num_pending) == (7.0, 12, 0)
     assert study.num_asks == 3
-    assert study.num_left == 0
-    assert "Ended before round 4: all points of the space have been asked." in (
+    assert "Ended before round 4: all points of the space have been asked for." in (
         capsys.readouterr().err
     )
     assert study.optimize(lambda p: 0.0, rounds=2, batch=5, progress=False).best_value == 7.0
-    assert make().num_left is None
+
+
+def test_a_space_that_is_too_large_to_be_listed_ends_when_no_point_is_found() -> None:
+    space = Space(LinearConstraint({"n": 1}, at_least=39_991), n=Int(0, 40_000))
+    study = make(space=space, num_initial=100)
+    result = study.optimize(lambda p: p["n"], rounds=4, batch=50, progress=False)
+    assert result.values.unique().tolist() == list(range(39_991, 40_001))
+    assert result.num_pending == 0
+    assert study.num_asks < 4
 
 
 def test_failed_points_are_tried_again(tmp_path: Path) -> None:

@@ -185,7 +185,6 @@ GRAPH = torch.tensor([1.5, 2.5, -3.0], requires_grad=True)
         pd.DataFrame({"y": [1.5, 2.5, -3.0]}),
         (1.5, 2.5, -3),
     ],
-    ids=str,
 )
 def test_numbers_of_every_kind_of_array_are_values(values: Any) -> None:
     study = make_study(num_initial=100)
