@@ -214,19 +214,15 @@ class FreshGP(SingleTaskGP):
 
     @torch.no_grad()
     def _draw(
-        self,
-        draw: Callable[..., tuple[SamplePaths, Solution | None]],
-        num_paths: int,
-        generator: torch.Generator,
-        **options: Any,
+        self, num_paths: int, generator: torch.Generator, **options: Any
     ) -> list[SamplePaths]:
         """Return the paths of every data set, on transformed inputs and in standardised units;
         their prior draws are independent.
 
         Args:
-            draw: ``rule.draw`` or ``rule.span``.
-            options: of it.
+            options: of ``rule.draw``.
         """
+        rule = self.rule
         elements = data_sets(self)
         warm: tuple[Tensor | None, ...] = self._warm_mean_weights
         if len(warm) != len(elements):
@@ -234,7 +230,7 @@ class FreshGP(SingleTaskGP):
         parts = []
         solutions = []
         for data, weights, stream in zip(elements, warm, self._streams(generator), strict=True):
-            paths, solution = draw(data, num_paths, stream, warm=weights, **options)
+            paths, solution = rule.draw(data, num_paths, stream, warm=weights, **options)
             parts.append(paths)
             solutions.append(solution)
         self.solution = _joined(solutions)
@@ -245,7 +241,7 @@ class FreshGP(SingleTaskGP):
         """Return the paths behind ``posterior``, kept until the model changes."""
         if self._drop_stale_state() is None:
             generator = torch.Generator().manual_seed(self.seed)
-            self._keep(self._draw(self.rule.span, self.num_paths, generator))
+            self._keep(self._draw(self.num_paths, generator, spanning=True))
         paths: SamplePaths | BatchPaths = self.prediction_strategy.paths
         return paths
 

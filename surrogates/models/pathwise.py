@@ -202,7 +202,7 @@ class PathwiseGP(FreshGP):
                 f"`prior` must hold {num_samples} functions of {dim} inputs, got {prior.num_paths}"
                 f" of {prior.dim}."
             )
-        parts = self._draw(self.rule.draw, num_samples, generator, prior=prior, callback=callback)
+        parts = self._draw(num_samples, generator, prior=prior, callback=callback)
         units = deepcopy(self._units)
         input_transform = deepcopy(getattr(self, "input_transform", None))
         offsets = units.offset.flatten().tolist()

@@ -117,7 +117,7 @@ class Rule(ABC):
         num_paths: int,
         generator: torch.Generator,
         *,
-        num_draws: int = 1,
+        spanning: bool = False,
         prior: PriorPaths | None = None,
         warm: Tensor | None = None,
         callback: Callback | None = None,
@@ -126,17 +126,11 @@ class Rule(ABC):
         if there was one.
 
         Args:
-            num_draws: of random features, among which the prior paths are divided.
+            spanning: draw the functions behind a posterior, whose covariance about the mean is its
+                own as far as so many can have it.
             prior: the prior paths to condition; drawn if ``None``.
             warm: (k, 1) weights of the first k points to start the mean from; ``None`` for zeros.
         """
-
-    def span(
-        self, data: DataSet, num_paths: int, generator: torch.Generator, warm: Tensor | None
-    ) -> tuple[SamplePaths, Solution | None]:
-        """Return the functions behind a posterior: their covariance about the mean is its."""
-        num_draws = math.ceil(num_paths / PATHS_PER_DRAW)
-        return self.draw(data, num_paths, generator, num_draws=num_draws, warm=warm)
 
     @abstractmethod
     def covariance(self, data: DataSet, paths: SamplePaths) -> Covariance:
@@ -194,7 +188,7 @@ class SolvedRule(Rule):
         num_paths: int,
         generator: torch.Generator,
         *,
-        num_draws: int = 1,
+        spanning: bool = False,
         prior: PriorPaths | None = None,
         warm: Tensor | None = None,
         callback: Callback | None = None,
@@ -203,7 +197,7 @@ class SolvedRule(Rule):
         μ(X), H a = f(X) + ε, with ε ~ N(0, Σ).
         """
         if prior is None:
-            prior = draw_prior(data, num_paths, num_draws, self.num_features, generator)
+            prior = draw_prior(data, num_paths, self.num_features, spanning, generator)
         X = data.X
         memory.require(
             COLUMNS_HELD * len(X) * (num_paths + 1) * X.element_size(),
@@ -214,7 +208,7 @@ class SolvedRule(Rule):
         centres = self.centres(data)
         system = self.system(data)
         solver = self.solver_for(len(centres))
-        residuals = data.residuals.unsqueeze(1)
+        residuals = (data.y - data.mean_module(X)).unsqueeze(1)
         noise = data.noise.sqrt().unsqueeze(-1) * standard_normal((len(X), num_paths), X, generator)
         targets = Targets(
             torch.cat([residuals, prior(X).T], dim=1),
@@ -241,15 +235,17 @@ class SolvedRule(Rule):
 
 
 def draw_prior(
-    data: DataSet, num_paths: int, num_draws: int, num_features: int, generator: torch.Generator
+    data: DataSet, num_paths: int, num_features: int, spanning: bool, generator: torch.Generator
 ) -> PriorPaths:
-    """Return prior paths of the kernel of ``data`` by random features."""
+    """Return prior paths of the kernel of ``data`` by random features: by several draws of them, if
+    their covariance is that of a posterior.
+    """
     return PriorPaths.draw(
         data.kernel,
         data.X.shape[1],
         num_paths,
         num_features=num_features,
-        num_draws=num_draws,
+        num_draws=math.ceil(num_paths / PATHS_PER_DRAW) if spanning else 1,
         generator=generator,
         like=data.X,
     )

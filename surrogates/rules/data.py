@@ -22,8 +22,3 @@ class DataSet(NamedTuple):
     noise: Tensor
     kernel: Kernel
     mean_module: nn.Module
-
-    @property
-    def residuals(self) -> Tensor:
-        """y − μ(X), (n,)."""
-        return self.y - self.mean_module(self.X)

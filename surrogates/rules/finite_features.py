@@ -35,30 +35,34 @@ class FiniteFeatures(Rule):
         num_paths: int,
         generator: torch.Generator,
         *,
-        num_draws: int = 1,
+        spanning: bool = False,
         prior: PriorPaths | None = None,
         warm: Tensor | None = None,
         callback: Callback | None = None,
     ) -> tuple[SamplePaths, None]:
-        """Return ``num_paths`` draws of the weights; there is nothing to solve."""
+        """Return ``num_paths`` draws of the weights, or the F functions that have the posterior's
+        covariance, one for every column of L⁻ᵀ; there is nothing to solve.
+        """
         if prior is not None:
             raise ValueError(
                 "`prior` must be None for a FiniteFeatureGP, whose paths are draws of the"
                 " posterior's weights."
             )
         basis, law = self.solve(data)
-        normals = standard_normal((self.num_features, num_paths), law.mean, generator)
-        return _paths(data, basis, law, normals), None
-
-    def span(
-        self, data: DataSet, num_paths: int, generator: torch.Generator, warm: Tensor | None
-    ) -> tuple[SamplePaths, None]:
-        """Return F functions whose covariance about the mean is the posterior's: one for every
-        column of L⁻ᵀ.
-        """
-        basis, law = self.solve(data)
         F = self.num_features
-        return _paths(data, basis, law, math.sqrt(F) * torch.eye(F).to(law.mean)), None
+        normals = (
+            math.sqrt(F) * torch.eye(F).to(law.mean)
+            if spanning
+            else standard_normal((F, num_paths), law.mean, generator)
+        )
+        paths = SamplePaths(
+            prior=None,
+            data=basis,
+            weights=law.weights(normals).to(data.X),
+            mean_weights=law.mean.unsqueeze(1).to(data.X),
+            prior_mean=data.mean_module,
+        )
+        return paths, None
 
     def covariance(self, data: DataSet, paths: SamplePaths) -> FiniteRank:
         """Return φ(·)ᵀ P⁻¹ φ(·), of which the posterior's paths are the root."""
@@ -72,15 +76,5 @@ class FiniteFeatures(Rule):
     def solve(self, data: DataSet) -> tuple[FeatureBasis, WeightPosterior]:
         """Return the features, and the law of their weights."""
         basis = FeatureBasis(data.kernel, (data.X.shape[1], self.num_features))
-        return basis, solve_weight_posterior(basis, data.X, data.residuals, data.noise)
-
-
-def _paths(data: DataSet, basis: FeatureBasis, law: WeightPosterior, Z: Tensor) -> SamplePaths:
-    """Return the functions with the weights m + L⁻ᵀ Z, Z (F, s)."""
-    return SamplePaths(
-        prior=None,
-        data=basis,
-        weights=law.weights(Z).to(data.X),
-        mean_weights=law.mean.unsqueeze(1).to(data.X),
-        prior_mean=data.mean_module,
-    )
+        residuals = data.y - data.mean_module(data.X)
+        return basis, solve_weight_posterior(basis, data.X, residuals, data.noise)

@@ -77,14 +77,14 @@ class Variational(Rule):
         num_paths: int,
         generator: torch.Generator,
         *,
-        num_draws: int = 1,
+        spanning: bool = False,
         prior: PriorPaths | None = None,
         warm: Tensor | None = None,
         callback: Callback | None = None,
     ) -> tuple[SamplePaths, None]:
         """Return paths of draws of v; there is nothing to solve."""
         if prior is None:
-            prior = draw_prior(data, num_paths, num_draws, self.num_features, generator)
+            prior = draw_prior(data, num_paths, self.num_features, spanning, generator)
         L, c, R = self.posterior(data)
         Z = self.points.clone()  # a state dict is loaded into the model's
         draws = c.unsqueeze(1) + R @ standard_normal((len(Z), num_paths), Z, generator).to(R)
@@ -164,7 +164,7 @@ class Variational(Rule):
             data.kernel, data.X, self.points, data.noise, memory_budget=self.memory_budget
         ).to(torch.float64)
         L, M = system.whitened()
-        residuals = data.residuals.unsqueeze(1).double()
+        residuals = (data.y - data.mean_module(data.X)).unsqueeze(1).double()
         b = torch.linalg.solve_triangular(
             L, system.rhs(Targets(residuals, torch.zeros_like(residuals))), upper=False
         )

@@ -165,9 +165,9 @@ def test_the_same_seed_gives_the_same_posterior() -> None:
 def test_an_unchanged_model_is_solved_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = pathwise()
     solves = []
-    span = AllData.span
+    draw = AllData.draw
     monkeypatch.setattr(
-        AllData, "span", lambda self, *a, **kw: solves.append(1) or span(self, *a, **kw)
+        AllData, "draw", lambda self, *a, **kw: solves.append(1) or draw(self, *a, **kw)
     )
     for _ in range(3):
         model.posterior(Z)
