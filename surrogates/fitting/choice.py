@@ -66,10 +66,10 @@ def fit(
 
     Methods are run as :func:`choose_fit` says, each from the best hyperparameters before it. From
     100 data on, each must earn its place: 1000 random data are predicted from their 100 nearest
-    others, and a stage is taken if their log density rises by more than the standard error of the
+    others, and a stage is taken if their log density rises by more than two standard errors of the
     paired differences, or, where the likelihood of all data has risen, unless it falls by two. In
     the end all of the data are made noise about their mean, with the longest lengthscales, if
-    neither those densities, by a standard error, nor the marginal likelihood, by two standard
+    neither those densities, by two standard errors, nor the marginal likelihood, by two standard
     deviations of what fitting noise alone gains, say that there is signal. A stage that fails
     leaves the best before it, and says so in the log and the account. ``model.fit_account``, a
     :class:`FitAccount`, has what was tried and why the result was taken. The same model and

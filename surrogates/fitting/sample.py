@@ -27,6 +27,7 @@ from surrogates.rules.hyperparameters import (
 SQUARES_HELD = 6  # copies of an (s, m, m) array that an evaluation holds at once
 NOISE_SHARE = 0.5  # of the targets' variance, at the start that is all but noise
 LITTLE_NOISE = 0.1  # a share that leaves nothing for a second start to explain
+NEEDED = 2.0  # standard errors by which the second start must be better
 FARTHEST = 30.0  # a coordinate may move so far, which is a factor e³⁰
 LBFGS_OPTIONS = {"maxiter": 100, "ftol": 1e-7}
 
@@ -45,7 +46,7 @@ def fit_sample(
     Random data are far apart, where a model that takes noise for fine structure predicts nothing,
     and L-BFGS starts with half of the variance as noise, from where it meets the smooth explanation
     first. If more than a tenth stays noise, it starts again from the present hyperparameters, whose
-    optimum must predict left-out data better by a standard error: the likelihood with its priors
+    optimum must predict left-out data better by two standard errors: the likelihood with its priors
     may prefer little noise. In float64, whatever the model. Lengthscales stay
     between a tenth of the median gap between neighbouring values of their input, and a thousand
     times its range.
@@ -123,7 +124,7 @@ class _Search:
         finally:
             self.best = first
         gain, error = paired_difference(self._left_out(second, index), self._left_out(first, index))
-        return second if gain > error else first
+        return second if gain > NEEDED * error else first
 
     @torch.no_grad()
     def _left_out(self, gp: BatchedGP, index: Tensor) -> Tensor:

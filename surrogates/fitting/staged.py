@@ -26,8 +26,11 @@ FAILURES = (
 )
 # Standard errors by which a stage must predict better than the best before; one that raised the
 # likelihood of all data has earned its place unless it clearly predicts worse
-NEEDED = 1.0
+NEEDED = 2.0
 NEEDED_OF_ALL_DATA = -2.0
+# Nats a point that white noise may lose as a model of the kernel's, whose neighbours have to tell
+# the mean
+TOLERATED = 0.02
 # Standard deviations above what fitting p hyperparameters gains on noise alone, χ²_p / 2 nats
 NEEDED_OF_LIKELIHOOD = 2.0
 
@@ -83,7 +86,7 @@ class Stages:
         if self._evidence is None or self._density is None:
             return True
         over_noise = paired_difference(self._density, self._evidence.white)
-        if over_noise.mean > over_noise.error:
+        if over_noise.mean > NEEDED * over_noise.error:
             return True
         half = 0.5 * sum(p.numel() for p in self._model.parameters() if p.requires_grad)
         needed = half + NEEDED_OF_LIKELIHOOD * math.sqrt(half)
@@ -102,7 +105,7 @@ class Stages:
         density = self._evidence.log_densities(self._model)
         over_best = paired_difference(density, self._density)
         over_noise = paired_difference(density, self._evidence.white)
-        accepted = over_best.mean > -over_best.error
+        accepted = over_noise.mean > -TOLERATED
         if accepted:
             self._best = _state(self._model)
             self._density = density
