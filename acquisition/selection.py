@@ -65,7 +65,7 @@ class Moves:
         # Far from the origin, floating-point numbers are further apart than that
         spacing = torch.finfo(feasible.bounds.dtype).eps * feasible.bounds.abs().amax(0)
         self.step = (2.0 * self.duplicate).maximum(4.0 * spacing)
-        self.slopes: Tensor | None = None
+        self.slopes: Tensor | None = None  # (s, d), of each function at its best point, uphill
         self.nearest: dict[tuple[int, ...], int] = {}  # distance that still had a free point
 
     def beside(self, i: int, ranked: Tensor, free: Callable[[Tensor], Tensor]) -> Tensor | None:
@@ -78,7 +78,11 @@ class Moves:
         """
         x = ranked[i, 0]
         if self.slopes is None:
-            self.slopes = self._slopes(ranked[:, 0])
+            with torch.enable_grad():
+                points = ranked[:, :1].detach().requires_grad_()
+                total = self.functions.each(points).sum()
+            (gradient,) = torch.autograd.grad(total, points)
+            self.slopes = self.sign * gradient.squeeze(1)
         steps = self._steps(x, ranked[i])
         furthest = FURTHEST_MOVE if self.feasible.rounding is None else FURTHEST_MOVE_AMONG_ROUNDED
         cell = tuple((x / self.duplicate).round().long().tolist())
@@ -94,14 +98,6 @@ class Moves:
             distance = distance + 1 if len(reached) else 2 * distance
         self.nearest[cell] = distance
         return None
-
-    def _slopes(self, X: Tensor) -> Tensor:
-        """Return the gradient (s, d) of each function at its own point X (s, d), uphill."""
-        with torch.enable_grad():
-            points = X.detach().unsqueeze(1).requires_grad_()
-            total = self.functions.each(points).sum()
-        (gradient,) = torch.autograd.grad(total, points)
-        return self.sign * gradient.squeeze(1)
 
     def _steps(self, x: Tensor, points: Tensor) -> Tensor:
         """Return the steps (number of ways, d) from x that are tried, each of the least length."""

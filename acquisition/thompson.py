@@ -173,21 +173,14 @@ class ParallelThompsonSampling:
         )
         self.num_candidates = checks.positive_int("num_candidates", num_candidates)
         self.num_rounds = checks.positive_int("num_rounds", num_rounds)
-        self.num_starts = checks.positive_int("num_starts", num_starts)
-        if num_starts > num_rounds:
-            raise ValueError(
-                f"`num_starts` must be at most `num_rounds` = {num_rounds}, got {num_starts}. Each"
-                " round gives one start."
-            )
+        self.num_starts = _number_of_starts(num_starts, num_rounds)
         self.uniform_fraction = checks.fraction("uniform_fraction", uniform_fraction)
         self.proposal_std = self._proposal_std(proposal_std)
         self.candidate_weights = candidate_weights
         self.num_steps = checks.integer("num_steps", num_steps, 0)
-        self.learning_rate = (
-            learning_rate
-            if learning_rate is None
-            else checks.positive_float("learning_rate", learning_rate)
-        )
+        if learning_rate is not None:
+            checks.positive_float("learning_rate", learning_rate)
+        self.learning_rate = learning_rate
         self.prune = prune
         self.maximize = maximize
         self.repeats = repeats
@@ -442,3 +435,12 @@ class ParallelThompsonSampling:
                 self.callback(AcquisitionProgress(stage, done, total))
 
         return report
+
+
+def _number_of_starts(num_starts: int, num_rounds: int) -> int:
+    if checks.positive_int("num_starts", num_starts) > num_rounds:
+        raise ValueError(
+            f"`num_starts` must be at most `num_rounds` = {num_rounds}, got {num_starts}. Each"
+            " round gives one start."
+        )
+    return num_starts
