@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from surrogates import memory
-from surrogates.functions.features import PriorPaths, standard_normal
+from surrogates.functions.balance import balanced_normal
+from surrogates.functions.features import PriorPaths
 from surrogates.functions.paths import SamplePaths
 from surrogates.operators.differentiable import Basis, KernelBasis, combine
 from surrogates.rules.data import DataSet
@@ -209,9 +210,11 @@ class SolvedRule(Rule):
         system = self.system(data)
         solver = self.solver_for(len(centres))
         residuals = (data.y - data.mean_module(X)).unsqueeze(1)
-        noise = data.noise.sqrt().unsqueeze(-1) * standard_normal((len(X), num_paths), X, generator)
+        values = prior(X).T
+        std = data.noise.sqrt().unsqueeze(-1)
+        noise = std * balanced_normal(values / std, generator)
         targets = Targets(
-            torch.cat([residuals, prior(X).T], dim=1),
+            torch.cat([residuals, values], dim=1),
             torch.cat([torch.zeros_like(residuals), noise], dim=1),
         )
         initial = None
@@ -219,7 +222,7 @@ class SolvedRule(Rule):
             initial = X.new_zeros(system.n, num_paths + 1)
             initial[: len(warm), :1] = warm
         rhs = targets if solver.splits_targets else system.rhs(targets)
-        del targets, noise  # many columns: only one copy of them is kept
+        del targets, values, noise  # many columns: only one copy of them is kept
         solution = solver.solve(
             system, rhs, initial=initial, generator=generator, callback=callback
         )
