@@ -39,7 +39,7 @@ from scalable_bo.experiments.models import matern_kernel
 from scalable_bo.experiments.records import peak_memory_bytes, reset_peak_memory
 from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
 from scalable_bo.experiments.tables import number
-from surrogates import CG, SDD, IterativeSolver, SketchAndProject
+from surrogates import CG, IterativeSolver
 from surrogates.solvers.run import Start
 from surrogates.systems.rows import own_rows, processes
 from surrogates.systems.shared import DistributedKernelSystem
@@ -79,17 +79,15 @@ def streamed(rows: slice, width: int, draw: Callable[..., Tensor], seed: int) ->
 
 
 def make_solver(shape: Shape, **settings: Any) -> IterativeSolver:
+    """Return the solver of ``shape``, with no power iterations before the first step."""
     settings |= {"tolerance": 1e-12}
     if shape.solver == "cg":
         return CG(None, **settings)
     if shape.solver == "sdd":
-        return SDD(1.0, shape.b, **settings)
-    make = {
-        "sap": SketchAndProject.sap,
-        "asap": SketchAndProject.asap,
-        "adasap": SketchAndProject.adasap,
-    }[shape.solver]
-    return make(block_size=shape.b, **settings)
+        settings["step_size"] = 1.0
+    solver = shape.make_solver(**settings)
+    assert isinstance(solver, IterativeSolver)
+    return solver
 
 
 def work(shape: Shape, steps: int, epochs: float) -> dict[str, Any]:

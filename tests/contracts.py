@@ -7,7 +7,7 @@ Bounds come from ‖w − w*‖ ≤ ‖b − H w‖ / λ_min(H) with λ_min(H) �
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +30,8 @@ from surrogates import (
 )
 from surrogates.operators import tiles
 from surrogates.operators.tiles import Index
+from surrogates.solvers.footprint import Size
+from surrogates.solvers.run import Start
 from tests import problems
 from tests.simulated_device import simulated_device
 
@@ -45,6 +47,16 @@ def tight(solver: Solver, dtype: torch.dtype, **settings: Any) -> Solver:
     if not isinstance(solver, IterativeSolver | Auto):
         return solver
     return replace(solver, **{"tolerance": TOLERANCE[dtype], "max_epochs": 2000.0, **settings})
+
+
+def matrices(state: Any) -> Iterator[Tensor]:
+    """Yield the matrices of N rows inside a state."""
+    if isinstance(state, Tensor):
+        if state.shape == (N, S):
+            yield state
+    elif is_dataclass(state):
+        for entry in fields(state):
+            yield from matrices(getattr(state, entry.name))
 
 
 def true_residual(system: KernelSystem, rhs: Tensor, value: Tensor) -> Tensor:
@@ -399,6 +411,27 @@ class IterativeSolverContract(SolverContract):
             system, rhs, initial=initial
         )
         assert_no_worse(system, rhs, solution.value, initial)
+
+    def test_the_footprint_is_what_a_step_holds_and_evaluates(
+        self,
+        solver: IterativeSolver,
+        system: KernelSystem,
+        rhs: Tensor,
+        generator: torch.Generator,
+    ) -> None:
+        need = solver.footprint(Size(N, 2, S))
+        assert need is not None
+        prepared = solver.prepare(system, generator)
+        gap = rhs.clone()
+        state = solver.init(system, Start(rhs, torch.zeros_like(rhs), gap, prepared))
+        before = system.entries
+        value = torch.zeros_like(rhs)
+        state = solver.step(system, rhs, state, generator)
+        predicted = need.batch * N + need.block_entries
+        # Parts of a partition may be smaller than the batch
+        assert 0.9 * predicted < system.entries - before <= predicted
+        held = {part.data_ptr() for part in (value, gap, *matrices(state))} - {rhs.data_ptr()}
+        assert len(held) == need.held
 
     @pytest.mark.parametrize("name", ["tolerance", "max_epochs", "max_seconds"])
     @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])

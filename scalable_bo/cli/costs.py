@@ -2,30 +2,22 @@
 step, before it is started.
 
 Notation: n points of d inputs, s right-hand sides, p processes (ranks) with n_r = ⌈n/p⌉ rows each,
-blocks of b rows, r the rank of a preconditioner, t bytes a number. Each process holds, in numbers,
+batches or blocks of b rows, t bytes a number. Each process holds, in numbers,
 
-    points              n_r d             X_r, the user's
-    kernel factors      2 n_r (d + 2)     of the closed form, for rows and columns of K; n_r (3 d +
-    4) more while they are made, which a
-                                          product with all of K does anew for each chunk of X
-    chunks                                of X and W on their way, in such a product: four times 64
-    MiB at most right-hand sides    n_r s             B_r, the user's
-    iterates            n_r s · held      weights, residuals, momentum, averages, checkpoints: see
-    ``METHODS`` in passing          n_r s · passing   what a step, the end of an epoch, or the
-    evaluation of a result needs beside them block               3 b², 4 b² or b² + 8 b r  K_bb, its
-    shifted copy and its factor, with several processes the factor before it, too;
-                                          or K_bb and a sketch
-    blocks' points      p b d             of the blocks that the processes factorise side by side,
-    exact ones; b d of others preconditioner      n_r r, 3 n_r r while it is made    for conjugate
-    gradients order               n whole numbers   of an epoch's rows, the same in all processes;
-    none beyond 2²⁴ points, where it is computed
+    points              n_r d, the user's
+    kernel factors      2 n_r (d + 2) of the closed form, for rows and columns of K; n_r (3 d + 4)
+                        more while they are made, which a product with all of K does anew for each
+                        chunk of X
+    chunks              of X and W on their way, in such a product: four times 64 MiB at most
+    right-hand sides    n_r s, the user's
+    iterates            n_r s for each matrix that the solver holds
+    in passing          n_r s for each that a step, the end of an epoch, or the evaluation of a
+                        result needs beside them
 
-and what Python and the packages take. A step of a block method sums its block's points (b d
-numbers) and products (b s) over the processes, of exact blocks for one process, which sends the
-block's step (b s) back; conjugate gradients pass all of X and of one (n, s) matrix around, n (d +
-s) numbers, as does the evaluation of the residual of what a method returns. Of what goes from or to
-one process each of p sends and receives a share (p − 1)/p on average, twice that of a sum that all
-receive. Exact blocks are factorised by one process each, side by side.
+what else the solver declares in its footprint, and what Python and the packages take. A product
+with all of K passes X and one (n, s) matrix around, n (d + s) numbers, as does the evaluation of
+the residual of what a method returns. Of what goes from or to one process each of p sends and
+receives a share (p − 1)/p on average, twice that of a sum that all receive.
 """
 
 from __future__ import annotations
@@ -34,7 +26,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any
 
@@ -44,44 +36,16 @@ import torch.distributed as dist
 
 from surrogates import checks
 from surrogates.operators.kernel_matrix import kernel_operator
-from surrogates.solvers.order import LARGEST_HELD
-from surrogates.solvers.sketch_and_project import NUM_POWER_ITERATIONS, default_block_size
+from surrogates.solvers.base import Solver
+from surrogates.solvers.footprint import Footprint, Size
+from surrogates.solvers.registry import check_solver, make_solver
+from surrogates.systems.preconditioners import Identity
 from surrogates.systems.rows import CHUNK_BYTES
 
 BYTES_AN_INDEX = 8
 # Iterates held while the residual of a result is evaluated: the value before, its residual, the
 # result
 EVALUATED = 3
-DEFAULT_RANKS = {"adasap": 100, "cg": 2000}
-POWER_ITERATIONS = NUM_POWER_ITERATIONS
-
-
-@dataclass(frozen=True)
-class Method:
-    """How many (n_r, s) matrices a method needs beside the right-hand side, and the numbers that a
-    step reads or writes in them.
-
-    Attributes:
-        held: as long as it runs, the value and the residual of the loop among them.
-        step: more, in a step.
-        epoch_end: more, when an epoch ends and the iterates are judged.
-        sweeps: of an (n_r, s) matrix read or written in a step.
-    """
-
-    held: int
-    step: int
-    epoch_end: int
-    sweeps: int
-
-
-METHODS = {
-    "sap": Method(held=4, step=0, epoch_end=2, sweeps=0),  # value, residual; W, checkpoint
-    "asap": Method(held=6, step=2, epoch_end=4, sweeps=10),  # and V, Z
-    "adasap": Method(held=7, step=2, epoch_end=4, sweeps=13),  # and an average
-    # Value, residual; A, V, average, checkpoint
-    "sdd": Method(held=6, step=2, epoch_end=4, sweeps=13),
-    "cg": Method(held=5, step=2, epoch_end=2, sweeps=14),  # value, residual; W, R, P
-}
 
 
 @dataclass(frozen=True)
@@ -112,10 +76,9 @@ class Shape:
         dim: d.
         columns: s, the mean and the samples.
         ranks: p.
-        solver: one of ``METHODS``.
-        block_size: b; ``None`` for the solver's own choice.
-        rank: of the preconditioner (adasap, cg); ``None`` for the published 100 or the default of
-            conjugate gradients; 0 for none.
+        solver: one of ``SOLVERS`` that declares its footprint.
+        block_size: b of a solver that has blocks or batches; ``None`` for the solver's own choice.
+        rank: of the preconditioner, if there is one; ``None`` for the solver's own; 0 for none.
         itemsize: t.
 
     Raises:
@@ -134,7 +97,7 @@ class Shape:
     def __post_init__(self) -> None:
         for name in ("n", "dim", "columns", "ranks", "itemsize"):
             checks.positive_int(name, getattr(self, name))
-        checks.one_of("solver", self.solver, METHODS)
+        check_solver(self.solver)
         if self.ranks > self.n:
             raise ValueError(
                 f"`ranks` must be at most n = {self.n}, got {self.ranks}. Every process needs a"
@@ -151,33 +114,39 @@ class Shape:
             checks.integer("rank", self.rank, 0)
 
     @property
-    def rows(self) -> int:
-        """n_r."""
-        return math.ceil(self.n / self.ranks)
+    def size(self) -> Size:
+        return Size(self.n, self.dim, self.columns, self.ranks)
 
     @property
-    def is_blockwise(self) -> bool:
-        return self.solver != "cg"
+    def footprint(self) -> Footprint:
+        """What the solver declares.
 
-    @property
-    def has_exact_blocks(self) -> bool:
-        return self.solver in ("sap", "asap")
+        Raises:
+            ValueError: if it declares nothing for so many processes.
+        """
+        found = self.make_solver().footprint(self.size)
+        if found is None:
+            raise ValueError(
+                f"`solver` must declare what it needs in {self.ranks} processes, got"
+                f" {self.solver!r}, which does not. Use asap."
+            )
+        return found
 
-    @property
-    def b(self) -> int:
-        """The rows of a step; all of them, for conjugate gradients."""
-        if not self.is_blockwise:
-            return self.n
-        if self.block_size is not None:
-            return self.block_size
-        if self.solver == "sdd":
-            return min(self.n, max(64, min(512, self.n // 100)))
-        return default_block_size(self.n, self.columns)
-
-    @property
-    def r(self) -> int:
-        """The rank of the preconditioner; 0 without one."""
-        return min(self.n, DEFAULT_RANKS.get(self.solver, 0) if self.rank is None else self.rank)
+    def make_solver(self, **settings: Any) -> Solver:
+        """Return the solver, with these settings beside those of the shape."""
+        solver = make_solver(self.solver, **settings)
+        names = {entry.name for entry in fields(solver)}  # type: ignore[arg-type]
+        found: dict[str, Any] = {}
+        for name in names & {"batch_size", "block_size"}:
+            if self.block_size is not None:
+                found[name] = self.block_size
+        if self.rank is not None and "preconditioner" in names:
+            low_rank = vars(solver)["preconditioner"]
+            if self.rank == 0:
+                found["preconditioner"] = Identity()
+            elif hasattr(low_rank, "sketch"):
+                found["preconditioner"] = replace(low_rank, rank=min(self.rank, self.n))
+        return replace(solver, **found)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
@@ -190,7 +159,7 @@ class Costs:
         step_memory: bytes of the largest moment before the first epoch ends.
         network_bytes: sent, and as many received, in a step.
         seconds: of a step, by what takes them.
-        steps_per_epoch: n / b; 1 for conjugate gradients.
+        steps_per_epoch: n / b.
     """
 
     shape: Shape
@@ -221,8 +190,8 @@ def predict(shape: Shape, rates: Rates, process_bytes: int | None = None) -> Cos
         rates: of a process; see :func:`measure_rates`.
         process_bytes: of Python and the packages; ``None`` for what this process has.
     """
-    method = METHODS[shape.solver]
-    rows = shape.rows
+    need = shape.footprint
+    rows = shape.size.rows
     t = shape.itemsize
     matrix = rows * shape.columns * t
     factors = 2 * rows * (shape.dim + 2) * t
@@ -230,13 +199,9 @@ def predict(shape: Shape, rates: Rates, process_bytes: int | None = None) -> Cos
         "points": rows * shape.dim * t,
         "kernel factors": factors,
         "right-hand sides": matrix,
-        "iterates": method.held * matrix,
-        **_block_memory(shape),
-        **(
-            {"order": BYTES_AN_INDEX * shape.n if shape.n <= LARGEST_HELD else 0}
-            if shape.is_blockwise
-            else {}
-        ),
+        "iterates": need.held * matrix,
+        **{name: numbers * t for name, numbers in need.kept.items()},
+        "order": BYTES_AN_INDEX * need.order,
         "process": psutil.Process().memory_info().rss if process_bytes is None else process_bytes,
     }
     making = {"kernel factors": factors + rows * (3 * shape.dim + 4) * t}
@@ -244,18 +209,18 @@ def predict(shape: Shape, rates: Rates, process_bytes: int | None = None) -> Cos
         "chunks": min(4 * CHUNK_BYTES, 4 * shape.n * (shape.dim + shape.columns) * t),
     }
     start = common | making | {"iterates": 0, "in passing": 0}
-    step = (
-        common | {"in passing": method.step * matrix} | ({} if shape.is_blockwise else full_product)
-    )
-    epoch_end = common | {"in passing": method.epoch_end * matrix}
+    step = common | {"in passing": need.passing * matrix}
+    if need.whole_products:
+        step |= full_product
+    epoch_end = common | {"in passing": need.epoch_end * matrix}
     evaluation = common | full_product | {"iterates": EVALUATED * matrix, "in passing": 2 * matrix}
     return Costs(
         shape=shape,
         memory=max(start, step, epoch_end, evaluation, key=_sum),
         step_memory=max(_sum(start), _sum(step)),
-        network_bytes=_network(shape),
-        seconds=_seconds(shape, rates),
-        steps_per_epoch=math.ceil(shape.n / shape.b) if shape.is_blockwise else 1,
+        network_bytes=_network(shape, need),
+        seconds=_seconds(shape, need, rates),
+        steps_per_epoch=math.ceil(shape.n / need.batch),
     )
 
 
@@ -263,66 +228,23 @@ def _sum(parts: dict[str, int]) -> int:
     return sum(parts.values())
 
 
-def _block_memory(shape: Shape) -> dict[str, int]:
-    b = shape.b
-    r = shape.r
-    t = shape.itemsize
-    if shape.solver == "cg":
-        return {"preconditioner": 3 * shape.rows * r * t}
-    if shape.solver == "sdd":
-        numbers = b * b  # of the step size's power iterations
-    elif shape.has_exact_blocks:
-        numbers = (3 if shape.ranks == 1 else 4) * b * b
-    else:
-        numbers = b * b + 8 * b * r
-    return {
-        "block": numbers * t,
-        "blocks' points": (shape.ranks if shape.has_exact_blocks else 1) * b * shape.dim * t,
-    }
-
-
-def _network(shape: Shape) -> int:
-    if shape.is_blockwise:
-        numbers = 2 * shape.b * (shape.dim + shape.columns)
-    else:
-        numbers = shape.n * (shape.dim + shape.columns) + shape.r * shape.columns
+def _network(shape: Shape, need: Footprint) -> int:
+    numbers = need.summed + need.whole_products * shape.n * (shape.dim + shape.columns)
     return math.ceil((shape.ranks - 1) / shape.ranks * numbers * shape.itemsize)
 
 
-def _seconds(shape: Shape, rates: Rates) -> dict[str, float]:
-    b = shape.b
-    r = shape.r
+def _seconds(shape: Shape, need: Footprint, rates: Rates) -> dict[str, float]:
+    rows = shape.size.rows
     s = shape.columns
-    rows = shape.rows
     t = shape.itemsize
-    entry = rates.entry_seconds + 2.0 * s / rates.gemm_flops
-    flops = 4.0 * rows * r * s if shape.solver == "cg" else 0.0
-    if shape.has_exact_blocks:
-        flops = b**3 / 3.0 / shape.ranks + 2.0 * b * b * s
-    elif shape.solver == "adasap":
-        flops = (
-            2.0 * b * b * r
-            + 20.0 * b * r * r
-            + POWER_ITERATIONS * (2.0 * b * b + 4.0 * b * r)
-            + 4.0 * b * r * s
-        )
-    block = (
-        0.0
-        if shape.solver in ("cg", "sdd")
-        else b * b * rates.entry_seconds / (shape.ranks if shape.has_exact_blocks else 1)
-    )
-    moved = METHODS[shape.solver].sweeps * rows * s
-    messages = (
-        2
-        if shape.is_blockwise
-        else shape.ranks * math.ceil(rows * (shape.dim + s) * t / CHUNK_BYTES) + 2
-    )
+    chunks = shape.ranks * math.ceil(rows * (shape.dim + s) * t / CHUNK_BYTES)
+    messages = need.messages + need.whole_products * chunks
     latency = messages * rates.latency_seconds * math.log2(shape.ranks) if shape.ranks > 1 else 0.0
     return {
-        "product": b * rows * entry,
-        "block": block + flops / rates.gemm_flops,
-        "iterates": moved * t / rates.memory_bytes,
-        "network": _network(shape) / rates.network_bytes + latency,
+        "product": need.batch * rows * (rates.entry_seconds + 2.0 * s / rates.gemm_flops),
+        "block": need.block_entries * rates.entry_seconds + need.flops / rates.gemm_flops,
+        "iterates": need.sweeps * rows * s * t / rates.memory_bytes,
+        "network": _network(shape, need) / rates.network_bytes + latency,
     }
 
 

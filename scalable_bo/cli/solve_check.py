@@ -83,7 +83,8 @@ def check_solve(
 
 def _print(found: list[Costs], rates: Rates) -> None:
     shape = found[0].shape
-    of_blocks = f"blocks of {shape.b}" if shape.is_blockwise else f"rank {shape.r}"
+    batch = shape.footprint.batch
+    of_blocks = f"blocks of {batch}" if batch < shape.n else "all rows a step"
     typer.echo(
         f"{shape.solver}, {of_blocks}: n = {shape.n}, d = {shape.dim}, {shape.columns} right-hand"
         f" sides, {8 * shape.itemsize} bits"

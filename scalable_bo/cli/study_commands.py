@@ -203,12 +203,12 @@ def check(
     ] = "1",
     dim: Annotated[int, typer.Option(help="Inputs of a point.")] = 8,
     samples: Annotated[int, typer.Option(help="Posterior paths, beside the mean.")] = 0,
-    solver: Annotated[str, typer.Option(help="asap, sap, adasap, sdd or cg.")] = "asap",
+    solver: Annotated[str, typer.Option(help="Solver by name, such as asap, sdd or cg.")] = "asap",
     block_size: Annotated[
         int | None, typer.Option(help="Rows a step, instead of the solver's own choice.")
     ] = None,
     rank: Annotated[
-        int | None, typer.Option(help="Rank of the preconditioner of adasap or cg, 0 for none.")
+        int | None, typer.Option(help="Rank of the preconditioner, 0 for none.")
     ] = None,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     threads: Annotated[int, typer.Option(help="Threads of a process; torchrun gives it one.")] = 1,

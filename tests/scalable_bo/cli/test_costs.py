@@ -2,23 +2,18 @@
 what moves is what the system counts, and the command's words.
 """
 
-import dataclasses
 import json
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.distributed import inputs, launch, make_solver, measured_memory
+from benchmarks.distributed import inputs, launch, measured_memory
 from scalable_bo.cli import costs
-from scalable_bo.cli.costs import METHODS, Rates, Shape, measure_rates, predict
+from scalable_bo.cli.costs import Rates, Shape, measure_rates, predict
 from scalable_bo.cli.solve_check import describe_bytes, describe_seconds
-from scalable_bo.experiments.models import matern_kernel
-from surrogates.solvers.run import Start
-from surrogates.systems.inducing import kernel_operator
-from surrogates.systems.kernel import KernelSystem
+from surrogates import CG, SDD, SGD, Nystrom, SketchAndProject
+from surrogates.solvers.footprint import Size
 from tests.scalable_bo.cli.test_main import call
 
 RATES = Rates(
@@ -26,36 +21,16 @@ RATES = Rates(
 )
 
 
-def matrices(value: Any, n: int) -> Iterator[torch.Tensor]:
-    """Yield the matrices of n rows inside a state."""
-    if isinstance(value, torch.Tensor):
-        if value.shape[:1] == (n,):
-            yield value
-    elif dataclasses.is_dataclass(value):
-        for entry in dataclasses.fields(value):
-            yield from matrices(getattr(value, entry.name), n)
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_the_matrices_predicted_are_those_that_the_method_holds(
-    name: str, generator: torch.Generator
-) -> None:
-    n = 60
-    columns = 3
-    X = torch.rand(n, 2, generator=generator)
-    rhs = torch.randn(n, columns, generator=generator)
-    system = KernelSystem(kernel_operator(matern_kernel(0.5, 1.0).float(), X), 1e-2)
-    solver = make_solver(
-        Shape(n, 2, columns, solver=name, block_size=None if name == "cg" else 20), max_epochs=10.0
+def test_names_and_sizes_make_the_solver_of_the_registry() -> None:
+    assert Shape(60, 2, solver="asap", block_size=20).make_solver() == SketchAndProject.asap(
+        block_size=20
     )
-    if name == "adasap":
-        solver = replace(solver, preconditioner=replace(solver.preconditioner, rank=10))  # type: ignore[attr-defined]
-    value = torch.zeros_like(rhs)
-    gap = rhs.clone()
-    state = solver.init(system, Start(rhs, value, gap, solver.prepare(system, generator)))
-    state = solver.step(system, rhs, state, generator)
-    held = {matrix.data_ptr() for matrix in (value, gap, *matrices(state, n))}
-    assert len(held) == METHODS[name].held
+    assert Shape(60, 2, solver="sdd-10", block_size=20).make_solver() == SDD(10.0, 20)
+    assert Shape(60, 2, solver="cg", rank=7).make_solver() == CG(Nystrom(7))
+    assert Shape(60, 2, solver="adasap", rank=0).make_solver() == SketchAndProject.adasap_identity()
+    assert Shape(60, 2, 3, 2, solver="sgd").footprint == SGD().footprint(Size(60, 2, 3, 2))
+    with pytest.raises(ValueError, match="`solver` must declare .* in 2 processes, got 'cholesky'"):
+        _ = Shape(60, 2, ranks=2, solver="cholesky").footprint
 
 
 def test_processes_share_the_rows_and_what_is_held_of_them() -> None:
@@ -102,7 +77,7 @@ def test_products_and_factorisations_are_shared_and_the_block_solves_are_not() -
     ("changes", "message"),
     [
         ({"n": 0}, "`n` must be at least 1"),
-        ({"solver": "lu"}, "`solver` must be one of sap, asap, adasap, sdd, cg, got 'lu'"),
+        ({"solver": "lu"}, "`solver` must be one of auto, cholesky, cg, .*, got 'lu'"),
         ({"ranks": 101}, "`ranks` must be at most n = 100, got 101. Every process needs a row"),
         ({"block_size": 101}, "`block_size` must be at most n = 100, got 101"),
         ({"rank": -1}, "`rank` must be at least 0"),
