@@ -4,12 +4,12 @@ records. Quick to import.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from scalable_bo.cli.console import (
     bad_input,
@@ -17,8 +17,6 @@ from scalable_bo.cli.console import (
     check_folder,
     count,
     in_several_processes,
-    interruptible,
-    lines_of,
     optional,
     print_table,
     read_floats,
@@ -30,7 +28,6 @@ from scalable_bo.cli.console import (
 )
 
 if TYPE_CHECKING:
-    from scalable_bo.experiments.cells import Cell
     from scalable_bo.experiments.records import Record
 
 bench = typer.Typer(
@@ -38,18 +35,20 @@ bench = typer.Typer(
 )
 
 _SOLVERS = ", ".join(solver_names())
-Solvers = Annotated[str, typer.Option(help=f"Solvers, separated by commas: {_SOLVERS}.")]
+Solvers = Annotated[str, Option(help=f"Solvers, separated by commas: {_SOLVERS}.")]
+Text = str | None
+Whole = int | None
 Noise = Annotated[
     float | None,
-    typer.Option(help="Noise variance, such as 1e-6, instead of the given or fitted one."),
+    Option(help="Noise variance, such as 1e-6, instead of the given or fitted one."),
 ]
-Rerun = Annotated[bool, typer.Option("--rerun", help="Run also what the folder has a record of.")]
-Out = Annotated[Path, typer.Option(help="Folder for the records and the plot, made if needed.")]
+Rerun = Annotated[bool, Option("--rerun", help="Run also what the folder has a record of.")]
+Out = Annotated[Path, Option(help="Folder for the records and the plot, made if needed.")]
 DataDir = Annotated[
-    Path | None, typer.Option(help="Folder of the data sets.  [default: ../shared/data/uci]")
+    Path | None, Option(help="Folder of the data sets.  [default: ../shared/data/uci]")
 ]
-Dtype = Annotated[str, typer.Option(help="float32 or float64.")]
-Device = Annotated[str, typer.Option(help="Device to compute on: cpu, cuda, cuda:1.")]
+Dtype = Annotated[str, Option(help="float32 or float64.")]
+Device = Annotated[str, Option(help="Device to compute on: cpu, cuda, cuda:1.")]
 
 
 @bench.callback()
@@ -65,61 +64,50 @@ def alone(context: typer.Context) -> None:
 @bench.command()
 def thompson(
     preset: Annotated[
-        str,
-        typer.Option(help="Settings: smoke, laptop, lin2023-small, lin2023-large or adasap2025."),
+        str, Option(help="Settings: smoke, laptop, lin2023-small, lin2023-large or adasap2025.")
     ] = "laptop",
-    solver: Annotated[
-        str, typer.Option(help=f"Methods, separated by commas: {_SOLVERS}, svgp.")
-    ] = "cg",
+    solver: Annotated[str, Option(help=f"Methods, separated by commas: {_SOLVERS}, svgp.")] = "cg",
     seeds: Annotated[
-        str | None, typer.Option(help="Seeds, such as 0-4 or 0,3; by default the preset's.")
+        Text, Option(help="Seeds, such as 0-4 or 0,3; by default the preset's.")
     ] = None,
     lengthscale: Annotated[
-        str | None, typer.Option(help="Lengthscales, separated by commas; by default the preset's.")
+        Text, Option(help="Lengthscales, separated by commas; by default the preset's.")
     ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds, instead of the preset's.")] = None,
-    q: Annotated[int | None, typer.Option(help="Points a round, instead of the preset's.")] = None,
-    num_initial: Annotated[
-        int | None, typer.Option(help="Initial points, instead of the preset's.")
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32 or float64, instead of the preset's.")
-    ] = None,
+    rounds: Annotated[Whole, Option(help="Rounds, instead of the preset's.")] = None,
+    q: Annotated[Whole, Option(help="Points a round, instead of the preset's.")] = None,
+    num_initial: Annotated[Whole, Option(help="Initial points, instead of the preset's.")] = None,
+    dtype: Annotated[Text, Option(help="float32 or float64, instead of the preset's.")] = None,
     share_features: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--share-features",
             help="As published: let the surrogate's paths use the target's own random features.",
         ),
     ] = False,
     coordinate_features: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--coordinate-features",
             help="As published: random features of a product of one-dimensional Matérn kernels.",
         ),
     ] = False,
     published_weights: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--published-weights",
             help="As published: candidates around data drawn by y + min y, in place of y - min y.",
         ),
     ] = False,
     scale: Annotated[
         float,
-        typer.Option(
-            help=(
-                "Factor of data, batches and candidates, at most 1; its root is that of rounds and"
-                " features."
-            )
+        Option(
+            help="Factor of data, batches and candidates, at most 1; its root is that of rounds and"
+            " features."
         ),
     ] = 1.0,
     rerun: Annotated[
         bool,
-        typer.Option(
-            "--rerun", help="Run also what the folder has a record of, from the first round."
-        ),
+        Option("--rerun", help="Run also what the folder has a record of, from the first round."),
     ] = False,
     device: Device = "cpu",
     out: Out = Path("results"),
@@ -160,18 +148,19 @@ def thompson(
         if not rerun:
             check_settings(cells, out)
 
+    from scalable_bo.cli.running import complete, run_and_show
     from scalable_bo.cli.summaries import thompson_table
     from scalable_bo.experiments.plots import plot_thompson
     from scalable_bo.experiments.tables import summarise, write_table
 
     plot = out / f"thompson_{chosen.name}.png"
     advice = f"; the same command{' without --rerun' if rerun else ''} goes on"
-    records = _run(
+    records = run_and_show(
         cells,
         out,
         rerun=rerun,
         draw=lambda records: plot_thompson(records, plot),
-        written=lambda records: _complete(cells, records) + f" in {out}{advice}",
+        written=lambda records: complete(cells, records) + f" in {out}{advice}",
     )
     print_table(thompson_table(summarise(records), chosen.num_rounds))
     typer.echo(
@@ -185,46 +174,34 @@ def thompson(
 def regression(
     data: Annotated[
         str,
-        typer.Option(
-            help=(
-                "Data sets, separated by commas: pol, elevators, bike, protein, keggdirected; or"
-                " your .parquet and .csv tables."
-            )
+        Option(
+            help="Data sets, separated by commas: pol, elevators, bike, protein, keggdirected; or"
+            " your .parquet and .csv tables."
         ),
     ] = "pol",
-    split: Annotated[str, typer.Option(help="Splits, such as 0 or 0-4.")] = "0",
+    split: Annotated[str, Option(help="Splits, such as 0 or 0-4.")] = "0",
     solver: Annotated[
         str,
-        typer.Option(
-            help=(
-                f"Methods, separated by commas: {_SOLVERS}, sgd-inducing, inducing, svgp, subset."
-            )
+        Option(
+            help=f"Methods, separated by commas: {_SOLVERS}, sgd-inducing, inducing, svgp, subset."
         ),
     ] = "cg",
     noise: Noise = None,
     mean_only: Annotated[
         bool,
-        typer.Option(
-            "--mean-only", help="Compute the posterior mean alone: no paths, no likelihood."
-        ),
+        Option("--mean-only", help="Compute the posterior mean alone: no paths, no likelihood."),
     ] = False,
-    tolerance: Annotated[
-        float, typer.Option(help="Relative residual at which a column stops.")
-    ] = 1e-2,
+    tolerance: Annotated[float, Option(help="Relative residual at which a column stops.")] = 1e-2,
     max_epochs: Annotated[
-        float, typer.Option(help="Passes over the kernel matrix that a method may spend.")
+        float, Option(help="Passes over the kernel matrix that a method may spend.")
     ] = 100.0,
     sgd_steps: Annotated[
-        int, typer.Option(help="Steps of sgd and sgd-inducing, all of which they take.")
+        int, Option(help="Steps of sgd and sgd-inducing, all of which they take.")
     ] = 100_000,
-    num_points: Annotated[
-        int, typer.Option(help="Inducing points, or points of the subset.")
-    ] = 4096,
-    target: Annotated[
-        str | None, typer.Option(help="Column of your table to predict from all others.")
-    ] = None,
+    num_points: Annotated[int, Option(help="Inducing points, or points of the subset.")] = 4096,
+    target: Annotated[Text, Option(help="Column of your table to predict from all others.")] = None,
     test_fraction: Annotated[
-        float, typer.Option(help="Part of your table to test on, chosen at random for each split.")
+        float, Option(help="Part of your table to test on, chosen at random for each split.")
     ] = 0.1,
     rerun: Rerun = False,
     data_dir: DataDir = None,
@@ -269,9 +246,10 @@ def regression(
         check_methods(names, mean_only)
         check_folder(out)
 
+    from scalable_bo.cli.running import run_and_show
     from scalable_bo.cli.summaries import regression_table
 
-    records = _run(cells, out, rerun=rerun, table="regression")
+    records = run_and_show(cells, out, rerun=rerun, table="regression")
     print_table(regression_table(records))
     typer.echo(
         f"{count(records, 'record')} in {out}, with all others there in {out / 'regression.md'}"
@@ -282,45 +260,34 @@ def regression(
 def hyperparameters(
     preset: Annotated[
         str,
-        typer.Option(
-            help=(
-                "Benchmark: recovery, penalty, simulated, real, epochs, millions, batch-sizes,"
-                " curvature or memory."
-            )
+        Option(
+            help="Benchmark: recovery, penalty, simulated, real, epochs, millions, batch-sizes,"
+            " curvature or memory."
         ),
     ] = "recovery",
     method: Annotated[
-        str | None,
-        typer.Option(
-            help=(
-                "Methods, separated by commas, instead of the preset's: nearest, uniform, subsets,"
-                " refined, iterative, exact, sgpr, scgd; "
-                "recovery and penalty: also minimax-MU, exact-features; data: also auto;"
-                " batch-sizes, memory: scgd, minimax, biased, svgp."
-            )
+        Text,
+        Option(
+            help="Methods, separated by commas, instead of the preset's: nearest, uniform, subsets,"
+            " refined, iterative, exact, sgpr, scgd; "
+            "recovery and penalty: also minimax-MU, exact-features; data: also auto;"
+            " batch-sizes, memory: scgd, minimax, biased, svgp."
         ),
     ] = None,
     data: Annotated[
-        str | None,
-        typer.Option(
-            help=(
-                "Data, separated by commas: levy, griewank, borehole, otl, wing; or sets such as"
-                " bike, protein."
-            )
+        Text,
+        Option(
+            help="Data, separated by commas: levy, griewank, borehole, otl, wing; or sets such as"
+            " bike, protein."
         ),
     ] = None,
     kernel: Annotated[
-        str | None,
-        typer.Option(help="Kernels over a network, separated by commas: linear, gaussian."),
+        Text, Option(help="Kernels over a network, separated by commas: linear, gaussian.")
     ] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="Seeds of data, splits and methods, such as 0-9.")
-    ] = None,
-    n: Annotated[int | None, typer.Option(help="Points, of training and test together.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data at most.")] = None,
-    batch_sizes: Annotated[
-        str | None, typer.Option(help="Sizes of minibatches, such as 32,128.")
-    ] = None,
+    seeds: Annotated[Text, Option(help="Seeds of data, splits and methods, such as 0-9.")] = None,
+    n: Annotated[Whole, Option(help="Points, of training and test together.")] = None,
+    epochs: Annotated[Whole, Option(help="Passes over the data at most.")] = None,
+    batch_sizes: Annotated[Text, Option(help="Sizes of minibatches, such as 32,128.")] = None,
     rerun: Rerun = False,
     data_dir: DataDir = None,
     device: Device = "cpu",
@@ -350,10 +317,11 @@ def hyperparameters(
             cell.check_files()
         check_folder(out)
 
+    from scalable_bo.cli.running import run_and_show
     from scalable_bo.experiments.plots import plot_fits
 
     plot = out / f"hyperparameters_{preset}.png"
-    records = _run(
+    records = run_and_show(
         cells,
         out,
         rerun=rerun,
@@ -380,38 +348,37 @@ def table(out: Out = Path("results")) -> None:
 @under_torchrun
 def solvers(
     data: Annotated[
-        str, typer.Option(help="Data set: pol, elevators, bike, protein or keggdirected.")
+        str, Option(help="Data set: pol, elevators, bike, protein or keggdirected.")
     ] = "pol",
-    split: Annotated[int, typer.Option(help="Split of the data set.")] = 0,
+    split: Annotated[int, Option(help="Split of the data set.")] = 0,
     problem: Annotated[
-        str | None,
-        typer.Option(
+        Text,
+        Option(
             help="thompson: a function drawn from the prior on [0, 1]^8, instead of a data set."
         ),
     ] = None,
     n: Annotated[
         int,
-        typer.Option(
+        Option(
             "--n",
             "--num-data",
             help="Points of the Thompson problem; torchrun takes --n for its own.",
         ),
     ] = 2000,
-    lengthscale: Annotated[float, typer.Option(help="Lengthscale of the Thompson problem.")] = 0.5,
+    lengthscale: Annotated[float, Option(help="Lengthscale of the Thompson problem.")] = 0.5,
     noise: Noise = None,
     solver: Solvers = "sgd,sdd,cg,sap,adasap",
     epochs: Annotated[
-        float, typer.Option(help="Largest budget, in passes over the kernel matrix.")
+        float, Option(help="Largest budget, in passes over the kernel matrix.")
     ] = 100.0,
     points: Annotated[
         int,
-        typer.Option(
+        Option(
             help="Checkpoints, their budgets in geometric progression; each is a run of its own."
         ),
     ] = 12,
     exact: Annotated[
-        bool,
-        typer.Option(help="Compare with the exact solution, by Cholesky; up to 20 000 points."),
+        bool, Option(help="Compare with the exact solution, by Cholesky; up to 20 000 points.")
     ] = True,
     data_dir: DataDir = None,
     dtype: Dtype = "float32",
@@ -446,6 +413,7 @@ def solvers(
         check_methods(names, mean_only=True)
         check_folder(out)
 
+    from scalable_bo.cli.running import run_and_show
     from scalable_bo.cli.summaries import solvers_table
     from scalable_bo.experiments.plots import plot_solvers
 
@@ -454,7 +422,7 @@ def solvers(
         return f"{count(checkpoints, 'checkpoint')} in {out}"
 
     plot = out / f"solvers_{cells[0].problem_name}.png"
-    records = _run(
+    records = run_and_show(
         cells,
         out,
         rerun=True,
@@ -463,65 +431,3 @@ def solvers(
     )
     print_table(solvers_table(records))
     typer.echo(f"{count(records, 'record')} in {out}, plot in {plot}")
-
-
-def _run(
-    cells: Sequence[Cell[Any]],
-    out: Path,
-    *,
-    rerun: bool,
-    table: str | None = None,
-    draw: Callable[[list[Record]], None] | None = None,
-    written: Callable[[list[Record]], str] | None = None,
-) -> list[Record]:
-    """Run the cells with a line a step on stderr, and return their records. Ctrl-C, or memory that
-    is not there, ends the command with one line that says what has been written.
-
-    Args:
-        cells: what to run.
-        out: folder of the records.
-        rerun: run also what the folder has a record of.
-        table: name of the table of the folder, which is written even after Ctrl-C.
-        draw: draws the records.
-        written: says what has been written; ``None`` for the complete runs, and the table.
-    """
-    from scalable_bo.experiments.cells import run_cells
-    from scalable_bo.experiments.tables import write_table
-    from scalable_bo.progress import RoundProgress
-
-    found: dict[str, Record] = {}
-    steps: dict[str, int] = {}
-    and_table = ""
-
-    def said() -> str:
-        records = list(found.values())
-        if written is not None:
-            return written(records)
-        return f"{_complete(cells, records)}{and_table} in {out}"
-
-    with interruptible(said):
-        try:
-            with RoundProgress(sum(cell.num_steps for cell in cells)) as progress:
-                status = lines_of(progress.status)
-                for cell, record, kept in run_cells(cells, out, rerun=rerun, on_status=status):
-                    found[cell.name] = record
-                    progress.note(f"{cell.describe(record)}{' (kept)' if kept else ''}")
-                    steps[cell.name] = 1 if cell.steps is None else len(record[cell.steps])
-                    progress.status("", sum(steps.values()))
-        finally:
-            if table is not None:
-                and_table = f" and {write_table(out, table).name}"
-        if draw is not None:
-            draw(list(found.values()))
-    return list(found.values())
-
-
-def _complete(cells: Sequence[Cell[Any]], records: list[Record]) -> str:
-    """Say how many runs are complete, and how far the last one is if it is not."""
-    complete = [record for record in records if record.get("complete", True)]
-    words = count(complete, "complete run")
-    if len(complete) == len(records):
-        return words
-    cell = cells[len(records) - 1]
-    assert cell.steps is not None  # else it has no record before it is complete
-    return f"{words} and {count(records[-1][cell.steps], cell.steps[:-1])} of {cell.name}"

@@ -6,27 +6,20 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from scalable_bo.cli.console import new_table
+from scalable_bo.cli.console import count, new_table
 from scalable_bo.experiments.records import Record
 from scalable_bo.experiments.tables import Summary, number, plus_minus
 
 
 def thompson_table(summaries: Sequence[Summary], num_rounds: int) -> Table:
     """Return the end of each solver's Thompson runs, beside random search."""
-    seeds = f"{summaries[0].num_seeds} seed{'s' if summaries[0].num_seeds > 1 else ''}"
+    seeds = count(summaries[0].num_seeds, "seed")
+    numbers = ("length-\nscale", "best", "random\nsearch", "better\nby (%)", "worst\nresidual")
     table = new_table(
         f"Best value after {num_rounds} rounds, mean ± standard error over {seeds}; seconds a"
         " round",
         ("solver",),
-        (
-            "length-\nscale",
-            "best",
-            "random\nsearch",
-            "better\nby (%)",
-            "worst\nresidual",
-            "solve\n(s)",
-            "acquire\n(s)",
-        ),
+        (*numbers, "solve\n(s)", "acquire\n(s)"),
     )
     for row in summaries:
         table.add_row(
@@ -44,35 +37,27 @@ def thompson_table(summaries: Sequence[Summary], num_rounds: int) -> Table:
 
 def regression_table(records: Sequence[Record]) -> Table:
     """Return the scores of regression cells, a row each."""
-    numbers = ("RMSE", "NLL", "residual", "epochs", "seconds")
-    table = new_table("Regression on standardised targets", ("data", "split", "solver"), numbers)
+    headings = ("RMSE", "NLL", "residual", "epochs", "seconds")
+    table = new_table("Regression on standardised targets", ("data", "split", "solver"), headings)
     for record in records:
-        settings = record["settings"]
-        table.add_row(
-            settings["data"],
-            str(settings["split"]),
-            settings["solver"],
-            number(record["rmse"], ".4f"),
-            number(record["nll"], ".4f"),
-            number(record["residual"], ".1e"),
-            number(record["epochs"], ".1f"),
-            number(record["seconds"], ".1f"),
-        )
+        words = (str(record["settings"][name]) for name in ("data", "split", "solver"))
+        table.add_row(*words, *_numbers(record, rmse=".4f", nll=".4f", residual=".1e", **_SPENT))
     return table
 
 
 def solvers_table(records: Sequence[Record]) -> Table:
     """Return where each solver's trace ended."""
-    numbers = ("epochs", "seconds", "residual", "to exact\nmean", "test\nRMSE")
-    table = new_table("Each solver's last checkpoint", ("solver",), numbers)
+    headings = ("epochs", "seconds", "residual", "to exact\nmean", "test\nRMSE")
+    table = new_table("Each solver's last checkpoint", ("solver",), headings)
     for record in records:
         last = record["checkpoints"][-1]
-        table.add_row(
-            record["settings"]["solver"],
-            f"{last['epochs']:.1f}",
-            f"{last['seconds']:.1f}",
-            f"{last['residual']:.1e}",
-            number(last["mean_error"], ".1e"),
-            f"{last['test_rmse']:.4f}",
-        )
+        numbers = _numbers(last, **_SPENT, residual=".1e", mean_error=".1e", test_rmse=".4f")
+        table.add_row(record["settings"]["solver"], *numbers)
     return table
+
+
+_SPENT = {"epochs": ".1f", "seconds": ".1f"}
+
+
+def _numbers(record: Record, **formats: str) -> list[str]:
+    return [number(record[key], digits) for key, digits in formats.items()]

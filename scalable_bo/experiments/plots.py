@@ -292,41 +292,33 @@ def _batch_sizes(records: Sequence[Record], panels: list[Axes]) -> None:
 
 
 def _curvature(records: Sequence[Record], panels: list[Axes]) -> None:
+    _over_sizes(records, panels[0], lambda point: point["mean"], lambda point: point["std"])
+
+
+def _memory(records: Sequence[Record], panels: list[Axes]) -> None:
+    _over_sizes(records, panels[0], lambda point: point["bytes"] / 2**20, lambda point: 0.0)
+
+
+def _over_sizes(
+    records: Sequence[Record],
+    panel: Axes,
+    value: Callable[[Record], float],
+    error: Callable[[Record], float],
+) -> None:
+    """Draw a line a method over the batch sizes of a record's points."""
     for index, record in enumerate(records):
-        sizes, means, stds = zip(
-            *((p["batch_size"], p["mean"], p["std"]) for p in record["points"]), strict=True
-        )
-        panels[0].errorbar(
-            sizes,
-            means,
-            stds,
+        points = record["points"]
+        panel.errorbar(
+            [point["batch_size"] for point in points],
+            [value(point) for point in points],
+            [error(point) for point in points],
             marker="o",
             color=_colour(index),
             label=record["settings"]["method"],
             capsize=3,
             markersize=4,
         )
-    _batch_size_axis(
-        panels[0], [point["batch_size"] for record in records for point in record["points"]]
-    )
-
-
-def _memory(records: Sequence[Record], panels: list[Axes]) -> None:
-    for index, record in enumerate(records):
-        sizes, values = zip(
-            *((p["batch_size"], p["bytes"] / 2**20) for p in record["points"]), strict=True
-        )
-        panels[0].plot(
-            sizes,
-            values,
-            "-o",
-            color=_colour(index),
-            label=record["settings"]["method"],
-            markersize=4,
-        )
-    _batch_size_axis(
-        panels[0], [point["batch_size"] for record in records for point in record["points"]]
-    )
+    _batch_size_axis(panel, [point["batch_size"] for r in records for point in r["points"]])
 
 
 def _batch_size_axis(panel: Axes, sizes: Sequence[int]) -> None:

@@ -214,35 +214,26 @@ def _subset(problem: RegressionProblem) -> PathwiseGP:
     return replace(problem, X=problem.X[rows], y=problem.y[rows]).model(Cholesky())
 
 
-def _inducing(problem: RegressionProblem) -> PathwiseGP:
-    """Return the Gaussian process with weights on inducing points, solved directly."""
-    return problem.model(
-        Cholesky(),
-        kind=InducingPathwiseGP,
-        inducing_points=problem.budget.num_points,
-        seed=problem.seed,
-    )
-
-
-def _sgd_inducing(problem: RegressionProblem) -> PathwiseGP:
-    """Return the same, solved by stochastic gradient descent."""
-    sgd = published_sgd(len(problem.X), problem.budget)
-    return problem.model(
-        sgd, kind=InducingPathwiseGP, inducing_points=problem.budget.num_points, seed=problem.seed
-    )
-
-
-def _svgp(problem: RegressionProblem) -> PathwiseGP:
-    """Return the sparse variational Gaussian process, at its closed-form optimum."""
-    return problem.model(
-        None, kind=VariationalGP, inducing_points=problem.budget.num_points, seed=problem.seed
-    )
+def _inducing(
+    problem: RegressionProblem,
+    solver: Solver | None,
+    kind: type[PathwiseGP] = InducingPathwiseGP,
+) -> PathwiseGP:
+    """Return the Gaussian process with weights on inducing points."""
+    num_points = problem.budget.num_points
+    return problem.model(solver, kind=kind, inducing_points=num_points, seed=problem.seed)
 
 
 REGRESSION_METHODS = {name: _exact(name) for name in SOLVERS} | {
-    "sgd-inducing": RegressionMethod(_sgd_inducing, ("sgd_steps", "num_points")),
-    "inducing": RegressionMethod(_inducing, ("num_points",)),
-    "svgp": RegressionMethod(_svgp, ("num_points",)),
+    "sgd-inducing": RegressionMethod(
+        lambda problem: _inducing(problem, published_sgd(len(problem.X), problem.budget)),
+        ("sgd_steps", "num_points"),
+    ),
+    "inducing": RegressionMethod(lambda problem: _inducing(problem, Cholesky()), ("num_points",)),
+    # At its closed-form optimum
+    "svgp": RegressionMethod(
+        lambda problem: _inducing(problem, None, VariationalGP), ("num_points",)
+    ),
     "subset": RegressionMethod(_subset, ("num_points",)),
 }
 
