@@ -28,10 +28,7 @@ from surrogates.operators.kernel_matrix import Tiled, kernel_operator
 from surrogates.operators.linalg import matmul
 
 LENGTHSCALE = 0.5
-PEERS = {
-    "gemm": "tiled_compiled",
-    "gemm_fastest": "tiled_compiled",
-}
+PEERS = {"gemm": "tiled_compiled", "gemm_fastest": "tiled_compiled"}
 
 
 def eager_rows(X: Tensor, lengthscale: float, rows: int, W: Tensor) -> Tensor:

@@ -106,13 +106,7 @@ def inputs(cell: SweepSystem, generator: torch.Generator) -> Tensor:
     kernel = kernel_of(cell).double()
     bounds = torch.tensor([[0.0] * cell.dim, [1.0] * cell.dim], dtype=torch.float64)
     target = PriorPaths.draw(
-        kernel,
-        cell.dim,
-        1,
-        num_features=2000,
-        weighted=False,
-        generator=generator,
-        like=bounds,
+        kernel, cell.dim, 1, num_features=2000, weighted=False, generator=generator, like=bounds
     )
     X = X[: cell.n // 2].double()
     while len(X) < cell.n:

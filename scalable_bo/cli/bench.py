@@ -39,8 +39,7 @@ Solvers = Annotated[str, Option(help=f"Solvers, separated by commas: {_SOLVERS}.
 Text = str | None
 Whole = int | None
 Noise = Annotated[
-    float | None,
-    Option(help="Noise variance, such as 1e-6, instead of the given or fitted one."),
+    float | None, Option(help="Noise variance, such as 1e-6, instead of the given or fitted one.")
 ]
 Rerun = Annotated[bool, Option("--rerun", help="Run also what the folder has a record of.")]
 Out = Annotated[Path, Option(help="Folder for the records and the plot, made if needed.")]
@@ -423,11 +422,7 @@ def solvers(
 
     plot = out / f"solvers_{cells[0].problem_name}.png"
     records = run_and_show(
-        cells,
-        out,
-        rerun=True,
-        draw=lambda records: plot_solvers(records, plot),
-        written=written,
+        cells, out, rerun=True, draw=lambda records: plot_solvers(records, plot), written=written
     )
     print_table(solvers_table(records))
     typer.echo(f"{count(records, 'record')} in {out}, plot in {plot}")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 DTYPES = ("float32", "float64")
+# The option of a rate, the rate's name, and its unit
+_RATES = {
+    "entry_ns": ("entry_seconds", 1e-9),
+    "gemm_gflops": ("gemm_flops", 1e9),
+    "bandwidth": ("network_bytes", 1e9),
+}
 
 
 def check_solve(
@@ -33,12 +39,12 @@ def check_solve(
     rank: int | None,
     dtype: str,
     threads: int,
-    entry_ns: float | None,
-    gemm_gflops: float | None,
-    bandwidth: float | None,
+    rates: Mapping[str, float | None],
     as_json: bool,
 ) -> None:
     """Print the prediction for each number of processes.
+
+    The rates by the names of their options stand in for measured ones where they are not ``None``.
 
     Raises:
         TypeError, ValueError: if a number is out of range, or a name unknown.
@@ -55,18 +61,14 @@ def check_solve(
     checks.positive_int("threads", threads)
     kind = getattr(torch, dtype)
     shapes = [Shape(n, dim, 1 + samples, p, solver, block_size, rank, kind.itemsize) for p in ranks]
-    overrides = {
-        name: checks.positive_float(option, value) * factor
-        for name, option, value, factor in (
-            ("entry_seconds", "entry_ns", entry_ns, 1e-9),
-            ("gemm_flops", "gemm_gflops", gemm_gflops, 1e9),
-            ("network_bytes", "bandwidth", bandwidth, 1e9),
-        )
+    given = {
+        _RATES[option][0]: checks.positive_float(option, value) * _RATES[option][1]
+        for option, value in rates.items()
         if value is not None
     }
     with _as_in_a_long_solve(threads):
-        rates = replace(measure_rates(dim, 1 + samples, kind), **overrides)
-    found = [predict(shape, rates) for shape in shapes]
+        measured = replace(measure_rates(dim, 1 + samples, kind), **given)
+    found = [predict(shape, measured) for shape in shapes]
     if as_json:
         described = [
             asdict(costs)
@@ -76,9 +78,9 @@ def check_solve(
             }
             for costs in found
         ]
-        typer.echo(json.dumps({"rates": asdict(rates), "predictions": described}))
+        typer.echo(json.dumps({"rates": asdict(measured), "predictions": described}))
     else:
-        _print(found, rates)
+        _print(found, measured)
 
 
 def _print(found: list[Costs], rates: Rates) -> None:

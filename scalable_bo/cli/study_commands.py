@@ -244,9 +244,7 @@ def check(
                 rank=rank,
                 dtype=dtype,
                 threads=threads,
-                entry_ns=entry_ns,
-                gemm_gflops=gemm_gflops,
-                bandwidth=bandwidth,
+                rates={"entry_ns": entry_ns, "gemm_gflops": gemm_gflops, "bandwidth": bandwidth},
                 as_json=as_json,
             )
         return

@@ -109,11 +109,7 @@ class Step(NamedTuple):
 
 
 def run_cells(
-    cells: Sequence[Cell[Any]],
-    folder: Path,
-    *,
-    rerun: bool = False,
-    on_status: Status = silent,
+    cells: Sequence[Cell[Any]], folder: Path, *, rerun: bool = False, on_status: Status = silent
 ) -> Iterator[Step]:
     """Run the cells one after the other; write each record, and yield it, after every step.
 

@@ -21,12 +21,11 @@ import torch.distributed as dist
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from surrogates import KernelSystem, Solution, Solver, kernel_operator
+from surrogates import Cholesky, KernelSystem, Solution, Solver, kernel_operator
 from surrogates.solvers.base import Callback
+from surrogates.solvers.registry import SOLVERS
 from surrogates.systems.rows import own_rows, processes
 from surrogates.systems.shared import DistributedKernelSystem
-
-WITHOUT_SHARED_ROWS = ("cholesky", "sgd-inducing", "inducing", "svgp", "subset")
 
 
 def num_processes() -> int:
@@ -42,7 +41,8 @@ def check_methods(names: Sequence[str], mean_only: bool) -> None:
     """
     if num_processes() == 1:
         return
-    if unfit := [name for name in names if name in WITHOUT_SHARED_ROWS]:
+    iterative = [name for name, make in SOLVERS.items() if not isinstance(make(), Cholesky)]
+    if unfit := [name for name in names if name not in iterative]:
         raise ValueError(
             f"`solver` must be one whose rows several processes can share, got {unfit[0]!r}. Use"
             " auto, or start one process."

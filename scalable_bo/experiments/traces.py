@@ -20,7 +20,7 @@ from collections.abc import Hashable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from gpytorch.kernels import Kernel
@@ -66,9 +66,19 @@ _NUM_TEST = 1000
 
 
 @dataclass(frozen=True)
+class Exact:
+    """The exact weights w* (n, 1) and the mean that they give at the test points (m, 1),
+    float64.
+    """
+
+    weights: Tensor
+    mean: Tensor
+
+
+@dataclass(frozen=True)
 class System:
     """What a trace solves, in float64 on the CPU: data, hyperparameters, test points and their
-    targets.
+    targets; and the exact solution, if there is one to compare with.
 
     ``X (n, d)``, ``y (n,)``, ``test_X (m, d)``, ``test_y (m,)``.
     """
@@ -79,6 +89,7 @@ class System:
     test_y: Tensor
     kernel: Kernel
     noise: float
+    exact: Exact | None = None
 
     def kernel_like(self, X: Tensor) -> Kernel:
         """Return a copy of the kernel with the dtype and device of X."""
@@ -86,26 +97,7 @@ class System:
 
 
 @dataclass(frozen=True)
-class Exact:
-    """The exact weights w* (n, 1) and the mean that they give at the test points (m, 1),
-    float64.
-    """
-
-    weights: Tensor
-    mean: Tensor
-
-
-class TracedSystem(NamedTuple):
-    """What the traces of several solvers share: the system, and its exact solution if there is one
-    to compare with.
-    """
-
-    system: System
-    exact: Exact | None
-
-
-@dataclass(frozen=True)
-class TraceCell(Cell[TracedSystem]):
+class TraceCell(Cell[System]):
     """One trace: a linear system and a solver.
 
     Args:
@@ -208,15 +200,14 @@ class TraceCell(Cell[TracedSystem]):
         data = (self.problem, self.split, self.data_dir, self.n, self.lengthscale, self.seed)
         return (*data, self.noise, self.exact, self.device)
 
-    def load(self, on_status: Status) -> TracedSystem:
-        """Return the linear system, and its exact solution if it is asked for."""
+    def load(self, on_status: Status) -> System:
         system = load_system(self)
         if not self.exact:
-            return TracedSystem(system, None)
+            return system
         on_status("solving exactly")
-        return TracedSystem(system, solve_exactly(system, self.device))
+        return replace(system, exact=solve_exactly(system, self.device))
 
-    def run(self, data: TracedSystem, on_status: Status, state: Path | None) -> Iterator[Record]:
+    def run(self, data: System, on_status: Status, state: Path | None) -> Iterator[Record]:
         """Yield the record after each checkpoint, a run with budget after budget.
 
         It has ``method``, ``num_train``, ``noise``, ``exact_test_rmse``, ``complete`` and
@@ -225,28 +216,27 @@ class TraceCell(Cell[TracedSystem]):
         the test points), ``weights_error`` ‖w − w*‖ and ``rkhs_error`` ‖w − w*‖_K; the last three
         are ``None`` without the exact solution.
         """
-        system, exact = data
-        n = len(system.X)
+        n = len(data.X)
         budgets = self.budgets()
         checkpoints: list[Record] = []
         record: Record = {
             "method": repr(_solver(self, n, self.epochs)),
             "num_train": n,
-            "noise": system.noise,
+            "noise": data.noise,
             "exact_test_rmse": (
-                None if exact is None else _rmse(exact.mean.cpu(), system.test_y[:, None])
+                None if data.exact is None else _rmse(data.exact.mean.cpu(), data.test_y[:, None])
             ),
             "checkpoints": checkpoints,
         }
-        X = system.X.to(self.device, getattr(torch, self.dtype))
-        y = system.y.to(X)
-        kernel = system.kernel_like(X)
-        score = _Score(system, exact, X.device)
+        X = data.X.to(self.device, getattr(torch, self.dtype))
+        y = data.y.to(X)
+        kernel = data.kernel_like(X)
+        score = _Score(data, X.device)
 
         def solve(budget: float) -> Solution:
             solver = _solver(self, n, budget)
             generator = torch.Generator().manual_seed(self.seed)
-            return shared.solve(kernel, X, y, system.noise, solver, generator=generator)
+            return shared.solve(kernel, X, y, data.noise, solver, generator=generator)
 
         on_status(f"{self.solver}: warming up")
         # Kernels may be compiled at their first use, which no checkpoint shall pay for
@@ -270,11 +260,7 @@ class TraceCell(Cell[TracedSystem]):
 
 
 def load_system(cell: TraceCell) -> System:
-    """Return the linear system of a cell.
-
-    Raises:
-        ValueError: if it is too large for the exact solution that is asked for.
-    """
+    """Return the linear system of a trace, without its exact solution."""
     if cell.problem == THOMPSON:
         return _thompson_system(cell)
     data = load_regression_data(cell.problem, cell.split, cell.data_dir)
@@ -297,13 +283,13 @@ def solve_exactly(system: System, device: str = "cpu") -> Exact:
 class _Score:
     """Measures a solution in float64."""
 
-    def __init__(self, system: System, exact: Exact | None, device: torch.device) -> None:
+    def __init__(self, system: System, device: torch.device) -> None:
         X = system.X.to(device)
         test_X = system.test_X.to(device)
         kernel = system.kernel_like(X)
         self._K = kernel_operator(kernel, X)
         self._cross = kernel_operator(kernel, test_X, X)
-        self._exact = exact
+        self._exact = system.exact
         self._test_y = system.test_y[:, None].to(device)
 
     def __call__(self, solution: Solution) -> Record:

@@ -215,9 +215,7 @@ def _subset(problem: RegressionProblem) -> PathwiseGP:
 
 
 def _inducing(
-    problem: RegressionProblem,
-    solver: Solver | None,
-    kind: type[PathwiseGP] = InducingPathwiseGP,
+    problem: RegressionProblem, solver: Solver | None, kind: type[PathwiseGP] = InducingPathwiseGP
 ) -> PathwiseGP:
     """Return the Gaussian process with weights on inducing points."""
     num_points = problem.budget.num_points

@@ -14,7 +14,6 @@ from scalable_bo.experiments.traces import (
     EXACT_UP_TO,
     THOMPSON,
     TraceCell,
-    TracedSystem,
     load_system,
     solve_exactly,
 )
@@ -64,9 +63,8 @@ def test_distances_are_those_of_dense_algebra() -> None:
     # Measured against other weights: the differences are then known.
     offset = torch.linspace(-1.0, 1.0, 150, dtype=torch.float64)
     shifted = replace(solved, weights=solved.weights + offset[:, None], mean=solved.mean + 0.5)
-    (checkpoint,) = run_cell(replace(run, solver="cholesky"), TracedSystem(system, shifted))[
-        "checkpoints"
-    ]
+    direct = replace(run, solver="cholesky")
+    (checkpoint,) = run_cell(direct, replace(system, exact=shifted))["checkpoints"]
     assert checkpoint["weights_error"] == pytest.approx(offset.norm().item(), rel=1e-6)
     assert checkpoint["rkhs_error"] == pytest.approx((offset @ K @ offset).sqrt().item(), rel=1e-6)
     assert checkpoint["mean_error"] == pytest.approx(0.5, rel=1e-6)
@@ -93,7 +91,7 @@ def test_single_precision_does_not_touch_the_reference() -> None:
     run = replace(SMALL, dtype="float32", points=1, lengthscale=0.3)
     system = load_system(run)
     before = system.kernel(system.X).to_dense()
-    run_cell(run, TracedSystem(system, None))
+    run_cell(run, system)
     torch.testing.assert_close(system.kernel(system.X).to_dense(), before, rtol=0, atol=0)
 
 
