@@ -234,24 +234,21 @@ def _update(
         get_train_targets(model, transformed=True) if target_values is None else target_values
     )
     kernel = deepcopy(model.covar_module).requires_grad_(False)
-    with torch.no_grad():
-        errors = target_values - sample_values
-        num_bytes = COLUMNS_HELD * errors.numel() * errors.element_size()
-        memory.require(
-            num_bytes,
-            errors.device,
-            f"An update of {errors.numel()} sample values",
-            "Draw fewer paths at a time.",
-        )
-        draws = variances.sqrt() * torch.randn_like(errors)
-        targets = Targets(errors.reshape(-1, len(points)).T, -draws.reshape(-1, len(points)).T)
-        system = KernelSystem(
-            kernel_operator(kernel, points, memory_budget=model.memory_budget),
-            variances[0] if isinstance(noise, ConstantDiagLinearOperator) else variances,
-        )
-        solver = model.solver if model.solver is not None else default_solver(len(points))
-        rhs = targets if solver.splits_targets else system.rhs(targets)
-        model.solution = solver.solve(system, rhs, generator=_generator())
+    errors = (target_values - sample_values).detach()
+    memory.require(
+        COLUMNS_HELD * errors.numel() * errors.element_size(),
+        errors.device,
+        f"An update of {errors.numel()} sample values",
+        "Draw fewer paths at a time.",
+    )
+    draws = variances.sqrt() * torch.randn_like(errors)
+    targets = Targets(errors.reshape(-1, len(points)).T, -draws.reshape(-1, len(points)).T)
+    system = KernelSystem(
+        kernel_operator(kernel, points, memory_budget=model.memory_budget),
+        variances[0] if isinstance(noise, ConstantDiagLinearOperator) else variances,
+    )
+    solver = model.solver if model.solver is not None else default_solver(len(points))
+    model.solution = solver.solve(system, targets, generator=_generator())
     feature_map = KernelEvaluationMap(
         kernel, points, input_transform=deepcopy(getattr(model, "input_transform", None))
     )

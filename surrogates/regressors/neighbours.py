@@ -16,7 +16,7 @@ from surrogates.fitting.neighbours import Neighbours
 from surrogates.rules.hyperparameters import training_data
 
 CHUNK_BYTES = 2**28
-SQUARES_HELD = 5  # copies of a (q, k, k) array that a chunk holds at once
+CHUNK_SQUARES_HELD = 5  # copies of a (q, k, k) array that a chunk holds at once
 
 
 @torch.no_grad()
@@ -66,7 +66,7 @@ def predict_by_neighbours(
     gp = BatchedGP(model)
     neighbours = Neighbours(data, model.covar_module)
     k = min(num_neighbours, len(data))
-    num_points = max(1, CHUNK_BYTES // (SQUARES_HELD * 8 * (k + 1) ** 2))
+    num_points = max(1, CHUNK_BYTES // (CHUNK_SQUARES_HELD * 8 * (k + 1) ** 2))
     moments = []
     for z in Z.split(num_points):
         index = neighbours.of(z, k)

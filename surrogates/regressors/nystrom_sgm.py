@@ -39,7 +39,7 @@ CURVATURE_SAMPLE = 2000  # rows of Φ from which the largest eigenvalue of Φᵀ
 # as many passes again, and a few more, without a smaller one.
 CLEARLY_SMALLER = 1e-2
 PASSES_BEYOND = 20
-SQUARES_HELD = 4  # (m, m) matrices that the eigendecomposition holds
+CENTRE_SQUARES_HELD = 4  # (m, m) matrices that the eigendecomposition holds
 
 Rows = Callable[[Index], Tensor]  # gives the rows Φ_j of indices j
 
@@ -327,7 +327,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
                 " Reduce it."
             )
         memory.require(
-            8 * SQUARES_HELD * m**2,
+            8 * CENTRE_SQUARES_HELD * m**2,
             X.device,
             f"A Nyström subspace of {m} centres",
             "Reduce `num_centers`.",

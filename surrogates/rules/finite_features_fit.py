@@ -6,13 +6,15 @@ Notation: n data, batches of b, F features, w their weights; F(θ) and the objec
 """
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.rules.finite_objective import SCGD, Minimax, Objective, Saddle, Tracker
+from surrogates.rules.finite_objective import SCGD, Batch, Minimax, Objective, Saddle, Tracker
 from surrogates.rules.hyperparameters import (
     Coordinates,
     ModelT,
@@ -73,13 +75,7 @@ def fit_finite_features(
         KeyboardInterrupt: on Ctrl-C, when the model has got the best hyperparameters so far.
     """
     rule = rule_of(model, "finite_features", "FiniteFeatureGP")
-    if isinstance(method, str):
-        method = TECHNIQUES[checks.one_of("method", method, TECHNIQUES)]()
-    if not isinstance(method, SCGD | Minimax):
-        raise TypeError(
-            "`method` must be 'scgd', 'minimax' or one of their dataclasses, got"
-            f" {type(method).__name__} {method!r}."
-        )
+    technique = _technique(method)
     checks.one_of("optimizer", optimizer, OPTIMIZERS)
     checks.positive_int("batch_size", batch_size)
     checks.positive_int("num_steps", num_steps)
@@ -104,33 +100,22 @@ def fit_finite_features(
     best_value, law = objective.evaluate()
     best = _copies(coordinates.values)
     inner = (
-        Tracker(method, objective, law)
-        if isinstance(method, SCGD)
-        else Saddle(method, objective, law, num_steps)
+        Tracker(technique, objective, law)
+        if isinstance(technique, SCGD)
+        else Saddle(technique, objective, law, num_steps)
     )
-    variables = [*coordinates.values, objective.unscaled_weights, *inner.parameters]
-    groups: list[dict[str, Any]] = [
-        {"params": [*coordinates.values, objective.unscaled_weights]},
-        {"params": [*inner.parameters]},
-    ]
-    steps = kind(groups, lr=rate)  # type: ignore[call-arg]
     drawn = (
         objective.batch(rows) for rows in batches(n, batch_size, generator, objective.X.device)
     )
+    outer = [*coordinates.values, objective.unscaled_weights]
+    groups: list[dict[str, Any]] = [{"params": outer}, {"params": [*inner.parameters]}]
+    steps = kind(groups, lr=rate)  # type: ignore[call-arg]
+    values = [*outer, *inner.parameters, *model.parameters()]
+    descent = _Descent(inner, coordinates, steps, values, drawn, rate, step_decay)
     with restoring(model):
         try:
             for step in range(1, num_steps + 1):
-                for group, pace in zip(steps.param_groups, (1.0, inner.pace), strict=True):
-                    group["lr"] = pace * rate * step**-step_decay
-                steps.zero_grad()
-                with torch.enable_grad():
-                    loss, value = inner.loss(next(drawn), step)
-                    loss.backward()
-                coordinates.pull_gradient()
-                steps.step()
-                coordinates.write()
-                _require_finite([loss, *variables, *model.parameters()], step, rate)
-                inner.after_step(drawn, step)
+                value = descent.step(step)
                 if not check_every:
                     best = _copies(coordinates.values)
                 elif step % check_every == 0 or step == num_steps:
@@ -147,13 +132,59 @@ def fit_finite_features(
     return model
 
 
+@dataclass
+class _Descent:
+    """The steps of an optimizer on the objective, the weights and what stands for F(θ).
+
+    Attributes:
+        values: all that is to stay finite.
+        drawn: batches.
+        rate, decay: of the steps.
+    """
+
+    inner: Tracker | Saddle
+    coordinates: Coordinates
+    optimizer: torch.optim.Optimizer
+    values: list[Tensor]
+    drawn: Iterator[Batch]
+    rate: float
+    decay: float
+
+    def step(self, step: int) -> float:
+        """Take a step, and return the estimate of the log marginal likelihood before it.
+
+        Raises:
+            FloatingPointError: if the objective or a parameter is not finite any more.
+        """
+        paces = (1.0, self.inner.pace)
+        for group, pace in zip(self.optimizer.param_groups, paces, strict=True):
+            group["lr"] = pace * self.rate * step**-self.decay
+        self.optimizer.zero_grad()
+        with torch.enable_grad():
+            loss, value = self.inner.loss(next(self.drawn), step)
+            loss.backward()
+        self.coordinates.pull_gradient()
+        self.optimizer.step()
+        self.coordinates.write()
+        if not all(bool(torch.isfinite(value).all()) for value in (loss, *self.values)):
+            raise FloatingPointError(
+                f"The marginal likelihood or a parameter is not finite after step {step}; the model"
+                f" is as it was. Reduce `learning_rate` below {self.rate:g}, or use float64."
+            )
+        self.inner.after_step(self.drawn, step)
+        return value
+
+
+def _technique(method: Any) -> SCGD | Minimax:
+    if isinstance(method, str):
+        method = TECHNIQUES[checks.one_of("method", method, TECHNIQUES)]()
+    if not isinstance(method, SCGD | Minimax):
+        raise TypeError(
+            "`method` must be 'scgd', 'minimax' or one of their dataclasses, got"
+            f" {type(method).__name__} {method!r}."
+        )
+    return method
+
+
 def _copies(values: list[Tensor]) -> list[Tensor]:
     return [value.detach().clone() for value in values]
-
-
-def _require_finite(values: list[Tensor], step: int, rate: float) -> None:
-    if not all(bool(torch.isfinite(value).all()) for value in values):
-        raise FloatingPointError(
-            f"The marginal likelihood or a parameter is not finite after step {step}; the model is"
-            f" as it was. Reduce `learning_rate` below {rate:g}, or use float64."
-        )

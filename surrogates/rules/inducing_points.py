@@ -11,7 +11,7 @@ from torch import Tensor
 
 from surrogates import checks
 
-METHODS = ("k-means", "random", "neighbours")
+INDUCING_METHODS = ("k-means", "random", "neighbours")
 WHOLE_KMEANS_UP_TO = 2**22  # n · m distances a pass; beyond, in mini-batches
 KMEANS_BATCH = 4096
 QUERY_CHUNK = 1024
@@ -40,7 +40,7 @@ def choose_inducing_points(
         TypeError, ValueError: if X is not finite, empty or not a matrix, m is not between 1 and n,
             the method has another name, or the lengthscale is not positive.
     """
-    checks.one_of("method", method, METHODS)
+    checks.one_of("method", method, INDUCING_METHODS)
     if method == "random":
         return random_subset(X, m, generator)
     if method == "neighbours":
@@ -64,7 +64,7 @@ def check_choice(inducing_points: Tensor | int, method: str, train_X: Tensor) ->
         checks.inducing_points(inducing_points, "train_X", train_X)
     else:
         checks.positive_int("inducing_points", inducing_points)
-    checks.one_of("inducing_method", method, METHODS)
+    checks.one_of("inducing_method", method, INDUCING_METHODS)
 
 
 def random_subset(X: Tensor, m: int, generator: torch.Generator) -> Tensor:

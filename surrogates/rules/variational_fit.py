@@ -109,16 +109,8 @@ def fit_variational(
         for step, batch in enumerate(
             islice(batches(n, min(batch_size, n), generator, X.device), num_steps), start=1
         ):
-            known = (
-                {"noise": likelihood.noise_covar.noise[batch]}
-                if isinstance(likelihood, FixedNoiseGaussianLikelihood)
-                else {}
-            )
             with torch.enable_grad():
-                try:
-                    bound = objective(svgp(X[batch]), y[batch], **known)
-                except (NanError, NotPSDError):
-                    bound = torch.tensor(torch.nan)
+                bound = _bound(objective, X[batch], y[batch], batch)
                 _require_finite([bound], step, learning_rate)
                 (-bound).backward()
             coordinates.pull_gradient()
@@ -153,6 +145,20 @@ class _SVGP(ApproximateGP):
 
     def forward(self, X: Tensor) -> MultivariateNormal:
         return MultivariateNormal(self.mean_module(X), self.covar_module(X))
+
+
+def _bound(objective: VariationalELBO, X: Tensor, y: Tensor, batch: Tensor) -> Tensor:
+    """Return the evidence lower bound a datum, as the data ``batch`` estimate it; NaN where a
+    factorisation fails.
+    """
+    known = {}
+    if isinstance(objective.likelihood, FixedNoiseGaussianLikelihood):
+        known = {"noise": objective.likelihood.noise_covar.noise[batch]}
+    try:
+        bound: Tensor = objective(objective.model(X), y, **known)
+    except (NanError, NotPSDError):
+        return torch.tensor(torch.nan)
+    return bound
 
 
 def _write(svgp: _SVGP, likelihood: Likelihood, model: SingleTaskGP) -> None:

@@ -10,7 +10,12 @@ from torch import Tensor
 
 from surrogates import choose_inducing_points
 from surrogates.rules import inducing_points as inducing
-from surrogates.rules.inducing_points import METHODS, eliminate_neighbours, k_means, random_subset
+from surrogates.rules.inducing_points import (
+    INDUCING_METHODS,
+    eliminate_neighbours,
+    k_means,
+    random_subset,
+)
 from tests import problems
 
 N = 300
@@ -33,7 +38,7 @@ def rows_of(Z: Tensor, X: Tensor) -> Tensor:
     return (Z.unsqueeze(1) == X).all(-1).any(1)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", INDUCING_METHODS)
 @pytest.mark.parametrize("m", [1, 37, N])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_method_returns_m_distinct_points_of_the_datas_kind(
@@ -45,7 +50,7 @@ def test_every_method_returns_m_distinct_points_of_the_datas_kind(
     assert method == "k-means" or rows_of(Z, X.to(dtype)).all()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", INDUCING_METHODS)
 def test_a_seed_means_the_same_points_and_another_seed_others(method: str) -> None:
     first, second, other = (
         choose_inducing_points(X, 20, method, generator=seeded(seed)) for seed in (1, 1, 2)
@@ -53,14 +58,14 @@ def test_a_seed_means_the_same_points_and_another_seed_others(method: str) -> No
     assert torch.equal(first, second) and not torch.equal(first, other)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", INDUCING_METHODS)
 def test_the_global_generators_are_not_touched(method: str) -> None:
     state = torch.get_rng_state()
     choose_inducing_points(X, 20, method, generator=seeded())
     assert torch.equal(state, torch.get_rng_state())
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", INDUCING_METHODS)
 def test_duplicates_beyond_the_distinct_points_are_allowed(method: str) -> None:
     duplicates = X[:10].repeat(5, 1)
     Z = choose_inducing_points(duplicates, 25, method, generator=seeded())
@@ -133,7 +138,7 @@ def test_the_lengthscale_decides_what_is_near() -> None:
         ({"X": X.clone().fill_(torch.inf)}, ValueError, "`X` must be finite"),
     ],
 )
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", INDUCING_METHODS)
 def test_what_does_not_fit_is_refused(
     method: str, arguments: dict[str, Any], error: type[Exception], message: str
 ) -> None:
