@@ -80,7 +80,7 @@ def test_asking_a_study() -> None:
         study.tell(batch.ids, [math.sin(point["a"]) + point["b"] for point in batch.params])
     taken = walk(lambda: study.ask(3))
     assert len(taken.files) <= 40, taken
-    assert taken.depth <= 25, taken
+    assert taken.depth <= 18, taken
 
 
 def test_a_file_of_a_study_to_its_first_value(
