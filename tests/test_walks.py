@@ -93,4 +93,4 @@ def test_a_file_of_a_study_to_its_first_value(
     taken = walk(lambda: run(file))
     sys.modules.pop("an_objective_of_the_walk")
     assert len(taken.files) <= 18, taken
-    assert taken.depth <= 10, taken
+    assert taken.depth <= 9, taken

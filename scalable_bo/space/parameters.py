@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
-from functools import cached_property
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -130,6 +129,8 @@ class Int:
         low: smallest value.
         high: largest value, above ``low``.
         log: spread the search evenly over log(value); needs ``low`` ≥ 1.
+    Attributes:
+        line: the real interval that is shared out among the integers.
     Raises:
         TypeError: if a bound is not an int.
         ValueError: if the bounds are reversed or equal, beyond ±2⁴⁰, or ``log`` is set with ``low``
@@ -139,6 +140,7 @@ class Int:
     low: int
     high: int
     log: bool = False
+    line: Float = field(init=False, repr=False, compare=False)
     type: ClassVar[str] = "int"
     num_columns: ClassVar[int] = 1
 
@@ -165,7 +167,8 @@ class Int:
                 f"`low` must be at least 1 with `log=True`, got {self.low}. Raise it or use"
                 " `log=False`."
             )
-        _ = self.line  # every point needs it
+        # Made once: every point of every search needs it.
+        object.__setattr__(self, "line", Float(self.low - 0.5, self.high + 0.5, self.log))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the parameter as a table of plain values."""
@@ -205,11 +208,6 @@ class Int:
     def value(self, number: float) -> int:
         """Return the value of a number."""
         return int(number)
-
-    @cached_property
-    def line(self) -> Float:
-        """The real interval that is shared out among the integers."""
-        return Float(self.low - 0.5, self.high + 0.5, self.log)
 
 
 @dataclass(frozen=True)
@@ -340,7 +338,7 @@ def read_fields(kind: type[T], table: Mapping[str, Any], place: str) -> T:
     Raises:
         TypeError, ValueError: with each key that is missing or unknown, or as ``kind`` does.
     """
-    known = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
+    known = {one.name: one.default for one in fields(kind) if one.init}  # type: ignore[arg-type]
     problems = [
         f"`{place}.{name}` must be given."
         for name, default in known.items()

@@ -64,15 +64,18 @@ class Design:
         def blocks() -> Iterator[Tensor]:
             nonlocal num_drawn
             while True:
-                size = max(BLOCK_SIZE, q) if constrained else q - len(found)
-                num_drawn += size
-                yield self._feasible.rounded(engine.draw(size, dtype=torch.float64))
+                num_drawn += max(BLOCK_SIZE, q)
+                yield self._feasible.rounded(engine.draw(max(BLOCK_SIZE, q), dtype=torch.float64))
 
         drawn = blocks()
         for _ in range(MAX_BLOCKS):
-            X = self._space.unnormalize(
-                self._feasible.candidates(drawn) if constrained else next(drawn)
-            )
+            if constrained:
+                U = self._feasible.candidates(drawn)
+            else:
+                size = q - len(found)
+                num_drawn += size
+                U = self._feasible.rounded(engine.draw(size, dtype=torch.float64))
+            X = self._space.unnormalize(U)
             for point, key, feasible in zip(
                 X, keys(X), self._space.feasible(X).tolist(), strict=True
             ):
