@@ -65,6 +65,25 @@ class BatchedGP(gpytorch.Module):
         return mean, (K[:, m, m] - cross.square().sum(-1)).clamp_min(0.0)
 
     @torch.no_grad()
+    def predict_from_all(
+        self, Z: Tensor, X: Tensor, y: Tensor, index: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the posterior means and variances (r,) of the function at Z (r, d), given the data
+        ``index`` (1, m), which are X (1, m, d) and y (1, m).
+        """
+        m = index.shape[1]
+        K = covariance(self.covar_module, torch.cat([X, Z.unsqueeze(0)], 1))
+        factor = batched_cholesky(K[:, :m, :m] + torch.diag_embed(self.noise(index)))
+        residual = (y - self.mean_module(X)).unsqueeze(-1)
+        whitened = torch.linalg.solve_triangular(
+            factor, torch.cat([K[:, :m, m:], residual], -1), upper=False
+        ).squeeze(0)
+        cross = whitened[:, :-1]
+        mean = self.mean_module(Z) + cross.mT @ whitened[:, -1]
+        variance = K[0, m:, m:].diagonal() - cross.square().sum(0)
+        return mean, variance.clamp_min(0.0)
+
+    @torch.no_grad()
     def leave_one_out(self, X: Tensor, y: Tensor, index: Tensor) -> Tensor:
         """Return the log predictive densities (b, m) of the data ``index`` (b, m), which are
         X (b, m, d) and y (b, m), each given the others of its set.

@@ -65,7 +65,7 @@ def fit(
     """Learn the hyperparameters of ``model`` from its data; return it.
 
     Methods are run as :func:`choose_fit` says, each from the best hyperparameters before it. From
-    100 data on, each must earn its place: 1000 random data are predicted from their 100 nearest
+    100 data on, each must earn its place: 2000 random data are predicted from their 100 nearest
     others, and a stage is taken if their log density rises by more than two standard errors of the
     paired differences, or, where the likelihood of all data has risen, unless it falls by two. In
     the end all of the data are made noise about their mean, with the longest lengthscales, if

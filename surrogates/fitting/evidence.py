@@ -18,7 +18,7 @@ from surrogates.fitting.neighbours import Neighbours
 from surrogates.rules.hyperparameters import training_data
 from surrogates.rules.limits import lengthscale_limits
 
-NUM_POINTS = 1000
+NUM_POINTS = 2000
 NUM_NEIGHBOURS = 100
 CHUNK = 250  # points predicted at once
 FAINTEST = 1e-4  # the share of the variance that is left to an output scale without signal

@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from surrogates import checks, memory
-from surrogates.fitting.batched import BatchedGP
+from surrogates.fitting.batched import BatchedGP, log_normal
 from surrogates.fitting.evidence import paired_difference
 from surrogates.rules.hyperparameters import (
     Coordinates,
@@ -23,10 +23,12 @@ from surrogates.rules.hyperparameters import (
     restoring,
     training_data,
 )
+from surrogates.rules.limits import LONGEST, lengthscale_limits
 
 SQUARES_HELD = 6  # copies of an (s, m, m) array that an evaluation holds at once
 NOISE_SHARE = 0.5  # of the targets' variance, at the start that is all but noise
 LITTLE_NOISE = 0.1  # a share that leaves nothing for a second start to explain
+FEWEST_OTHERS = 200  # data outside of the sample that can judge between starts
 NEEDED = 2.0  # standard errors by which the second start must be better
 FARTHEST = 30.0  # a coordinate may move so far, which is a factor e³⁰
 LBFGS_OPTIONS = {"maxiter": 100, "ftol": 1e-7}
@@ -44,9 +46,10 @@ def fit_sample(
     ``model``.
 
     Random data are far apart, where a model that takes noise for fine structure predicts nothing,
-    and L-BFGS starts with half of the variance as noise, from where it meets the smooth explanation
-    first. If more than a tenth stays noise, it starts again from the present hyperparameters, whose
-    optimum must predict left-out data better by two standard errors: the likelihood with its priors
+    and L-BFGS starts with half of the variance as noise and lengthscales of half the inputs' ranges
+    times √d, from where it meets the smooth explanation first. If more than a tenth stays noise, or
+    left-out data are not predicted, it starts again from the present hyperparameters, whose optimum
+    must predict left-out data better by two standard errors: the likelihood with its priors
     may prefer little noise. In float64, whatever the model. Lengthscales stay
     between a tenth of the median gap between neighbouring values of their input, and a thousand
     times its range.
@@ -86,7 +89,7 @@ def fit_sample(
     with restoring(model):
         best = BatchedGP(model)
         try:
-            best = search.from_starts(best, index[:1])
+            best = search.from_starts(best, index[:1], order[m : 2 * m].to(X.device))
             if s > 1:
                 best = search.maximise(best, index)
         except KeyboardInterrupt:
@@ -107,15 +110,20 @@ class _Search:
         self._evaluations = 0
         self.best: BatchedGP
 
-    def from_starts(self, given: BatchedGP, index: Tensor) -> BatchedGP:
-        """Return the better model of the data ``index`` (1, m)."""
+    def from_starts(self, given: BatchedGP, index: Tensor, others: Tensor) -> BatchedGP:
+        """Return the model of the data ``index`` (1, m) that better predicts ``others`` (r,)."""
         self.best = given
         variance = self._y[index].var().item()
-        noisy = _with_noise(given, NOISE_SHARE * variance)
+        noisy = _smooth_start(given, self._X, NOISE_SHARE * variance)
         if noisy is None or not variance > 0:
             return self.maximise(given, index)
         first = self.maximise(noisy, index)
-        if first.likelihood.noise.item() < LITTLE_NOISE * variance:
+        enough = len(others) >= FEWEST_OTHERS
+        judges = others if enough else index.flatten()
+        predicted = self._predict(first, index, judges)
+        white = log_normal(self._y[judges], self._y[index].mean(), self._y[index].var())
+        gain, error = paired_difference(predicted, white)
+        if first.likelihood.noise.item() < LITTLE_NOISE * variance and gain > NEEDED * error:
             return first
         try:
             second = self.maximise(given, index)
@@ -123,12 +131,21 @@ class _Search:
             return first
         finally:
             self.best = first
-        gain, error = paired_difference(self._left_out(second, index), self._left_out(first, index))
+        gain, error = paired_difference(self._predict(second, index, judges), predicted)
         return second if gain > NEEDED * error else first
 
     @torch.no_grad()
-    def _left_out(self, gp: BatchedGP, index: Tensor) -> Tensor:
-        return gp.leave_one_out(self._X[index], self._y[index], index).flatten()
+    def _predict(self, gp: BatchedGP, index: Tensor, judges: Tensor) -> Tensor:
+        """Return the log densities (r,) of the data ``judges``: given the sample ``index`` (1, m),
+        or each given the others if they are the sample.
+        """
+        X = self._X[index]
+        y = self._y[index]
+        if torch.equal(judges, index.flatten()):
+            return gp.leave_one_out(X, y, index).flatten()
+        mean, variance = gp.predict_from_all(self._X[judges], X, y, index)
+        variance = variance + gp.noise(judges.unsqueeze(0)).squeeze(0)
+        return log_normal(self._y[judges], mean, variance)
 
     def maximise(self, start: BatchedGP, index: Tensor) -> BatchedGP:
         """Return the optimum that L-BFGS reaches from ``start`` on the samples ``index`` (s, m).
@@ -186,14 +203,20 @@ class _Search:
         return self.best
 
 
-def _with_noise(gp: BatchedGP, noise: float) -> BatchedGP | None:
-    """Return a copy with this noise variance, or ``None`` if the noise is not learned."""
+def _smooth_start(gp: BatchedGP, X: Tensor, noise: float) -> BatchedGP | None:
+    """Return a copy with this noise variance, and lengthscales by which random points are
+    correlated; ``None`` if the noise is not learned.
+    """
     likelihood = gp.likelihood
     if not isinstance(likelihood, GaussianLikelihood) or not likelihood.raw_noise.requires_grad:
         return None
     copied = deepcopy(gp)
     bounds = likelihood.noise_covar.raw_noise_constraint
     copied.likelihood.noise = max(noise, 1.1 * float(bounds.lower_bound))
+    for part, _, longest in lengthscale_limits(copied.covar_module, X):
+        if part.raw_lengthscale.requires_grad:
+            # Random points are about √(d / 6) ranges apart
+            part.lengthscale = 0.5 * math.sqrt(X.shape[1]) * longest.to(X) / LONGEST
     return copied
 
 

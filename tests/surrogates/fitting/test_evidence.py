@@ -49,6 +49,19 @@ def test_with_all_neighbours_it_is_the_exact_leave_one_out_density(known: bool) 
     torch.testing.assert_close(got.sum(), closed.sum())
 
 
+def test_predictions_from_a_sample_are_those_of_the_model_of_it() -> None:
+    model = make_model()
+    index = torch.arange(N).unsqueeze(0)
+    points = problems.uniform(7, 2, seed=5)
+    mean, variance = BatchedGP(model).predict_from_all(
+        points, X[index], model.train_targets[index], index
+    )
+    posterior = model.posterior(points)
+    scale = Y.std()
+    torch.testing.assert_close(mean * scale + Y.mean(), posterior.mean.flatten())
+    torch.testing.assert_close(variance * scale.square(), posterior.variance.flatten())
+
+
 def test_duplicates_predict_one_another() -> None:
     model = PathwiseGP(X[:1].repeat(N, 1), Y).eval()
     model.likelihood.noise = 1e-4
