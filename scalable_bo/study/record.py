@@ -185,12 +185,15 @@ def require_same_settings(name: str, stored: Mapping[str, Any], given: Mapping[s
 def read_space(
     name: str, tables: Mapping[str, Any], functions: Sequence[CallableConstraint]
 ) -> Space:
-    """Return the space of a stored study, whose constraints have their functions by name.
+    """Return the space of a stored study, whose constraints have their functions by name, those of
+    one name in their order.
 
     Raises:
         ValueError: if a function is missing, or an older version kept a constraint as text alone.
     """
-    by_name = {function_name(function): function for function in functions}
+    by_name: dict[str, list[CallableConstraint]] = {}
+    for function in functions:
+        by_name.setdefault(function_name(function), []).append(function)
 
     def find(place: str, reference: str) -> CallableConstraint:
         wanted = reference.rpartition(":")[2]
@@ -199,7 +202,8 @@ def read_space(
                 f"{name} has the function {reference!r} among its constraints, and a record holds"
                 f" no code. Give `functions=[{wanted}]`."
             )
-        return by_name[wanted]
+        found = by_name[wanted]
+        return found.pop(0) if len(found) > 1 else found[0]
 
     texts = [table["description"] for table in tables["constraints"] if "description" in table]
     if texts:

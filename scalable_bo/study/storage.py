@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -66,6 +66,7 @@ class Contents:
     sources: list[Source] = field(default_factory=list)
 
 
+@runtime_checkable
 class Storage(Protocol):
     """What a study needs of the place that keeps it.
 

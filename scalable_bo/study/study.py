@@ -108,6 +108,8 @@ class Study:
             raise TypeError(f"`path` must be a folder or None, got {path!r}.")
         if path is not None and storage is not None:
             raise ValueError(f"`path` or `storage` must be given, not both, got {path!r}.")
+        if storage is not None and not isinstance(storage, Storage):
+            raise TypeError(f"`storage` must have the methods of `Storage`, got {storage!r:.80}.")
         if solver is not None and not isinstance(solver, Solver):
             raise TypeError(f"`solver` must be a Solver, got {solver!r}. Try `CG()`.")
         if dtype not in (torch.float32, torch.float64):

@@ -442,6 +442,17 @@ def test_a_study_is_opened_without_its_space(tmp_path: Path) -> None:
         assert len(study.to_dataframe()) == 11
 
 
+def test_functions_of_one_name_are_given_in_their_order(tmp_path: Path) -> None:
+    functions = [lambda p: p["a"] > 0.2, lambda p: p["b"] > 0.7]
+    space = Space(*functions, a=Float(0.0, 1.0), b=Float(0.0, 1.0))
+    make(tmp_path, space).close()
+    with pytest.raises(ValueError, match=r"the function '.*:<lambda>' .* Give `functions=\["):
+        Study.open(tmp_path)
+    with Study.open(tmp_path, functions=functions) as study:
+        assert study.space.constraints == tuple(functions)
+        assert space.feasible(study.ask(20).X).all()
+
+
 def test_a_folder_without_a_study_is_not_opened_and_not_made(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "none"):
         with pytest.raises(ValueError, match="must hold a study, got .* without a study.sqlite"):

@@ -266,6 +266,11 @@ def test_bad_data_are_refused_whole(X: Any, y: Any, message: str) -> None:
     ("options", "error", "message"),
     [
         ({"path": 3}, TypeError, "`path` must be a folder or None, got 3"),
+        (
+            {"storage": "kept"},
+            TypeError,
+            "`storage` must have the methods of `Storage`, got 'kept'",
+        ),
         ({"maximize": "yes"}, TypeError, "`maximize` must be True or False"),
         ({"seed": -1}, ValueError, "`seed` must be at least 0, got -1"),
         ({"seed": 1.5}, TypeError, "`seed` must be an int"),
