@@ -9,8 +9,8 @@ Sums put waves side by side. A product adds the frequencies of independent waves
 cos(α ± β), and multiplies the rest.
 
 Weighted waves come from a law with more high frequencies than the kernel's own, see
-:mod:`surrogates.functions.tails`. In a product, every wave of that half has a high frequency from
-one of the factors, each in its turn.
+:mod:`surrogates.functions.tails`. A product needs them from every factor: most often from one of
+them at a time, each in its turn, and now and then from several at once.
 """
 
 import math
@@ -33,6 +33,7 @@ from scipy.special import gammaincinv
 from torch import Tensor
 
 from surrogates.functions.tails import (
+    LARGEST_RATIO,
     NormalLaw,
     RadialLaw,
     ScaledNormalLaw,
@@ -47,6 +48,7 @@ KINDS = (
 )
 
 DEGREES_OF_FREEDOM = {"matern12": 1, "matern32": 3, "matern52": 5}
+SEVERAL = 0.25  # of a product's high waves are so in several factors
 WITH_TAILS = (RBFKernel, MaternKernel, RQKernel)
 
 Normal = Callable[[tuple[int, int], Tensor, torch.Generator], Tensor]
@@ -243,36 +245,72 @@ class WaveSource:
         return draw(kernel, columns, tails)
 
     def _product(self, kernel: ProductKernel, columns: Tensor, tails: Tensor) -> Waves:
-        """Return waves of which each of ``tails`` is high in one of the factors that can be, and
-        whose ratios are the averages over those factors.
+        """Return waves of which three in four of ``tails`` are high in one of the m factors that
+        can be, in turn, and the fourth in each of them with probability 2/m.
         """
         parts = list(kernel.kernels)
         able = [i for i, part in enumerate(parts) if _has_tails(part)]
-        turn = tails.cumsum(0) % max(1, len(able))
-        own_tails = [
-            tails & (turn == able.index(i)) if i in able else torch.zeros_like(tails)
-            for i in range(len(parts))
-        ]
+        own_tails = [torch.zeros_like(tails) for _ in parts]
+        for i, own in zip(able, self._turns(tails, len(able)), strict=True):
+            own_tails[i] = own
         first, *others = [
             self._called(part, columns, own) for part, own in zip(parts, own_tails, strict=True)
         ]
         factors = [first]
         for waves, own in zip(others, own_tails[1:], strict=True):
             factors.append(waves.reordered(self._shuffled(own)))
-        ratios = torch.stack([factors[i].ratios for i in able or [0]]).mean(0)
-        return replace(math.prod(factors[1:], start=first), ratios=ratios)
+        product = math.prod(factors[1:], start=first)
+        if able:
+            own_ratios = torch.stack([factors[i].ratios for i in able])
+            share = min(1.0, 2.0 / len(able))
+            several = ((1.0 - share) + share * own_ratios).prod(0)
+            ratios = (1.0 - SEVERAL) * own_ratios.mean(0) + SEVERAL * several
+            product = replace(product, ratios=ratios.clamp_max(LARGEST_RATIO))
+        return product
+
+    def _turns(self, tails: Tensor, num_factors: int) -> list[Tensor]:
+        """Return which of ``tails`` are high in each of the factors."""
+        number = tails.cumsum(0) - 1
+        period = round(1.0 / SEVERAL)
+        several = tails & (number % period == period - 1)
+        alone = tails & ~several
+        turn = alone.cumsum(0) % max(1, num_factors)
+        own_tails = []
+        for i in range(num_factors):
+            own = several
+            if num_factors > 2 and self.weighted:
+                own = several & (self._uniform(len(tails)) < 2.0 / num_factors)
+            own_tails.append(own | (alone & (turn == i)))
+        return own_tails
 
     def _shuffled(self, tails: Tensor) -> Tensor:
         """Return a random order of the waves in which those of ``tails`` trade places with each
         other only.
         """
-        shuffled = torch.randperm(
-            len(tails), generator=self.generator, device=self.generator.device
-        ).cpu()
-        order = torch.empty_like(shuffled)
-        order[tails] = shuffled[tails[shuffled]]
-        order[~tails] = shuffled[~tails[shuffled]]
+        if not self.weighted:
+            return self._permutation(len(tails)).to(self.like.device)
+        order = torch.empty(len(tails), dtype=torch.long)
+        for chosen in (tails, ~tails):
+            order[chosen] = chosen.nonzero().squeeze(1)[self._spread(int(chosen.sum()))]
         return order.to(self.like.device)
+
+    def _spread(self, count: int) -> Tensor:
+        """Return a random order of ``count`` sorted waves that takes one from each of √count equal
+        parts by turns: what meets them in its own order meets all of them evenly.
+        """
+        if count == 0:
+            return torch.empty(0, dtype=torch.long)
+        part = torch.arange(count) * math.isqrt(count) // count
+        shuffled = self._permutation(count)
+        by_part = shuffled[torch.argsort(part[shuffled], stable=True)]
+        turn = torch.arange(count) - torch.searchsorted(part, part)
+        return by_part[torch.argsort(turn + self._uniform(count))]
+
+    def _uniform(self, count: int) -> Tensor:
+        return torch.rand(count, generator=self.generator, device=self.generator.device).cpu()
+
+    def _permutation(self, count: int) -> Tensor:
+        return torch.randperm(count, generator=self.generator, device=self.generator.device).cpu()
 
     def _rbf(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
         return self._isotropic(None, kernel.lengthscale, columns, tails)
@@ -337,10 +375,12 @@ class WaveSource:
         order = torch.randperm(m, generator=self.generator, device=self.generator.device).to(
             self.like.device
         )
-        axis = order[torch.arange(count, device=self.like.device) % m]
+        number = torch.arange(count, device=self.like.device)
+        # Sorted where the order of the waves matters
+        axis = order[number * m // count if self.weighted and count >= m else number % m]
         slopes = self.like.new_zeros(self.dim + 1, count)
         variance = kernel.variance.detach().reshape(-1).to(self.like).expand(m)
-        slopes[columns[axis], torch.arange(count, device=self.like.device)] = variance[axis].sqrt()
+        slopes[columns[axis], number] = variance[axis].sqrt()
         repeats = torch.bincount(axis, minlength=m)[axis].to(self.like)
         weights = max(1.0, m / count) / repeats
         frequencies = self.like.new_zeros(self.dim, count)

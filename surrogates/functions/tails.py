@@ -26,7 +26,7 @@ from torch import Tensor
 TAIL_DEGREES = 0.3  # nearly as many waves in every octave
 BEYOND_TAIL = 1e-10  # of the prior variance is left to the kernel's own half
 LARGEST_RADIUS = 1e6  # of the tail: beyond, float32 has no phase of a wave
-LARGEST_LOG_RATIO = 60.0  # of ρ: weights stay positive in float32
+LARGEST_RATIO = 1e26  # ρ: weights stay positive in float32
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -157,7 +157,7 @@ def weighted_frequencies(
             directions[:, chosen.to(like.device)] = orthogonal_directions(
                 law.dim, count, like, generator
             )
-    log_ratios = np.minimum(tail.log_density(r) - law.log_density(r), LARGEST_LOG_RATIO)
+    log_ratios = np.minimum(tail.log_density(r) - law.log_density(r), math.log(LARGEST_RATIO))
     return directions * torch.as_tensor(r).to(like), torch.as_tensor(np.exp(log_ratios)).to(like)
 
 

@@ -89,6 +89,14 @@ KERNELS: dict[str, tuple[int, float, Callable[[], Kernel]]] = {
     ),
     "trend": (2, 1e-6, lambda: LinearKernel() + problems.matern(1.5, 3.0)),
     "product": (2, 1e-6, lambda: problems.matern(1.5, 3.0) * problems.matern(2.5, 2.0)),
+    "product-of-columns": (
+        2,
+        1e-6,
+        lambda: (
+            problems.matern(1.5, 3.0, active_dims=[0]) * problems.matern(1.5, 1.0, active_dims=[1])
+        ),
+    ),
+    "growing": (4, 1e-6, lambda: LinearKernel() * problems.matern(1.5, 3.0)),
     "smooth-product": (4, 1e-6, lambda: problems.matern(1.5, 3.0) * problems.rbf(2.0)),
 }
 
