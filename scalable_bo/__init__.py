@@ -6,7 +6,7 @@ its first use, so that `import scalable_bo`, and with it the command line's `--h
 
 from typing import TYPE_CHECKING, Any
 
-from scalable_bo._packages import check_sibling_packages
+from scalable_bo._packages import check_sibling_packages, installed_version
 
 check_sibling_packages()
 
@@ -150,12 +150,7 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            return version("scalable-bo")
-        except PackageNotFoundError:  # run from a source tree that was not installed
-            return "0+unknown"
+        return installed_version()
     if name not in __all__:
         raise AttributeError(f"module 'scalable_bo' has no attribute {name!r}")
     from importlib import import_module

@@ -1,6 +1,4 @@
-"""Make sure that ``surrogates`` and ``acquisition`` are the ones that were installed with this
-package.
-"""
+"""What is installed: the version, and whether ``surrogates`` and ``acquisition`` are ours."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,6 +34,17 @@ def check_sibling_packages() -> None:
                 name=name,
                 path=str(found),
             )
+
+
+def installed_version() -> str:
+    """Return the version of the distribution; "0+unknown" of a source tree not installed."""
+    # Slow to import, and seldom needed.
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("scalable-bo")
+    except PackageNotFoundError:
+        return "0+unknown"
 
 
 def _location(name: str) -> Path | None:

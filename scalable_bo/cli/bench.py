@@ -4,7 +4,7 @@ records. Quick to import.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +26,7 @@ from scalable_bo.cli.console import (
     stop,
     under_torchrun,
 )
+from scalable_bo.cli.options import taking
 
 if TYPE_CHECKING:
     from scalable_bo.experiments.records import Record
@@ -60,57 +61,63 @@ def alone(context: typer.Context) -> None:
         )
 
 
-@bench.command()
-def thompson(
+@dataclass(frozen=True)
+class ThompsonOptions:
+    """The options of ``bench thompson``."""
+
     preset: Annotated[
         str, Option(help="Settings: smoke, laptop, lin2023-small, lin2023-large or adasap2025.")
-    ] = "laptop",
-    solver: Annotated[str, Option(help=f"Methods, separated by commas: {_SOLVERS}, svgp.")] = "cg",
-    seeds: Annotated[
-        Text, Option(help="Seeds, such as 0-4 or 0,3; by default the preset's.")
-    ] = None,
+    ] = "laptop"
+    solver: Annotated[str, Option(help=f"Methods, separated by commas: {_SOLVERS}, svgp.")] = "cg"
+    seeds: Annotated[Text, Option(help="Seeds, such as 0-4 or 0,3; by default the preset's.")] = (
+        None
+    )
     lengthscale: Annotated[
         Text, Option(help="Lengthscales, separated by commas; by default the preset's.")
-    ] = None,
-    rounds: Annotated[Whole, Option(help="Rounds, instead of the preset's.")] = None,
-    q: Annotated[Whole, Option(help="Points a round, instead of the preset's.")] = None,
-    num_initial: Annotated[Whole, Option(help="Initial points, instead of the preset's.")] = None,
-    dtype: Annotated[Text, Option(help="float32 or float64, instead of the preset's.")] = None,
+    ] = None
+    rounds: Annotated[Whole, Option(help="Rounds, instead of the preset's.")] = None
+    q: Annotated[Whole, Option(help="Points a round, instead of the preset's.")] = None
+    num_initial: Annotated[Whole, Option(help="Initial points, instead of the preset's.")] = None
+    dtype: Annotated[Text, Option(help="float32 or float64, instead of the preset's.")] = None
     share_features: Annotated[
         bool,
         Option(
             "--share-features",
             help="As published: let the surrogate's paths use the target's own random features.",
         ),
-    ] = False,
+    ] = False
     coordinate_features: Annotated[
         bool,
         Option(
             "--coordinate-features",
             help="As published: random features of a product of one-dimensional Matérn kernels.",
         ),
-    ] = False,
+    ] = False
     published_weights: Annotated[
         bool,
         Option(
             "--published-weights",
             help="As published: candidates around data drawn by y + min y, in place of y - min y.",
         ),
-    ] = False,
+    ] = False
     scale: Annotated[
         float,
         Option(
             help="Factor of data, batches and candidates, at most 1; its root is that of rounds and"
             " features."
         ),
-    ] = 1.0,
+    ] = 1.0
     rerun: Annotated[
         bool,
         Option("--rerun", help="Run also what the folder has a record of, from the first round."),
-    ] = False,
-    device: Device = "cpu",
-    out: Out = Path("results"),
-) -> None:
+    ] = False
+    device: Device = "cpu"
+    out: Out = Path("results")
+
+
+@bench.command()
+@taking(ThompsonOptions)
+def thompson(options: ThompsonOptions) -> None:
     """Maximise functions drawn from a Gaussian process prior by parallel Thompson sampling, random
     search beside.
 
@@ -122,92 +129,99 @@ def thompson(
         from scalable_bo.experiments.thompson.cell import ThompsonCell, check_settings
 
         chosen = vary(
-            find_preset(preset),
-            scale=scale,
-            share_features=share_features,
-            coordinate_features=coordinate_features,
-            published_weights=published_weights,
+            find_preset(options.preset),
+            scale=options.scale,
+            share_features=options.share_features,
+            coordinate_features=options.coordinate_features,
+            published_weights=options.published_weights,
         )
         overrides: dict[str, Any] = {
-            "num_rounds": rounds,
-            "q": q,
-            "num_initial": num_initial,
-            "dtype": dtype,
+            "num_rounds": options.rounds,
+            "q": options.q,
+            "num_initial": options.num_initial,
+            "dtype": options.dtype,
         }
         chosen = replace(chosen, **{k: v for k, v in overrides.items() if v is not None})
-        names = read_names(solver, "solver")
+        names = read_names(options.solver, "solver")
         cells = [
-            ThompsonCell(chosen, name, ls, seed, device=device)
-            for ls in optional(read_floats, lengthscale, "lengthscale") or chosen.lengthscales
-            for seed in optional(read_integers, seeds, "seeds") or range(chosen.num_seeds)
+            ThompsonCell(chosen, name, ls, seed, device=options.device)
+            for ls in optional(read_floats, options.lengthscale, "lengthscale")
+            or chosen.lengthscales
+            for seed in optional(read_integers, options.seeds, "seeds") or range(chosen.num_seeds)
             for name in names
         ]
-        check_device(device)
-        check_folder(out)
-        if not rerun:
-            check_settings(cells, out)
+        check_device(options.device)
+        check_folder(options.out)
+        if not options.rerun:
+            check_settings(cells, options.out)
 
     from scalable_bo.cli.running import complete, run_and_show
     from scalable_bo.cli.summaries import thompson_table
     from scalable_bo.experiments.plots import plot_thompson
     from scalable_bo.experiments.tables import summarise, write_table
 
-    plot = out / f"thompson_{chosen.name}.png"
-    advice = f"; the same command{' without --rerun' if rerun else ''} goes on"
+    plot = options.out / f"thompson_{chosen.name}.png"
+    advice = f"; the same command{' without --rerun' if options.rerun else ''} goes on"
     records = run_and_show(
         cells,
-        out,
-        rerun=rerun,
+        options.out,
+        rerun=options.rerun,
         draw=lambda records: plot_thompson(records, plot),
-        written=lambda records: complete(cells, records) + f" in {out}{advice}",
+        written=lambda records: complete(cells, records) + f" in {options.out}{advice}",
     )
     print_table(thompson_table(summarise(records), chosen.num_rounds))
     typer.echo(
-        f"{count(records, 'record')} in {out}, all beside the published in"
-        f" {write_table(out, 'thompson')}, plot in {plot}"
+        f"{count(records, 'record')} in {options.out}, all beside the published in"
+        f" {write_table(options.out, 'thompson')}, plot in {plot}"
     )
 
 
-@bench.command()
-@under_torchrun
-def regression(
+@dataclass(frozen=True)
+class RegressionOptions:
+    """The options of ``bench regression``."""
+
     data: Annotated[
         str,
         Option(
             help="Data sets, separated by commas: pol, elevators, bike, protein, keggdirected; or"
             " your .parquet and .csv tables."
         ),
-    ] = "pol",
-    split: Annotated[str, Option(help="Splits, such as 0 or 0-4.")] = "0",
+    ] = "pol"
+    split: Annotated[str, Option(help="Splits, such as 0 or 0-4.")] = "0"
     solver: Annotated[
         str,
         Option(
             help=f"Methods, separated by commas: {_SOLVERS}, sgd-inducing, inducing, svgp, subset."
         ),
-    ] = "cg",
-    noise: Noise = None,
+    ] = "cg"
+    noise: Noise = None
     mean_only: Annotated[
         bool,
         Option("--mean-only", help="Compute the posterior mean alone: no paths, no likelihood."),
-    ] = False,
-    tolerance: Annotated[float, Option(help="Relative residual at which a column stops.")] = 1e-2,
+    ] = False
+    tolerance: Annotated[float, Option(help="Relative residual at which a column stops.")] = 1e-2
     max_epochs: Annotated[
         float, Option(help="Passes over the kernel matrix that a method may spend.")
-    ] = 100.0,
+    ] = 100.0
     sgd_steps: Annotated[
         int, Option(help="Steps of sgd and sgd-inducing, all of which they take.")
-    ] = 100_000,
-    num_points: Annotated[int, Option(help="Inducing points, or points of the subset.")] = 4096,
-    target: Annotated[Text, Option(help="Column of your table to predict from all others.")] = None,
+    ] = 100_000
+    num_points: Annotated[int, Option(help="Inducing points, or points of the subset.")] = 4096
+    target: Annotated[Text, Option(help="Column of your table to predict from all others.")] = None
     test_fraction: Annotated[
         float, Option(help="Part of your table to test on, chosen at random for each split.")
-    ] = 0.1,
-    rerun: Rerun = False,
-    data_dir: DataDir = None,
-    dtype: Dtype = "float32",
-    device: Device = "cpu",
-    out: Out = Path("results"),
-) -> None:
+    ] = 0.1
+    rerun: Rerun = False
+    data_dir: DataDir = None
+    dtype: Dtype = "float32"
+    device: Device = "cpu"
+    out: Out = Path("results")
+
+
+@bench.command()
+@under_torchrun
+@taking(RegressionOptions)
+def regression(options: RegressionOptions) -> None:
     """Measure a Gaussian process on regression data: the UCI sets with their published
     hyperparameters, or your own table.
 
@@ -215,55 +229,60 @@ def regression(
     kept and not run again.
     """
     with bad_input():
-        splits = read_integers(split, "split")
-        sets = read_names(data, "data")
-        names = read_names(solver, "solver")
+        splits = read_integers(options.split, "split")
+        sets = read_names(options.data, "data")
+        names = read_names(options.solver, "solver")
 
         from scalable_bo.experiments.regression.cell import RegressionCell
         from scalable_bo.experiments.regression.methods import Budget
         from scalable_bo.experiments.shared import check_methods
 
-        check_device(device)
+        check_device(options.device)
         settings: dict[str, Any] = {
-            "noise": noise,
-            "mean_only": mean_only,
-            "budget": Budget(tolerance, max_epochs, sgd_steps, num_points),
-            "target": target,
-            "test_fraction": test_fraction,
-            "dtype": dtype,
-            "device": device,
+            "noise": options.noise,
+            "mean_only": options.mean_only,
+            "budget": Budget(
+                options.tolerance, options.max_epochs, options.sgd_steps, options.num_points
+            ),
+            "target": options.target,
+            "test_fraction": options.test_fraction,
+            "dtype": options.dtype,
+            "device": options.device,
         }
         cells = [
             # One data set and split after another: they are loaded once
-            RegressionCell(name, index, method, data_dir, **settings)
+            RegressionCell(name, index, method, options.data_dir, **settings)
             for name in sets
             for index in splits
             for method in names
         ]
         for cell in cells[:: len(names)]:
             cell.check_files()
-        check_methods(names, mean_only)
-        check_folder(out)
+        check_methods(names, options.mean_only)
+        check_folder(options.out)
 
     from scalable_bo.cli.running import run_and_show
     from scalable_bo.cli.summaries import regression_table
 
-    records = run_and_show(cells, out, rerun=rerun, table="regression")
+    records = run_and_show(cells, options.out, rerun=options.rerun, table="regression")
     print_table(regression_table(records))
     typer.echo(
-        f"{count(records, 'record')} in {out}, with all others there in {out / 'regression.md'}"
+        f"{count(records, 'record')} in {options.out}, with all others there in"
+        f" {options.out / 'regression.md'}"
     )
 
 
-@bench.command()
-def hyperparameters(
+@dataclass(frozen=True)
+class HyperparametersOptions:
+    """The options of ``bench hyperparameters``."""
+
     preset: Annotated[
         str,
         Option(
             help="Benchmark: recovery, penalty, simulated, real, epochs, millions, batch-sizes,"
             " curvature or memory."
         ),
-    ] = "recovery",
+    ] = "recovery"
     method: Annotated[
         Text,
         Option(
@@ -272,64 +291,68 @@ def hyperparameters(
             "recovery and penalty: also minimax-MU, exact-features; data: also auto;"
             " batch-sizes, memory: scgd, minimax, biased, svgp."
         ),
-    ] = None,
+    ] = None
     data: Annotated[
         Text,
         Option(
             help="Data, separated by commas: levy, griewank, borehole, otl, wing; or sets such as"
             " bike, protein."
         ),
-    ] = None,
+    ] = None
     kernel: Annotated[
         Text, Option(help="Kernels over a network, separated by commas: linear, gaussian.")
-    ] = None,
-    seeds: Annotated[Text, Option(help="Seeds of data, splits and methods, such as 0-9.")] = None,
-    n: Annotated[Whole, Option(help="Points, of training and test together.")] = None,
-    epochs: Annotated[Whole, Option(help="Passes over the data at most.")] = None,
-    batch_sizes: Annotated[Text, Option(help="Sizes of minibatches, such as 32,128.")] = None,
-    rerun: Rerun = False,
-    data_dir: DataDir = None,
-    device: Device = "cpu",
-    out: Out = Path("results"),
-) -> None:
+    ] = None
+    seeds: Annotated[Text, Option(help="Seeds of data, splits and methods, such as 0-9.")] = None
+    n: Annotated[Whole, Option(help="Points, of training and test together.")] = None
+    epochs: Annotated[Whole, Option(help="Passes over the data at most.")] = None
+    batch_sizes: Annotated[Text, Option(help="Sizes of minibatches, such as 32,128.")] = None
+    rerun: Rerun = False
+    data_dir: DataDir = None
+    device: Device = "cpu"
+    out: Out = Path("results")
+
+
+@bench.command()
+@taking(HyperparametersOptions)
+def hyperparameters(options: HyperparametersOptions) -> None:
     """Measure how hyperparameters are learned: the papers' experiments, small enough for a laptop.
 
     Cells that the folder has a record of, with the same settings, are kept and not run again.
     """
     with bad_input():
         choices: dict[str, Any] = {
-            "methods": optional(read_names, method, "method"),
-            "data_sets": optional(read_names, data, "data"),
-            "kernels": optional(read_names, kernel, "kernel"),
-            "seeds": optional(read_integers, seeds, "seeds"),
-            "batch_sizes": optional(read_integers, batch_sizes, "batch_sizes"),
-            "n": n,
-            "max_epochs": epochs,
-            "data_dir": data_dir,
+            "methods": optional(read_names, options.method, "method"),
+            "data_sets": optional(read_names, options.data, "data"),
+            "kernels": optional(read_names, options.kernel, "kernel"),
+            "seeds": optional(read_integers, options.seeds, "seeds"),
+            "batch_sizes": optional(read_integers, options.batch_sizes, "batch_sizes"),
+            "n": options.n,
+            "max_epochs": options.epochs,
+            "data_dir": options.data_dir,
         }
 
         from scalable_bo.experiments.presets import plan
 
-        check_device(device)
-        cells = plan(preset, **choices, device=device)
+        check_device(options.device)
+        cells = plan(options.preset, **choices, device=options.device)
         for cell in cells:
             cell.check_files()
-        check_folder(out)
+        check_folder(options.out)
 
     from scalable_bo.cli.running import run_and_show
     from scalable_bo.experiments.plots import plot_fits
 
-    plot = out / f"hyperparameters_{preset}.png"
+    plot = options.out / f"hyperparameters_{options.preset}.png"
     records = run_and_show(
         cells,
-        out,
-        rerun=rerun,
+        options.out,
+        rerun=options.rerun,
         table="hyperparameters",
         draw=lambda records: plot_fits(records, plot),
     )
     typer.echo(
-        f"{count(records, 'record')} in {out}, with all others there in"
-        f" {out / 'hyperparameters.md'}, plot in {plot}"
+        f"{count(records, 'record')} in {options.out}, with all others there in"
+        f" {options.out / 'hyperparameters.md'}, plot in {plot}"
     )
 
 
@@ -343,19 +366,20 @@ def table(out: Out = Path("results")) -> None:
     typer.echo(f"Wrote {write_table(out, 'regression')}")
 
 
-@bench.command()
-@under_torchrun
-def solvers(
+@dataclass(frozen=True)
+class SolversOptions:
+    """The options of ``bench solvers``."""
+
     data: Annotated[
         str, Option(help="Data set: pol, elevators, bike, protein or keggdirected.")
-    ] = "pol",
-    split: Annotated[int, Option(help="Split of the data set.")] = 0,
+    ] = "pol"
+    split: Annotated[int, Option(help="Split of the data set.")] = 0
     problem: Annotated[
         Text,
         Option(
             help="thompson: a function drawn from the prior on [0, 1]^8, instead of a data set."
         ),
-    ] = None,
+    ] = None
     n: Annotated[
         int,
         Option(
@@ -363,54 +387,63 @@ def solvers(
             "--num-data",
             help="Points of the Thompson problem; torchrun takes --n for its own.",
         ),
-    ] = 2000,
-    lengthscale: Annotated[float, Option(help="Lengthscale of the Thompson problem.")] = 0.5,
-    noise: Noise = None,
-    solver: Solvers = "sgd,sdd,cg,sap,adasap",
-    epochs: Annotated[
-        float, Option(help="Largest budget, in passes over the kernel matrix.")
-    ] = 100.0,
+    ] = 2000
+    lengthscale: Annotated[float, Option(help="Lengthscale of the Thompson problem.")] = 0.5
+    noise: Noise = None
+    solver: Solvers = "sgd,sdd,cg,sap,adasap"
+    epochs: Annotated[float, Option(help="Largest budget, in passes over the kernel matrix.")] = (
+        100.0
+    )
     points: Annotated[
         int,
         Option(
             help="Checkpoints, their budgets in geometric progression; each is a run of its own."
         ),
-    ] = 12,
+    ] = 12
     exact: Annotated[
         bool, Option(help="Compare with the exact solution, by Cholesky; up to 20 000 points.")
-    ] = True,
-    data_dir: DataDir = None,
-    dtype: Dtype = "float32",
-    device: Device = "cpu",
-    out: Out = Path("results"),
-) -> None:
+    ] = True
+    data_dir: DataDir = None
+    dtype: Dtype = "float32"
+    device: Device = "cpu"
+    out: Out = Path("results")
+
+
+@bench.command()
+@under_torchrun
+@taking(SolversOptions)
+def solvers(options: SolversOptions) -> None:
     """Trace how solvers approach the exact posterior mean, against epochs and seconds."""
     with bad_input():
-        names = read_names(solver, "solver")
+        names = read_names(options.solver, "solver")
 
         from scalable_bo.experiments.shared import check_methods
         from scalable_bo.experiments.traces import THOMPSON, TraceCell
 
-        if problem not in (None, THOMPSON):
+        if options.problem not in (None, THOMPSON):
             raise ValueError(
-                f"`problem` must be {THOMPSON}, got {problem!r}. Data sets are named by --data."
+                f"`problem` must be {THOMPSON}, got {options.problem!r}. Data sets are named by"
+                " --data."
             )
-        check_device(device)
+        check_device(options.device)
         settings: dict[str, Any] = {
-            "n": n,
-            "lengthscale": lengthscale,
-            "noise": noise,
-            "epochs": epochs,
-            "points": points,
-            "exact": exact,
-            "data_dir": data_dir,
-            "dtype": dtype,
-            "device": device,
+            "n": options.n,
+            "lengthscale": options.lengthscale,
+            "noise": options.noise,
+            "epochs": options.epochs,
+            "points": options.points,
+            "exact": options.exact,
+            "data_dir": options.data_dir,
+            "dtype": options.dtype,
+            "device": options.device,
         }
-        cells = [TraceCell(name, problem or data, split, **settings) for name in names]
+        cells = [
+            TraceCell(name, options.problem or options.data, options.split, **settings)
+            for name in names
+        ]
         cells[0].check_files()
         check_methods(names, mean_only=True)
-        check_folder(out)
+        check_folder(options.out)
 
     from scalable_bo.cli.running import run_and_show
     from scalable_bo.cli.summaries import solvers_table
@@ -418,11 +451,15 @@ def solvers(
 
     def written(records: list[Record]) -> str:
         checkpoints = sum(len(record["checkpoints"]) for record in records)
-        return f"{count(checkpoints, 'checkpoint')} in {out}"
+        return f"{count(checkpoints, 'checkpoint')} in {options.out}"
 
-    plot = out / f"solvers_{cells[0].problem_name}.png"
+    plot = options.out / f"solvers_{cells[0].problem_name}.png"
     records = run_and_show(
-        cells, out, rerun=True, draw=lambda records: plot_solvers(records, plot), written=written
+        cells,
+        options.out,
+        rerun=True,
+        draw=lambda records: plot_solvers(records, plot),
+        written=written,
     )
     print_table(solvers_table(records))
-    typer.echo(f"{count(records, 'record')} in {out}, plot in {plot}")
+    typer.echo(f"{count(records, 'record')} in {options.out}, plot in {plot}")

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from scalable_bo._packages import installed_version
 from scalable_bo.cli.bench import bench
 from scalable_bo.cli.console import stop
 from scalable_bo.cli.study_commands import COMMANDS
@@ -52,9 +53,7 @@ def root(
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     if version:
-        from scalable_bo import __version__
-
-        typer.echo(f"scalable-bo {__version__}")
+        typer.echo(f"scalable-bo {installed_version()}")
         raise typer.Exit
 
 

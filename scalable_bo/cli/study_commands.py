@@ -180,7 +180,7 @@ def report(
 ) -> None:
     """Write one HTML page that shows a study as it stands."""
     with refusals():
-        from scalable_bo.report import write_report
+        from scalable_bo.report.page import write_report
         from scalable_bo.study.snapshot import read_snapshot
 
         folder = _folder(place)

@@ -21,8 +21,8 @@ from torch import Tensor
 from acquisition import Request
 from acquisition.outcomes import Outcome, only_output
 from acquisition.strategies import STRATEGIES, make_strategy
-from scalable_bo.integrations import require
 from scalable_bo.integrations.discrete import QUICK_SAMPLER, discrete_batch, split_batches
+from scalable_bo.integrations.extras import require
 from surrogates import CG, SDD, SGD, Auto, Cholesky, PathwiseGP, SketchAndProject, checks
 from surrogates.systems.preconditioners import Exact, Identity, Nystrom, PivotedCholesky
 

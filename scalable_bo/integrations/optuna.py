@@ -18,8 +18,8 @@ from botorch.settings import validate_input_scaling
 
 from acquisition import Request, Strategy
 from acquisition.strategies import Sampler, make_strategy
-from scalable_bo.integrations import require
 from scalable_bo.integrations.discrete import QUICK_SAMPLER, discrete_batch, split_batches
+from scalable_bo.integrations.extras import require
 from scalable_bo.study.surrogate import SurrogateFactory, TrainingData
 from surrogates import PathwiseGP, Solver, checks
 

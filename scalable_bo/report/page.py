@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-import scalable_bo
+from scalable_bo._packages import installed_version
 from scalable_bo.report import plots
 from scalable_bo.report.charts import escape, shorten
 from scalable_bo.report.plots import Chart
@@ -55,7 +55,7 @@ def render(snapshot: Snapshot) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>Report of a study</title>\n<style>{style}</style>\n</head>\n<body>\n<main>\n"
         f"{_head(snapshot)}\n" + "\n".join(sections) + "\n<footer>scalable_bo"
-        f" {escape(scalable_bo.__version__)}</footer>\n</main>\n</body>\n</html>\n"
+        f" {escape(installed_version())}</footer>\n</main>\n</body>\n</html>\n"
     )
 
 
@@ -208,7 +208,7 @@ def _configuration(snapshot: Snapshot) -> str:
     for source in snapshot.sources:
         found[f"added data {source.name!r}"] = f"{source.num_rows:,} rows"
     found["versions"] = (
-        f"scalable_bo {scalable_bo.__version__}, Python {platform.python_version()}, "
+        f"scalable_bo {installed_version()}, Python {platform.python_version()}, "
         + ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
     )
     texts = [

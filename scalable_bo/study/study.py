@@ -402,7 +402,7 @@ class Study:
         Raises:
             OSError: if it cannot be written.
         """
-        from scalable_bo.report import write_report  # which draws
+        from scalable_bo.report.page import write_report  # which draws
 
         write_report(self._snapshot(), Path(path))
 

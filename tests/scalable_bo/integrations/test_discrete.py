@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling, Request, ThompsonStrategy
-from scalable_bo.integrations import require
 from scalable_bo.integrations.discrete import discrete_batch
+from scalable_bo.integrations.extras import require
 from surrogates import PathwiseGP
 
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
