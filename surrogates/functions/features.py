@@ -243,7 +243,9 @@ class PriorPaths:
         """Draw ``num_paths`` functions, in ``num_draws`` groups with features of their own.
 
         Functions that share features have the covariance ΦΦᵀ of those features, off k by O(F^-1/2)
-        however many functions there are; over several draws the covariance averages to k.
+        however many functions there are; over several draws the covariance averages to k. With
+        ``weighted`` features, see :meth:`RandomFeatures.draw`, the variance that data leave is
+        right in every draw, too.
         """
         checks.positive_int("num_paths", num_paths)
         sizes = [

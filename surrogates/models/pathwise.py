@@ -75,9 +75,9 @@ class PathwiseGP(FreshGP):
             exact posterior up to 2000 points, for paths beyond, which ``Cholesky()`` solves up to
             4096 points and ``Auto()`` from there.
         num_features: F, even. Paths that share features deviate from the exact covariance by
-            O(F^-1/2).
-        num_paths: S, the paths behind ``posterior(X)``; standard deviations have a relative error
-            of about (2 S)^-1/2.
+            O(F^-1/2); with the default their average variance is within a few per cent.
+        num_paths: S, the paths behind ``posterior(X)``; the standard deviation at a point has a
+            relative error of about (2 S)^-1/2.
         seed: of the features, paths and batches; the same seed gives the same posterior.
         memory_budget: bytes a kept kernel matrix may take; ``None`` for 2 GiB, or a quarter of a
             CUDA device's memory. Beyond it, tiles are evaluated anew for every product.
