@@ -1,0 +1,251 @@
+"""Whether ``fit`` takes noise for signal: a grid of data with a known function and known noise.
+
+    python benchmarks/fit_grid.py --subset small --out benchmarks/results/fit_grid.json
+
+A cell draws n uniform points in d dimensions, a function of variance 1 (``prior``: random features
+of the cell's own kernel; ``sine``: a sine of the first input; ``ripples``: several inputs with
+unequal lengthscales) and noise of variance 1 / ratio, or noise alone where the ratio is 0. Three
+fits are compared:
+
+* ``fit``: ``fit(model)``;
+* ``reference``: ``fit_exact`` on 1000 random points, its hyperparameters used with all data;
+* ``former``: nearest-neighbour minibatches, refined on all data up to 10 000 points.
+
+Each record has the noise relative to the truth, the root mean squared error to the noiseless
+function at new points, the log density of noisy values there (nats a point), and processor
+seconds. Predictions are exact up to 5000 points and by 256 nearest neighbours beyond. Finished
+cells of the record are kept, so that a run goes on where it was stopped.
+"""
+
+import argparse
+import json
+import math
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
+from torch import Tensor
+
+from scalable_bo.experiments.records import describe_environment, write_record
+from surrogates import (
+    Cholesky,
+    PathwiseGP,
+    PriorPaths,
+    fit,
+    fit_exact,
+    fit_iterative,
+    fit_minibatch,
+    predict_by_neighbours,
+)
+from surrogates.fitting.choice import FIT_EXACT_UP_TO, REFINE_UP_TO, REFINEMENT
+
+NUM_TEST = 1000
+EXACT_UP_TO = 5000
+NUM_NEIGHBOURS = 256
+NUM_FEATURES = 8192
+KERNELS = ("rbf", "matern32", "matern52", "scaled")
+SOURCES = ("prior", "sine", "ripples")
+
+
+@dataclass(frozen=True)
+class Cell:
+    source: str
+    n: int
+    d: int
+    ratio: float
+    kernel: str
+    dtype: str = "float64"
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        return "-".join(str(value) for value in asdict(self).values())
+
+
+@dataclass(frozen=True)
+class Data:
+    X: Tensor
+    y: Tensor
+    test_X: Tensor
+    test_f: Tensor
+    test_y: Tensor
+
+
+def some(
+    sources: tuple[str, ...],
+    sizes: tuple[int, ...],
+    dims: tuple[int, ...],
+    ratios: tuple[float, ...],
+    kernels: tuple[str, ...],
+    dtypes: tuple[str, ...] = ("float64",),
+) -> Iterator[Cell]:
+    for values in product(sources, sizes, dims, ratios, kernels, dtypes):
+        yield Cell(*values)
+
+
+RATIOS = (0.0, 0.1, 1.0, 10.0, 1000.0)
+SUBSETS: dict[str, Callable[[], Iterator[Cell]]] = {
+    "smoke": lambda: some(("sine",), (1100,), (2,), (1.0,), ("matern52",)),
+    "small": lambda: some(("prior", "sine"), (1500,), (6, 3, 15, 1), RATIOS, ("matern52",)),
+    "kernels": lambda: some(
+        ("ripples",), (1500,), (3, 6), (0.1, 1.0, 1000.0), KERNELS, ("float32", "float64")
+    ),
+    "middle": lambda: some(("sine", "prior"), (5000,), (3, 6), RATIOS, ("rbf",)),
+    "large": lambda: some(("sine", "prior"), (20_000,), (3, 6), RATIOS, ("matern32",)),
+    "whole": lambda: some(
+        SOURCES, (1500, 5000, 20_000), (1, 3, 6, 15), RATIOS, KERNELS, ("float32", "float64")
+    ),
+}
+
+
+def kernel_of(cell: Cell) -> Kernel | None:
+    """Return a fresh kernel; ``None`` for the model's default, an RBF kernel."""
+    if cell.kernel == "rbf":
+        return None
+    if cell.kernel == "scaled":
+        return ScaleKernel(RBFKernel(ard_num_dims=cell.d))
+    return MaternKernel(nu={"matern32": 1.5, "matern52": 2.5}[cell.kernel], ard_num_dims=cell.d)
+
+
+def draw(cell: Cell) -> Data:
+    """Return the data of a cell; cells that differ in kernel or dtype alone share points, noise."""
+    seed = zlib.crc32(f"{cell.n} {cell.d} {cell.seed}".encode())
+    generator = torch.Generator().manual_seed(seed)
+    total = cell.n + NUM_TEST
+    X = torch.rand(total, cell.d, generator=generator, dtype=torch.float64)
+    noise = torch.randn(total, 1, generator=generator, dtype=torch.float64)
+    f = torch.zeros_like(noise) if cell.ratio == 0.0 else function(cell, X, generator)
+    y = f + (noise if cell.ratio == 0.0 else noise / math.sqrt(cell.ratio))
+    dtype = getattr(torch, cell.dtype)
+    X, f, y = (values.to(dtype) for values in (X, f, y))
+    n = cell.n
+    return Data(X[:n], y[:n], X[n:], f[n:], y[n:])
+
+
+def function(cell: Cell, X: Tensor, generator: torch.Generator) -> Tensor:
+    """Return values (n, 1) of mean 0 and variance 1 over the points."""
+    if cell.source == "sine":
+        f = torch.sin(6.0 * X[:, :1])
+    elif cell.source == "ripples":
+        frequencies = 8.0 / torch.arange(1, cell.d + 1, dtype=X.dtype)
+        f = torch.cos(X * frequencies).sum(1, keepdim=True) + torch.sin(5.0 * X[:, :1] * X[:, -1:])
+    else:
+        kernel = kernel_of(cell) or RBFKernel()
+        kernel = getattr(kernel, "base_kernel", kernel).to(X)
+        kernel.lengthscale = 0.3 * math.sqrt(cell.d)
+        paths = PriorPaths.draw(
+            kernel, cell.d, 1, num_features=NUM_FEATURES, generator=generator, like=X
+        )
+        f = paths(X).T
+    return (f - f.mean()) / f.std()
+
+
+def model_of(cell: Cell, X: Tensor, y: Tensor) -> PathwiseGP:
+    kernel = kernel_of(cell)
+    return PathwiseGP(X, y, covar_module=None if kernel is None else kernel.to(X))
+
+
+def by_fit(cell: Cell, data: Data) -> PathwiseGP:
+    return fit(model_of(cell, data.X, data.y))
+
+
+def by_reference(cell: Cell, data: Data) -> PathwiseGP:
+    chosen = torch.randperm(cell.n, generator=torch.Generator().manual_seed(7))[:FIT_EXACT_UP_TO]
+    small = fit_exact(model_of(cell, data.X[chosen], data.y[chosen]))
+    model = model_of(cell, data.X, data.y)
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), small.parameters(), strict=True):
+            parameter.copy_(value)
+    return model
+
+
+def by_former(cell: Cell, data: Data) -> PathwiseGP:
+    model = fit_minibatch(model_of(cell, data.X, data.y))
+    return fit_iterative(model, **REFINEMENT) if cell.n <= REFINE_UP_TO else model
+
+
+METHODS = {"fit": by_fit, "reference": by_reference, "former": by_former}
+
+
+@torch.no_grad()
+def measure(cell: Cell, data: Data, model: PathwiseGP) -> dict[str, Any]:
+    """Return what the hyperparameters of ``model`` are worth."""
+    if cell.n <= EXACT_UP_TO:
+        exact = PathwiseGP(
+            data.X.double(),
+            data.y.double(),
+            likelihood=GaussianLikelihood().double(),
+            covar_module=model.covar_module.double(),
+            mean_module=model.mean_module.double(),
+            solver=Cholesky(),
+        )
+        exact.likelihood.noise = model.noise.double()
+        posterior = exact.posterior(data.test_X.double())
+        mean = posterior.mean
+        variance = posterior.variance
+        noise = exact.noise * data.y.double().var()
+    else:
+        mean, variance = predict_by_neighbours(model, data.test_X, num_neighbours=NUM_NEIGHBOURS)
+        noise = model.noise.double() * data.y.double().var()
+    variance = variance.double() + noise
+    squares = (data.test_y.double() - mean.double()).square()
+    density = -0.5 * (squares / variance + variance.log() + math.log(2.0 * math.pi))
+    true_noise = 1.0 if cell.ratio == 0.0 else 1.0 / cell.ratio
+    return {
+        "noise": round(noise.item() / true_noise, 4),
+        "rmse": float(f"{(mean - data.test_f).square().mean().sqrt().item():.4g}"),
+        "density": round(density.mean().item(), 4),
+    }
+
+
+def run(cell: Cell, methods: list[str], done: dict[str, Any]) -> dict[str, Any]:
+    data = draw(cell)
+    record = dict(done)
+    for name in methods:
+        if name in record:
+            continue
+        start = time.process_time()
+        model = METHODS[name](cell, data)
+        seconds = time.process_time() - start
+        record[name] = {"seconds": round(seconds, 1)}
+        if name == "fit":
+            record[name]["chosen"] = model.fit_account.chosen
+        record[name] |= measure(cell, data, model)
+    return record
+
+
+def verdict(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the comparisons that the grid is for, of one cell."""
+    ours = record["fit"]
+    theirs = record.get("reference", ours)
+    return {
+        "rmse_ratio": round(ours["rmse"] / max(theirs["rmse"], 1e-12), 3),
+        "density_gain": round(ours["density"] - theirs["density"], 4),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--subset", default="small", choices=SUBSETS)
+    parser.add_argument("--methods", default="fit,reference,former")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/fit_grid.json"))
+    options = parser.parse_args()
+    environment = describe_environment(torch.device("cpu"))
+    cells: dict[str, Any] = {}
+    if options.out.exists():
+        cells = json.loads(options.out.read_text())["cells"]
+    for cell in SUBSETS[options.subset]():
+        cells[cell.name] = run(cell, options.methods.split(","), cells.get(cell.name, {}))
+        print(cell.name, verdict(cells[cell.name]), cells[cell.name], flush=True)
+        write_record(options.out, {"environment": environment, "cells": cells})
+
+
+if __name__ == "__main__":
+    main()
