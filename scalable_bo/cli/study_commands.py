@@ -258,6 +258,7 @@ def _check_study(file: Path, as_json: bool) -> None:
 
         from scalable_bo.cli.config import read_config
         from scalable_bo.evaluation.external import Command
+        from scalable_bo.study.design import default_num_initial
         from scalable_bo.study.history import read_history
         from scalable_bo.study.prediction import predict
 
@@ -276,7 +277,7 @@ def _check_study(file: Path, as_json: bool) -> None:
         stored = _read_status(config.path) if (config.path / "study.sqlite").is_file() else None
         num_rows = sum(len(history.X) for history in rows) if stored is None else stored["num_rows"]
         rounds = section.rounds - (0 if stored is None else stored["num_asks"])
-        num_initial = config.study.num_initial or 2 * (space.dim + 1)
+        num_initial = config.study.num_initial or default_num_initial(space.dim)
         found = predict(
             space,
             num_rows,

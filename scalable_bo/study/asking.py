@@ -29,6 +29,7 @@ from surrogates import PathwiseGP, SamplePaths, memory
 from surrogates.rules.all_data import default_solver
 from surrogates.rules.base import COLUMNS_HELD, DIRECT_SOLVE_UP_TO
 
+FEWEST_VALUES = 2  # for a model, unless the design is smaller
 SQUARES_OF_A_FACTOR = 4  # (n, n) matrices that a direct solve holds at once
 COLUMNS_OF_A_PRECONDITIONER = 3  # copies of its (n, n/20) factor held at once
 WORKSPACE = 2**28  # bytes
@@ -41,6 +42,7 @@ class Known:
     Attributes:
         asks: those before.
         num_observed: n.
+        num_pending: points asked and not told.
         unusable: (p, d) points without a value: pending ones and failed ones.
         taken: ``keys`` of the points that are not to be asked: the unusable ones, in a finite space
             all.
@@ -52,6 +54,7 @@ class Known:
 
     asks: Sequence[Ask]
     num_observed: int
+    num_pending: int
     unusable: Tensor
     taken: set[bytes]
     batches: tuple[Tensor, ...]
@@ -78,6 +81,7 @@ class Known:
         return cls(
             asks=tuple(asks),
             num_observed=len(rows.observed),
+            num_pending=len(rows) - rows.num_told,
             unusable=unusable,
             taken=set(keys(taken)),
             batches=values.split(sizes.tolist()),
@@ -97,7 +101,7 @@ class Proposer:
     Args:
         space: where.
         seed: of the design and of every ask.
-        num_initial: values to have before the surrogate takes over.
+        num_initial: values that the design is to give; half of them are enough for a surrogate.
         factory: of surrogates.
         strategy: chooses the points then.
         checkpoints: the folder for them; ``None`` to keep none.
@@ -145,7 +149,8 @@ class Proposer:
                 len(left),
             )
         number = len(known.asks) + 1
-        if known.num_observed < self._num_initial:
+        num_of_design = self._num_of_design(q, known)
+        if num_of_design == q:
             X, num_drawn = self._design.draw(q, known.num_drawn, known.taken)
             return X, Ask(number, q, known.num_observed, num_drawn, None), AskReport()
         memory.require(
@@ -172,7 +177,7 @@ class Proposer:
         batch = self._strategy.generate(
             self._request(model, paths, known, left, generator, callback)
         )
-        X, num_drawn = self._replace_unusable(batch, known)
+        X, num_drawn = self._completed(batch[: q - num_of_design], num_of_design, known)
         self.checkpoint = self._factory.checkpoint(number, model, paths.mean_weights)
         if self._checkpoints is not None:
             save_checkpoint(self._checkpoints, self.checkpoint)
@@ -187,6 +192,15 @@ class Proposer:
             solver=repr(self._factory.solver or default_solver(known.num_observed)),
         )
         return X, Ask(number, q, known.num_observed, num_drawn, refit), report
+
+    def _num_of_design(self, q: int, known: Known) -> int:
+        """Return how many of q points are of the design: what it lacks of its values, those that
+        are pending counted in; all, while there are too few values for a model.
+        """
+        enough = min(self._num_initial, max(FEWEST_VALUES, math.ceil(self._num_initial / 2)))
+        if known.num_observed < enough:
+            return q
+        return min(q, max(0, self._num_initial - known.num_observed - known.num_pending))
 
     def _make_model(
         self, data: TrainingData, refit: bool, generator: torch.Generator
@@ -231,10 +245,10 @@ class Proposer:
             callback=callback and (lambda progress: callback(describe_search(progress))),
         )
 
-    def _replace_unusable(self, batch: Tensor, known: Known) -> tuple[Tensor, int]:
-        """Return the points of a batch on the unit cube in the user's units, with points of the
-        design for those that are taken, occur twice or break a constraint, and how many it has
-        drawn then.
+    def _completed(self, batch: Tensor, num_more: int, known: Known) -> tuple[Tensor, int]:
+        """Return the points of a batch on the unit cube in the user's units, and before them
+        ``num_more`` of the design, which also gives those for points that are taken, occur twice
+        or break a constraint; and how many it has drawn then.
         """
         X = self._space.unnormalize(batch.detach().to("cpu", torch.float64).clamp(0, 1))
         usable = self._space.feasible(X)
@@ -243,20 +257,24 @@ class Proposer:
             usable[row] &= key not in taken
             if usable[row]:
                 taken.add(key)
-        num_drawn = known.num_drawn
-        if not usable.all():
-            X[~usable], num_drawn = self._design.draw(int((~usable).sum()), num_drawn, taken)
-        return X, num_drawn
+        num_unusable = int((~usable).sum())
+        if not num_unusable + num_more:
+            return X, known.num_drawn
+        drawn, num_drawn = self._design.draw(num_more + num_unusable, known.num_drawn, taken)
+        X[~usable] = drawn[num_more:]
+        return torch.cat([drawn[:num_more], X]), num_drawn
 
     def _restore(self, known: Known) -> None:
         """Bring back the surrogate after the last ask: from its checkpoint or,
         from where there is none, by solving again.
         """
         asks = [ask for ask in known.asks if ask.refitted is not None]
-        if self.model is not None or self._checkpoints is None or not asks:
+        if self.model is not None or not asks:
             return
         first = max(ask.number for ask in asks if ask.refitted)
-        checkpoint = load_checkpoint(self._checkpoints, asks[-1].number)
+        checkpoint = None
+        if self._checkpoints is not None:
+            checkpoint = load_checkpoint(self._checkpoints, asks[-1].number)
         if checkpoint is not None:
             data = known.data(known.asks[checkpoint.ask - 1].num_observed)
             self.model = self._factory.restore(data, checkpoint)

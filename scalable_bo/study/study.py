@@ -27,6 +27,7 @@ from scalable_bo.evaluation.external import Command
 from scalable_bo.space.constraints import CallableConstraint
 from scalable_bo.space.space import Space
 from scalable_bo.study.asking import Known, Proposer
+from scalable_bo.study.design import default_num_initial
 from scalable_bo.study.history import read_history
 from scalable_bo.study.optimize import run_rounds
 from scalable_bo.study.record import Record, make_settings, read_space
@@ -60,7 +61,9 @@ class Study:
         path: the folder to keep the study in, created if it is not there; ``None`` for a study in
             memory.
         storage: what keeps the study, in place of a folder.
-        num_initial: values to have before the surrogate takes over; ``None`` for 2 (d + 1).
+        num_initial: values that the initial design is to give; ``None`` for 2 (d + 1), at most 20.
+            A batch holds what is left of it and, once half of its values are there, points of the
+            surrogate beside them.
         solver: of the surrogate's linear systems; ``None`` for the model's default.
         kernel: on the unit cube, its hyperparameters fitted; ``None`` for BoTorch's default, RBF
             with dimension-scaled priors.
@@ -119,7 +122,8 @@ class Study:
         self.maximize = maximize
         self.seed = seed
         self.num_initial = checks.positive_int(
-            "num_initial", 2 * (self.space.dim + 1) if num_initial is None else num_initial
+            "num_initial",
+            default_num_initial(self.space.dim) if num_initial is None else num_initial,
         )
         dim = self.space.encoded_dim
         kernel = (

@@ -1,0 +1,86 @@
+"""The initial design: how many values it gives, and what a batch holds while it lacks some."""
+
+import math
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from acquisition import ParallelThompsonSampling
+from scalable_bo.study.study import Study
+
+QUICK = partial(
+    ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
+)
+
+
+def make(dim: int = 3, num_initial: int | None = None, path: Path | None = None) -> Study:
+    box = torch.tensor([[0.0] * dim, [1.0] * dim])
+    return Study(box, maximize=False, seed=4, num_initial=num_initial, sampler=QUICK, path=path)
+
+
+def the_design(num_points: int) -> Tensor:
+    return make().ask(num_points).X
+
+
+def evaluate(study: Study, q: int, num_failures: int = 0) -> Tensor:
+    """Ask for q points and tell their values, but for the first ones, which fail."""
+    batch = study.ask(q)
+    values = (batch.X - 0.3).square().sum(1)
+    values[:num_failures] = math.nan
+    study.tell(batch.ids, values)
+    return batch.X
+
+
+def is_in(points: Tensor, others: Tensor) -> list[bool]:
+    return [bool((others == point).all(1).any()) for point in points]
+
+
+def test_one_failure_costs_the_next_batch_one_point() -> None:
+    study = make(num_initial=8)
+    evaluate(study, 8, num_failures=1)
+    batch = evaluate(study, 8)
+    assert is_in(batch, the_design(16)) == [True] + 7 * [False]
+    assert study.model is not None
+    assert not any(is_in(evaluate(study, 4), the_design(32)))
+
+
+def test_a_batch_takes_what_is_left_of_the_design_and_the_rest_from_the_model() -> None:
+    study = make(num_initial=8)
+    parts = [is_in(evaluate(study, 5), the_design(20)) for _ in range(3)]
+    assert [sum(part) for part in parts] == [5, 3, 0]
+
+
+def test_pending_points_count_as_given_once_there_are_values_for_a_model() -> None:
+    study = make(num_initial=8)
+    batch = study.ask(8)
+    assert all(is_in(study.ask(2).X, the_design(16)))  # nothing is known yet
+    study.tell(batch.ids[:4], batch.X[:4, 0])
+    assert not any(is_in(study.ask(2).X, the_design(32)))
+
+
+def test_without_enough_values_all_points_are_of_the_design() -> None:
+    study = make(num_initial=8)
+    evaluate(study, 8, num_failures=5)
+    assert all(is_in(evaluate(study, 8), the_design(16)))
+    assert study.model is None
+
+
+@pytest.mark.parametrize(("dim", "num_initial"), [(1, 4), (2, 6), (9, 20), (19, 20), (100, 20)])
+def test_a_design_grows_with_the_parameters_up_to_twenty_values(dim: int, num_initial: int) -> None:
+    assert make(dim).num_initial == num_initial
+
+
+def test_a_study_resumes_in_the_middle_of_its_design(tmp_path: Path) -> None:
+    def go_on(study: Study) -> Tensor:
+        return evaluate(study, 5, num_failures=1)
+
+    with make(num_initial=8, path=tmp_path / "whole") as study:
+        whole = torch.cat([go_on(study) for _ in range(4)])
+    parts = []
+    for _ in range(4):
+        with make(num_initial=8, path=tmp_path / "in parts") as study:
+            parts.append(go_on(study))
+    assert torch.equal(torch.cat(parts), whole)
