@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from scalable_bo.problems import GPPrior, Problem, TestFunction, test_function
     from scalable_bo.progress import fit
     from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
-    from scalable_bo.study.rounds import AskReport, Batch, Result, Round
+    from scalable_bo.storage.rounds import AskReport, Batch, Result, Round
     from scalable_bo.study.study import Study
     from surrogates import (
         CG,
@@ -141,7 +141,7 @@ _MODULES = {
     "scalable_bo.evaluation.external": ("Command",),
     "scalable_bo.problems": ("GPPrior", "Problem", "TestFunction", "test_function"),
     "scalable_bo.progress": ("fit",),
-    "scalable_bo.study.rounds": ("AskReport", "Batch", "Result", "Round"),
+    "scalable_bo.storage.rounds": ("AskReport", "Batch", "Result", "Round"),
     "scalable_bo.space.space": ("Categorical", "Float", "Int", "LinearConstraint", "Space"),
     "scalable_bo.study.study": ("Study",),
 }

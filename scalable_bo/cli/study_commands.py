@@ -10,12 +10,14 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from scalable_bo.cli.console import count, new_table, print_table, read_integers
+from scalable_bo.cli.options import taking
 from scalable_bo.cli.results import read_results
 from scalable_bo.cli.solve_check import check_solve
 
@@ -157,7 +159,7 @@ def export(
     In a .csv file, a text that a spreadsheet would run as a formula gets a ' before it.
     """
     with refusals():
-        from scalable_bo.study.snapshot import read_snapshot, to_frame, without_formulas
+        from scalable_bo.storage.snapshot import read_snapshot, to_frame, without_formulas
         from surrogates.atomic import replacing
 
         if out.suffix not in (".csv", ".parquet"):
@@ -181,7 +183,7 @@ def report(
     """Write one HTML page that shows a study as it stands."""
     with refusals():
         from scalable_bo.report.page import write_report
-        from scalable_bo.study.snapshot import read_snapshot
+        from scalable_bo.storage.snapshot import read_snapshot
 
         folder = _folder(place)
         snapshot = read_snapshot(folder)
@@ -191,65 +193,73 @@ def report(
     typer.echo(f"Wrote {page}")
 
 
-def check(
+@dataclass(frozen=True)
+class CheckOptions:
+    """The options of ``check``."""
+
     file: Annotated[
         Path | None, typer.Argument(metavar="STUDY.TOML", help="Configuration of the study.")
-    ] = None,
+    ] = None
     n: Annotated[
         int | None, typer.Option(help="Points of a linear system, in place of a study.")
-    ] = None,
+    ] = None
     ranks: Annotated[
         str, typer.Option(help="Numbers of processes that share its rows, such as 1,8,64.")
-    ] = "1",
-    dim: Annotated[int, typer.Option(help="Inputs of a point.")] = 8,
-    samples: Annotated[int, typer.Option(help="Posterior paths, beside the mean.")] = 0,
-    solver: Annotated[str, typer.Option(help="Solver by name, such as asap, sdd or cg.")] = "asap",
+    ] = "1"
+    dim: Annotated[int, typer.Option(help="Inputs of a point.")] = 8
+    samples: Annotated[int, typer.Option(help="Posterior paths, beside the mean.")] = 0
+    solver: Annotated[str, typer.Option(help="Solver by name, such as asap, sdd or cg.")] = "asap"
     block_size: Annotated[
         int | None, typer.Option(help="Rows a step, instead of the solver's own choice.")
-    ] = None,
-    rank: Annotated[
-        int | None, typer.Option(help="Rank of the preconditioner, 0 for none.")
-    ] = None,
-    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
-    threads: Annotated[int, typer.Option(help="Threads of a process; torchrun gives it one.")] = 1,
+    ] = None
+    rank: Annotated[int | None, typer.Option(help="Rank of the preconditioner, 0 for none.")] = None
+    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32"
+    threads: Annotated[int, typer.Option(help="Threads of a process; torchrun gives it one.")] = 1
     entry_ns: Annotated[
         float | None,
         typer.Option(help="Nanoseconds of a kernel entry, instead of those measured here."),
-    ] = None,
+    ] = None
     gemm_gflops: Annotated[
         float | None, typer.Option(help="GFLOP/s of a process, instead of those measured here.")
-    ] = None,
+    ] = None
     bandwidth: Annotated[
         float | None, typer.Option(help="GB/s between processes, instead of those measured here.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+    ] = None
+    as_json: AsJson = False
+
+
+@taking(CheckOptions)
+def check(options: CheckOptions) -> None:
     """Predict what a run will take: check a study's configuration, data and objective or, with --n,
     a solve shared by processes.
 
     The rates of this machine are measured in a few seconds, between processes those of its loopback
     device.
     """
-    if (file is None) == (n is None):
+    if (options.file is None) == (options.n is None):
         _refuse("`check` needs either STUDY.TOML or --n.", 2)
-    if n is not None:
+    if options.n is not None:
         with refusals():
             check_solve(
-                n,
-                dim,
-                samples,
-                read_integers(ranks, "ranks"),
-                solver,
-                block_size=block_size,
-                rank=rank,
-                dtype=dtype,
-                threads=threads,
-                rates={"entry_ns": entry_ns, "gemm_gflops": gemm_gflops, "bandwidth": bandwidth},
-                as_json=as_json,
+                options.n,
+                options.dim,
+                options.samples,
+                read_integers(options.ranks, "ranks"),
+                options.solver,
+                block_size=options.block_size,
+                rank=options.rank,
+                dtype=options.dtype,
+                threads=options.threads,
+                rates={
+                    "entry_ns": options.entry_ns,
+                    "gemm_gflops": options.gemm_gflops,
+                    "bandwidth": options.bandwidth,
+                },
+                as_json=options.as_json,
             )
         return
-    assert file is not None
-    _check_study(file, as_json)
+    assert options.file is not None
+    _check_study(options.file, options.as_json)
 
 
 def _check_study(file: Path, as_json: bool) -> None:
@@ -258,8 +268,8 @@ def _check_study(file: Path, as_json: bool) -> None:
 
         from scalable_bo.cli.config import read_config
         from scalable_bo.evaluation.external import Command
+        from scalable_bo.storage.history import read_history
         from scalable_bo.study.design import default_num_initial
-        from scalable_bo.study.history import read_history
         from scalable_bo.study.prediction import predict
 
         config = read_config(file)
@@ -339,7 +349,7 @@ def describe_counts(study: Study) -> str:
 
 
 def _read_status(place: Path) -> dict[str, Any]:
-    from scalable_bo.study.snapshot import read_snapshot
+    from scalable_bo.storage.snapshot import read_snapshot
 
     snapshot = read_snapshot(_folder(place))
     rows = snapshot.rows

@@ -20,7 +20,7 @@ from acquisition import Request, Strategy
 from acquisition.strategies import Sampler, make_strategy
 from scalable_bo.integrations.discrete import QUICK_SAMPLER, discrete_batch, split_batches
 from scalable_bo.integrations.extras import require
-from scalable_bo.study.surrogate import SurrogateFactory, TrainingData
+from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
 from surrogates import PathwiseGP, Solver, checks
 
 require("optuna", extra="optuna")

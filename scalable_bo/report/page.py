@@ -19,7 +19,7 @@ from scalable_bo._packages import installed_version
 from scalable_bo.report import plots
 from scalable_bo.report.charts import escape, shorten
 from scalable_bo.report.plots import Chart
-from scalable_bo.study.snapshot import Snapshot
+from scalable_bo.storage.snapshot import Snapshot
 from surrogates.atomic import write_atomically
 
 NUM_BEST_ROWS = 15

@@ -15,8 +15,8 @@ import torch
 
 from scalable_bo.report.charts import LARGEST, Panel, Scale, escape, figure, shorten, text
 from scalable_bo.space.parameters import Categorical, Float, Int, Parameter
-from scalable_bo.study.rounds import AskReport
-from scalable_bo.study.snapshot import Snapshot
+from scalable_bo.storage.rounds import AskReport
+from scalable_bo.storage.snapshot import Snapshot
 
 MAX_DOTS = 1500
 MAX_ASKS = 120  # bars; of more asks, those beside each other are taken together

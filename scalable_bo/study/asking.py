@@ -19,12 +19,12 @@ from torch import Tensor
 from acquisition import Request, Strategy
 from scalable_bo.progress import describe_search, describe_solve
 from scalable_bo.space.space import Space
-from scalable_bo.study.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from scalable_bo.storage.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from scalable_bo.storage.rounds import AskReport
+from scalable_bo.storage.rows import Rows, keys
+from scalable_bo.storage.storage import Ask
+from scalable_bo.storage.surrogate import REFIT_GROWTH, SurrogateFactory, TrainingData
 from scalable_bo.study.design import Design, NotEnoughLeftError, remaining
-from scalable_bo.study.rounds import AskReport
-from scalable_bo.study.rows import Rows, keys
-from scalable_bo.study.storage import Ask
-from scalable_bo.study.surrogate import REFIT_GROWTH, SurrogateFactory, TrainingData
 from surrogates import PathwiseGP, SamplePaths, memory
 from surrogates.rules.all_data import default_solver
 from surrogates.rules.base import COLUMNS_HELD, DIRECT_SOLVE_UP_TO

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from acquisition.constraints import FeasibleSet
 from scalable_bo.space.space import Space
-from scalable_bo.study.rows import keys
+from scalable_bo.storage.rows import keys
 
 ENUMERATED_UP_TO = 20_000  # points of a finite space that are listed, and chosen from one by one
 # Values to begin with: in many dimensions a design tells little of each, and priors that grow with

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from scalable_bo.evaluation.evaluator import Evaluation, Evaluator, FailureLimit, Interruption, call
 from scalable_bo.evaluation.external import Command
 from scalable_bo.progress import RoundProgress, peak_of_process, reset_peak_of_process
+from scalable_bo.storage.rounds import AskReport, Batch, Round
 from scalable_bo.study.design import NotEnoughLeftError
-from scalable_bo.study.rounds import AskReport, Batch, Round
 from surrogates import checks
 
 # Without `max_failures`, a run stops when a whole batch, but no fewer than these, have failed

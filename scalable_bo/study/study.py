@@ -26,17 +26,17 @@ from acquisition.strategies import Sampler, make_strategy
 from scalable_bo.evaluation.external import Command
 from scalable_bo.space.constraints import CallableConstraint
 from scalable_bo.space.space import Space
+from scalable_bo.storage.history import read_history
+from scalable_bo.storage.record import Record, make_settings, read_space
+from scalable_bo.storage.rounds import AskReport, Batch, Result, Round
+from scalable_bo.storage.rows import read_told, whole_numbers
+from scalable_bo.storage.snapshot import Snapshot, take_snapshot, to_frame
+from scalable_bo.storage.sqlite import SQLiteStorage
+from scalable_bo.storage.storage import MemoryStorage, Storage
+from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
 from scalable_bo.study.asking import Known, Proposer
 from scalable_bo.study.design import default_num_initial
-from scalable_bo.study.history import read_history
 from scalable_bo.study.optimize import run_rounds
-from scalable_bo.study.record import Record, make_settings, read_space
-from scalable_bo.study.rounds import AskReport, Batch, Result, Round
-from scalable_bo.study.rows import read_told, whole_numbers
-from scalable_bo.study.snapshot import Snapshot, take_snapshot, to_frame
-from scalable_bo.study.sqlite import SQLiteStorage
-from scalable_bo.study.storage import MemoryStorage, Storage
-from scalable_bo.study.surrogate import SurrogateFactory, TrainingData
 from surrogates import PathwiseGP, Solver, checks
 
 

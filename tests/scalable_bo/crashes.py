@@ -16,7 +16,8 @@ from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
 from scalable_bo.space.space import Float, Int, Space
-from scalable_bo.study import asking, database, sqlite
+from scalable_bo.storage import database, sqlite
+from scalable_bo.study import asking
 from scalable_bo.study.study import Study
 from surrogates import CG
 

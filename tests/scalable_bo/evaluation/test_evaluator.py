@@ -23,7 +23,7 @@ import torch
 from scalable_bo.evaluation import evaluator as evaluation
 from scalable_bo.evaluation.evaluator import Evaluation, Evaluator, FailureLimit, call
 from scalable_bo.space.space import Categorical, Float, Space
-from scalable_bo.study.rounds import Round
+from scalable_bo.storage.rounds import Round
 from scalable_bo.study.study import Study
 from tests.scalable_bo.objectives import (
     FAULTS,

@@ -21,11 +21,11 @@ from safetensors.torch import save
 
 from acquisition import ParallelThompsonSampling
 from scalable_bo.space.space import Categorical, Float, Int, Space
-from scalable_bo.study.checkpoints import load_checkpoint, save_checkpoint
-from scalable_bo.study.history import LONGEST_TEXT
-from scalable_bo.study.snapshot import read_snapshot, to_frame
+from scalable_bo.storage.checkpoints import load_checkpoint, save_checkpoint
+from scalable_bo.storage.history import LONGEST_TEXT
+from scalable_bo.storage.snapshot import read_snapshot, to_frame
 from scalable_bo.study.study import Study
-from tests.scalable_bo.study.test_storage import checkpoint
+from tests.scalable_bo.storage.test_storage import checkpoint
 
 QUICK = partial(
     ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5

@@ -16,10 +16,10 @@ from torch import Tensor
 from acquisition import ParallelThompsonSampling
 from scalable_bo import problems
 from scalable_bo.space.space import Float, Space
-from scalable_bo.study import surrogate as surrogate_module
-from scalable_bo.study.rounds import Round
+from scalable_bo.storage import surrogate as surrogate_module
+from scalable_bo.storage.rounds import Round
+from scalable_bo.storage.surrogate import REFIT_GROWTH
 from scalable_bo.study.study import Study
-from scalable_bo.study.surrogate import REFIT_GROWTH
 from surrogates import CG, SDD, PathwiseGP, fit_exact
 
 QUICK = partial(

@@ -16,7 +16,7 @@ from typing import Any
 
 from scalable_bo.space.parameters import Categorical, Float, Int, plain
 from scalable_bo.space.space import VERSION
-from scalable_bo.study.record import make_settings
+from scalable_bo.storage.record import make_settings
 
 _KINDS = {kind.__name__: kind for kind in (Float, Int, Categorical)}
 # An enumeration writes its members as <Colour.RED: 'red'>.

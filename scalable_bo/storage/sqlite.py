@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scalable_bo.study.database import (
+from scalable_bo.storage.database import (
     WriterLock,
     check_and_migrate,
     connect,
@@ -34,9 +34,9 @@ from scalable_bo.study.database import (
     damaged,
     require_database,
 )
-from scalable_bo.study.rounds import AskReport
-from scalable_bo.study.rows import Outcomes, Rows
-from scalable_bo.study.storage import Ask, Contents, Source
+from scalable_bo.storage.rounds import AskReport
+from scalable_bo.storage.rows import Outcomes, Rows
+from scalable_bo.storage.storage import Ask, Contents, Source
 
 READ_AT_ONCE = 100_000
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalable_bo.study.rounds import AskReport
-from scalable_bo.study.rows import Outcomes, Rows
-from scalable_bo.study.storage import Ask, Contents, Source
+from scalable_bo.storage.rounds import AskReport
+from scalable_bo.storage.rows import Outcomes, Rows
+from scalable_bo.storage.storage import Ask, Contents, Source
 
 
 class Diary:

@@ -14,8 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from scalable_bo.study.rounds import AskReport
-from scalable_bo.study.rows import Outcomes, Rows
+from scalable_bo.storage.rounds import AskReport
+from scalable_bo.storage.rows import Outcomes, Rows
 
 
 @dataclass(frozen=True)

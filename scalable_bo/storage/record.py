@@ -16,10 +16,10 @@ from torch import Tensor
 from scalable_bo.space.constraints import CallableConstraint, LinearConstraint, function_name
 from scalable_bo.space.parameters import read_parameter
 from scalable_bo.space.space import Space
-from scalable_bo.study.history import History
-from scalable_bo.study.rounds import AskReport
-from scalable_bo.study.rows import Outcomes, Rows, few
-from scalable_bo.study.storage import Ask, Source, Storage
+from scalable_bo.storage.history import History
+from scalable_bo.storage.rounds import AskReport
+from scalable_bo.storage.rows import Outcomes, Rows, few
+from scalable_bo.storage.storage import Ask, Source, Storage
 
 
 class Record:

@@ -16,8 +16,8 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from scalable_bo.space.space import Space
-from scalable_bo.study.checkpoints import Checkpoint
-from scalable_bo.study.rows import Rows
+from scalable_bo.storage.checkpoints import Checkpoint
+from scalable_bo.storage.rows import Rows
 from surrogates import PathwiseGP, SamplePaths, Solver, fit_exact
 from surrogates.models.batches import data_sets
 from surrogates.operators.differentiable import KernelBasis

@@ -9,7 +9,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from scalable_bo.space.space import Space
-from scalable_bo.study.rows import Rows
+from scalable_bo.storage.rows import Rows
 
 
 @dataclass(frozen=True)

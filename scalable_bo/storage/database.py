@@ -19,7 +19,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from scalable_bo.study.legacy import write_as_json
+from scalable_bo.storage.legacy import write_as_json
 from surrogates.atomic import sync_folder
 
 APPLICATION_ID = 0x5342_4F31  # in the file's header, where `file` and others look

@@ -11,12 +11,12 @@ import torch
 
 from acquisition import ParallelThompsonSampling
 from scalable_bo.space.space import Categorical, Float, Int, Space
-from scalable_bo.study.rounds import AskReport
-from scalable_bo.study.rows import Outcomes
-from scalable_bo.study.sqlite import SQLiteStorage
-from scalable_bo.study.storage import Ask, MemoryStorage, Source, Storage
+from scalable_bo.storage.rounds import AskReport
+from scalable_bo.storage.rows import Outcomes
+from scalable_bo.storage.sqlite import SQLiteStorage
+from scalable_bo.storage.storage import Ask, MemoryStorage, Source, Storage
 from scalable_bo.study.study import Study
-from tests.scalable_bo.study.toy_storage import Diary
+from tests.scalable_bo.storage.toy_storage import Diary
 
 # Each opens the storage in a folder, or the one that is open already.
 STORAGES: dict[str, Callable[[Path], Storage]] = {

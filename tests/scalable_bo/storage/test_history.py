@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scalable_bo.space.space import Categorical, Float, Int, Space
-from scalable_bo.study import history as history_module
+from scalable_bo.storage import history as history_module
 from scalable_bo.study.study import Study
 
 SPACE = Space(

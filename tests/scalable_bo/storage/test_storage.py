@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from scalable_bo.space.space import Float, LinearConstraint, Space
-from scalable_bo.study import database
-from scalable_bo.study.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
-from scalable_bo.study.database import WriterLock
-from scalable_bo.study.record import make_settings, require_same_settings
-from scalable_bo.study.rounds import AskReport
-from scalable_bo.study.rows import Outcomes
-from scalable_bo.study.sqlite import SQLiteStorage
-from scalable_bo.study.storage import Ask, Source
+from scalable_bo.storage import database
+from scalable_bo.storage.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from scalable_bo.storage.database import WriterLock
+from scalable_bo.storage.record import make_settings, require_same_settings
+from scalable_bo.storage.rounds import AskReport
+from scalable_bo.storage.rows import Outcomes
+from scalable_bo.storage.sqlite import SQLiteStorage
+from scalable_bo.storage.storage import Ask, Source
 
 SPACE = Space(x=Float(0.0, 9.0), y=Float(0.0, 9.0))
 SETTINGS = make_settings(SPACE.to_dict(), True, 0)
@@ -82,7 +82,7 @@ def test_a_second_writer_is_refused_with_the_process_and_the_host_of_the_first(
 ) -> None:
     with_lock = (
         "import sys, pathlib; sys.path.insert(0, sys.argv[2]); "
-        "from scalable_bo.study.database import WriterLock; "
+        "from scalable_bo.storage.database import WriterLock; "
     )
     code = (
         with_lock

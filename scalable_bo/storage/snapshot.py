@@ -17,13 +17,18 @@ from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scal
 from torch import Tensor
 
 from scalable_bo.space.space import Space
-from scalable_bo.study.checkpoints import Checkpoint, load_checkpoint
-from scalable_bo.study.record import Record, describe_settings
-from scalable_bo.study.rounds import AskReport
-from scalable_bo.study.rows import Rows
-from scalable_bo.study.sqlite import SQLiteStorage
-from scalable_bo.study.storage import Ask, Source
-from scalable_bo.study.surrogate import MEAN_WEIGHTS, SurrogateFactory, TrainingData, posterior_mean
+from scalable_bo.storage.checkpoints import Checkpoint, load_checkpoint
+from scalable_bo.storage.record import Record, describe_settings
+from scalable_bo.storage.rounds import AskReport
+from scalable_bo.storage.rows import Rows
+from scalable_bo.storage.sqlite import SQLiteStorage
+from scalable_bo.storage.storage import Ask, Source
+from scalable_bo.storage.surrogate import (
+    MEAN_WEIGHTS,
+    SurrogateFactory,
+    TrainingData,
+    posterior_mean,
+)
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 

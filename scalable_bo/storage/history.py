@@ -24,8 +24,8 @@ from torch import Tensor
 
 from scalable_bo.evaluation.evaluator import storable
 from scalable_bo.space.space import Categorical, Space
-from scalable_bo.study.rows import Outcomes, Rows
-from scalable_bo.study.storage import Source
+from scalable_bo.storage.rows import Outcomes, Rows
+from scalable_bo.storage.storage import Source
 from surrogates import memory
 
 ROWS_AT_ONCE = 100_000

@@ -1,0 +1,1 @@
+"""What a study keeps, in memory and on disk, and how it is read again."""
