@@ -117,11 +117,7 @@ def fit_iterative(
     checks.positive_float("tolerance", tolerance)
     checks.positive_int("num_probes", num_probes)
     checks.one_of("probes", probes, PROBES)
-    if solver is not None and not isinstance(solver, Solver):
-        raise TypeError(
-            f"`solver` must be a Solver such as CG() or Auto(), got {type(solver).__name__}"
-            f" {solver!r}."
-        )
+    _check_solver(solver)
     X, _ = training_data(model)
     solver = Auto(tolerance=SOLVE_TOLERANCE, max_epochs=SOLVE_EPOCHS) if solver is None else solver
     generator = torch.Generator().manual_seed(0) if generator is None else generator
@@ -164,6 +160,14 @@ def fit_iterative(
             if rise.has_ended(tolerance):
                 break
     return model
+
+
+def _check_solver(solver: Solver | None) -> None:
+    if solver is not None and not isinstance(solver, Solver):
+        raise TypeError(
+            f"`solver` must be a Solver such as CG() or Auto(), got {type(solver).__name__}"
+            f" {solver!r}."
+        )
 
 
 def draw_probes(

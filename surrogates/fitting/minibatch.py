@@ -97,11 +97,7 @@ def fit_minibatch(
     y = y.double()
     n = len(X)
     m = min(batch_size, n)
-    b = (
-        min(num_batches, n)
-        if num_batches is not None
-        else max(1, min(MOST_MINIBATCHES, max_epochs * n // (m * FEWEST_STEPS)))
-    )
+    b = _num_minibatches(n, m, max_epochs) if num_batches is None else min(num_batches, n)
     num_steps = max(1, math.ceil(max_epochs * n / (m * b)))
     generator = torch.Generator().manual_seed(0) if generator is None else generator
 
@@ -121,21 +117,13 @@ def fit_minibatch(
             for step in range(1, num_steps + 1):
                 drawn = next(draws).to(X.device)
                 index = drawn if neighbours is None else neighbours.of_data(drawn.squeeze(1), m)
-                with torch.enable_grad():
-                    nll = gp.negative_log_likelihood(X[index], y[index], index).mean() / m
-                    loss = nll - log_prior(gp) / n
-                    loss.backward()
-                if not math.isfinite(loss.item()):
-                    raise FloatingPointError(
-                        f"The likelihood is not finite at step {step}; the model is as it was."
-                        " Reduce `learning_rate`."
-                    )
+                nll = _descent_direction(gp, X, y, index, step)
                 coordinates.pull_gradient()
                 steps.step()
                 coordinates.write()
                 if callback is not None:
-                    callback(step, -n * nll.item())
-                progress.add(nll.item())
+                    callback(step, -n * nll)
+                progress.add(nll)
                 if step % STEPS_A_LOOK == 0:
                     if progress.has_settled():
                         break
@@ -146,6 +134,26 @@ def fit_minibatch(
             coordinates.write()
             gp.write_to(model)
     return model
+
+
+def _num_minibatches(n: int, m: int, max_epochs: int) -> int:
+    return max(1, min(MOST_MINIBATCHES, max_epochs * n // (m * FEWEST_STEPS)))
+
+
+def _descent_direction(gp: BatchedGP, X: Tensor, y: Tensor, index: Tensor, step: int) -> float:
+    """Compute the gradient of the objective of the minibatches ``index`` (b, m); return their mean
+    negative log likelihood a datum.
+    """
+    with torch.enable_grad():
+        nll = gp.negative_log_likelihood(X[index], y[index], index).mean() / index.shape[1]
+        loss = nll - log_prior(gp) / len(X)
+        loss.backward()
+    if not math.isfinite(loss.item()):
+        raise FloatingPointError(
+            f"The likelihood is not finite at step {step}; the model is as it was."
+            " Reduce `learning_rate`."
+        )
+    return nll.item()
 
 
 class _Adam:

@@ -23,6 +23,7 @@ from surrogates.rules.hyperparameters import (
     restoring,
     rule_of,
 )
+from surrogates.rules.weight_space import WeightPosterior
 
 OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], float]] = {
     "adam": (torch.optim.Adam, 1e-2),
@@ -79,34 +80,24 @@ def fit_finite_features(
     checks.one_of("optimizer", optimizer, OPTIMIZERS)
     checks.positive_int("batch_size", batch_size)
     checks.positive_int("num_steps", num_steps)
-    kind, default_rate = OPTIMIZERS[optimizer]
-    rate = (
-        default_rate
-        if learning_rate is None
-        else checks.positive_float("learning_rate", learning_rate)
-    )
+    kind, rate = OPTIMIZERS[optimizer]
+    if learning_rate is not None:
+        rate = checks.positive_float("learning_rate", learning_rate)
     checks.fraction("step_decay", step_decay)
     generator = torch.Generator().manual_seed(rule.seed) if generator is None else generator
 
     objective = Objective(model, rule.num_features)
     n = len(objective.X)
-    batch_size = min(batch_size, len(objective.X))
-    check_every = (
-        math.ceil(n / batch_size)
-        if check_every is None
-        else checks.integer("check_every", check_every, 0)
-    )
+    batch_size = min(batch_size, n)
+    if check_every is None:
+        check_every = math.ceil(n / batch_size)
+    checks.integer("check_every", check_every, 0)
     coordinates = Coordinates(model)
     best_value, law = objective.evaluate()
     best = _copies(coordinates.values)
-    inner = (
-        Tracker(technique, objective, law)
-        if isinstance(technique, SCGD)
-        else Saddle(technique, objective, law, num_steps)
-    )
-    drawn = (
-        objective.batch(rows) for rows in batches(n, batch_size, generator, objective.X.device)
-    )
+    inner = _inner(technique, objective, law, num_steps)
+    rows = batches(n, batch_size, generator, objective.X.device)
+    drawn = (objective.batch(index) for index in rows)
     outer = [*coordinates.values, objective.unscaled_weights]
     groups: list[dict[str, Any]] = [{"params": outer}, {"params": [*inner.parameters]}]
     steps = kind(groups, lr=rate)  # type: ignore[call-arg]
@@ -130,6 +121,15 @@ def fit_finite_features(
             coordinates.values = best
             coordinates.write()
     return model
+
+
+def _inner(
+    technique: SCGD | Minimax, objective: Objective, law: WeightPosterior, num_steps: int
+) -> Tracker | Saddle:
+    """Return what stands for F(θ) between checks."""
+    if isinstance(technique, SCGD):
+        return Tracker(technique, objective, law)
+    return Saddle(technique, objective, law, num_steps)
 
 
 @dataclass
