@@ -8,7 +8,12 @@ from difflib import get_close_matches
 from typing import Any
 
 import torch
+from botorch.exceptions.errors import InputDataError
 from torch import Tensor
+
+
+class DataError(InputDataError, ValueError):
+    """Data that are not finite: BoTorch's error, and Python's for values."""
 
 
 def integer(name: str, value: Any, minimum: int, remedy: str = "") -> int:
@@ -75,7 +80,12 @@ def budget(tolerance: Any, max_epochs: Any, max_seconds: Any) -> None:
 
 
 def floating_tensor(name: str, value: Any) -> Tensor:
-    """Return ``value`` if it is a float32 or float64 tensor without NaN or infinity."""
+    """Return ``value`` if it is a float32 or float64 tensor.
+
+    Raises:
+        TypeError: for anything else.
+        DataError: for NaN and infinity.
+    """
     if not isinstance(value, Tensor):
         raise TypeError(
             f"`{name}` must be a torch.Tensor, got {type(value).__name__}. Use torch.as_tensor."
@@ -89,7 +99,7 @@ def floating_tensor(name: str, value: Any) -> Tensor:
     if not finite.all():
         where = tuple((~finite).nonzero()[0].tolist())
         count = int((~finite).sum())
-        raise ValueError(
+        raise DataError(
             f"`{name}` must be finite, got {value[where].item()} at index {where} ({count} such"
             " values). Remove those rows."
         )

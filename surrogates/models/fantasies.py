@@ -31,6 +31,7 @@ from surrogates import checks
 from surrogates.functions.features import standard_normal
 from surrogates.functions.paths import SamplePaths
 from surrogates.models.batches import data_sets, indices
+from surrogates.models.noise import known_noise
 from surrogates.models.posterior import assemble
 from surrogates.rules.base import Covariance
 
@@ -255,21 +256,22 @@ def imagined(
         )
     checks.like("X", X, "train_X", model.train_inputs[0])
     checks.like("Y", Y, "train_X", model.train_inputs[0])
-    known_noise = isinstance(model.likelihood, FixedNoiseGaussianLikelihood)
-    if known_noise and noise is None:
+    noise_is_known = isinstance(model.likelihood, FixedNoiseGaussianLikelihood)
+    if noise_is_known and noise is None:
         raise ValueError(
             "`noise` must be given, variances in standardised units: the model's noise is known for"
             " every point."
         )
-    if known_noise and (noise.shape[-2:] != Y.shape[-2:] or not (noise > 0).all()):
+    if noise_is_known:
+        noise = known_noise(noise)
+    if noise_is_known and noise.shape[-2:] != Y.shape[-2:]:
         raise ValueError(
-            f"`noise` must be variances above 0 of shape {(*X.shape[:-1], m)}, got"
-            f" {tuple(noise.shape)}."
+            f"`noise` must be variances of shape {(*X.shape[:-1], m)}, got {tuple(noise.shape)}."
         )
     seen = model.batch_shape if batch_shape is None else batch_shape
     for name, batch in (
         ("X", X.shape[:-2]),
-        ("noise", noise.shape[:-2] if known_noise else ()),
+        ("noise", noise.shape[:-2] if noise_is_known else ()),
         ("the model", seen),
     ):
         if not _broadcasts(batch, Y.shape[:-2]):
@@ -281,7 +283,7 @@ def imagined(
     Q = model.transform_inputs(X)
     if hasattr(model, "outcome_transform"):
         Y, _ = model.outcome_transform(Y, X=Q)
-    return Q, Y, noise if known_noise else None
+    return Q, Y, noise if noise_is_known else None
 
 
 def outputs_last(

@@ -2,11 +2,19 @@
 
 from typing import Any
 
+import gpytorch
+import torch
 from gpytorch.constraints import GreaterThan
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor
 
 from surrogates import checks
+
+# In standardised units, what stands for no noise: GPyTorch's own bound, before any change to it
+LEAST_NOISE = {
+    dtype: float(gpytorch.settings.min_fixed_noise.value(dtype))
+    for dtype in (torch.float32, torch.float64)
+}
 
 
 def gaussian_likelihood(noise: float) -> GaussianLikelihood:
@@ -23,7 +31,7 @@ def gaussian_likelihood(noise: float) -> GaussianLikelihood:
 
 
 def check_noise(train_Yvar: Any, train_Y: Tensor) -> None:
-    """Require variances above 0 of the shape, dtype and device of ``train_Y``.
+    """Require variances of at least 0 of the shape, dtype and device of ``train_Y``.
 
     Raises:
         TypeError, ValueError: naming what does not fit.
@@ -35,8 +43,24 @@ def check_noise(train_Yvar: Any, train_Y: Tensor) -> None:
             f" {tuple(train_Yvar.shape)}."
         )
     checks.like("train_Yvar", train_Yvar, "train_Y", train_Y)
-    if not (train_Yvar > 0).all():
+    if (train_Yvar < 0).any():
         raise ValueError(
-            f"`train_Yvar` must be above 0, got {train_Yvar.min().item():g}. Use a small value such"
-            " as 1e-6 for exact data."
+            f"`train_Yvar` must be at least 0, got {train_Yvar.min().item():g}. Use 0 for exact"
+            " data, or None to infer the noise."
         )
+
+
+def known_noise(noise: Any) -> Tensor:
+    """Return variances in standardised units with GPyTorch's least in the place of zeros: the
+    systems that are solved need a positive diagonal.
+
+    Raises:
+        TypeError, ValueError: if they are not finite or below 0.
+    """
+    noise = checks.floating_tensor("noise", noise)
+    if (noise < 0).any():
+        raise ValueError(
+            f"`noise` must be variances of at least 0, got {noise.min().item():g}. Give them in"
+            " standardised units."
+        )
+    return noise.where(noise > 0, LEAST_NOISE[noise.dtype])

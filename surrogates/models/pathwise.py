@@ -31,7 +31,7 @@ from surrogates.functions.paths import BatchPaths, SamplePaths
 from surrogates.models.batches import check_kernel
 from surrogates.models.fantasies import FantasyGP, imagined, outputs_last
 from surrogates.models.fresh import FreshGP, as_given
-from surrogates.models.noise import check_noise
+from surrogates.models.noise import check_noise, known_noise
 from surrogates.models.posterior import assemble, path_distribution
 from surrogates.rules.all_data import AllData
 from surrogates.rules.base import Rule
@@ -62,6 +62,8 @@ class PathwiseGP(FreshGP):
         train_X: (n, d), or (*batch, n, d).
         train_Y: (n, m), or (*batch, n, m).
         train_Yvar: known noise variances of the shape of ``train_Y``; ``None`` for an inferred σ².
+            Those of exact data, 0, become GPyTorch's least, 1e-6 (1e-4 in float32) in standardised
+            units, as in ``SingleTaskGP``; all others are taken as they are.
         likelihood: Gaussian; see :func:`gaussian_likelihood` for a given σ².
         covar_module: a GPyTorch kernel; paths need random features, see :class:`RandomFeatures`.
             Its batch shape is empty or, like those of the mean and the likelihood, (*batch, m),
@@ -88,7 +90,7 @@ class PathwiseGP(FreshGP):
 
     Raises:
         TypeError, ValueError: for data that are not finite, of wrong shape, of different dtypes or
-            devices, and for noise ≤ 0.
+            devices, and for noise below 0.
     """
 
     custom_fit: Callable[..., Any]  # for `fit_gpytorch_mll`, see `fitting.hook`
@@ -142,6 +144,9 @@ class PathwiseGP(FreshGP):
                 outcome_transform=outcome_transform,
                 input_transform=input_transform,
             )
+        if train_Yvar is not None and likelihood is None:
+            variances = self.likelihood.noise_covar
+            variances.noise = known_noise(variances.noise)
         self.solver = solver
         self.num_features = num_features
         self.num_paths = num_paths
@@ -284,13 +289,16 @@ class PathwiseGP(FreshGP):
             X: in the units of ``train_X``.
             Y: in the units of ``train_Y``.
             noise: variances of the shape of Y, in standardised units, needed where ``train_Yvar``
-                was given and unused elsewhere.
+                was given and unused elsewhere; 0 as in ``train_Yvar``.
 
         Raises:
             TypeError, ValueError: for data that are not finite or of the wrong shape, dtype or
                 device, and for missing noise.
         """
         self.eval()
+        noise_is_known = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
+        if noise_is_known and noise is not None:
+            noise = known_noise(noise)
         if self._is_exact:
             with as_given():
                 self(self.train_inputs[0][..., :1, :])  # GPyTorch updates what it has kept
@@ -299,21 +307,20 @@ class PathwiseGP(FreshGP):
                 return conditioned
         if isinstance(Y, Tensor) and Y.ndim > 2 and Y.shape[:-2] != self.batch_shape:
             return FantasyGP(self, *imagined(self, X, Y, noise))
-        known_noise = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
         shape = (*self.batch_shape, -1, self.num_outputs)
         _check_observations(
-            X, Y, noise, like=self.train_inputs[0], shape=shape, known_noise=known_noise
+            X, Y, noise, like=self.train_inputs[0], shape=shape, noise_is_known=noise_is_known
         )
         if hasattr(self, "outcome_transform"):
             Y, _ = self.outcome_transform(Y, X=self.transform_inputs(X))
-        X, Y, noise = self._transform_tensor_args(X, Y, noise if known_noise else None)
+        X, Y, noise = self._transform_tensor_args(X, Y, noise if noise_is_known else None)
         model = self._without_state()
         model.set_train_data(
             torch.cat([self._given_inputs, X], -2),
             torch.cat([self.train_targets, Y], -1),
             strict=False,
         )
-        if known_noise:
+        if noise_is_known:
             with as_given():
                 model.likelihood = self.likelihood.get_fantasy_likelihood(noise=noise)
         return model.warm_start(self)
@@ -348,7 +355,7 @@ class PathwiseGP(FreshGP):
 
 
 def _check_observations(
-    X: Any, Y: Any, noise: Any, *, like: Tensor, shape: tuple[int, ...], known_noise: bool
+    X: Any, Y: Any, noise: Any, *, like: Tensor, shape: tuple[int, ...], noise_is_known: bool
 ) -> None:
     """Require X (*batch, k, d), Y (*batch, k, m) and, if the model's noise is known, ``noise`` of
     the shape of Y.
@@ -371,15 +378,13 @@ def _check_observations(
         raise ValueError(f"`Y` must have shape {(*X.shape[:-1], m)}, got {tuple(Y.shape)}.")
     checks.like("X", X, "train_X", like)
     checks.like("Y", Y, "train_X", like)
-    if known_noise and noise is None:
+    if noise_is_known and noise is None:
         raise ValueError(
             "`noise` must be given, variances of the shape of `Y` in standardised units: the"
             " model's noise is known."
         )
-    if known_noise:
-        checks.floating_tensor("noise", noise)
-        if noise.shape != Y.shape or not (noise > 0).all():
-            raise ValueError(
-                f"`noise` must be variances above 0 of the shape of `Y`, {tuple(Y.shape)}, got"
-                f" {tuple(noise.shape)}."
-            )
+    if noise_is_known and noise.shape != Y.shape:
+        raise ValueError(
+            f"`noise` must be variances of the shape of `Y`, {tuple(Y.shape)}, got"
+            f" {tuple(noise.shape)}."
+        )

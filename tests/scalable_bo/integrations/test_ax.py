@@ -89,6 +89,15 @@ def test_batches_close_in_on_the_optimum_in_either_direction(sign: int, strategy
     assert min((p["x"] - 1.2) ** 2 + (p["y"] - 0.5) ** 2 for p in batch) < 0.01
 
 
+# Of the joint law of near points that Ax scores after the draw, without noise
+@pytest.mark.filterwarnings("ignore:A not p.d., added jitter")
+def test_exact_values_are_taken_as_ax_has_them() -> None:
+    client = make_client(PLANE, batch_size=4)
+    for _ in range(4):
+        batch = run(client, 6, lambda p: {"value": (-((p["x"] - 1.2) ** 2) - p["y"], 0.0)})
+    assert min(abs(p["x"] - 1.2) + p["y"] for p in batch) < 0.1
+
+
 def test_trials_asked_together_come_of_one_draw_and_are_distinct(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

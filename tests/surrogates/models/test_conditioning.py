@@ -194,7 +194,8 @@ def test_a_batch_of_exact_fantasies_has_paths_with_its_means() -> None:
             ValueError,
             "`noise` must be given, variances of the shape of `Y` in standardised units",
         ),
-        ({"noise": -NEW_YVAR}, ValueError, "`noise` must be variances above 0 of the shape of `Y`"),
+        ({"noise": -NEW_YVAR}, ValueError, "`noise` must be variances of at least 0, got -"),
+        ({"noise": NEW_YVAR[:2]}, ValueError, "`noise` must be variances of the shape of `Y`"),
     ],
 )
 def test_bad_observations_are_refused_by_name(

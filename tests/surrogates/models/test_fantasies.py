@@ -387,7 +387,12 @@ def test_what_depends_on_the_data_alone_is_computed_once(
         (
             {"noise": -torch.ones(K, 1).double()},
             ValueError,
-            r"`noise` must be variances above 0 of shape \(2, 1\)",
+            "`noise` must be variances of at least 0, got -1",
+        ),
+        (
+            {"noise": torch.ones(3, 1).double()},
+            ValueError,
+            r"`noise` must be variances of shape \(2, 1\), got \(3, 1\)",
         ),
     ],
 )

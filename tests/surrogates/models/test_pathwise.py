@@ -1,6 +1,7 @@
 """PathwiseGP against BoTorch's exact SingleTaskGP, and as a BoTorch model."""
 
 import math
+import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from botorch.acquisition import UpperConfidenceBound, qLogExpectedImprovement
 from botorch.acquisition.cached_cholesky import supports_cache_root
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.exceptions.errors import InputDataError
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf
@@ -374,9 +376,9 @@ def spoiled(data: Tensor, value: float) -> Tensor:
             "`train_X` must have dtype float32 or float64, got torch.int64",
         ),
         (
-            {"train_Yvar": torch.zeros_like(Y)},
+            {"train_Yvar": torch.full_like(Y, -0.5)},
             ValueError,
-            "`train_Yvar` must be above 0, got 0. Use a small value",
+            "`train_Yvar` must be at least 0, got -0.5. Use 0 for exact data",
         ),
         ({"train_Yvar": YVAR[:5]}, ValueError, "`train_Yvar` must have the shape of `train_Y`"),
         ({"train_Yvar": YVAR.float()}, TypeError, "`train_Yvar` must have the dtype of `train_Y`"),
@@ -448,3 +450,43 @@ def test_a_model_on_cuda_has_the_same_posterior() -> None:
     on_cpu = pathwise().posterior(Z)
     torch.testing.assert_close(on_cuda.mean.cpu(), on_cpu.mean)
     torch.testing.assert_close(on_cuda.variance.cpu(), on_cpu.variance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_exact_data_have_the_posterior_of_single_task_gp(dtype: torch.dtype) -> None:
+    values = torch.sin(5 * X.sum(1, keepdim=True)).to(dtype)
+    noise = YVAR.to(dtype).clone()
+    noise[::2] = 0.0  # some are exact, others not
+    given = {"train_X": X.to(dtype), "train_Y": values, "train_Yvar": noise}
+    with warnings.catch_warnings():  # of BoTorch, about the zeros and about float32
+        warnings.simplefilter("ignore")
+        expected = SingleTaskGP(**given, covar_module=kernel()).posterior(Z.to(dtype))
+    for solver in (None, CG(tolerance=1e-4)):
+        model = PathwiseGP(**given, covar_module=kernel(), solver=solver)
+        assert model.likelihood.noise.min() == {torch.float32: 1e-4}.get(dtype, 1e-6)
+        torch.testing.assert_close(
+            model.posterior(Z.to(dtype)).mean, expected.mean, rtol=0, atol=2e-3
+        )
+
+
+def test_further_exact_data_are_interpolated_by_models_of_exact_data() -> None:
+    values = torch.sin(5 * X.sum(1, keepdim=True))
+    new = torch.sin(5 * Z[0].sum(1, keepdim=True))
+    for solver in (Cholesky(), TIGHT):
+        model = PathwiseGP(
+            X, values, torch.zeros_like(values), covar_module=kernel(), solver=solver
+        )
+        more = model.condition_on_observations(Z[0], new, noise=torch.zeros_like(new))
+        torch.testing.assert_close(more.posterior(Z[0]).mean, new, rtol=0, atol=1e-3)
+        twice = new.expand(2, -1, -1)
+        fantasies = model.condition_on_observations(
+            Z[0].expand(2, -1, -1), twice, noise=torch.zeros_like(twice)
+        )
+        torch.testing.assert_close(fantasies.posterior(Z[0]).mean, twice, rtol=0, atol=1e-3)
+
+
+def test_data_that_are_not_finite_raise_the_error_of_botorch_too() -> None:
+    for changes in ({"train_X": spoiled(X, math.nan)}, {"train_Y": spoiled(Y, math.inf)}):
+        for error in (ValueError, InputDataError):
+            with pytest.raises(error, match="must be finite"):
+                PathwiseGP(**{"train_X": X, "train_Y": Y, **changes})
