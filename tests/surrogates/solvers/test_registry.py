@@ -4,9 +4,20 @@ from dataclasses import dataclass, fields
 from functools import partial
 
 import pytest
+import torch
 
-from surrogates import CG, SDD, Cholesky, Identity, IterativeSolver, SketchAndProject, Solver
+from surrogates import (
+    CG,
+    SDD,
+    Cholesky,
+    Identity,
+    IterativeSolver,
+    PathwiseGP,
+    SketchAndProject,
+    Solver,
+)
 from surrogates.solvers.registry import SOLVERS, check_solver, make_solver
+from tests.surrogates.solvers.toy_solver import ConjugateResiduals
 
 
 @pytest.mark.parametrize("name", SOLVERS)
@@ -48,3 +59,18 @@ def test_a_solver_from_elsewhere_is_a_line(monkeypatch: pytest.MonkeyPatch) -> N
     assert isinstance(make_solver("direct"), Direct)
     assert isinstance(solver := make_solver("cg-plain", max_epochs=3.0), IterativeSolver)
     assert solver.max_epochs == 3.0
+
+
+def test_a_further_solver_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SOLVERS, "cr", ConjugateResiduals)
+    assert make_solver("cr", tolerance=1e-6) == ConjugateResiduals(tolerance=1e-6)
+    with pytest.raises(ValueError, match="adasap-i, cr, got 'crr'"):
+        check_solver("crr")
+    X = torch.rand(60, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    Y = torch.sin(6.0 * X[:, :1])
+    model = PathwiseGP(X, Y, solver=make_solver("cr", tolerance=1e-8))
+    mean = model.paths(3).mean(X[:5])
+    assert model.solution is not None and model.solution.converged.all()
+    torch.testing.assert_close(
+        mean, PathwiseGP(X, Y).posterior(X[:5]).mean.squeeze(-1), rtol=1e-5, atol=1e-5
+    )

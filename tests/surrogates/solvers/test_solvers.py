@@ -23,6 +23,7 @@ from surrogates.solvers.state import State
 from surrogates.systems.base import LinearSystem
 from tests import problems
 from tests.contracts import IterativeSolverContract, SolverContract
+from tests.surrogates.solvers.toy_solver import ConjugateResiduals
 
 ITERATIVE = {
     "cg": CG(preconditioner=None),
@@ -35,6 +36,7 @@ ITERATIVE = {
     "adasap": SketchAndProject.adasap(
         preconditioner=Nystrom(9, sketch="gaussian"), block_size=30, tail_average=False
     ),
+    "from-outside": ConjugateResiduals(),
     "adasap-identity": SketchAndProject.adasap_identity(block_size=30, mu=1e-3, tail_average=False),
 }
 
