@@ -2,6 +2,7 @@
 
 from acquisition.candidates import propose, sampling_weights
 from acquisition.constraints import FeasibleSet
+from acquisition.log_ei import LogEIStrategy
 from acquisition.multistart import ascend, screen
 from acquisition.pathwise import PathwiseMaxPosteriorSampling, PathwiseThompsonSampling
 from acquisition.strategies import STRATEGIES, ThompsonStrategy, TrustRegionStrategy
@@ -12,6 +13,7 @@ from acquisition.trust_region import TrustRegion
 __all__ = [
     "AcquisitionProgress",
     "FeasibleSet",
+    "LogEIStrategy",
     "ParallelThompsonSampling",
     "PathwiseMaxPosteriorSampling",
     "PathwiseThompsonSampling",

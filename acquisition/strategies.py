@@ -1,4 +1,5 @@
-"""The strategies there are: Thompson sampling in the whole box, and in a trust region.
+"""The strategies there are: Thompson sampling in the whole box, and in a trust region; expected
+improvement.
 
 A further one is a class with a ``generate`` in a file of its own, and a line in ``STRATEGIES``.
 """
@@ -12,12 +13,11 @@ import torch
 from torch import Tensor
 
 from acquisition.constraints import TooFewPoints
-from acquisition.strategy import Request, Strategy
+from acquisition.log_ei import LogEIStrategy
+from acquisition.strategy import Request, Sampler, Strategy
 from acquisition.thompson import ParallelThompsonSampling
 from acquisition.trust_region import TrustRegion
 from surrogates import PathwiseGP, checks
-
-Sampler = Callable[..., ParallelThompsonSampling]
 
 NUM_CANDIDATES = 30_000  # of all screening rounds
 MOST_STARTS = 120
@@ -93,6 +93,7 @@ class TrustRegionStrategy:
 STRATEGIES: Mapping[str, Callable[[Sampler | None], Strategy]] = {
     "thompson": ThompsonStrategy,
     "turbo": TrustRegionStrategy,
+    "log-ei": LogEIStrategy,
 }
 
 

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from acquisition.constraints import FeasibleSet
 from acquisition.outcomes import Paths
-from acquisition.thompson import AcquisitionProgress
+from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
 from surrogates import PathwiseGP
+
+Sampler = Callable[..., ParallelThompsonSampling]
 
 
 @dataclass(frozen=True, eq=False)

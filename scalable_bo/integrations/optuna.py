@@ -17,7 +17,8 @@ from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scal
 from botorch.settings import validate_input_scaling
 
 from acquisition import Request, Strategy
-from acquisition.strategies import Sampler, make_strategy
+from acquisition.strategies import make_strategy
+from acquisition.strategy import Sampler
 from scalable_bo.integrations.discrete import QUICK_SAMPLER, discrete_batch, split_batches
 from scalable_bo.integrations.extras import require
 from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
@@ -53,8 +54,8 @@ class ThompsonSampler(BaseSampler):
         seed: of everything random here; ``None`` for another one each time.
         independent_sampler: uniform if ``None``.
         solver: of the surrogate's linear systems; ``None`` for the model's default.
-        strategy: how a batch is chosen: ``"thompson"``, ``"turbo"`` or an ``acquisition.Strategy``
-            of your own, as in ``Study``.
+        strategy: how a batch is chosen: ``"thompson"``, ``"turbo"``, ``"log-ei"`` or an
+            ``acquisition.Strategy`` of your own, as in ``Study``.
         sampler: of a strategy given by name: makes the acquisition of a model, bounds and ``seed``,
             such as ``partial(ParallelThompsonSampling, num_starts=30)``; ``None`` for quicker
             settings than its own.

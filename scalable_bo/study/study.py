@@ -22,7 +22,8 @@ from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scal
 from gpytorch.kernels import Kernel
 
 from acquisition import Strategy
-from acquisition.strategies import Sampler, make_strategy
+from acquisition.strategies import make_strategy
+from acquisition.strategy import Sampler
 from scalable_bo.evaluation.external import Command
 from scalable_bo.space.constraints import CallableConstraint
 from scalable_bo.space.space import Space
@@ -69,7 +70,8 @@ class Study:
             with dimension-scaled priors.
         strategy: how points are chosen after the initial ones: ``"thompson"``, a maximiser of each
             of q functions in the whole space; ``"turbo"``, in a trust region around the best point,
-            for many parameters; or an ``acquisition.Strategy`` of your own.
+            for many parameters; ``"log-ei"``, expected improvement point by point, for few points
+            and up to some hundred values; or an ``acquisition.Strategy`` of your own.
         sampler: of a strategy given by name: makes the acquisition of a model, bounds, ``seed`` and
             what the space needs (``rounding``, constraints), such as
             ``partial(ParallelThompsonSampling, num_candidates=50_000)``; ``None`` for 30 000

@@ -244,9 +244,14 @@ def test_a_strategy_is_made_by_its_name_or_taken_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("strategy", "sampler", "error", "message"),
     [
-        ("thomson", None, ValueError, "one of thompson, turbo, got 'thomson'. Did you mean"),
+        (
+            "thomson",
+            None,
+            ValueError,
+            "one of thompson, turbo, log-ei, got 'thomson'. Did you mean",
+        ),
         (RandomPoints, None, TypeError, "a name or an object with a method `generate"),
-        (None, None, TypeError, "Names are thompson, turbo"),
+        (None, None, TypeError, "Names are thompson, turbo, log-ei"),
         (RandomPoints(), QUICK, ValueError, "`sampler` must be None with a strategy that is made"),
     ],
 )

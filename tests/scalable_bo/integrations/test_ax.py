@@ -231,5 +231,7 @@ def test_grids_round_ordered_values_and_one_hot_groups() -> None:
 def test_bad_arguments_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"`{name}` must be at least 1, got 0"):
         pathwise_generation_strategy(**{name: 0})
-    with pytest.raises(ValueError, match="`strategy` must be one of thompson, turbo, got 'best'"):
+    with pytest.raises(
+        ValueError, match="`strategy` must be one of thompson, turbo, log-ei, got 'best'"
+    ):
         pathwise_generation_strategy(strategy="best")

@@ -267,7 +267,11 @@ def test_a_strategy_of_ones_own_is_told_the_trials_batch_by_batch() -> None:
         ({"n_startup_trials": -1}, ValueError, "`n_startup_trials` must be at least 0, got -1"),
         ({"seed": 0.5}, TypeError, "`seed` must be an int"),
         ({"solver": "cg"}, TypeError, "`solver` must be a Solver, got 'cg'"),
-        ({"strategy": "best"}, ValueError, "`strategy` must be one of thompson, turbo, got 'best'"),
+        (
+            {"strategy": "best"},
+            ValueError,
+            "`strategy` must be one of thompson, turbo, log-ei, got 'best'",
+        ),
     ],
 )
 def test_bad_arguments_are_refused(
