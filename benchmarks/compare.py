@@ -1,8 +1,8 @@
 """The speed of two commits, measured in turn in one run: is something slower than it was?
 
-    python benchmarks/compare.py                                # the last commit against the
-    working tree python benchmarks/compare.py main~5 main --workloads sap,cg --repeats 9
-    --fail-above 1.2 --out results/compare.json
+    python benchmarks/compare.py  # the last commit against the working tree
+    python benchmarks/compare.py main~5 main --workloads sap,cg --repeats 9 \\
+        --fail-above 1.2 --out results/compare.json
 
 Each commit is unpacked into a temporary folder (the repository is only read), and every workload of
 `benchmarks/workloads.py` (that of the working tree, for both) runs in a fresh process of one or the

@@ -1,8 +1,8 @@
 """Solves shared over processes: memory of each, traffic and seconds a step against the prediction,
 and the speed-up.
 
-    python benchmarks/distributed.py --sizes 1e5,1e6,1e7 --ranks 1,2 --out results/distributed.json
-    --plot results/distributed.png
+    python benchmarks/distributed.py --sizes 1e5,1e6,1e7 --ranks 1,2 \\
+        --out results/distributed.json --plot results/distributed.png
 
 Single-thread processes are started by torchrun on this machine. Inputs are uniform on [0, 1]^d,
 made where they are needed from streams of random numbers that do not depend on how many processes

@@ -1,9 +1,9 @@
 """Seconds and epochs that each solver needs for residuals of 1e-1, 1e-2 and 1e-3, over systems easy
 and hard.
 
-    python benchmarks/solver_sweep.py --size 2000 --fraction 6 --out
-    benchmarks/results/solver_sweep.json python benchmarks/solver_sweep.py --summary --out
-    benchmarks/results/solver_sweep.json
+    python benchmarks/solver_sweep.py --size 2000 --fraction 6 \\
+        --out benchmarks/results/solver_sweep.json
+    python benchmarks/solver_sweep.py --summary --out benchmarks/results/solver_sweep.json
 
 The design crosses inputs, dimension, lengthscale, noise and columns, and takes one of
 ``--fraction`` cells, in an order that is shuffled by a fixed seed. Inputs are uniform on the unit

@@ -1,8 +1,8 @@
 """What a stored study costs: asking for 500 points among many rows, a million rows added and opened
 again, and a resumed round.
 
-    python benchmarks/study.py --parts ask,add,resume --rows 5000,20000 --dtype float32 --out
-    benchmarks/results/study.json
+    python benchmarks/study.py --parts ask,add,resume --rows 5000,20000 --dtype float32 \\
+        --out benchmarks/results/study.json
 
 The record keeps what it has of other parts, rows and dtypes. Seconds are of the clock,
 `cpu_seconds` of all threads. The rows are uniform in [0, 1]⁸ with a smooth value and noise of

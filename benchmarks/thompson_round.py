@@ -1,8 +1,9 @@
 """Laptop Thompson rounds by our samplers and by BoTorch's exact route, in one run.
 
-    python benchmarks/thompson_round.py --methods cg,cholesky,botorch --rounds 1 --out
-    benchmarks/results/thompson_round.json python benchmarks/thompson_round.py --methods
-    cg,botorch-10 --rounds 5 --seeds 3 --out benchmarks/results/thompson_values.json
+    python benchmarks/thompson_round.py --methods cg,cholesky,botorch --rounds 1 \\
+        --out benchmarks/results/thompson_round.json
+    python benchmarks/thompson_round.py --methods cg,botorch-10 --rounds 5 --seeds 3 \\
+        --out benchmarks/results/thompson_values.json
 
 `botorch` is the exact route in double precision: Cholesky paths by `draw_matheron_paths`, all q at
 once, maximised by `optimize_posterior_samples` with its defaults (1024 raw samples, 20 restarts,

@@ -1,8 +1,8 @@
 """TuRBO with batches of 100: Thompson batches of posterior paths, and BoTorch's way with a
 SingleTaskGP, in one run.
 
-    python benchmarks/turbo.py --problems ackley,levy --evaluations 1000 --seeds 2 --out
-    benchmarks/results/turbo.json
+    python benchmarks/turbo.py --problems ackley,levy --evaluations 1000 --seeds 2 \\
+        --out benchmarks/results/turbo.json
 
 Both methods meet the same functions (Ackley of 20 inputs, Levy of 50, on [-5, 10]; the optimum of
 both is 0), initial points, kernel and rules of the trust region. `pathwise` fits a PathwiseGP to

@@ -1,8 +1,9 @@
 """Small workloads whose speed is watched from commit to commit; `benchmarks/compare.py` runs them.
 
     python benchmarks/workloads.py             # the names, as JSON
-    python benchmarks/workloads.py product-64  # {"seconds": 0.31}, or {"absent": "..."} where the
-    code has no such thing
+    python benchmarks/workloads.py product-64  # {"seconds": 0.31}
+
+The answer is {"absent": "..."} where the code has no such thing.
 
 A workload prepares its data and returns the call that is timed; it uses the public interface alone,
 so that it runs on older commits, too. Inputs are 8-dimensional, the kernel is Matérn-3/2. One call
