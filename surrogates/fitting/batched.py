@@ -18,7 +18,7 @@ from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from surrogates.operators.stationary import PROFILES, StationaryKernel
+from surrogates.operators.stationary import PROFILES, StationaryKernel, kind_of
 
 
 class BatchedGP(gpytorch.Module):
@@ -108,7 +108,7 @@ def covariance(kernel: Kernel, X: Tensor) -> Tensor:
     """Return k(X, X) (b, m, m), differentiable in the hyperparameters:
     in closed form where ``kernel`` has one, and sums of such.
     """
-    if type(kernel) is AdditiveKernel:
+    if kind_of(kernel) is AdditiveKernel:
         X = X if kernel.active_dims is None else X[..., kernel.active_dims]
         return torch.stack([covariance(part, X) for part in kernel.kernels]).sum(0)
     form = StationaryKernel.of(kernel)

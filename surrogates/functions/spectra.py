@@ -40,7 +40,7 @@ from surrogates.functions.tails import (
     StudentLaw,
     weighted_frequencies,
 )
-from surrogates.operators.stationary import StationaryKernel
+from surrogates.operators.stationary import StationaryKernel, kind_of
 
 KINDS = (
     "RBFKernel, MaternKernel, RQKernel, PeriodicKernel or LinearKernel, or made of them by"
@@ -52,6 +52,10 @@ SEVERAL = 0.25  # of a product's high waves are so in several factors
 WITH_TAILS = (RBFKernel, MaternKernel, RQKernel)
 
 Normal = Callable[[tuple[int, int], Tensor, torch.Generator], Tensor]
+
+
+class NoFeaturesError(ValueError):
+    """A kernel is of no kind whose spectrum is known."""
 
 
 def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generator) -> Tensor:
@@ -210,7 +214,7 @@ class WaveSource:
 
     def _forward(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
         """Return a wave for each of ``tails`` (h,), high where it is true."""
-        kind = type(kernel)
+        kind = kind_of(kernel)
         if kernel.batch_shape:
             shape = tuple(kernel.batch_shape)
             raise ValueError(
@@ -239,7 +243,7 @@ class WaveSource:
             LinearKernel: self._linear,
         }.get(kind)
         if draw is None:
-            raise ValueError(
+            raise NoFeaturesError(
                 f"`kernel` must be {KINDS}, to have random features, got {kind.__name__}."
             )
         return draw(kernel, columns, tails)
@@ -435,6 +439,6 @@ def _has_tails(kernel: Kernel) -> bool:
 
 
 def _is_linear(kernel: Kernel) -> bool:
-    while type(kernel) is ScaleKernel:
+    while kind_of(kernel) is ScaleKernel:
         kernel = kernel.base_kernel
-    return type(kernel) is LinearKernel
+    return kind_of(kernel) is LinearKernel

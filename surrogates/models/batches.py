@@ -60,9 +60,7 @@ def data_sets(model: SingleTaskGP) -> list[DataSet]:
     mean_module = deepcopy(model.mean_module).requires_grad_(False)
     batch_shape = y.shape[:-1]
     if not batch_shape:
-        return [
-            DataSet(X, y, noise, deepcopy(model.covar_module).requires_grad_(False), mean_module)
-        ]
+        return [DataSet(X, y, noise, frozen_kernel(model.covar_module), mean_module)]
     X = X.expand(*batch_shape, *X.shape[-2:])
     noise = noise.expand(*batch_shape, noise.shape[-1] if noise.ndim else 1)
     elements = []
@@ -80,6 +78,21 @@ def indices(batch_shape: torch.Size) -> list[tuple[int, ...]]:
     return list(itertools.product(*map(range, batch_shape)))
 
 
+def forget_caches(kernel: Kernel) -> None:
+    """Drop the matrices that GPyTorch's kernels of grids and inducing points keep in evaluation
+    mode: they outlive changed hyperparameters, and cannot be copied.
+    """
+    for part in kernel.modules():
+        if isinstance(part, Kernel):
+            part._clear_cache()
+
+
+def frozen_kernel(kernel: Kernel) -> Kernel:
+    """Return a copy of ``kernel`` whose parameters take no gradients."""
+    forget_caches(kernel)
+    return deepcopy(kernel).requires_grad_(False)
+
+
 def kernel_of_batch(kernel: Kernel, index: tuple[int, ...]) -> Kernel:
     """Return a frozen copy of ``kernel`` for the element ``index``; parts without batch shape are
     shared by all.
@@ -87,7 +100,7 @@ def kernel_of_batch(kernel: Kernel, index: tuple[int, ...]) -> Kernel:
     GPyTorch's own indexing of kernels does not broadcast batch shapes, and takes buffers such as
     ``active_dims`` for batches.
     """
-    kernel = deepcopy(kernel).requires_grad_(False)
+    kernel = frozen_kernel(kernel)
     for part in kernel.modules():
         shape = kernel_batch_shape(part) if isinstance(part, Kernel) else torch.Size()
         if shape:

@@ -26,7 +26,8 @@ from torch import Tensor
 
 from surrogates import memory
 from surrogates.functions.paths import BatchPaths, SamplePaths, Units
-from surrogates.models.batches import data_sets, noise_variances, subset_outputs
+from surrogates.functions.spectra import NoFeaturesError
+from surrogates.models.batches import data_sets, forget_caches, noise_variances, subset_outputs
 from surrogates.models.state import PathsState, StateKey
 from surrogates.rules.base import Rule
 from surrogates.solvers.base import Solver
@@ -241,7 +242,17 @@ class FreshGP(SingleTaskGP):
         """Return the paths behind ``posterior``, kept until the model changes."""
         if self._drop_stale_state() is None:
             generator = torch.Generator().manual_seed(self.seed)
-            self._keep(self._draw(self.num_paths, generator, spanning=True))
+            try:
+                parts = self._draw(self.num_paths, generator, spanning=True)
+            except NoFeaturesError as error:
+                if not self.rule.is_exact:
+                    raise
+                raise NoFeaturesError(
+                    f"{error} The posterior is that of paths beyond {EXACT_UP_TO} points and with"
+                    " an iterative solver; use solver=Cholesky(), with which it is exact for any"
+                    " number."
+                ) from error
+            self._keep(parts)
         paths: SamplePaths | BatchPaths = self.prediction_strategy.paths
         return paths
 
@@ -310,6 +321,7 @@ class FreshGP(SingleTaskGP):
         if kept is not None and self._state_key().matches(kept):
             return kept
         self.prediction_strategy = None
+        forget_caches(self.covar_module)
         return None
 
     def _without_state(self) -> Self:
@@ -318,6 +330,7 @@ class FreshGP(SingleTaskGP):
         weights = self._warm_mean_weights
         self.prediction_strategy = None
         self._warm_mean_weights = ()
+        forget_caches(self.covar_module)
         try:
             return deepcopy(self)
         finally:

@@ -5,7 +5,7 @@ from typing import Any
 import gpytorch
 import torch
 from gpytorch.constraints import GreaterThan
-from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
 
 from surrogates import checks
@@ -28,6 +28,20 @@ def gaussian_likelihood(noise: float) -> GaussianLikelihood:
     likelihood = GaussianLikelihood(noise_constraint=GreaterThan(min(1e-8, 0.5 * noise)))
     likelihood.noise = noise
     return likelihood
+
+
+def check_likelihood(likelihood: Any) -> None:
+    """Require a likelihood whose noise variances do not depend on the inputs.
+
+    Raises:
+        TypeError: naming the kinds, for any other.
+    """
+    if not isinstance(likelihood, GaussianLikelihood | FixedNoiseGaussianLikelihood):
+        raise TypeError(
+            "`likelihood` must be a GaussianLikelihood or a FixedNoiseGaussianLikelihood, whose"
+            f" noise variances are numbers, got {type(likelihood).__name__}. Give variances that"
+            " differ as `train_Yvar`, or use botorch.models.SingleTaskGP with this likelihood."
+        )
 
 
 def check_noise(train_Yvar: Any, train_Y: Tensor) -> None:

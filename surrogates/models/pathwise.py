@@ -31,7 +31,7 @@ from surrogates.functions.paths import BatchPaths, SamplePaths
 from surrogates.models.batches import check_kernel
 from surrogates.models.fantasies import FantasyGP, imagined, outputs_last
 from surrogates.models.fresh import FreshGP, as_given
-from surrogates.models.noise import check_noise, known_noise
+from surrogates.models.noise import check_likelihood, check_noise, known_noise
 from surrogates.models.posterior import assemble, path_distribution
 from surrogates.rules.all_data import AllData
 from surrogates.rules.base import Rule
@@ -49,7 +49,9 @@ class PathwiseGP(FreshGP):
     priors, constant mean, standardised outcomes, inferred noise. Up to 2000 points, and with
     ``solver=Cholesky()`` for any number, ``posterior(X)`` is exact: that of ``SingleTaskGP``.
     Otherwise it has the exact mean (to the solver's tolerance) and the covariance of ``num_paths``
-    paths. ``paths(s)`` returns s functions. float32 and float64; duplicate points are fine.
+    paths. Such a posterior needs a kernel with random features, has gradients in X but not in
+    hyperparameters or ``train_X``, and ``fantasize`` returns a :class:`FantasyGP`.
+    ``paths(s)`` returns s functions. float32 and float64; duplicate points are fine.
     Hyperparameters, data and settings may be changed at any time: the next posterior is that of a
     model built with the new ones.
 
@@ -64,7 +66,8 @@ class PathwiseGP(FreshGP):
         train_Yvar: known noise variances of the shape of ``train_Y``; ``None`` for an inferred σ².
             Those of exact data, 0, become GPyTorch's least, 1e-6 (1e-4 in float32) in standardised
             units, as in ``SingleTaskGP``; all others are taken as they are.
-        likelihood: Gaussian; see :func:`gaussian_likelihood` for a given σ².
+        likelihood: ``GaussianLikelihood`` or ``FixedNoiseGaussianLikelihood``; see
+            :func:`gaussian_likelihood` for a given σ².
         covar_module: a GPyTorch kernel; paths need random features, see :class:`RandomFeatures`.
             Its batch shape is empty or, like those of the mean and the likelihood, (*batch, m),
             without m for one output.
@@ -89,8 +92,9 @@ class PathwiseGP(FreshGP):
             outputs and data sets; ``None`` before.
 
     Raises:
-        TypeError, ValueError: for data that are not finite, of wrong shape, of different dtypes or
-            devices, and for noise below 0.
+        TypeError, ValueError: for data that are not finite (BoTorch's ``InputDataError``, too), of
+            wrong shape, of different dtypes or devices, for noise below 0, and for a likelihood
+            without noise variances of its own.
     """
 
     custom_fit: Callable[..., Any]  # for `fit_gpytorch_mll`, see `fitting.hook`
@@ -126,6 +130,8 @@ class PathwiseGP(FreshGP):
                 "`outcome_transform` must be an OutcomeTransform such as Standardize(m=1), or"
                 f" None, got {type(outcome_transform).__name__}."
             )
+        if likelihood is not None:
+            check_likelihood(likelihood)
         if covar_module is not None:
             check_kernel(covar_module, train_X, train_Y)
         checks.positive_int("num_features", num_features)

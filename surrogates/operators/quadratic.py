@@ -10,7 +10,7 @@ from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 from torch import Tensor
 
 from surrogates import memory
-from surrogates.operators.stationary import PROFILES, StationaryKernel
+from surrogates.operators.stationary import PROFILES, StationaryKernel, kind_of
 from surrogates.operators.tiles import SMALLEST_SIDE, StationaryTiles, spans, tile_side
 
 
@@ -28,7 +28,7 @@ def backward_quadratic_form(kernel: Kernel, X: Tensor, U: Tensor, weights: Tenso
     Args:
         kernel: a GPyTorch kernel without a batch shape.
     """
-    if type(kernel) is AdditiveKernel and kernel.active_dims is None:
+    if kind_of(kernel) is AdditiveKernel and kernel.active_dims is None:
         return sum(backward_quadratic_form(part, X, U, weights) for part in kernel.kernels)
     stationary = StationaryKernel.of(kernel)
     # Whose slope is infinite on the diagonal

@@ -21,7 +21,17 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import (
+    AdditiveKernel,
+    Kernel,
+    LinearKernel,
+    MaternKernel,
+    PeriodicKernel,
+    ProductKernel,
+    RBFKernel,
+    RQKernel,
+    ScaleKernel,
+)
 from torch import Tensor
 
 logger = logging.getLogger(__name__)
@@ -31,6 +41,20 @@ ENTRIES_BEFORE_COMPILING = {"cpu": 10**10, "cuda": 10**12}
 EAGER_PART = {"cpu": 2**16}
 # Below this the call's own overhead dominates, and sizes 0 and 1 would be specialised
 SMALLEST_COMPILED_TILE = 4096
+# The kernels that are treated by formula somewhere, of which none is a subclass of another
+KNOWN_KINDS = (
+    RBFKernel,
+    MaternKernel,
+    RQKernel,
+    PeriodicKernel,
+    LinearKernel,
+    ScaleKernel,
+    AdditiveKernel,
+    ProductKernel,
+)
+# What a subclass may define without becoming another function
+HARMLESS = {"__init__", "__doc__", "__module__", "__annotations__", "__repr__", "__str__"}
+HARMLESS |= {"__abstractmethods__", "_abc_impl", "__firstlineno__", "__static_attributes__"}
 
 
 class Fused:
@@ -201,6 +225,19 @@ PROFILES = {
 }
 
 
+def kind_of(kernel: Kernel) -> type[Kernel]:
+    """Return the class of GPyTorch that ``kernel`` is the same function as: its own, or the known
+    one that it is derived from without overriding anything but the constructor.
+    """
+    own = type(kernel)
+    for known in KNOWN_KINDS:
+        if isinstance(kernel, known):
+            added = [part for part in own.__mro__ if part not in known.__mro__]
+            defined = {name for part in added for name in vars(part)} - HARMLESS
+            return own if any(hasattr(known, name) for name in defined) else known
+    return own
+
+
 @dataclass(frozen=True)
 class StationaryKernel:
     """A GPyTorch kernel reduced to its closed form.
@@ -225,16 +262,17 @@ class StationaryKernel:
         outputscale = torch.ones(())
         # ScaleKernel takes over those of its base kernel, whose own are not applied again
         active_dims = kernel.active_dims
-        while type(kernel) is ScaleKernel:
+        while kind_of(kernel) is ScaleKernel:
             if kernel.outputscale.ndim:
                 return None
             outputscale = outputscale.to(kernel.outputscale) * kernel.outputscale.detach()
             kernel = kernel.base_kernel
         if kernel.batch_shape:
             return None
-        if type(kernel) is RBFKernel:
+        kind = kind_of(kernel)
+        if kind is RBFKernel:
             profile = "rbf"
-        elif type(kernel) is MaternKernel:
+        elif kind is MaternKernel:
             profile = f"matern{int(2 * kernel.nu)}2"
         else:
             return None

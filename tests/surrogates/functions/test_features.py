@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,13 +11,16 @@ from gpytorch.kernels import (
     CosineKernel,
     Kernel,
     LinearKernel,
+    MaternKernel,
     PeriodicKernel,
     PolynomialKernel,
     RBFKernel,
     RQKernel,
+    ScaleKernel,
 )
 
 from surrogates import PriorPaths, RandomFeatures
+from surrogates.operators.stationary import StationaryKernel
 from tests import problems
 from tests.problems import ARD, DIM, GENERIC, STATIONARY
 
@@ -336,6 +340,9 @@ def test_features_of_a_composed_kernel_move_between_devices_and_take_the_dtype_a
 class UnknownKernel(RBFKernel):
     """A kernel of a type of its own, of which nothing is known."""
 
+    def forward(self, *arguments: Any, **settings: Any) -> Any:
+        return super().forward(*arguments, **settings) ** 2
+
 
 @pytest.mark.parametrize(
     ("make", "named"),
@@ -381,3 +388,46 @@ def test_a_seed_means_the_same_on_cuda(make: Callable[[], Kernel]) -> None:
         for x in (X, X.cuda())
     )
     torch.testing.assert_close(on_cuda.cpu(), on_cpu)
+
+
+class SameMatern(MaternKernel):
+    """Changes nothing but what is given."""
+
+    def __init__(self) -> None:
+        super().__init__(nu=1.5)
+        self.lengthscale = 0.7
+
+
+class SameScale(ScaleKernel):
+    label = "a name of its own"
+
+
+class Doubled(RBFKernel):
+    @property
+    def lengthscale(self) -> torch.Tensor:
+        return 2.0 * super().lengthscale
+
+
+def test_a_subclass_that_changes_nothing_has_the_features_and_the_form_of_its_parent() -> None:
+    X = problems.uniform(20, 3)
+    plain = problems.scaled(problems.matern(1.5, 0.7), 1.3)
+    same = SameScale(SameMatern()).double()
+    same.outputscale = 1.3
+    form = StationaryKernel.of(same)
+    assert form is not None and form.profile == "matern32"
+    for kernel, other in (
+        (same, plain),
+        (same + same, plain + plain),
+        (same * same, plain * plain),
+    ):
+        features, expected = (
+            RandomFeatures.draw(k, 3, 64, generator=seeded(), like=X)(X) for k in (kernel, other)
+        )
+        torch.testing.assert_close(features, expected)
+
+
+@pytest.mark.parametrize("kernel", [UnknownKernel(), Doubled()])
+def test_a_subclass_that_changes_the_kernel_has_no_closed_form(kernel: Kernel) -> None:
+    assert StationaryKernel.of(kernel) is None
+    with pytest.raises(ValueError, match=f"got {type(kernel).__name__}"):
+        RandomFeatures.draw(kernel, 3, 64, generator=seeded())

@@ -13,10 +13,23 @@ from botorch.acquisition.cached_cholesky import supports_cache_root
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.exceptions.errors import InputDataError
 from botorch.models import SingleTaskGP
+from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
 from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
-from gpytorch.kernels import CosineKernel, Kernel, LinearKernel, PeriodicKernel, RQKernel
+from gpytorch.kernels import (
+    CosineKernel,
+    GridInterpolationKernel,
+    Kernel,
+    LinearKernel,
+    PeriodicKernel,
+    PolynomialKernel,
+    RBFKernel,
+    RQKernel,
+)
+from gpytorch.likelihoods import StudentTLikelihood
+from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
+from gpytorch.likelihoods.noise_models import HomoskedasticNoise
 from gpytorch.means import ConstantMean, ZeroMean
 from torch import Tensor
 
@@ -490,3 +503,46 @@ def test_data_that_are_not_finite_raise_the_error_of_botorch_too() -> None:
         for error in (ValueError, InputDataError):
             with pytest.raises(error, match="must be finite"):
                 PathwiseGP(**{"train_X": X, "train_Y": Y, **changes})
+
+
+def test_likelihoods_without_noise_variances_of_their_own_are_refused_by_name() -> None:
+    class Own(_GaussianLikelihoodBase):
+        pass
+
+    noise = HomoskedasticNoise()
+    likelihoods = [
+        Own(noise),
+        SparseOutlierGaussianLikelihood(noise, dim=N),
+        StudentTLikelihood(),
+    ]
+    for likelihood in likelihoods:
+        message = f"`likelihood` must be a GaussianLikelihood .* got {type(likelihood).__name__}"
+        with pytest.raises(TypeError, match=message):
+            PathwiseGP(X, Y, likelihood=likelihood)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # of torch, about GPyTorch
+def test_a_kernel_that_keeps_matrices_can_be_copied_and_changed_after_a_posterior() -> None:
+    bounds = [(-0.1, 1.1)] * D
+    grid = GridInterpolationKernel(RBFKernel(), grid_size=20, grid_bounds=bounds)
+    model = PathwiseGP(X, Y, likelihood=gaussian_likelihood(0.02), covar_module=grid)
+    before = model.posterior(Z).mean
+    with pytest.raises(ValueError, match="`kernel` must be .* got GridInterpolationKernel"):
+        model.paths(2)
+    grid.base_kernel.lengthscale = 0.2
+    after = model.posterior(Z).mean
+    assert (after - before).abs().max() > 1e-2
+    torch.testing.assert_close(after, deepcopy(model.train()).posterior(Z).mean)
+
+
+def test_the_posterior_of_a_kernel_without_features_names_the_exact_solver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("surrogates.models.fresh.EXACT_UP_TO", N - 1)
+    model = PathwiseGP(X, Y, covar_module=PolynomialKernel(2))
+    with pytest.raises(
+        ValueError, match=rf"PolynomialKernel.*beyond {N - 1} .* solver=Cholesky\(\)"
+    ):
+        model.posterior(Z)
+    model.solver = Cholesky()
+    assert model.posterior(Z).variance.min() > 0
