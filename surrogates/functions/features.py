@@ -63,9 +63,10 @@ class RandomFeatures(Basis):
         """Draw the features of ``kernel``, isotropic or ARD, of all columns or its active ones.
 
         Kernels that have features: RBF, Matérn (ν = 1/2, 3/2, 5/2), rational quadratic (RBF
-        frequencies over Gamma lengthscales), periodic (the Fourier series) and linear (exact once
-        F/2 is at least d), and ``ScaleKernel``, sums (their features side by side) and products
-        (sums of frequencies) of them.
+        frequencies over Gamma lengthscales), periodic (the Fourier series), linear (exact once
+        F/2 is at least d) and BoTorch's ``CategoricalKernel`` (of integer codes), and
+        ``ScaleKernel``, sums (their features side by side) and products (sums of frequencies) of
+        them.
 
         Args:
             dim: d, the number of input columns.

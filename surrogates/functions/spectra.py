@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from botorch.models.kernels.categorical import CategoricalKernel
 from gpytorch.kernels import (
     AdditiveKernel,
     Kernel,
@@ -32,6 +33,7 @@ from gpytorch.kernels import (
 from scipy.special import gammaincinv
 from torch import Tensor
 
+from surrogates.functions.categories import category_frequencies, visible
 from surrogates.functions.tails import (
     LARGEST_RATIO,
     NormalLaw,
@@ -43,8 +45,8 @@ from surrogates.functions.tails import (
 from surrogates.operators.stationary import StationaryKernel, kind_of
 
 KINDS = (
-    "RBFKernel, MaternKernel, RQKernel, PeriodicKernel or LinearKernel, or made of them by"
-    " ScaleKernel, sums and products"
+    "RBFKernel, MaternKernel, RQKernel, PeriodicKernel, LinearKernel or BoTorch's"
+    " CategoricalKernel, or made of them by ScaleKernel, sums and products"
 )
 
 DEGREES_OF_FREEDOM = {"matern12": 1, "matern32": 3, "matern52": 5}
@@ -210,7 +212,7 @@ class WaveSource:
         """Return waves of ``kernel(x, z)`` for x, z of the input ``columns``:
         a kernel that is called picks its active dimensions.
         """
-        return self._forward(kernel, _visible(kernel, columns), tails)
+        return self._forward(kernel, visible(kernel, columns), tails)
 
     def _forward(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
         """Return a wave for each of ``tails`` (h,), high where it is true."""
@@ -241,6 +243,7 @@ class WaveSource:
             RQKernel: self._rational_quadratic,
             PeriodicKernel: self._periodic,
             LinearKernel: self._linear,
+            CategoricalKernel: self._categorical,
         }.get(kind)
         if draw is None:
             raise NoFeaturesError(
@@ -370,6 +373,10 @@ class WaveSource:
         period = kernel.period_length.detach().reshape(-1, 1).to(self.like)
         return self._waves(2.0 * torch.pi * counts.to(self.like) / period, columns)
 
+    def _categorical(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
+        active = category_frequencies(kernel, len(columns), len(tails), self.generator)
+        return self._waves(active.to(self.like), columns)
+
     def _linear(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
         """Waves of frequency 0, exact if there are as many as columns:
         each has the amplitude of one of them.
@@ -424,14 +431,10 @@ class WaveSource:
             part = parts[len(shares)]
             share = left // (others + 1)
             if not self.in_product and others and _is_linear(part):
-                share = min(share, len(_visible(part, columns)))
+                share = min(share, len(visible(part, columns)))
             shares.append((part, share))
             left -= share
         return shares
-
-
-def _visible(kernel: Kernel, columns: Tensor) -> Tensor:
-    return columns if kernel.active_dims is None else columns[kernel.active_dims.to(columns.device)]
 
 
 def _has_tails(kernel: Kernel) -> bool:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from surrogates import memory
 from surrogates.functions.balance import balanced_normal
+from surrogates.functions.categories import check_codes
 from surrogates.functions.features import PriorPaths
 from surrogates.functions.paths import SamplePaths
 from surrogates.operators.differentiable import Basis, KernelBasis, combine
@@ -243,6 +244,7 @@ def draw_prior(
     """Return prior paths of the kernel of ``data`` by random features: by several draws of them, if
     their covariance is that of a posterior.
     """
+    check_codes(data.kernel, data.X)
     return PriorPaths.draw(
         data.kernel,
         data.X.shape[1],

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from botorch.models.kernels.categorical import CategoricalKernel
 from gpytorch.kernels import (
     AdditiveKernel,
     CosineKernel,
@@ -219,6 +220,10 @@ def periodic(
     return kernel
 
 
+def categorical(lengthscale: float | torch.Tensor, **settings: Any) -> Kernel:
+    return problems.with_lengthscale(CategoricalKernel(**settings), lengthscale)
+
+
 def rq(alpha: float, **settings: object) -> Kernel:
     kernel = problems.with_lengthscale(RQKernel(**settings), 0.6)
     kernel.alpha = alpha
@@ -255,11 +260,25 @@ COMPOSED: dict[str, Callable[[], Kernel]] = GENERIC | {
 }
 
 
+# Of integer codes
+CATEGORICAL: dict[str, Callable[[], Kernel]] = {
+    "categorical": lambda: categorical(0.8),
+    "categorical-ard": lambda: problems.scaled(categorical(ARD, ard_num_dims=DIM), 2.0),
+    "mixed": lambda: problems.scaled(
+        categorical(0.3, active_dims=[0]) * problems.matern(1.5, active_dims=[1, 2])
+        + categorical(0.5, active_dims=[2]),
+        1.5,
+    ),
+}
+
+
 @pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("name", COMPOSED)
+@pytest.mark.parametrize("name", COMPOSED | CATEGORICAL)
 def test_the_mean_kernel_is_that_of_sums_and_products(name: str, law: str) -> None:
-    kernel = COMPOSED[name]().double()
+    kernel = (COMPOSED | CATEGORICAL)[name]().double()
     X = problems.uniform(10, DIM) - 0.3
+    if name in CATEGORICAL:
+        X = (4 * X).round()
     num_frequencies = 2_000
     draws = 25
     generator = seeded(2)

@@ -12,7 +12,7 @@ from botorch.acquisition import UpperConfidenceBound, qLogExpectedImprovement
 from botorch.acquisition.cached_cholesky import supports_cache_root
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.exceptions.errors import InputDataError
-from botorch.models import SingleTaskGP
+from botorch.models import MixedSingleTaskGP, SingleTaskGP
 from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
 from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf
@@ -546,3 +546,36 @@ def test_the_posterior_of_a_kernel_without_features_names_the_exact_solver(
         model.posterior(Z)
     model.solver = Cholesky()
     assert model.posterior(Z).variance.min() > 0
+
+
+def mixed_model(**options: Any) -> PathwiseGP:
+    """Return a model with the kernel of BoTorch's for continuous inputs and categories."""
+    generator = torch.Generator().manual_seed(5)
+    codes = torch.randint(3, (N, 2), generator=generator).double()
+    inputs = torch.cat([X[:, :1], codes], 1)
+    values = torch.sin(5 * inputs[:, :1]) + (codes[:, :1] == 1.0) - 0.5 * (codes[:, 1:] == 2.0)
+    theirs = MixedSingleTaskGP(inputs, values, cat_dims=[1, 2])
+    given = {"likelihood": gaussian_likelihood(0.05), "covar_module": theirs.covar_module}
+    return PathwiseGP(inputs, values, **given, **options)
+
+
+def test_paths_of_continuous_inputs_and_categories_have_the_exact_posterior() -> None:
+    exact = mixed_model()
+    model = mixed_model(solver=TIGHT, num_paths=2048)
+    grid = torch.cartesian_prod(torch.linspace(0, 1, 4), torch.arange(3.0), torch.arange(4.0))
+    expected = exact.posterior(grid.double())  # of a category that has not been seen, too
+    law = model.posterior(grid.double())
+    torch.testing.assert_close(law.mean, expected.mean, rtol=0, atol=1e-6)
+    ratios = law.variance / expected.variance
+    assert 0.8 < ratios.min() <= ratios.max() < 1.2
+    assert 0.95 < ratios.mean() < 1.05
+
+
+def test_categories_that_are_no_integers_are_refused_where_paths_need_them() -> None:
+    model = mixed_model()
+    codes = model.train_inputs[0].clone()
+    codes[:, 2] /= 2
+    model.set_train_data(codes, strict=False)
+    model.posterior(codes[:2])  # needs none
+    with pytest.raises(ValueError, match="integers, got 0.5 in column 2. Number the categories"):
+        model.paths(2)
