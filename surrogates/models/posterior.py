@@ -21,6 +21,7 @@ from linear_operator.operators import (
     DenseLinearOperator,
     LinearOperator,
     RootLinearOperator,
+    SumLinearOperator,
 )
 from torch import Tensor
 
@@ -116,6 +117,9 @@ def affine(
     covariance: LinearOperator = distribution.lazy_covariance_matrix
     if isinstance(covariance, RootLinearOperator):
         covariance = RootLinearOperator(scale.unsqueeze(-1) * covariance.root.to_dense())
+    elif scale.numel() == 1 and isinstance(covariance, SumLinearOperator):
+        # Variances are then found without the matrix
+        covariance = covariance * scale.square().reshape(())
     else:
         covariance = DenseLinearOperator(scale.square().unsqueeze(-1) * covariance.to_dense())
     return MultivariateNormal(offset + scale * mean, covariance)

@@ -2,12 +2,15 @@
 whose posterior is its paths; see :mod:`surrogates.rules.variational`.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
+import gpytorch
 import torch
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.utils.types import DEFAULT, _DefaultType
+from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.means import Mean
@@ -16,6 +19,8 @@ from torch import Tensor
 from surrogates import checks
 from surrogates.models.batches import DEFAULT_NUM_INDUCING, data_sets, place_inducing_points
 from surrogates.models.pathwise import DEFAULT_NUM_FEATURES, DEFAULT_NUM_PATHS, PathwiseGP
+from surrogates.models.state import StateKey
+from surrogates.rules.data import DataSet
 from surrogates.rules.inducing_points import check_choice
 from surrogates.rules.variational import Variational, WhitenedPosterior
 
@@ -29,10 +34,18 @@ class VariationalGP(PathwiseGP):
 
         q(v) = N(M⁻¹ L⁻¹ K_ZX Σ⁻¹ (y − μ(X)), M⁻¹).
 
-    ``fit_variational`` keeps the q(v) that it finds, whatever the hyperparameters and data become,
-    until it is called again; convert the model's dtype before, for q(v) depends on the jitter of
-    its dtype. Paths, posterior, transforms and seeds are those of :class:`PathwiseGP`; there is no
-    linear solver, so that ``solution`` stays ``None`` and a warm start changes nothing.
+    ``fit_variational`` keeps the q(v) that it finds, whatever the hyperparameters become, until it
+    is called again or the data change: ``condition_on_observations`` and ``set_train_data`` return
+    to the closed form, of all the data and with the hyperparameters and inducing points found.
+    Convert the model's dtype before, for q(v) depends on the jitter of its dtype.
+
+    ``posterior`` is the law of f under q(v) itself, with a(x) = L⁻¹ k(Z, x) and q(v) = N(c, S):
+
+        mean μ(x) + a(x)ᵀ c,    covariance k(x, x') − a(x)ᵀ a(x') + a(x)ᵀ S a(x').
+
+    Paths are draws of it, by random features; fantasies are made of them. Transforms and seeds are
+    those of :class:`PathwiseGP`; there is no linear solver, so that ``solution`` stays ``None`` and
+    a warm start changes nothing.
 
     Args:
         inducing_points: Z (m, d) in the units of ``train_X``, or their number, of which at most n
@@ -58,6 +71,8 @@ class VariationalGP(PathwiseGP):
     inducing_points: Tensor
     whitened_mean: Tensor
     whitened_root: Tensor
+    # What ``posterior`` is made of: q(u) of every data set, and the model that it belongs to
+    _kept: tuple[StateKey, list[tuple[WhitenedPosterior, DataSet]]] | None = None
 
     def __init__(
         self,
@@ -110,6 +125,53 @@ class VariationalGP(PathwiseGP):
             self.seed,
         )
 
+    def set_train_data(
+        self, inputs: Any = None, targets: Tensor | None = None, strict: bool = True
+    ) -> None:
+        """Replace data as ``PathwiseGP`` does; a fitted q(v), which is of others, is forgotten."""
+        # The input transform sets inputs alone, too, before they count as transformed
+        is_new = (
+            targets is not None
+            or self._has_transformed_inputs
+            or not hasattr(self, "input_transform")
+        )
+        super().set_train_data(inputs, targets, strict)
+        if is_new:
+            self.whitened_mean = self.whitened_mean.new_empty(0)
+            self.whitened_root = self.whitened_root.new_empty(0, 0)
+
+    def __call__(self, *inputs: Tensor, **kwargs: Any) -> MultivariateNormal:
+        """Return the prior at the training inputs in training mode, the law of f in standardised
+        units in evaluation mode.
+        """
+        if self.training or gpytorch.settings.prior_mode.on():
+            return super().__call__(*inputs, **kwargs)
+        X = inputs[0].to(self.train_inputs[0].dtype)
+        rule = self.rule
+        batch_shape = self.train_targets.shape[:-1]
+        posteriors = self._posteriors()
+        if not batch_shape:
+            return rule.law(*posteriors[0], X)
+        points = X.expand(*torch.broadcast_shapes(X.shape[:-2], batch_shape), *X.shape[-2:])
+        points = points.flatten(-2 - len(batch_shape), -3)
+        laws = [
+            rule.law(*posterior, points[..., i, :, :]) for i, posterior in enumerate(posteriors)
+        ]
+        mean = torch.stack([law.mean for law in laws], -2)
+        covariance = torch.stack([law.covariance_matrix for law in laws], -3)
+        return MultivariateNormal(
+            mean.unflatten(-2, batch_shape), covariance.unflatten(-3, batch_shape)
+        )
+
+    @torch.no_grad()
+    def _posteriors(self) -> list[tuple[WhitenedPosterior, DataSet]]:
+        """Return q(u) of every data set, and the data, kept until the model changes."""
+        if self._kept is None or not self._state_key().matches(self._kept[0]):
+            rule = self.rule
+            posteriors = [(rule.posterior(data), data) for data in data_sets(self)]
+            self._kept = (self._state_key().frozen(), posteriors)
+        return self._kept[1]
+
     @torch.no_grad()
     def whitened_posterior(self, output: int = 0) -> WhitenedPosterior:
         """Return q(u) of ``output``: the fitted one, or else the closed-form optimum.
@@ -130,6 +192,15 @@ class VariationalGP(PathwiseGP):
         """
         self.eval()
         return sum(self.rule.bound(data) for data in data_sets(self))
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Load as BoTorch does; a fitted q(v) is loaded, too."""
+        loaded = super().load_state_dict(state_dict, *args, **kwargs)
+        # BoTorch has set the same targets in the units loaded, and they count as new
+        for name in ("whitened_mean", "whitened_root"):
+            if name in state_dict:
+                setattr(self, name, state_dict[name].to(getattr(self, name), copy=True))
+        return loaded
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
         # Their sizes may differ between models

@@ -15,6 +15,9 @@ from typing import Any, NamedTuple
 
 import gpytorch
 import torch
+from gpytorch.distributions import MultivariateNormal
+from linear_operator import LinearOperator, to_linear_operator
+from linear_operator.operators import MatmulLinearOperator, RootLinearOperator
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
@@ -32,6 +35,9 @@ from surrogates.systems.inducing import InducingSystem
 from surrogates.systems.targets import Targets
 
 INDUCING_SQUARES_HELD = 6  # copies of an (m, m) matrix, in float64, at once
+CROSSES_HELD = 5  # copies of an (m, k) matrix, for k points, at once
+# Points of a covariance that is evaluated: of more, the variances alone are usually asked for
+DENSE_UP_TO = 2048
 
 
 class WhitenedPosterior(NamedTuple):
@@ -127,6 +133,27 @@ class Variational(Rule):
             )
         return self._optimum(data)
 
+    def law(self, q: WhitenedPosterior, data: DataSet, X: Tensor) -> MultivariateNormal:
+        """Return the joint law of f at X (..., k, d), in standardised units; differentiable in X.
+
+        Args:
+            q: :meth:`posterior` of ``data``.
+
+        Raises:
+            MemoryError: if what the points have in common with Z does not fit in free memory.
+        """
+        Z = self.points
+        flat = X.reshape(-1, X.shape[-1])
+        num_bytes = CROSSES_HELD * len(Z) * len(flat) * torch.float64.itemsize
+        what = f"The law of {len(flat)} values by {len(Z)} inducing points"
+        memory.require(num_bytes, Z.device, what, "Ask for fewer points at a time.")
+        cross = data.kernel(Z, flat).to_dense().to(q.factor)
+        features = torch.linalg.solve_triangular(q.factor, cross, upper=False)
+        a = features.T.reshape(*X.shape[:-1], len(Z))
+        known = a @ q.root
+        mean = data.mean_module(X) + (a @ q.mean).to(X)
+        return MultivariateNormal(mean, _covariance(data.kernel(X), a, known))
+
     def bound(self, data: DataSet) -> float:
         """Return the evidence lower bound in nats."""
         q = self.posterior(data)
@@ -184,3 +211,16 @@ class Variational(Rule):
         return data.mean_module(X) + features.T @ q.mean, conditional.clamp_min(0.0) + (
             q.root.T @ features
         ).square().sum(0)
+
+
+def _covariance(prior: LinearOperator, a: Tensor, known: Tensor) -> LinearOperator:
+    """Return k(X, X) − a aᵀ + b bᵀ for the features a (..., k, m) of X, and b = ``known``."""
+    dtype = prior.dtype
+    if a.shape[-2] > DENSE_UP_TO:
+        a = a.to(dtype)
+        return prior + MatmulLinearOperator(-a, a.mT) + RootLinearOperator(known.to(dtype))
+    # Rounding must not make a variance negative
+    conditional = prior.to_dense().to(a) - a @ a.mT
+    negative = conditional.diagonal(dim1=-2, dim2=-1).clamp_max(0.0)
+    covariance = conditional - torch.diag_embed(negative) + known @ known.mT
+    return to_linear_operator(covariance.to(dtype))

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from surrogates import PathwiseGP, VariationalGP, fit_variational, gaussian_likelihood
 from surrogates.functions import features
+from surrogates.rules import variational as rule
 from tests import problems
 
 N = 60
@@ -299,6 +300,183 @@ def test_the_posterior_follows_what_was_fitted() -> None:
     torch.testing.assert_close(after.squeeze(-1), model.paths(2).mean(Q))
     model.inducing_points.add_(0.3)
     assert (model.posterior(Q).mean - after).abs().max() > 0.01
+
+
+def closed_form(model: VariationalGP, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return Titsias' mean and covariance k** − Q** + k*Z A⁻¹ kZ*, in standardised units, by dense
+    algebra.
+    """
+    model.eval()
+    with torch.no_grad():
+        k = model.covar_module
+        X = model.train_inputs[0]
+        K_ZZ = k(model.inducing_points).to_dense()
+        K_ZX = k(model.inducing_points, X).to_dense()
+        K_ZQ = k(model.inducing_points, inputs).to_dense()
+        weighted = K_ZX / model.noise.expand(len(X))
+        A = K_ZZ + weighted @ K_ZX.T
+        mean = K_ZQ.T @ torch.linalg.solve(
+            A, weighted @ (model.train_targets - model.mean_module(X))
+        )
+        covariance = (
+            k(inputs).to_dense()
+            - K_ZQ.T @ torch.linalg.solve(K_ZZ, K_ZQ)
+            + K_ZQ.T @ torch.linalg.solve(A, K_ZQ)
+        )
+        return model.mean_module(inputs) + mean, covariance
+
+
+def small_noise(**changes: Any) -> VariationalGP:
+    return variational(likelihood=gaussian_likelihood(1.3e-4), **changes)
+
+
+@pytest.mark.parametrize(
+    "settings", [known_noise(), {"likelihood": gaussian_likelihood(1.3e-4)}], ids=["known", "small"]
+)
+def test_the_posterior_is_the_closed_form(settings: dict[str, Any]) -> None:
+    model = variational(**{"likelihood": None, **settings}, num_paths=2)
+    mean, covariance = closed_form(model, Q)
+    units = Y.std()
+    with torch.no_grad():
+        posterior = model.posterior(Q)
+        noisy = model.posterior(Q, observation_noise=True)
+    torch.testing.assert_close(posterior.mean.squeeze(1), Y.mean() + units * mean)
+    torch.testing.assert_close(
+        posterior.distribution.covariance_matrix, units**2 * covariance, rtol=1e-6, atol=1e-9
+    )
+    torch.testing.assert_close(
+        noisy.variance, posterior.variance + units**2 * model.noise.mean(), rtol=1e-6, atol=1e-9
+    )
+
+
+def test_the_posterior_of_batches_is_that_of_each_of_their_points() -> None:
+    model = small_noise()
+    batches = problems.uniform(2, 3, 4, D, seed=5)
+    covariance = model.posterior(batches).distribution.covariance_matrix
+    assert covariance.shape == (2, 3, 4, 4)
+    for i, j in ((0, 0), (1, 2)):
+        expected = Y.var() * closed_form(model, batches[i, j])[1]
+        torch.testing.assert_close(covariance[i, j], expected, rtol=1e-6, atol=1e-9)
+
+
+def test_the_posterior_of_several_outputs_is_that_of_each() -> None:
+    both = torch.cat([Y, Y.flip(0)], 1)
+    pair = VariationalGP(X, both, inducing_points=Z)
+    points = problems.uniform(2, 4, D, seed=5)
+    posterior = pair.posterior(points)
+    for t in range(2):
+        alone = VariationalGP(X, both[:, t : t + 1], inducing_points=Z).posterior(points)
+        torch.testing.assert_close(posterior.mean[..., t : t + 1], alone.mean)
+        torch.testing.assert_close(posterior.variance[..., t : t + 1], alone.variance)
+
+
+def test_the_posterior_is_differentiable() -> None:
+    model = small_noise(covar_module=problems.scaled(problems.matern(2.5, 0.4), 1.3))
+    points = Q[:3].clone().requires_grad_()
+
+    def covariance(inputs: Tensor) -> Tensor:
+        return model.posterior(inputs).distribution.covariance_matrix
+
+    assert torch.autograd.gradcheck(covariance, (points,))
+    assert torch.autograd.gradcheck(lambda inputs: model.posterior(inputs).mean, (points,))
+
+
+def test_variances_at_many_points_take_no_matrix_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_noise()
+    few = model.posterior(Q)
+    monkeypatch.setattr(rule, "DENSE_UP_TO", 4)
+    many = model.posterior(Q)
+    torch.testing.assert_close(many.variance, few.variance)
+    torch.testing.assert_close(
+        many.distribution.covariance_matrix, few.distribution.covariance_matrix
+    )
+    monkeypatch.undo()
+    inputs = problems.uniform(200_000, D, seed=5)  # whose covariance would take 320 GB
+    for noise in (False, True):
+        variance = model.posterior(inputs, observation_noise=noise).variance
+        torch.testing.assert_close(
+            variance[:5], model.posterior(inputs[:5], observation_noise=noise).variance
+        )
+
+
+def test_float32_variances_are_those_of_float64() -> None:
+    double = small_noise().posterior(Q).variance
+    single = small_noise().float().posterior(Q.float()).variance
+    torch.testing.assert_close(single.double(), double, rtol=0.01, atol=0.0)
+
+
+@pytest.mark.parametrize("nu", [0.5, 2.5])
+@pytest.mark.parametrize(("dim", "lengthscale"), [(1, 0.2), (3, 0.4), (6, 1.0)])
+def test_paths_have_the_variance_of_the_closed_form(
+    dim: int, lengthscale: float, nu: float
+) -> None:
+    inputs = problems.uniform(400, dim)
+    wave = torch.sin(5 * inputs.sum(1, keepdim=True))
+    model = VariationalGP(
+        inputs,
+        wave + 0.01 * problems.normal(400, 1, seed=2),
+        covar_module=problems.scaled(problems.matern(nu, lengthscale), 1.0),
+        likelihood=gaussian_likelihood(1e-4),
+        inducing_points=100,
+        outcome_transform=None,
+    )
+    points = problems.uniform(100, dim, seed=1)
+    expected = closed_form(model, points)[1].diagonal()
+    ratios = []
+    for seed in range(4):
+        paths = model.paths(128, generator=torch.Generator().manual_seed(seed))
+        variance = (paths(points) - paths.mean(points)).square().mean(0)
+        ratios.append((variance / expected).mean().item())
+    assert all(0.85 < ratio < 1.15 for ratio in ratios), ratios
+    assert 0.95 < sum(ratios) / len(ratios) < 1.05, ratios
+
+
+SHIFTED = 0.8 * problems.uniform(50, D, seed=6) + 0.4
+SHIFTED_Y = 10 + 4 * torch.sin(5 * SHIFTED.sum(1, keepdim=True)) + 2.0
+
+
+def conditioned(model: VariationalGP) -> VariationalGP:
+    return model.condition_on_observations(SHIFTED, SHIFTED_Y)
+
+
+def with_data_set(model: VariationalGP) -> VariationalGP:
+    targets = torch.cat([Y, SHIFTED_Y]).squeeze(1)
+    model.set_train_data(torch.cat([X, SHIFTED]), (targets - Y.mean()) / Y.std(), strict=False)
+    return model
+
+
+@pytest.mark.parametrize("observe", [conditioned, with_data_set])
+@pytest.mark.parametrize("transform", [None, Normalize], ids=["raw", "normalised"])
+def test_data_seen_after_a_fit_count_in_closed_form(
+    observe: Callable[[VariationalGP], VariationalGP], transform: type[Normalize] | None
+) -> None:
+    bounds = torch.tensor([[0.0, 0.0], [1.5, 1.5]]).double()
+    model = variational(input_transform=transform and transform(D, bounds=bounds))
+    fit_variational(model, num_steps=300, batch_size=30, learning_rate=0.03)
+    before = model.posterior(Q).mean
+    outputscale = model.covar_module.outputscale.item()
+    inducing_points = model.inducing_points.clone()
+    after = observe(model)
+    assert after.covar_module.outputscale.item() == outputscale
+    assert torch.equal(after.inducing_points, inducing_points)
+    mean, covariance = closed_form(after, after.transform_inputs(Q))
+    posterior = after.posterior(Q)
+    assert (posterior.mean - before).abs().max() > 0.3 * Y.std()
+    torch.testing.assert_close(
+        posterior.mean.squeeze(1), Y.mean() + Y.std() * mean, rtol=1e-5, atol=1e-5
+    )
+    torch.testing.assert_close(
+        posterior.variance.squeeze(1), Y.var() * covariance.diagonal(), rtol=1e-4, atol=1e-6
+    )
+    torch.testing.assert_close(after.paths(2).mean(Q), posterior.mean.squeeze(1))
+
+
+def test_a_fitted_posterior_outlasts_changes_of_mode() -> None:
+    model = variational(input_transform=Normalize(D))
+    fit(model, num_steps=20)
+    before = model.posterior(Q).mean
+    after = model.train().eval().posterior(Q).mean
+    torch.testing.assert_close(after, before)
 
 
 def test_a_warm_start_changes_nothing() -> None:
