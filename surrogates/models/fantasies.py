@@ -100,6 +100,26 @@ class FantasyGP(Model, FantasizeMixin):
     def likelihood(self) -> Likelihood:
         return self.base.likelihood
 
+    @property
+    def train_inputs(self) -> tuple[Tensor]:
+        """The transformed inputs of the model and of the fantasies, copied together when asked for:
+        (*F, n + k, d), or (*F, m, n + k, d) of several outputs, as GPyTorch has them.
+        """
+        outputs = (self.num_outputs,) if self.num_outputs > 1 else ()
+        X = self.base.train_inputs[0]
+        Q = self.Q.unsqueeze(-3) if outputs else self.Q
+        batch = (*self.batch_shape, *outputs)
+        return (torch.cat([part.expand(*batch, *part.shape[-2:]) for part in (X, Q)], -2),)
+
+    @property
+    def train_targets(self) -> Tensor:
+        """The standardised values of the model and of the fantasies: (*F, n + k), or
+        (*F, m, n + k).
+        """
+        values = self.values.mT if self.num_outputs > 1 else self.values.squeeze(-1)
+        y = self.base.train_targets
+        return torch.cat([y.expand(*values.shape[:-1], y.shape[-1]), values], -1)
+
     def transform_inputs(self, X: Tensor, input_transform: Any = None) -> Tensor:
         """Return X, which the model of paths transforms by itself."""
         return X

@@ -88,6 +88,10 @@ def test_fantasies_equal_models_of_appended_data(
         exact.batch_shape,
         m,
     )
+    theirs = exact.train_inputs[0]
+    torch.testing.assert_close(ours.train_targets, exact.train_targets)
+    torch.testing.assert_close(ours.train_inputs[0], theirs.expand(*ours.train_inputs[0].shape))
+    assert ours.train_inputs[0].shape[:-1] == ours.train_targets.shape
     for shape in ((3,), (*batch, 3), (F, *batch, 3)):
         Z = problems.uniform(*shape, D, seed=9)
         first = ours.posterior(Z)
