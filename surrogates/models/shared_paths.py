@@ -71,7 +71,8 @@ def shared_paths(
     in the same way.
 
     Evaluating the paths is a joint call, too: all processes give the same points, and get the same
-    values and gradients. The paths do not depend on how the rows are shared, but for rounding.
+    values and gradients. How the rows are shared changes the rounding alone, and by it the paths to
+    within the error that the solver's residuals leave.
 
     Args:
         system: k(X, X) + Σ of the data.

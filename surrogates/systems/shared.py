@@ -32,7 +32,9 @@ class DistributedKernelSystem(KernelSystem):
     factorised side by side, one by each process, which gets the block's residual and sends the step
     that it makes of it. A product with H, of which conjugate gradients take one a step and every
     method one at the end, passes X and W around in chunks. All processes need the same software,
-    solver and generator state; any number of them finds the same solution, but for rounding.
+    solver and generator state. Any number of them takes the same steps, but for rounding, which
+    conjugate gradients amplify: solutions then agree to within the error that their residuals
+    leave.
 
     Args:
         kernel: a GPyTorch kernel without a batch shape, the same in all processes. Its
