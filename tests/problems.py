@@ -16,6 +16,19 @@ DIM = 3
 ARD = torch.tensor([[0.4, 0.9, 1.7]])
 OPERATORS: tuple[type[KernelOperator], ...] = KernelOperator.__subclasses__()  # type: ignore[assignment]
 
+Scalar = Callable[[Tensor], Tensor]
+
+
+def by_differences(f: Callable[[Tensor], Tensor], X: Tensor, step: float = 1e-7) -> Tensor:
+    """Return the derivative of ``f`` at X in float64 by central differences,
+    of the shape of f(X) + that of X.
+    """
+    columns = [
+        (f(X + step * e.view_as(X)) - f(X - step * e.view_as(X))) / (2.0 * step)
+        for e in torch.eye(X.numel(), dtype=X.dtype)
+    ]
+    return torch.stack(columns, -1).reshape(*columns[0].shape, *X.shape)
+
 
 def uniform(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.rand(

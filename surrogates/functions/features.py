@@ -6,6 +6,7 @@ where a linear kernel takes part, amplitudes a(X) (n, F/2).
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -26,6 +27,7 @@ from surrogates.memory import CHUNK_ENTRIES
 from surrogates.operators.differentiable import Basis, combine, combine_rowwise
 from surrogates.operators.linalg import matmul
 from surrogates.operators.stationary import StationaryKernel
+from surrogates.operators.terms import FunctionMap
 from surrogates.operators.tiles import spans
 
 __all__ = ["CHUNK_ENTRIES", "PriorPaths", "RandomFeatures", "standard_normal"]
@@ -166,6 +168,9 @@ class RandomFeatures(Basis):
             ).sum(-1)
             gradient[group] = self._gradient(X[group], cosine, sine, cosines[group], sines[group])
         return values, gradient
+
+    def pieces(self, width: int) -> Iterable[tuple[slice, FunctionMap]]:
+        return [(slice(None), self)]
 
     def to(self, device: torch.device | str) -> Self:
         amplitudes = tuple(factor.to(device) for factor in self.amplitudes)

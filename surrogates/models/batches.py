@@ -54,8 +54,9 @@ def data_sets(model: SingleTaskGP) -> list[DataSet]:
     """Return the data sets of ``model``, which is in evaluation mode,
     in row-major order of B = ``train_targets.shape[:-1]``.
     """
-    y = model.train_targets
-    X = model.train_inputs[0]
+    # Constants, even where transforms of the data have parameters to learn
+    y = model.train_targets.detach()
+    X = model.train_inputs[0].detach()
     noise = noise_variances(model)
     mean_module = deepcopy(model.mean_module).requires_grad_(False)
     batch_shape = y.shape[:-1]

@@ -32,7 +32,7 @@ from surrogates.functions.features import standard_normal
 from surrogates.functions.paths import SamplePaths
 from surrogates.models.batches import data_sets, indices
 from surrogates.models.noise import known_noise
-from surrogates.models.posterior import assemble
+from surrogates.models.posterior import assemble, constant
 from surrogates.rules.base import Covariance
 
 
@@ -40,7 +40,8 @@ class FantasyGP(Model, FantasizeMixin):
     """A batch of models of paths, each of which has seen other values at further points; made by
     ``PathwiseGP.fantasize``.
 
-    The posterior is differentiable in its points and in those of the fantasies. It is that of the
+    The posterior is differentiable in its points and in those of the fantasies, once where it takes
+    a solve: a second derivative raises ``NotImplementedError``. It is that of the
     model when it was made, whatever becomes of it. It can be fantasised from in turn.
 
     Args:
@@ -142,7 +143,8 @@ class FantasyGP(Model, FantasizeMixin):
             known = self.base.noise.reshape(*batch, m, -1)
             total = known.sum(-1) + self.noise.sum(-2)
             observation_noise = total.unsqueeze(-2) / (known.shape[-1] + self.noise.shape[-2])
-        X = self.base.transform_inputs(X)
+        with constant(getattr(self.base, "input_transform", None)):
+            X = self.base.transform_inputs(X)
         points = X.expand(*torch.broadcast_shapes(X.shape[:-2], batch), *X.shape[-2:])
         laws = [
             part.law(_of_data_set(points, b))
@@ -300,7 +302,8 @@ def imagined(
                 f" {name if ' ' in name else f'`{name}`'}, {tuple(batch)}, broadcasts to, got"
                 f" {tuple(Y.shape[:-2])}."
             )
-    Q = model.transform_inputs(X)
+    with constant(getattr(model, "input_transform", None)):
+        Q = model.transform_inputs(X)
     if hasattr(model, "outcome_transform"):
         Y, _ = model.outcome_transform(Y, X=Q)
     return Q, Y, noise if noise_is_known else None

@@ -240,6 +240,7 @@ class FreshGP(SingleTaskGP):
 
     def _posterior_paths(self) -> SamplePaths | BatchPaths:
         """Return the paths behind ``posterior``, kept until the model changes."""
+        self._check_constant_data()
         if self._drop_stale_state() is None:
             generator = torch.Generator().manual_seed(self.seed)
             try:
@@ -255,6 +256,18 @@ class FreshGP(SingleTaskGP):
             self._keep(parts)
         paths: SamplePaths | BatchPaths = self.prediction_strategy.paths
         return paths
+
+    def _check_constant_data(self) -> None:
+        """Require data without gradients, which a posterior of paths would not pass on."""
+        if not torch.is_grad_enabled():
+            return
+        for name, data in (("train_X", self._given_inputs), ("train_Y", self.train_targets)):
+            if data.requires_grad:
+                raise ValueError(
+                    f"`{name}` must not require gradients: a posterior of paths has none in its"
+                    f" data. Give `{name}.detach()`, or take the exact posterior of"
+                    " `PathwiseGP(..., solver=Cholesky())`."
+                )
 
     def _keep(self, parts: list[SamplePaths]) -> None:
         """Keep the paths of every data set as those of the present model."""

@@ -32,7 +32,7 @@ from surrogates.models.batches import check_kernel
 from surrogates.models.fantasies import FantasyGP, imagined, outputs_last
 from surrogates.models.fresh import FreshGP, as_given
 from surrogates.models.noise import check_likelihood, check_noise, known_noise
-from surrogates.models.posterior import assemble, path_distribution
+from surrogates.models.posterior import assemble, constant, path_distribution
 from surrogates.rules.all_data import AllData
 from surrogates.rules.base import Rule
 from surrogates.solvers.base import Callback, Solver
@@ -182,6 +182,8 @@ class PathwiseGP(FreshGP):
         """Draw ``num_samples`` functions from the posterior, in one block solve with the mean (one
         for every output and data set).
 
+        They are differentiable in their points alone: data and hyperparameters count as constants.
+
         Args:
             num_samples: s.
             generator: source of all randomness; one seeded with the model's ``seed`` if ``None``.
@@ -216,6 +218,9 @@ class PathwiseGP(FreshGP):
         parts = self._draw(num_samples, generator, prior=prior, callback=callback)
         units = deepcopy(self._units)
         input_transform = deepcopy(getattr(self, "input_transform", None))
+        for transform in (input_transform, *units.others):
+            if transform is not None:
+                transform.requires_grad_(False)
         offsets = units.offset.flatten().tolist()
         scales = units.scale.flatten().tolist()
         parts = [
@@ -242,10 +247,18 @@ class PathwiseGP(FreshGP):
         """Return the joint posterior at X (..., q, d): exact, or the exact mean and the covariance
         of ``num_paths`` paths about it.
 
+        An exact posterior is differentiable in all that it depends on. One of paths is so in X, any
+        number of times, and in nothing else: hyperparameters, noise and the parameters of
+        transforms count as constants, so that ``backward()`` leaves their ``grad`` at ``None`` and
+        ``torch.autograd.grad`` raises for them. Fit them by a likelihood, as ``fit`` does.
+
         Args:
             output_indices: which of several outputs; all if ``None``.
             observation_noise: add the likelihood's noise (``True``; its mean, where it is known for
                 each point) or the given variances (..., q, m), in standardised units.
+
+        Raises:
+            ValueError: for a posterior of paths, if the data require gradients.
         """
         self.eval()
         # BoTorch's lists of models may ask for it by its number in the list
@@ -256,7 +269,8 @@ class PathwiseGP(FreshGP):
                 X, observation_noise=observation_noise, posterior_transform=posterior_transform
             )
         checks.batch_of_points(X, self.batch_shape)
-        X = self.transform_inputs(X)
+        with constant(getattr(self, "input_transform", None)):
+            X = self.transform_inputs(X)
         with gpt_posterior_settings():
             distribution = self(X.unsqueeze(-3) if self.num_outputs > 1 else X)
         return assemble(

@@ -8,6 +8,8 @@ its root.
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
@@ -24,6 +26,7 @@ from linear_operator.operators import (
     SumLinearOperator,
 )
 from torch import Tensor
+from torch.nn import Module
 
 from surrogates.functions.paths import BatchPaths, SamplePaths, Units
 
@@ -97,13 +100,28 @@ def assemble(
             f" {output_indices}."
         )
     points = X.unsqueeze(-3) if several else X
-    distribution = affine(
-        model._apply_noise(points, distribution, observation_noise), units.offset, units.scale
-    )
+    with constant(model.likelihood):
+        noisy = model._apply_noise(points, distribution, observation_noise)
+        distribution = affine(noisy, units.offset, units.scale)
     posterior = joint(distribution, outputs) if several else GPyTorchPosterior(distribution)
     return transformed(
         units.untransform_posterior(posterior, X, output_indices), posterior_transform, X
     )
+
+
+@contextmanager
+def constant(module: Module | None) -> Iterator[None]:
+    """Keep gradients from the parameters of ``module``: where the paths themselves have none in
+    them, those of a transform or the noise alone would be a part that looks like the whole.
+    """
+    learnt = [] if module is None else [part for part in module.parameters() if part.requires_grad]
+    for part in learnt:
+        part.requires_grad = False  # which `torch.func` allows, unlike `requires_grad_`
+    try:
+        yield
+    finally:
+        for part in learnt:
+            part.requires_grad = True
 
 
 def affine(

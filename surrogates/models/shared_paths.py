@@ -4,7 +4,7 @@ Notation: process r of p holds the points X_r (n_r, d), their targets, and its r
 (n, s).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -16,6 +16,7 @@ from surrogates import checks
 from surrogates.functions.features import PriorPaths
 from surrogates.functions.paths import SamplePaths
 from surrogates.operators.differentiable import Basis, KernelBasis
+from surrogates.operators.terms import FunctionMap
 from surrogates.solvers.base import Callback, Solver
 from surrogates.solvers.run import Solution
 from surrogates.solvers.sketch_and_project import SketchAndProject
@@ -53,6 +54,12 @@ class SharedBasis(Basis):
     def rowwise(self, X: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         values, gradient = self.own.rowwise(X, W)
         return self.rows.sum(values), self.rows.sum(gradient)
+
+    def pieces(self, width: int) -> Iterable[tuple[slice, FunctionMap]]:
+        return self.own.pieces(width)
+
+    def total(self, part: Tensor) -> Tensor:
+        return self.rows.sum(part)
 
 
 @torch.no_grad()

@@ -3,21 +3,38 @@ backwards.
 
 A :class:`Basis` is a finite set of functions φ_1 … φ_N: the kernel at data points, random features.
 ``combine`` evaluates all combinations at all points, ``combine_rowwise`` each combination at points
-of its own. Notation: X (m, d), W (N, s).
+of its own. First derivatives have closed forms where the functions do; those of higher order are
+found tile by tile from the functions as expressions. Notation: X (m, d), W (N, s).
 """
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from surrogates import memory
+from surrogates.operators.expressions import kernel_values
+from surrogates.operators.terms import (
+    GRADIENT,
+    OWN_GRADIENT,
+    FunctionMap,
+    below,
+    check_unbatched,
+    each_own,
+    in_front,
+    joined,
+    pulled_back,
+    pushed_forward,
+    save,
+    together,
+)
 from surrogates.operators.tiles import (
     KernelTiles,
     spans,
@@ -53,6 +70,24 @@ class Basis(ABC):
         for X (s, q, d).
         """
 
+    def pieces(self, width: int) -> Iterable[tuple[slice, FunctionMap]]:
+        """Yield parts j of the functions, about ``width`` of them if the basis can be parted, and
+        the map from X (r, d) to Φ(X)[:, j] that autograd differentiates in X any number of times.
+
+        Raises:
+            NotImplementedError: of a basis that has products alone.
+        """
+        raise NotImplementedError(
+            f"A {type(self).__name__} is differentiable once: it has no `pieces`. Define them for"
+            " further derivatives."
+        )
+
+    def total(self, part: Tensor) -> Tensor:
+        """Return the sum of ``part`` over the processes that share the functions; itself of those
+        that one process holds.
+        """
+        return part
+
 
 @dataclass(frozen=True, eq=False)
 class KernelBasis(Basis):
@@ -77,59 +112,200 @@ class KernelBasis(Basis):
     def rowwise(self, X: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         return tiled_rowwise(KernelTiles.of(self.kernel, X.reshape(-1, X.shape[-1]), self.Z), W)
 
+    def pieces(self, width: int) -> Iterable[tuple[slice, FunctionMap]]:
+        for j in spans(len(self.Z), width):
+            yield j, partial(kernel_values, self.kernel, Z=self.Z[j].detach())
+
 
 def combine(basis: Basis, X: Tensor, W: Tensor) -> Tensor:
-    """Return Φ(X) W, (m, s), for X (m, d); differentiable once in X,
+    """Return Φ(X) W, (m, s), for X (m, d); differentiable in X, any number of times,
     and computed for fewer points at once if memory runs out.
+
+    Raises:
+        ValueError: if W requires gradients, which it would not get.
     """
-    return _Combine.apply(X, basis, W)
+    _check_weights(W)
+    values: Tensor = _Combine.apply(X, basis, W)
+    return values
 
 
 def combine_rowwise(basis: Basis, X: Tensor, W: Tensor) -> Tensor:
-    """Return combination i at ``X[i]``, (s, q), for X (s, q, d); differentiable once in X.
+    """Return combination i at ``X[i]``, (s, q), for X (s, q, d); differentiable in X, any number of
+    times.
 
     The gradient is computed together with the values, in one pass over the tiles, and for fewer
     functions at once if memory runs out.
+
+    Raises:
+        ValueError: if W requires gradients, which it would not get.
     """
-    return _CombineRowwise.apply(X, basis, W)
+    _check_weights(W)
+    values: Tensor = _CombineRowwise.apply(X.reshape(-1, X.shape[-1]), basis, W)[0]
+    return values.view(X.shape[:-1])
 
 
 class _Combine(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, X: Tensor, basis: Basis, W: Tensor) -> Tensor:
-        ctx.basis = basis
-        ctx.save_for_backward(X, W)
+    def forward(X: Tensor, basis: Basis, W: Tensor) -> Tensor:
         for attempt in _attempts(X):
             with attempt:
                 parts = [basis.matmul(X[rows], W) for rows in _parts(X, attempt.size)]
-        return _joined(parts)
+        return joined(parts)
 
     @staticmethod
-    @once_differentiable
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        X, ctx.basis, W = inputs
+        save(ctx, X, W)
+
+    @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None]:
         X, W = ctx.saved_tensors
-        gradient = ctx.basis.matmul_gradient
+        # Recorded only if it is to be differentiated again, which takes a small product's time
+        gradient = _CombineGradient.apply if torch.is_grad_enabled() else _CombineGradient.forward
+        return gradient(X, cotangent, ctx.basis, W), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *others: Any) -> Tensor:
+        X, W = ctx.saved_tensors
+        return pushed_forward(
+            together, ctx.basis, W, [X], [tangent], X.new_zeros(len(X), W.shape[1])
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, X: Tensor, basis: Basis, W: Tensor) -> tuple[Tensor, int]:
+        check_unbatched(in_dims[2])
+        (X,) = below(info, in_dims, X)
+        return _Combine.apply(X, basis, W).unflatten(0, (info.batch_size, -1)), 0
+
+
+class _CombineGradient(torch.autograd.Function):
+    """The gradient in X, (m, d), of ``Σ C ∘ (Φ(X) W)``."""
+
+    @staticmethod
+    def forward(X: Tensor, C: Tensor, basis: Basis, W: Tensor) -> Tensor:
+        gradient = basis.matmul_gradient
         for attempt in _attempts(X):
             with attempt:
-                parts = [gradient(X[i], W, cotangent[i]) for i in _parts(X, attempt.size)]
-        return _joined(parts), None, None
+                parts = [gradient(X[i], W, C[i]) for i in _parts(X, attempt.size)]
+        return joined(parts)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        X, C, ctx.basis, W = inputs
+        save(ctx, X, C, W)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        X, C, W = ctx.saved_tensors
+        of_X, of_C = pulled_back(
+            GRADIENT, ctx.basis, W, [X, C], cotangent, ctx.needs_input_grad[:2]
+        )
+        return of_X, of_C, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, of_X: Tensor, of_C: Tensor, *others: Any) -> Tensor:
+        X, C, W = ctx.saved_tensors
+        return pushed_forward(GRADIENT, ctx.basis, W, [X, C], [of_X, of_C], torch.zeros_like(X))
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: Any, X: Tensor, C: Tensor, basis: Basis, W: Tensor
+    ) -> tuple[Tensor, int]:
+        check_unbatched(in_dims[3])
+        X, C = below(info, in_dims, X, C)
+        gradient = _CombineGradient.apply(X, C, basis, W)
+        return gradient.unflatten(0, (info.batch_size, -1)), 0
 
 
 class _CombineRowwise(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, X: Tensor, basis: Basis, W: Tensor) -> Tensor:
-        for attempt in _attempts(X):
-            with attempt:
-                parts = [basis.rowwise(X[i], W[:, i]) for i in _parts(X, attempt.size)]
-        values, gradient = map(_joined, zip(*parts, strict=True))
-        ctx.save_for_backward(gradient)
-        return values
+    """Values (s · q,) at X (s · q, d), the points of combination 0 first, and the gradients
+    (s · q, d) for the backward pass.
+    """
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None]:
-        (gradient,) = ctx.saved_tensors
+    def forward(X: Tensor, basis: Basis, W: Tensor) -> tuple[Tensor, Tensor]:
+        points = X.view(W.shape[1], -1, X.shape[1])
+        for attempt in _attempts(points):
+            with attempt:
+                parts = [basis.rowwise(points[i], W[:, i]) for i in _parts(points, attempt.size)]
+        values, gradient = map(joined, zip(*parts, strict=True))
+        return values.view(-1), gradient.view(-1, X.shape[1])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
+        X, ctx.basis, W = inputs
+        ctx.mark_non_differentiable(output[1])
+        save(ctx, X, W, output[1])
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
+        X, W, gradient = ctx.saved_tensors
+        if torch.is_grad_enabled():  # what follows is to be differentiated again
+            gradient = _OwnGradient.apply(X, gradient, ctx.basis, W)
         return cotangent.unsqueeze(-1) * gradient, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *others: Any) -> tuple[Tensor, None]:
+        X, W, _ = ctx.saved_tensors
+        rows = [X, _owners(X, W)]
+        slope = pushed_forward(each_own, ctx.basis, W, rows, [tangent, None], X.new_zeros(len(X)))
+        return slope, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, X: Tensor, basis: Basis, W: Tensor) -> Any:
+        check_unbatched(in_dims[2])
+        (X,) = _beside(info, in_dims, W, X)
+        outputs = _CombineRowwise.apply(X, basis, W)
+        return tuple(_apart(info, W, part) for part in outputs), 0
+
+
+class _OwnGradient(torch.autograd.Function):
+    """The gradients (s · q, d) that came with the values, as a function of the points."""
+
+    @staticmethod
+    def forward(X: Tensor, gradient: Tensor, basis: Basis, W: Tensor) -> Tensor:
+        return gradient.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        X, _, ctx.basis, W = inputs
+        save(ctx, X, W)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None, None]:
+        return _OwnGradient.curved(ctx, cotangent), None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *others: Any) -> Tensor:
+        return _OwnGradient.curved(ctx, tangent)
+
+    @staticmethod
+    def curved(ctx: Any, V: Tensor) -> Tensor:
+        """Return the Hessians at the points times V (s · q, d); they are symmetric."""
+        X, W = ctx.saved_tensors
+        rows = [X, _owners(X, W), X.new_ones(len(X))]
+        return pulled_back(OWN_GRADIENT, ctx.basis, W, rows, V, [True, False, False])[0]  # type: ignore[return-value]
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: Any, X: Tensor, gradient: Tensor, basis: Basis, W: Tensor
+    ) -> tuple[Tensor, int]:
+        check_unbatched(in_dims[3])
+        X, gradient = _beside(info, in_dims, W, X, gradient)
+        return _apart(info, W, _OwnGradient.apply(X, gradient, basis, W)), 0
+
+
+for _function in (_Combine, _CombineRowwise):
+    # PyTorch asks for it at every call: without, a fifth of the time of a small product
+    _function.forward.__signature__ = inspect.signature(_function.forward)  # type: ignore[union-attr]
+
+
+def _check_weights(W: Tensor) -> None:
+    if W.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            "`W` must not require gradients: combinations are differentiable in their points alone."
+            " Give `W.detach()`, or multiply the functions' values by W yourself."
+        )
 
 
 def _attempts(X: Tensor) -> Iterator[memory.Attempt]:
@@ -141,5 +317,20 @@ def _parts(X: Tensor, size: int) -> Iterator[slice]:
     return spans(max(1, len(X)), size)  # no rows are a part, too
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+def _owners(X: Tensor, W: Tensor) -> Tensor:
+    """Return the combination that each of the rows X (s · q, d) belongs to."""
+    num_functions = W.shape[1]
+    return torch.arange(num_functions, device=X.device).repeat_interleave(len(X) // num_functions)
+
+
+def _beside(info: Any, in_dims: Any, W: Tensor, *rows: Tensor) -> list[Tensor]:
+    """Return the rows (s · q, ...) of all elements of a batch as (s · batch · q, ...)."""
+    return [
+        part.unflatten(1, (W.shape[1], -1)).transpose(0, 1).flatten(0, 2)
+        for part in in_front(info, in_dims, *rows)
+    ]
+
+
+def _apart(info: Any, W: Tensor, part: Tensor) -> Tensor:
+    """Return (batch, s · q, ...) of (s · batch · q, ...)."""
+    return part.unflatten(0, (W.shape[1], info.batch_size, -1)).transpose(0, 1).flatten(1, 2)

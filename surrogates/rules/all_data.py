@@ -4,11 +4,10 @@ Notation: X (n, d) data, H = k(X, X) + Σ, Q (*T, k, d) sets of points, A (..., 
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from surrogates import memory
 from surrogates.functions.paths import SamplePaths
@@ -28,6 +27,12 @@ from surrogates.solvers.cholesky import Cholesky, factorise
 from surrogates.systems.base import Apply, LinearSystem
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.preconditioners import Preconditioner
+
+ONCE = (
+    "A posterior of fantasies that was solved for is differentiable once, in reverse mode and"
+    " without `torch.func.vmap`. Fantasise from a model with `solver=Cholesky()` for further"
+    " derivatives."
+)
 
 
 def default_solver(n: int) -> Solver:
@@ -102,8 +107,9 @@ class Solved(Covariance):
         points = A.reshape(lead.numel(), own.numel(), *A.shape[-2:]).transpose(0, 1).flatten(1, 2)
         Q = Q.reshape(own.numel(), *Q.shape[-2:])
         W = W.reshape(len(W), own.numel(), k)
-        values = self.kernel(points, Q).to_dense() - _Reduction.apply(
-            points, Q, W, self.basis, self.solve
+        values = (
+            self.kernel(points, Q).to_dense()
+            - _Reduction.apply(points, Q, W, self.basis, self.solve)[0]
         )
         return (
             values.reshape(own.numel(), lead.numel(), A.shape[-2], k)
@@ -157,35 +163,67 @@ class _Kept(Preconditioner):
 
 
 class _Reduction(torch.autograd.Function):
-    """k(A, X) H⁻¹ k(X, Q) for every t, (T, a, k): by tiles,
-    with one more solve for the gradient in Q.
+    """k(A, X) H⁻¹ k(X, Q) for every t, (T, a, k), and its slopes in A (T, k, a, d): by tiles, with
+    one more solve for the gradient in Q.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, A: Tensor, Q: Tensor, W: Tensor, basis: KernelBasis, solve: Apply
-    ) -> Tensor:
+        A: Tensor, Q: Tensor, W: Tensor, basis: KernelBasis, solve: Apply
+    ) -> tuple[Tensor, Tensor]:
         T, a, d = A.shape
         k = Q.shape[1]
         repeated = A.unsqueeze(1).expand(T, k, a, d).reshape(T * k, a, d)
         values, gradient = basis.rowwise(repeated, W.reshape(len(W), T * k))
-        ctx.basis = basis
-        ctx.solve = solve
-        ctx.save_for_backward(A, Q, gradient.reshape(T, k, a, d))
-        return values.reshape(T, k, a).mT
+        return values.reshape(T, k, a).mT, gradient.reshape(T, k, a, d)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
+    def setup_context(ctx: Any, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
+        A, Q, _, ctx.basis, ctx.solve = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(A, Q, output[1])
+
+    @staticmethod
+    def backward(
+        ctx: Any, cotangent: Tensor, _: Tensor
+    ) -> tuple[Tensor, Tensor | None, None, None, None]:
         A, Q, gradient = ctx.saved_tensors
-        of_A = torch.einsum("tak,tkad->tad", cotangent, gradient)
-        of_Q = None
-        if ctx.needs_input_grad[1]:
-            basis = ctx.basis
-            T, k, d = Q.shape
-            adjoint = [
-                KernelBasis(basis.kernel, A[t]).matmul(basis.Z, cotangent[t]) for t in range(T)
-            ]
-            _, slopes = basis.rowwise(Q.reshape(T * k, 1, d), ctx.solve(torch.cat(adjoint, 1)))
-            of_Q = slopes.reshape(T, k, d)
+        with torch.no_grad():
+            of_A = torch.einsum("tak,tkad->tad", cotangent, gradient)
+            of_Q = None
+            if ctx.needs_input_grad[1]:
+                basis = ctx.basis
+                T, k, d = Q.shape
+                adjoint = [
+                    KernelBasis(basis.kernel, A[t]).matmul(basis.Z, cotangent[t]) for t in range(T)
+                ]
+                _, slopes = basis.rowwise(Q.reshape(T * k, 1, d), ctx.solve(torch.cat(adjoint, 1)))
+                of_Q = slopes.reshape(T, k, d)
+        if torch.is_grad_enabled():  # a second derivative may follow, and would be wrong
+            of_A = _Last.apply(of_A, A, Q, cotangent)
+            of_Q = None if of_Q is None else _Last.apply(of_Q, A, Q, cotangent)
         return of_A, of_Q, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> NoReturn:
+        raise NotImplementedError(ONCE)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Any) -> NoReturn:
+        raise NotImplementedError(ONCE)
+
+
+class _Last(torch.autograd.Function):
+    """A gradient that has none itself."""
+
+    @staticmethod
+    def forward(gradient: Tensor, *inputs: Tensor) -> Tensor:
+        return gradient.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> NoReturn:
+        raise NotImplementedError(ONCE)

@@ -9,6 +9,7 @@ P = I + Φᵀ Σ⁻¹ Φ = L Lᵀ
 """
 
 import math
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
@@ -20,6 +21,7 @@ from torch import Tensor
 from surrogates import memory
 from surrogates.operators.differentiable import Basis
 from surrogates.operators.linalg import stable_cholesky
+from surrogates.operators.terms import FunctionMap
 from surrogates.operators.tiles import spans
 
 FEATURE_SQUARES_HELD = 5  # copies of an (F, F) matrix, in float64, at once
@@ -103,6 +105,9 @@ class FeatureBasis(Basis):
             features, gradient[group] = self._gradient(X[group], weights)
             values[group] = (features * weights).sum(-1)
         return values, gradient
+
+    def pieces(self, width: int) -> Iterable[tuple[slice, FunctionMap]]:
+        return [(slice(None), self)]
 
     def to(self, device: torch.device | str) -> Self:
         return replace(self, kernel=deepcopy(self.kernel).to(device))

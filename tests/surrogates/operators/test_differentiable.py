@@ -12,7 +12,7 @@ from surrogates.functions import features
 from surrogates.operators import tiles
 from surrogates.operators.differentiable import Basis, KernelBasis, combine, combine_rowwise
 from tests import problems
-from tests.problems import DIM, KERNELS, STATIONARY
+from tests.problems import DIM, KERNELS, STATIONARY, Scalar, by_differences
 
 BASES: dict[str, Callable[[], Basis]] = {
     **{
@@ -114,3 +114,80 @@ def test_hyperparameters_gather_no_gradient(name: str) -> None:
         KernelBasis(kernel, problems.uniform(5, DIM)), X, problems.normal(5, 1)
     ).sum().backward()
     assert all(parameter.grad is None for parameter in kernel.parameters())
+
+
+def wavy(basis: Basis, own: bool) -> Scalar:
+    """Return a scalar of X (4, d) whose cotangents depend on the points: of two combinations at all
+    points, or of each at two of its own.
+    """
+    W = problems.normal(size(basis), 2)
+    if own:
+        return lambda X: combine_rowwise(basis, X.reshape(2, 2, DIM), W).sin().sum()
+    return lambda X: combine(basis, X, W).sin().sum()
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["together", "own"])
+def test_second_derivatives_agree_with_differences_of_the_first(basis: Basis, own: bool) -> None:
+    f = wavy(basis, own)
+    X = problems.uniform(4, DIM, seed=1)
+    hessian = torch.autograd.functional.hessian(f, X)
+    expected = by_differences(lambda x: torch.autograd.functional.jacobian(f, x), X)
+    torch.testing.assert_close(hessian, expected, rtol=0.0, atol=1e-6 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["together", "own"])
+@pytest.mark.parametrize("name", ["rbf-ard", "matern52-active", "product", "features-matern32"])
+def test_transforms_of_torch_func_agree_with_autograd(name: str, own: bool) -> None:
+    basis = BASES[name]()
+    f = wavy(basis, own)
+    X = problems.uniform(4, DIM, seed=1)
+    gradient = torch.autograd.functional.jacobian(f, X)
+    hessian = torch.autograd.functional.hessian(f, X)
+    func = torch.func
+    torch.testing.assert_close(func.grad(f)(X), gradient)
+    torch.testing.assert_close(func.jacfwd(f)(X), gradient)
+    torch.testing.assert_close(func.hessian(f)(X), hessian)
+    torch.testing.assert_close(func.jacrev(func.jacrev(f))(X), hessian)
+    torch.testing.assert_close(func.jacfwd(func.jacfwd(f))(X), hessian)
+    torch.testing.assert_close(func.jacrev(func.jacfwd(f))(X), hessian)
+    batch = problems.uniform(3, 4, DIM, seed=2)
+    torch.testing.assert_close(func.vmap(f)(batch), torch.stack([f(x) for x in batch]))
+    each = torch.stack([torch.autograd.functional.hessian(f, x) for x in batch])
+    torch.testing.assert_close(func.vmap(func.hessian(f))(batch), each)
+
+
+def test_third_derivatives_agree_with_differences_of_the_second() -> None:
+    f = wavy(BASES["matern52-ard"](), False)
+    X = problems.uniform(2, DIM, seed=1)
+    third = torch.func.jacrev(torch.func.hessian(f))(X)
+    expected = by_differences(lambda x: torch.autograd.functional.hessian(f, x), X)
+    torch.testing.assert_close(third, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(torch.func.jacfwd(torch.func.hessian(f))(X), third)
+
+
+def test_the_second_derivative_of_a_basis_without_pieces_is_refused_by_name() -> None:
+    class Bare(KernelBasis):
+        pieces = Basis.pieces
+
+    X = problems.uniform(2, DIM).requires_grad_()
+    values = combine(
+        Bare(problems.rbf().double(), problems.uniform(5, DIM)), X, problems.normal(5, 1)
+    )
+    (gradient,) = torch.autograd.grad(values.sum(), X, create_graph=True)
+    with pytest.raises(NotImplementedError, match="Bare is differentiable once"):
+        gradient.sum().backward()
+
+
+@pytest.mark.parametrize("evaluate", [combine, combine_rowwise])
+def test_weights_that_require_gradients_are_refused(evaluate: Callable[..., object]) -> None:
+    basis = KernelBasis(problems.rbf().double(), problems.uniform(5, DIM))
+    W = problems.normal(5, 1).requires_grad_()
+    with pytest.raises(ValueError, match=r"`W` must not require gradients.*`W.detach\(\)`"):
+        evaluate(basis, problems.uniform(1, 2, DIM).squeeze(0), W)
+
+
+def test_a_batch_of_weights_is_refused_by_name() -> None:
+    basis = KernelBasis(problems.rbf().double(), problems.uniform(5, DIM))
+    X = problems.uniform(2, DIM)
+    with pytest.raises(NotImplementedError, match="must map over the points alone"):
+        torch.func.vmap(lambda W: combine(basis, X, W))(problems.normal(3, 5, 1))

@@ -1,0 +1,55 @@
+"""Kernels as expressions: their values, and their derivatives where points coincide."""
+
+import pytest
+import torch
+
+from surrogates.operators.expressions import kernel_values, profile_derivative
+from tests import problems
+from tests.problems import DIM, KERNELS, by_differences
+
+# Of a kernel of unit lengthscale in one dimension, at its centre
+CURVATURE = {"rbf": -1.0, "matern32": -3.0, "matern52": -5.0 / 3.0, "rq": -1.0, "matern12": 0.0}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_values_are_those_of_the_kernel(name: str) -> None:
+    kernel = KERNELS[name]().double()
+    X = problems.uniform(7, DIM)
+    Z = problems.uniform(5, DIM, seed=1)
+    torch.testing.assert_close(kernel_values(kernel, X, Z), problems.own_evaluation(kernel, X, Z))
+
+
+@pytest.mark.parametrize("profile", ["rbf", "matern12", "matern32", "matern52"])
+@pytest.mark.parametrize("order", range(4))
+def test_every_derivative_of_a_profile_is_the_slope_of_the_one_before(
+    profile: str, order: int
+) -> None:
+    t = problems.uniform(5) + 0.3
+    slope = by_differences(lambda t: profile_derivative(profile, order, t), t, 1e-5).diagonal()
+    torch.testing.assert_close(
+        profile_derivative(profile, order + 1, t), slope, rtol=1e-6, atol=1e-8
+    )
+
+
+@pytest.mark.parametrize("name", CURVATURE)
+def test_curvature_at_a_centre_is_right_where_it_exists_and_zero_elsewhere(name: str) -> None:
+    kernel = KERNELS[name]().double()
+    kernel.lengthscale = 1.0
+    X = torch.full((1, 1), 0.3, dtype=torch.float64)
+    hessian = torch.autograd.functional.hessian(
+        lambda x: kernel_values(kernel, x, X.clone()).sum(), X
+    )
+    assert hessian.item() == pytest.approx(CURVATURE[name], abs=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_derivatives_at_and_beside_centres_are_finite(name: str, dtype: torch.dtype) -> None:
+    kernel = KERNELS[name]().to(dtype)
+    Z = problems.uniform(4, DIM, dtype=dtype)
+    for X in (Z.clone(), Z + torch.finfo(dtype).eps):
+        value = kernel_values(kernel, X.requires_grad_(), Z).sum()
+        for order in range(1, 4):
+            (gradient,) = torch.autograd.grad(value, X, create_graph=True)
+            assert gradient.isfinite().all(), order
+            value = (gradient * problems.normal(*X.shape, seed=order, dtype=dtype)).sum()
