@@ -36,7 +36,7 @@ from surrogates.solvers.base import IterativeSolver, Solver
 from surrogates.solvers.cg import CG
 from surrogates.solvers.checkpoint import Checkpoint
 from surrogates.solvers.cholesky import Cholesky
-from surrogates.solvers.run import Progress, Solution
+from surrogates.solvers.run import Progress, Solution, UnsolvedWarning
 from surrogates.solvers.sdd import SDD
 from surrogates.solvers.sgd import SGD
 from surrogates.solvers.sketch_and_project import SketchAndProject
@@ -95,6 +95,7 @@ __all__ = [
     "Solver",
     "Targets",
     "Tiled",
+    "UnsolvedWarning",
     "VariationalGP",
     "choose_fit",
     "choose_inducing_points",

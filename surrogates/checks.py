@@ -179,6 +179,11 @@ def training_data(train_X: Any, train_Y: Any) -> tuple[Tensor, Tensor]:
             f" {tuple(Y.shape[:-2])}."
         )
     like("train_Y", Y, "train_X", X)
+    if not bool(torch.isfinite(Y.square().sum())):
+        raise ValueError(
+            f"`train_Y` must have finite squares in {Y.dtype}, got values of up to"
+            f" {Y.abs().max().item():.1e} in size. Scale it, or use float64."
+        )
     return X, Y
 
 

@@ -99,6 +99,8 @@ def solver_for(
         settings = {"tolerance": cg.tolerance} | _iterations(cg)
     else:
         settings = {"tolerance": cg.tolerance} if isinstance(solver, IterativeSolver) else {}
+    if isinstance(solver, IterativeSolver):
+        settings["keep_descent"] = True  # what a method has within a budget is what is compared
     return replace(solver, **settings)  # type: ignore[type-var]  # every solver is a dataclass
 
 

@@ -144,6 +144,12 @@ def _of_asks(snapshot: Snapshot) -> list[str]:
         "The worst relative residual among an ask's linear systems, as evaluated at the end of the"
         " solve. A gap is an ask of the design."
     )
+    missed = sum(cost.converged is False for cost in snapshot.costs.values())
+    if missed:
+        what += (
+            f" In {missed} of {len(snapshot.costs)} asks it missed the solver's tolerance: use"
+            " float64, or a solver with a larger budget."
+        )
     spent = plots.times(snapshot)
     total = np.sum([plots.seconds(cost) for cost in snapshot.costs.values()], axis=0)
     names = [

@@ -30,7 +30,7 @@ _NOT_THE_CONTENT = {
     sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_BUSY,
 }
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 COSTS = """
 CREATE TABLE costs (
     ask INTEGER PRIMARY KEY,
@@ -41,8 +41,14 @@ CREATE TABLE costs (
     solver TEXT NOT NULL
 );
 """
+# Whether the solver's tolerance was reached; NULL where that was not noted
+CONVERGED = "ALTER TABLE costs ADD COLUMN converged INTEGER;"
 # By version: what leads to the next one, statements or a function, run in one transaction.
-MIGRATIONS: dict[int, str | Callable[[sqlite3.Connection], None]] = {1: COSTS, 2: write_as_json}
+MIGRATIONS: dict[int, str | Callable[[sqlite3.Connection], None]] = {
+    1: COSTS,
+    2: write_as_json,
+    3: CONVERGED,
+}
 SCHEMA = f"""
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);  -- JSON
 CREATE TABLE asks (
@@ -68,6 +74,7 @@ CREATE TABLE points (
     reason TEXT            -- why it failed
 );
 {COSTS}
+{CONVERGED}
 """
 _held: weakref.WeakSet[WriterLock] = weakref.WeakSet()
 

@@ -112,8 +112,9 @@ class Round:
             parts.append("initial design")
         else:
             parts.append(f"fit {self.ask.seconds_fit:.1f} s")
+            missed = " (not solved)" if self.ask.converged is False else ""
             parts.append(
-                f"solve {self.ask.seconds_solve:.1f} s to residual {self.ask.residual:.1e}"
+                f"solve {self.ask.seconds_solve:.1f} s to residual {self.ask.residual:.1e}{missed}"
             )
             parts.append(f"ask {self.ask.seconds_acquisition:.1f} s")
         return ", ".join(
@@ -134,6 +135,8 @@ class AskReport:
         seconds_solve: drawing the posterior paths.
         seconds_acquisition: maximising them.
         residual: worst relative residual of the solve.
+        converged: whether all of its columns reached the solver's tolerance; ``None`` where no
+            system was solved, or by a version that did not note it.
         solver: of the linear systems, as text; empty for points of the initial design.
     """
 
@@ -142,3 +145,4 @@ class AskReport:
     seconds_acquisition: float = 0.0
     residual: float | None = None
     solver: str = ""
+    converged: bool | None = None

@@ -168,7 +168,7 @@ class SQLiteStorage:
         with self._transaction() as connection:
             connection.execute("INSERT INTO asks VALUES (?, ?, ?, ?, ?)", astuple(ask))
             connection.execute(
-                "INSERT INTO costs VALUES (?, ?, ?, ?, ?, ?)", (ask.number, *astuple(cost))
+                "INSERT INTO costs VALUES (?, ?, ?, ?, ?, ?, ?)", (ask.number, *astuple(cost))
             )
             connection.executemany(
                 "INSERT INTO points (id, ask, x) VALUES (?, ?, ?)",
@@ -270,10 +270,14 @@ class SQLiteStorage:
     def _load_costs(self) -> dict[int, AskReport]:
         """Read what asks cost, by their number; those of older versions are not there."""
         found = self._connection.execute(
-            "SELECT ask, seconds_fit, seconds_solve, seconds_acquisition, residual, solver FROM"
-            " costs ORDER BY ask"
+            "SELECT ask, seconds_fit, seconds_solve, seconds_acquisition, residual, solver,"
+            " converged FROM costs ORDER BY ask"
         )
-        return {number: AskReport(*cost) for number, *cost in found}
+        costs = {}
+        for number, fit, solve, acquisition, residual, solver, converged in found:
+            solved = None if converged is None else bool(converged)
+            costs[number] = AskReport(fit, solve, acquisition, residual, solver, solved)
+        return costs
 
     def _load_sources(self) -> list[Source]:
         """Read which data were added."""

@@ -189,6 +189,7 @@ class Proposer:
             seconds_solve=solved - fitted,
             seconds_acquisition=time.perf_counter() - solved,
             residual=float(model.solution.residual.max()),
+            converged=bool(model.solution.converged.all()),
             solver=repr(self._factory.solver or default_solver(known.num_observed)),
         )
         return X, Ask(number, q, known.num_observed, num_drawn, refit), report

@@ -29,7 +29,9 @@ from surrogates.functions.paths import BatchPaths, SamplePaths, Units
 from surrogates.functions.spectra import NoFeaturesError
 from surrogates.models.batches import data_sets, forget_caches, noise_variances, subset_outputs
 from surrogates.models.state import PathsState, StateKey
+from surrogates.operators.stationary import StationaryKernel
 from surrogates.rules.base import Rule
+from surrogates.rules.limits import check_range
 from surrogates.solvers.base import Solver
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.run import Solution
@@ -222,9 +224,14 @@ class FreshGP(SingleTaskGP):
 
         Args:
             options: of ``rule.draw``.
+
+        Warns:
+            UnsolvedWarning: if the solver missed its tolerance.
         """
         rule = self.rule
         elements = data_sets(self)
+        has_tiles = StationaryKernel.of(elements[0].kernel) is not None
+        check_range(self.covar_module, self.train_inputs[0], takes_differences=has_tiles)
         warm: tuple[Tensor | None, ...] = self._warm_mean_weights
         if len(warm) != len(elements):
             warm = (None,) * len(elements)
@@ -235,6 +242,8 @@ class FreshGP(SingleTaskGP):
             parts.append(paths)
             solutions.append(solution)
         self.solution = _joined(solutions)
+        if self.solution is not None:
+            self.solution.warn_if_unsolved("The model's mean and paths", stacklevel=3)
         self._warm_mean_weights = tuple(part.mean_weights for part in parts)
         return parts
 
@@ -287,6 +296,7 @@ class FreshGP(SingleTaskGP):
         if key is None:
             key = self._state_key().frozen()
             X = self.train_inputs[0]
+            check_range(self.covar_module, X, takes_differences=False)
             num_bytes = EXACT_SQUARES_HELD * X.shape[:-1].numel() * X.shape[-2] * X.element_size()
             memory.require(
                 num_bytes,

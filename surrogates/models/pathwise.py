@@ -88,8 +88,8 @@ class PathwiseGP(FreshGP):
             CUDA device's memory. Beyond it, tiles are evaluated anew for every product.
 
     Attributes:
-        solution: account of the last solve (residuals, epochs, seconds), over the columns of all
-            outputs and data sets; ``None`` before.
+        solution: account of the last solve (residuals, whether they are within the tolerance,
+            epochs, seconds), over the columns of all outputs and data sets; ``None`` before.
 
     Raises:
         TypeError, ValueError: for data that are not finite (BoTorch's ``InputDataError``, too), of
@@ -199,6 +199,10 @@ class PathwiseGP(FreshGP):
             ValueError: if ``num_samples`` is below 1, the kernel has no random features, or
                 ``prior`` does not fit.
             MemoryError: if the solve cannot fit in free memory.
+
+        Warns:
+            UnsolvedWarning: here and in ``posterior``, if the solver missed its tolerance; it is a
+                warning whether or not the budget was spent on purpose.
         """
         checks.positive_int("num_samples", num_samples)
         generator = torch.Generator().manual_seed(self.seed) if generator is None else generator

@@ -249,6 +249,7 @@ def _update(
     )
     solver = model.solver if model.solver is not None else default_solver(len(points))
     model.solution = solver.solve(system, targets, generator=_generator())
+    model.solution.warn_if_unsolved("The updates of the sample paths")
     feature_map = KernelEvaluationMap(
         kernel, points, input_transform=deepcopy(getattr(model, "input_transform", None))
     )

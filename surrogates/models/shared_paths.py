@@ -121,6 +121,7 @@ def shared_paths(
     solver = SketchAndProject.asap() if solver is None else solver
     rhs = parts if solver.splits_targets else system.rhs(parts)
     solution = solver.solve(system, rhs, generator=generator, callback=callback)
+    solution.warn_if_unsolved("The mean and paths")
     mean_weights = solution.value[:, :1].clone()
     paths = SamplePaths(
         prior=prior,

@@ -55,6 +55,8 @@ KNOWN_KINDS = (
 # What a subclass may define without becoming another function
 HARMLESS = {"__init__", "__doc__", "__module__", "__annotations__", "__repr__", "__str__"}
 HARMLESS |= {"__abstractmethods__", "_abc_impl", "__firstlineno__", "__static_attributes__"}
+# A d² that rounds to infinity would multiply the decay, which is 0 there: 0 · ∞ is no number
+FAR = 1e30
 
 
 class Fused:
@@ -175,13 +177,13 @@ def _matern12(d2: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _matern32(d2: Tensor) -> tuple[Tensor, Tensor]:
-    r = (3.0 * d2.clamp_min(0.0)).sqrt()
+    r = (3.0 * d2.clamp(0.0, FAR)).sqrt()
     decay = torch.exp(-r)
     return (1.0 + r) * decay, -1.5 * decay
 
 
 def _matern52(d2: Tensor) -> tuple[Tensor, Tensor]:
-    r = (5.0 * d2.clamp_min(0.0)).sqrt()
+    r = (5.0 * d2.clamp(0.0, FAR)).sqrt()
     decay = torch.exp(-r)
     return (1.0 + r + r * r / 3.0) * decay, -(5.0 / 6.0) * (1.0 + r) * decay
 

@@ -29,6 +29,7 @@ SMALLEST_SIDE = 64  # where memory for less is not there, nothing else is either
 # Rows for every column: beyond 512 columns the product for d² slows down, and tall tiles make fewer
 # calls
 TILE_ASPECT = {"cpu": 4}
+LARGEST_CANCELLATION = 1e-4  # of d², at the distances where the kernel changes
 
 
 class KernelTiles(ABC):
@@ -102,8 +103,9 @@ class StationaryTiles(KernelTiles):
     pass.
 
     With ``L = [x, ‖x‖², 1]`` and ``R = [−2z, 1, ‖z‖²]``, ``d² = L Rᵀ``. Inputs are centred first,
-    so that the cancellation error is eps · (diameter / lengthscale)²; kernels that cannot bear it
-    (Matérn-1/2) compute differences instead.
+    so that the cancellation error is eps · (radius / lengthscale)². Where that is above
+    ``LARGEST_CANCELLATION``, and for kernels that cannot bear any (Matérn-1/2), the differences are
+    computed instead.
     """
 
     def __init__(self, kernel: StationaryKernel, X1: Tensor, X2: Tensor):
@@ -116,6 +118,12 @@ class StationaryTiles(KernelTiles):
         scaled = kernel.scaled(X2) - self.centre
         square = scaled.square().sum(1, keepdim=True)
         self.R = torch.cat([-2.0 * scaled, torch.ones_like(square), square], 1)
+        self.takes_differences = self.profile.exact_distances or self._cancels(square)
+
+    def _cancels(self, square: Tensor) -> bool:
+        squares = torch.cat([square.squeeze(1), self.L[:, -2]])
+        farthest = squares.max().item() if len(squares) else 0.0
+        return not torch.finfo(square.dtype).eps * farthest <= LARGEST_CANCELLATION
 
     def _left(self, X1: Tensor) -> Tensor:
         scaled = self.kernel.scaled(X1) - self.centre
@@ -125,7 +133,7 @@ class StationaryTiles(KernelTiles):
     def _squared_distances(self, i: Index, j: Index, out: Tensor | None = None) -> Tensor:
         L = self.L[i]
         R = self.R[j]
-        if not self.profile.exact_distances:
+        if not self.takes_differences:
             if out is None:
                 return matmul(L, R.T)
             with settings.full_precision() if L.is_cuda else nullcontext():
@@ -174,6 +182,7 @@ class StationaryTiles(KernelTiles):
         part.profile = self.profile
         part.outputscale = self.outputscale
         part.centre = self.centre
+        part.takes_differences = self.takes_differences
         return part
 
     def between(self, X1: Tensor) -> KernelTiles:

@@ -123,7 +123,8 @@ class Solved(Covariance):
         if isinstance(solver, Auto):
             solver = solver.choose(system, num_columns).solver
         if isinstance(solver, Cholesky):
-            num_bytes = 2 * system.n**2 * torch.finfo(system.dtype).bits // 8
+            system = system.precise()
+            num_bytes = 2 * system.n**2 * system.dtype.itemsize
             memory.require(
                 num_bytes,
                 system.device,
@@ -132,7 +133,7 @@ class Solved(Covariance):
             )
             factor, _ = factorise(system.to_dense())
             del self._system  # which may hold as much again
-            return lambda B: torch.cholesky_solve(B, factor)
+            return lambda B: torch.cholesky_solve(B.to(factor), factor).to(B)
         if isinstance(solver, CG) and solver.preconditioner is not None:
             solver = replace(
                 solver, preconditioner=_Kept(solver.preconditioner(system, self._generator()))
@@ -141,10 +142,13 @@ class Solved(Covariance):
         def inverse(B: Tensor) -> Tensor:
             solution = solver.solve(system, B, generator=self._generator())
             if solver is self._solver or bool(solution.converged.all()):
+                solution.warn_if_unsolved("The posterior's covariances")
                 return solution.value
-            return self._solver.solve(
+            solution = self._solver.solve(
                 system, B, initial=solution.value, generator=self._generator()
-            ).value
+            )
+            solution.warn_if_unsolved("The posterior's covariances")
+            return solution.value
 
         return inverse
 

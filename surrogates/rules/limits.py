@@ -1,13 +1,17 @@
-"""The range that a fit keeps every lengthscale in: what data can tell of it."""
+"""The range that a fit keeps every lengthscale in, what data can tell of it; and the range of
+inputs that the arithmetic can hold.
+"""
 
 from collections.abc import Iterator
 
 import torch
-from gpytorch.kernels import Kernel, PeriodicKernel, ScaleKernel
+from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, RQKernel, ScaleKernel
 from torch import Tensor
 from torch.nn import ModuleList
 
 LONGEST = 1e3  # times the range of an input: the kernel no longer depends on it
+ROOM = 1e3  # of the largest number, for sums and multiples of a squared distance
+LARGEST_ROUNDING = 0.1  # of a squared distance in lengthscales
 SHORTEST = 0.1  # times the median gap between its values: every two of them are uncorrelated
 
 
@@ -45,6 +49,36 @@ def clamp_lengthscales(kernel: Kernel, X: Tensor) -> None:
         inside = value.clamp(lower.to(value), upper.to(value))
         if part.raw_lengthscale.requires_grad and not torch.equal(value, inside):
             part.lengthscale = inside
+
+
+@torch.no_grad()
+def check_range(kernel: Kernel, X: Tensor, *, takes_differences: bool) -> None:
+    """Require inputs whose distances, in lengthscales, the dtype can hold.
+
+    Args:
+        X: (..., n, d), as the kernel sees them.
+        takes_differences: whether distances are computed from differences of the inputs; otherwise
+            from their squares, which cancel.
+
+    Raises:
+        ValueError: naming the inputs, their range and the remedies.
+    """
+    precision = torch.finfo(X.dtype)
+    largest = precision.max / ROOM if takes_differences else LARGEST_ROUNDING / precision.eps
+    for part, columns in parts_with_lengthscales(kernel, torch.arange(X.shape[-1])):
+        if not isinstance(part, RBFKernel | MaternKernel | RQKernel):
+            continue
+        points = X[..., columns.to(X.device)]
+        scaled = (points - points.mean(-2, keepdim=True)) / part.lengthscale.to(X)
+        squares = scaled.square().sum(-1)
+        if not bool((squares <= largest).all()):  # or is not a number
+            raise ValueError(
+                f"`train_X` must lie within {largest**0.5:.1e} lengthscales of its mean for"
+                f" distances in {X.dtype}, got {squares.max().sqrt().item():.1e} with inputs up to"
+                f" {X.abs().max().item():.1e} in size. Scale the inputs, as"
+                " `input_transform=Normalize(d)` does, or set or fit longer lengthscales, or use"
+                " float64."
+            )
 
 
 def parts_with_lengthscales(

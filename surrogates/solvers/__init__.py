@@ -6,7 +6,7 @@ from surrogates.solvers.cg import CG
 from surrogates.solvers.checkpoint import Checkpoint
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.registry import SOLVERS, make_solver
-from surrogates.solvers.run import Progress, Solution
+from surrogates.solvers.run import Progress, Solution, UnsolvedWarning
 from surrogates.solvers.sdd import SDD
 from surrogates.solvers.sgd import SGD
 from surrogates.solvers.sketch_and_project import SketchAndProject
@@ -27,5 +27,6 @@ __all__ = [
     "Solution",
     "Solver",
     "State",
+    "UnsolvedWarning",
     "make_solver",
 ]

@@ -7,9 +7,8 @@ relative residual of a column is ‖b − H w‖ / ‖b‖.
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, TypeVar, final
 
 import torch
@@ -18,16 +17,15 @@ from torch import Tensor
 from surrogates import checks, settings
 from surrogates.solvers.checkpoint import Checkpoint, Keeper, digest
 from surrogates.solvers.footprint import Footprint, Size
+from surrogates.solvers.run import Callback as Callback
 from surrogates.solvers.run import Progress, Solution, Start, Sweep
-from surrogates.solvers.state import Parts, State, parts, restore
+from surrogates.solvers.state import Parts, State, columns_of, parts, restore, selected
 from surrogates.systems.base import LinearSystem, check_right_hand_sides
 from surrogates.systems.targets import Targets
 
 SystemT = TypeVar("SystemT", bound=LinearSystem)
 PreparedT = TypeVar("PreparedT")
 StateT = TypeVar("StateT", bound=State)
-
-Callback = Callable[[Progress], None]
 
 # Sweeps in a row without progress: the first may be a stochastic method's bad luck
 STALLS_ALLOWED = 2
@@ -73,10 +71,12 @@ class Solver(ABC):
         splits_targets: whether the method gains from :class:`Targets`, the two parts of B, in place
             of their sum.
         needs_precision: whether it works in the arithmetic that ``LinearSystem.precise`` gives.
+        keep_descent: whether columns are returned whose residual is larger than that of 0.
     """
 
     splits_targets: ClassVar[bool] = False
     needs_precision: ClassVar[bool] = False
+    keep_descent: bool = False
 
     @final
     @torch.no_grad()
@@ -89,7 +89,7 @@ class Solver(ABC):
         generator: torch.Generator | None = None,
         callback: Callback | None = None,
     ) -> Solution:
-        """Return W with H W ≈ ``rhs``.
+        """Return W with H W ≈ ``rhs``; 0 for a column found no better than that.
 
         Args:
             rhs: B (n, s), or the targets whose sum it is.
@@ -125,7 +125,7 @@ class Solver(ABC):
             solution = self._solve(request)
         if exact is not system:
             system.entries += exact.entries
-        return solution
+        return solution if self.keep_descent else solution.no_worse_than_zero()
 
     @abstractmethod
     def _solve(self, request: Request) -> Solution:
@@ -231,12 +231,15 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         max_seconds: budget of time; ``None`` for none.
         checkpoint: where to save the solve as it goes on, so that the same call can continue one
             that was cut short; ``None`` for nowhere.
+        keep_descent: return a column whose residual is larger than that of 0, too, if its objective
+            is lower: to compare methods within a budget that is not enough.
     """
 
     tolerance: float = field(default=1e-2, kw_only=True)
     max_epochs: float = field(default=100.0, kw_only=True)
     max_seconds: float | None = field(default=None, kw_only=True)
     checkpoint: Checkpoint | None = field(default=None, kw_only=True)
+    keep_descent: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         checks.budget(self.tolerance, self.max_epochs, self.max_seconds)
@@ -430,20 +433,3 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         steps = run.steps + sweep.steps
         active = len(sweep.running)
         callback(Progress(steps, epochs, run.request.seconds, worst, active, len(run.norms)))
-
-
-def columns_of(matrix: Tensor, columns: Tensor) -> Tensor:
-    """Return the given columns, without a copy if they are all."""
-    return matrix if len(columns) == matrix.shape[1] else matrix[:, columns]
-
-
-def selected(state: StateT, columns: Tensor) -> StateT:
-    """Return the state of these columns."""
-    changed: dict[str, Any] = {}
-    for name in (entry.name for entry in fields(state)):
-        value = getattr(state, name)
-        if isinstance(value, Tensor):
-            changed[name] = value[..., columns]
-        elif isinstance(value, State):
-            changed[name] = selected(value, columns)
-    return replace(state, **changed)

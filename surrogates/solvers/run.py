@@ -4,9 +4,12 @@ solution.
 Notation: H (n, n) the system's matrix, B (n, s) right-hand sides, W (n, s) their solutions.
 """
 
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import ClassVar, Generic, TypeVar
 
+import torch
 from torch import Tensor
 
 from surrogates.solvers.state import State
@@ -14,6 +17,10 @@ from surrogates.systems.targets import Targets
 
 PreparedT = TypeVar("PreparedT")
 StateT = TypeVar("StateT", bound=State)
+
+
+class UnsolvedWarning(UserWarning):
+    """A model uses the solution of a linear system whose residual missed the tolerance."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,9 @@ class Progress:
     residual: float
     num_active: int
     num_columns: int
+
+
+Callback = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,46 @@ class Solution:
     epochs: float
     seconds: float
     note: str = ""
+
+    def no_worse_than_zero(self) -> "Solution":
+        """Return this with 0, whose relative residual is 1, for the columns with a larger one, or
+        one that is not a number.
+        """
+        worse = ~(self.residual <= 1.0)
+        if not bool(worse.any()):
+            return self
+        note = "0 is returned for columns whose residual was above 1, which is that of 0"
+        return replace(
+            self,
+            value=self.value.masked_fill(worse, 0.0),
+            residual=self.residual.masked_fill(worse, 1.0),
+            converged=self.converged & ~worse,
+            note=f"{self.note}; {note}" if self.note else note,
+        )
+
+    def warn_if_unsolved(self, what: str, stacklevel: int = 2) -> None:
+        """Warn if a column missed the tolerance.
+
+        Args:
+            what: is computed from the solution, in the plural.
+            stacklevel: of the warning, 1 for the caller.
+
+        Warns:
+            UnsolvedWarning: with the number of these columns, the worst residual, and what helps.
+        """
+        missed = int((~self.converged).sum())
+        if not missed:
+            return
+        precision = "float64, " if self.value.dtype == torch.float32 else ""
+        warnings.warn(
+            f"{what} are those of an unsolved linear system: {missed} of {self.converged.numel()}"
+            " columns missed the solver's tolerance, the worst with a relative residual of"
+            f" {self.residual.max().item():.1e}. Use {precision}a solver with a"
+            " larger budget such as `Auto(max_epochs=1000)`, or `Cholesky()` where n² numbers fit"
+            " in memory.",
+            UnsolvedWarning,
+            stacklevel=stacklevel + 1,
+        )
 
     def __str__(self) -> str:
         done = int(self.converged.sum())

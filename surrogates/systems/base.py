@@ -141,6 +141,12 @@ class LinearSystem(ABC):
         """
         return self
 
+    def doubled(self) -> "LinearSystem | None":
+        """Return a float32 system in float64, its kernel evaluated anew, at no memory; ``None``
+        where that is not offered, or nothing is gained.
+        """
+        return None
+
     @abstractmethod
     def fingerprint(self) -> list[Tensor]:
         """Return what tells the system from others."""

@@ -10,7 +10,8 @@ from copy import copy
 import torch
 from torch import Tensor
 
-from surrogates.operators.kernel_matrix import Dense, KernelOperator
+from surrogates import memory
+from surrogates.operators.kernel_matrix import Dense, KernelOperator, Tiled
 from surrogates.operators.stationary import StationaryKernel
 from surrogates.systems.base import BlockSystem
 from surrogates.systems.rows import Rows
@@ -146,6 +147,19 @@ class KernelSystem(BlockSystem):
 
     def to(self, dtype: torch.dtype) -> "KernelSystem":
         return KernelSystem(self.kernel.to(dtype), self.noise.to(dtype))
+
+    def doubled(self) -> "KernelSystem | None":
+        if self.dtype == torch.float64 or self.rows.is_shared:
+            return None
+        return KernelSystem(Tiled(self.kernel.tiles.to(torch.float64), True), self.noise.double())
+
+    def precise(self) -> "KernelSystem":
+        """Return the system in float64 if its matrix and a factor fit in free memory: the jitter
+        that a factorisation in float32 needs may be as large as the noise.
+        """
+        fits = 2 * self.n**2 * torch.float64.itemsize <= memory.available(self.device)
+        doubled = self.doubled() if fits else None
+        return self if doubled is None else doubled
 
     def whitened(self) -> tuple[None, Tensor]:
         """Return ``None`` and H."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 import time
+import warnings
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -49,7 +50,14 @@ from scalable_bo.experiments.regression.methods import (
     heeded,
     solver_within,
 )
-from surrogates import Progress, Solution, Solver, checks, kernel_operator
+from surrogates import (
+    Progress,
+    Solution,
+    Solver,
+    UnsolvedWarning,
+    checks,
+    kernel_operator,
+)
 from surrogates.solvers.base import Callback
 
 Loaded = tuple[RegressionData, Hyperparameters]
@@ -280,11 +288,13 @@ def _model_posterior(
 ) -> _Posterior:
     model = REGRESSION_METHODS[cell.solver].make(problem)
     generator = torch.Generator().manual_seed(cell.seed)
-    paths = model.paths(
-        1 if cell.mean_only else cell.num_paths,
-        generator=generator,
-        callback=_reporter(model.solver, on_status),
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnsolvedWarning)  # a budget may be spent on purpose
+        paths = model.paths(
+            1 if cell.mean_only else cell.num_paths,
+            generator=generator,
+            callback=_reporter(model.solver, on_status),
+        )
     return _Posterior(
         model.solver,
         model.solution,

@@ -77,6 +77,7 @@ class SplitSolver(Solver):
     mean: Solver
     samples: Solver | None
     splits_targets: ClassVar[bool] = True
+    keep_descent = True  # its solvers decide
 
     @property
     def max_epochs(self) -> float | None:
@@ -193,6 +194,7 @@ def published_sgd(n: int, budget: Budget) -> SplitSolver:
         "batch_size": batch_size,
         "tolerance": SPEND_IT_ALL,
         "max_epochs": budget.sgd_steps * batch_size / n + 1.0,
+        "keep_descent": True,
     }
     return SplitSolver(SGD(_SGD_STEP_MEAN, **options), SGD(_SGD_STEP_SAMPLES, **options))
 

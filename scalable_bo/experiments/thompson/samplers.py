@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,7 +19,7 @@ from scalable_bo.experiments.solvers import solver_for
 from scalable_bo.experiments.thompson.settings import ThompsonPreset
 from scalable_bo.problems import GPPrior
 from scalable_bo.progress import describe_search, describe_solve
-from surrogates import PathwiseGP, PriorPaths, checks
+from surrogates import PathwiseGP, PriorPaths, UnsolvedWarning, checks
 from surrogates.models.variational import VariationalGP
 from surrogates.solvers.registry import SOLVERS
 
@@ -91,7 +92,8 @@ class PathwiseSampler:
 
     def __call__(self, X: Tensor, y: Tensor, number: int) -> Proposal:
         preset = self.preset
-        with Stopwatch(X.device) as solve:
+        with Stopwatch(X.device) as solve, warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnsolvedWarning)  # a budget may be spent on purpose
             model = self._model(X, y)
             paths = model.paths(
                 preset.q,

@@ -23,7 +23,7 @@ from scalable_bo.storage.storage import Ask, Source
 
 SPACE = Space(x=Float(0.0, 9.0), y=Float(0.0, 9.0))
 SETTINGS = make_settings(SPACE.to_dict(), True, 0)
-COST = AskReport(0.25, 0.5, 1.0, 1e-3, "CG()")
+COST = AskReport(0.25, 0.5, 1.0, 1e-3, "CG()", False)
 
 
 def fill(folder: Path) -> None:
@@ -217,13 +217,13 @@ def test_an_older_schema_is_migrated_and_a_newer_one_refused(
 ) -> None:
     fill(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(database, "SCHEMA_VERSION", 5)
+        patch.setattr(database, "SCHEMA_VERSION", 6)
         patch.setattr(
             database,
             "MIGRATIONS",
             {
-                3: "ALTER TABLE asks ADD COLUMN note TEXT",
-                4: "UPDATE asks SET note = 'first'; CREATE TABLE more (a INTEGER)",
+                4: "ALTER TABLE asks ADD COLUMN note TEXT",
+                5: "UPDATE asks SET note = 'first'; CREATE TABLE more (a INTEGER)",
             },
         )
         storage = SQLiteStorage(tmp_path)
@@ -232,7 +232,7 @@ def test_an_older_schema_is_migrated_and_a_newer_one_refused(
         storage.close()
     with pytest.raises(
         RuntimeError,
-        match="has version 5 of the schema, this scalable_bo reads up to 3. Install a newer",
+        match="has version 6 of the schema, this scalable_bo reads up to 4. Install a newer",
     ):
         SQLiteStorage(tmp_path)
 
@@ -290,14 +290,14 @@ def test_a_migration_that_fails_changes_nothing(
 ) -> None:
     fill(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(database, "SCHEMA_VERSION", 4)
+        patch.setattr(database, "SCHEMA_VERSION", 5)
         patch.setattr(
-            database, "MIGRATIONS", {3: "DELETE FROM points; SELECT nonsense FROM nowhere"}
+            database, "MIGRATIONS", {4: "DELETE FROM points; SELECT nonsense FROM nowhere"}
         )
         with pytest.raises(
             RuntimeError,
             match=(
-                "could not be brought from version 3 of the schema to 4: no such table: nowhere. It"
+                "could not be brought from version 4 of the schema to 5: no such table: nowhere. It"
                 " is as it"
             ),
         ):

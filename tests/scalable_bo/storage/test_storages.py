@@ -25,7 +25,7 @@ STORAGES: dict[str, Callable[[Path], Storage]] = {
     "from outside": Diary,
 }
 SETTINGS = {"space": {"a ≤ \udcff": [0.1 + 0.2, True, 1, "one"]}, "direction": "maximize"}
-COST = AskReport(0.25, 0.5, 1.0, 1e-3, "CG()")
+COST = AskReport(0.25, 0.5, 1.0, 1e-3, "CG()", False)
 QUICK = partial(
     ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
 )

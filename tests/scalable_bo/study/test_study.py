@@ -420,6 +420,7 @@ def test_a_given_kernel_is_not_changed() -> None:
     assert not torch.equal(study.model.covar_module.lengthscale, before)
 
 
+@pytest.mark.filterwarnings("ignore::surrogates.UnsolvedWarning")  # few epochs are given
 def test_equal_values_are_no_obstacle() -> None:
     study = make_study(solver=SDD(max_epochs=20.0), dtype=torch.float32)
     study.optimize(lambda params: 1.0, rounds=3, batch=4, progress=False)

@@ -198,6 +198,8 @@ def test_a_gradient_that_is_not_finite_leaves_the_model_as_it_was(
 class Unsolving(Solver):
     """A solver that solves the systems of so many steps, and leaves the others as they were."""
 
+    keep_descent = True
+
     def __init__(self, steps: int):
         self.steps = steps
         self.calls = 0

@@ -236,6 +236,7 @@ def test_a_copy_is_a_model_of_its_own(kind: str) -> None:
     torch.testing.assert_close(law(model), expected)
 
 
+@pytest.mark.filterwarnings("ignore::surrogates.UnsolvedWarning")  # float32 falls short of 1e-10
 @each_kind
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 def test_a_moved_model_can_be_conditioned(kind: str, dtype: torch.dtype) -> None:

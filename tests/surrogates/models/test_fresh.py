@@ -153,6 +153,7 @@ def test_after_a_change_of_settings_the_posterior_is_that_of_a_fresh_model(
     torch.testing.assert_close(law(model), before, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::surrogates.UnsolvedWarning")  # float32 falls short of 1e-10
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("transformed", [False, True], ids=["raw", "normalised"])
 def test_a_change_of_dtype_changes_the_posterior_with_it(kind: str, transformed: bool) -> None:

@@ -445,6 +445,7 @@ def test_observation_noise_is_that_of_single_task_gp(
     torch.testing.assert_close(*added, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.filterwarnings("ignore::surrogates.UnsolvedWarning")  # float32 falls short of 1e-11
 @each_case
 def test_copies_and_loaded_states_have_the_same_posterior(
     mode: str, batch: tuple[int, ...], m: int

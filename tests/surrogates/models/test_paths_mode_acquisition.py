@@ -147,6 +147,7 @@ def factorisations() -> Iterator[list[int]]:
         yield sides
 
 
+@pytest.mark.filterwarnings("ignore::surrogates.UnsolvedWarning")  # few epochs are given
 @pytest.mark.parametrize(
     ("n", "num_paths", "max_epochs"),
     [(1000, 16, 4.0), pytest.param(20_000, 64, 3.0, marks=pytest.mark.slow)],

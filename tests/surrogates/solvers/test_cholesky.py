@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from surrogates import CG, Cholesky, InducingSystem, KernelSystem, Targets
+from surrogates import CG, Cholesky, InducingSystem, KernelSystem, Targets, kernel_operator
 from surrogates.solvers.cholesky import factorise
 from tests import problems
 
@@ -16,7 +16,21 @@ def test_no_jitter_is_added_where_none_is_needed() -> None:
     assert solution.residual.max() < 1e-10
 
 
-def test_jitter_is_added_only_after_a_failure_and_reported() -> None:
+def test_a_float32_system_is_factorised_in_float64_without_jitter() -> None:
+    X = problems.uniform(300, 2, dtype=torch.float32)
+    rhs = problems.normal(300, 2, dtype=torch.float32)
+    kernel = problems.rbf(2.0)
+    solution = Cholesky().solve(KernelSystem(kernel_operator(kernel, X), 1e-6), rhs)
+    assert solution.note == "" and solution.value.dtype == torch.float32
+    exact = KernelSystem(kernel_operator(kernel.double(), X.double()), 1e-6).to_dense()
+    expected = torch.linalg.solve(exact, rhs.double())
+    assert problems.relative_error(solution.value.double(), expected) < 1e-6
+
+
+def test_jitter_is_added_only_after_a_failure_and_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(KernelSystem, "precise", lambda self: self)  # too large for float64
     X = problems.uniform(40, 2, dtype=torch.float32).repeat(4, 1)
     system = KernelSystem(problems.operator(problems.OPERATORS[0], problems.rbf(5.0), X), 1e-12)
     rhs = system.kernel @ torch.ones(160, 1)

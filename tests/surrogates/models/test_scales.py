@@ -1,0 +1,72 @@
+"""Inputs and outputs of extreme scale: a right answer, or an error that says what to do."""
+
+import pytest
+import torch
+
+from surrogates import CG, SDD, SGD, Cholesky, PathwiseGP, Solver, kernel_operator
+from tests import problems
+
+N = 60
+SOLVERS = {"none": None, "cholesky": Cholesky(), "cg": CG(None), "sdd": SDD(), "sgd": SGD()}
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Data \\(input features\\) is not contained", "ignore::surrogates.UnsolvedWarning"
+)
+
+
+def data(scale: float, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    return problems.uniform(N, 2).mul(scale).to(dtype), problems.normal(N, 1, dtype=dtype)
+
+
+@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+@pytest.mark.parametrize(
+    "scale, dtype", [(1e20, torch.float32), (1e160, torch.float64), (1e300, torch.float64)]
+)
+def test_inputs_whose_distances_overflow_are_refused(
+    scale: float, dtype: torch.dtype, solver: Solver | None
+) -> None:
+    model = PathwiseGP(*data(scale, dtype), solver=solver, num_paths=4)
+    with pytest.raises(ValueError, match=r"`train_X` must lie within .* Scale the inputs"):
+        model.posterior(model.train_inputs[0][:3])
+    with pytest.raises(ValueError, match=r"`train_X` must lie within .* Scale the inputs"):
+        model.paths(3)
+
+
+@pytest.mark.parametrize("nu", [0.5, 1.5, 2.5])
+@pytest.mark.parametrize("scale, dtype", [(1e12, torch.float32), (1e100, torch.float64)])
+def test_points_that_are_far_apart_are_independent(
+    scale: float, dtype: torch.dtype, nu: float
+) -> None:
+    X, y = data(scale, dtype)
+    kernel = problems.matern(nu)
+    identity = torch.eye(N, dtype=dtype)
+    torch.testing.assert_close(kernel_operator(kernel, X).to_dense(), identity)
+    model = PathwiseGP(
+        X, y, covar_module=kernel, outcome_transform=None, solver=CG(None), num_paths=4
+    )
+    expected = y.squeeze(1) / (1.0 + model.noise.detach())
+    torch.testing.assert_close(model.paths(2).mean(X), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_lengthscales_of_the_inputs_scale_make_any_scale_right() -> None:
+    means = []
+    for scale in (1.0, 1e18):
+        X, y = data(scale, torch.float32)
+        model = PathwiseGP(X, y, covar_module=problems.rbf(0.5 * scale), solver=CG(tolerance=1e-4))
+        means.append(model.paths(2).mean(X))
+    torch.testing.assert_close(*means, rtol=1e-3, atol=1e-3)
+
+
+def test_short_lengthscales_do_not_cancel_in_float32() -> None:
+    X = problems.uniform(N, 2)
+    close = X + 1e-4 * problems.normal(N, 2)
+    kernel = problems.rbf(3e-4)
+    exact = problems.own_evaluation(kernel, X.float(), close.float())
+    found = kernel_operator(kernel, X.float(), close.float()).to_dense().double()
+    torch.testing.assert_close(found, exact, rtol=0, atol=3e-3)
+
+
+def test_outputs_whose_squares_overflow_are_refused() -> None:
+    X, y = data(1.0, torch.float32)
+    with pytest.raises(ValueError, match=r"`train_Y` must have finite squares .* Scale"):
+        PathwiseGP(X, 1e30 * y)

@@ -1,0 +1,81 @@
+"""What is returned, and said, where a system could not be solved."""
+
+import warnings
+
+import pytest
+import torch
+
+from surrogates import (
+    CG,
+    KernelSystem,
+    PathwiseGP,
+    Solution,
+    Solver,
+    UnsolvedWarning,
+    kernel_operator,
+)
+from tests import problems
+
+N = 300
+
+
+@pytest.fixture(scope="module")
+def hard() -> KernelSystem:
+    """A system of smooth functions and little noise, on which CG's residual first rises."""
+    kernel = problems.matern(1.5, 2.0)
+    X = problems.uniform(N, 2, dtype=torch.float32)
+    return KernelSystem(kernel_operator(kernel, X), 1e-4)
+
+
+def test_no_value_worse_than_zero_is_returned(hard: KernelSystem) -> None:
+    rhs = problems.normal(N, 3, dtype=torch.float32)
+    kept = CG(None, max_epochs=9.0, keep_descent=True).solve(hard, rhs)
+    assert (kept.residual > 1.0).any()
+    solution = CG(None, max_epochs=9.0).solve(hard, rhs)
+    worse = kept.residual > 1.0
+    assert solution.value[:, worse].eq(0).all() and solution.residual[worse].eq(1).all()
+    assert torch.equal(solution.value[:, ~worse], kept.value[:, ~worse])
+    assert not solution.converged.any()
+    assert "0 is returned" in solution.note
+
+
+def test_a_warm_start_worse_than_zero_is_not_returned(hard: KernelSystem) -> None:
+    rhs = problems.normal(N, 1, dtype=torch.float32)
+    solution = CG(None, max_epochs=2.0).solve(hard, rhs, initial=1e6 * rhs)
+    assert (solution.residual <= 1.0).all()
+    exact = (rhs - hard @ solution.value).norm() / rhs.norm()
+    assert exact.item() == pytest.approx(solution.residual.item(), rel=1e-4)
+
+
+def test_a_value_that_is_not_a_number_is_not_returned() -> None:
+    nan = torch.full((4, 2), torch.nan)
+    none = torch.zeros(2, dtype=torch.bool)
+    solution = Solution(nan, nan[0], none, none.long(), 1.0, 1.0).no_worse_than_zero()
+    assert solution.value.eq(0).all() and solution.residual.eq(1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_model_of_an_unsolved_system_says_so(dtype: torch.dtype) -> None:
+    X = problems.uniform(N, 2, dtype=dtype)
+    model = PathwiseGP(X, X.sum(1, keepdim=True).sin(), solver=CG(None, max_epochs=3.0))
+    model.likelihood.noise = 1e-4
+    with pytest.warns(
+        UnsolvedWarning, match=r"6 of 6 columns .* relative residual of \d"
+    ) as caught:
+        model.paths(5)
+    assert ("float64" in str(caught[0].message)) is (dtype == torch.float32)
+    assert "max_epochs" in str(caught[0].message) and "Cholesky()" in str(caught[0].message)
+    assert model.solution is not None and not model.solution.converged.all()
+    with pytest.warns(UnsolvedWarning, match="257 columns"):
+        model.posterior(X[:2])
+
+
+@pytest.mark.parametrize("solver", [None, CG()])
+def test_a_model_of_a_solved_system_warns_of_nothing(solver: Solver | None) -> None:
+    X = problems.uniform(N, 2)
+    model = PathwiseGP(X, X.sum(1, keepdim=True).sin(), solver=solver)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.paths(3)
+        model.posterior(X[:2])
+    assert model.solution is not None and model.solution.converged.all()
