@@ -93,7 +93,7 @@ def fit_sample(
             if s > 1:
                 best = search.maximise(best, index)
         except KeyboardInterrupt:
-            best = search.best
+            best = search.better(best, index[:1])
             raise
         finally:
             best.write_to(model)
@@ -146,6 +146,17 @@ class _Search:
         mean, variance = gp.predict_from_all(self._X[judges], X, y, index)
         variance = variance + gp.noise(judges.unsqueeze(0)).squeeze(0)
         return log_normal(self._y[judges], mean, variance)
+
+    def better(self, before: BatchedGP, index: Tensor) -> BatchedGP:
+        """Return the best model of the run under way, or ``before`` if that is likelier on the
+        samples ``index``: the first steps from far away can lead downhill.
+        """
+        values = [self._log_posterior(gp, index).item() for gp in (before, self.best)]
+        return self.best if values[1] > values[0] else before
+
+    def _log_posterior(self, gp: BatchedGP, index: Tensor) -> Tensor:
+        nll = gp.negative_log_likelihood(self._X[index], self._y[index], index).sum()
+        return log_prior(gp) - nll
 
     def maximise(self, start: BatchedGP, index: Tensor) -> BatchedGP:
         """Return the optimum that L-BFGS reaches from ``start`` on the samples ``index`` (s, m).
