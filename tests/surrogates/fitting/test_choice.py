@@ -126,18 +126,30 @@ def test_every_method_fits_reports_and_repeats(method: str) -> None:
     assert torch.equal(fitted[0], fitted[1])
 
 
-@pytest.mark.parametrize("method", GENERAL)
-def test_an_interruption_keeps_the_best_so_far(method: str) -> None:
+def interrupted_after(steps: int, method: str) -> PathwiseGP:
     model = make_model()
-    before = likelihood(model)
 
     def interrupt(step: int, value: float) -> None:
-        if step == 5:
+        if step == steps:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         fit(model, method, callback=interrupt, **QUICK[method])
-    assert likelihood(model) > before + 0.01
+    return model
+
+
+@pytest.mark.parametrize("method", [method for method in GENERAL if method != "sample"])
+def test_an_interruption_keeps_the_best_so_far(method: str) -> None:
+    assert likelihood(interrupted_after(5, method)) > likelihood(make_model()) + 0.01
+
+
+def test_an_interrupted_fit_of_a_sample_is_no_worse_than_what_was_given() -> None:
+    steps: list[int] = []
+    fit(make_model(), "sample", callback=lambda step, value: steps.append(step), **QUICK["sample"])
+    given = make_model()
+    # The search starts far away: its first steps are worse than what was given, its last are not.
+    assert torch.equal(hyperparameters(interrupted_after(2, "sample")), hyperparameters(given))
+    assert likelihood(interrupted_after(steps[-1], "sample")) > likelihood(given) + 0.01
 
 
 @pytest.mark.parametrize("method", GENERAL)
