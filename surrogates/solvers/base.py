@@ -18,8 +18,8 @@ from surrogates import checks, settings
 from surrogates.solvers.checkpoint import Checkpoint, Keeper, digest
 from surrogates.solvers.footprint import Footprint, Size
 from surrogates.solvers.run import Callback as Callback
-from surrogates.solvers.run import Progress, Solution, Start, Sweep
-from surrogates.solvers.state import Parts, State, columns_of, parts, restore, selected
+from surrogates.solvers.run import Progress, Solution, Start, Sweep, columns_of, selected
+from surrogates.solvers.state import Parts, State, parts, restore
 from surrogates.systems.base import LinearSystem, check_right_hand_sides
 from surrogates.systems.targets import Targets
 

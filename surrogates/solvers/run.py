@@ -6,8 +6,8 @@ Notation: H (n, n) the system's matrix, B (n, s) right-hand sides, W (n, s) thei
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import ClassVar, Generic, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -157,3 +157,20 @@ class Sweep(Generic[StateT]):
     running: Tensor
     steps: int = 0
     next_report: float = 0.0
+
+
+def columns_of(matrix: Tensor, columns: Tensor) -> Tensor:
+    """Return the given columns, without a copy if they are all."""
+    return matrix if len(columns) == matrix.shape[1] else matrix[:, columns]
+
+
+def selected(state: StateT, columns: Tensor) -> StateT:
+    """Return the state of these columns."""
+    changed: dict[str, Any] = {}
+    for name in (entry.name for entry in fields(state)):
+        value = getattr(state, name)
+        if isinstance(value, Tensor):
+            changed[name] = value[..., columns]
+        elif isinstance(value, State):
+            changed[name] = selected(value, columns)
+    return replace(state, **changed)

@@ -3,7 +3,7 @@ into tensors and numbers, and put together again.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import torch
@@ -63,20 +63,3 @@ def restore(owner: object, names: Iterable[str], prefix: str, saved: Parts) -> N
             setattr(owner, name, found.split(lengths.tolist()))
         elif isinstance(value, int | float | str):
             setattr(owner, name, found)
-
-
-def columns_of(matrix: Tensor, columns: Tensor) -> Tensor:
-    """Return the given columns, without a copy if they are all."""
-    return matrix if len(columns) == matrix.shape[1] else matrix[:, columns]
-
-
-def selected(state: StateT, columns: Tensor) -> StateT:
-    """Return the state of these columns."""
-    changed: dict[str, Any] = {}
-    for name in (entry.name for entry in fields(state)):
-        value = getattr(state, name)
-        if isinstance(value, Tensor):
-            changed[name] = value[..., columns]
-        elif isinstance(value, State):
-            changed[name] = selected(value, columns)
-    return replace(state, **changed)
