@@ -5,13 +5,14 @@ from acquisition.constraints import FeasibleSet
 from acquisition.log_ei import LogEIStrategy
 from acquisition.multistart import ascend, screen
 from acquisition.pathwise import PathwiseMaxPosteriorSampling, PathwiseThompsonSampling
-from acquisition.strategies import STRATEGIES, ThompsonStrategy, TrustRegionStrategy
+from acquisition.strategies import STRATEGIES, AutoStrategy, ThompsonStrategy, TrustRegionStrategy
 from acquisition.strategy import Request, Strategy
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
 from acquisition.trust_region import TrustRegion
 
 __all__ = [
     "AcquisitionProgress",
+    "AutoStrategy",
     "FeasibleSet",
     "LogEIStrategy",
     "ParallelThompsonSampling",

@@ -239,11 +239,13 @@ def _climbed(
     U = U[torch.randperm(len(U), generator=generator).to(U.device)]
     starts = screen(objective, from_cube(U).chunk(NUM_STARTS)).squeeze(0)
     U = (starts.double() - lower) / torch.where(width > 0, width, 1.0)
-    climbed, values = gen_candidates_scipy(
-        U.unsqueeze(1),
-        lambda U: objective.each((lower + width * U).transpose(0, 1)).squeeze(0),  # type: ignore[arg-type]
-        lower_bounds=0.0,
-        upper_bounds=1.0,
-        options={"maxiter": MOST_ITERATIONS},
-    )
+    # BoTorch shows what a line search that ends early says whatever the filters are
+    with warnings.catch_warnings(record=True):
+        climbed, values = gen_candidates_scipy(
+            U.unsqueeze(1),
+            lambda U: objective.each((lower + width * U).transpose(0, 1)).squeeze(0),  # type: ignore[arg-type]
+            lower_bounds=0.0,
+            upper_bounds=1.0,
+            options={"maxiter": MOST_ITERATIONS},
+        )
     return best_first(from_cube(climbed.transpose(0, 1)), values.unsqueeze(0))

@@ -1,5 +1,5 @@
 """The strategies there are: Thompson sampling in the whole box, and in a trust region; expected
-improvement.
+improvement; and what chooses among them.
 
 A further one is a class with a ``generate`` in a file of its own, and a line in ``STRATEGIES``.
 """
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from acquisition.candidates import all_inputs, model_list
 from acquisition.constraints import TooFewPoints
 from acquisition.log_ei import LogEIStrategy
 from acquisition.strategy import Request, Sampler, Strategy
@@ -19,6 +20,8 @@ from acquisition.thompson import ParallelThompsonSampling
 from acquisition.trust_region import TrustRegion
 from surrogates import PathwiseGP, checks
 
+FEW_POINTS = 8
+FEW_VALUES = 300
 NUM_CANDIDATES = 30_000  # of all screening rounds
 MOST_STARTS = 120
 FEWEST_STARTS = 10
@@ -90,7 +93,42 @@ class TrustRegionStrategy:
             return ThompsonStrategy(sampler).generate(request)
 
 
+@dataclass(frozen=True)
+class AutoStrategy:
+    """Expected improvement for few points among few values, Thompson sampling for more.
+
+    Up to 8 points and 300 values, each point is worth its search; beyond, a batch wants diversity
+    more than precision, and joint improvements take longer than paths.
+
+    Args:
+        sampler: as in :class:`ThompsonStrategy`, which it is for.
+    """
+
+    sampler: Sampler | None = None
+
+    @staticmethod
+    def is_for_few(q: int, num_values: int) -> bool:
+        """Whether q points among so many values are chosen by expected improvement."""
+        return q <= FEW_POINTS and num_values <= FEW_VALUES
+
+    @staticmethod
+    def reason(q: int, num_values: int) -> str:
+        """Return in a line how q points among so many values are chosen, and why."""
+        limits = f"{FEW_POINTS} points and {FEW_VALUES} values"
+        if AutoStrategy.is_for_few(q, num_values):
+            return f"log-ei: {q} among {num_values}, at most {limits}"
+        return f"thompson: {q} among {num_values}, more than {limits}"
+
+    def generate(self, request: Request) -> Tensor:
+        """Return the batch; as :class:`Strategy` has it."""
+        num_values = len(all_inputs(model_list(request.model)))
+        if self.is_for_few(request.q, num_values):
+            return LogEIStrategy().generate(request)
+        return ThompsonStrategy(self.sampler).generate(request)
+
+
 STRATEGIES: Mapping[str, Callable[[Sampler | None], Strategy]] = {
+    "auto": AutoStrategy,
     "thompson": ThompsonStrategy,
     "turbo": TrustRegionStrategy,
     "log-ei": LogEIStrategy,

@@ -78,8 +78,8 @@ def pathwise_generation_strategy(
         num_initial: Sobol trials to make; at least half of them must be complete before the model
             takes over.
         seed: of the Sobol points, the paths and the candidates.
-        strategy: how batches are chosen: ``"thompson"``, ``"turbo"`` for a trust region, or
-            ``"log-ei"``.
+        strategy: how batches are chosen: ``"thompson"``, ``"turbo"`` for a trust region,
+            ``"log-ei"``, or ``"auto"`` by their number.
         model_options: arguments of ``PathwiseGP`` such as ``solver``.
         sampler_options: arguments of ``ParallelThompsonSampling`` such as ``num_candidates``, in
             place of quicker settings than its own.
@@ -145,7 +145,7 @@ class ThompsonAcquisition(Acquisition):
     ``acquisition_options`` of the generator are
 
     * ``sampler_options``: arguments of :class:`ParallelThompsonSampling`;
-    * ``strategy``: its name, ``"thompson"``, ``"turbo"`` or ``"log-ei"``;
+    * ``strategy``: its name, ``"thompson"``, ``"turbo"``, ``"log-ei"`` or ``"auto"``;
     * ``seed``: of paths and candidates. The same seed, data and pending points give the same batch.
     """
 

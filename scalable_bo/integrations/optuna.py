@@ -54,7 +54,7 @@ class ThompsonSampler(BaseSampler):
         seed: of everything random here; ``None`` for another one each time.
         independent_sampler: uniform if ``None``.
         solver: of the surrogate's linear systems; ``None`` for the model's default.
-        strategy: how a batch is chosen: ``"thompson"``, ``"turbo"``, ``"log-ei"`` or an
+        strategy: how a batch is chosen: ``"thompson"``, ``"turbo"``, ``"log-ei"``, ``"auto"`` or an
             ``acquisition.Strategy`` of your own, as in ``Study``.
         sampler: of a strategy given by name: makes the acquisition of a model, bounds and ``seed``,
             such as ``partial(ParallelThompsonSampling, num_starts=30)``; ``None`` for quicker

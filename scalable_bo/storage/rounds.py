@@ -138,6 +138,7 @@ class AskReport:
         converged: whether all of its columns reached the solver's tolerance; ``None`` where no
             system was solved, or by a version that did not note it.
         solver: of the linear systems, as text; empty for points of the initial design.
+        choice: how the points were chosen and why, where the study chooses; not kept on disk.
     """
 
     seconds_fit: float = 0.0
@@ -146,3 +147,4 @@ class AskReport:
     residual: float | None = None
     solver: str = ""
     converged: bool | None = None
+    choice: str = ""

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from torch import Tensor
 
 from scalable_bo.space.space import Space
@@ -79,10 +78,8 @@ def read_snapshot(folder: Path) -> Snapshot:
         asks = found.asks
         checkpoint = load_checkpoint(storage.checkpoints, asks[-1].number) if asks else None
         if checkpoint is not None:
-            kernel = get_covar_module_with_dim_scaled_prior(ard_num_dims=space.encoded_dim)
-            factory = SurrogateFactory(
-                kernel, None, checkpoint.tensors[MEAN_WEIGHTS].dtype, torch.device("cpu")
-            )
+            dtype = checkpoint.tensors[MEAN_WEIGHTS].dtype
+            factory = SurrogateFactory.default(space.encoded_dim, dtype, torch.device("cpu"))
             mean = mean_of_values(factory, checkpoint, space, found.rows, asks, maximize)
         texts = describe_settings(settings)
         return Snapshot(space, maximize, texts, found.rows, asks, found.costs, found.sources, mean)
@@ -161,9 +158,8 @@ def mean_of_values(
     """
     num_observed = asks[checkpoint.ask - 1].num_observed
     data = TrainingData.first(num_observed, rows, space, maximize)
-    standardised = posterior_mean(factory, data, checkpoint)
-    if standardised is None:
+    largest_best = posterior_mean(factory, data, checkpoint)
+    if largest_best is None:
         return None
-    offset = rows.values[rows.observed[:num_observed]].mean()
-    scale = data.scale if maximize else -data.scale
-    return lambda X: offset + scale * standardised(space.normalize(X))
+    sign = 1.0 if maximize else -1.0
+    return lambda X: sign * largest_best(space.normalize(X))

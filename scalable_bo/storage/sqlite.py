@@ -168,7 +168,8 @@ class SQLiteStorage:
         with self._transaction() as connection:
             connection.execute("INSERT INTO asks VALUES (?, ?, ?, ?, ?)", astuple(ask))
             connection.execute(
-                "INSERT INTO costs VALUES (?, ?, ?, ?, ?, ?, ?)", (ask.number, *astuple(cost))
+                "INSERT INTO costs VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (ask.number, *astuple(cost)[:-1]),
             )
             connection.executemany(
                 "INSERT INTO points (id, ask, x) VALUES (?, ?, ?)",

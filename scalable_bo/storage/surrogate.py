@@ -6,11 +6,14 @@ Notation: n values; ``U (n, e)`` on the unit cube.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from gpytorch import Module
 from gpytorch.kernels import Kernel
 from torch import Tensor
@@ -18,6 +21,7 @@ from torch import Tensor
 from scalable_bo.space.space import Space
 from scalable_bo.storage.checkpoints import Checkpoint
 from scalable_bo.storage.rows import Rows
+from scalable_bo.storage.warp import LogGap
 from surrogates import PathwiseGP, SamplePaths, Solver, fit_exact
 from surrogates.models.batches import data_sets
 from surrogates.operators.differentiable import KernelBasis
@@ -28,6 +32,9 @@ MAX_FIT_POINTS = 1000
 # They are fitted again when the observations are this many times those of the last fit.
 REFIT_GROWTH = 1.5
 MEAN_WEIGHTS = "mean_weights"
+WARPED = "warped"  # in a checkpoint's tensors if its values are
+# In nats: what a warp has to win by, having taken its scale from the values themselves
+LEAST_EVIDENCE = 3.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,22 +45,27 @@ class TrainingData:
         U: (n, e), on the unit cube.
         y: (n, 1) standardised values, of which the largest is best.
         noise: (n, 1) known variances in the units of ``y``, or ``None``.
-        scale: the user's units in one of ``y``.
+        scale: the units of the values, or of their warp, in one of ``y``.
+        offset: the mean of the same.
+        signed: (n,) the values, of which the largest is best.
+        warp: the scale that they are standardised on; ``None`` for their own.
     """
 
     U: Tensor
     y: Tensor
     noise: Tensor | None
     scale: float
+    offset: float
+    signed: Tensor
+    warp: LogGap | None = None
 
     @classmethod
     def of(cls, U: Tensor, values: Tensor, noise: Tensor | None, maximize: bool) -> TrainingData:
         """Standardise values (n,) and their variances (n,)."""
         signed = values * (1.0 if maximize else -1.0)
-        scale = signed.std().item() if len(signed) > 1 else 0.0
-        scale = scale if scale > 0 else 1.0
-        y = (signed - signed.mean()) / scale
-        return cls(U, y[:, None], None if noise is None else noise[:, None] / scale**2, scale)
+        y, offset, scale = _standardised(signed)
+        known = None if noise is None else noise[:, None] / scale**2
+        return cls(U, y[:, None], known, scale, offset, signed)
 
     @classmethod
     def first(cls, num_observed: int, rows: Rows, space: Space, maximize: bool) -> TrainingData:
@@ -62,6 +74,27 @@ class TrainingData:
         noise = rows.noise[ids] if rows.noise_is_known else None
         return cls.of(space.normalize(rows.X[ids]), rows.values[ids], noise, maximize)
 
+    def warped(self) -> TrainingData:
+        """Return the data with the logarithm of the gap to the best value; as they are where
+        there is none, or variances are known.
+        """
+        warp = LogGap.of(self.signed)
+        if warp is None or self.noise is not None:
+            return self
+        y, offset, scale = _standardised(warp(self.signed))
+        return replace(self, y=y[:, None], offset=offset, scale=scale, warp=warp)
+
+    def values_of(self, y: Tensor) -> Tensor:
+        """Return values of which the largest is best from standardised ones."""
+        values = self.offset + self.scale * y
+        return values if self.warp is None else self.warp.inverse(values)
+
+    @property
+    def log_jacobian(self) -> float:
+        """What the log likelihood of ``y`` lacks to be that of the values."""
+        slopes = 0.0 if self.warp is None else float(self.warp.log_slope(self.signed).sum())
+        return slopes - len(self.signed) * math.log(self.scale)
+
 
 @dataclass(frozen=True, eq=False)
 class SurrogateFactory:
@@ -69,6 +102,7 @@ class SurrogateFactory:
 
     Attributes:
         kernel: on the unit cube, not changed.
+        kernel_of_few: the one of :meth:`fit_few`; ``None`` for the same.
         solver: as in ``PathwiseGP``.
         dtype: of the models.
         device: of the models.
@@ -78,21 +112,65 @@ class SurrogateFactory:
     solver: Solver | None
     dtype: torch.dtype
     device: torch.device
+    kernel_of_few: Kernel | None = None
+
+    @classmethod
+    def default(
+        cls, dim: int, dtype: torch.dtype, device: torch.device, solver: Solver | None = None
+    ) -> SurrogateFactory:
+        """Return the factory of BoTorch's kernels with dimension-scaled priors: RBF, and Matérn's
+        of ν = 5/2 for few values, which takes a function for less smooth than it may be.
+        """
+        smooth = get_covar_module_with_dim_scaled_prior(ard_num_dims=dim)
+        matern = get_covar_module_with_dim_scaled_prior(ard_num_dims=dim, use_rbf_kernel=False)
+        return cls(smooth, solver, dtype, device, matern)
 
     def fit(self, data: TrainingData, generator: torch.Generator) -> PathwiseGP:
         """Return a small model whose hyperparameters maximise the likelihood of a random subset."""
+        return self._fit(data, self.kernel, generator, None)
+
+    def fit_few(
+        self, data: TrainingData, generator: torch.Generator
+    ) -> tuple[PathwiseGP, TrainingData]:
+        """Return a model by :attr:`kernel_of_few` and its data: warped, where their likelihood is
+        the larger, the change of variables included.
+        """
+        kernel = self.kernel_of_few or self.kernel
+        best: tuple[float, PathwiseGP, TrainingData] | None = None
+        warped = data.warped()
+        for given in (data,) if warped is data else (data, warped):
+            evidence: list[float] = []
+            model = self._fit(given, kernel, generator, evidence)
+            value = max(evidence) + given.log_jacobian
+            if best is None or value > best[0] + LEAST_EVIDENCE:
+                best = value, model, given
+        assert best is not None  # there are data
+        return best[1:]
+
+    def _fit(
+        self,
+        data: TrainingData,
+        kernel: Kernel,
+        generator: torch.Generator,
+        evidence: list[float] | None,
+    ) -> PathwiseGP:
+        """Fit a small model; append the log likelihoods on the way to ``evidence``."""
         rows = torch.randperm(len(data.U), generator=generator)[:MAX_FIT_POINTS]
         # In float64 whatever the surrogate's dtype: the optimiser's line search fails on float32
         # gradients.
         noise = None if data.noise is None else data.noise[rows]
+        options: dict[str, Any] = {}
+        if evidence is not None:
+            options["callback"] = lambda _, value: evidence.append(value)
         return fit_exact(
             PathwiseGP(
                 data.U[rows],
                 data.y[rows],
                 noise,
-                covar_module=deepcopy(self.kernel),
+                covar_module=deepcopy(kernel),
                 outcome_transform=None,
-            )
+            ),
+            **options,
         )
 
     def build(self, data: TrainingData, hyperparameters: PathwiseGP) -> PathwiseGP:
@@ -108,50 +186,66 @@ class SurrogateFactory:
             solver=self.solver,
         ).eval()
 
-    def checkpoint(self, ask: int, model: PathwiseGP, mean_weights: Tensor) -> Checkpoint:
+    def checkpoint(
+        self, ask: int, model: PathwiseGP, mean_weights: Tensor, *, few: bool, warped: bool
+    ) -> Checkpoint:
         """Return what ``restore`` needs to make ``model`` again."""
-        return Checkpoint(
-            ask, describe_module(self.kernel), {**model.state_dict(), MEAN_WEIGHTS: mean_weights}
-        )
+        kernel = (self.kernel_of_few or self.kernel) if few else self.kernel
+        tensors = {**model.state_dict(), MEAN_WEIGHTS: mean_weights}
+        if warped:
+            tensors[WARPED] = torch.ones(1)
+        return Checkpoint(ask, describe_module(kernel), tensors)
 
-    def restore(self, data: TrainingData, checkpoint: Checkpoint) -> PathwiseGP | None:
-        """Return the model behind a checkpoint on its data;
+    def restore(
+        self, data: TrainingData, checkpoint: Checkpoint
+    ) -> tuple[PathwiseGP, TrainingData] | None:
+        """Return the model behind a checkpoint on its data, and these as it has them;
         ``None`` if the checkpoint is of another kernel.
         """
-        if checkpoint.kernel != describe_module(self.kernel):
+        kernels = [self.kernel] if self.kernel_of_few is None else [self.kernel, self.kernel_of_few]
+        kernel = next((k for k in kernels if checkpoint.kernel == describe_module(k)), None)
+        if kernel is None:
             return None
-        small = TrainingData(
-            data.U[:1], data.y[:1], None if data.noise is None else data.noise[:1], data.scale
-        )
+        tensors = dict(checkpoint.tensors)
+        if tensors.pop(WARPED, None) is not None:
+            data = data.warped()
         fresh = PathwiseGP(
-            small.U,
-            small.y,
-            small.noise,
-            covar_module=deepcopy(self.kernel),
+            data.U[:1],
+            data.y[:1],
+            None if data.noise is None else data.noise[:1],
+            covar_module=deepcopy(kernel),
             outcome_transform=None,
         )
         model = self.build(data, fresh)
-        tensors = dict(checkpoint.tensors)
         weights = tensors.pop(MEAN_WEIGHTS)
         if {n: t.shape for n, t in tensors.items()} != {
             n: t.shape for n, t in model.state_dict().items()
         } or len(weights) != len(data.U):
             return None
         model.load_state_dict(tensors)
-        return model.start_from(weights.to(self.device, self.dtype))
+        return model.start_from(weights.to(self.device, self.dtype)), data
+
+
+def _standardised(values: Tensor) -> tuple[Tensor, float, float]:
+    """Return values (n,) less their mean, in units of their standard deviation, and both."""
+    scale = values.std().item() if len(values) > 1 else 0.0
+    scale = scale if scale > 0 else 1.0
+    offset = values.mean()
+    return (values - offset) / scale, offset.item(), scale
 
 
 def posterior_mean(
     factory: SurrogateFactory, data: TrainingData, checkpoint: Checkpoint
 ) -> Callable[[Tensor], Tensor] | None:
-    """Return the mean behind a checkpoint on its data, from (k, e) to (k,) in standardised units,
-    without a solve.
+    """Return the mean behind a checkpoint on its data, from (k, e) to (k,) values of which the
+    largest is best, without a solve; of warped values the median.
 
     ``None`` if the checkpoint is of another kernel.
     """
-    model = factory.restore(data, checkpoint)
-    if model is None:
+    restored = factory.restore(data, checkpoint)
+    if restored is None:
         return None
+    model, fitted_to = restored
     weights = checkpoint.tensors[MEAN_WEIGHTS].to(factory.device, factory.dtype)
     (whole,) = data_sets(model)
     mean = SamplePaths(
@@ -160,7 +254,8 @@ def posterior_mean(
 
     @torch.no_grad()
     def evaluate(U: Tensor) -> Tensor:
-        return mean(U.to(factory.device, factory.dtype)).to("cpu", torch.float64)
+        means = mean(U.to(factory.device, factory.dtype)).to("cpu", torch.float64)
+        return fitted_to.values_of(means)
 
     return evaluate
 

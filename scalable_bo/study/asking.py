@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from acquisition import Request, Strategy
+from acquisition.strategies import AutoStrategy
+from acquisition.strategy import Request, Strategy
 from scalable_bo.progress import describe_search, describe_solve
 from scalable_bo.space.space import Space
 from scalable_bo.storage.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
@@ -125,6 +126,7 @@ class Proposer:
         self._design = Design(space, seed)
         self.model: PathwiseGP | None = None
         self._scale = 1.0  # of the values behind it
+        self._of_few = False  # whether it is the one for few points and values
         self.checkpoint: Checkpoint | None = None
 
     def propose(
@@ -161,11 +163,11 @@ class Proposer:
         )
         start = time.perf_counter()
         self._restore(known)
-        fits = [ask.num_observed for ask in known.asks if ask.refitted]
-        refit = self.model is None or known.num_observed >= REFIT_GROWTH * fits[-1]
+        few = self._is_for_few(q, known.num_observed)
+        refit = few or self._is_outgrown(known)
         generator = self._generator(number)
         data = known.data(known.num_observed)
-        model = self._make_model(data, refit, generator)
+        model, data = self._make_model(data, refit, few, generator)
         fitted = time.perf_counter()
         paths = model.paths(
             q,
@@ -178,11 +180,12 @@ class Proposer:
             self._request(model, paths, known, left, generator, callback)
         )
         X, num_drawn = self._completed(batch[: q - num_of_design], num_of_design, known)
-        self.checkpoint = self._factory.checkpoint(number, model, paths.mean_weights)
+        self.checkpoint = self._factory.checkpoint(
+            number, model, paths.mean_weights, few=few, warped=data.warp is not None
+        )
         if self._checkpoints is not None:
             save_checkpoint(self._checkpoints, self.checkpoint)
-        self.model = model
-        self._scale = data.scale
+        self._keep(model, data, few)
         assert model.solution is not None  # paths() has just made it
         report = AskReport(
             seconds_fit=fitted - start,
@@ -191,6 +194,7 @@ class Proposer:
             residual=float(model.solution.residual.max()),
             converged=bool(model.solution.converged.all()),
             solver=repr(self._factory.solver or default_solver(known.num_observed)),
+            choice=self._reason(q, data),
         )
         return X, Ask(number, q, known.num_observed, num_drawn, refit), report
 
@@ -203,17 +207,42 @@ class Proposer:
             return q
         return min(q, max(0, self._num_initial - known.num_observed - known.num_pending))
 
+    def _keep(self, model: PathwiseGP, data: TrainingData, few: bool) -> None:
+        """Keep the surrogate of an ask for the next one."""
+        self.model = model
+        self._scale = data.scale
+        self._of_few = few
+
+    def _is_outgrown(self, known: Known) -> bool:
+        """Whether hyperparameters are to be fitted again, to many more values or another kernel."""
+        fits = [ask.num_observed for ask in known.asks if ask.refitted]
+        return self.model is None or self._of_few or known.num_observed >= REFIT_GROWTH * fits[-1]
+
+    def _is_for_few(self, q: int, num_observed: int) -> bool:
+        """Whether the surrogate of an ask is the one for few points and values."""
+        strategy = self._strategy
+        return isinstance(strategy, AutoStrategy) and strategy.is_for_few(q, num_observed)
+
+    def _reason(self, q: int, data: TrainingData) -> str:
+        """Return how points are chosen and why; nothing where the user has said how."""
+        if not isinstance(self._strategy, AutoStrategy):
+            return ""
+        reason = self._strategy.reason(q, len(data.U))
+        return reason if data.warp is None else f"{reason}; values as the logarithm of their gaps"
+
     def _make_model(
-        self, data: TrainingData, refit: bool, generator: torch.Generator
-    ) -> PathwiseGP:
-        """Return the surrogate of an ask: refitted, or with the last hyperparameters and weights to
-        start from.
+        self, data: TrainingData, refit: bool, few: bool, generator: torch.Generator
+    ) -> tuple[PathwiseGP, TrainingData]:
+        """Return the surrogate of an ask and its data as it has them: refitted, or with the last
+        hyperparameters and weights to start from.
         """
+        if few:
+            fitted, data = self._factory.fit_few(data, generator)
+            return self._factory.build(data, fitted), data
         if refit or self.model is None:
-            return self._factory.build(data, self._factory.fit(data, generator))
-        return self._factory.build(data, self.model).warm_start(
-            self.model, scale=self._scale / data.scale
-        )
+            return self._factory.build(data, self._factory.fit(data, generator)), data
+        model = self._factory.build(data, self.model)
+        return model.warm_start(self.model, scale=self._scale / data.scale), data
 
     def _request(
         self,
@@ -277,19 +306,21 @@ class Proposer:
         if self._checkpoints is not None:
             checkpoint = load_checkpoint(self._checkpoints, asks[-1].number)
         if checkpoint is not None:
-            data = known.data(known.asks[checkpoint.ask - 1].num_observed)
-            self.model = self._factory.restore(data, checkpoint)
-            self._scale = data.scale
-            if self.model is not None:
+            ask = known.asks[checkpoint.ask - 1]
+            restored = self._factory.restore(known.data(ask.num_observed), checkpoint)
+            if restored is not None:
+                self.model, data = restored
+                self._scale = data.scale
+                self._of_few = self._is_for_few(ask.num_points, ask.num_observed)
                 first = checkpoint.ask + 1
         for ask in asks:
             if ask.number >= first:
                 generator = self._generator(ask.number)
                 data = known.data(ask.num_observed)
-                model = self._make_model(data, bool(ask.refitted), generator)
+                few = self._is_for_few(ask.num_points, ask.num_observed)
+                model, data = self._make_model(data, bool(ask.refitted), few, generator)
                 model.paths(ask.num_points, generator=generator)
-                self.model = model
-                self._scale = data.scale
+                self._keep(model, data, few)
 
     def _generator(self, number: int) -> torch.Generator:
         """Return the randomness of an ask."""

@@ -18,7 +18,6 @@ from typing import Any, Self
 
 import pandas as pd
 import torch
-from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from gpytorch.kernels import Kernel
 
 from acquisition import Strategy
@@ -70,8 +69,10 @@ class Study:
             with dimension-scaled priors.
         strategy: how points are chosen after the initial ones: ``"thompson"``, a maximiser of each
             of q functions in the whole space; ``"turbo"``, in a trust region around the best point,
-            for many parameters; ``"log-ei"``, expected improvement point by point, for few points
-            and up to some hundred values; or an ``acquisition.Strategy`` of your own.
+            for many parameters; ``"log-ei"``, expected improvement point by point; ``"auto"``, by
+            that up to 8 points among up to 300 values, for which the surrogate is fitted at every
+            ask, too, and to their logarithms where these are likelier, and by ``"thompson"``
+            beyond; or an ``acquisition.Strategy`` of your own.
         sampler: of a strategy given by name: makes the acquisition of a model, bounds, ``seed`` and
             what the space needs (``rounding``, constraints), such as
             ``partial(ParallelThompsonSampling, num_candidates=50_000)``; ``None`` for 30 000
@@ -127,13 +128,12 @@ class Study:
             "num_initial",
             default_num_initial(self.space.dim) if num_initial is None else num_initial,
         )
-        dim = self.space.encoded_dim
-        kernel = (
-            get_covar_module_with_dim_scaled_prior(ard_num_dims=dim)
+        device = checks.device("device", device)
+        self._factory = (
+            SurrogateFactory.default(self.space.encoded_dim, dtype, device, solver)
             if kernel is None
-            else deepcopy(kernel)
+            else SurrogateFactory(deepcopy(kernel), solver, dtype, device)
         )
-        self._factory = SurrogateFactory(kernel, solver, dtype, checks.device("device", device))
         self._last_ask = AskReport()
         self._asking = threading.Lock()  # one ask at a time
         if storage is None:

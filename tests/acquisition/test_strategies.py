@@ -248,10 +248,10 @@ def test_a_strategy_is_made_by_its_name_or_taken_as_it_is() -> None:
             "thomson",
             None,
             ValueError,
-            "one of thompson, turbo, log-ei, got 'thomson'. Did you mean",
+            "one of auto, thompson, turbo, log-ei, got 'thomson'. Did you mean",
         ),
         (RandomPoints, None, TypeError, "a name or an object with a method `generate"),
-        (None, None, TypeError, "Names are thompson, turbo, log-ei"),
+        (None, None, TypeError, "Names are auto, thompson, turbo, log-ei"),
         (RandomPoints(), QUICK, ValueError, "`sampler` must be None with a strategy that is made"),
     ],
 )

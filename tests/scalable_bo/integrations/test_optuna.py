@@ -270,7 +270,7 @@ def test_a_strategy_of_ones_own_is_told_the_trials_batch_by_batch() -> None:
         (
             {"strategy": "best"},
             ValueError,
-            "`strategy` must be one of thompson, turbo, log-ei, got 'best'",
+            "`strategy` must be one of auto, thompson, turbo, log-ei, got 'best'",
         ),
     ],
 )

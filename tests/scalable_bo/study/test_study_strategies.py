@@ -11,6 +11,7 @@ from torch import Tensor
 
 from acquisition import STRATEGIES, ParallelThompsonSampling, Request, Strategy
 from scalable_bo.space.space import Categorical, Float, Int, Space
+from scalable_bo.storage.snapshot import read_snapshot
 from scalable_bo.study.study import Study
 from tests.acquisition.random_points import RandomPoints
 
@@ -86,7 +87,24 @@ def test_a_strategy_is_told_what_a_study_knows() -> None:
 def test_a_strategy_is_checked_before_the_folder_is_made(tmp_path: Path) -> None:
     path = tmp_path / "study"
     with pytest.raises(
-        ValueError, match="`strategy` must be one of thompson, turbo, log-ei, got 'best'"
+        ValueError, match="`strategy` must be one of auto, thompson, turbo, log-ei, got 'best'"
     ):
         Study(PLANE, maximize=True, path=path, strategy="best")
     assert not path.exists()
+
+
+def test_auto_says_what_it_chose_and_predicts_in_the_units_of_the_values(tmp_path: Path) -> None:
+    study = Study(PLANE, maximize=False, num_initial=12, strategy="auto", path=tmp_path / "study")
+    batch = study.ask(12)
+    values = torch.exp(20.0 * (batch.X - 0.3).square().sum(1))
+    study.tell(batch.ids, values)
+    study.ask(1)
+    assert study.last_ask.choice.startswith("log-ei: 1 among 12, at most 8 points and 300 values")
+    assert study.last_ask.choice.endswith("values as the logarithm of their gaps")
+    mean = study._snapshot().mean
+    assert mean is not None
+    assert ((mean(batch.X) / values).log().abs() < 0.3).all()
+    study.close()
+    stored = read_snapshot(tmp_path / "study").mean
+    assert stored is not None
+    torch.testing.assert_close(stored(batch.X), mean(batch.X))
