@@ -7,6 +7,7 @@ Stochastic Gradient Descent".
 
 # %% Noisy data in two clusters
 import math
+import warnings
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -14,7 +15,10 @@ import torch
 from gpytorch.kernels import RBFKernel
 from gpytorch.means import ZeroMean
 
-from scalable_bo import SGD, Cholesky, PathwiseGP, gaussian_likelihood
+from scalable_bo import SGD, Cholesky, PathwiseGP, UnsolvedWarning, gaussian_likelihood
+
+# What SGD has reached when it is stopped early is the subject here.
+warnings.filterwarnings("ignore", category=UnsolvedWarning)
 
 N = 1000
 NOISE = 0.5
