@@ -20,7 +20,12 @@ BENCH := $(BIN)/scalable-bo bench thompson
 BOTORCH_TESTS ?=
 BOTORCH_MODE ?= exact
 
-.PHONY: help venv bench smoke test test-slow test-botorch lint types examples clean
+#   WORKERS      how many processes run the tests, each with one thread
+WORKERS ?= 2
+
+PICTURES := $(patsubst examples/%.py,results/%.png,$(shell grep -l savefig examples/*.py))
+
+.PHONY: help venv bench smoke test test-slow test-botorch lint types examples docs dist clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -33,8 +38,8 @@ bench: $(INSTALLED) ## run the main job, a small Thompson benchmark: a table, an
 smoke: $(INSTALLED) ## run the same benchmark, one round of it
 	$(BENCH) --preset laptop --solver cg --seeds 0 --rounds 1 --out results/smoke
 
-test: $(INSTALLED) ## run the tests
-	$(BIN)/python -m pytest
+test: $(INSTALLED) ## run the tests, WORKERS files of them at a time
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 test-slow: $(INSTALLED) ## run the tests that take long
 	$(BIN)/python -m pytest -m slow
@@ -53,6 +58,15 @@ examples: $(INSTALLED) ## run every script in examples/
 	@for script in $(wildcard examples/*.py); do \
 		echo "$$script"; MPLBACKEND=Agg $(BIN)/python $$script || exit 1; done
 
+docs: .venv/extra-docs $(PICTURES) ## build the site into build/site: every page, the reference, the gallery; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+dist: .venv/extra-dist ## build the sdist and the wheel into dist/, check them, and try the wheel in an empty environment
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python -m pytest -q -m slow tests/test_dist.py
+
 clean: ## remove .venv, caches and build products; results/ stays
 	rm -rf .venv build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -69,6 +83,15 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PIP) install --no-deps $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
 	@sed '/^torch==/d' constraints.txt > .venv/constraints.txt
 	@$(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' >> .venv/constraints.txt
-	$(PIP) install -c .venv/constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -e '.[test,ax,optuna]'
+	$(PIP) install -c .venv/constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -e '.[test,ax,optuna,league]'
 	@printf 'TORCH ?= %s\nTORCH_INDEX ?= %s\n' '$(TORCH)' '$(TORCH_INDEX)' > .venv/choice.mk
+	@touch $@
+
+# The gallery's pictures are what the examples draw
+results/%.png: examples/%.py | $(INSTALLED)
+	MPLBACKEND=Agg $(BIN)/python $<
+
+# What building the site, or a release, needs besides
+.venv/extra-%: $(INSTALLED)
+	$(PIP) install -q -c .venv/constraints.txt -e '.[$*]'
 	@touch $@

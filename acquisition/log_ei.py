@@ -4,6 +4,7 @@ points are few.
 Notation: n values, d inputs, X (..., d) points, k starts, q points of a batch.
 """
 
+import math
 import warnings
 from collections.abc import Callable
 from copy import deepcopy
@@ -13,13 +14,16 @@ from typing import Any, cast
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
-from botorch.acquisition.analytic import LogExpectedImprovement
+from botorch.acquisition.analytic import _log_ei_helper as log_improvement
 from botorch.acquisition.logei import qLogExpectedImprovement
 from botorch.acquisition.objective import GenericMCObjective
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.generation.gen import gen_candidates_scipy
 from botorch.models.model_list_gp_regression import ModelListGP
+from botorch.models.transforms.outcome import Standardize
 from botorch.sampling.normal import SobolQMCNormalSampler
+from botorch.utils.sampling import draw_sobol_normal_samples
+from linear_operator.utils.cholesky import psd_safe_cholesky
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
@@ -31,6 +35,8 @@ from acquisition.selection import KnownPoints, Moves, best_first, distinct_best
 from acquisition.strategy import Request, Sampler
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
 from surrogates import PathwiseGP
+from surrogates.models.data import data_sets
+from surrogates.rules.data import DataSet
 
 # Searches a set that is more than a box
 LIGHT_SAMPLER = partial(
@@ -41,10 +47,13 @@ LIGHT_SAMPLER = partial(
     num_steps=40,
     uniform_fraction=0.5,
 )
-NUM_SAMPLES = 128  # joint draws behind the improvement of several points
+NUM_SAMPLES = 128  # joint draws of outcomes behind the improvement of several points
+NUM_DRAWS = 64  # of the values at pending points
+LEAST_VARIANCE = 1e-14  # of a standardised value: what rounding leaves of none
+FEW_VALUES = 1000  # among which a point is found in about a second
 MOST_PENDING = 32  # points whose values are drawn with a new one's
 EVALUATED_AT_ONCE = 1024  # points
-NUM_UNIFORM = 512  # candidates in the box
+NUM_UNIFORM = 1024  # candidates in the box
 NUM_NEAR = 64  # around the best data points, at each of these distances, in units of its sides
 DISTANCES = (0.1, 0.01, 0.001)
 NUM_BEST = 4
@@ -59,7 +68,10 @@ class LogEIStrategy:
 
     In a box its logarithm is maximised by L-BFGS-B from several starts, between constraints, on
     grids and among choices by the search that paths are maximised by. An ask takes time
-    ∝ q (q + p) n, p points being pending: for few points among up to some hundred values.
+    ∝ q (n + p)², p points being pending: for few points among up to some hundred values.
+
+    Of one output, the improvement given values at pending points has a closed form; it is averaged
+    over draws of these. Of objectives and constraints on outcomes all is drawn.
 
     Args:
         sampler: makes the search in a set that is more than a box, of a model, bounds, ``seed`` and
@@ -68,10 +80,21 @@ class LogEIStrategy:
     References:
         Ament et al. (2023), "Unexpected Improvements to Expected Improvement for Bayesian
         Optimization", of which BoTorch's functions are the authors' code. Differs: (1) the value
-        to be improved is the best posterior mean, which noise does not lift.
+        to be improved is the best posterior mean, which noise does not lift; (2) only the values at
+        pending points are drawn, where an output is improved itself.
     """
 
     sampler: Sampler | None = None
+
+    @staticmethod
+    def is_for_few(q: int, num_values: int) -> bool:
+        """Whether the surrogate of so many values is to be the best that there is."""
+        return num_values <= FEW_VALUES
+
+    @staticmethod
+    def reason(q: int, num_values: int) -> str:
+        """Return in a line how points are chosen."""
+        return "log-ei: as the study was told"
 
     def generate(self, request: Request) -> Tensor:
         """Return the batch; as :class:`Strategy` has it."""
@@ -126,7 +149,7 @@ class LogEIStrategy:
 class _Logarithm:
     """The logarithm of an expected improvement, as the one function that is maximised."""
 
-    acquisition: AcquisitionFunction
+    of_points: Callable[[Tensor], Tensor]  # from (k, d) to (k,), in float64
     num_samples: int = 1
 
     @torch.no_grad()
@@ -137,8 +160,49 @@ class _Logarithm:
 
     def each(self, X: Tensor) -> Tensor:
         """Return its values at X (1, k, d): (1, k)."""
-        values: Tensor = self.acquisition(X.double().flatten(0, 1).unsqueeze(-2))
-        return values.unsqueeze(0).to(X)
+        return self.of_points(X.double().squeeze(0)).unsqueeze(0).to(X)
+
+
+@dataclass(frozen=True, eq=False)
+class _Posterior:
+    """One output given s vectors of values at the same points: s means, one covariance.
+
+    Attributes:
+        data: whose kernel and mean function are those of the output.
+        X: (n, d) the points.
+        inverse_root: L⁻¹ (n, n), of the values' covariance L Lᵀ.
+        weights: (n, s), of the means.
+    """
+
+    data: DataSet
+    X: Tensor
+    inverse_root: Tensor
+    weights: Tensor
+
+    @classmethod
+    def of(cls, data: DataSet, X: Tensor, Y: Tensor, noise: Tensor) -> "_Posterior":
+        """Return the output given the values Y (n, s) at X, with variances (n,) of their noise."""
+        covariance = data.kernel(X).to_dense() + torch.diag(noise)
+        root = psd_safe_cholesky(covariance)
+        identity = torch.eye(len(X)).to(root)
+        inverse_root = torch.linalg.solve_triangular(root, identity, upper=False)
+        residuals = Y - data.mean_module(X).unsqueeze(1)
+        return cls(data, X, inverse_root, inverse_root.mT @ (inverse_root @ residuals))
+
+    def moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the means (k, s) and variances (k,) at X (k, d)."""
+        covariance = self.data.kernel(X, self.X).to_dense()
+        means = self.data.mean_module(X).unsqueeze(1) + covariance @ self.weights
+        explained = (covariance @ self.inverse_root.mT).square().sum(1)
+        variances = self.data.kernel(X, diag=True) - explained
+        return means, variances.clamp_min(LEAST_VARIANCE)
+
+    def draw(self, X: Tensor, seed: int) -> Tensor:
+        """Return draws (k, ``NUM_DRAWS``) of the output at X (k, d), without noise."""
+        projected = self.data.kernel(X, self.X).to_dense() @ self.inverse_root.mT
+        root = psd_safe_cholesky(self.data.kernel(X).to_dense() - projected @ projected.mT)
+        means, _ = self.moments(X)
+        return means + root @ draw_sobol_normal_samples(len(X), NUM_DRAWS, seed=seed).to(root).mT
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +215,7 @@ class _Improvement:
         constraints: map outputs to (...), feasible where ≤ 0.
         best: the best objective by the means at the data, of feasible points if there are any.
         leaders: (b, d) the data points with the largest of these.
-        simple: whether the objective is the model's one output, which needs no draws.
+        sign: of the model's one output if that is the objective; ``None`` for another.
     """
 
     model: PathwiseGP | ModelListGP
@@ -159,7 +223,7 @@ class _Improvement:
     constraints: tuple[Outcome, ...]
     best: Tensor
     leaders: Tensor
-    simple: bool
+    sign: float | None
 
     @classmethod
     @torch.no_grad()
@@ -178,27 +242,63 @@ class _Improvement:
             feasible &= constraint(Y) <= 0
         best = values[feasible].max() if feasible.any() else values.min()
         ranking = torch.where(feasible, values, values.min()).argsort(descending=True)
-        simple = sign > 0 and given is only_output and not constraints
+        whole = given is only_output and not constraints and _is_gaussian(model)
         leaders = X[ranking[torch.arange(NUM_BEST) % len(X)]]
 
         def objective(Y: Tensor) -> Tensor:
             return sign * given(Y)
 
-        return cls(model, objective, constraints, best, leaders, simple)
+        return cls(model, objective, constraints, best, leaders, sign if whole else None)
 
     def beside(self, pending: Tensor, seed: int) -> _Logarithm:
         """Return the logarithm of the expected improvement of a point jointly with pending ones."""
-        if not len(pending) and self.simple:
-            return _Logarithm(LogExpectedImprovement(self.model, self.best))
-        joint = qLogExpectedImprovement(
+        pending = pending[-MOST_PENDING:].double()
+        if self.sign is not None:
+            assert isinstance(self.model, PathwiseGP)
+            return _Logarithm(_of_one_output(self.model, self.sign, pending, seed % 2**31))
+        joint: AcquisitionFunction = qLogExpectedImprovement(
             self.model,
             self.best,
             sampler=SobolQMCNormalSampler(torch.Size([NUM_SAMPLES]), seed=seed % 2**31),
             objective=GenericMCObjective(_without_inputs(self.objective)),
-            X_pending=pending[-MOST_PENDING:].double() if len(pending) else None,
+            X_pending=pending if len(pending) else None,
             constraints=list(self.constraints) or None,
         )
-        return _Logarithm(joint)
+        return _Logarithm(lambda X: joint(X.unsqueeze(-2)))
+
+
+def _is_gaussian(model: PathwiseGP | ModelListGP) -> bool:
+    """Whether a model has one output, the posterior of which is Gaussian."""
+    transform = getattr(model, "outcome_transform", None)
+    return model.num_outputs == 1 and isinstance(transform, Standardize | None)
+
+
+@torch.no_grad()
+def _of_one_output(
+    model: PathwiseGP, sign: float, pending: Tensor, seed: int
+) -> Callable[[Tensor], Tensor]:
+    """Return the logarithm of the expected improvement of a model's one output beside pending
+    points, as a function from points (k, d) to (k,).
+    """
+    (data,) = data_sets(model)
+    noise = data.noise.expand_as(data.y)
+    posterior = _Posterior.of(data, data.X, data.y.unsqueeze(1), noise)
+    best = (sign * posterior.moments(data.X)[0]).amax(0)
+    if len(pending):
+        points = model.transform_inputs(pending)
+        drawn = posterior.draw(points, seed)
+        X = torch.cat([data.X, points])
+        Y = torch.cat([data.y.unsqueeze(1).expand(-1, NUM_DRAWS), drawn])
+        posterior = _Posterior.of(data, X, Y, torch.cat([noise, torch.zeros_like(drawn[:, 0])]))
+        best = torch.maximum(best, (sign * drawn).amax(0))
+
+    def logarithm(X: Tensor) -> Tensor:
+        means, variances = posterior.moments(model.transform_inputs(X))
+        deviations = variances.sqrt().unsqueeze(1)
+        values = log_improvement((sign * means - best) / deviations) + deviations.log()
+        return torch.logsumexp(values, dim=1) - math.log(values.shape[1])
+
+    return logarithm
 
 
 def _without_inputs(objective: Outcome) -> Callable[[Tensor, Tensor | None], Tensor]:

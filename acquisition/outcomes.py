@@ -16,6 +16,60 @@ from surrogates.functions.paths import BatchPaths
 
 Outcome = Callable[[Tensor], Tensor]
 Paths = SamplePaths | BatchPaths
+AUGMENTATION = 0.05
+NARROWEST_FRONT = 1e-6  # in the units of standardised values
+
+
+@dataclass(frozen=True, eq=False)
+class Scalarisations:
+    """An objective of each of s paths from k outputs of which larger is better: the augmented
+    Chebyshev function −max_j w_j (1 − z_j) − ρ Σ_j w_j (1 − z_j), z the values in units in which
+    the front so far reaches from 0 to 1. With weights drawn at random, a maximiser of each path
+    spreads a batch over the front.
+
+    Args:
+        weights: (s, k), at least 0, their sum 1.
+        lowest: (k,) the worst values on the front so far.
+        highest: (k,) the best values so far.
+
+    References:
+        Knowles (2006), "ParEGO", Section III: the scalarisation, ρ = 0.05. Paria et al. (2020), "A
+        Flexible Framework for Multi-Objective Bayesian Optimization using Random
+        Scalarizations": a draw of it for every path.
+    """
+
+    weights: Tensor
+    lowest: Tensor
+    highest: Tensor
+
+    @classmethod
+    def draw(cls, num_paths: int, front: Tensor, generator: torch.Generator) -> "Scalarisations":
+        """Return scalarisations with weights uniform on the simplex, for a front (p, k) of values;
+        a front of one point counts as one standard deviation wide.
+        """
+        shares = torch.rand(
+            num_paths, front.shape[1], generator=generator, dtype=torch.float64
+        ).log()
+        lowest = front.amin(0)
+        highest = front.amax(0)
+        width = highest - lowest
+        lowest = highest - torch.where(width > NARROWEST_FRONT, width, 1.0)
+        weights = (shares / shares.sum(1, keepdim=True)).to(front)
+        return cls(weights, lowest, highest)
+
+    def __call__(self, Y: Tensor) -> Tensor:
+        """Return the objective of each path at its values Y (s, ..., m): (s, ...)."""
+        k = self.weights.shape[1]
+        weights = self.weights.view(len(self.weights), *[1] * (Y.ndim - 2), k)
+        short = weights * (self.highest - Y[..., :k]) / (self.highest - self.lowest)
+        return -(short.amax(-1) + AUGMENTATION * short.sum(-1))
+
+    def of_all(self, Y: Tensor) -> Tensor:
+        """Return values (n,) that rank points with Y (n, m): how little they fall short of the best
+        of them, where they do so least.
+        """
+        values = self(Y.expand(len(self.weights), *Y.shape))
+        return (values - values.amax(1, keepdim=True)).amax(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +118,10 @@ class OutcomePaths:
         negative violation.
         """
         Y = self._outputs([paths.mean(X) for paths in self.parts])
-        value = self.sign * self.objective(Y)
+        objective = self.objective
+        if isinstance(objective, Scalarisations):
+            objective = objective.of_all
+        value = self.sign * objective(Y)
         violation = self._violation(Y)
         feasible = violation <= 0
         return (X[feasible], value[feasible]) if feasible.any() else (X, -violation)
@@ -115,7 +172,8 @@ def check_outcomes(
         )
     constraints = tuple(constraints or ())
     named = {f"outcome_constraints[{j}]": constraint for j, constraint in enumerate(constraints)}
-    if objective is not None:
+    # One of each path takes the values of as many paths
+    if objective is not None and not isinstance(objective, Scalarisations):
         named["objective"] = objective
     trial = torch.ones(
         1,

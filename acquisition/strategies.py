@@ -14,14 +14,16 @@ from torch import Tensor
 
 from acquisition.candidates import all_inputs, model_list
 from acquisition.constraints import TooFewPoints
-from acquisition.log_ei import LogEIStrategy
+from acquisition.log_ei import FEW_VALUES, LogEIStrategy
 from acquisition.strategy import Request, Sampler, Strategy
 from acquisition.thompson import ParallelThompsonSampling
 from acquisition.trust_region import TrustRegion
 from surrogates import PathwiseGP, checks
 
-FEW_POINTS = 8
-FEW_VALUES = 300
+FEW_POINTS = 8  # chosen one by one
+SOME_POINTS = 50  # begun like that
+NUM_IMPROVING = 4  # of some points
+LEAST_TOLERANCE = 3  # batches without success in a trust region
 NUM_CANDIDATES = 30_000  # of all screening rounds
 MOST_STARTS = 120
 FEWEST_STARTS = 10
@@ -69,7 +71,8 @@ class TrustRegionStrategy:
     shrinks by the batches so far.
 
     A region that has become too small starts again at its full length; where it holds fewer than q
-    points, such as on a grid, the whole box is searched.
+    points, such as on a grid, the whole box is searched. A region is shrunk after 3 batches without
+    success at the earliest: large batches tell much of it, and it is gone after 7 that shrink it.
 
     Args:
         sampler: as in :class:`ThompsonStrategy`, and ``trust_region``.
@@ -77,10 +80,23 @@ class TrustRegionStrategy:
 
     sampler: Sampler | None = None
 
+    @staticmethod
+    def is_for_few(q: int, num_values: int) -> bool:
+        """Whether the surrogate of so many values is to be the best that there is."""
+        return num_values <= FEW_VALUES
+
+    @staticmethod
+    def reason(q: int, num_values: int) -> str:
+        """Return in a line how points are chosen."""
+        return "turbo: as the study was told"
+
     def generate(self, request: Request) -> Tensor:
         """Return the batch; as :class:`Strategy` has it."""
         maximize = request.goal.get("maximize", True)
         start = TrustRegion(request.bounds.shape[1], request.q, maximize=maximize)
+        assert start.failure_tolerance is not None  # it has chosen
+        tolerance = max(LEAST_TOLERANCE, start.failure_tolerance)
+        start = replace(start, failure_tolerance=tolerance)
         region = start
         for values in request.batches:
             region = region.update(values)
@@ -95,10 +111,11 @@ class TrustRegionStrategy:
 
 @dataclass(frozen=True)
 class AutoStrategy:
-    """Expected improvement for few points among few values, Thompson sampling for more.
+    """Expected improvement for few points, Thompson sampling for many, and for some both.
 
-    Up to 8 points and 300 values, each point is worth its search; beyond, a batch wants diversity
-    more than precision, and joint improvements take longer than paths.
+    Each of up to 8 points is worth its search. Of up to 50, the first 4 are chosen like that, for
+    precision, and the others by paths, for diversity: joint improvements take longer than paths.
+    Beyond, or among more than 1000 values, all are chosen by paths.
 
     Args:
         sampler: as in :class:`ThompsonStrategy`, which it is for.
@@ -108,23 +125,34 @@ class AutoStrategy:
 
     @staticmethod
     def is_for_few(q: int, num_values: int) -> bool:
-        """Whether q points among so many values are chosen by expected improvement."""
-        return q <= FEW_POINTS and num_values <= FEW_VALUES
+        """Whether the surrogate of so many values is to be the best that there is."""
+        return num_values <= FEW_VALUES
 
     @staticmethod
     def reason(q: int, num_values: int) -> str:
         """Return in a line how q points among so many values are chosen, and why."""
-        limits = f"{FEW_POINTS} points and {FEW_VALUES} values"
-        if AutoStrategy.is_for_few(q, num_values):
-            return f"log-ei: {q} among {num_values}, at most {limits}"
-        return f"thompson: {q} among {num_values}, more than {limits}"
+        among = f"{q} among {num_values}"
+        if num_values > FEW_VALUES:
+            return f"thompson: {among}, more than {FEW_VALUES} values"
+        if q > SOME_POINTS:
+            return f"thompson: {among}, more than {SOME_POINTS} points"
+        if q > FEW_POINTS:
+            ways = f"{NUM_IMPROVING} by log-ei, {q - NUM_IMPROVING} by thompson"
+            return f"{ways}: {among}, at most {SOME_POINTS} points and {FEW_VALUES} values"
+        return f"log-ei: {among}, at most {FEW_POINTS} points and {FEW_VALUES} values"
 
     def generate(self, request: Request) -> Tensor:
         """Return the batch; as :class:`Strategy` has it."""
         num_values = len(all_inputs(model_list(request.model)))
-        if self.is_for_few(request.q, num_values):
+        others = ThompsonStrategy(self.sampler)
+        if num_values > FEW_VALUES or request.q > SOME_POINTS:
+            return others.generate(request)
+        if request.q <= FEW_POINTS:
             return LogEIStrategy().generate(request)
-        return ThompsonStrategy(self.sampler).generate(request)
+        first = LogEIStrategy().generate(replace(request, q=NUM_IMPROVING, paths=None))
+        pending = first if request.X_pending is None else torch.cat([request.X_pending, first])
+        rest = replace(request, q=request.q - NUM_IMPROVING, paths=None, X_pending=pending)
+        return torch.cat([first, others.generate(rest)])
 
 
 STRATEGIES: Mapping[str, Callable[[Sampler | None], Strategy]] = {

@@ -73,3 +73,16 @@ class Strategy(Protocol):
         Raises:
             ValueError: if there are no q such points.
         """
+
+
+@runtime_checkable
+class ChoosingStrategy(Strategy, Protocol):
+    """A strategy that chooses among others by the numbers of points and values."""
+
+    def is_for_few(self, q: int, num_values: int) -> bool:
+        """Return whether the surrogate of so many values, for q points, is to be the best that
+        there is, which takes longer.
+        """
+
+    def reason(self, q: int, num_values: int) -> str:
+        """Return in a line how q points among so many values are chosen, and why."""

@@ -35,7 +35,7 @@ from acquisition.selection import (
     grid_neighbours,
 )
 from acquisition.trust_region import TrustRegion
-from surrogates import PathwiseGP, SamplePaths, checks, settings
+from surrogates import PathwiseGP, SamplePaths, checks, memory
 from surrogates.functions.paths import BatchPaths
 
 # Learning rate in units of the default proposal_std: a quarter of the lengthscale, measured best
@@ -188,7 +188,11 @@ class ParallelThompsonSampling:
         self.seed = seed if seed is None else checks.integer("seed", seed, 0)
         self.callback = callback
 
-    @settings.keeping_freed()
+    def __repr__(self) -> str:
+        sizes = [model.train_targets.shape[-1] for model in self.models]
+        return f"ParallelThompsonSampling(models of {sizes} points, {self.bounds.shape[1]} inputs)"
+
+    @memory.keeping_freed()
     @torch.inference_mode(False)  # ascents need gradients, whatever the caller has switched off
     def generate(
         self,

@@ -14,7 +14,7 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.model_selection import GridSearchCV
 
 from scalable_bo import NystromSGM
-from surrogates.regressors.nystrom_sgm import descend, inverse_root
+from surrogates.regressors.nystrom_steps import descend, inverse_root
 
 NUM_TRIALS = 50
 N = 100

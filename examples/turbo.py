@@ -11,7 +11,9 @@ import time
 import torch
 from botorch.test_functions import Ackley
 from botorch.utils.sampling import draw_sobol_samples
+from gpytorch.constraints import Interval
 from gpytorch.kernels import MaternKernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
 
 from scalable_bo import ParallelThompsonSampling, PathwiseGP, TrustRegion, fit_subsets
 
@@ -35,11 +37,15 @@ print(f"best of {NUM_INITIAL} Sobol points: {Y.max():.2f}")
 # %% The region is a value: each round returns the next one. The search takes the part of the box
 # around the best point from it
 region = TrustRegion(DIM, BATCH_SIZE).update(Y)
-# Every fit starts where the last one ended
-kernel = ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=DIM)).double()
+# Bounds keep a fit to a few hundred values from taking a function of many inputs for noise, or for
+# one of a few inputs alone; every fit starts where the last one ended
+scales = Interval(0.005, 4.0)
+kernel = ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=DIM, lengthscale_constraint=scales)).double()
+likelihood = GaussianLikelihood(noise_constraint=Interval(1e-8, 1e-3)).double()
 for number in range(1, NUM_ROUNDS + 1):
     start = time.perf_counter()
-    model = fit_subsets(PathwiseGP(X, Y, covar_module=kernel), num_subsets=2, num_steps=30)
+    model = PathwiseGP(X, Y, covar_module=kernel, likelihood=likelihood)
+    fit_subsets(model, num_subsets=2, num_steps=30)
     batch = ParallelThompsonSampling(model, bounds, trust_region=region, **SEARCH).generate(
         BATCH_SIZE
     )

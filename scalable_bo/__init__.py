@@ -4,160 +4,100 @@ The public names of `surrogates`, `acquisition` and `scalable_bo` in one place. 
 its first use, so that `import scalable_bo`, and with it the command line's `--help`, is quick.
 """
 
+import ast
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalable_bo._packages import check_sibling_packages, installed_version
+from scalable_bo.integrations.hooks import register_with_ax
 
 check_sibling_packages()
+register_with_ax()
 
+# The one list of the public names: type checkers read it as imports, and `_HOME` as text
 if TYPE_CHECKING:
-    from acquisition import (
-        ParallelThompsonSampling,
-        PathwiseMaxPosteriorSampling,
-        PathwiseThompsonSampling,
-        TrustRegion,
-    )
-    from scalable_bo.evaluation.external import Command
-    from scalable_bo.problems import GPPrior, Problem, TestFunction, test_function
-    from scalable_bo.progress import fit
-    from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
-    from scalable_bo.storage.rounds import AskReport, Batch, Result, Round
-    from scalable_bo.study.study import Study
-    from surrogates import (
-        CG,
-        SCGD,
-        SDD,
-        SGD,
-        AttentionFeatures,
-        Auto,
-        BatchPaths,
-        Checkpoint,
-        Cholesky,
-        DistributedKernelSystem,
-        FeatureKernel,
-        FiniteFeatureGP,
-        FitAccount,
-        FourierFeatures,
-        InducingPathwiseGP,
-        Minimax,
-        Nystrom,
-        NystromFeatures,
-        NystromSGM,
-        PathwiseGP,
-        PivotedCholesky,
-        PriorPaths,
-        RandomFeatures,
-        SamplePaths,
-        SketchAndProject,
-        Solution,
-        UnsolvedWarning,
-        VariationalGP,
-        choose_fit,
-        choose_inducing_points,
-        fit_exact,
-        fit_finite_features,
-        fit_iterative,
-        fit_minibatch,
-        fit_sample,
-        fit_subsets,
-        fit_variational,
-        gaussian_likelihood,
-        own_rows,
-        predict_by_neighbours,
-        processes,
-        shared_paths,
-    )
+    from acquisition import ParallelThompsonSampling as ParallelThompsonSampling
+    from acquisition import PathwiseMaxPosteriorSampling as PathwiseMaxPosteriorSampling
+    from acquisition import PathwiseThompsonSampling as PathwiseThompsonSampling
+    from acquisition import TrustRegion as TrustRegion
+    from scalable_bo.evaluation.external import Command as Command
+    from scalable_bo.experiments.problems import GPPrior as GPPrior
+    from scalable_bo.experiments.problems import Problem as Problem
+    from scalable_bo.experiments.problems import TestFunction as TestFunction
+    from scalable_bo.experiments.problems import test_function as test_function
+    from scalable_bo.progress import fit as fit
+    from scalable_bo.space.space import Categorical as Categorical
+    from scalable_bo.space.space import Float as Float
+    from scalable_bo.space.space import Int as Int
+    from scalable_bo.space.space import LinearConstraint as LinearConstraint
+    from scalable_bo.space.space import Space as Space
+    from scalable_bo.storage.rounds import AskReport as AskReport
+    from scalable_bo.storage.rounds import Batch as Batch
+    from scalable_bo.storage.rounds import Result as Result
+    from scalable_bo.storage.rounds import Round as Round
+    from scalable_bo.study.study import Study as Study
+    from surrogates import CG as CG
+    from surrogates import SCGD as SCGD
+    from surrogates import SDD as SDD
+    from surrogates import SGD as SGD
+    from surrogates import AttentionFeatures as AttentionFeatures
+    from surrogates import Auto as Auto
+    from surrogates import BatchPaths as BatchPaths
+    from surrogates import Checkpoint as Checkpoint
+    from surrogates import Cholesky as Cholesky
+    from surrogates import DistributedKernelSystem as DistributedKernelSystem
+    from surrogates import FeatureKernel as FeatureKernel
+    from surrogates import FiniteFeatureGP as FiniteFeatureGP
+    from surrogates import FitAccount as FitAccount
+    from surrogates import FourierFeatures as FourierFeatures
+    from surrogates import GPRegressor as GPRegressor
+    from surrogates import InducingPathwiseGP as InducingPathwiseGP
+    from surrogates import Minimax as Minimax
+    from surrogates import Nystrom as Nystrom
+    from surrogates import NystromFeatures as NystromFeatures
+    from surrogates import NystromSGM as NystromSGM
+    from surrogates import PathwiseGP as PathwiseGP
+    from surrogates import PivotedCholesky as PivotedCholesky
+    from surrogates import PriorPaths as PriorPaths
+    from surrogates import RandomFeatures as RandomFeatures
+    from surrogates import SamplePaths as SamplePaths
+    from surrogates import SketchAndProject as SketchAndProject
+    from surrogates import Solution as Solution
+    from surrogates import TanimotoKernel as TanimotoKernel
+    from surrogates import UnsolvedWarning as UnsolvedWarning
+    from surrogates import VariationalGP as VariationalGP
+    from surrogates import choose_fit as choose_fit
+    from surrogates import choose_inducing_points as choose_inducing_points
+    from surrogates import fit_exact as fit_exact
+    from surrogates import fit_finite_features as fit_finite_features
+    from surrogates import fit_iterative as fit_iterative
+    from surrogates import fit_minibatch as fit_minibatch
+    from surrogates import fit_sample as fit_sample
+    from surrogates import fit_subsets as fit_subsets
+    from surrogates import fit_variational as fit_variational
+    from surrogates import gaussian_likelihood as gaussian_likelihood
+    from surrogates import own_rows as own_rows
+    from surrogates import predict_by_neighbours as predict_by_neighbours
+    from surrogates import processes as processes
+    from surrogates import shared_paths as shared_paths
 
-__all__ = [
-    "CG",
-    "SCGD",
-    "SDD",
-    "SGD",
-    "AskReport",
-    "AttentionFeatures",
-    "Auto",
-    "Batch",
-    "BatchPaths",
-    "Categorical",
-    "Checkpoint",
-    "Cholesky",
-    "Command",
-    "DistributedKernelSystem",
-    "FeatureKernel",
-    "FiniteFeatureGP",
-    "FitAccount",
-    "Float",
-    "FourierFeatures",
-    "GPPrior",
-    "InducingPathwiseGP",
-    "Int",
-    "LinearConstraint",
-    "Minimax",
-    "Nystrom",
-    "NystromFeatures",
-    "NystromSGM",
-    "ParallelThompsonSampling",
-    "PathwiseGP",
-    "PathwiseMaxPosteriorSampling",
-    "PathwiseThompsonSampling",
-    "PivotedCholesky",
-    "PriorPaths",
-    "Problem",
-    "RandomFeatures",
-    "Result",
-    "Round",
-    "SamplePaths",
-    "SketchAndProject",
-    "Solution",
-    "Space",
-    "Study",
-    "TestFunction",
-    "TrustRegion",
-    "UnsolvedWarning",
-    "VariationalGP",
-    "choose_fit",
-    "choose_inducing_points",
-    "fit",
-    "fit_exact",
-    "fit_finite_features",
-    "fit_iterative",
-    "fit_minibatch",
-    "fit_sample",
-    "fit_subsets",
-    "fit_variational",
-    "gaussian_likelihood",
-    "own_rows",
-    "predict_by_neighbours",
-    "processes",
-    "shared_paths",
-    "test_function",
-]
-
-_MODULES = {
-    "acquisition": (
-        "ParallelThompsonSampling",
-        "PathwiseMaxPosteriorSampling",
-        "PathwiseThompsonSampling",
-        "TrustRegion",
-    ),
-    "scalable_bo.evaluation.external": ("Command",),
-    "scalable_bo.problems": ("GPPrior", "Problem", "TestFunction", "test_function"),
-    "scalable_bo.progress": ("fit",),
-    "scalable_bo.storage.rounds": ("AskReport", "Batch", "Result", "Round"),
-    "scalable_bo.space.space": ("Categorical", "Float", "Int", "LinearConstraint", "Space"),
-    "scalable_bo.study.study": ("Study",),
+_HOME = {
+    name.asname: node.module
+    for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
+    if isinstance(node, ast.ImportFrom) and node.module
+    for name in node.names
+    if name.asname
 }
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return installed_version()
-    if name not in __all__:
+    if name not in _HOME:
         raise AttributeError(f"module 'scalable_bo' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_HOME.get(name, "surrogates")), name)
+    return getattr(import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""What a long job shows while it runs: a bar on a terminal, one plain line a round elsewhere;
+"""What a long job shows while it runs: a bar on a terminal and in a notebook, a line a round;
 and ``fit`` with that bar; and how much memory the process took.
 """
 
@@ -8,6 +8,7 @@ import logging
 import resource
 import sys
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -51,7 +52,7 @@ class RoundProgress:
             TextColumn("{task.description}"),
             console=self._console,
             transient=True,
-            disable=not (enabled and self._console.is_terminal),
+            disable=not (enabled and _can_show_a_bar(self._console)),
         )
         self._task = self._bar.add_task("", total=total)
         self._log = _LinesOf(self)
@@ -164,6 +165,12 @@ class _LinesOf(logging.Handler):
     def detach(self) -> None:
         self._logger.removeHandler(self)
         self._logger.setLevel(self._level_before)
+
+
+def _can_show_a_bar(console: Console) -> bool:
+    """Return whether a console is a terminal, or a notebook that has the widgets for it."""
+    in_notebook = console.is_jupyter and find_spec("ipywidgets") is not None
+    return console.is_terminal or in_notebook
 
 
 def reset_peak_of_process() -> None:

@@ -16,15 +16,17 @@ from surrogates.functions.feature_maps import (
 )
 from surrogates.functions.features import PriorPaths, RandomFeatures
 from surrogates.functions.paths import BatchPaths, SamplePaths
+from surrogates.models.data import gaussian_likelihood
 from surrogates.models.fantasies import FantasyGP
 from surrogates.models.finite_features import FiniteFeatureGP
 from surrogates.models.inducing import InducingPathwiseGP
-from surrogates.models.noise import gaussian_likelihood
 from surrogates.models.pathwise import PathwiseGP
 from surrogates.models.registrations import PathwiseSamplePath
 from surrogates.models.shared_paths import shared_paths
 from surrogates.models.variational import VariationalGP
 from surrogates.operators.kernel_matrix import Dense, KernelOperator, Tiled, kernel_operator
+from surrogates.operators.tanimoto import TanimotoKernel
+from surrogates.regressors.gp_regressor import GPRegressor
 from surrogates.regressors.neighbours import predict_by_neighbours
 from surrogates.regressors.nystrom_sgm import NystromSGM
 from surrogates.rules.finite_features_fit import fit_finite_features
@@ -49,8 +51,7 @@ from surrogates.systems.preconditioners import (
     PivotedCholesky,
     Preconditioner,
 )
-from surrogates.systems.rows import SharedRows, own_rows, processes
-from surrogates.systems.shared import DistributedKernelSystem
+from surrogates.systems.shared import DistributedKernelSystem, SharedRows, own_rows, processes
 from surrogates.systems.targets import Targets
 
 __all__ = [
@@ -71,6 +72,7 @@ __all__ = [
     "FiniteFeatureGP",
     "FitAccount",
     "FourierFeatures",
+    "GPRegressor",
     "Identity",
     "InducingPathwiseGP",
     "InducingSystem",
@@ -93,6 +95,7 @@ __all__ = [
     "SketchAndProject",
     "Solution",
     "Solver",
+    "TanimotoKernel",
     "Targets",
     "Tiled",
     "UnsolvedWarning",

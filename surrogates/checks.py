@@ -203,3 +203,18 @@ def inducing_points(Z: Any, data_name: str, X: Tensor) -> Tensor:
         )
     like("inducing_points", Z, data_name, X)
     return Z
+
+
+def outside_transforms(what: str, remedy: str) -> None:
+    """Require that no transform of ``torch.func`` is active: tensors made in one do not outlive it.
+
+    Raises:
+        NotImplementedError: if one is.
+    """
+    try:
+        torch.empty(0).requires_grad_()  # which PyTorch refuses in all of them
+    except RuntimeError:
+        raise NotImplementedError(
+            f"{what} outside of the transforms of `torch.func`, which its result would not outlive."
+            f" {remedy}"
+        ) from None

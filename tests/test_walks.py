@@ -51,16 +51,18 @@ def test_a_walk_counts_our_own_files_and_calls() -> None:
 
 
 def test_drawing_paths() -> None:
+    PathwiseGP(X, Y, solver=CG()).paths(4)  # which imports what PyTorch puts off
     model = PathwiseGP(X, Y, solver=CG())
     taken = walk(lambda: model.paths(4))
-    assert len(taken.files) <= 28, taken
+    assert len(taken.files) <= 22, taken
     assert taken.depth <= 14, taken
 
 
 def test_the_mean_of_a_posterior_of_paths() -> None:
+    PathwiseGP(X, Y, solver=CG(), num_paths=16).posterior(X[:5])  # likewise
     model = PathwiseGP(X, Y, solver=CG(), num_paths=16)
     taken = walk(lambda: model.posterior(X[:5]).mean)
-    assert len(taken.files) <= 31, taken
+    assert len(taken.files) <= 23, taken
     assert taken.depth <= 16, taken
 
 
@@ -68,19 +70,20 @@ def test_a_solve_by_conjugate_gradients() -> None:
     system = KernelSystem(kernel_operator(RBFKernel(), X), 0.1)
     solver = CG()
     taken = walk(lambda: solver.solve(system, Y))
-    assert len(taken.files) <= 10, taken
+    assert len(taken.files) <= 9, taken
     assert taken.depth <= 7, taken
 
 
-def test_asking_a_study() -> None:
+@pytest.mark.parametrize(("strategy", "files", "depth"), [("auto", 43, 16), ("thompson", 40, 18)])
+def test_asking_a_study(strategy: str, files: int, depth: int) -> None:
     space = scalable_bo.Space(a=scalable_bo.Float(0, 1), b=scalable_bo.Float(0, 1))
-    study = scalable_bo.Study(space, maximize=True, seed=0)
+    study = scalable_bo.Study(space, maximize=True, seed=0, strategy=strategy)
     for _ in range(2):
         batch = study.ask(20)
         study.tell(batch.ids, [math.sin(point["a"]) + point["b"] for point in batch.params])
     taken = walk(lambda: study.ask(3))
-    assert len(taken.files) <= 48, taken
-    assert taken.depth <= 18, taken
+    assert len(taken.files) <= files, taken
+    assert taken.depth <= depth, taken
 
 
 def test_a_file_of_a_study_to_its_first_value(
@@ -92,5 +95,7 @@ def test_a_file_of_a_study_to_its_first_value(
     monkeypatch.syspath_prepend(tmp_path)
     taken = walk(lambda: run(file))
     sys.modules.pop("an_objective_of_the_walk")
-    assert len(taken.files) <= 19, taken
-    assert taken.depth <= 9, taken
+    # Two of them for what ends well: how signals end a run, and the seals of its rows; one for how
+    # tables are read, the prior of lengthscales, and one that sees what the objective imports
+    assert len(taken.files) <= 24, taken
+    assert taken.depth <= 11, taken

@@ -4,12 +4,11 @@ records. Quick to import.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from typer import Option
 
 from scalable_bo.cli.console import (
     bad_input,
@@ -22,11 +21,17 @@ from scalable_bo.cli.console import (
     read_floats,
     read_integers,
     read_names,
-    solver_names,
     stop,
     under_torchrun,
 )
-from scalable_bo.cli.options import taking
+from scalable_bo.cli.options import (
+    HyperparametersOptions,
+    Out,
+    RegressionOptions,
+    SolversOptions,
+    ThompsonOptions,
+    taking,
+)
 
 if TYPE_CHECKING:
     from scalable_bo.experiments.records import Record
@@ -34,21 +39,6 @@ if TYPE_CHECKING:
 bench = typer.Typer(
     help="Run the papers' benchmarks; each run writes one JSON record.", no_args_is_help=True
 )
-
-_SOLVERS = ", ".join(solver_names())
-Solvers = Annotated[str, Option(help=f"Solvers, separated by commas: {_SOLVERS}.")]
-Text = str | None
-Whole = int | None
-Noise = Annotated[
-    float | None, Option(help="Noise variance, such as 1e-6, instead of the given or fitted one.")
-]
-Rerun = Annotated[bool, Option("--rerun", help="Run also what the folder has a record of.")]
-Out = Annotated[Path, Option(help="Folder for the records and the plot, made if needed.")]
-DataDir = Annotated[
-    Path | None, Option(help="Folder of the data sets.  [default: ../shared/data/uci]")
-]
-Dtype = Annotated[str, Option(help="float32 or float64.")]
-Device = Annotated[str, Option(help="Device to compute on: cpu, cuda, cuda:1.")]
 
 
 @bench.callback()
@@ -59,60 +49,6 @@ def alone(context: typer.Context) -> None:
             " solvers. Start it without torchrun.",
             2,
         )
-
-
-@dataclass(frozen=True)
-class ThompsonOptions:
-    """The options of ``bench thompson``."""
-
-    preset: Annotated[
-        str, Option(help="Settings: smoke, laptop, lin2023-small, lin2023-large or adasap2025.")
-    ] = "laptop"
-    solver: Annotated[str, Option(help=f"Methods, separated by commas: {_SOLVERS}, svgp.")] = "cg"
-    seeds: Annotated[Text, Option(help="Seeds, such as 0-4 or 0,3; by default the preset's.")] = (
-        None
-    )
-    lengthscale: Annotated[
-        Text, Option(help="Lengthscales, separated by commas; by default the preset's.")
-    ] = None
-    rounds: Annotated[Whole, Option(help="Rounds, instead of the preset's.")] = None
-    q: Annotated[Whole, Option(help="Points a round, instead of the preset's.")] = None
-    num_initial: Annotated[Whole, Option(help="Initial points, instead of the preset's.")] = None
-    dtype: Annotated[Text, Option(help="float32 or float64, instead of the preset's.")] = None
-    share_features: Annotated[
-        bool,
-        Option(
-            "--share-features",
-            help="As published: let the surrogate's paths use the target's own random features.",
-        ),
-    ] = False
-    coordinate_features: Annotated[
-        bool,
-        Option(
-            "--coordinate-features",
-            help="As published: random features of a product of one-dimensional Matérn kernels.",
-        ),
-    ] = False
-    published_weights: Annotated[
-        bool,
-        Option(
-            "--published-weights",
-            help="As published: candidates around data drawn by y + min y, in place of y - min y.",
-        ),
-    ] = False
-    scale: Annotated[
-        float,
-        Option(
-            help="Factor of data, batches and candidates, at most 1; its root is that of rounds and"
-            " features."
-        ),
-    ] = 1.0
-    rerun: Annotated[
-        bool,
-        Option("--rerun", help="Run also what the folder has a record of, from the first round."),
-    ] = False
-    device: Device = "cpu"
-    out: Out = Path("results")
 
 
 @bench.command()
@@ -176,48 +112,6 @@ def thompson(options: ThompsonOptions) -> None:
     )
 
 
-@dataclass(frozen=True)
-class RegressionOptions:
-    """The options of ``bench regression``."""
-
-    data: Annotated[
-        str,
-        Option(
-            help="Data sets, separated by commas: pol, elevators, bike, protein, keggdirected; or"
-            " your .parquet and .csv tables."
-        ),
-    ] = "pol"
-    split: Annotated[str, Option(help="Splits, such as 0 or 0-4.")] = "0"
-    solver: Annotated[
-        str,
-        Option(
-            help=f"Methods, separated by commas: {_SOLVERS}, sgd-inducing, inducing, svgp, subset."
-        ),
-    ] = "cg"
-    noise: Noise = None
-    mean_only: Annotated[
-        bool,
-        Option("--mean-only", help="Compute the posterior mean alone: no paths, no likelihood."),
-    ] = False
-    tolerance: Annotated[float, Option(help="Relative residual at which a column stops.")] = 1e-2
-    max_epochs: Annotated[
-        float, Option(help="Passes over the kernel matrix that a method may spend.")
-    ] = 100.0
-    sgd_steps: Annotated[
-        int, Option(help="Steps of sgd and sgd-inducing, all of which they take.")
-    ] = 100_000
-    num_points: Annotated[int, Option(help="Inducing points, or points of the subset.")] = 4096
-    target: Annotated[Text, Option(help="Column of your table to predict from all others.")] = None
-    test_fraction: Annotated[
-        float, Option(help="Part of your table to test on, chosen at random for each split.")
-    ] = 0.1
-    rerun: Rerun = False
-    data_dir: DataDir = None
-    dtype: Dtype = "float32"
-    device: Device = "cpu"
-    out: Out = Path("results")
-
-
 @bench.command()
 @under_torchrun
 @taking(RegressionOptions)
@@ -272,46 +166,6 @@ def regression(options: RegressionOptions) -> None:
     )
 
 
-@dataclass(frozen=True)
-class HyperparametersOptions:
-    """The options of ``bench hyperparameters``."""
-
-    preset: Annotated[
-        str,
-        Option(
-            help="Benchmark: recovery, penalty, simulated, real, epochs, millions, batch-sizes,"
-            " curvature or memory."
-        ),
-    ] = "recovery"
-    method: Annotated[
-        Text,
-        Option(
-            help="Methods, separated by commas, instead of the preset's: nearest, uniform, subsets,"
-            " refined, iterative, exact, sgpr, scgd; "
-            "recovery and penalty: also minimax-MU, exact-features; data: also auto;"
-            " batch-sizes, memory: scgd, minimax, biased, svgp."
-        ),
-    ] = None
-    data: Annotated[
-        Text,
-        Option(
-            help="Data, separated by commas: levy, griewank, borehole, otl, wing; or sets such as"
-            " bike, protein."
-        ),
-    ] = None
-    kernel: Annotated[
-        Text, Option(help="Kernels over a network, separated by commas: linear, gaussian.")
-    ] = None
-    seeds: Annotated[Text, Option(help="Seeds of data, splits and methods, such as 0-9.")] = None
-    n: Annotated[Whole, Option(help="Points, of training and test together.")] = None
-    epochs: Annotated[Whole, Option(help="Passes over the data at most.")] = None
-    batch_sizes: Annotated[Text, Option(help="Sizes of minibatches, such as 32,128.")] = None
-    rerun: Rerun = False
-    data_dir: DataDir = None
-    device: Device = "cpu"
-    out: Out = Path("results")
-
-
 @bench.command()
 @taking(HyperparametersOptions)
 def hyperparameters(options: HyperparametersOptions) -> None:
@@ -364,49 +218,6 @@ def table(out: Out = Path("results")) -> None:
 
         check_folder(out)
     typer.echo(f"Wrote {write_table(out, 'regression')}")
-
-
-@dataclass(frozen=True)
-class SolversOptions:
-    """The options of ``bench solvers``."""
-
-    data: Annotated[
-        str, Option(help="Data set: pol, elevators, bike, protein or keggdirected.")
-    ] = "pol"
-    split: Annotated[int, Option(help="Split of the data set.")] = 0
-    problem: Annotated[
-        Text,
-        Option(
-            help="thompson: a function drawn from the prior on [0, 1]^8, instead of a data set."
-        ),
-    ] = None
-    n: Annotated[
-        int,
-        Option(
-            "--n",
-            "--num-data",
-            help="Points of the Thompson problem; torchrun takes --n for its own.",
-        ),
-    ] = 2000
-    lengthscale: Annotated[float, Option(help="Lengthscale of the Thompson problem.")] = 0.5
-    noise: Noise = None
-    solver: Solvers = "sgd,sdd,cg,sap,adasap"
-    epochs: Annotated[float, Option(help="Largest budget, in passes over the kernel matrix.")] = (
-        100.0
-    )
-    points: Annotated[
-        int,
-        Option(
-            help="Checkpoints, their budgets in geometric progression; each is a run of its own."
-        ),
-    ] = 12
-    exact: Annotated[
-        bool, Option(help="Compare with the exact solution, by Cholesky; up to 20 000 points.")
-    ] = True
-    data_dir: DataDir = None
-    dtype: Dtype = "float32"
-    device: Device = "cpu"
-    out: Out = Path("results")
 
 
 @bench.command()

@@ -3,8 +3,9 @@ executor that it describes. The tables of the space are those of ``Space.to_dict
 
 [study]
 path = "runs/tuning"          # relative to this file
-maximize = false
+maximize = false              # or objectives = { cost = "minimize", accuracy = "maximize" }
 seed = 0
+outcome_constraints = { weight = { at_most = 10.0 } }
 
 [space]
 rate = { type = "float", low = 1e-5, high = 1.0, log = true }
@@ -28,6 +29,12 @@ executor = "processes"        # threads, processes, dask or none
 workers = 4
 timeout = 600.0
 max_failures = 100
+retry = "once"                # for points that failed
+
+[[enqueue]]                   # evaluated first
+rate = 1e-3
+width = 64
+optimizer = "adam"
 
 [[data]]                      # added at the start
 file = "history.parquet"
@@ -49,8 +56,8 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from scalable_bo.evaluation.executors import executor_maker
 from scalable_bo.evaluation.external import Command
-from scalable_bo.space.parameters import nearest
 from scalable_bo.space.space import VERSION, Space
+from scalable_bo.space.tables import nearest
 from scalable_bo.study.study import Study
 
 MAX_BYTES = 2**20
@@ -68,11 +75,14 @@ class StudySection(_Table):
     """Arguments of ``Study``; ``path`` is relative to the file."""
 
     path: str = Field(min_length=1)
-    maximize: bool
+    maximize: bool | None = None
     seed: int = Field(0, ge=0)
     num_initial: int | None = Field(None, ge=1)
+    strategy: Literal["auto", "thompson", "turbo", "log-ei"] | None = None
     dtype: Literal["float32", "float64"] = "float64"
     device: str | None = None
+    objectives: dict[str, Literal["minimize", "maximize"]] | None = None
+    outcome_constraints: dict[str, dict[Literal["at_least", "at_most"], Number]] = {}
 
 
 class ObjectiveSection(_Table):
@@ -92,13 +102,14 @@ class RunSection(_Table):
     scheduler: str | None = None
     timeout: Number | None = Field(None, gt=0)
     max_failures: int | None = Field(None, ge=0)
+    retry: Literal["once"] | None = None
 
 
 class DataSection(_Table):
     """Arguments of ``add_data``; ``file`` is relative to the configuration."""
 
     file: str = Field(min_length=1)
-    target: str
+    target: str | None = None
     noise: str | Number | None = None
 
 
@@ -111,6 +122,7 @@ class Config(_Table):
     objective: ObjectiveSection | None = None
     run: RunSection | None = None
     data: list[DataSection] = []
+    enqueue: list[dict[str, Any]] = []
     _folder: Path = PrivateAttr(Path())
 
     @property
@@ -138,16 +150,23 @@ class Config(_Table):
         section = self.study
         settings: dict[str, Any] = {
             "maximize": section.maximize,
+            "objectives": section.objectives,
+            "outcome_constraints": section.outcome_constraints,
             "seed": section.seed,
             "path": self.path,
             "num_initial": section.num_initial,
+            "strategy": section.strategy,
             "dtype": getattr(torch, section.dtype),
             "device": section.device,
         }
         return Study(self.build_space(), **(settings | options))
 
     def add_data(self, study: Study) -> None:
-        """Add the configured data, those that have not been added."""
+        """Add the configured data, those that have not been added, and enqueue the configured
+        points of a study that has asked for none.
+        """
+        if self.enqueue and not study.num_asks and not study.num_queued:
+            study.enqueue(self.enqueue)
         for data in self.data:
             study.add_data(self.folder / data.file, target=data.target, noise=data.noise)
 
@@ -230,6 +249,8 @@ def read_config(file: Path) -> Config:
         raise ValueError(f"{file} is no TOML: {error}.") from error
     config: Config = _validate(Config, tables, "")
     config._folder = file.parent
+    if config.study.maximize is None and config.study.objectives is None:
+        raise ValueError("`study.maximize` must be given, or `study.objectives`.")
     config.build_space(imports=False)
     return config
 

@@ -13,6 +13,8 @@ import typer
 from scalable_bo._packages import installed_version
 from scalable_bo.cli.bench import bench
 from scalable_bo.cli.console import stop
+from scalable_bo.cli.league import optimisers
+from scalable_bo.cli.mending import repair
 from scalable_bo.cli.study_commands import COMMANDS
 
 app = typer.Typer(
@@ -22,8 +24,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+bench.command()(optimisers)
 app.add_typer(bench, name="bench")
-for command in COMMANDS:
+for command in (*COMMANDS, repair):
     app.command()(command)
 
 

@@ -61,11 +61,12 @@ def run_and_show(
 
 
 def complete(cells: Sequence[Cell[Any]], records: list[Record]) -> str:
-    """Say how many runs are complete, and how far the last one is if it is not."""
+    """Say how many runs are complete, and how far the last one is, or how many failed."""
     whole = [record for record in records if record.get("complete", True)]
     words = count(whole, "complete run")
     if len(whole) == len(records):
         return words
     cell = cells[len(records) - 1]
-    assert cell.steps is not None  # else it has no record before it is complete
+    if cell.steps is None:
+        return f"{words} and {count(len(records) - len(whole), 'failed one')}"
     return f"{words} and {count(records[-1][cell.steps], cell.steps[:-1])} of {cell.name}"

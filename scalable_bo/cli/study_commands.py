@@ -7,9 +7,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -40,12 +41,14 @@ def run(file: ConfigFile, as_json: AsJson = False) -> None:
     """Run a study, or go on with it: evaluate what is pending, then ask, evaluate and tell until
     all rounds are done.
 
-    Ctrl-C once: what is running is awaited and stored. Twice: at once. The same command goes on.
+    Ctrl-C once: what is running is awaited and stored. Twice, and by SIGTERM or SIGHUP: at once.
+    The same command goes on.
     """
     with refusals():
         from scalable_bo.cli.config import read_config
         from scalable_bo.evaluation.external import Command
-        from scalable_bo.study.optimize import run_rounds
+        from scalable_bo.evaluation.interruption import signals_as_interruptions
+        from scalable_bo.study.optimize import Run
 
         config = read_config(file)
         section = config.require_run()
@@ -54,10 +57,10 @@ def run(file: ConfigFile, as_json: AsJson = False) -> None:
         study = config.open_study()
     again = f"Go on with: scalable-bo run {file}"
     try:
-        with refusals():
+        with refusals(), signals_as_interruptions():
             config.add_data(study)
             if study.num_asks < section.rounds or study.pending.ids:
-                run_rounds(
+                run = Run(
                     study,
                     objective,
                     max(0, section.rounds - study.num_asks),
@@ -65,11 +68,13 @@ def run(file: ConfigFile, as_json: AsJson = False) -> None:
                     executor=executor,
                     timeout=section.timeout,
                     max_failures=section.max_failures,
+                    retry=section.retry,
                 )
-    except KeyboardInterrupt:
-        if isinstance(objective, Command):
-            objective.close()
-        _end_interrupted(f"Interrupted; {describe_counts(study)} in {config.path}. {again}")
+                run()
+    except KeyboardInterrupt as error:
+        number = getattr(error, "number", signal.SIGINT)
+        said = f"Interrupted; {describe_counts(study)} in {config.path}. {again}"
+        _end_interrupted(said, 128 + number)
     except (RuntimeError, MemoryError, OSError) as error:
         _refuse(f"{error}\nStopped; {describe_counts(study)} in {config.path}. {again}", 1)
     finally:
@@ -164,8 +169,8 @@ def export(
 
         if out.suffix not in (".csv", ".parquet"):
             raise ValueError(f"`out` must end in .csv or .parquet, got {out.name}.")
-        snapshot = read_snapshot(_folder(place))
-        frame = to_frame(snapshot.space, snapshot.rows)
+        snapshot = read_snapshot(folder_of(place))
+        frame = to_frame(snapshot.space, snapshot.rows, snapshot.goal)
         with _writing(out), replacing(out) as temporary:
             if out.suffix == ".csv":
                 without_formulas(frame).to_csv(temporary, errors="backslashreplace")
@@ -185,7 +190,7 @@ def report(
         from scalable_bo.report.page import write_report
         from scalable_bo.storage.snapshot import read_snapshot
 
-        folder = _folder(place)
+        folder = folder_of(place)
         snapshot = read_snapshot(folder)
         page = folder / "report.html" if out is None else out
         with _writing(page):
@@ -351,15 +356,10 @@ def describe_counts(study: Study) -> str:
 def _read_status(place: Path) -> dict[str, Any]:
     from scalable_bo.storage.snapshot import read_snapshot
 
-    snapshot = read_snapshot(_folder(place))
+    snapshot = read_snapshot(folder_of(place))
     rows = snapshot.rows
     space = snapshot.space
-    values = rows.values[rows.observed]
-    best = (
-        None
-        if not rows.observed
-        else int(values.argmax() if snapshot.maximize else values.argmin())
-    )
+    best = snapshot.best_row
     return {
         "direction": "maximize" if snapshot.maximize else "minimize",
         "seed": int(snapshot.settings["seed"]),
@@ -369,21 +369,27 @@ def _read_status(place: Path) -> dict[str, Any]:
         "num_failed": len(rows.reasons),
         "num_pending": len(rows) - rows.num_told,
         "num_added": sum(source.num_rows for source in snapshot.sources),
-        "best_value": None if best is None else float(values[best]),
-        "best_params": (
-            None if best is None else space.to_dicts(rows.X[rows.observed[best]][None])[0]
-        ),
+        "best_value": None if best is None else float(rows.values[best]),
+        "best_params": None if best is None else space.to_dicts(rows.X[best][None])[0],
     }
 
 
 def _summary(study: Study) -> dict[str, Any]:
     result = study.result if study.num_observations else None
+    if result is not None and not result.best_params:  # several objectives, or none feasible
+        points = [vars(point) for point in result.front]
+        return _counts(study) | {"best_value": None, "best_params": None, "front": points}
+    return _counts(study) | {
+        "best_value": None if result is None else result.best_value,
+        "best_params": None if result is None else result.best_params,
+    }
+
+
+def _counts(study: Study) -> dict[str, Any]:
     return {
         "num_observations": study.num_observations,
         "num_failed": study.num_failed,
         "num_pending": len(study.pending.ids),
-        "best_value": None if result is None else result.best_value,
-        "best_params": None if result is None else result.best_params,
     }
 
 
@@ -402,7 +408,8 @@ def _describe_params(params: dict[str, Any]) -> str:
     )
 
 
-def _folder(place: Path) -> Path:
+def folder_of(place: Path) -> Path:
+    """Return the folder of a study, which may be given by its configuration."""
     if place.suffix == ".toml":
         from scalable_bo.cli.config import read_config
 
@@ -425,15 +432,16 @@ def _refuse(message: str, code: int) -> NoReturn:
     raise SystemExit(code)
 
 
-def _end_interrupted(message: str) -> NoReturn:
-    """End at once: neither threads nor processes that still evaluate are waited for;
-    what was told is on disk.
+def _end_interrupted(message: str, code: int) -> NoReturn:
+    """End at once: neither threads nor processes that still evaluate are waited for; what was told
+    is on disk.
     """
     import multiprocessing
 
-    typer.echo(message, err=True)
     for child in multiprocessing.active_children():
         child.kill()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(130)
+    with suppress(OSError):  # the terminal may be closed
+        typer.echo(message, err=True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)

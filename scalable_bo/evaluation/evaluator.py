@@ -12,13 +12,16 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from numbers import Real
 from queue import Empty, SimpleQueue
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, NamedTuple, Self
+
+from scalable_bo.evaluation import processes
 
 SECONDS_BETWEEN_LOOKS = 0.2  # at interruptions and at evaluations that do not end
 # Beyond two timeouts: a process pool calls a point running while it still waits for its worker
@@ -29,6 +32,9 @@ MAX_SUSPECTS = 64
 MAX_REASON = 500
 # So many evaluations that raise the same, before any that does not, end a run
 FAILURES_ALIKE = 3
+# From the number of evaluations that are out to the points to evaluate next, by id: none if there
+# are none as yet, `None` if there will be no more
+Source = Callable[[int], Mapping[int, dict[str, Any]] | None]
 
 
 class ErrorElsewhere(Exception):
@@ -44,12 +50,14 @@ class Evaluation:
         value: finite, or NaN where the evaluation failed.
         reason: why it failed, else ``None``.
         error: what the objective raised; from another process, its traceback as text.
+        further: of several outcomes, the values after the first.
     """
 
     id: int
     value: float
     reason: str | None = None
     error: BaseException | None = field(default=None, compare=False, repr=False)
+    further: tuple[float, ...] = ()
 
     @classmethod
     def failed(cls, id: int, reason: str, error: BaseException | None = None) -> Evaluation:
@@ -63,11 +71,21 @@ class Evaluation:
         error = self.error
         if error is not None and not isinstance(error, ErrorElsewhere):
             error = ErrorElsewhere("".join(traceback.format_exception(error)))
-        return Evaluation, (self.id, self.value, self.reason, error)
+        return Evaluation, (self.id, self.value, self.reason, error, self.further)
+
+    @property
+    def told(self) -> float | tuple[float, ...]:
+        """What a study is told: the value, or all of several outcomes."""
+        return (self.value, *self.further) if self.further else self.value
 
     @classmethod
-    def of(cls, id: int, value: Any) -> Evaluation:
-        """Read what an objective returned; what is NaN, infinite or no number has failed."""
+    def of(cls, id: int, value: Any, outcomes: Sequence[str] = ()) -> Evaluation:
+        """Read what an objective returned; what is NaN, infinite or no number has failed. With the
+        names of several ``outcomes``, it is a value of each, by name or in their order, all of
+        which have failed if one has.
+        """
+        if outcomes:
+            return cls._of_several(id, value, outcomes)
         try:
             number = value if isinstance(value, Real) else _item(value)
             number = float(number) if isinstance(number, Real) else None
@@ -79,20 +97,41 @@ class Evaluation:
             cls(id, number) if math.isfinite(number) else cls.failed(id, f"the value is {number}")
         )
 
+    @classmethod
+    def _of_several(cls, id: int, value: Any, outcomes: Sequence[str]) -> Evaluation:
+        if isinstance(value, Mapping):
+            if missing := [name for name in outcomes if name not in value]:
+                return cls.failed(id, f"there is no value of {', '.join(missing)}")
+            values = [value[name] for name in outcomes]
+        else:
+            try:
+                values = list(value)
+            except TypeError:
+                values = [value]
+            if len(values) != len(outcomes) or isinstance(value, str):
+                reason = f"there must be values of {', '.join(outcomes)}, got {value!r:.80}"
+                return cls.failed(id, reason)
+        found = [cls.of(id, one) for one in values]
+        for name, one in zip(outcomes, found, strict=True):
+            if one.reason is not None:
+                return cls.failed(id, f"{name}: {one.reason}")
+        return cls(id, found[0].value, further=tuple(one.value for one in found[1:]))
+
 
 def call(
     objective: Callable[[dict[str, Any]], Any],
     timeout: float | None,
     id: int,
     params: dict[str, Any],
+    *,
+    outcomes: Sequence[str] = (),
 ) -> Evaluation:
-    """Evaluate ``objective(params)``; after ``timeout`` seconds the point has failed,
-    and the call goes on in a thread of its own.
+    """Evaluate ``objective(params)``, of several ``outcomes`` if they have names; after ``timeout``
+    seconds the point has failed, and the call goes on in a thread of its own.
     """
     try:
-        return Evaluation.of(
-            id, objective(params) if timeout is None else _within(timeout, objective, params)
-        )
+        value = objective(params) if timeout is None else _within(timeout, objective, params)
+        return Evaluation.of(id, value, outcomes)
     except _TooLateError as error:
         return Evaluation.failed(id, f"TimeoutError: {error}")
     except (Exception, SystemExit) as error:
@@ -118,6 +157,10 @@ class Evaluator:
         timeout: seconds after which ``evaluate`` ends by itself. What has not answered long after
             is given up, with its executor.
         stopped: asked now and then: whether to evaluate nothing more.
+        abandon: ends what still runs in threads, where an exception ends the evaluations.
+
+    Attributes:
+        executor: where, now; ``None`` for the calling thread, and before the one is made.
     """
 
     def __init__(
@@ -126,16 +169,20 @@ class Evaluator:
         executor: Executor | Callable[[], Executor] | None,
         timeout: float | None,
         stopped: Callable[[], bool],
+        abandon: Callable[[], None] | None = None,
     ) -> None:
         self._evaluate = evaluate
         self._stopped = stopped
+        self._abandon = abandon
+        self._futures: dict[Future[Evaluation], int] = {}  # those that are out
+        self._source: Source | None = None
         self._patience = math.inf if timeout is None else 2 * timeout + SECONDS_OF_GRACE
         self._make = None if executor is None or isinstance(executor, Executor) else executor
-        self._executor = executor if isinstance(executor, Executor) else None
+        self.executor = executor if isinstance(executor, Executor) else None
 
     def __enter__(self) -> Self:
         if self._make is not None:
-            self._executor = self._make()
+            self.executor = self._make()
         return self
 
     def __exit__(
@@ -144,18 +191,30 @@ class Evaluator:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._make is not None and self._executor is not None:
-            self._executor.shutdown(wait=kind is None)
+        for future in self._futures:
+            future.cancel()
+        if kind is not None and self._abandon is not None:
+            self._abandon()
+        if self._make is not None and self.executor is not None:
+            if kind is None:
+                self.executor.shutdown()
+            else:
+                self._end_executor()
 
-    def run(self, points: Mapping[int, dict[str, Any]]) -> Generator[list[Evaluation], None, None]:
+    def run(
+        self, points: Mapping[int, dict[str, Any]], source: Source | None = None
+    ) -> Generator[list[Evaluation], None, None]:
         """Yield evaluations as they finish, some at a time. Stopped, it yields an empty list and
         then what is still running.
+
+        Args:
+            source: of further points, asked again and again; it needs an executor.
 
         Raises:
             RuntimeError: if the executor broke, or hangs, and there is no way to make another.
             TypeError: if a point or the objective cannot be sent to the executor's processes.
         """
-        if self._executor is None:
+        if self.executor is None:
             for id, params in points.items():
                 if self._stopped():
                     return
@@ -163,9 +222,10 @@ class Evaluator:
             return
         left = dict(points)
         suspects = 0
-        while left and not self._stopped():
+        self._source = source
+        while (left or self._source) and not self._stopped():
             chosen = dict(islice(left.items(), 1 if suspects else None))
-            loss = yield from self._follow(chosen, left)
+            loss = yield from self._follow(chosen, left, alone=suspects > 0)
             suspects = max(suspects - 1, 0)
             if loss is None or self._stopped():
                 continue
@@ -185,31 +245,27 @@ class Evaluator:
             self._replace_executor()
 
     def _follow(
-        self, points: Mapping[int, dict[str, Any]], left: dict[int, dict[str, Any]]
+        self, points: dict[int, dict[str, Any]], left: dict[int, dict[str, Any]], *, alone: bool
     ) -> Generator[list[Evaluation], None, _Loss | None]:
-        """Evaluate ``points``, removing what has finished from ``left``;
-        return how the executor was lost, if it was.
+        """Evaluate ``points`` and, unless they are to be ``alone``, those of the source, removing
+        what has finished from ``left``; return how the executor was lost, if it was.
         """
-        assert self._executor is not None
         done: SimpleQueue[Future[Evaluation]] = SimpleQueue()
-        futures: dict[Future[Evaluation], int] = {}
+        futures = self._futures = {}
         begun: dict[Future[Evaluation], float] = {}
         loss = None
         announced = False
         try:
-            try:
-                for id, params in points.items():
-                    future = self._executor.submit(self._evaluate, id, params)
-                    futures[future] = id
-                    future.add_done_callback(done.put)
-            except BrokenExecutor as error:
-                loss = _Loss(f"{type(error).__name__}: {error}", False)
-            while futures:
+            loss = self._submit(points, done)
+            while futures or (self._source and not (alone or announced) and loss is None):
                 if self._stopped() and not announced:
                     announced = True
-                    futures = {future: id for future, id in futures.items() if not future.cancel()}
+                    for future in [future for future in futures if future.cancel()]:
+                        del futures[future]
                     yield []
                     continue
+                if self._source and not (alone or announced) and loss is None:
+                    loss = self._submit(self._further(len(futures), points, left), done)
                 evaluations: list[Evaluation] = []
                 for future in _drain(done):
                     if future not in futures:
@@ -234,55 +290,82 @@ class Evaluator:
             for future in futures:
                 future.cancel()
 
-    def _replace_executor(self) -> None:
-        assert self._executor is not None and self._make is not None
-        # Processes that hang would keep this one from ending. Python 3.14 has `kill_workers` for
-        # it.
-        processes = list((getattr(self._executor, "_processes", None) or {}).values())
-        self._executor.shutdown(wait=False)
-        for process in processes:
-            process.kill()
-        self._executor = self._make()
+    def _submit(
+        self, points: Mapping[int, dict[str, Any]], done: SimpleQueue[Future[Evaluation]]
+    ) -> _Loss | None:
+        """Send points to the executor, whose futures go to ``done``; return how it was lost."""
+        assert self.executor is not None
+        evaluate = self._in_its_place()
+        try:
+            for id, params in points.items():
+                future = self.executor.submit(evaluate, id, params)
+                processes.watch(self._workers())
+                self._futures[future] = id
+                future.add_done_callback(done.put)
+        except BrokenExecutor as error:
+            return _Loss(f"{type(error).__name__}: {error}", False)
+        return None
 
-
-class Interruption:
-    """While entered, the first Ctrl-C sets ``requested``, the second raises ``KeyboardInterrupt``.
-
-    It may be entered again. In other threads than the main one, and beside a handler of the
-    program's own, it changes nothing.
-    """
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._installed = False
-
-    def __enter__(self) -> Self:
-        if (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        ):
-            signal.signal(signal.SIGINT, self._handle)
-            self._installed = True
-        return self
-
-    def __exit__(
+    def _further(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._installed:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            self._installed = False
+        num_out: int,
+        points: dict[int, dict[str, Any]],
+        left: dict[int, dict[str, Any]],
+    ) -> Mapping[int, dict[str, Any]]:
+        """Return what the source has, which becomes part of the ``points`` and of what is
+        ``left``.
+        """
+        assert self._source is not None
+        further = self._source(num_out)
+        if further is None:
+            self._source = None
+            return {}
+        points.update(further)
+        left.update(further)
+        return further
 
-    def __call__(self) -> bool:
-        """Return whether an interruption was requested."""
-        return self.requested
+    def _in_its_place(self) -> Callable[[int, dict[str, Any]], Evaluation]:
+        """Return what evaluates points where the executor does."""
+        if not isinstance(self.executor, ProcessPoolExecutor):
+            return self._evaluate
+        mark = processes.own_mark()
+        return partial(_evaluate_in_worker, mark, self._make is not None, self._evaluate)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True
+    def _workers(self) -> list[int]:
+        """Return the processes of a pool. Python 3.14 has `kill_workers` for what needs them."""
+        return list(getattr(self.executor, "_processes", None) or {})
+
+    def _replace_executor(self) -> None:
+        assert self._make is not None
+        self._end_executor()
+        self.executor = self._make()
+
+    def _end_executor(self) -> None:
+        """End an executor at once: processes that hang would keep this one from ending."""
+        assert self.executor is not None
+        workers = self._workers()
+        self.executor.shutdown(wait=False)
+        processes.kill_all(workers)
+
+
+def _evaluate_in_worker(
+    mark: str,
+    is_ours: bool,
+    evaluate: Callable[[int, dict[str, Any]], Evaluation],
+    id: int,
+    params: dict[str, Any],
+) -> Evaluation:
+    """Evaluate a point in a process of a pool, which leaves Ctrl-C to the main one if the pool is
+    ours.
+    """
+    processes.join(mark)
+    if is_ours:
+        # The guard may not have been told of this process yet; the thread that made the pool is
+        # there until the pool ends.
+        processes.die_with_parent()
+    if is_ours and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return evaluate(id, params)
 
 
 class FailureLimit:

@@ -6,8 +6,10 @@ import signal
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context, parent_process
 from typing import Any
+
+from scalable_bo.evaluation import processes
 
 
 def executor_maker(kind: str, workers: int, scheduler: str | None = None) -> Callable[[], Executor]:
@@ -25,14 +27,18 @@ def executor_maker(kind: str, workers: int, scheduler: str | None = None) -> Cal
             ProcessPoolExecutor,
             workers,
             mp_context=get_context("spawn"),
-            initializer=_ignore_interrupts,
+            initializer=_start_worker,
         )
     return partial(_dask_executor, workers, scheduler)
 
 
-def _ignore_interrupts() -> None:
-    """Leave Ctrl-C to the main process."""
+def _start_worker() -> None:
+    """Leave Ctrl-C to the main process, and end when that does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    processes.die_with_parent()
+    parent = parent_process()
+    if parent is not None and not parent.is_alive():  # it was too late
+        signal.raise_signal(signal.SIGKILL)
 
 
 class _DaskExecutor(Executor):
@@ -65,4 +71,5 @@ def _dask_executor(workers: int, scheduler: str | None) -> Executor:
         if scheduler
         else Client(n_workers=workers, threads_per_worker=1, dashboard_address=None)
     )
+    processes.watch(child.pid for child in active_children() if child.pid is not None)
     return _DaskExecutor(client)

@@ -4,6 +4,7 @@
     out   {"id": 7, "value": 1.25}      or {"id": 7, "error": "did not converge"}
 
 A program may answer one line and end, or go on reading; then the next points are given to it, too.
+It is watched as a process, whoever else holds its output open, and leaves none behind.
 """
 
 from __future__ import annotations
@@ -17,19 +18,22 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from scalable_bo.evaluation import processes
 from scalable_bo.evaluation.evaluator import Evaluation
 
 MAX_LINE = 2**20  # bytes of an answer
 MAX_COMPLAINT = 2000  # bytes of stderr that are kept for the reason of a failure
-SECONDS_TO_END = 5.0
-LONGEST_WAIT = 3600.0  # seconds at a time: the system's own limit is 24 days
+SECONDS_TO_END = 2.0  # for programs that are idle, before they are killed
+SECONDS_BETWEEN_LOOKS = 0.1  # at whether the program lives
 
 
 class Command:
@@ -63,6 +67,7 @@ class Command:
         self.folder = None if folder is None else Path(folder)
         self._idle: SimpleQueue[_Process] = SimpleQueue()
         self._running: set[_Process] = set()
+        self._num_stops = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _make_command, (self.command, self.folder)
@@ -82,38 +87,74 @@ class Command:
                 " executable, or correct its path."
             )
 
-    def evaluate(self, timeout: float | None, id: int, params: dict[str, Any]) -> Evaluation:
-        """Give a point to the program, and wait ``timeout`` seconds for the answer."""
+    def evaluate(
+        self,
+        timeout: float | None,
+        id: int,
+        params: dict[str, Any],
+        *,
+        outcomes: Sequence[str] = (),
+    ) -> Evaluation:
+        """Give a point to the program, and wait ``timeout`` seconds for the answer, whose value is
+        of several ``outcomes`` if they have names.
+        """
+        read = partial(_read_answer, id, outcomes)
         line = json.dumps({"id": id, "params": params})
+        num_stops = self._num_stops
         process = self._take_idle()
         if process is not None:
             try:
-                return self._ask(process, timeout, id, line)
-            except _EndedError:  # it may be one that answers once: it has answered the point before
-                pass
+                return self._ask(process, timeout, id, line, num_stops, read)
+            except _EndedError as error:
+                if self._num_stops > num_stops:
+                    return _failed(id, process, error)
+                # It may be one that answers once: it has answered the point before.
         try:
             process = _Process.start(self.command, self.folder)
         except OSError as error:
             reason = f"{self.command[0]} could not be started: {error.strerror}"
             return Evaluation.failed(id, reason, error)
         try:
-            return self._ask(process, timeout, id, line)
+            return self._ask(process, timeout, id, line, num_stops, read)
         except _EndedError as error:
             return _failed(id, process, error)
 
     def close(self) -> None:
-        """Close the input of idle processes, and kill what runs."""
-        for process in list(self._running):
-            process.kill()
+        """Kill what runs; close the input of idle processes, and kill those that do not end."""
+        self.stop()
+        idle = []
         with suppress(Empty):
             while True:
-                self._idle.get_nowait().end()
+                idle.append(self._idle.get_nowait())
+        for process in idle:
+            process.close_input()
+        end = time.monotonic() + SECONDS_TO_END
+        for process in idle:
+            process.wait(end - time.monotonic())
+            process.kill()
+            process.wait_and_close()
 
-    def _ask(self, process: _Process, timeout: float | None, id: int, line: str) -> Evaluation:
+    def stop(self) -> None:
+        """Kill what runs: its points fail."""
+        self._num_stops += 1
+        for process in list(self._running):
+            process.kill()
+
+    def _ask(
+        self,
+        process: _Process,
+        timeout: float | None,
+        id: int,
+        line: str,
+        num_stops: int,
+        read: Callable[[bytes], Evaluation],
+    ) -> Evaluation:
         self._running.add(process)
         usable = False
         try:
-            evaluation = _read_answer(id, process.ask(line, timeout))
+            if self._num_stops > num_stops:
+                raise _EndedError("the program was stopped")
+            evaluation = read(process.ask(line, timeout))
             usable = not process.is_out_of_step
             return evaluation
         except _EndedError:
@@ -126,14 +167,16 @@ class Command:
                 self._idle.put(process)
             else:
                 process.kill()
+                process.wait_and_close()
 
     def _take_idle(self) -> _Process | None:
         with suppress(Empty):
             while True:
                 process = self._idle.get_nowait()
-                if process.is_alive():
+                if not process.has_ended():
                     return process
                 process.kill()
+                process.wait_and_close()
         return None
 
 
@@ -147,32 +190,52 @@ class _EndedError(_NoAnswerError):
 
 @dataclass(eq=False)
 class _Process:
-    """A running program: what it has written and nobody has read, and the end of its stderr."""
+    """A running program: its mark, what it has written and nobody has read, the end of its stderr.
+
+    It is waited for once it has been killed and no earlier: until then its number, and that of its
+    group, are its own.
+    """
 
     popen: subprocess.Popen[bytes]
+    mark: str
     output: bytearray = field(default_factory=bytearray)
     complaints: bytearray = field(default_factory=bytearray)
 
     @classmethod
     def start(cls, command: Sequence[str], folder: Path | None) -> _Process:
         pipe = subprocess.PIPE
+        mark = f"{processes.own_mark()}{os.getpid()}-{next(_numbers)}."
         # In a session of its own: Ctrl-C does not reach it, and all that it starts can be killed
         # together.
         popen = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=pipe, cwd=folder, start_new_session=True
+            command,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            cwd=folder,
+            env={**os.environ, processes.MARK: mark},
+            start_new_session=True,
         )
         assert popen.stdin and popen.stdout and popen.stderr
         for stream in (popen.stdin, popen.stdout, popen.stderr):
             os.set_blocking(stream.fileno(), False)
-        return cls(popen)
+        return cls(popen, mark)
 
     @property
     def is_out_of_step(self) -> bool:
         """Whether it has said more than it was asked for."""
         return bool(self.output)
 
-    def is_alive(self) -> bool:
-        return self.popen.poll() is None
+    def has_ended(self) -> bool:
+        return self._end_status() is not None
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it has ended, at most so long."""
+        end = time.monotonic() + seconds
+        pause = 1e-3
+        while not self.has_ended() and time.monotonic() < end:
+            time.sleep(pause)
+            pause = min(2 * pause, SECONDS_BETWEEN_LOOKS)
 
     def ask(self, line: str, timeout: float | None) -> bytes:
         """Send a line and return the next one.
@@ -192,18 +255,20 @@ class _Process:
                 left = end - time.monotonic()
                 if left <= 0:
                     raise _NoAnswerError(f"TimeoutError: no answer within {timeout:g} s")
-                for key, _ in selector.select(min(left, LONGEST_WAIT)):
+                # Asked before its output is read: what it wrote before it ended is there by then.
+                has_ended = self.has_ended()
+                num_read = len(self.output)
+                for key, _ in selector.select(0 if has_ended else min(left, SECONDS_BETWEEN_LOOKS)):
                     if key.fileobj is popen.stdin:
                         unsent = self._send(unsent)
                         if not unsent:
                             selector.unregister(popen.stdin)
                     elif not self._receive(key.fd, is_answer=key.fileobj is popen.stdout):
                         selector.unregister(key.fileobj)
-                        if key.fileobj is popen.stdout and b"\n" not in self.output:
-                            self._receive(popen.stderr.fileno(), is_answer=False)
-                            raise _EndedError(
-                                f"the program ended without an answer, {self._end_state()}"
-                            )
+                        has_ended |= key.fileobj is popen.stdout
+                if has_ended and len(self.output) == num_read:
+                    self._receive(popen.stderr.fileno(), is_answer=False)
+                    raise _EndedError(f"the program ended without an answer, {self._end_state()}")
                 if len(self.output) > MAX_LINE:
                     raise _NoAnswerError(f"the answer is longer than {MAX_LINE} bytes")
         answer, _, rest = self.output.partition(b"\n")
@@ -215,20 +280,21 @@ class _Process:
         lines = self.complaints.decode(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
-    def end(self) -> None:
-        """Close its input and, if it does not end by itself, kill it."""
+    def close_input(self) -> None:
+        """Let it end by itself."""
         assert self.popen.stdin
         with suppress(OSError):
             self.popen.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            self.popen.wait(SECONDS_TO_END)
-        self.kill()
 
     def kill(self) -> None:
-        """Kill it with all that it started."""
-        if self.is_alive():  # else the number may be another's by now
+        """Kill it, if it has not ended, with all that it started; from any thread."""
+        if self.popen.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.popen.pid, signal.SIGKILL)
+        processes.kill_all(mark=self.mark)
+
+    def wait_and_close(self) -> None:
+        """Forget it, once it was killed."""
         self.popen.wait()
         for stream in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
             with suppress(OSError):
@@ -254,12 +320,27 @@ class _Process:
             self.complaints = (self.complaints + content)[-MAX_COMPLAINT:]
         return bool(content)
 
-    def _end_state(self) -> str:
+    def _end_status(self) -> int | None:
+        """Return the exit code, or less the signal that ended it; ``None`` while it runs."""
+        if self.popen.returncode is not None or not hasattr(os, "waitid"):
+            return self.popen.poll()
         try:
-            code = self.popen.wait(SECONDS_TO_END)
-        except subprocess.TimeoutExpired:
+            found = os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # somebody else has waited for it
+            return self.popen.poll()
+        if found is None:
+            return None
+        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+    def _end_state(self) -> str:
+        self.wait(SECONDS_TO_END)
+        code = self._end_status()
+        if code is None:
             return "its output closed"
         return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+
+
+_numbers = count()  # of the programs of this process
 
 
 def _make_command(command: Sequence[str], folder: Path | None) -> Command:
@@ -271,7 +352,7 @@ def _failed(id: int, process: _Process, error: _NoAnswerError) -> Evaluation:
     return Evaluation.failed(id, f"{error}{f'; stderr: {complaint}' if complaint else ''}")
 
 
-def _read_answer(id: int, line: bytes) -> Evaluation:
+def _read_answer(id: int, outcomes: Sequence[str], line: bytes) -> Evaluation:
     """Read a program's line about a point.
 
     Raises:
@@ -293,4 +374,4 @@ def _read_answer(id: int, line: bytes) -> Evaluation:
         raise _NoAnswerError(f"the answer must be to the point {id}, got `id` {answer['id']!r:.80}")
     if answer.get("error") is not None:
         return Evaluation.failed(id, str(answer["error"]))
-    return Evaluation.of(id, answer.get("value"))
+    return Evaluation.of(id, answer.get("value"), outcomes)

@@ -12,9 +12,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
+from acquisition.strategies import STRATEGIES
+from scalable_bo.experiments.formats import mean_and_error
+from scalable_bo.experiments.optimisers.standings import divisions, mean_ranks
 from scalable_bo.experiments.published import SCORES
 from scalable_bo.experiments.records import Record
-from scalable_bo.experiments.tables import mean_and_error
 
 # Okabe and Ito's colours, told apart by colour-blind readers; random search is grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -201,6 +203,36 @@ def plot_fits(records: Sequence[Record], path: Path) -> None:
     for panel, title in zip(panels, titles, strict=True):
         panel.set_title(title, fontsize="medium")
     _legend(figure, panels[:1], 3)
+    _save(figure, path)
+
+
+def plot_optimisers(records: Sequence[Record], path: Path) -> None:
+    """Draw the mean rank over problems against evaluations: a panel for each budget, size of
+    batches and noise, a line an optimiser; ours are solid.
+
+    Args:
+        records: complete runs.
+        path: the PNG to write.
+    Raises:
+        ValueError: if there is none.
+    """
+    found = divisions(records)
+    if not found:
+        raise ValueError("`records` must hold at least one complete run, got none.")
+    names = list(dict.fromkeys(name for one in found for name in one.optimisers))
+    figure = _figure(4.8 * len(found), 4.6)
+    panels: list[Axes] = list(figure.subplots(1, len(found), squeeze=False)[0])
+    for panel, division in zip(panels, found, strict=True):
+        steps = list(range(division.q, division.budget, division.q))
+        steps.append(division.budget)
+        for name, ranks in mean_ranks(division, steps).items():
+            style = "-" if name in STRATEGIES else "--"
+            panel.plot(steps, ranks, style, color=_colour(names.index(name)), label=name)
+        panel.invert_yaxis()
+        panel.set(xlabel="evaluations", title=division.title)
+        panel.title.set_fontsize("small")
+    panels[0].set_ylabel("mean rank of the median regret")
+    _legend(figure, panels, 4 if len(panels) > 1 else 3)
     _save(figure, path)
 
 

@@ -20,7 +20,10 @@ from scalable_bo.progress import peak_of_process, reset_peak_of_process
 from surrogates.atomic import write_atomically
 
 Record = dict[str, Any]
-_PACKAGES = ("scalable-bo", "torch", "gpytorch", "linear_operator", "botorch", "numpy")
+_PACKAGES = (
+    *("scalable-bo", "torch", "gpytorch", "linear_operator", "botorch", "numpy", "scikit-learn"),
+    *("optuna", "cma", "cmaes", "coco-experiment"),
+)
 _ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -24,8 +24,7 @@ from torch import Tensor
 from surrogates import Cholesky, KernelSystem, Solution, Solver, kernel_operator
 from surrogates.solvers.base import Callback
 from surrogates.solvers.registry import SOLVERS
-from surrogates.systems.rows import own_rows, processes
-from surrogates.systems.shared import DistributedKernelSystem
+from surrogates.systems.shared import DistributedKernelSystem, own_rows, processes
 
 
 def num_processes() -> int:

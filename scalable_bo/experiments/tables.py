@@ -4,13 +4,14 @@ made of.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scalable_bo.experiments.formats import markdown, mean_and_error, number, plus_minus
+from scalable_bo.experiments.optimisers.table import league_table
 from scalable_bo.experiments.published import (
     DATA_SETS,
     PUBLISHED,
@@ -39,35 +40,13 @@ def write_table(folder: Path, name: str) -> Path:
 
     Args:
         folder: of the records, and of the file.
-        name: ``regression``, ``thompson`` or ``hyperparameters``; the file has the ending ``.md``.
+        name: one of ``_TABLES``, such as ``regression``; the file has the ending ``.md``.
     """
     kind = _TABLES[name]
     path = folder / f"{name}.md"
     records = read_records(folder, kind.pattern, kind.experiments)
     path.write_text(kind.make(records), encoding="utf-8")
     return path
-
-
-def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and its standard error, NaN for fewer than two values."""
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return statistics.fmean(values), error
-
-
-def plus_minus(mean: float, error: float, digits: int) -> str:
-    """Return mean ± error; the mean alone if the error is not a number."""
-    return f"{mean:.{digits}f}" if error != error else f"{mean:.{digits}f} ± {error:.{digits}f}"
-
-
-def number(value: float | None, digits: str) -> str:
-    """Return a number in the given format, or a dash where there is none."""
-    return "–" if value is None else f"{value:{digits}}"
-
-
-def markdown(rows: list[list[str]]) -> list[str]:
-    """Return the lines of a table, the first row its header."""
-    header, *body = [f"| {' | '.join(row)} |" for row in rows]
-    return [header, f"|{'---|' * len(rows[0])}", *body]
 
 
 def regression_table(records: Sequence[Record]) -> str:
@@ -423,5 +402,6 @@ class _Kind(NamedTuple):
 _TABLES = {
     "regression": _Kind("regression_*.json", ("regression",), regression_table),
     "thompson": _Kind("thompson_*.json", ("thompson",), thompson_table),
+    "optimisers": _Kind("optimisers_*.json", ("optimisers",), league_table),
     "hyperparameters": _Kind("fit_*.json", tuple(_SECTIONS), fits_table),
 }

@@ -29,6 +29,7 @@ from torch import Tensor
 from scalable_bo.experiments import shared
 from scalable_bo.experiments.cells import Cell, Status
 from scalable_bo.experiments.models import matern_kernel
+from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.records import Record
 from scalable_bo.experiments.regression.data import (
     NUM_SPLITS,
@@ -43,7 +44,6 @@ from scalable_bo.experiments.regression.methods import (
     solver_within,
 )
 from scalable_bo.experiments.solvers import SPEND_IT_ALL
-from scalable_bo.problems import GPPrior
 from surrogates import (
     Auto,
     Cholesky,

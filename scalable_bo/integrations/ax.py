@@ -1,8 +1,8 @@
-"""Ax with a scalable surrogate and large Thompson batches: a generation strategy, and the parts
+"""Ax with a scalable surrogate and the strategies of a study: a generation strategy, and the parts
 that it is made of.
 
-Importing this module registers them with Ax's JSON storage, so that a saved experiment loads again
-wherever it is imported.
+They are registered with Ax's JSON storage wherever ``scalable_bo`` and Ax are imported, so that a
+saved experiment loads again.
 
 Notation: q points a batch, m outcomes with values Y (..., m), d inputs.
 """
@@ -18,10 +18,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from acquisition import Request
+from acquisition import ParallelThompsonSampling, Request
 from acquisition.outcomes import Outcome, only_output
 from acquisition.strategies import STRATEGIES, make_strategy
-from scalable_bo.integrations.discrete import QUICK_SAMPLER, discrete_batch, split_batches
+from scalable_bo.integrations.discrete import discrete_batch, split_batches
 from scalable_bo.integrations.extras import require
 from surrogates import CG, SDD, SGD, Auto, Cholesky, PathwiseGP, SketchAndProject, checks
 from surrogates.systems.preconditioners import Exact, Identity, Nystrom, PivotedCholesky
@@ -62,12 +62,12 @@ def pathwise_generation_strategy(
     batch_size: int = 1,
     num_initial: int = 16,
     seed: int = 0,
-    strategy: str = "thompson",
+    strategy: str = "auto",
     model_options: Mapping[str, Any] | None = None,
     sampler_options: Mapping[str, Any] | None = None,
 ) -> GenerationStrategy:
-    """Return a strategy for ``Client.set_generation_strategy``: Sobol points, then Thompson batches
-    on a ``PathwiseGP``.
+    """Return a strategy for ``Client.set_generation_strategy``: Sobol points, then batches by the
+    strategies of a study on a ``PathwiseGP``.
 
     Objectives to be maximised or minimised, scalarised ones, outcome and parameter constraints,
     fixed, integer, ordered and categorical parameters are honoured; several objectives are refused.
@@ -78,11 +78,10 @@ def pathwise_generation_strategy(
         num_initial: Sobol trials to make; at least half of them must be complete before the model
             takes over.
         seed: of the Sobol points, the paths and the candidates.
-        strategy: how batches are chosen: ``"thompson"``, ``"turbo"`` for a trust region,
-            ``"log-ei"``, or ``"auto"`` by their number.
+        strategy: how batches are chosen, by its name as in ``Study``.
         model_options: arguments of ``PathwiseGP`` such as ``solver``.
         sampler_options: arguments of ``ParallelThompsonSampling`` such as ``num_candidates``, in
-            place of quicker settings than its own.
+            place of those of a study.
 
     Raises:
         TypeError, ValueError: for arguments out of their range.
@@ -145,7 +144,7 @@ class ThompsonAcquisition(Acquisition):
     ``acquisition_options`` of the generator are
 
     * ``sampler_options``: arguments of :class:`ParallelThompsonSampling`;
-    * ``strategy``: its name, ``"thompson"``, ``"turbo"``, ``"log-ei"`` or ``"auto"``;
+    * ``strategy``: its name, as in ``Study``;
     * ``seed``: of paths and candidates. The same seed, data and pending points give the same batch.
     """
 
@@ -202,7 +201,8 @@ class ThompsonAcquisition(Acquisition):
             goal=goal,
             batches=self._batches(goal.get("objective", only_output), n),
         )
-        sampler = partial(QUICK_SAMPLER, **self.options.get("sampler_options", {}))
+        options = self.options.get("sampler_options")
+        sampler = partial(ParallelThompsonSampling, **options) if options else None
         strategy = make_strategy(self.options.get("strategy", "thompson"), sampler)
         grid = _Grid(search_space_digest, set(fixed), bounds)
         points = discrete_batch(strategy, request, to_grid=grid.round, steps=grid.steps)

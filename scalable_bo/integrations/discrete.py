@@ -6,20 +6,15 @@ Notation: q points and paths, d inputs, bounds (2, d).
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 
 import torch
 from torch import Tensor
 
-from acquisition import ParallelThompsonSampling, Request, Strategy
+from acquisition import Request, Strategy
 from acquisition.candidates import all_inputs, model_list
 from acquisition.selection import KnownPoints
 
-# For a few to a few hundred paths; the acquisition's own settings take two or three times as long
-QUICK_SAMPLER = partial(
-    ParallelThompsonSampling, num_candidates=2000, num_rounds=10, num_starts=5, num_steps=50
-)
 NUM_NEIGHBOURS = 8  # points of the grid that are tried around each path's maximiser
 NUM_RANDOM = 1000  # and at random, a round
 NUM_ROUNDS = 20  # of random points before the grid counts as exhausted

@@ -1,33 +1,36 @@
-"""Optuna with large Thompson batches: a sampler that fits a scalable surrogate once a batch.
+"""Optuna with the strategies of a study: a sampler that fits a scalable surrogate once a batch.
 
 Notation: n complete trials, U (n, d) their parameters on the unit cube, y (n,) standardised values
-of which the largest is best.
+of which the largest is best; a trial is feasible if none of its constraints is above 0.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
 import numpy as np
 import torch
-from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from botorch.settings import validate_input_scaling
+from torch import Tensor
 
 from acquisition import Request, Strategy
+from acquisition.outcomes import Outcome
 from acquisition.strategies import make_strategy
 from acquisition.strategy import Sampler
-from scalable_bo.integrations.discrete import QUICK_SAMPLER, discrete_batch, split_batches
+from scalable_bo.integrations.discrete import discrete_batch, split_batches
 from scalable_bo.integrations.extras import require
-from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
+from scalable_bo.integrations.surrogate import fitted_model
+from scalable_bo.storage.surrogate import FITTED_ALWAYS_UP_TO, SurrogateFactory, TrainingData
 from surrogates import PathwiseGP, Solver, checks
 
 require("optuna", extra="optuna")
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler, RandomSampler
+from optuna.samplers._base import _process_constraints_after_trial
 from optuna.search_space import IntersectionSearchSpace
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
@@ -38,27 +41,32 @@ MAX_SEED = 2**62
 
 
 class ThompsonSampler(BaseSampler):
-    """An Optuna sampler by parallel Thompson sampling: ``batch_size`` functions of the posterior,
-    and the maximiser of each.
+    """An Optuna sampler by the strategies of a study, ``batch_size`` points at a time.
 
     When the last batch has been handed out, a Gaussian process is fitted to all complete trials and
-    the next one is drawn; in between a trial costs nothing. Running trials are not proposed again;
+    the next one is chosen; in between a trial costs nothing. Running trials are not proposed again;
     failed and pruned ones, and infinite values, are ignored. Discrete parameters get values that
     are best on the grid, see :func:`discrete_batch`. Parameters that not every complete trial has,
     or with ranges that change, and those of the first trials are sampled by
-    ``independent_sampler``. One objective; threads may share a sampler.
+    ``independent_sampler``. Constraints, by ``trial.set_constraint`` or ``constraints_func``, are
+    modelled each by a surrogate of its own: an infeasible trial is not what is to be improved. One
+    objective; threads may share a sampler.
 
     Args:
-        batch_size: points drawn at once; about the number of trials that run at the same time.
+        batch_size: points drawn at once; ``None`` for one where values have come in since the last
+            draw (of 300 values or more, one for each 300), and twice as many as before where none
+            have: whoever asks for a hundred trials at once waits for seven draws.
         n_startup_trials: complete trials before the surrogate takes over.
         seed: of everything random here; ``None`` for another one each time.
         independent_sampler: uniform if ``None``.
         solver: of the surrogate's linear systems; ``None`` for the model's default.
-        strategy: how a batch is chosen: ``"thompson"``, ``"turbo"``, ``"log-ei"``, ``"auto"`` or an
-            ``acquisition.Strategy`` of your own, as in ``Study``.
+        strategy: how a batch is chosen, as in ``Study``: ``"auto"``, ``"thompson"``, ``"turbo"``,
+            ``"log-ei"`` or an ``acquisition.Strategy`` of your own.
         sampler: of a strategy given by name: makes the acquisition of a model, bounds and ``seed``,
-            such as ``partial(ParallelThompsonSampling, num_starts=30)``; ``None`` for quicker
-            settings than its own.
+            such as ``partial(ParallelThompsonSampling, num_starts=30)``; ``None`` for that of a
+            study.
+        constraints_func: maps a complete trial to numbers of which none is above 0 if it is
+            feasible, as in Optuna's samplers.
 
     Raises:
         TypeError, ValueError: for arguments out of their range; ``ValueError`` for a study of
@@ -68,15 +76,18 @@ class ThompsonSampler(BaseSampler):
     def __init__(
         self,
         *,
-        batch_size: int = 1,
+        batch_size: int | None = None,
         n_startup_trials: int = 10,
         seed: int | None = None,
         independent_sampler: BaseSampler | None = None,
         solver: Solver | None = None,
-        strategy: str | Strategy = "thompson",
+        strategy: str | Strategy = "auto",
         sampler: Sampler | None = None,
+        constraints_func: Callable[[FrozenTrial], Sequence[float]] | None = None,
     ) -> None:
-        self._batch_size = checks.positive_int("batch_size", batch_size)
+        if batch_size is not None:
+            checks.positive_int("batch_size", batch_size)
+        self._batch_size = batch_size
         self._n_startup_trials = checks.integer("n_startup_trials", n_startup_trials, 0)
         if seed is not None:
             checks.integer("seed", seed, 0)
@@ -85,12 +96,13 @@ class ThompsonSampler(BaseSampler):
         self._rng = np.random.default_rng(seed)
         self._independent_sampler = independent_sampler or RandomSampler(seed=seed)
         self._solver = solver
-        if sampler is None and isinstance(strategy, str):
-            sampler = QUICK_SAMPLER
         self._strategy = make_strategy(strategy, sampler)
+        self._constraints_func = constraints_func
         self._search_space = IntersectionSearchSpace()
         self._waiting: list[dict[str, Any]] = []
         self._waiting_space: dict[str, BaseDistribution] = {}
+        self._num_known = -1  # complete trials at the last draw
+        self._last_size = 0  # of its batch
         self._lock = Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -134,8 +146,9 @@ class ThompsonSampler(BaseSampler):
         if not space:
             return {}
         with self._lock:
-            if not self._waiting or self._waiting_space != space:
-                self._waiting = self._draw(study, space)
+            complete, running = _trials(study, space)
+            if not self._waiting or self._waiting_space != space or self._is_stale(complete):
+                self._waiting = self._draw(study, space, complete, running)
                 self._waiting_space = space
             fixed = {
                 name: _only_value(search_space[name]) for name in search_space.keys() - space.keys()
@@ -161,40 +174,112 @@ class ThompsonSampler(BaseSampler):
     def after_trial(
         self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
+        if self._constraints_func is not None:
+            _process_constraints_after_trial(self._constraints_func, study, trial, state)
         self._independent_sampler.after_trial(study, trial, state, values)
 
-    def _draw(self, study: Study, space: dict[str, BaseDistribution]) -> list[dict[str, Any]]:
+    def _is_stale(self, complete: Sequence[FrozenTrial]) -> bool:
+        """Whether the points that are waiting would be chosen better now, at little cost."""
+        is_ours = self._batch_size is None and len(complete) <= FITTED_ALWAYS_UP_TO
+        return is_ours and len(complete) != self._num_known
+
+    def _size(self, num_known: int) -> int:
+        """Return how many points to draw."""
+        if self._batch_size is not None:
+            return self._batch_size
+        if num_known == self._num_known:
+            return 2 * self._last_size
+        return max(1, num_known // FITTED_ALWAYS_UP_TO)
+
+    def _draw(
+        self,
+        study: Study,
+        space: dict[str, BaseDistribution],
+        complete: list[FrozenTrial],
+        running: list[FrozenTrial],
+    ) -> list[dict[str, Any]]:
         """Return a batch of parameters; none where there are too few trials,
         fewer where the space has no more.
         """
-        complete, running = _trials(study, space)
         if not complete or len(complete) < self._n_startup_trials:
             return []
+        q = self._size(len(complete))
+        self._num_known = len(complete)
+        self._last_size = q
         cube = UnitCube(space)
-        U = torch.tensor([cube.encode(trial.params) for trial in complete], dtype=torch.float64)
-        values = torch.tensor([trial.value for trial in complete], dtype=torch.float64)
-        pending = torch.tensor(
-            [cube.encode(trial.params) for trial in running], dtype=torch.float64
-        ).reshape(-1, cube.dim)
         generator = torch.Generator().manual_seed(int(self._rng.integers(MAX_SEED)))
-        data = TrainingData.of(U, values, None, maximize=study.direction == StudyDirection.MAXIMIZE)
+        values = torch.tensor([trial.value for trial in complete], dtype=torch.float64)
+        maximize = study.direction == StudyDirection.MAXIMIZE
+        data = TrainingData.of(_encoded(cube, complete), values, None, maximize)
+        models, goal = self._models(cube, data, complete, q, generator)
+        feasible = torch.tensor([_is_feasible(trial) for trial in complete])
+        known = data.y.squeeze(1).where(feasible, math.nan)
         request = Request(
-            self._model(data, generator),
-            self._batch_size,
+            models,
+            q,
             torch.tensor([[0.0], [1.0]], dtype=torch.float64).repeat(1, cube.dim),
             generator,
-            X_pending=pending,
-            batches=split_batches(data.y.squeeze(1), self._n_startup_trials, self._batch_size),
+            X_pending=_encoded(cube, running),
+            goal=goal,
+            batches=split_batches(known, self._n_startup_trials, q),
         )
         points = discrete_batch(self._strategy, request, to_grid=cube.to_grid, steps=cube.steps)
         return [cube.decode(point) for point in points]
 
-    def _model(self, data: TrainingData, generator: torch.Generator) -> PathwiseGP:
-        kernel = get_covar_module_with_dim_scaled_prior(ard_num_dims=data.U.shape[1])
-        factory = SurrogateFactory(kernel, self._solver, data.U.dtype, data.U.device)
+    def _models(
+        self,
+        cube: UnitCube,
+        data: TrainingData,
+        complete: Sequence[FrozenTrial],
+        q: int,
+        generator: torch.Generator,
+    ) -> tuple[PathwiseGP | list[PathwiseGP], dict[str, Any]]:
+        """Return the surrogate of the objective, and of each constraint if there are any; and a
+        request's goal.
+        """
+        objective = self._model(data, q, generator)
+        names = dict.fromkeys(name for trial in complete for name in trial.constraints)
+        if not names:
+            return objective, {}
+        models = [objective]
+        constraints: list[Outcome] = []
+        for column, name in enumerate(names, 1):
+            having = [trial for trial in complete if name in trial.constraints]
+            values = torch.tensor([t.constraints[name] for t in having], dtype=torch.float64)
+            outcome = TrainingData.of(_encoded(cube, having), values, None, maximize=True)
+            models.append(self._model(outcome, q, generator, has_limit=True))
+            constraints.append(_above(column, -outcome.offset / outcome.scale))
+        return models, {"objective": _first, "outcome_constraints": constraints}
+
+    def _model(
+        self, data: TrainingData, q: int, generator: torch.Generator, has_limit: bool = False
+    ) -> PathwiseGP:
+        factory = SurrogateFactory.default(
+            data.U.shape[1], data.U.dtype, data.U.device, self._solver
+        )
         # BoTorch would warn of constant values, and of a subset's mean and deviation
         with validate_input_scaling(False):
-            return factory.build(data, factory.fit(data, generator))
+            return fitted_model(factory, self._strategy, data, q, generator, has_limit=has_limit)
+
+
+def _first(Y: Tensor) -> Tensor:
+    """Return the objective among the outputs Y (..., m)."""
+    return Y[..., 0]
+
+
+def _above(column: int, limit: float) -> Outcome:
+    """Return what is above 0 where an output is above its limit."""
+    return lambda Y: Y[..., column] - limit
+
+
+def _is_feasible(trial: FrozenTrial) -> bool:
+    return all(value <= 0.0 for value in trial.constraints.values())
+
+
+def _encoded(cube: UnitCube, trials: Sequence[FrozenTrial]) -> Tensor:
+    """Return the trials' points on the unit cube, (n, d)."""
+    points = [cube.encode(trial.params) for trial in trials]
+    return torch.tensor(points, dtype=torch.float64).reshape(-1, cube.dim)
 
 
 def _trials(

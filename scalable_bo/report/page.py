@@ -19,11 +19,13 @@ from scalable_bo._packages import installed_version
 from scalable_bo.report import plots
 from scalable_bo.report.charts import escape, shorten
 from scalable_bo.report.plots import Chart
+from scalable_bo.space.goal import Goal
 from scalable_bo.storage.snapshot import Snapshot
 from surrogates.atomic import write_atomically
 
 NUM_BEST_ROWS = 15
 NUM_REASONS = 20
+LONGEST_NAME = 60  # characters of a study's name
 LONGEST = 400  # characters of a text that comes from outside
 _LIBRARIES = ("torch", "gpytorch", "botorch", "numpy")
 
@@ -53,16 +55,24 @@ def render(snapshot: Snapshot) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Report of a study</title>\n<style>{style}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{_title(snapshot)}Report of a study</title>\n<style>{style}</style>\n"
+        "</head>\n<body>\n<main>\n"
         f"{_head(snapshot)}\n" + "\n".join(sections) + "\n<footer>scalable_bo"
         f" {escape(installed_version())}</footer>\n</main>\n</body>\n</html>\n"
     )
 
 
+def _title(snapshot: Snapshot) -> str:
+    return f"{escape(shorten(snapshot.name, LONGEST_NAME))}: " if snapshot.name else ""
+
+
 def _head(snapshot: Snapshot) -> str:
     rows = snapshot.rows
-    goal = "maximised" if snapshot.maximize else "minimised"
-    best = "–" if not rows.observed else f"{rows.values[_best_rows(snapshot)[0]].item():.6g}"
+    way = "maximised" if snapshot.maximize else "minimised"
+    several = snapshot.goal is not None and snapshot.goal.num_objectives > 1
+    goal = "several objectives" if several else way
+    row = snapshot.best_row
+    best = "–" if row is None else f"{rows.values[row].item():.6g}"
     tiles = {
         "best value": best,
         "values": f"{len(rows.observed):,}",
@@ -72,8 +82,9 @@ def _head(snapshot: Snapshot) -> str:
     }
     cells = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in tiles.items())
     names = shorten(", ".join(snapshot.space.names), 120)
+    name = shorten(snapshot.name or "A study", LONGEST_NAME)
     return (
-        f'<h1>A study, {goal}</h1>\n<p class="note">over {escape(names)}</p>\n<dl'
+        f'<h1>{escape(name)}, {goal}</h1>\n<p class="note">over {escape(names)}</p>\n<dl'
         f' class="tiles">{cells}</dl>'
     )
 
@@ -82,6 +93,8 @@ def _of_values(snapshot: Snapshot) -> list[str]:
     """Return the sections that need a value."""
     if not snapshot.rows.observed:
         return [_section("Best so far", "", "No finite value has been told yet.")]
+    if snapshot.goal is not None and snapshot.goal.num_objectives > 1:
+        return _of_front(snapshot, snapshot.goal)
     best = _best_rows(snapshot)
     slices = plots.find_slices(snapshot, int(best[0]))
     names = [found.name for found in slices] or list(snapshot.space.names)
@@ -125,6 +138,35 @@ def _of_values(snapshot: Snapshot) -> list[str]:
     )
     sections.append(_section("Parallel coordinates", lines + chart.svg, chart.note))
     return sections
+
+
+def _of_front(snapshot: Snapshot, goal: Goal) -> list[str]:
+    """Return the section of several objectives: the Pareto front, drawn in the first two."""
+    rows = snapshot.rows
+    Y = rows.outcomes(len(goal.names))
+    front = goal.front(Y).nonzero().flatten()
+    front = front[(goal.signs[0] * Y[front, 0]).argsort(descending=True)]
+    chart = plots.front_of(snapshot, goal)
+    names = [*snapshot.space.names, *snapshot.space.fixed]
+    shown = front[:NUM_BEST_ROWS]
+    table = [
+        (int(row), *(f"{y:.6g}" for y in values))
+        + tuple(
+            f"{value:.6g}" if isinstance(value, float) else shorten(value, 60)
+            for value in (params.get(name, "–") for name in names)
+        )
+        for row, values, params in zip(
+            shown, Y[shown].tolist(), snapshot.space.to_dicts(rows.X[shown]), strict=True
+        )
+    ]
+    heads = ("row", *(shorten(name, 60) for name in (*goal.names, *names)))
+    rest = len(front) - len(shown)
+    note = f"{rest} more are in `study.result.front`." if rest else ""
+    lines = plots.keys([("on the front", "orange"), ("feasible", "blue"), ("others", "faint")])
+    return [
+        _section("Pareto front", lines + chart.svg, chart.note),
+        _section("Points of the front", _table(heads, table, 1 + len(goal.names), "word"), note),
+    ]
 
 
 def _of_asks(snapshot: Snapshot) -> list[str]:
@@ -185,6 +227,7 @@ def _best_table(snapshot: Snapshot, best: np.ndarray) -> str:
     rows = snapshot.rows
     space = snapshot.space
     points = space.to_dicts(rows.X[best[:NUM_BEST_ROWS]])
+    names = [*space.names, *space.fixed]
     table = [
         (
             rank,
@@ -194,12 +237,12 @@ def _best_table(snapshot: Snapshot, best: np.ndarray) -> str:
         )
         + tuple(
             f"{value:.6g}" if isinstance(value, float) else shorten(value, 60)
-            for value in params.values()
+            for value in (params.get(name, "–") for name in names)
         )
         for rank, (row, params) in enumerate(zip(best, points, strict=False), 1)
     ]
     return _table(
-        ("", "row", "ask", "value", *(shorten(name, 60) for name in points[0])), table, 4, "word"
+        ("", "row", "ask", "value", *(shorten(name, 60) for name in names)), table, 4, "word"
     )
 
 
@@ -234,6 +277,10 @@ def _best_rows(snapshot: Snapshot) -> np.ndarray:
     """Return the rows with a value, the best first."""
     ids = np.array(snapshot.rows.observed)
     values = snapshot.rows.values.numpy()[ids]
+    if snapshot.goal is not None:  # what breaks a limit comes last
+        Y = snapshot.rows.outcomes(len(snapshot.goal.names))
+        broken = ~snapshot.goal.feasible(Y).numpy()[ids]
+        return ids[np.lexsort((-values if snapshot.maximize else values, broken))]
     return ids[np.argsort(-values if snapshot.maximize else values, kind="stable")]
 
 

@@ -14,16 +14,19 @@ import numpy as np
 import torch
 
 from scalable_bo.report.charts import LARGEST, Panel, Scale, escape, figure, shorten, text
-from scalable_bo.space.parameters import Categorical, Float, Int, Parameter
+from scalable_bo.space.goal import Goal
+from scalable_bo.space.parameters import Categorical, Parameter
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.snapshot import Snapshot
 
 MAX_DOTS = 1500
+MAGNITUDES = 100.0  # between values above 0, from which on their axis is logarithmic
 MAX_ASKS = 120  # bars; of more asks, those beside each other are taken together
 MAX_PARAMETERS = 12
 NUM_BEST_LINES = 50
 NUM_OTHER_LINES = 200
 POINTS_OF_SLICE = 81
+FOOT = 0.0  # where a line crosses the axis of a parameter that is not active
 WIDTH = 900.0
 # Of an ask: hyperparameters, paths, their maximisers
 STEPS = (("fit", "green"), ("solve", "blue"), ("ask", "orange"))
@@ -41,11 +44,18 @@ def best_so_far(snapshot: Snapshot) -> Chart:
     """Draw all values in the order told, thinned, and the best so far."""
     ids = np.array(snapshot.rows.observed)
     values = snapshot.rows.values.numpy()[ids].clip(-LARGEST, LARGEST)
-    best = np.maximum.accumulate(values) if snapshot.maximize else np.minimum.accumulate(values)
+    good = values
+    if snapshot.goal is not None:  # what breaks a limit is never the best
+        Y = snapshot.rows.outcomes(len(snapshot.goal.names))
+        worst = values.min() if snapshot.maximize else values.max()
+        good = np.where(snapshot.goal.feasible(Y).numpy()[ids], values, worst)
+    best = np.maximum.accumulate(good) if snapshot.maximize else np.minimum.accumulate(good)
     kept = _thin(len(values), MAX_DOTS)
     # A few wild values would flatten all others.
     tail = 0.025 if len(values) > 40 else 0.0
-    y = Scale.around(np.quantile(values, [tail, 1.0] if snapshot.maximize else [0.0, 1.0 - tail]))
+    shown = np.quantile(values, [tail, 1.0] if snapshot.maximize else [0.0, 1.0 - tail])
+    # On a linear axis, what is gained after the first magnitudes looks like nothing.
+    y = Scale.around(shown, log=bool(values.min() > 0 and MAGNITUDES * shown[0] <= shown[1]))
     hidden = int(((values < y.low) | (values > y.high)).sum())
     panel = Panel(Scale(0.5, len(values) + 0.5), y, 70, 28, WIDTH - 80, 250)
     panel.axes("evaluations with a value, in the order told", "value")
@@ -65,6 +75,29 @@ def best_so_far(snapshot: Snapshot) -> Chart:
     return Chart(
         figure(panel.parts, WIDTH, 326, f"best of {len(values)} values: {best[-1]:.6g}"),
         " ".join(notes),
+    )
+
+
+def front_of(snapshot: Snapshot, goal: Goal) -> Chart:
+    """Draw the first two objectives of all points, those of the Pareto front last."""
+    Y = snapshot.rows.outcomes(len(goal.names))
+    ids = np.array(snapshot.rows.observed)
+    kept = ids[_thin(len(ids), MAX_DOTS)]
+    front = goal.front(Y).nonzero().flatten().numpy()
+    feasible = goal.feasible(Y).numpy()
+    values = Y.numpy().clip(-LARGEST, LARGEST)
+    first, second = goal.names[:2]
+    drawn = values[np.union1d(kept, front)]
+    panel = Panel(Scale.around(drawn[:, 0]), Scale.around(drawn[:, 1]), 70, 28, WIDTH - 80, 300)
+    panel.axes(f"{first}, {goal.objectives[first]}", f"{second}, {goal.objectives[second]}")
+    parts = ((kept[~feasible[kept]], "other"), (kept[feasible[kept]], "value"), (front, "best"))
+    for rows, style in parts:
+        titles = [f"row {row}: {values[row, 0]:.6g}, {values[row, 1]:.6g}" for row in rows]
+        panel.dots(values[rows, 0], values[rows, 1], style, titles)
+    notes = [f"The first two of {goal.num_objectives} objectives."] * (goal.num_objectives > 2)
+    notes += [f"{len(kept)} of {len(ids)} points are drawn."] * (len(kept) < len(ids))
+    return Chart(
+        figure(panel.parts, WIDTH, 376, f"{len(front)} points of a front"), " ".join(notes)
     )
 
 
@@ -143,7 +176,9 @@ def find_slices(snapshot: Snapshot, best: int) -> list[Slice]:
         numbers = _numbers_along(param)
         X = snapshot.rows.X[best].repeat(len(numbers), 1)
         X[:, column] = torch.from_numpy(numbers)
-        slices.append(Slice(name, numbers, snapshot.mean(X).numpy()))
+        if not snapshot.rows.X[best, column].isnan():  # it is active there
+            mean = snapshot.mean(snapshot.space.completed(X))
+            slices.append(Slice(name, numbers, mean.numpy()))
     return sorted(slices, key=lambda found: -float(np.ptp(found.mean)))
 
 
@@ -212,6 +247,8 @@ def parallel_coordinates(snapshot: Snapshot, names: Sequence[str]) -> Chart:
             for scale, column in zip(scales, np.column_stack([X, values[drawn]]).T, strict=True)
         ]
     )
+    inactive = np.isnan(places)
+    places = np.where(inactive, FOOT, places)
     left = 70.0
     top_edge = 40.0
     height = 250.0
@@ -238,6 +275,7 @@ def parallel_coordinates(snapshot: Snapshot, names: Sequence[str]) -> Chart:
             )
     left_out = len(rest) - len(others)
     notes = [f"{len(shown)} of {len(names)} parameters."] if len(shown) < len(names) else []
+    notes += ["Lines run along the foot where a parameter is not active."] * bool(inactive.any())
     notes += [f"{len(others)} of the other {len(rest)} rows are drawn."] if left_out else []
     return Chart(
         figure(frame.parts, WIDTH, top_edge + height + 22, "the best rows across all parameters"),
@@ -268,11 +306,10 @@ def keys(names: Sequence[tuple[str, str]]) -> str:
 
 def _numbers_along(param: Parameter) -> np.ndarray:
     """Return the numbers of a parameter that a slice goes through."""
-    if isinstance(param, Float):
-        return scale_of(param).spread(POINTS_OF_SLICE)
-    if isinstance(param, Int) and param.num_values > POINTS_OF_SLICE:
-        return np.unique(scale_of(param).spread(POINTS_OF_SLICE).round())
-    return np.arange(param.low, param.high + 1, dtype=np.float64)
+    if param.num_values <= POINTS_OF_SLICE:
+        return param.values().numpy()
+    spread = torch.from_numpy(scale_of(param).spread(POINTS_OF_SLICE))
+    return np.unique(param.placed(spread).numpy())
 
 
 def _thin(count: int, limit: int) -> np.ndarray:

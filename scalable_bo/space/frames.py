@@ -1,8 +1,9 @@
-"""Points as tables: a column for each parameter, by name."""
+"""Points as dicts and tables: a value for each parameter, by name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from scalable_bo.space.parameters import Categorical, Choice, Int, Parameter, refusal
+from scalable_bo.space.constraints import Conditions
+from scalable_bo.space.parameters import Categorical, Int, Parameter
+from scalable_bo.space.tables import Choice, refusal
 
 
 def read_frame(
     params: Mapping[str, Parameter],
+    conditions: Conditions | None,
     fixed_values: Mapping[str, Choice],
     frame: pd.DataFrame,
     first_row: int,
@@ -35,15 +39,49 @@ def read_frame(
                 f"`{name}` is fixed to {fixed!r}, got {frame[name].iloc[row]!r} in row"
                 f" {first_row + row}. Leave the row out."
             )
-    columns = []
-    for name, param in params.items():
-        numbers = _numbers(param, frame[name])
-        valid = param.valid(torch.tensor(numbers)).numpy()
+    read = [_numbers(param, frame[name]) for name, param in params.items()]
+    points = torch.from_numpy(np.stack(read, axis=1))
+    active = torch.ones_like(points, dtype=torch.bool)
+    if conditions is not None:
+        points = conditions.settled(points)
+        active = conditions.active(points)
+    for column, (name, param) in enumerate(params.items()):
+        valid = param.valid(points[:, column]) | ~active[:, column]
         if not valid.all():
-            row = int(np.flatnonzero(~valid)[0])
-            raise refusal(name, param, frame[name].iloc[row], first_row + row)
-        columns.append(numbers)
-    return torch.from_numpy(np.stack(columns, axis=1)) + 0.0
+            row = int((~valid).nonzero()[0])
+            raise refusal(name, param.requirement, frame[name].iloc[row], first_row + row)
+        points[:, column] = param.placed(points[:, column])
+    return points + 0.0
+
+
+def read_dicts(
+    params: Mapping[str, Parameter],
+    fixed_values: Mapping[str, Choice],
+    points: Sequence[Mapping[str, Any]],
+) -> Tensor:
+    """Return the numbers (n, d) of dicts, NaN for parameters that they leave out; arguments as
+    ``Space.from_dicts``.
+    """
+    always = {name for name, param in params.items() if param.active_if is None}
+    numbers = torch.full((len(points), len(params)), math.nan, dtype=torch.float64)
+    for row, values in enumerate(points):
+        if not always <= set(values) - set(fixed_values) <= set(params):
+            raise ValueError(
+                f"Each dict must have exactly the parameters {', '.join(params)}, got "
+                f"{', '.join(map(str, values)) or 'none'} in row {row}."
+            )
+        for name, fixed in fixed_values.items():
+            if values.get(name, fixed) != fixed:
+                raise ValueError(
+                    f"`{name}` is fixed to {fixed!r}, got {values[name]!r} in row {row}. Leave"
+                    " the row out."
+                )
+        for column, (name, param) in enumerate(params.items()):
+            if name in values:
+                numbers[row, column] = number = param.number(values[name])
+                if math.isnan(number):
+                    raise refusal(name, param.requirement, values[name], row)
+    return numbers
 
 
 def write_frame(
@@ -54,9 +92,15 @@ def write_frame(
     for column, (name, param) in enumerate(params.items()):
         numbers = points[:, column]
         if isinstance(param, Categorical):
-            columns[name] = [param.choices[position] for position in numbers.astype(int)]
+            chosen = [None if math.isnan(n) else param.value(n) for n in numbers]
+            # Beside None, pandas would make numbers of integers and NaN of None
+            columns[name] = pd.Series(chosen, dtype=object) if None in chosen else chosen
+        elif isinstance(param, Int):
+            missing = np.isnan(numbers)
+            whole = np.where(missing, 0.0, numbers).astype(np.int64)
+            columns[name] = pd.arrays.IntegerArray(whole, missing) if missing.any() else whole
         else:
-            columns[name] = numbers.astype(np.int64) if isinstance(param, Int) else numbers
+            columns[name] = numbers
     return pd.DataFrame(columns, index=range(len(points))).assign(**fixed_values)
 
 
@@ -65,7 +109,20 @@ def _numbers(param: Parameter, column: pd.Series) -> np.ndarray:
     once.
     """
     if isinstance(param, Categorical) or column.dtype.kind == "b":
-        known = np.array([param.number(value) for value in column.unique().tolist()])
+        known = np.array([_number(param, value) for value in column.unique().tolist()])
         return known[column.factorize(use_na_sentinel=False)[0]]
     numbers = pd.to_numeric(column, errors="coerce")
     return numbers.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def _number(param: Parameter, value: Any) -> float:
+    """Return the number of a cell; what is empty stands for None, where that is a choice."""
+    number = param.number(value)
+    if not math.isnan(number) or not isinstance(param, Categorical) or None not in param.choices:
+        return number
+    if pd.isna(value) or value == "":
+        return param.number(None)
+    try:  # beside empty cells, numbers are read as text
+        return param.number(float(value))
+    except ValueError:
+        return math.nan

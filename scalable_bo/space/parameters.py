@@ -11,78 +11,151 @@ study's record and in JSON.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from scalable_bo.space.tables import (
+    Choice,
+    Condition,
+    condition,
+    finite,
+    flag,
+    nearest,
+    read_fields,
+    read_plain,
+    short,
+    write_plain,
+)
+
 LARGEST_INT = 2**40  # up to here an integer survives the way to the unit cube and back in float64
-Choice = str | bool | int | float
-T = TypeVar("T")
+GRID_TOLERANCE = 1e-9  # steps by which a value may miss the grid
+MOST_DIGITS = 15  # of a number that float64 can hold
+# Arguments that older versions did not have, which are written where they are not the default
+LATER = frozenset({"step", "ordered", "active_if"})
 
 
-@dataclass(frozen=True)
-class Float:
+class _Written:
+    """A parameter that can be written down: what all kinds share."""
+
+    type: ClassVar[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the parameter as a table of plain values."""
+        return {"type": self.type} | {name: write_plain(value) for name, value in self._given()}
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any], place: str = "parameter") -> Self:
+        """Return the parameter of a table; ``place`` is what errors call it."""
+        found = read_parameter(table, place)
+        if not isinstance(found, cls):
+            raise ValueError(f"`{place}` must be the table of a `{cls.__name__}`, got {found!r}.")
+        return found
+
+    def number(self, value: Any) -> float:
+        """Return the number of a value; NaN for what is not a number."""
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+
+    def values(self: Any) -> Tensor:
+        """Return the numbers of all values, finitely many, in their order."""
+        positions = torch.arange(int(self.num_values), dtype=torch.float64)
+        step = getattr(self, "step", None) or 1.0
+        return self.placed(self.low + positions * step)
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in self._given())
+        return f"{type(self).__name__}({given})"
+
+    def _given(self) -> list[tuple[str, Any]]:
+        """Return the arguments by name, but for what an older version would not have written."""
+        found = [(one, getattr(self, one.name)) for one in fields(self) if one.init]  # type: ignore[arg-type]
+        return [
+            (one.name, value)
+            for one, value in found
+            if one.name not in LATER or value != one.default
+        ]
+
+
+@dataclass(frozen=True, repr=False)
+class Float(_Written):
     """A real parameter between ``low`` and ``high``, both included.
 
     Args:
         low: smallest value, in the user's units.
         high: largest value, above ``low``.
         log: spread the search evenly over log(value); needs ``low`` > 0.
+        step: the distance of the values, ``low`` and ``high`` two of them; ``None`` for all reals.
+        active_if: where there is this parameter at all: by the names of parameters before it, one
+            of their values or a list of them, such as ``{"optimizer": "sgd"}``; ``None`` for
+            everywhere.
     Raises:
         TypeError: if a bound is not a number.
         ValueError: if a bound is not finite, the bounds are reversed or equal, or ``log`` is set
-            with ``low`` <= 0.
+            with ``low`` <= 0 or ``step``.
     """
 
     low: float
     high: float
     log: bool = False
+    step: float | None = None
+    active_if: Condition | None = field(default=None, hash=False)
     type: ClassVar[str] = "float"
     num_columns: ClassVar[int] = 1
-    num_values: ClassVar[float] = math.inf
 
     def __post_init__(self) -> None:
         # 0, 0.0 and NumPy's zeros make the same space.
         object.__setattr__(self, "low", finite("low", self.low))
         object.__setattr__(self, "high", finite("high", self.high))
-        object.__setattr__(self, "log", _flag("log", self.log))
-        if self.low >= self.high:
-            raise ValueError(
-                f"`low` must be below `high`, got low = {self.low} and high = {self.high}. Swap"
-                " them?"
-            )
+        object.__setattr__(self, "log", flag("log", self.log))
+        object.__setattr__(self, "active_if", condition(self.active_if))
+        _check_bounds(self.low, self.high)
         if self.log and self.low <= 0:
             raise ValueError(
                 f"`low` must be positive with `log=True`, got {self.low}. Raise it or use"
                 " `log=False`."
             )
+        if self.step is not None:
+            object.__setattr__(self, "step", finite("step", self.step))
+            _check_step(self.step, self.low, self.high, self.log)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the parameter as a table of plain values."""
-        return {"type": self.type, "low": self.low, "high": self.high, "log": self.log}
-
-    @classmethod
-    def from_dict(cls, table: Mapping[str, Any], place: str = "parameter") -> Self:
-        """Return the parameter of a table; ``place`` is what errors call it."""
-        return _of_kind(cls, read_parameter(table, place), place)
+    @cached_property
+    def num_values(self) -> float:
+        """How many values there are."""
+        return math.inf if self.step is None else 1 + round((self.high - self.low) / self.step)
 
     @property
     def requirement(self) -> str:
         """What a value must be, in words."""
-        return f"between {self.low} and {self.high}"
+        steps = "" if self.step is None else f" in steps of {self.step}"
+        return f"between {self.low} and {self.high}{steps}"
 
     def valid(self, numbers: Tensor) -> Tensor:
         """Return which numbers are values of this parameter; NaN is none."""
-        return (numbers >= self.low) & (numbers <= self.high)
+        inside = (numbers >= self.low) & (numbers <= self.high)
+        if self.step is None:
+            return inside
+        return inside & ((numbers - self.placed(numbers)).abs() <= GRID_TOLERANCE * self.step)
+
+    def placed(self, numbers: Tensor) -> Tensor:
+        """Return the nearest values to numbers."""
+        if self.step is None:
+            return numbers
+        values = self.low + ((numbers - self.low) / self.step).round() * self.step
+        if self._unit is not None:  # 0.3, where three steps of 0.1 are 0.30000000000000004
+            values = (values * self._unit).round() / self._unit
+        return values.clamp(self.low, self.high)
 
     def normalize(self, values: Tensor) -> Tensor:
-        """Map values in [``low``, ``high``] to [0, 1]."""
+        """Map values in [``low``, ``high``] to [0, 1]; with steps, each to the middle of its
+        share.
+        """
+        if self.step is not None:
+            return self.line.normalize(values)
         low = self.low
         high = self.high
         if self.log:
@@ -95,6 +168,8 @@ class Float:
         """Map numbers in [0, 1] to values in [``low``, ``high``];
         the ends to the bounds themselves, whatever the rounding.
         """
+        if self.step is not None:
+            return self.placed(self.line.unnormalize(units))
         if self.log:
             values = torch.exp(
                 math.log(self.low) + units * (math.log(self.high) - math.log(self.low))
@@ -104,22 +179,28 @@ class Float:
         values = torch.where(units == 1, self.high, torch.where(units == 0, self.low, values))
         return values.clamp(self.low, self.high)
 
-    @property
+    @cached_property
     def line(self) -> Float:
-        """The real interval behind the parameter: itself."""
-        return self
+        """The real interval behind the parameter: itself or, with steps, the one that is shared out
+        among the values.
+        """
+        half = 0.0 if self.step is None else 0.5 * self.step
+        return self if self.step is None else Float(self.low - half, self.high + half)
 
-    def number(self, value: Any) -> float:
-        """Return the number of a value; NaN for what is not a number."""
-        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    @cached_property
+    def _unit(self) -> float | None:
+        """The number by which all values are whole ones, a power of ten; ``None`` if too large."""
+        decimals = max(_num_decimals(self.low), _num_decimals(self.step or 0.0))
+        unit = 10.0**decimals
+        return unit if unit * max(abs(self.low), abs(self.high)) < 10.0**MOST_DIGITS else None
 
     def value(self, number: float) -> float:
         """Return the value of a number."""
         return number
 
 
-@dataclass(frozen=True)
-class Int:
+@dataclass(frozen=True, repr=False)
+class Int(_Written):
     """An integer parameter between ``low`` and ``high``, both included.
 
     Each integer has the same share of the unit interval (with ``log``: of the logarithmic one) and
@@ -129,23 +210,27 @@ class Int:
         low: smallest value.
         high: largest value, above ``low``.
         log: spread the search evenly over log(value); needs ``low`` ≥ 1.
+        step: the distance of the values, ``low`` and ``high`` two of them.
+        active_if: as in ``Float``.
     Attributes:
         line: the real interval that is shared out among the integers.
     Raises:
         TypeError: if a bound is not an int.
         ValueError: if the bounds are reversed or equal, beyond ±2⁴⁰, or ``log`` is set with ``low``
-            < 1.
+            < 1 or ``step``.
     """
 
     low: int
     high: int
     log: bool = False
-    line: Float = field(init=False, repr=False, compare=False)
+    step: int = 1
+    active_if: Condition | None = field(default=None, hash=False)
+    line: Float = field(init=False, compare=False)
     type: ClassVar[str] = "int"
     num_columns: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        for name in ("low", "high"):
+        for name in ("low", "high", "step"):
             bound = getattr(self, name)
             if isinstance(bound, bool) or not isinstance(bound, Integral):
                 raise TypeError(
@@ -153,76 +238,73 @@ class Int:
                 )
             if abs(int(bound)) > LARGEST_INT:
                 raise ValueError(
-                    f"`{name}` must lie within ±2**40, got {_short(bound)}. Use `Float`."
+                    f"`{name}` must lie within ±2**40, got {short(bound)}. Use `Float`."
                 )
             object.__setattr__(self, name, int(bound))
-        object.__setattr__(self, "log", _flag("log", self.log))
-        if self.low >= self.high:
-            raise ValueError(
-                f"`low` must be below `high`, got low = {self.low} and high = {self.high}. Swap"
-                " them?"
-            )
+        object.__setattr__(self, "log", flag("log", self.log))
+        object.__setattr__(self, "active_if", condition(self.active_if))
+        _check_bounds(self.low, self.high)
         if self.log and self.low < 1:
             raise ValueError(
                 f"`low` must be at least 1 with `log=True`, got {self.low}. Raise it or use"
                 " `log=False`."
             )
+        if self.step != 1:
+            _check_step(self.step, self.low, self.high, self.log)
         # Made once: every point of every search needs it.
-        object.__setattr__(self, "line", Float(self.low - 0.5, self.high + 0.5, self.log))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the parameter as a table of plain values."""
-        return {"type": self.type, "low": self.low, "high": self.high, "log": self.log}
-
-    @classmethod
-    def from_dict(cls, table: Mapping[str, Any], place: str = "parameter") -> Self:
-        """Return the parameter of a table; ``place`` is what errors call it."""
-        return _of_kind(cls, read_parameter(table, place), place)
+        half = 0.5 * self.step
+        object.__setattr__(self, "line", Float(self.low - half, self.high + half, self.log))
 
     @property
     def num_values(self) -> float:
         """How many values there are."""
-        return self.high - self.low + 1
+        return (self.high - self.low) // self.step + 1
 
     @property
     def requirement(self) -> str:
         """What a value must be, in words."""
-        return f"an integer between {self.low} and {self.high}"
+        steps = "" if self.step == 1 else f" in steps of {self.step}"
+        return f"an integer between {self.low} and {self.high}{steps}"
 
     def valid(self, numbers: Tensor) -> Tensor:
         """Return which numbers are values of this parameter; NaN is none."""
-        return (numbers >= self.low) & (numbers <= self.high) & (numbers == numbers.round())
+        return (numbers >= self.low) & (numbers <= self.high) & (numbers == self.placed(numbers))
+
+    def placed(self, numbers: Tensor) -> Tensor:
+        """Return the nearest values to numbers."""
+        values = self.low + ((numbers - self.low) / self.step).round() * self.step
+        return values.clamp(self.low, self.high)
 
     def normalize(self, values: Tensor) -> Tensor:
         """Map values to [0, 1], each to the middle of its share."""
         return self.line.normalize(values)
 
     def unnormalize(self, units: Tensor) -> Tensor:
-        """Map numbers in [0, 1] to the integers whose share they lie in."""
-        return self.line.unnormalize(units).round().clamp(self.low, self.high)
-
-    def number(self, value: Any) -> float:
-        """Return the number of a value; NaN for what is not a number."""
-        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+        """Map numbers in [0, 1] to the values whose share they lie in."""
+        return self.placed(self.line.unnormalize(units))
 
     def value(self, number: float) -> int:
         """Return the value of a number."""
         return int(number)
 
 
-@dataclass(frozen=True)
-class Categorical:
-    """A choice among values without an order; the surrogate sees one column of the unit cube for
-    each choice, 1 for the one taken.
+@dataclass(frozen=True, repr=False)
+class Categorical(_Written):
+    """A choice among values; the surrogate sees one column of the unit cube for each choice, 1 for
+    the one taken or, where they are ordered, one column for all.
 
     Args:
-        choices: at least two different strings, booleans or finite numbers.
+        choices: at least two different strings, booleans, finite numbers or ``None``.
+        ordered: whether choices beside each other are alike, as in "low", "medium", "high".
+        active_if: as in ``Float``.
     Raises:
         TypeError: if ``choices`` is a string, or a choice is of another kind.
         ValueError: if there are fewer than two, or two are equal.
     """
 
     choices: Sequence[Choice]
+    ordered: bool = False
+    active_if: Condition | None = field(default=None, hash=False)
     type: ClassVar[str] = "categorical"
 
     def __post_init__(self) -> None:
@@ -230,10 +312,10 @@ class Categorical:
             raise TypeError(f"`choices` must be a list of values, got {self.choices!r}.")
         choices = tuple(self.choices)
         for choice in choices:
-            if not isinstance(choice, str | bool | int | float):
+            if not isinstance(choice, Choice):
                 raise TypeError(
-                    f"`choices` must be strings, booleans or numbers, got {choice!r}. Name the"
-                    " choices, and map the names."
+                    f"`choices` must be strings, booleans, numbers or None, got {choice!r}. Name"
+                    " the choices, and map the names."
                 )
             if isinstance(choice, float) and not math.isfinite(choice):
                 raise ValueError(f"`choices` must be finite, got {choice}. Use a name for it.")
@@ -245,20 +327,13 @@ class Categorical:
         if len(set(choices)) < len(choices):
             raise ValueError(f"`choices` must be different, got {list(choices)!r}.")
         object.__setattr__(self, "choices", choices)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the parameter as a table of plain values."""
-        return {"type": self.type, "choices": [plain(choice) for choice in self.choices]}
-
-    @classmethod
-    def from_dict(cls, table: Mapping[str, Any], place: str = "parameter") -> Self:
-        """Return the parameter of a table; ``place`` is what errors call it."""
-        return _of_kind(cls, read_parameter(table, place), place)
+        object.__setattr__(self, "ordered", flag("ordered", self.ordered))
+        object.__setattr__(self, "active_if", condition(self.active_if))
 
     @property
     def num_columns(self) -> int:
         """The number of columns of the unit cube."""
-        return len(self.choices)
+        return 1 if self.ordered else len(self.choices)
 
     @property
     def num_values(self) -> float:
@@ -284,12 +359,24 @@ class Categorical:
         """Return which numbers are positions of choices; NaN is none."""
         return (numbers >= 0) & (numbers <= self.high) & (numbers == numbers.round())
 
+    def placed(self, numbers: Tensor) -> Tensor:
+        """Return the nearest positions to numbers."""
+        return numbers.round().clamp(0, self.high)
+
     def normalize(self, values: Tensor) -> Tensor:
-        """Map positions (...) to one-hot columns (..., number of choices)."""
+        """Map positions (...) to one-hot columns (..., number of choices); of ordered choices, to
+        the middles of their shares (...).
+        """
+        if self.ordered:
+            return (values + 0.5) / len(self.choices)
         return torch.nn.functional.one_hot(values.long(), len(self.choices)).to(values.dtype)
 
     def unnormalize(self, units: Tensor) -> Tensor:
-        """Map columns (..., number of choices) to the position of the largest, (...)."""
+        """Map columns (..., number of choices) to the position of the largest, (...); of ordered
+        choices, numbers (...) to the choice whose share they lie in.
+        """
+        if self.ordered:
+            return (units * len(self.choices)).floor().clamp(0, self.high)
         return units.argmax(-1).to(units.dtype)
 
     def number(self, value: Any) -> float:
@@ -329,82 +416,34 @@ def read_parameter(value: Any, place: str) -> Any:
         raise ValueError(
             f"`{place}.type` must be {', '.join(KINDS)}, got {name!r}.{nearest(name, KINDS)}"
         )
-    return read_fields(KINDS[name], {key: value[key] for key in value if key != "type"}, place)
+    table = {key: read_plain(value[key]) for key in value if key != "type"}
+    return read_fields(KINDS[name], table, place)
 
 
-def read_fields(kind: type[T], table: Mapping[str, Any], place: str) -> T:
-    """Return the dataclass ``kind`` with the values of a table; ``place`` is what errors call it.
-
-    Raises:
-        TypeError, ValueError: with each key that is missing or unknown, or as ``kind`` does.
-    """
-    known = {one.name: one.default for one in fields(kind) if one.init}  # type: ignore[arg-type]
-    problems = [
-        f"`{place}.{name}` must be given."
-        for name, default in known.items()
-        if default is MISSING and name not in table
-    ]
-    problems += [
-        f"`{place}.{name}` is not known.{nearest(name, known)} Known are {', '.join(known)}."
-        for name in table
-        if name not in known
-    ]
-    if problems:
-        raise ValueError("\n".join(problems))
-    try:
-        return kind(**table)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"`{place}`: {error}") from error
+def _check_bounds(low: float, high: float) -> None:
+    if low >= high:
+        raise ValueError(
+            f"`low` must be below `high`, got low = {low} and high = {high}. Swap them?"
+        )
 
 
-def refusal(name: str, param: Parameter, received: Any, row: int) -> ValueError:
-    """Return the error of a value that is none of its parameter's."""
-    return ValueError(
-        f"`{name}` must be {param.requirement}, got {received!r} in row {row}. Widen the space or"
-        " leave the row out."
-    )
+def _check_step(step: float, low: float, high: float, log: bool) -> None:
+    if log:
+        raise ValueError(f"`step` must not be given with `log=True`, got {step}. Leave one out.")
+    if step <= 0:
+        raise ValueError(f"`step` must be positive, got {step}.")
+    num_steps = round((high - low) / step)
+    if abs(low + num_steps * step - high) > GRID_TOLERANCE * step * max(1, num_steps):
+        raise ValueError(
+            f"`high` must be a whole number of steps above `low`, got {high}, {step} and {low}."
+            f" Try `high={low + max(1, num_steps) * step:g}`."
+        )
+    if num_steps > LARGEST_INT:
+        raise ValueError(f"`step` must be no less than 2**-40 of the interval, got {step}.")
 
 
-def nearest(name: Any, known: Iterable[str]) -> str:
-    """Return a question for the known name that is nearest to ``name``; nothing if none is near."""
-    close = get_close_matches(name, list(known), 1) if isinstance(name, str) else []
-    return f" Did you mean `{close[0]}`?" if close else ""
-
-
-def finite(name: str, value: Any, remedy: str = "") -> float:
-    """Return a finite number as a float."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"`{name}` must be a number, got {value!r}.")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise ValueError(f"`{name}` must be finite, got {_short(value)}.{remedy}")
-    return number
-
-
-def plain(value: Choice) -> Choice:
-    """Return a value without the subclass that it may have, such as NumPy's or an enumeration's."""
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, bool):
-        return value
-    return int(value) if isinstance(value, Integral) else float(value)
-
-
-def _of_kind(kind: type[T], found: Any, place: str) -> T:
-    if not isinstance(found, kind):
-        raise ValueError(f"`{place}` must be the table of a `{kind.__name__}`, got {found!r}.")
-    return found
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"`{name}` must be True or False, got {value!r}.")
-    return bool(value)
-
-
-def _short(value: Any) -> str:
-    """Return a number as text of bounded length, even an integer of a million digits."""
-    return f"{value}" if not isinstance(value, int) or abs(value) < 10**20 else "a huge integer"
+def _num_decimals(number: float) -> int:
+    """Return how many decimals a number has as Python writes it."""
+    digits, _, exponent = repr(number).partition("e")
+    fraction = digits.partition(".")[2].rstrip("0")
+    return max(0, len(fraction) - int(exponent or 0))

@@ -3,7 +3,8 @@
 Users work with dicts of values, with DataFrames, or with ``X (n, d)`` in their own units, one
 column a parameter that varies in the order of ``Space.names``, a choice standing by its position.
 Surrogates work on ``U (n, e)`` in [0, 1]^e: a column for each number, and one for each choice of a
-``Categorical``.
+``Categorical`` without an order. A parameter that is not active at a point is left out of its dict,
+NaN in ``X``, and stands in the middle of its columns in ``U``.
 """
 
 from __future__ import annotations
@@ -19,24 +20,22 @@ from torch import Tensor
 
 from scalable_bo.space.constraints import (
     CallableConstraint,
+    Conditions,
     LinearConstraint,
     allows,
     read_constraint,
     write_constraint,
 )
-from scalable_bo.space.frames import read_frame, write_frame
+from scalable_bo.space.frames import read_dicts, read_frame, write_frame
 from scalable_bo.space.parameters import (
     Categorical,
-    Choice,
     Float,
     Int,
     Parameter,
     is_fixed_value,
-    plain,
-    read_fields,
     read_parameter,
-    refusal,
 )
+from scalable_bo.space.tables import Choice, plain, read_fields, refusal
 from surrogates import checks
 
 __all__ = ["Categorical", "Float", "Int", "LinearConstraint", "Space"]
@@ -56,11 +55,17 @@ class Space:
             every point gets.
     Raises:
         TypeError: if a parameter or a constraint is of another kind.
-        ValueError: if no parameter varies, or a constraint does not fit the parameters.
+        ValueError: if no parameter varies, or a constraint or an ``active_if`` does not fit the
+            parameters.
 
     ```python
-    optimizer = Categorical(["adam", "sgd"])
-    space = Space(lr=Float(1e-5, 1.0, log=True), width=Int(8, 512), optimizer=optimizer, epochs=10)
+    space = Space(
+        lr=Float(1e-5, 1.0, log=True),
+        width=Int(8, 512, step=8),
+        optimizer=Categorical(["adam", "sgd"]),
+        momentum=Float(0.0, 0.99, active_if={"optimizer": "sgd"}),
+        epochs=10,
+    )
     ```
     """
 
@@ -88,6 +93,8 @@ class Space:
                 "A `Space` needs at least one parameter that varies, got fixed"
                 f" {', '.join(self.fixed)}."
             )
+        conditional = any(param.active_if is not None for param in self.params.values())
+        self.conditions = Conditions.of(self.params) if conditional else None
         for constraint in constraints:
             if isinstance(constraint, LinearConstraint):
                 constraint.check(self.params)
@@ -179,7 +186,7 @@ class Space:
 
     @property
     def num_points(self) -> float:
-        """How many points there are, constraints aside; infinite with a ``Float``."""
+        """How many points there are at most; infinite with a ``Float`` without steps."""
         return math.prod(param.num_values for param in self.params.values())
 
     @property
@@ -199,12 +206,7 @@ class Space:
             ValueError: if the shape is another, or a value is not finite or none of its
                 parameter's.
         """
-        points = self.check(X)
-        columns = [
-            param.normalize(points[:, j]).reshape(len(points), -1)
-            for j, param in enumerate(self.params.values())
-        ]
-        return torch.cat(columns, dim=1)
+        return self._encoded(self.check(X))
 
     def unnormalize(self, U: Tensor) -> Tensor:
         """Map points of the unit cube, (n, e), to the nearest points in the user's units, (n, d)
@@ -218,36 +220,55 @@ class Space:
             raise ValueError(
                 f"`U` must lie in [0, 1], got values from {points.min():g} to {points.max():g}."
             )
-        # −0 and 0 are one point
-        return (
-            torch.stack([param.unnormalize(part) for param, part in self._split(points)], dim=1)
-            + 0.0
-        )
+        return self._settled(self._decoded(points)) + 0.0  # −0 and 0 are one point
 
     def round(self, U: Tensor) -> Tensor:
         """Move points of the unit cube (..., e) to where they would be evaluated:
-        integers to their middle, choices to 0 and 1.
+        integers to their middle, choices to 0 and 1, what is not active to the middle.
         """
-        parts = []
-        for param, part in self._split(U):
-            placed = part if isinstance(param, Float) else param.normalize(param.unnormalize(part))
-            parts.append(placed if isinstance(param, Categorical) else placed.unsqueeze(-1))
-        return torch.cat(parts, dim=-1)
+        X = self._settled(self._decoded(U))
+        placed = self._encoded(X)
+        real = [param.num_values == math.inf for param in self.params.values()]
+        widths = [param.num_columns for param in self.params.values()]
+        # A real number stays where it is, to the last bit, where it is active
+        stays = torch.tensor(real, device=U.device) & ~X.isnan()
+        stays = stays.repeat_interleave(torch.tensor(widths, device=U.device), dim=-1)
+        return torch.where(stays, U, placed)
 
     def check(self, X: Any) -> Tensor:
-        """Return points in the user's units, (n, d), as float64; constraints are not asked for.
+        """Return points in the user's units, (n, d), as float64, NaN for parameters that are not
+        active, whatever stood there; constraints are not asked for.
 
         Raises:
             ValueError: if the shape is another, or a value is not finite or none of its
                 parameter's.
         """
-        points = _points(X, "X", self.dim)
+        points = self._settled(_points(X, "X", self.dim))
+        columns = []
         for column, (name, param) in enumerate(self.params.items()):
-            valid = param.valid(points[:, column])
+            numbers = points[:, column]
+            valid = param.valid(numbers)
+            if self.conditions is not None:
+                valid |= ~self.conditions.active(points)[:, column]
             if not valid.all():
                 row = int((~valid).nonzero()[0])
-                raise refusal(name, param, points[row, column].item(), row)
-        return points + 0.0
+                raise refusal(name, param.requirement, numbers[row].item(), row)
+            columns.append(param.placed(numbers))
+        return torch.stack(columns, dim=1) + 0.0
+
+    def read(self, params: Any) -> Tensor:
+        """Return points in the user's units, (n, d): of one dict, of n dicts, or as they are."""
+        points = [params] if isinstance(params, Mapping) else params
+        if isinstance(points, Sequence) and all(isinstance(one, Mapping) for one in points):
+            return self.from_dicts(points)
+        return self.check(points)
+
+    def completed(self, X: Tensor) -> Tensor:
+        """Return points (n, d) with the middle of its range for each parameter that is active and
+        has no value, such as after a change of one that it depends on.
+        """
+        middle = self._decoded(X.new_full((1, self.encoded_dim), 0.5))
+        return self._settled(torch.where(X.isnan(), middle, X))
 
     def feasible(self, X: Tensor) -> Tensor:
         """Return which points (n, d) in the user's units meet the constraints, (n,).
@@ -271,11 +292,11 @@ class Space:
         """Return all points of a finite space that meet the constraints,
         (n, d) in the user's units.
         """
-        axes = [
-            torch.arange(param.low, param.high + 1, dtype=torch.float64)
-            for param in self.params.values()
-        ]
-        X = torch.cartesian_prod(*axes).reshape(-1, self.dim)
+        axes = [param.values() for param in self.params.values()]
+        X = self._settled(torch.cartesian_prod(*axes).reshape(-1, self.dim))
+        if self.conditions is not None:  # points that differ in what is not active are one
+            X = X.nan_to_num(math.inf).unique(dim=0)
+            X = torch.where(X.isinf(), math.nan, X)
         return X[self.feasible(X)]
 
     def encode(self, params: Sequence[Mapping[str, Any]]) -> Tensor:
@@ -299,32 +320,29 @@ class Space:
             ValueError: if a dict lacks a parameter, has another one, or a value is none of its
                 parameter's.
         """
-        numbers = torch.empty(len(params), self.dim, dtype=torch.float64)
-        for row, values in enumerate(params):
-            if set(values) - set(self.fixed) != set(self.params):
-                raise ValueError(
-                    f"Each dict must have exactly the parameters {', '.join(self.names)}, got "
-                    f"{', '.join(map(str, values)) or 'none'} in row {row}."
-                )
-            for name, fixed in self.fixed.items():
-                if values.get(name, fixed) != fixed:
-                    raise ValueError(
-                        f"`{name}` is fixed to {fixed!r}, got {values[name]!r} in row {row}. Leave"
-                        " the row out."
-                    )
-            for column, (name, param) in enumerate(self.params.items()):
-                numbers[row, column] = number = param.number(values[name])
-                if math.isnan(number):
-                    raise refusal(name, param, values[name], row)
-        return self.check(numbers)
+        numbers = read_dicts(self.params, self.fixed, params)
+        X = self.check(numbers)
+        if (extra := X.isnan() & ~numbers.isnan()).any():
+            row, column = extra.nonzero()[0].tolist()
+            name = self.names[column]
+            raise ValueError(
+                f"`{name}` must be left out where it is not active, got"
+                f" {params[row][name]!r} in row {row}; it is active if"
+                f" {self.params[name].active_if}."
+            )
+        return X
 
     def to_dicts(self, X: Tensor) -> list[dict[str, Any]]:
-        """Name the columns of points in the user's units: (n, d) to n dicts,
-        with the fixed values.
+        """Name the columns of points in the user's units: (n, d) to n dicts, without what is not
+        active and with the fixed values.
         """
         items = list(self.params.items())
         return [
-            {name: param.value(number) for (name, param), number in zip(items, row, strict=True)}
+            {
+                name: param.value(number)
+                for (name, param), number in zip(items, row, strict=True)
+                if not math.isnan(number)
+            }
             | self.fixed
             for row in _points(X, "X", self.dim).tolist()
         ]
@@ -339,7 +357,7 @@ class Space:
         Raises:
             ValueError: if a column is missing, or a value is none of its parameter's.
         """
-        return read_frame(self.params, self.fixed, frame, first_row)
+        return read_frame(self.params, self.conditions, self.fixed, frame, first_row)
 
     def to_frame(self, X: Tensor) -> pd.DataFrame:
         """Name the columns of points in the user's units, (n, d), in a DataFrame,
@@ -352,7 +370,8 @@ class Space:
         for points of the dtype of ``like``.
         """
         options: dict[str, Any] = {}
-        if not all(isinstance(param, Float) for param in self.params.values()):
+        real = all(param.num_values == math.inf for param in self.params.values())
+        if not real or self.conditions is not None:
             options["rounding"] = self.round
         for constraint in self.constraints:
             if isinstance(constraint, LinearConstraint):
@@ -370,15 +389,30 @@ class Space:
         parts += [f"{name}={value!r}" for name, value in (self.params | self.fixed).items()]
         return f"Space({', '.join(parts)})"
 
-    def _split(self, U: Tensor) -> list[tuple[Parameter, Tensor]]:
-        """Return each parameter with its column of U (..., e), (...),
-        or a choice's columns (..., number of choices).
-        """
+    def _settled(self, X: Tensor) -> Tensor:
+        """Return points (..., d) with NaN where a parameter is not active."""
+        return X if self.conditions is None else self.conditions.settled(X)
+
+    def _decoded(self, U: Tensor) -> Tensor:
+        """Return the nearest points (..., d) to U (..., e), those of all parameters."""
         parts = U.split([param.num_columns for param in self.params.values()], dim=-1)
-        return [
-            (param, part if isinstance(param, Categorical) else part.squeeze(-1))
-            for param, part in zip(self.params.values(), parts, strict=True)
-        ]
+        columns = []
+        for param, part in zip(self.params.values(), parts, strict=True):
+            columns.append(param.unnormalize(part if _is_one_hot(param) else part.squeeze(-1)))
+        return torch.stack(columns, dim=-1)
+
+    def _encoded(self, X: Tensor) -> Tensor:
+        """Return the columns (..., e) of points (..., d), NaN where a parameter is not active."""
+        columns = []
+        for column, param in enumerate(self.params.values()):
+            numbers = X[..., column]
+            missing = numbers.isnan()
+            units = param.normalize(torch.where(missing, param.low, numbers))
+            if not _is_one_hot(param):
+                columns.append(torch.where(missing, 0.5, units).unsqueeze(-1))
+            else:
+                columns.append(torch.where(missing.unsqueeze(-1), 1.0 / units.shape[-1], units))
+        return torch.cat(columns, dim=-1)
 
 
 @dataclass(frozen=True)
@@ -395,6 +429,10 @@ class _Tables:
                 "`parameters` must be a table and `constraints` a list of tables, got"
                 f" {self.parameters!r:.80} and {self.constraints!r:.80}."
             )
+
+
+def _is_one_hot(param: Parameter) -> bool:
+    return isinstance(param, Categorical) and not param.ordered
 
 
 def _points(points: Any, argument: str, num_columns: int) -> Tensor:

@@ -80,6 +80,12 @@ def load_checkpoint(folder: Path, up_to: int) -> Checkpoint | None:
     return None
 
 
+def remove_checkpoints(folder: Path) -> None:
+    """Remove all checkpoints."""
+    for _, path in _files(folder):
+        path.unlink(missing_ok=True)
+
+
 def _read(path: Path, number: int) -> Checkpoint:
     with safe_open(path, framework="pt") as file:
         about = json.loads((file.metadata() or {})["scalable_bo"])

@@ -19,8 +19,9 @@ from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from scalable_bo.storage import seals
 from scalable_bo.storage.legacy import write_as_json
-from surrogates.atomic import sync_folder
+from surrogates.atomic import replacing, sync_folder
 
 APPLICATION_ID = 0x5342_4F31  # in the file's header, where `file` and others look
 _NOT_THE_CONTENT = {
@@ -30,7 +31,8 @@ _NOT_THE_CONTENT = {
     sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_BUSY,
 }
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 8
+FIRST_SEALED = 6
 COSTS = """
 CREATE TABLE costs (
     ask INTEGER PRIMARY KEY,
@@ -43,11 +45,35 @@ CREATE TABLE costs (
 """
 # Whether the solver's tolerance was reached; NULL where that was not noted
 CONVERGED = "ALTER TABLE costs ADD COLUMN converged INTEGER;"
+# How points were chosen and why; empty where that was not noted
+CHOICE = "ALTER TABLE costs ADD COLUMN choice TEXT NOT NULL DEFAULT '';"
+# Points that the next asks give out, in order; and the values of outcomes after the first, doubles
+# as in x, NULL where there are none
+QUEUE = """
+CREATE TABLE queue (id INTEGER PRIMARY KEY, x BLOB NOT NULL);
+ALTER TABLE points ADD COLUMN further BLOB;
+"""
+CHANGES = """
+CREATE TABLE changes (
+    number INTEGER PRIMARY KEY,
+    time TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    id INTEGER NOT NULL,  -- of a point. The next three are what it was told before
+    value REAL,
+    noise REAL,
+    reason TEXT,
+    why TEXT NOT NULL
+);
+"""
 # By version: what leads to the next one, statements or a function, run in one transaction.
 MIGRATIONS: dict[int, str | Callable[[sqlite3.Connection], None]] = {
     1: COSTS,
     2: write_as_json,
     3: CONVERGED,
+    4: CHOICE,
+    5: seals.ENDS,
+    6: QUEUE,
+    7: CHANGES,
 }
 SCHEMA = f"""
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);  -- JSON
@@ -75,8 +101,16 @@ CREATE TABLE points (
 );
 {COSTS}
 {CONVERGED}
+{CHOICE}
+{seals.ENDS}
+{QUEUE}
+{CHANGES}
 """
 _held: weakref.WeakSet[WriterLock] = weakref.WeakSet()
+
+
+class DamagedError(RuntimeError):
+    """A study is not whole."""
 
 
 class WriterLock:
@@ -122,13 +156,17 @@ class WriterLock:
             self._file.close()
 
 
-def check_and_migrate(connection: sqlite3.Connection, folder: Path) -> sqlite3.Connection:
-    """Check a database and bring it to this version of the schema; close it if that fails."""
+def check_and_migrate(
+    connection: sqlite3.Connection, folder: Path, writes: int = 0
+) -> sqlite3.Connection:
+    """Check a database, which was written at least ``writes`` times, and bring it to this version
+    of the schema; close it if that fails.
+    """
     try:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if application != APPLICATION_ID:
-            raise RuntimeError(damaged(folder, "study.sqlite is no database of a study"))
+            raise DamagedError(damaged(folder, "study.sqlite is no database of a study"))
         if version > SCHEMA_VERSION:
             raise RuntimeError(
                 f"The study in {folder} has version {version} of the schema, this"
@@ -139,7 +177,15 @@ def check_and_migrate(connection: sqlite3.Connection, folder: Path) -> sqlite3.C
         connection.execute("PRAGMA trusted_schema = OFF")
         problems = [line for (line,) in connection.execute("PRAGMA quick_check(3)")]
         if problems != ["ok"]:
-            raise RuntimeError(damaged(folder, "; ".join(problems)))
+            raise DamagedError(damaged(folder, "; ".join(problems)))
+        if version >= FIRST_SEALED:
+            if problem := seals.find_damage(connection):
+                raise DamagedError(damaged(folder, problem))
+            (written,) = connection.execute("SELECT writes FROM ends").fetchone()
+            if written < writes:
+                raise DamagedError(
+                    damaged(folder, f"the last {writes - written} of {writes} writes are missing")
+                )
         for number in range(version, SCHEMA_VERSION):
             _migrate(connection, number, folder)
     except sqlite3.DatabaseError as error:
@@ -149,7 +195,7 @@ def check_and_migrate(connection: sqlite3.Connection, folder: Path) -> sqlite3.C
                 f"The study in {folder} could not be opened: {error}. Free space or repair"
                 " the disk, and open it again."
             ) from error
-        raise RuntimeError(damaged(folder, str(error))) from error
+        raise DamagedError(damaged(folder, str(error))) from error
     except BaseException:
         connection.close()
         raise
@@ -198,7 +244,10 @@ def create(database: Path, settings: Mapping[str, str]) -> None:
                 f" {SCHEMA_VERSION}; COMMIT"
             )
             connection.execute("BEGIN")
-            connection.executemany("INSERT INTO settings VALUES (?, ?)", settings.items())
+            connection.executemany(
+                "INSERT INTO settings (name, value) VALUES (?, ?)", settings.items()
+            )
+            seals.seal_all(connection)
             connection.execute("COMMIT")
     except sqlite3.Error as error:
         raise OSError(
@@ -211,14 +260,29 @@ def create(database: Path, settings: Mapping[str, str]) -> None:
 
 def connect(database: Path | str) -> sqlite3.Connection:
     """Open a database whose transactions are written out, for any thread."""
-    return sqlite3.connect(database, isolation_level=None, check_same_thread=False)
+    return seals.install(sqlite3.connect(database, isolation_level=None, check_same_thread=False))
+
+
+def back_up(connection: sqlite3.Connection, file: Path) -> None:
+    """Copy a database to a file, which is whole or the former one.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    with replacing(file) as temporary:
+        try:
+            with closing(connect(temporary)) as copy:
+                copy.execute("PRAGMA synchronous = OFF")  # it is synced as a whole
+                connection.backup(copy)
+        except sqlite3.Error as error:
+            raise OSError(str(error)) from error
 
 
 def damaged(folder: Path, why: str) -> str:
     """Return what to say of a study that is not whole."""
     return (
-        f"The study in {folder} is damaged: {why}. Restore the folder from a copy, or save what can"
-        " be read with `sqlite3 study.sqlite .recover` and begin a new study."
+        f"The study in {folder} is damaged: {why}. `scalable-bo repair {folder}` restores what is"
+        " whole, there and in its backup, and says what is lost."
     )
 
 
@@ -232,6 +296,8 @@ def _migrate(connection: sqlite3.Connection, version: int, folder: Path) -> None
         else:
             for statement in step.split(";"):
                 connection.execute(statement)
+        if version + 1 >= FIRST_SEALED:
+            seals.seal_all(connection)
         connection.execute(f"PRAGMA user_version = {version + 1}")
         connection.execute("COMMIT")
     except sqlite3.Error as error:

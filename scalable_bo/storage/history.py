@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,28 +95,67 @@ class History:
 
 
 def read_history(
-    space: Space, data: Any, y: Any, *, target: str | None, noise: Any, name: str | None
+    space: Space,
+    data: Any,
+    y: Any,
+    *,
+    target: str | None,
+    noise: Any,
+    name: str | None,
+    names: Sequence[str] = (),
 ) -> History:
-    """Read evaluations of points of ``space``; arguments as in ``Study.add_data``."""
-    if isinstance(data, str | os.PathLike | pd.DataFrame):
+    """Read evaluations of points of ``space``, of several outcomes if they have ``names``; other
+    arguments as in ``Study.add_data``.
+    """
+    is_table = isinstance(data, str | os.PathLike | pd.DataFrame)
+    if is_table and names and y is None:
+        X, outcomes = _read_outcomes(space, data, target, noise, names)
+    elif is_table:
         X, outcomes = _read_table(space, data, y, target, noise)
     else:
         if y is None:
             raise ValueError("`y` must be given with an array of points, got None.")
-        is_dicts = isinstance(data, Sequence) and len(data) > 0 and isinstance(data[0], Mapping)
-        X = space.from_dicts(data) if is_dicts else space.check(data)
-        outcomes = Outcomes.of(y, noise, "y")
+        X = space.read(data)
+        outcomes = Outcomes.several(y, noise, names) if names else Outcomes.of(y, noise, "y")
     if len(X) != len(outcomes.values):
         raise ValueError(
             f"`X` and `y` must have the same length, got {len(X)} and {len(outcomes.values)}."
         )
     digest = hashlib.sha256()
-    for part in (X, outcomes.values, outcomes.noise):
+    for part in (X, outcomes.values, outcomes.noise, outcomes.further):
         digest.update(part.contiguous().numpy().tobytes())
     digest.update(repr(sorted(outcomes.reasons.items())).encode())
     content = digest.hexdigest()
     file_name = Path(data).name if isinstance(data, str | os.PathLike) else f"data {content[:12]}"
     return History(storable(name or file_name), content, X, outcomes)
+
+
+def _read_outcomes(
+    space: Space,
+    data: str | os.PathLike[str] | pd.DataFrame,
+    target: str | None,
+    noise: Any,
+    names: Sequence[str],
+) -> tuple[Tensor, Outcomes]:
+    """Read several outcomes from the columns of a table that have their names."""
+    if target is not None:
+        raise ValueError(
+            f"`target` must be None with several outcomes, whose columns are {', '.join(names)},"
+            f" got {target!r}."
+        )
+    points = [torch.empty(0, space.dim, dtype=torch.float64)]
+    values = [torch.empty(0, len(names), dtype=torch.float64)]
+    row = 0
+    for frame in _frames(space, data, {*space.names, *space.fixed, *names}):
+        if missing := [name for name in names if name not in frame.columns]:
+            raise ValueError(
+                f"The data must have the column {missing[0]!r}, got"
+                f" {', '.join(map(str, frame.columns))}."
+            )
+        points.append(space.from_frame(frame, row))
+        values.append(torch.stack([_numbers(frame[name])[0] for name in names], dim=1))
+        row += len(frame)
+    return torch.cat(points), Outcomes.several(torch.cat(values), noise, names)
 
 
 def _read_table(
@@ -189,7 +228,7 @@ def _frames(
             text = {
                 n: str
                 for n, p in space.params.items()
-                if isinstance(p, Categorical) and all(isinstance(c, str) for c in p.choices)
+                if isinstance(p, Categorical) and all(isinstance(c, str | None) for c in p.choices)
             }
             text |= {name: str for name, value in space.fixed.items() if isinstance(value, str)}
             with pd.read_csv(

@@ -14,8 +14,9 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Any
 
-from scalable_bo.space.parameters import Categorical, Float, Int, plain
+from scalable_bo.space.parameters import Categorical, Float, Int
 from scalable_bo.space.space import VERSION
+from scalable_bo.space.tables import plain
 from scalable_bo.storage.record import make_settings
 
 _KINDS = {kind.__name__: kind for kind in (Float, Int, Categorical)}
@@ -29,7 +30,7 @@ def write_as_json(connection: sqlite3.Connection) -> None:
     settings = read_texts(texts)
     connection.execute("DELETE FROM settings")
     connection.executemany(
-        "INSERT INTO settings VALUES (?, ?)",
+        "INSERT INTO settings (name, value) VALUES (?, ?)",
         ((name, json.dumps(value)) for name, value in settings.items()),
     )
 

@@ -9,20 +9,26 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from scalable_bo.evaluation.evaluator import storable
 from scalable_bo.space.constraints import CallableConstraint, LinearConstraint, function_name
+from scalable_bo.space.goal import Goal
 from scalable_bo.space.parameters import read_parameter
 from scalable_bo.space.space import Space
 from scalable_bo.storage.history import History
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes, Rows, few
-from scalable_bo.storage.storage import Ask, Source, Storage
+from scalable_bo.storage.storage import Ask, Change, Source, Storage
 
 
-class Record:
+class StudyRecord:
     """The contents of a storage, for any thread; every change is stored when its method returns.
 
     Args:
@@ -30,8 +36,9 @@ class Record:
         settings: what the study is made with.
         names: of the parameters that vary.
     Attributes:
+        goal: what is wanted of several outcomes; ``None`` for one objective alone.
         lock: to hold while more than one thing is read.
-        rows, asks, costs, sources: as in ``Contents``.
+        rows, asks, costs, sources, queue, changes: as in ``Contents``.
     Raises:
         ValueError: if the storage is of a study with other settings.
     """
@@ -41,6 +48,7 @@ class Record:
         self.settings = settings
         self.lock = threading.RLock()
         self._names = names
+        self.goal = read_goal(settings)
         try:
             stored = storage.load_settings()
             if stored is not None:
@@ -58,11 +66,22 @@ class Record:
         self.asks: list[Ask] = found.asks
         self.costs: dict[int, AskReport] = found.costs
         self.sources: list[Source] = found.sources
+        self.queue: Tensor = found.queue
+        self.changes: list[Change] = found.changes
 
-    def add_ask(self, X: Tensor, ask: Ask, cost: AskReport) -> list[int]:
-        """Add an ask, its points (q, d) and what it cost; return their ids."""
+    def enqueue(self, X: Tensor) -> None:
+        """Add points (k, d) to the end of the queue."""
         with self.lock, self._stored():
-            self.storage.add_ask(ask, cost, len(self.rows), X)
+            self.storage.add_queued(X)
+            self.queue = torch.cat([self.queue, X])
+
+    def add_ask(self, X: Tensor, ask: Ask, cost: AskReport, num_queued: int) -> list[int]:
+        """Add an ask, its points (q, d), the first of which leave the queue, and what it cost;
+        return their ids.
+        """
+        with self.lock, self._stored():
+            self.storage.add_ask(ask, cost, len(self.rows), X, num_queued)
+            self.queue = self.queue[num_queued:]
             ids = self.rows.append(X, ask.number)
             self.asks.append(ask)
             self.costs[ask.number] = cost
@@ -115,6 +134,33 @@ class Record:
                     self.storage.remove_outcomes(chosen)
                     self.rows.forget(chosen)
 
+    def replace(self, ids: Sequence[int], outcomes: Outcomes, kind: str, why: str) -> None:
+        """Give rows that were told other outcomes, as if they were told now, and note what they had
+        been told. Asks count only what is still in the order told.
+
+        Raises:
+            ValueError: if a row is repeated or was not told, or some variances are known and others
+                are not.
+        """
+        with self.lock:
+            rows = self.rows
+            told = {id for id in ids if 0 <= id < len(rows) and rows.told[id]}
+            if len(told) < len(ids):
+                other = [id for id in ids if id not in told] or list(ids)
+                raise ValueError(
+                    f"`ids` must be distinct and of points that were told, got {few(other)}."
+                )
+            rows.require_same_noise(outcomes, told)
+            time = datetime.now(UTC).isoformat(timespec="seconds")
+            changes = [Change(time, kind, id, *rows.told_of(id), storable(why)) for id in ids]
+            left = np.cumsum([0, *(row not in told for row in rows.observed)])
+            asks = [replace(ask, num_observed=int(left[ask.num_observed])) for ask in self.asks]
+            with self._stored():
+                self.storage.replace_outcomes(ids, outcomes, rows.next_told, asks, changes)
+                rows.replace(ids, outcomes)
+                self.asks[:] = asks
+                self.changes.extend(changes)
+
     def copy_rows(self) -> Rows:
         """Return a copy of the rows."""
         with self.lock:
@@ -133,10 +179,25 @@ class Record:
             raise
 
 
-def make_settings(space: Mapping[str, Any], maximize: bool, seed: int) -> dict[str, Any]:
-    """Return what a stored study must have been made with, as JSON can hold it."""
+def make_settings(
+    space: Mapping[str, Any],
+    maximize: bool,
+    seed: int,
+    strategy: str | None = None,
+    goal: Goal | None = None,
+) -> dict[str, Any]:
+    """Return what a study is made with, as JSON can hold it; of these, another ``strategy`` may be
+    given later, and has no name where it is an object.
+    """
     direction = "maximize" if maximize else "minimize"
-    return {"space": dict(space), "direction": direction, "seed": seed}
+    settings = {"space": dict(space), "direction": direction, "seed": seed}
+    given = {"strategy": strategy, "goal": None if goal is None else goal.to_dict()}
+    return settings | {name: value for name, value in given.items() if value is not None}
+
+
+def read_goal(settings: Mapping[str, Any]) -> Goal | None:
+    """Return the goal among the settings of a study, if it has one."""
+    return Goal.from_dict(settings["goal"]) if "goal" in settings else None
 
 
 def describe_settings(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -154,7 +215,9 @@ def describe_settings(settings: Mapping[str, Any]) -> dict[str, str]:
         f"constraint {number}": _describe_constraint(table)
         for number, table in enumerate(space["constraints"], 1)
     }
-    return parts | {"direction": settings["direction"], "seed": str(settings["seed"])}
+    goal = read_goal(settings)
+    wanted = {"direction": settings["direction"]} if goal is None else goal.describe()
+    return parts | wanted | {"seed": str(settings["seed"])}
 
 
 def require_same_settings(name: str, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
+from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Space
+from scalable_bo.storage import shown
 from scalable_bo.storage.rows import Rows
 
 
@@ -27,18 +31,51 @@ class Batch:
     params: list[dict[str, Any]]
     X: Tensor
 
+    def __repr__(self) -> str:
+        if not self.ids:
+            return "Batch(no points)"
+        ids = f"id {self.ids[0]}" if len(self.ids) == 1 else f"ids {self.ids[0]} … {self.ids[-1]}"
+        first = shown.describe_params(self.params[0])
+        return f"Batch({len(self.ids)} points, {ids}; the first: {first})"
+
+
+@dataclass(frozen=True)
+class FrontPoint:
+    """A point whose outcomes no other's are as good as in all objectives and better in one.
+
+    Attributes:
+        params: its parameters.
+        outcomes: its values, as observed, by name.
+    """
+
+    params: dict[str, Any]
+    outcomes: dict[str, float]
+
 
 @dataclass(frozen=True)
 class Result:
     """What a study has found.
 
     Attributes:
-        best_params: the parameters of the best observed value.
-        best_value: that value, as observed.
+        best_params: the parameters that are recommended: of the evaluated points, the one with the
+            best posterior mean or, where noise is negligible, there is no surrogate yet or outcomes
+            are constrained, with the best feasible value. Empty without a feasible point and for
+            several objectives, which have a ``front`` in place of a best point.
+        best_value: the value there, as observed.
         X: (n, d) all points with a value, in the user's units, in the order told.
         values: (n,) their values.
         num_failed: points told as failed.
         num_pending: points asked and not told.
+        best_observed_params: the parameters of the best observed value.
+        best_observed_value: that value.
+        predicted_value: the surrogate's posterior mean at ``best_params``, without the noise; NaN
+            before there is a surrogate.
+        predicted_std: its standard deviation; NaN among more than 2000 values, where it takes a
+            solve: see ``Study.predict``.
+        outcomes: (n, m) all values of several outcomes, in the order of ``Study.outcomes``; of one,
+            (n, 1).
+        feasible: (n,) which points keep the constraints on outcomes.
+        front: of several objectives, the feasible points that are best in some way.
     """
 
     best_params: dict[str, Any]
@@ -47,9 +84,16 @@ class Result:
     values: Tensor
     num_failed: int
     num_pending: int
+    best_observed_params: dict[str, Any]
+    best_observed_value: float
+    predicted_value: float = math.nan
+    predicted_std: float = math.nan
+    outcomes: Tensor = field(default_factory=partial(torch.empty, 0, 1))
+    feasible: Tensor = field(default_factory=partial(torch.empty, 0))
+    front: tuple[FrontPoint, ...] = ()
 
     @classmethod
-    def of(cls, space: Space, rows: Rows, maximize: bool) -> Self:
+    def of(cls, space: Space, rows: Rows, maximize: bool, goal: Goal | None = None) -> Self:
         """Return what the rows of a study have found.
 
         Raises:
@@ -61,20 +105,60 @@ class Result:
             )
         X = rows.X[rows.observed]
         values = rows.values[rows.observed]
-        best = int(values.argmax() if maximize else values.argmin())
-        return cls(
-            best_params=space.to_dicts(X[best : best + 1])[0],
-            best_value=float(values[best]),
-            X=X,
-            values=values,
-            num_failed=len(rows.reasons),
-            num_pending=len(rows) - rows.num_told,
+        Y = rows.outcomes(1 if goal is None else len(goal.names))[rows.observed]
+        feasible = torch.ones(len(Y), dtype=torch.bool)
+        best: int | None = int(values.argmax() if maximize else values.argmin())
+        front: tuple[FrontPoint, ...] = ()
+        if goal is not None:
+            feasible = goal.feasible(Y)
+            best = goal.best(Y)
+            on_front = goal.front(Y) if goal.num_objectives > 1 else ~feasible & feasible
+            pairs = zip(space.to_dicts(X[on_front]), Y[on_front].tolist(), strict=True)
+            front = tuple(
+                FrontPoint(params, dict(zip(goal.names, y, strict=True))) for params, y in pairs
+            )
+        params = {} if best is None else space.to_dicts(X[best : best + 1])[0]
+        value = math.nan if best is None else float(values[best])
+        failed = len(rows.reasons)
+        pending = len(rows) - rows.num_told
+        found = cls(params, value, X, values, failed, pending, params, value)
+        return replace(found, outcomes=Y, feasible=feasible, front=front)
+
+    def recommending(self, space: Space, best: int, predicted: tuple[float, float]) -> Self:
+        """Return the same with another point recommended: the one in this row, with its predicted
+        value and standard deviation.
+        """
+        return replace(
+            self,
+            best_params=space.to_dicts(self.X[best : best + 1])[0],
+            best_value=float(self.values[best]),
+            predicted_value=predicted[0],
+            predicted_std=predicted[1],
         )
 
     @property
     def num_observations(self) -> int:
         """Points with a value, n."""
         return len(self.values)
+
+    def __repr__(self) -> str:
+        best = f"{self.best_value:.6g} at {shown.describe_params(self.best_params)}"
+        if not self.best_params:
+            best = f"{len(self.front)} points on the front" if self.front else "none feasible"
+        return (
+            f"Result({best}; {self.num_observations} values,"
+            f" {self.num_failed} failed, {self.num_pending} pending)"
+        )
+
+    def _repr_html_(self) -> str:
+        return shown.table(
+            "Result",
+            {"value": self.best_value}
+            | ({} if math.isnan(self.predicted_value) else {"predicted": self.predicted_value})
+            | self.best_params
+            | {"values": self.num_observations}
+            | {"failed": self.num_failed, "pending": self.num_pending},
+        )
 
 
 @dataclass(frozen=True)
@@ -138,7 +222,8 @@ class AskReport:
         converged: whether all of its columns reached the solver's tolerance; ``None`` where no
             system was solved, or by a version that did not note it.
         solver: of the linear systems, as text; empty for points of the initial design.
-        choice: how the points were chosen and why, where the study chooses; not kept on disk.
+        choice: how the points were chosen and why, where the study chooses; empty where it does
+            not, and for points of the initial design.
     """
 
     seconds_fit: float = 0.0

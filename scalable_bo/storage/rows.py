@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import operator
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -28,11 +29,17 @@ class Outcomes:
         values: (n,) float64, NaN where the evaluation failed.
         noise: (n,) known variances, NaN where none is known.
         reasons: why an evaluation failed, by its position.
+        further: (n, m - 1) of m outcomes, the values after the first.
     """
 
     values: Tensor
     noise: Tensor
     reasons: dict[int, str] = field(default_factory=dict)
+    further: Tensor = field(default_factory=partial(torch.empty, 0, 0))
+
+    def __post_init__(self) -> None:
+        if not len(self.further):
+            object.__setattr__(self, "further", self.values.new_empty(len(self.values), 0))
 
     @classmethod
     def of(cls, values: Any, noise: Any = None, argument: str = "values") -> Outcomes:
@@ -72,6 +79,30 @@ class Outcomes:
             variances = torch.where(finite, given, math.nan)
         return cls(torch.where(finite, numbers, math.nan), variances, reasons)
 
+    @classmethod
+    def several(cls, values: Any, noise: Any, names: Sequence[str]) -> Outcomes:
+        """Read values of several outcomes by name: for each point a dict, or values in their order;
+        a point fails if one of them does.
+
+        Raises:
+            TypeError: if ``values`` is no sequence.
+            ValueError: for known variances.
+        """
+        if noise is not None:
+            raise ValueError("`noise` must be None with several outcomes: it is inferred.")
+        if isinstance(values, str | bytes | Mapping):
+            raise TypeError(
+                "`values` must be a sequence with a dict or a tuple for each point, got"
+                f" {values!r:.80}."
+            )
+        found = [Evaluation.of(position, one, names) for position, one in enumerate(values)]
+        failed = (math.nan,) * len(names)
+        rows = [failed if one.reason else (one.value, *one.further) for one in found]
+        numbers = torch.tensor(rows, dtype=torch.float64).reshape(-1, len(names))
+        reasons = {one.id: one.reason for one in found if one.reason is not None}
+        first = numbers[:, 0].contiguous()
+        return cls(first, torch.full_like(first, math.nan), reasons, numbers[:, 1:])
+
     def explain(self, reasons: Mapping[int, str]) -> Outcomes:
         """Return the same with other reasons of failures, by position.
 
@@ -88,6 +119,7 @@ class Outcomes:
             self.values,
             self.noise,
             self.reasons | {position: storable(str(text)) for position, text in reasons.items()},
+            self.further,
         )
 
     def select(self, positions: Sequence[int]) -> Outcomes:
@@ -96,7 +128,7 @@ class Outcomes:
         reasons = {
             new: self.reasons[old] for new, old in enumerate(positions) if old in self.reasons
         }
-        return Outcomes(self.values[index], self.noise[index], reasons)
+        return Outcomes(self.values[index], self.noise[index], reasons, self.further[index])
 
 
 class Rows:
@@ -107,6 +139,8 @@ class Rows:
         asks: (N,) the number of the ask, from 1; 0 for added data.
         values: (N,) NaN where pending or failed.
         noise: (N,) known variances, else NaN.
+        further: (N, m - 1) of m outcomes, the values after the first; without columns before the
+            first is told.
         told: (N,) whether something has been told.
         reasons: why an evaluation failed, by row.
         observed: the rows with a finite value, in the order told.
@@ -118,6 +152,7 @@ class Rows:
         self.asks = torch.empty(0, dtype=torch.long)
         self.values = torch.empty(0, dtype=torch.float64)
         self.noise = torch.empty(0, dtype=torch.float64)
+        self.further = torch.empty(0, 0, dtype=torch.float64)
         self.told = torch.empty(0, dtype=torch.bool)
         self.reasons: dict[int, str] = {}
         self.observed: list[int] = []
@@ -125,6 +160,10 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.X)
+
+    def outcomes(self, num_outcomes: int) -> Tensor:
+        """Return all values (N, m), NaN where pending or failed."""
+        return torch.cat([self.values[:, None], _widened(self.further, num_outcomes - 1)], dim=1)
 
     @property
     def num_told(self) -> int:
@@ -144,6 +183,8 @@ class Rows:
         self.asks = torch.cat([self.asks, torch.full((new,), ask)])
         self.values = torch.cat([self.values, X.new_full((new,), math.nan)])
         self.noise = torch.cat([self.noise, X.new_full((new,), math.nan)])
+        width = self.further.shape[1]
+        self.further = torch.cat([self.further, X.new_full((new, width), math.nan)])
         self.told = torch.cat([self.told, torch.zeros(new, dtype=torch.bool)])
         return list(range(first, first + new))
 
@@ -152,6 +193,9 @@ class Rows:
         index = torch.tensor(ids, dtype=torch.long)
         self.values[index] = outcomes.values
         self.noise[index] = outcomes.noise
+        width = max(outcomes.further.shape[1], self.further.shape[1])
+        self.further = _widened(self.further, width)
+        self.further[index] = _widened(outcomes.further, width)
         self.told[index] = True
         self.reasons |= {ids[position]: reason for position, reason in outcomes.reasons.items()}
         self.observed.extend(index[outcomes.values.isfinite()].tolist())
@@ -162,6 +206,13 @@ class Rows:
         self.told[torch.tensor(ids, dtype=torch.long)] = False
         for row in ids:
             del self.reasons[row]
+
+    def replace(self, ids: Sequence[int], outcomes: Outcomes) -> None:
+        """Give rows that were told other outcomes, as if they were told now."""
+        changed = set(ids)
+        self.observed = [row for row in self.observed if row not in changed]
+        self.reasons = {row: why for row, why in self.reasons.items() if row not in changed}
+        self.record(ids, outcomes)
 
     def untold(self, ids: Sequence[int], outcomes: Outcomes) -> tuple[list[int], Outcomes]:
         """Return what of these rows and their outcomes has not been told; the rest must be what was
@@ -189,14 +240,28 @@ class Rows:
         self.require_same_noise(outcomes)
         return [ids[position] for position in new], outcomes
 
-    def require_same_noise(self, outcomes: Outcomes) -> None:
-        """Require variances if those before are known, and none if they are not.
+    def told_of(self, row: int) -> tuple[float | None, float | None, str | None]:
+        """Return the value of a row, its variance and why it failed, ``None`` for what there is
+        not.
+        """
+        value = self.values[row].item()
+        noise = self.noise[row].item()
+        return (
+            None if math.isnan(value) else value,
+            None if math.isnan(noise) else noise,
+            self.reasons.get(row),
+        )
+
+    def require_same_noise(self, outcomes: Outcomes, besides: Collection[int] = ()) -> None:
+        """Require variances if those before, but for some rows, are known, and none if they are
+        not.
 
         Raises:
             ValueError: saying which.
         """
         known = ~outcomes.noise[outcomes.values.isfinite()].isnan()
-        before = self.noise_is_known
+        first = next((row for row in self.observed if row not in besides), None)
+        before = None if first is None else not math.isnan(self.noise[first].item())
         if len(known) and before is not None and bool(known[0]) is not before:
             raise ValueError(
                 "`noise` must be given for all values or for none; those told before came"
@@ -205,16 +270,27 @@ class Rows:
 
     def _is_repeated(self, row: int, outcomes: Outcomes, position: int) -> bool:
         """Return whether ``outcomes`` say at ``position`` what ``row`` was told."""
-        pairs = (
+        pairs = [
             (self.values[row], outcomes.values[position]),
             (self.noise[row], outcomes.noise[position]),
-        )
-        same = all(torch.equal(a, b) or bool(a.isnan() & b.isnan()) for a, b in pairs)
+        ]
+        if self.further.shape[1] == outcomes.further.shape[1]:  # else all before have failed
+            pairs.append((self.further[row], outcomes.further[position]))
+        same = all(torch.equal(a.nan_to_num(math.inf), b.nan_to_num(math.inf)) for a, b in pairs)
         return same and self.reasons.get(row) == outcomes.reasons.get(position)
 
 
+def _widened(values: Tensor, width: int) -> Tensor:
+    """Return values (n, k) with columns of NaN up to ``width``."""
+    return torch.nn.functional.pad(values, (0, width - values.shape[1]), value=math.nan)
+
+
 def read_told(
-    ids: Any, values: Any, noise: Any = None, reasons: Mapping[int, str] | None = None
+    ids: Any,
+    values: Any,
+    noise: Any = None,
+    reasons: Mapping[int, str] | None = None,
+    names: Sequence[str] = (),
 ) -> tuple[list[int], Outcomes]:
     """Read what ``Study.tell`` is given: ids, and as many outcomes.
 
@@ -222,7 +298,7 @@ def read_told(
         TypeError, ValueError: as ``Study.tell``.
     """
     ids = whole_numbers(ids)
-    outcomes = Outcomes.of(values, noise)
+    outcomes = Outcomes.several(values, noise, names) if names else Outcomes.of(values, noise)
     if len(ids) != len(outcomes.values):
         raise ValueError(
             f"`values` must have one entry for each of the {len(ids)} `ids`, got"

@@ -15,9 +15,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Space
 from scalable_bo.storage.checkpoints import Checkpoint, load_checkpoint
-from scalable_bo.storage.record import Record, describe_settings
+from scalable_bo.storage.record import StudyRecord, describe_settings, read_goal
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Rows
 from scalable_bo.storage.sqlite import SQLiteStorage
@@ -48,6 +49,8 @@ class Snapshot:
         mean: the surrogate's posterior mean as of the last ask, from points (k, d) in the user's
             units to values (k,) in the user's; ``None`` before the first, and where a folder does
             not tell: with a kernel of its own.
+        name: of its folder; empty in memory.
+        goal: what is wanted of several outcomes; ``None`` for one objective alone.
     """
 
     space: Space
@@ -58,6 +61,20 @@ class Snapshot:
     costs: dict[int, AskReport]
     sources: Sequence[Source]
     mean: Callable[[Tensor], Tensor] | None
+    name: str = ""
+    goal: Goal | None = None
+
+    @property
+    def best_row(self) -> int | None:
+        """The row of the best feasible value; ``None`` if there is none, or several objectives."""
+        rows = self.rows
+        if not rows.observed:
+            return None
+        if self.goal is not None:
+            best = self.goal.best(rows.outcomes(len(self.goal.names))[rows.observed])
+            return None if best is None else rows.observed[best]
+        values = rows.values[rows.observed]
+        return rows.observed[int(values.argmax() if self.maximize else values.argmin())]
 
 
 def read_snapshot(folder: Path) -> Snapshot:
@@ -82,14 +99,16 @@ def read_snapshot(folder: Path) -> Snapshot:
             factory = SurrogateFactory.default(space.encoded_dim, dtype, torch.device("cpu"))
             mean = mean_of_values(factory, checkpoint, space, found.rows, asks, maximize)
         texts = describe_settings(settings)
-        return Snapshot(space, maximize, texts, found.rows, asks, found.costs, found.sources, mean)
+        known = (found.rows, asks, found.costs, found.sources)
+        name = folder.absolute().name
+        return Snapshot(space, maximize, texts, *known, mean, name, read_goal(settings))
 
 
 def take_snapshot(
     space: Space,
     maximize: bool,
     num_initial: int,
-    record: Record,
+    record: StudyRecord,
     factory: SurrogateFactory,
     checkpoint: Checkpoint | None,
 ) -> Snapshot:
@@ -114,20 +133,24 @@ def take_snapshot(
         "kernel": " ".join(str(factory.kernel).split()),
         "computed in": f"{factory.dtype} on {factory.device}",
     }
-    return Snapshot(space, maximize, settings, rows, asks, costs, sources, mean)
+    name = "" if folder is None else folder.absolute().parent.name
+    known = (rows, asks, costs, sources)
+    return Snapshot(space, maximize, settings, *known, mean, name, record.goal)
 
 
-def to_frame(space: Space, rows: Rows) -> pd.DataFrame:
+def to_frame(space: Space, rows: Rows, goal: Goal | None = None) -> pd.DataFrame:
     """Return all rows by id, as ``Study.to_dataframe`` does."""
     frame = space.to_frame(rows.X)
     status = np.where(rows.values.isfinite(), "observed", np.where(rows.told, "failed", "pending"))
     reasons = [rows.reasons.get(row, "") for row in range(len(rows))]
-    columns = {
-        "value": rows.values.numpy().copy(),
-        "noise": rows.noise.numpy().copy(),
-        "status": status,
-        "reason": reasons,
-    }
+    columns: dict[str, Any] = {"value": rows.values.numpy().copy()}
+    if goal is not None:
+        Y = rows.outcomes(len(goal.names))
+        columns = {name: Y[:, j].numpy().copy() for j, name in enumerate(goal.names)}
+        columns |= {"feasible": goal.feasible(Y).numpy()}
+        if goal.num_objectives > 1:
+            columns |= {"front": goal.front(Y).numpy()}
+    columns |= {"noise": rows.noise.numpy().copy(), "status": status, "reason": reasons}
     for name, column in {**columns, "ask": rows.asks.numpy().copy()}.items():
         while name in frame:
             name += "_"

@@ -1,6 +1,8 @@
 """The storage of a study in a folder: a SQLite database of everything asked, told and added.
 
     study.sqlite    the rows; the single source of truth
+    backup.sqlite   a copy of it, made when the study is closed and now and then before
+    writes          how often it has been written
     checkpoints/    the surrogate after the last two asks, derived from the rows
     lock            held by the one process that writes
 
@@ -14,9 +16,10 @@ import json
 import math
 import os
 import sqlite3
+import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -25,8 +28,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scalable_bo.storage import seals
 from scalable_bo.storage.database import (
+    DamagedError,
     WriterLock,
+    back_up,
     check_and_migrate,
     connect,
     copy_into,
@@ -36,9 +42,16 @@ from scalable_bo.storage.database import (
 )
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes, Rows
-from scalable_bo.storage.storage import Ask, Contents, Source
+from scalable_bo.storage.storage import Ask, Change, Contents, Source
 
+# The columns of what is read and written whole, in the order of their dataclasses
+ASK = "number, num_points, num_observed, num_drawn, refitted"
+COST = "ask, seconds_fit, seconds_solve, seconds_acquisition, residual, solver, converged, choice"
+SOURCE = "name, digest, first_id, num_rows"
+CHANGE = "time, kind, id, value, noise, reason, why"
 READ_AT_ONCE = 100_000
+SECONDS_BETWEEN_BACKUPS = 60.0
+SHARE_OF_BACKUPS = 0.02  # at most, of the time that a study is open
 
 
 class SQLiteStorage:
@@ -69,13 +82,14 @@ class SQLiteStorage:
                 f"{self.name} could not be opened: {error.strerror}. Make the folder writable; to"
                 " look at what is stored, use `scalable-bo status`, `export` or `report`."
             ) from error
-        self._held = _Held(lock)
+        self._held = _Held(folder, lock)
         self._close = weakref.finalize(self, self._held.close)
         try:
             if database.exists():
-                self._held.connection = check_and_migrate(connect(database), folder)
+                writes = seals.read_count(folder / "writes")
+                self._held.connection = check_and_migrate(connect(database), folder, writes)
             elif (folder / "checkpoints").exists() or (folder / "study.sqlite-wal").exists():
-                raise RuntimeError(damaged(folder, "study.sqlite is missing"))
+                raise DamagedError(damaged(folder, "study.sqlite is missing"))
         except BaseException:
             self.close()
             raise
@@ -93,14 +107,15 @@ class SQLiteStorage:
         self = cls.__new__(cls)
         self.folder = folder
         copy = connect(":memory:")
+        writes = seals.read_count(folder / "writes")  # before more of them are copied
         try:
             copy_into(copy, folder / "study.sqlite")
         except sqlite3.Error as error:
             copy.close()
-            raise RuntimeError(damaged(folder, str(error))) from error
-        self._held = _Held(None)
+            raise DamagedError(damaged(folder, str(error))) from error
+        self._held = _Held(folder, None)
         self._close = weakref.finalize(self, self._held.close)
-        self._held.connection = check_and_migrate(copy, folder)
+        self._held.connection = check_and_migrate(copy, folder, writes)
         return self
 
     @property
@@ -138,7 +153,7 @@ class SQLiteStorage:
         try:
             return {name: json.loads(value) for name, value in found}
         except ValueError as error:
-            raise RuntimeError(damaged(self.folder, f"its settings are no JSON: {error}")) from None
+            raise DamagedError(damaged(self.folder, f"its settings are no JSON: {error}")) from None
 
     def save_settings(self, settings: Mapping[str, Any]) -> None:
         """Store what the study is made with; the first time, make the database."""
@@ -151,7 +166,10 @@ class SQLiteStorage:
             return
         with self._transaction() as connection:
             connection.execute("DELETE FROM settings")
-            connection.executemany("INSERT INTO settings VALUES (?, ?)", texts.items())
+            connection.executemany(
+                "INSERT INTO settings (name, value) VALUES (?, ?)", texts.items()
+            )
+            seals.seal(connection, "settings")
 
     def load(self, dim: int) -> Contents:
         """Read all that is stored, of ``dim`` parameters.
@@ -159,17 +177,36 @@ class SQLiteStorage:
         Raises:
             RuntimeError: if it does not fit together.
         """
-        return Contents(
-            self._load_rows(dim), self._load_asks(), self._load_costs(), self._load_sources()
-        )
+        try:
+            queued = [x for (x,) in self._connection.execute("SELECT x FROM queue ORDER BY id")]
+            return Contents(
+                self._load_rows(dim),
+                self._read_points(queued, dim),
+                self._load_asks(),
+                self._load_costs(),
+                self._load_sources(),
+                self._load_changes(),
+            )
+        except sqlite3.Error as error:
+            raise DamagedError(damaged(self.folder, str(error))) from error
 
-    def add_ask(self, ask: Ask, cost: AskReport, first_id: int, X: Tensor) -> None:
-        """Store an ask, what it cost, and its points (q, d)."""
+    def add_queued(self, X: Tensor) -> None:
+        """Store points (k, d) at the end of the queue."""
         with self._transaction() as connection:
-            connection.execute("INSERT INTO asks VALUES (?, ?, ?, ?, ?)", astuple(ask))
+            connection.executemany(
+                "INSERT INTO queue (x) VALUES (?)", ((blob,) for blob in _blobs(X))
+            )
+            seals.seal(connection, "queue")
+
+    def add_ask(
+        self, ask: Ask, cost: AskReport, first_id: int, X: Tensor, num_queued: int = 0
+    ) -> None:
+        """Store an ask, what it cost, and its points (q, d), of which some leave the queue."""
+        with self._transaction() as connection:
+            connection.execute(f"INSERT INTO asks ({ASK}) VALUES (?, ?, ?, ?, ?)", astuple(ask))
             connection.execute(
-                "INSERT INTO costs VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (ask.number, *astuple(cost)[:-1]),
+                f"INSERT INTO costs ({COST}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (ask.number, *astuple(cost)),
             )
             connection.executemany(
                 "INSERT INTO points (id, ask, x) VALUES (?, ?, ?)",
@@ -178,25 +215,35 @@ class SQLiteStorage:
                     for position, blob in enumerate(_blobs(X))
                 ),
             )
+            connection.execute(
+                "DELETE FROM queue WHERE id IN (SELECT id FROM queue ORDER BY id LIMIT ?)",
+                (num_queued,),
+            )
+            seals.seal(connection, "asks", "WHERE number = ?", ask.number)
+            seals.seal(connection, "costs", "WHERE ask = ?", ask.number)
+            seals.seal(connection, "points", "WHERE id >= ?", first_id)
 
     def add_outcomes(self, ids: Sequence[int], outcomes: Outcomes, first_told: int) -> None:
         """Store what was told of asked points."""
         told = range(first_told, first_told + len(ids))
         with self._transaction() as connection:
             connection.executemany(
-                "UPDATE points SET told = ?, value = ?, noise = ?, reason = ? WHERE id = ? AND told"
-                " IS NULL",
+                "UPDATE points SET told = ?, value = ?, noise = ?, reason = ?, further = ? WHERE id"
+                " = ? AND told IS NULL",
                 ((*row, id) for row, id in zip(_outcome_rows(outcomes, told), ids, strict=True)),
             )
+            seals.seal_rows(connection, "points", ids)
 
     def add_source(self, source: Source, X: Tensor, outcomes: Outcomes, first_told: int) -> None:
         """Store added data: points (n, d) and their outcomes."""
         told = range(first_told, first_told + len(X))
         with self._transaction() as connection:
-            connection.execute("INSERT INTO sources VALUES (?, ?, ?, ?)", astuple(source))
+            connection.execute(
+                f"INSERT INTO sources ({SOURCE}) VALUES (?, ?, ?, ?)", astuple(source)
+            )
             connection.executemany(
-                "INSERT INTO points (id, ask, x, told, value, noise, reason) VALUES (?, 0, ?, ?, ?,"
-                " ?, ?)",
+                "INSERT INTO points (id, ask, x, told, value, noise, reason, further) VALUES (?, 0,"
+                " ?, ?, ?, ?, ?, ?)",
                 (
                     (source.first_id + position, blob, *row)
                     for position, (blob, row) in enumerate(
@@ -204,15 +251,48 @@ class SQLiteStorage:
                     )
                 ),
             )
+            seals.seal(connection, "sources", "WHERE name = ?", source.name)
+            seals.seal(connection, "points", "WHERE id >= ?", source.first_id)
 
     def remove_outcomes(self, ids: Sequence[int]) -> None:
         """Make points that were told pending again."""
         with self._transaction() as connection:
             connection.executemany(
-                "UPDATE points SET told = NULL, value = NULL, noise = NULL, reason = NULL WHERE id"
-                " = ?",
+                "UPDATE points SET told = NULL, value = NULL, noise = NULL, reason = NULL,"
+                " further = NULL WHERE id = ?",
                 ((id,) for id in ids),
             )
+            seals.seal_rows(connection, "points", ids)
+
+    def replace_outcomes(
+        self,
+        ids: Sequence[int],
+        outcomes: Outcomes,
+        first_told: int,
+        asks: Sequence[Ask],
+        changes: Sequence[Change],
+    ) -> None:
+        """Store other outcomes of points that were told, the asks as they are then, and what the
+        points had been told before.
+        """
+        told = range(first_told, first_told + len(ids))
+        with self._transaction() as connection:
+            connection.executemany(
+                "UPDATE points SET told = ?, value = ?, noise = ?, reason = ?, further = ? WHERE id"
+                " = ?",
+                ((*row, id) for row, id in zip(_outcome_rows(outcomes, told), ids, strict=True)),
+            )
+            connection.executemany(
+                "UPDATE asks SET num_observed = ? WHERE number = ?",
+                ((ask.num_observed, ask.number) for ask in asks),
+            )
+            connection.executemany(
+                f"INSERT INTO changes ({CHANGE}) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                map(astuple, changes),
+            )
+            seals.seal_rows(connection, "points", ids)
+            seals.seal(connection, "asks")
+            seals.seal(connection, "changes", "WHERE seal IS NULL")
 
     @property
     def _connection(self) -> sqlite3.Connection:
@@ -230,39 +310,46 @@ class SQLiteStorage:
         rows = Rows(dim)
         parts: list[tuple[Tensor, ...]] = []
         cursor = self._connection.execute(
-            "SELECT id, ask, x, told, value, noise, reason FROM points ORDER BY id"
+            "SELECT id, ask, x, told, value, noise, reason, further FROM points ORDER BY id"
         )
+        more: dict[int, bytes] = {}
         count = 0
         while chunk := cursor.fetchmany(READ_AT_ONCE):
-            ids, asks, blobs, told, values, noise, reasons = zip(*chunk, strict=True)
-            if ids != tuple(range(count, count + len(ids))) or any(
-                len(blob) != 8 * dim for blob in blobs
-            ):
-                raise RuntimeError(damaged(self.folder, "rows are missing or of another length"))
+            ids, asks, blobs, told, values, noise, reasons, further = zip(*chunk, strict=True)
+            if ids != tuple(range(count, count + len(ids))):
+                raise DamagedError(damaged(self.folder, "rows are missing"))
             count += len(ids)
             rows.reasons |= {
                 row: reason for row, reason in zip(ids, reasons, strict=True) if reason is not None
             }
-            X = torch.from_numpy(
-                np.frombuffer(b"".join(blobs), dtype="<f8").reshape(-1, dim).copy()
-            )
+            more |= {row: blob for row, blob in zip(ids, further, strict=True) if blob is not None}
+            X = self._read_points(blobs, dim)
             order = torch.tensor([-1 if number is None else number for number in told])
             parts.append((X, torch.tensor(asks), _reals(values), _reals(noise), order))
         if parts:
             rows.X, rows.asks, rows.values, rows.noise, order = map(
                 torch.cat, zip(*parts, strict=True)
             )
+            width = len(next(iter(more.values()), b"")) // 8
+            rows.further = torch.full((count, width), math.nan, dtype=torch.float64)
+            if more:
+                rows.further[list(more)] = self._read_points(list(more.values()), width)
             rows.told = order >= 0
             rows.next_told = int(order.max()) + 1
             observed = rows.values.isfinite().nonzero().flatten()
             rows.observed = observed[order[observed].argsort()].tolist()
         return rows
 
+    def _read_points(self, blobs: Sequence[bytes], dim: int) -> Tensor:
+        """Return points (n, dim)."""
+        if any(len(blob) != 8 * dim for blob in blobs):
+            raise DamagedError(damaged(self.folder, "points are of another length"))
+        numbers = np.frombuffer(b"".join(blobs), dtype="<f8").astype(np.float64)
+        return torch.from_numpy(numbers.reshape(-1, dim))
+
     def _load_asks(self) -> list[Ask]:
         """Read all asks, in order."""
-        found = self._connection.execute(
-            "SELECT number, num_points, num_observed, num_drawn, refitted FROM asks ORDER BY number"
-        )
+        found = self._connection.execute(f"SELECT {ASK} FROM asks ORDER BY number")
         return [
             Ask(number, q, n, drawn, None if refitted is None else bool(refitted))
             for number, q, n, drawn, refitted in found
@@ -270,24 +357,24 @@ class SQLiteStorage:
 
     def _load_costs(self) -> dict[int, AskReport]:
         """Read what asks cost, by their number; those of older versions are not there."""
-        found = self._connection.execute(
-            "SELECT ask, seconds_fit, seconds_solve, seconds_acquisition, residual, solver,"
-            " converged FROM costs ORDER BY ask"
-        )
+        found = self._connection.execute(f"SELECT {COST} FROM costs ORDER BY ask")
         costs = {}
-        for number, fit, solve, acquisition, residual, solver, converged in found:
+        for number, fit, solve, acquisition, residual, solver, converged, choice in found:
             solved = None if converged is None else bool(converged)
-            costs[number] = AskReport(fit, solve, acquisition, residual, solver, solved)
+            costs[number] = AskReport(fit, solve, acquisition, residual, solver, solved, choice)
         return costs
 
     def _load_sources(self) -> list[Source]:
         """Read which data were added."""
         return [
             Source(*row)
-            for row in self._connection.execute(
-                "SELECT name, digest, first_id, num_rows FROM sources ORDER BY first_id"
-            )
+            for row in self._connection.execute(f"SELECT {SOURCE} FROM sources ORDER BY first_id")
         ]
+
+    def _load_changes(self) -> list[Change]:
+        """Read what was changed, in order."""
+        found = self._connection.execute(f"SELECT {CHANGE} FROM changes ORDER BY number")
+        return [Change(*row) for row in found]
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -296,6 +383,7 @@ class SQLiteStorage:
         try:
             connection.execute("BEGIN IMMEDIATE")
             yield connection
+            writes = seals.count_write(connection)
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             raise OSError(
@@ -305,20 +393,43 @@ class SQLiteStorage:
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+        seals.write_count(self.folder / "writes", writes)
+        self._held.back_up_at_times()
 
 
 @dataclass(eq=False)
 class _Held:
     """What is open until the storage is closed, in the process that opened it."""
 
+    folder: Path
     lock: WriterLock | None
     connection: sqlite3.Connection | None = None
     process: int = field(default_factory=os.getpid)
+    is_backed_up: bool = True
+    next_backup: float = field(default_factory=lambda: time.monotonic() + SECONDS_BETWEEN_BACKUPS)
+
+    def back_up_at_times(self) -> None:
+        """After a write: back up if it is time to."""
+        self.is_backed_up = False
+        if time.monotonic() > self.next_backup:
+            self.back_up()
+
+    def back_up(self) -> None:
+        """Copy the database, as far as the disk allows it."""
+        assert self.connection is not None
+        start = time.monotonic()
+        with suppress(OSError):
+            back_up(self.connection, self.folder / "backup.sqlite")
+            self.is_backed_up = True
+        end = time.monotonic()
+        self.next_backup = end + max(SECONDS_BETWEEN_BACKUPS, (end - start) / SHARE_OF_BACKUPS)
 
     def close(self) -> None:
         if self.process != os.getpid():  # all of it is the parent's
             return
         if self.connection is not None:
+            if not self.is_backed_up:
+                self.back_up()
             self.connection.close()
         if self.lock is not None:
             self.lock.release()
@@ -332,7 +443,8 @@ def _blobs(X: Tensor) -> Iterator[memoryview]:
 
 def _outcome_rows(
     outcomes: Outcomes, told: Sequence[int]
-) -> Iterator[tuple[int, float | None, float | None, str | None]]:
+) -> Iterator[tuple[int, float | None, float | None, str | None, memoryview | None]]:
+    further = list(_blobs(outcomes.further)) if outcomes.further.shape[1] else []
     for start in range(0, len(told), READ_AT_ONCE):
         part = slice(start, start + READ_AT_ONCE)
         for position, number, value, noise in zip(
@@ -342,7 +454,9 @@ def _outcome_rows(
             outcomes.noise[part].tolist(),
             strict=False,
         ):
-            yield number, _null(value), _null(noise), outcomes.reasons.get(position)
+            reason = outcomes.reasons.get(position)
+            blob = further[position] if further and reason is None else None
+            yield number, _null(value), _null(noise), reason, blob
 
 
 def _null(number: float) -> float | None:

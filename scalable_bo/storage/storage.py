@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from scalable_bo.storage.rounds import AskReport
@@ -24,7 +25,7 @@ class Ask:
 
     Attributes:
         number: from 1.
-        num_points: q.
+        num_points: q, without those of the queue.
         num_observed: the values that the surrogate, or the design, knew.
         num_drawn: points drawn from the design so far.
         refitted: whether hyperparameters were fitted; ``None`` if the points are of the design.
@@ -49,21 +50,48 @@ class Source:
     num_rows: int
 
 
+@dataclass(frozen=True)
+class Change:
+    """What a point had been told before it was withdrawn or corrected.
+
+    Attributes:
+        time: of the change, in UTC, as ISO 8601 has it.
+        kind: "withdrawn" or "corrected".
+        id: of the point.
+        value: before; ``None`` where it had failed.
+        noise: its known variance before, else ``None``.
+        reason: why it had failed, else ``None``.
+        why: it was changed, as the user says.
+    """
+
+    time: str
+    kind: str
+    id: int
+    value: float | None
+    noise: float | None
+    reason: str | None
+    why: str
+
+
 @dataclass(eq=False)
 class Contents:
     """All that has been stored.
 
     Attributes:
         rows: what was asked or added, and what became of it.
+        queue: (k, d) points that the next asks give out, in order.
         asks: in order.
         costs: of asks, by number; those of older versions are not there.
         sources: of added data, in order.
+        changes: of what had been told, in order.
     """
 
     rows: Rows
+    queue: Tensor
     asks: list[Ask] = field(default_factory=list)
     costs: dict[int, AskReport] = field(default_factory=dict)
     sources: list[Source] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
 
 
 @runtime_checkable
@@ -96,8 +124,15 @@ class Storage(Protocol):
             RuntimeError: if it does not fit together.
         """
 
-    def add_ask(self, ask: Ask, cost: AskReport, first_id: int, X: Tensor) -> None:
-        """Store an ask, what it cost, and its points (q, d), whose ids begin at ``first_id``."""
+    def add_queued(self, X: Tensor) -> None:
+        """Store points (k, d) at the end of the queue."""
+
+    def add_ask(
+        self, ask: Ask, cost: AskReport, first_id: int, X: Tensor, num_queued: int = 0
+    ) -> None:
+        """Store an ask, what it cost, and its points (q, d), whose ids begin at ``first_id``; the
+        first ``num_queued`` of them leave the queue, from whose head they are.
+        """
 
     def add_outcomes(self, ids: Sequence[int], outcomes: Outcomes, first_told: int) -> None:
         """Store what was told of pending points; the first is the ``first_told``-th that was told
@@ -109,6 +144,18 @@ class Storage(Protocol):
 
     def remove_outcomes(self, ids: Sequence[int]) -> None:
         """Make points that were told pending again."""
+
+    def replace_outcomes(
+        self,
+        ids: Sequence[int],
+        outcomes: Outcomes,
+        first_told: int,
+        asks: Sequence[Ask],
+        changes: Sequence[Change],
+    ) -> None:
+        """Store other outcomes of points that were told, as if they were told now, with the asks as
+        they are then, and what the points had been told before.
+        """
 
     def require_writable(self) -> None:
         """Raise RuntimeError where nothing can be written any more, as after ``close``."""
@@ -138,11 +185,19 @@ class MemoryStorage:
     def load(self, dim: int) -> Contents:
         """Return a copy of all that is stored."""
         if self._contents is None:
-            self._contents = Contents(Rows(dim))
+            rows = Rows(dim)
+            self._contents = Contents(rows, rows.X)
         return deepcopy(self._contents)
 
-    def add_ask(self, ask: Ask, cost: AskReport, first_id: int, X: Tensor) -> None:
+    def add_queued(self, X: Tensor) -> None:
+        """Keep points for the next asks."""
+        self._kept.queue = torch.cat([self._kept.queue, X])
+
+    def add_ask(
+        self, ask: Ask, cost: AskReport, first_id: int, X: Tensor, num_queued: int = 0
+    ) -> None:
         """Keep an ask."""
+        self._kept.queue = self._kept.queue[num_queued:]
         self._kept.rows.append(X, ask.number)
         self._kept.asks.append(ask)
         self._kept.costs[ask.number] = cost
@@ -159,6 +214,19 @@ class MemoryStorage:
     def remove_outcomes(self, ids: Sequence[int]) -> None:
         """Make points pending again."""
         self._kept.rows.forget(ids)
+
+    def replace_outcomes(
+        self,
+        ids: Sequence[int],
+        outcomes: Outcomes,
+        first_told: int,
+        asks: Sequence[Ask],
+        changes: Sequence[Change],
+    ) -> None:
+        """Keep other outcomes, the asks as they are then, and what there was before."""
+        self._kept.rows.replace(ids, outcomes)
+        self._kept.asks[:] = asks
+        self._kept.changes.extend(changes)
 
     def require_writable(self) -> None:
         """Do nothing: memory can always be written."""

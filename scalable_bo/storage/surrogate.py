@@ -15,7 +15,10 @@ from typing import Any
 import torch
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from gpytorch import Module
-from gpytorch.kernels import Kernel
+from gpytorch.constraints import GreaterThan
+from gpytorch.kernels import Kernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.priors import GammaPrior
 from torch import Tensor
 
 from scalable_bo.space.space import Space
@@ -23,16 +26,25 @@ from scalable_bo.storage.checkpoints import Checkpoint
 from scalable_bo.storage.rows import Rows
 from scalable_bo.storage.warp import LogGap
 from surrogates import PathwiseGP, SamplePaths, Solver, fit_exact
-from surrogates.models.batches import data_sets
+from surrogates.models.data import data_sets
+from surrogates.models.priors import ModerateLengthscalePrior
 from surrogates.operators.differentiable import KernelBasis
 
 # Hyperparameters are fitted to at most so many observations, drawn anew each time: O(n³) a
 # likelihood evaluation.
 MAX_FIT_POINTS = 1000
+# To at most so many where a surrogate is the best that there is: it is fitted twice.
+MAX_FIT_POINTS_OF_FEW = 500
+# Up to so many observations they are fitted at every ask then.
+FITTED_ALWAYS_UP_TO = 300
 # They are fitted again when the observations are this many times those of the last fit.
 REFIT_GROWTH = 1.5
 MEAN_WEIGHTS = "mean_weights"
 WARPED = "warped"  # in a checkpoint's tensors if its values are
+# Of few values: less noise than that is none; a prior that lets it be as little
+LENGTHSCALE_WEIGHT = 0.1  # of the prior of lengthscales
+LEAST_NOISE = 1e-6
+FIRST_NOISE = 1e-2
 # In nats: what a warp has to win by, having taken its scale from the values themselves
 LEAST_EVIDENCE = 3.0
 
@@ -89,11 +101,11 @@ class TrainingData:
         values = self.offset + self.scale * y
         return values if self.warp is None else self.warp.inverse(values)
 
-    @property
-    def log_jacobian(self) -> float:
-        """What the log likelihood of ``y`` lacks to be that of the values."""
-        slopes = 0.0 if self.warp is None else float(self.warp.log_slope(self.signed).sum())
-        return slopes - len(self.signed) * math.log(self.scale)
+    def log_jacobian(self, rows: Tensor) -> float:
+        """Return what the log likelihood of rows of ``y`` lacks to be that of the values."""
+        values = self.signed[rows]
+        slopes = 0.0 if self.warp is None else float(self.warp.log_slope(values).sum())
+        return slopes - len(values) * math.log(self.scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,30 +130,42 @@ class SurrogateFactory:
     def default(
         cls, dim: int, dtype: torch.dtype, device: torch.device, solver: Solver | None = None
     ) -> SurrogateFactory:
-        """Return the factory of BoTorch's kernels with dimension-scaled priors: RBF, and Matérn's
-        of ν = 5/2 for few values, which takes a function for less smooth than it may be.
+        """Return the factory of BoTorch's kernels: RBF with dimension-scaled priors, and Matérn's
+        of ν = 5/2 for few values, which takes a function for less smooth than it may be, with an
+        output scale of its own and lengthscales that are not short.
         """
         smooth = get_covar_module_with_dim_scaled_prior(ard_num_dims=dim)
         matern = get_covar_module_with_dim_scaled_prior(ard_num_dims=dim, use_rbf_kernel=False)
-        return cls(smooth, solver, dtype, device, matern)
+        prior = ModerateLengthscalePrior(LENGTHSCALE_WEIGHT)
+        matern.register_prior("lengthscale_prior", prior, "lengthscale")
+        scaled = ScaleKernel(matern, outputscale_prior=GammaPrior(2.0, 1.0))
+        scaled.outputscale = 1.0
+        return cls(smooth, solver, dtype, device, scaled)
 
-    def fit(self, data: TrainingData, generator: torch.Generator) -> PathwiseGP:
-        """Return a small model whose hyperparameters maximise the likelihood of a random subset."""
-        return self._fit(data, self.kernel, generator, None)
+    def fit(
+        self, data: TrainingData, generator: torch.Generator, *, few: bool = False
+    ) -> PathwiseGP:
+        """Return a small model whose hyperparameters maximise the likelihood of a random subset; by
+        :attr:`kernel_of_few` where there are few.
+        """
+        rows = torch.randperm(len(data.U), generator=generator)[:MAX_FIT_POINTS]
+        return self._fit(data, self._modules(few), rows, None)
 
     def fit_few(
         self, data: TrainingData, generator: torch.Generator
     ) -> tuple[PathwiseGP, TrainingData]:
         """Return a model by :attr:`kernel_of_few` and its data: warped, where their likelihood is
         the larger, the change of variables included.
+
+        The noise may be next to nothing: late in an optimisation few values decide about little.
         """
-        kernel = self.kernel_of_few or self.kernel
         best: tuple[float, PathwiseGP, TrainingData] | None = None
         warped = data.warped()
+        rows = torch.randperm(len(data.U), generator=generator)[:MAX_FIT_POINTS_OF_FEW]
         for given in (data,) if warped is data else (data, warped):
             evidence: list[float] = []
-            model = self._fit(given, kernel, generator, evidence)
-            value = max(evidence) + given.log_jacobian
+            model = self._fit(given, self._modules(few=True), rows, evidence)
+            value = max(evidence) + given.log_jacobian(rows)
             if best is None or value > best[0] + LEAST_EVIDENCE:
                 best = value, model, given
         assert best is not None  # there are data
@@ -150,12 +174,13 @@ class SurrogateFactory:
     def _fit(
         self,
         data: TrainingData,
-        kernel: Kernel,
-        generator: torch.Generator,
+        modules: dict[str, Any],
+        rows: Tensor,
         evidence: list[float] | None,
     ) -> PathwiseGP:
-        """Fit a small model; append the log likelihoods on the way to ``evidence``."""
-        rows = torch.randperm(len(data.U), generator=generator)[:MAX_FIT_POINTS]
+        """Fit a small model of ``modules`` to some rows; append the log likelihoods on the way to
+        ``evidence``.
+        """
         # In float64 whatever the surrogate's dtype: the optimiser's line search fails on float32
         # gradients.
         noise = None if data.noise is None else data.noise[rows]
@@ -163,15 +188,20 @@ class SurrogateFactory:
         if evidence is not None:
             options["callback"] = lambda _, value: evidence.append(value)
         return fit_exact(
-            PathwiseGP(
-                data.U[rows],
-                data.y[rows],
-                noise,
-                covar_module=deepcopy(kernel),
-                outcome_transform=None,
-            ),
+            PathwiseGP(data.U[rows], data.y[rows], noise, **_for_data(data, modules)),
             **options,
         )
+
+    def _modules(self, few: bool) -> dict[str, Any]:
+        """Return a new kernel and, for few values, a new likelihood."""
+        if not few:
+            return {"covar_module": deepcopy(self.kernel), "likelihood": None}
+        likelihood = GaussianLikelihood(
+            noise_prior=GammaPrior(1.1, 30.0),
+            noise_constraint=GreaterThan(LEAST_NOISE, initial_value=FIRST_NOISE),
+        )
+        kernel = deepcopy(self.kernel_of_few or self.kernel)
+        return {"covar_module": kernel, "likelihood": likelihood}
 
     def build(self, data: TrainingData, hyperparameters: PathwiseGP) -> PathwiseGP:
         """Return the model of all data with the hyperparameters of another."""
@@ -190,11 +220,10 @@ class SurrogateFactory:
         self, ask: int, model: PathwiseGP, mean_weights: Tensor, *, few: bool, warped: bool
     ) -> Checkpoint:
         """Return what ``restore`` needs to make ``model`` again."""
-        kernel = (self.kernel_of_few or self.kernel) if few else self.kernel
         tensors = {**model.state_dict(), MEAN_WEIGHTS: mean_weights}
         if warped:
             tensors[WARPED] = torch.ones(1)
-        return Checkpoint(ask, describe_module(kernel), tensors)
+        return Checkpoint(ask, _describe(self._modules(few)), tensors)
 
     def restore(
         self, data: TrainingData, checkpoint: Checkpoint
@@ -202,20 +231,15 @@ class SurrogateFactory:
         """Return the model behind a checkpoint on its data, and these as it has them;
         ``None`` if the checkpoint is of another kernel.
         """
-        kernels = [self.kernel] if self.kernel_of_few is None else [self.kernel, self.kernel_of_few]
-        kernel = next((k for k in kernels if checkpoint.kernel == describe_module(k)), None)
-        if kernel is None:
+        both = [self._modules(few) for few in (False, True)]
+        modules = next((m for m in both if checkpoint.kernel == _describe(m)), None)
+        if modules is None:
             return None
         tensors = dict(checkpoint.tensors)
         if tensors.pop(WARPED, None) is not None:
             data = data.warped()
-        fresh = PathwiseGP(
-            data.U[:1],
-            data.y[:1],
-            None if data.noise is None else data.noise[:1],
-            covar_module=deepcopy(kernel),
-            outcome_transform=None,
-        )
+        noise = None if data.noise is None else data.noise[:1]
+        fresh = PathwiseGP(data.U[:1], data.y[:1], noise, **_for_data(data, modules))
         model = self.build(data, fresh)
         weights = tensors.pop(MEAN_WEIGHTS)
         if {n: t.shape for n, t in tensors.items()} != {
@@ -224,6 +248,19 @@ class SurrogateFactory:
             return None
         model.load_state_dict(tensors)
         return model.start_from(weights.to(self.device, self.dtype)), data
+
+
+def _for_data(data: TrainingData, modules: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments of a model of ``data``; where variances are known they are the
+    likelihood.
+    """
+    likelihood = modules["likelihood"] if data.noise is None else None
+    return {**modules, "likelihood": likelihood, "outcome_transform": None}
+
+
+def _describe(modules: dict[str, Any]) -> str:
+    """Return a kernel and, if it has one of its own, a likelihood as text."""
+    return "; likelihood ".join(describe_module(m) for m in modules.values() if m is not None)
 
 
 def _standardised(values: Tensor) -> tuple[Tensor, float, float]:

@@ -9,26 +9,38 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from acquisition.strategies import AutoStrategy
-from acquisition.strategy import Request, Strategy
+from acquisition.strategy import ChoosingStrategy, Request, Strategy
 from scalable_bo.progress import describe_search, describe_solve
+from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Space
-from scalable_bo.storage.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from scalable_bo.storage.checkpoints import (
+    Checkpoint,
+    load_checkpoint,
+    remove_checkpoints,
+    save_checkpoint,
+)
+from scalable_bo.storage.record import StudyRecord
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Rows, keys
 from scalable_bo.storage.storage import Ask
-from scalable_bo.storage.surrogate import REFIT_GROWTH, SurrogateFactory, TrainingData
+from scalable_bo.storage.surrogate import (
+    FITTED_ALWAYS_UP_TO,
+    REFIT_GROWTH,
+    SurrogateFactory,
+    TrainingData,
+    posterior_mean,
+)
 from scalable_bo.study.design import Design, NotEnoughLeftError, remaining
+from scalable_bo.study.outcomes import OutcomeModels, acquisition_goal
 from surrogates import PathwiseGP, SamplePaths, memory
-from surrogates.rules.all_data import default_solver
-from surrogates.rules.base import COLUMNS_HELD, DIRECT_SOLVE_UP_TO
+from surrogates.rules.solved import COLUMNS_HELD, DIRECT_SOLVE_UP_TO, default_solver
 
 FEWEST_VALUES = 2  # for a model, unless the design is smaller
 SQUARES_OF_A_FACTOR = 4  # (n, n) matrices that a direct solve holds at once
@@ -44,55 +56,85 @@ class Known:
         asks: those before.
         num_observed: n.
         num_pending: points asked and not told.
-        unusable: (p, d) points without a value: pending ones and failed ones.
+        unusable: (p, d) points without a value: pending ones, failed ones and those of the queue.
+        queued: (k, d) points of the queue that the ask gives out.
         taken: ``keys`` of the points that are not to be asked: the unusable ones, in a finite space
             all.
         batches: values of the batches so far, of which the largest is best, NaN where failed: first
             all from before the first model, then those of an ask each, with what was added after
             it.
         data: returns the first n values as training data.
+        goal: what is wanted of several outcomes; ``None`` for one objective alone.
+        outcome_data: returns the first n values of each outcome.
     """
 
     asks: Sequence[Ask]
     num_observed: int
     num_pending: int
     unusable: Tensor
+    queued: Tensor
     taken: set[bytes]
     batches: tuple[Tensor, ...]
     data: Callable[[int], TrainingData]
+    goal: Goal | None
+    outcome_data: Callable[[int], list[TrainingData]]
 
     @classmethod
-    def of(
-        cls,
-        space: Space,
-        rows: Rows,
-        asks: Sequence[Ask],
-        maximize: bool,
-        data: Callable[[int], TrainingData],
-    ) -> Known:
-        """Return what the rows of a study are as they stand."""
-        unusable = rows.X[rows.values.isnan()]
-        # A point of a finite space comes up by chance again; a Float makes that as good as
-        # impossible.
-        taken = rows.X if math.isfinite(space.num_points) else unusable
-        first = next((ask.number for ask in asks if ask.refitted is not None), len(asks) + 1)
-        numbers = rows.asks[rows.told].clamp_min(first - 1).numpy()
-        values = rows.values[rows.told] * (1.0 if maximize else -1.0)
-        _, sizes = np.unique(np.maximum.accumulate(numbers), return_counts=True)
-        return cls(
-            asks=tuple(asks),
-            num_observed=len(rows.observed),
-            num_pending=len(rows) - rows.num_told,
-            unusable=unusable,
-            taken=set(keys(taken)),
-            batches=values.split(sizes.tolist()),
-            data=data,
-        )
+    def of(cls, space: Space, record: StudyRecord, maximize: bool, q: int = 0) -> Known:
+        """Return what a study knows as it stands, for an ask of q points."""
+
+        goal = record.goal
+
+        def data(num_observed: int) -> TrainingData:
+            with record.lock:
+                return TrainingData.first(num_observed, record.rows, space, maximize)
+
+        def outcome_data(num_observed: int) -> list[TrainingData]:
+            assert goal is not None
+            with record.lock:
+                ids = record.rows.observed[:num_observed]
+                U = space.normalize(record.rows.X[ids])
+                columns = record.rows.outcomes(len(goal.names))[ids].T
+            signs = zip(columns, goal.signs, strict=True)
+            return [TrainingData.of(U, values, None, sign > 0) for values, sign in signs]
+
+        with record.lock:
+            rows = record.rows
+            queue = record.queue
+            unusable = torch.cat([rows.X[rows.values.isnan()], queue])
+            # A point of a finite space comes up by chance again; a Float makes that as good as
+            # impossible.
+            taken = torch.cat([rows.X, queue]) if math.isfinite(space.num_points) else unusable
+            return cls(
+                asks=tuple(record.asks),
+                num_observed=len(rows.observed),
+                num_pending=len(rows) - rows.num_told + len(queue),
+                unusable=unusable,
+                queued=queue[:q],
+                taken=set(keys(taken)),
+                batches=_batches(rows, record.asks, maximize, goal),
+                data=data,
+                goal=goal,
+                outcome_data=outcome_data,
+            )
 
     @property
     def num_drawn(self) -> int:
         """How many points of the design have been drawn."""
         return self.asks[-1].num_drawn if self.asks else 0
+
+
+def _batches(
+    rows: Rows, asks: Sequence[Ask], maximize: bool, goal: Goal | None
+) -> tuple[Tensor, ...]:
+    """Return ``Known.batches``; points that break a limit count as failed."""
+    first = next((ask.number for ask in asks if ask.refitted is not None), len(asks) + 1)
+    numbers = rows.asks[rows.told].clamp_min(first - 1).numpy()
+    values = rows.values * (1.0 if maximize else -1.0)
+    if goal is not None:
+        values = torch.where(goal.feasible(rows.outcomes(len(goal.names))), values, math.nan)
+    _, sizes = np.unique(np.maximum.accumulate(numbers), return_counts=True)
+    return values[rows.told].split(sizes.tolist())
 
 
 class Proposer:
@@ -125,15 +167,16 @@ class Proposer:
         self._checkpoints = checkpoints
         self._design = Design(space, seed)
         self.model: PathwiseGP | None = None
-        self._scale = 1.0  # of the values behind it
         self._of_few = False  # whether it is the one for few points and values
+        self.fitted: tuple[PathwiseGP, TrainingData] | None = None  # it and its data
         self.checkpoint: Checkpoint | None = None
+        self._outcome_models: OutcomeModels | None = None
 
     def propose(
         self, q: int, known: Known, callback: Callable[[str], None] | None = None
     ) -> tuple[Tensor, Ask, AskReport]:
-        """Return points (q, d) in the user's units, how the ask is to be recorded, and what it
-        cost.
+        """Return points (q, d) in the user's units, beside those of the queue, how the ask is to be
+        recorded, and what it cost.
 
         Args:
             callback: receives a line of text whenever the solve or the search has got on.
@@ -148,7 +191,7 @@ class Proposer:
                 "`q` must be at most the number of points that have not been asked for or added,"
                 f" {len(left)} in this finite space, got {q}. "
                 + ("Ask for fewer." if len(left) else "It is exhausted: see `result`."),
-                len(left),
+                len(left) + len(known.queued),
             )
         number = len(known.asks) + 1
         num_of_design = self._num_of_design(q, known)
@@ -161,10 +204,12 @@ class Proposer:
             f"An ask for {q} points among {known.num_observed} rows",
             "Ask for fewer at a time, or use `dtype=torch.float32`.",
         )
+        if known.goal is not None:
+            return self._propose_for(known.goal, q, num_of_design, known, left, callback)
         start = time.perf_counter()
-        self._restore(known)
+        self.restore(known)
         few = self._is_for_few(q, known.num_observed)
-        refit = few or self._is_outgrown(known)
+        refit = self._is_to_be_fitted(known, few)
         generator = self._generator(number)
         data = known.data(known.num_observed)
         model, data = self._make_model(data, refit, few, generator)
@@ -176,9 +221,8 @@ class Proposer:
         )
         assert isinstance(paths, SamplePaths)  # of one data set
         solved = time.perf_counter()
-        batch = self._strategy.generate(
-            self._request(model, paths, known, left, generator, callback)
-        )
+        request = self._request(model, q, known, left, generator, callback)
+        batch = self._strategy.generate(replace(request, paths=paths))
         X, num_drawn = self._completed(batch[: q - num_of_design], num_of_design, known)
         self.checkpoint = self._factory.checkpoint(
             number, model, paths.mean_weights, few=few, warped=data.warp is not None
@@ -198,6 +242,51 @@ class Proposer:
         )
         return X, Ask(number, q, known.num_observed, num_drawn, refit), report
 
+    def _propose_for(
+        self,
+        goal: Goal,
+        q: int,
+        num_of_design: int,
+        known: Known,
+        left: Tensor | None,
+        callback: Callable[[str], None] | None,
+    ) -> tuple[Tensor, Ask, AskReport]:
+        """Return what ``propose`` does, by models of several outcomes."""
+        start = time.perf_counter()
+        number = len(known.asks) + 1
+        if self._outcome_models is None:
+            self._outcome_models = self.new_outcome_models()
+        models, data, refit = self._outcome_models.of(
+            number, known.num_observed, known.asks, known.outcome_data
+        )
+        generator = self._generator(number)
+        fitted = time.perf_counter()
+        paths = [
+            model.paths(
+                q,
+                generator=generator,
+                callback=callback and (lambda progress: callback(describe_solve(progress))),
+            )
+            for model in models
+        ]
+        solved = time.perf_counter()
+        request = self._request(models[0], q, known, left, generator, callback)
+        wanted = acquisition_goal(goal, data, q, generator, models[0].train_inputs[0])
+        batch = self._strategy.generate(replace(request, model=models, paths=paths, goal=wanted))
+        X, num_drawn = self._completed(batch[: q - num_of_design], num_of_design, known)
+        self.model = models[0]
+        solutions = [model.solution for model in models if model.solution is not None]
+        report = AskReport(
+            seconds_fit=fitted - start,
+            seconds_solve=solved - fitted,
+            seconds_acquisition=time.perf_counter() - solved,
+            residual=max(float(solution.residual.max()) for solution in solutions),
+            converged=all(bool(solution.converged.all()) for solution in solutions),
+            solver=repr(self._factory.solver or default_solver(known.num_observed)),
+            choice=f"a model of each of {len(models)} outcomes",
+        )
+        return X, Ask(number, q, known.num_observed, num_drawn, refit), report
+
     def _num_of_design(self, q: int, known: Known) -> int:
         """Return how many of q points are of the design: what it lacks of its values, those that
         are pending counted in; all, while there are too few values for a model.
@@ -207,25 +296,62 @@ class Proposer:
             return q
         return min(q, max(0, self._num_initial - known.num_observed - known.num_pending))
 
+    def new_outcome_models(self) -> OutcomeModels:
+        """Return models of several outcomes that have not been fitted."""
+        return OutcomeModels(self._factory, self._generator)
+
+    def surrogate_of(
+        self, data: TrainingData, fitted: tuple[PathwiseGP, TrainingData] | None
+    ) -> tuple[PathwiseGP, TrainingData]:
+        """Return a surrogate of data and these as it has them: by the hyperparameters of one that
+        was ``fitted``, or by a fit.
+        """
+        if fitted is None:
+            few = self._is_for_few(1, len(data.U))
+            return self._make_model(data, True, few, self._generator(0))
+        model, before = fitted
+        data = data if before.warp is None else data.warped()
+        return self._factory.build(data, model), data
+
+    def mean_of_last_ask(self, known: Known) -> Callable[[Tensor], Tensor] | None:
+        """Return the mean behind the last ask, from the unit cube (k, e) to values (k,) of which
+        the largest is best, without a solve; ``None`` without a checkpoint.
+        """
+        checkpoint = self._last_checkpoint(known)
+        if checkpoint is None or checkpoint.ask > len(known.asks):
+            return None
+        data = known.data(known.asks[checkpoint.ask - 1].num_observed)
+        return posterior_mean(self._factory, data, checkpoint)
+
+    def _last_checkpoint(self, known: Known) -> Checkpoint | None:
+        if self.checkpoint is not None or self._checkpoints is None or not known.asks:
+            return self.checkpoint
+        return load_checkpoint(self._checkpoints, known.asks[-1].number)
+
     def _keep(self, model: PathwiseGP, data: TrainingData, few: bool) -> None:
         """Keep the surrogate of an ask for the next one."""
         self.model = model
-        self._scale = data.scale
+        self.fitted = model, data
         self._of_few = few
 
-    def _is_outgrown(self, known: Known) -> bool:
-        """Whether hyperparameters are to be fitted again, to many more values or another kernel."""
+    def _is_to_be_fitted(self, known: Known, few: bool) -> bool:
+        """Whether hyperparameters are to be fitted again: to many more values, by another kernel,
+        or where that is cheap.
+        """
         fits = [ask.num_observed for ask in known.asks if ask.refitted]
-        return self.model is None or self._of_few or known.num_observed >= REFIT_GROWTH * fits[-1]
+        if self.model is None or self._of_few != few:
+            return True
+        cheap = few and known.num_observed <= FITTED_ALWAYS_UP_TO
+        return cheap or known.num_observed >= REFIT_GROWTH * fits[-1]
 
     def _is_for_few(self, q: int, num_observed: int) -> bool:
         """Whether the surrogate of an ask is the one for few points and values."""
         strategy = self._strategy
-        return isinstance(strategy, AutoStrategy) and strategy.is_for_few(q, num_observed)
+        return isinstance(strategy, ChoosingStrategy) and strategy.is_for_few(q, num_observed)
 
     def _reason(self, q: int, data: TrainingData) -> str:
         """Return how points are chosen and why; nothing where the user has said how."""
-        if not isinstance(self._strategy, AutoStrategy):
+        if not isinstance(self._strategy, ChoosingStrategy):
             return ""
         reason = self._strategy.reason(q, len(data.U))
         return reason if data.warp is None else f"{reason}; values as the logarithm of their gaps"
@@ -236,24 +362,26 @@ class Proposer:
         """Return the surrogate of an ask and its data as it has them: refitted, or with the last
         hyperparameters and weights to start from.
         """
-        if few:
-            fitted, data = self._factory.fit_few(data, generator)
-            return self._factory.build(data, fitted), data
-        if refit or self.model is None:
-            return self._factory.build(data, self._factory.fit(data, generator)), data
-        model = self._factory.build(data, self.model)
-        return model.warm_start(self.model, scale=self._scale / data.scale), data
+        if refit or self.fitted is None:
+            if few:
+                small, data = self._factory.fit_few(data, generator)
+            else:
+                small = self._factory.fit(data, generator)
+            return self._factory.build(data, small), data
+        last, before = self.fitted
+        model, data = self.surrogate_of(data, self.fitted)
+        return model.warm_start(last, scale=before.scale / data.scale), data
 
     def _request(
         self,
         model: PathwiseGP,
-        paths: SamplePaths,
+        q: int,
         known: Known,
         left: Tensor | None,
         generator: torch.Generator,
         callback: Callable[[str], None] | None,
     ) -> Request:
-        """Return what the strategy is asked, on the unit cube.
+        """Return what the strategy is asked, on the unit cube, but for the paths.
 
         Args:
             left: (c, d) the points of a small finite space that are not taken.
@@ -264,10 +392,9 @@ class Proposer:
         pending = known.unusable if len(known.unusable) and left is None else None
         return Request(
             model,
-            paths.num_samples,
+            q,
             box,
             generator,
-            paths=paths,
             X_pending=None if pending is None else to_cube(pending).to(like),
             choices=None if left is None else to_cube(left).to(like),
             constraints=self._space.acquisition_options(like),
@@ -294,24 +421,26 @@ class Proposer:
         X[~usable] = drawn[num_more:]
         return torch.cat([drawn[:num_more], X]), num_drawn
 
-    def _restore(self, known: Known) -> None:
-        """Bring back the surrogate after the last ask: from its checkpoint or,
-        from where there is none, by solving again.
+    def restore(self, known: Known, *, solves: bool = True) -> None:
+        """Bring back the surrogate after the last ask: from its checkpoint or, from where there is
+        none, by solving again; without ``solves``, only where a checkpoint is all that it takes.
         """
-        asks = [ask for ask in known.asks if ask.refitted is not None]
+        asks = [
+            ask  # with values, of which some may have been withdrawn
+            for ask in known.asks
+            if ask.refitted is not None and ask.num_observed >= FEWEST_VALUES
+        ]
         if self.model is not None or not asks:
             return
-        first = max(ask.number for ask in asks if ask.refitted)
-        checkpoint = None
-        if self._checkpoints is not None:
-            checkpoint = load_checkpoint(self._checkpoints, asks[-1].number)
+        first = max((ask.number for ask in asks if ask.refitted), default=asks[0].number)
+        checkpoint = self._last_checkpoint(known)
+        if not solves and (checkpoint is None or checkpoint.ask < asks[-1].number):
+            return
         if checkpoint is not None:
             ask = known.asks[checkpoint.ask - 1]
             restored = self._factory.restore(known.data(ask.num_observed), checkpoint)
             if restored is not None:
-                self.model, data = restored
-                self._scale = data.scale
-                self._of_few = self._is_for_few(ask.num_points, ask.num_observed)
+                self._keep(*restored, self._is_for_few(ask.num_points, ask.num_observed))
                 first = checkpoint.ask + 1
         for ask in asks:
             if ask.number >= first:
@@ -321,6 +450,16 @@ class Proposer:
                 model, data = self._make_model(data, bool(ask.refitted), few, generator)
                 model.paths(ask.num_points, generator=generator)
                 self._keep(model, data, few)
+
+    def forget(self) -> None:
+        """Leave the surrogate of the last ask, and its checkpoints: its values have changed, and it
+        is made again from those that are left.
+        """
+        self.model = None
+        self.fitted = None
+        self.checkpoint = None
+        if self._checkpoints is not None:
+            remove_checkpoints(self._checkpoints)
 
     def _generator(self, number: int) -> torch.Generator:
         """Return the randomness of an ask."""

@@ -61,6 +61,8 @@ class Design:
         Raises:
             NotEnoughLeftError: if so many are not found.
         """
+        if not q:
+            return torch.empty(0, self._space.dim, dtype=torch.float64), num_drawn
         taken = set(taken)
         found: list[Tensor] = []
         engine = torch.quasirandom.SobolEngine(

@@ -1,4 +1,4 @@
-"""The loop of ``Study.optimize``: ask, evaluate, tell, report, round after round."""
+"""The loops of ``Study.optimize``: ask, evaluate, tell, report, in rounds or without waiting."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from scalable_bo.evaluation.evaluator import Evaluation, Evaluator, FailureLimit, Interruption, call
+from scalable_bo.evaluation.evaluator import Evaluation, Evaluator, FailureLimit, call
 from scalable_bo.evaluation.external import Command
+from scalable_bo.evaluation.interruption import Interruption
 from scalable_bo.progress import RoundProgress, peak_of_process, reset_peak_of_process
 from scalable_bo.storage.rounds import AskReport, Batch, Round
+from scalable_bo.study.asynchronous import Feed
 from scalable_bo.study.design import NotEnoughLeftError
 from surrogates import checks
 
@@ -25,6 +28,8 @@ class AskAndTell(Protocol):
     """What the loop needs of a study."""
 
     @property
+    def outcomes(self) -> tuple[str, ...]: ...
+    @property
     def num_asks(self) -> int: ...
     @property
     def num_observations(self) -> int: ...
@@ -34,9 +39,12 @@ class AskAndTell(Protocol):
     def last_ask(self) -> AskReport: ...
     @property
     def pending(self) -> Batch: ...
+    @property
+    def stop_requested(self) -> bool: ...
 
     def ask(self, q: int, *, callback: Callable[[str], None] | None = None) -> Batch: ...
     def reasons(self, ids: Sequence[int]) -> list[str | None]: ...
+    def retry(self, ids: Sequence[int] | None = None) -> Batch: ...
     def tell(
         self,
         ids: Sequence[int],
@@ -46,151 +54,273 @@ class AskAndTell(Protocol):
     ) -> None: ...
 
 
-def run_rounds(
-    study: AskAndTell,
-    objective: Callable[..., Any] | Command,
-    rounds: int,
-    batch: int,
-    *,
-    executor: Executor | Callable[[], Executor] | None = None,
-    timeout: float | None = None,
-    max_failures: int | None = None,
-    vectorized: bool = False,
-    callbacks: Sequence[Callable[[Any, Round], None]] = (),
-    progress: bool = True,
-) -> None:
-    """Run ``rounds`` rounds of ``study``; arguments as in ``Study.optimize``."""
-    _check(rounds, batch, objective, executor, timeout, max_failures, vectorized)
-    evaluate = objective.evaluate if isinstance(objective, Command) else partial(call, objective)
-    interruption = Interruption()
-    limit = FailureLimit(max_failures, max(batch, FEWEST_FAILURES_IN_A_ROW))
-    evaluator = Evaluator(
-        partial(evaluate, timeout), executor, timeout, lambda: interruption.requested
-    )
-    first = study.num_asks + 1
-    work: Callable[[Batch, str], int]
-    with RoundProgress(rounds, enabled=progress) as bar, evaluator:
-        if vectorized and not isinstance(objective, Command):
-            work = partial(_evaluate_together, study, objective, limit, bar)
-        else:
-            # Without an executor Ctrl-C ends the evaluation itself, and the point stays pending.
-            waits = executor is not None
-            work = partial(_evaluate, study, evaluator, interruption, limit, bar, waits)
-        if (left := study.pending).ids:
-            work(left, f"before round {first}")
-        for number in range(first, first + rounds):
-            reset_peak_of_process()
-            before = study.best_value
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One call of ``Study.optimize``, whose arguments have the same names."""
+
+    study: AskAndTell
+    objective: Callable[..., Any] | Command
+    rounds: int
+    batch: int
+    executor: Executor | Callable[[], Executor] | None = None
+    timeout: float | None = None
+    max_failures: int | None = None
+    retry: str | None = None
+    vectorized: bool = False
+    callbacks: Sequence[Callable[[Any, Round], None]] = ()
+    progress: bool = True
+    asynchronous: bool | int = False
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def __call__(self) -> None:
+        """Run it.
+
+        Raises:
+            KeyboardInterrupt: if that was asked for, once what was running has been told.
+        """
+        with RoundProgress(self.rounds, enabled=self.progress) as bar:
+            loop = _Loop(self, bar)
+            with loop.evaluator:
+                if self.asynchronous:
+                    loop.run_without_waiting()
+                else:
+                    loop.run_rounds()
+
+
+class _Loop:
+    """A run that goes on."""
+
+    def __init__(self, run: Run, bar: RoundProgress) -> None:
+        self._run = run
+        self._study = run.study
+        self._bar = bar
+        self._deadline = time.monotonic() + (math.inf if run.seconds is None else run.seconds)
+        self._interruption = Interruption()
+        self._limit = FailureLimit(run.max_failures, max(run.batch, FEWEST_FAILURES_IN_A_ROW))
+        self.evaluator = Evaluator(
+            partial(_evaluation_by(run.objective), run.timeout, outcomes=run.study.outcomes),
+            run.executor,
+            run.timeout,
+            self._is_over,
+            run.objective.stop if isinstance(run.objective, Command) else None,
+        )
+        self._first = self._study.num_asks + 1
+        self._last = self._first + run.rounds - 1
+        self._to_retry: set[int] = set()  # that have failed once
+        self._failed = 0  # in this round
+        self._begin_round()
+
+    def run_rounds(self) -> None:
+        """Ask for a batch, evaluate all of it, and so on."""
+        run = self._run
+        together = run.vectorized and not isinstance(run.objective, Command)
+        work = self._evaluate_together if together else self._evaluate
+        if (left := self._study.pending).ids:
+            work(left, f"before round {self._first}")
+        for number in range(self._first, self._last + 1):
+            if self._is_over():
+                return
+            self._begin_round()
             what = f"round {number}"
-            say = partial(_say, bar, what)
-            say(f"asking for {batch} points")
+            say = partial(self._say, what)
+            say(f"asking for {run.batch} points")
             try:
-                points = study.ask(batch, callback=say)
+                points = self._study.ask(run.batch, callback=say)
             except NotEnoughLeftError as error:
                 if not error.num_left:
-                    bar.note(f"Ended before {what}: all points of the space have been asked for.")
+                    self._bar.note(
+                        f"Ended before {what}: all points of the space have been asked for."
+                    )
                     return
-                points = study.ask(error.num_left, callback=say)
-            start = time.perf_counter()
-            failed = work(points, what)
-            report = Round(
-                number=number,
-                num_observations=study.num_observations,
-                best_value=study.best_value,
-                gain=abs(study.best_value - before),
-                num_failed=failed,
-                ask=study.last_ask,
-                seconds_objective=time.perf_counter() - start,
-                peak_bytes=peak_of_process(),
+                points = self._study.ask(error.num_left, callback=say)
+            self._start = time.perf_counter()
+            work(points, what)
+            self._evaluate_again(work, what)
+            self._end_round(number)
+
+    def run_without_waiting(self) -> None:
+        """Give each worker that comes free a point at once; ``batch`` values are a round."""
+        run = self._run
+        pending = self._study.pending
+
+        def say(text: str) -> None:
+            feed.go_on()
+            self._say("meanwhile", text)
+
+        number = self._first
+        in_round = 0
+        feed = Feed(
+            lambda q: self._study.ask(q, callback=say),
+            dict(zip(pending.ids, pending.params, strict=True)),
+            self._num_workers(),
+            run.batch,
+            run.rounds * run.batch,
+        )
+        with self._interruption, feed:
+            for part in self.evaluator.run({}, feed.take):
+                feed.count(len(part))
+                self._tell(part)
+                in_round += len(part)
+                self._bar.status(
+                    f"round {number}: {in_round} of {run.batch} values, {self._failed} failed"
+                )
+                if in_round >= run.batch:
+                    self._end_round(number)
+                    in_round -= run.batch
+                    number += 1
+        self._pass_interruption_on()
+        self._evaluate_again(self._evaluate, "at the end")
+
+    def _num_workers(self) -> int:
+        """Return how many evaluations run at the same time."""
+        run = self._run
+        if run.asynchronous is not True:
+            return int(run.asynchronous)
+        known = getattr(self.evaluator.executor, "_max_workers", None)
+        if not isinstance(known, int):
+            raise ValueError(
+                "`asynchronous` must be the number of workers for an executor that does not tell"
+                f" it, {type(self.evaluator.executor).__name__}, got True."
             )
-            bar.finish_round(f"{what}/{first + rounds - 1}: {report}")
-            for callback in callbacks:
-                callback(study, report)
+        return known
+
+    def _evaluate_together(self, points: Batch, what: str) -> None:
+        """Evaluate points in one call, and tell their values."""
+        self._bar.status(f"{what}: evaluating {len(points.ids)} points")
+        assert not isinstance(self._run.objective, Command)
+        self._study.tell(points.ids, self._run.objective(points.X))
+        reasons = self._study.reasons(points.ids)
+        pairs = list(zip(points.ids, reasons, strict=True))
+        failed = [id for id, reason in pairs if reason is not None]
+        self._to_retry.update(failed)
+        self._failed += len(failed)
+        self._limit.check([Evaluation(id, math.nan, reason) for id, reason in pairs])
+
+    def _evaluate(self, points: Batch, what: str) -> None:
+        """Evaluate points one by one, and tell their values as they arrive.
+
+        Raises:
+            KeyboardInterrupt: if that was asked for, once those that run have been told.
+        """
+        done = 0
+        # Without an executor Ctrl-C ends the evaluation itself, and the point stays pending.
+        with self._interruption if self._run.executor is not None else nullcontext():
+            self._bar.status(f"{what}: evaluating {len(points.ids)} points")
+            for part in self.evaluator.run(dict(zip(points.ids, points.params, strict=True))):
+                self._tell(part)
+                done += len(part)
+                self._bar.status(
+                    f"{what}: {done} of {len(points.ids)} points evaluated, {self._failed} failed"
+                )
+        self._pass_interruption_on()
+
+    def _evaluate_again(self, work: Callable[[Batch, str], None], what: str) -> None:
+        """Evaluate once more what has failed, if the run is to."""
+        failed = self._to_retry
+        if self._run.retry is None or not failed or self._is_over():
+            return
+        pending = self._study.retry(sorted(failed))
+        again = [place for place, id in enumerate(pending.ids) if id in failed]
+        ids = [pending.ids[place] for place in again]
+        params = [pending.params[place] for place in again]
+        self._failed = max(0, self._failed - len(ids))
+        work(Batch(ids, params, pending.X[again]), f"{what}, once more")
+        self._to_retry = set()
+
+    def _tell(self, part: Sequence[Evaluation]) -> None:
+        """Tell evaluations; none says that no more will be begun.
+
+        Raises:
+            RuntimeError: if too many have failed.
+        """
+        if not part:
+            if self._interruption.requested:
+                self._bar.note(
+                    "Interrupted: waiting for the evaluations that are running. Press Ctrl-C again"
+                    " to stop at once."
+                )
+            return
+        failures = {one.id: one.reason for one in part if one.reason is not None}
+        self._study.tell([one.id for one in part], [one.told for one in part], reasons=failures)
+        self._to_retry.update(failures)
+        self._failed += len(failures)
+        self._limit.check(part)
+
+    def _is_over(self) -> bool:
+        """Return whether nothing more is to be begun."""
+        late = time.monotonic() >= self._deadline
+        return late or self._study.stop_requested or self._interruption.requested
+
+    def _pass_interruption_on(self) -> None:
+        if self._interruption.requested:
+            raise KeyboardInterrupt
+
+    def _begin_round(self) -> None:
+        reset_peak_of_process()
+        self._before = self._study.best_value
+        self._failed = 0
+        self._start = time.perf_counter()
+
+    def _end_round(self, number: int) -> None:
+        study = self._study
+        report = Round(
+            number=number,
+            num_observations=study.num_observations,
+            best_value=study.best_value,
+            gain=abs(study.best_value - self._before),
+            num_failed=self._failed,
+            ask=study.last_ask,
+            seconds_objective=time.perf_counter() - self._start,
+            peak_bytes=peak_of_process(),
+        )
+        self._bar.finish_round(f"round {number}/{self._last}: {report}")
+        self._begin_round()
+        for callback in self._run.callbacks:
+            callback(study, report)
+
+    def _say(self, what: str, text: str) -> None:
+        self._bar.status(f"{what}: {text}")
 
 
-def _check(
-    rounds: Any,
-    batch: Any,
-    objective: Any,
-    executor: Any,
-    timeout: Any,
-    max_failures: Any,
-    vectorized: bool,
-) -> None:
-    checks.integer("rounds", rounds, 0)
-    checks.positive_int("batch", batch)
-    if not callable(objective) and not isinstance(objective, Command):
-        raise TypeError(f"`objective` must be a function or a `Command`, got {objective!r:.80}.")
-    if timeout is not None:
-        checks.positive_float("timeout", timeout)
-    if max_failures is not None:
-        checks.integer("max_failures", max_failures, 0)
+def _evaluation_by(objective: Callable[..., Any] | Command) -> Callable[..., Evaluation]:
+    """Return what maps a timeout, an id and parameters to an evaluation."""
+    return objective.evaluate if isinstance(objective, Command) else partial(call, objective)
+
+
+def _check(run: Run) -> None:
+    checks.integer("rounds", run.rounds, 0)
+    checks.positive_int("batch", run.batch)
+    if not callable(run.objective) and not isinstance(run.objective, Command):
+        raise TypeError(
+            f"`objective` must be a function or a `Command`, got {run.objective!r:.80}."
+        )
+    if run.timeout is not None:
+        checks.positive_float("timeout", run.timeout)
+    if run.seconds is not None:
+        checks.positive_float("seconds", run.seconds)
+    if run.max_failures is not None:
+        checks.integer("max_failures", run.max_failures, 0)
+    if run.retry not in (None, "once"):
+        raise ValueError(f'`retry` must be "once" or None, got {run.retry!r:.80}.')
+    executor = run.executor
     if not (executor is None or isinstance(executor, Executor) or callable(executor)):
         raise TypeError(
             "`executor` must be a concurrent.futures.Executor, a function that makes one, or None,"
             f" got {executor!r}."
         )
-    single = executor is not None or timeout is not None or isinstance(objective, Command)
-    if vectorized and single:
+    if not isinstance(run.asynchronous, bool):
+        checks.positive_int("asynchronous", run.asynchronous)
+    if run.asynchronous and executor is None:
+        raise ValueError(
+            "`asynchronous` needs an `executor`, whose workers it keeps busy, got None. Give one,"
+            " such as `lambda: ThreadPoolExecutor(8)`."
+        )
+    single = executor is not None or run.timeout is not None or isinstance(run.objective, Command)
+    if run.vectorized and single:
         raise ValueError(
             "`vectorized` must be False with an `executor`, a `timeout` or a `Command`, which are"
             " for single points, got True. Leave one out."
         )
-
-
-def _evaluate_together(
-    study: AskAndTell,
-    objective: Callable[..., Any],
-    limit: FailureLimit,
-    bar: RoundProgress,
-    points: Batch,
-    what: str,
-) -> int:
-    """Evaluate points in one call, and tell their values; return how many failed."""
-    bar.status(f"{what}: evaluating {len(points.ids)} points")
-    study.tell(points.ids, objective(points.X))
-    reasons = study.reasons(points.ids)
-    pairs = zip(points.ids, reasons, strict=True)
-    limit.check([Evaluation(id, math.nan, reason) for id, reason in pairs])
-    return sum(reason is not None for reason in reasons)
-
-
-def _evaluate(
-    study: AskAndTell,
-    evaluator: Evaluator,
-    interruption: Interruption,
-    limit: FailureLimit,
-    bar: RoundProgress,
-    can_wait: bool,
-    points: Batch,
-    what: str,
-) -> int:
-    """Evaluate points one by one, and tell their values as they arrive; return how many failed.
-
-    Raises:
-        KeyboardInterrupt: if that was asked for, once those that run have been told.
-    """
-    done = 0
-    failed = 0
-    with interruption if can_wait else nullcontext():
-        bar.status(f"{what}: evaluating {len(points.ids)} points")
-        for part in evaluator.run(dict(zip(points.ids, points.params, strict=True))):
-            if interruption.requested and not part:
-                bar.note(
-                    "Interrupted: waiting for the evaluations that are running. Press Ctrl-C again"
-                    " to stop at once."
-                )
-                continue
-            failures = {one.id: one.reason for one in part if one.reason is not None}
-            study.tell([one.id for one in part], [one.value for one in part], reasons=failures)
-            done += len(part)
-            failed += len(failures)
-            bar.status(f"{what}: {done} of {len(points.ids)} points evaluated, {failed} failed")
-            limit.check(part)
-    if interruption.requested:
-        raise KeyboardInterrupt
-    return failed
-
-
-def _say(bar: RoundProgress, what: str, text: str) -> None:
-    bar.status(f"{what}: {text}")

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from copy import deepcopy
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,24 +20,29 @@ from typing import Any, Self
 import pandas as pd
 import torch
 from gpytorch.kernels import Kernel
+from torch import Tensor
 
 from acquisition import Strategy
 from acquisition.strategies import make_strategy
 from acquisition.strategy import Sampler
 from scalable_bo.evaluation.external import Command
 from scalable_bo.space.constraints import CallableConstraint
+from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Space
+from scalable_bo.storage import shown
 from scalable_bo.storage.history import read_history
-from scalable_bo.storage.record import Record, make_settings, read_space
+from scalable_bo.storage.record import StudyRecord, make_settings, read_space
 from scalable_bo.storage.rounds import AskReport, Batch, Result, Round
-from scalable_bo.storage.rows import read_told, whole_numbers
+from scalable_bo.storage.rows import Outcomes, read_told, whole_numbers
 from scalable_bo.storage.snapshot import Snapshot, take_snapshot, to_frame
 from scalable_bo.storage.sqlite import SQLiteStorage
-from scalable_bo.storage.storage import MemoryStorage, Storage
-from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
+from scalable_bo.storage.storage import Change, MemoryStorage, Storage
+from scalable_bo.storage.surrogate import SurrogateFactory
+from scalable_bo.study.answers import Answers
 from scalable_bo.study.asking import Known, Proposer
 from scalable_bo.study.design import default_num_initial
-from scalable_bo.study.optimize import run_rounds
+from scalable_bo.study.optimize import Run
+from scalable_bo.study.outcomes import goal_strategy
 from surrogates import PathwiseGP, Solver, checks
 
 
@@ -57,6 +63,13 @@ class Study:
     Args:
         space: a ``Space``, or BoTorch's bounds (2, d), which name the parameters ``x0, x1, …``.
         maximize: whether larger values are better; ``False`` to minimise.
+        objectives: of several, in place of ``maximize``: "minimize" or "maximize" by name, such as
+            ``{"cost": "minimize", "accuracy": "maximize"}``. Values are told as dicts, or as tuples
+            in the order of ``outcomes``; ``result`` has their Pareto front.
+        outcome_constraints: the lowest and the highest value of outcomes, objectives or others, by
+            name, such as ``{"weight": (None, 10.0)}``. Each has a surrogate of its own; a point
+            that breaks one is never the best. Beside ``maximize``, the objective is called
+            ``value``.
         seed: of everything random here; the same seed, data and calls give the same points.
         path: the folder to keep the study in, created if it is not there; ``None`` for a study in
             memory.
@@ -70,9 +83,12 @@ class Study:
         strategy: how points are chosen after the initial ones: ``"thompson"``, a maximiser of each
             of q functions in the whole space; ``"turbo"``, in a trust region around the best point,
             for many parameters; ``"log-ei"``, expected improvement point by point; ``"auto"``, by
-            that up to 8 points among up to 300 values, for which the surrogate is fitted at every
-            ask, too, and to their logarithms where these are likelier, and by ``"thompson"``
-            beyond; or an ``acquisition.Strategy`` of your own.
+            that for up to 8 points among up to 1000 values, for the first 4 of up to 50 points, and
+            by ``"thompson"`` for the others. All but ``"thompson"`` fit the surrogate of up to 300
+            values at every ask, and to their logarithms where these are likelier. Or an
+            ``acquisition.Strategy`` of your own. ``None`` for that of the study that ``path``
+            holds, in one of before there was a choice ``"thompson"``; for a new study ``"auto"``
+            or, with a ``sampler``, ``"thompson"``.
         sampler: of a strategy given by name: makes the acquisition of a model, bounds, ``seed`` and
             what the space needs (``rounding``, constraints), such as
             ``partial(ParallelThompsonSampling, num_candidates=50_000)``; ``None`` for 30 000
@@ -95,34 +111,28 @@ class Study:
         self,
         space: Space | Any,
         *,
-        maximize: bool,
+        maximize: bool | None = None,
+        objectives: Mapping[str, str] | None = None,
+        outcome_constraints: Mapping[str, Any] | None = None,
         seed: int = 0,
         path: str | os.PathLike[str] | None = None,
         storage: Storage | None = None,
         num_initial: int | None = None,
         solver: Solver | None = None,
         kernel: Kernel | None = None,
-        strategy: str | Strategy = "thompson",
+        strategy: str | Strategy | None = None,
         sampler: Sampler | None = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str | None = None,
     ) -> None:
-        if not isinstance(maximize, bool):
-            raise TypeError(f"`maximize` must be True or False, got {maximize!r}.")
-        checks.integer("seed", seed, 0)
-        if path is not None and not isinstance(path, str | os.PathLike):
-            raise TypeError(f"`path` must be a folder or None, got {path!r}.")
-        if path is not None and storage is not None:
-            raise ValueError(f"`path` or `storage` must be given, not both, got {path!r}.")
-        if storage is not None and not isinstance(storage, Storage):
-            raise TypeError(f"`storage` must have the methods of `Storage`, got {storage!r:.80}.")
-        if solver is not None and not isinstance(solver, Solver):
-            raise TypeError(f"`solver` must be a Solver, got {solver!r}. Try `CG()`.")
-        if dtype not in (torch.float32, torch.float64):
-            raise TypeError(f"`dtype` must be torch.float32 or torch.float64, got {dtype}.")
-        chosen = make_strategy(strategy, sampler)
+        plain = isinstance(maximize, bool) and objectives is None and not outcome_constraints
+        goal = None if plain else Goal.of(maximize, objectives, outcome_constraints)
+        _check(seed, path, storage, solver, dtype)
+        make = make_strategy if goal is None else goal_strategy(goal)
+        if strategy is not None:
+            make(strategy, sampler)  # checked before a folder is made
         self.space = space if isinstance(space, Space) else Space.from_bounds(space)
-        self.maximize = maximize
+        self.maximize = bool(maximize) if goal is None else goal.signs[0] > 0
         self.seed = seed
         self.num_initial = checks.positive_int(
             "num_initial",
@@ -136,12 +146,21 @@ class Study:
         )
         self._last_ask = AskReport()
         self._asking = threading.Lock()  # one ask at a time
+        self._stop = threading.Event()
         if storage is None:
             storage = MemoryStorage() if path is None else SQLiteStorage(Path(path))
-        settings = make_settings(self.space.to_dict(), maximize, seed)
-        self._record = Record(storage, settings, self.space.names)
+        if strategy is None:
+            strategy = _usual_strategy(storage, sampler)
+        name = strategy if isinstance(strategy, str) else None
+        settings = make_settings(self.space.to_dict(), self.maximize, seed, name, goal)
+        self._record = StudyRecord(storage, settings, self.space.names)
         self._proposer = Proposer(
-            self.space, seed, self.num_initial, self._factory, chosen, storage.checkpoints
+            self.space,
+            seed,
+            self.num_initial,
+            self._factory,
+            make(strategy, sampler),
+            storage.checkpoints,
         )
 
     @classmethod
@@ -168,8 +187,8 @@ class Study:
             settings = storage.load_settings()
             assert settings is not None  # a database is made with them
             space = read_space(storage.name, settings["space"], functions)
-            maximize = settings["direction"] == "maximize"
-            return cls(space, maximize=maximize, seed=settings["seed"], storage=storage, **options)
+            wanted = settings.get("goal", {"maximize": settings["direction"] == "maximize"})
+            return cls(space, **wanted, seed=settings["seed"], storage=storage, **options)
         except BaseException:
             storage.close()
             raise
@@ -191,12 +210,23 @@ class Study:
 
     @property
     def best_value(self) -> float:
-        """The best observed value so far; NaN if there is none."""
+        """The best observed feasible value so far; NaN if there is none, or several objectives."""
+        goal = self._record.goal
         with self._record.lock:
-            values = self._record.rows.values[self._record.rows.observed]
+            rows = self._record.rows
+            values = rows.values[rows.observed]
+            if goal is not None:
+                best = goal.best(rows.outcomes(len(goal.names))[rows.observed])
+                return math.nan if best is None else float(values[best])
         if not len(values):
             return math.nan
         return float(values.max() if self.maximize else values.min())
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """The names of several outcomes, in the order in which they are told; none of one."""
+        goal = self._record.goal
+        return () if goal is None else goal.names
 
     @property
     def model(self) -> PathwiseGP | None:
@@ -212,13 +242,17 @@ class Study:
 
     @property
     def result(self) -> Result:
-        """The best observed value so far, and all data.
+        """The recommended point, the best observed one, and all data.
 
         Raises:
             ValueError: if no finite value has been told.
         """
-        with self._record.lock:
-            return Result.of(self.space, self._record.rows, self.maximize)
+        return self._answers.result
+
+    @property
+    def best_params(self) -> dict[str, Any]:
+        """``result.best_params``, the recommended point."""
+        return self.result.best_params
 
     @property
     def pending(self) -> Batch:
@@ -241,13 +275,13 @@ class Study:
         the ask, 0 for added data. A column that is named like a parameter gets an underscore.
         """
         with self._record.lock:
-            return to_frame(self.space, self._record.rows)
+            return to_frame(self.space, self._record.rows, self._record.goal)
 
     def ask(self, q: int, *, callback: Callable[[str], None] | None = None) -> Batch:
-        """Return ``q`` points to evaluate next.
+        """Return ``q`` points to evaluate next, those that were enqueued first.
 
         Args:
-            q: how many.
+            q: how many, enqueued ones counted in.
             callback: receives a line of text whenever the solve or the search has got on: with 100
                 000 rows an ask takes minutes.
         Raises:
@@ -258,10 +292,36 @@ class Study:
         checks.positive_int("q", q)
         with self._asking:
             self._record.storage.require_writable()
-            X, ask, report = self._proposer.propose(q, self._known(), callback)
-            ids = self._record.add_ask(X, ask, report)
+            known = Known.of(self.space, self._record, self.maximize, q)
+            num_queued = len(known.queued)
+            X, ask, report = self._proposer.propose(q - num_queued, known, callback)
+            X = torch.cat([known.queued, X])
+            ids = self._record.add_ask(X, ask, report, num_queued)
             self._last_ask = report
         return Batch(ids, self.space.to_dicts(X), X)
+
+    def enqueue(self, params: Any) -> None:
+        """Have points evaluated next: the next asks give them out first, in this order.
+
+        Args:
+            params: a dict of parameters, a list of k dicts, or points (k, d) in the order of
+                ``space.names``.
+        Raises:
+            ValueError: if a point lies outside the space or breaks a constraint.
+        """
+        X = self.space.read(params)
+        if not (feasible := self.space.feasible(X)).all():
+            row = int((~feasible).nonzero()[0])
+            raise ValueError(
+                "`params` must meet the constraints of the space, got"
+                f" {self.space.to_dicts(X[[row]])[0]!r} in row {row}."
+            )
+        self._record.enqueue(X)
+
+    @property
+    def num_queued(self) -> int:
+        """The number of points that were enqueued and not asked for."""
+        return len(self._record.queue)
 
     def tell(
         self,
@@ -278,7 +338,7 @@ class Study:
 
         Args:
             ids: from ``Batch.ids``, any subset in any order.
-            values: one for each id.
+            values: one for each id; of several outcomes, a dict or a tuple for each.
             noise: known variances of the values, one for each id or one for all; ``None`` if they
                 are to be inferred.
             reasons: why evaluations failed, by id, in place of what their values say, which is NaN.
@@ -288,7 +348,7 @@ class Study:
                 a reason is given beside a finite value, or the variances of some values are known
                 and those of others are not.
         """
-        self._record.tell(*read_told(ids, values, noise, reasons))
+        self._record.tell(*read_told(ids, values, noise, reasons, self.outcomes))
 
     def retry(self, ids: Sequence[int] | None = None) -> Batch:
         """Make points that failed pending again, such as after mending the objective;
@@ -303,6 +363,40 @@ class Study:
         """
         self._record.retry(None if ids is None else whole_numbers(ids))
         return self.pending
+
+    def withdraw(self, ids: Sequence[int], why: str = "") -> None:
+        """Take back the values of points, which are failures then; ``changes`` keeps what they
+        were.
+
+        Raises:
+            ValueError: if a point was not told.
+        """
+        ids = whole_numbers(ids)
+        text = f"withdrawn: {why}" if why else "withdrawn"
+        withdrawn = Outcomes.of([math.nan] * len(ids)).explain(dict.fromkeys(range(len(ids)), text))
+        self._change(ids, withdrawn, "withdrawn", why)
+
+    def correct(self, id: int, value: Any, noise: float | None = None, why: str = "") -> None:
+        """Give a point that was told another value, as if it were told now; ``changes`` keeps what
+        it was.
+
+        Args:
+            id: of the point.
+            value: the right one; NaN if the evaluation has failed. Of several outcomes a dict or
+                a tuple; ``changes`` keeps the first.
+            noise: its known variance, where the others come with theirs.
+            why: what ``changes`` says of it.
+        Raises:
+            TypeError, ValueError: as ``tell``, and if the point was not told.
+        """
+        told = read_told([id], [value], noise, names=self.outcomes)
+        self._change(*told, "corrected", why)
+
+    @property
+    def changes(self) -> list[Change]:
+        """What points had been told before they were withdrawn or corrected, in order."""
+        with self._record.lock:
+            return list(self._record.changes)
 
     def add_data(
         self,
@@ -323,7 +417,8 @@ class Study:
             X: (n, d) in the user's units, columns in the order of ``space.names``; or a list of
                 dicts; or a table with a column for each parameter, a DataFrame or the path of a CSV
                 or Parquet file.
-            y: (n,) or (n, 1) values.
+            y: (n,) or (n, 1) values; of several outcomes, n dicts, or (n, m). A table may have
+                columns with their names in place of ``y``.
             noise: their known variances, (n,) or one for all, or the name of a table's column;
                 ``None`` if they are to be inferred.
             target: the name of the table's column with the values, in place of ``y``.
@@ -334,7 +429,9 @@ class Study:
                 added under the same name.
             MemoryError: if a file is too large.
         """
-        history = read_history(self.space, X, y, target=target, noise=noise, name=name)
+        history = read_history(
+            self.space, X, y, target=target, noise=noise, name=name, names=self.outcomes
+        )
         self._record.add_history(history)
 
     def optimize(
@@ -346,9 +443,12 @@ class Study:
         executor: Executor | Callable[[], Executor] | None = None,
         timeout: float | None = None,
         max_failures: int | None = None,
+        retry: str | None = None,
         vectorized: bool = False,
         callbacks: Sequence[Callable[[Study, Round], None]] = (),
         progress: bool = True,
+        asynchronous: bool | int = False,
+        seconds: float | None = None,
     ) -> Result:
         """Ask, evaluate and tell for a number of rounds.
 
@@ -373,10 +473,19 @@ class Study:
             max_failures: failed evaluations in this call, beyond which it stops; ``None`` to stop
                 when a whole batch, and at least 10, fail in a row, or the first three raise the
                 same.
+            retry: ``"once"`` to evaluate the points of a round that failed once more at its end,
+                of an asynchronous run at the end of all; both failures count. ``None`` to leave
+                them to ``retry``.
             vectorized: call ``objective(X)`` with all points of a round, (q, d) in the user's
                 units, for (q,) values; its exceptions are raised, and the points stay pending.
             callbacks: each called with the study and the ``Round`` at the end of a round.
             progress: show a bar on a terminal, one plain line a round elsewhere, on stderr.
+            asynchronous: give each worker of the ``executor`` that comes free a point at once, in
+                place of waiting for the last of a round: ``True``, or the number of workers of an
+                executor that does not tell it. Points are asked for ahead, at least ``batch`` at a
+                time, while others are evaluated, so that each is chosen by all values but the
+                latest; ``batch`` values are a round.
+            seconds: after which nothing more is begun; what runs is awaited and told.
         Returns:
             ``result``.
         Raises:
@@ -385,7 +494,8 @@ class Study:
             RuntimeError: if too many evaluations fail, from what the objective raised; or if the
                 executor is lost and there is no way to make another.
         """
-        run_rounds(
+        self._stop.clear()
+        run = Run(
             self,
             objective,
             rounds,
@@ -393,11 +503,65 @@ class Study:
             executor=executor,
             timeout=timeout,
             max_failures=max_failures,
+            retry=retry,
             vectorized=vectorized,
             callbacks=callbacks,
             progress=progress,
+            asynchronous=asynchronous,
+            seconds=seconds,
         )
+        run()
         return self.result
+
+    def stop(self) -> None:
+        """Let ``optimize`` end, from a callback, the objective or another thread: nothing more is
+        begun, what runs is awaited and told, and ``optimize`` returns.
+        """
+        self._stop.set()
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether ``stop`` has been called since ``optimize`` began."""
+        return self._stop.is_set()
+
+    def predict(self, params: Any) -> tuple[Tensor, Tensor]:
+        """Return the surrogate's posterior of the objective, given all values so far: the mean and
+        the standard deviation without the noise, in the user's units.
+
+        Args:
+            params: a dict of parameters, a list of k dicts, or points (k, d) in the order of
+                ``space.names``.
+        Returns:
+            Two tensors (k,); of one dict, two of shape (). Of m outcomes, with m in the end.
+        Raises:
+            ValueError: if a point lies outside the space, or there are fewer than two values.
+        """
+        return self._answers.predict(params)
+
+    def importances(self, outcome: str | None = None) -> dict[str, float]:
+        """Return how much each parameter matters, the largest first: its total Sobol' index in the
+        surrogate's posterior mean over the whole space, constraints aside, divided by their sum.
+
+        Args:
+            outcome: which of several; the first if ``None``.
+        Raises:
+            ValueError: if there are fewer than two values.
+        """
+        return self._answers.importances(outcome)
+
+    def snapshot(self) -> Snapshot:
+        """Return a copy of all rows, asks and costs as they stand after the ask that runs, if one
+        does, for those who look at the study.
+        """
+        with self._asking:
+            return take_snapshot(
+                self.space,
+                self.maximize,
+                self.num_initial,
+                self._record,
+                self._factory,
+                self._proposer.checkpoint,
+            )
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Write one HTML page that shows the study as it stands; it needs no network and runs no
@@ -410,11 +574,36 @@ class Study:
         """
         from scalable_bo.report.page import write_report  # which draws
 
-        write_report(self._snapshot(), Path(path))
+        write_report(self.snapshot(), Path(path))
 
     def close(self) -> None:
         """Let other processes open ``path``; a study in memory stays as it is."""
         self._record.storage.close()
+
+    def __repr__(self) -> str:
+        about = self._shown()
+        goal = f"{about['goal']} over {about['parameters']}"
+        best = f", best {self.best_value:.6g}" if self.num_observations else ""
+        return (
+            f"<{self._record.storage.name}: {goal}; {about['values']} values,"
+            f" {about['failed']} failed, {about['pending']} pending{best}>"
+        )
+
+    def _repr_html_(self) -> str:
+        best = {"best value": self.best_value} if self.num_observations else {}
+        return shown.table(self._record.storage.name, self._shown() | best)
+
+    def _shown(self) -> dict[str, Any]:
+        with self._record.lock:
+            rows = self._record.rows
+            return {
+                "goal": "maximize" if self.maximize else "minimize",
+                "parameters": shown.describe_names(self.space.names),
+                "values": len(rows.observed),
+                "failed": len(rows.reasons),
+                "pending": len(rows) - rows.num_told,
+                "asks": len(self._record.asks),
+            }
 
     def __enter__(self) -> Self:
         return self
@@ -427,25 +616,38 @@ class Study:
     ) -> None:
         self.close()
 
-    def _snapshot(self) -> Snapshot:
-        """Return the study as it stands after the ask that runs, if one does."""
+    def _change(self, ids: Sequence[int], outcomes: Outcomes, kind: str, why: str) -> None:
         with self._asking:
-            return take_snapshot(
-                self.space,
-                self.maximize,
-                self.num_initial,
-                self._record,
-                self._factory,
-                self._proposer.checkpoint,
-            )
+            self._record.replace(ids, outcomes, kind, why)
+            self._proposer.forget()
+            self.__dict__.pop("_answers", None)
 
-    def _known(self) -> Known:
-        with self._record.lock:
-            return Known.of(
-                self.space, self._record.rows, self._record.asks, self.maximize, self._training_data
-            )
+    @cached_property
+    def _answers(self) -> Answers:
+        return Answers(self.space, self.maximize, self._record, self._proposer, self._asking)
 
-    def _training_data(self, num_observed: int) -> TrainingData:
-        """Return the first values told."""
-        with self._record.lock:
-            return TrainingData.first(num_observed, self._record.rows, self.space, self.maximize)
+
+def _usual_strategy(storage: Storage, sampler: Sampler | None) -> str:
+    """Return the name of the strategy of a study that none is given for."""
+    try:
+        stored = storage.load_settings()
+    except BaseException:
+        storage.close()
+        raise
+    if stored is not None:
+        return str(stored.get("strategy", "thompson"))
+    return "auto" if sampler is None else "thompson"
+
+
+def _check(seed: Any, path: Any, storage: Any, solver: Any, dtype: Any) -> None:
+    checks.integer("seed", seed, 0)
+    if path is not None and not isinstance(path, str | os.PathLike):
+        raise TypeError(f"`path` must be a folder or None, got {path!r}.")
+    if path is not None and storage is not None:
+        raise ValueError(f"`path` or `storage` must be given, not both, got {path!r}.")
+    if storage is not None and not isinstance(storage, Storage):
+        raise TypeError(f"`storage` must have the methods of `Storage`, got {storage!r:.80}.")
+    if solver is not None and not isinstance(solver, Solver):
+        raise TypeError(f"`solver` must be a Solver, got {solver!r}. Try `CG()`.")
+    if dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"`dtype` must be torch.float32 or torch.float64, got {dtype}.")

@@ -16,7 +16,6 @@ import torch
 from botorch.models import SingleTaskGP
 from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from surrogates.operators.stationary import PROFILES, StationaryKernel, kind_of
 
@@ -106,13 +105,14 @@ class BatchedGP(gpytorch.Module):
 
 def covariance(kernel: Kernel, X: Tensor) -> Tensor:
     """Return k(X, X) (b, m, m), differentiable in the hyperparameters:
-    in closed form where ``kernel`` has one, and sums of such.
+    in closed form, once, where ``kernel`` has one, and sums of such.
     """
     if kind_of(kernel) is AdditiveKernel:
         X = X if kernel.active_dims is None else X[..., kernel.active_dims]
         return torch.stack([covariance(part, X) for part in kernel.kernels]).sum(0)
     form = StationaryKernel.of(kernel)
-    if form is None or PROFILES[form.profile].exact_distances:
+    # The closed form has no gradient in the points
+    if form is None or PROFILES[form.profile].exact_distances or X.requires_grad:
         return kernel(X).to_dense()
     outputscale = X.new_ones(())
     while isinstance(kernel, ScaleKernel):
@@ -131,7 +131,7 @@ def log_normal(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def gaussian_nll(K: Tensor, r: Tensor) -> Tensor:
-    """Return −log N(r; 0, K) (b,) for K (b, m, m) and r (b, m).
+    """Return −log N(r; 0, K) (b,) for K (b, m, m) and r (b, m), differentiable once.
 
     Raises:
         FloatingPointError: if a matrix is not finite or not positive definite to within its own
@@ -178,8 +178,8 @@ class _GaussianNLL(torch.autograd.Function):
         )
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, Tensor]:
+        _refuse_second_derivatives()
         inverse, alpha = ctx.saved_tensors
         grad_r = scale.unsqueeze(-1) * alpha
         return (
@@ -216,8 +216,8 @@ class _StationaryCovariance(torch.autograd.Function):
         return K
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, G: Tensor) -> tuple[None, Tensor | None, Tensor | None, None]:
+        _refuse_second_derivatives()
         Z, d2, lengthscale, outputscale = ctx.saved_tensors
         sums, V = PROFILES[ctx.profile].contract(d2, G)
         of_squares = (V.sum(-1) + V.sum(-2)).unsqueeze(-1) * Z.square()
@@ -225,3 +225,11 @@ class _StationaryCovariance(torch.autograd.Function):
         # One lengthscale for all inputs takes the sum
         grad_lengthscale = -2.0 * outputscale * moments / lengthscale
         return None, grad_lengthscale.sum_to_size(lengthscale.shape), sums.sum(), None
+
+
+def _refuse_second_derivatives() -> None:
+    if torch.is_grad_enabled():  # by `create_graph`
+        raise NotImplementedError(
+            "The likelihood of small data sets has first derivatives only. Leave out"
+            " `create_graph`, or differentiate GPyTorch's ExactMarginalLogLikelihood."
+        )

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from botorch.models import SingleTaskGP
 
-from surrogates import checks, settings
+from surrogates import checks, memory
 from surrogates.fitting.evidence import Evidence
 from surrogates.fitting.exact import fit_exact
 from surrogates.fitting.iterative import fit_iterative
@@ -26,6 +26,7 @@ from surrogates.rules.variational_fit import fit_variational
 logger = logging.getLogger(__name__)
 
 FIT_EXACT_UP_TO = 1000
+WHOLE_UP_TO = 2000  # a few evaluations of the exact likelihood of all take no longer than solves
 SAMPLE_IS_DENSE_UP_TO = 3000  # a thousand of them see what all see
 REFINE_UP_TO = 10_000
 JUDGE_FROM = 100  # data; of fewer, the priors tell signal from noise
@@ -53,7 +54,7 @@ class FitChoice(NamedTuple):
     reason: str
 
 
-@settings.keeping_freed()
+@memory.keeping_freed()
 def fit(
     model: ModelT,
     method: str | None = None,
@@ -112,12 +113,15 @@ def fit(
     def run(name: str, **own: Any) -> None:
         drawn = {} if name == "exact" else {"generator": generator}
         function = partial(METHODS[name], model, callback=told, **drawn, **own)
-        stages.run(name, function, anew=name == "minibatch" and not stages.has_signal)
+        of_all = name == "iterative" or not own.get("restart", True)
+        anew = name == "minibatch" and not stages.has_signal
+        stages.run(name, function, anew=anew, of_all_data=of_all)
 
     with restoring(model):
         try:
-            for name in choice.methods:
-                run(name, **(settings if method else _settings(name, model)))
+            for place, name in enumerate(choice.methods):
+                again = name in choice.methods[:place]
+                run(name, **(settings if method else _settings(name, model, again)))
             if choice.methods == ("exact",) and not stages.has_signal:
                 run("sample")
             stages.compare_with_noise()
@@ -133,8 +137,9 @@ def choose_fit(model: SingleTaskGP) -> FitChoice:
 
     Up to 1000 points :func:`fit_exact`. Beyond, :func:`fit_sample` on 1000 random points, four
     times as many beyond 10 000, which noise does not lead astray; then, from 3000 points on,
-    :func:`fit_minibatch`, which sees structure too fine for the sample; then, up to 10 000 points,
-    eight steps of :func:`fit_iterative` on all data. Models of several outputs or data sets are
+    :func:`fit_minibatch`, which sees structure too fine for the sample; then all data: up to 2000
+    points by :func:`fit_sample` of them all from there, up to 10 000 by eight steps of
+    :func:`fit_iterative`. Models of several outputs or data sets are
     fitted by :func:`fit_exact` or not at all, and models with a method of their own by that one.
     What that rests on is in ``docs/measured.md``, "Fits".
 
@@ -163,6 +168,12 @@ def choose_fit(model: SingleTaskGP) -> FitChoice:
             ("exact",),
             f"{n} points of several outputs or data sets, which only the exact marginal likelihood"
             " takes",
+        )
+    if n <= WHOLE_UP_TO:
+        return FitChoice(
+            ("sample", "sample"),
+            f"{n} points, up to {WHOLE_UP_TO} by a random sample, then all data if predictions of"
+            " left-out data stay as good",
         )
     if n <= SAMPLE_IS_DENSE_UP_TO:
         return FitChoice(
@@ -197,9 +208,11 @@ def _evidence(model: SingleTaskGP, generator: torch.Generator | None) -> Evidenc
     return Evidence(model, own)
 
 
-def _settings(name: str, model: SingleTaskGP) -> dict[str, Any]:
-    """Return the settings of a method that was not asked for by name."""
+def _settings(name: str, model: SingleTaskGP, again: bool) -> dict[str, Any]:
+    """Return the settings of a method that was not asked for by name, run once or ``again``."""
     if name == "iterative":
         return REFINEMENT
+    if again:
+        return {"sample_size": len(model.train_targets), "restart": False}
     many = name == "sample" and len(model.train_targets) > REFINE_UP_TO
     return {"num_samples": SAMPLES} if many else {}

@@ -14,7 +14,8 @@ from gpytorch.models import ExactGP
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.functions.features import PriorPaths, standard_normal
+from surrogates.functions.draws import standard_normal
+from surrogates.functions.features import PriorPaths
 from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.operators.quadratic import backward_quadratic_form
 from surrogates.rules.hyperparameters import (
@@ -191,6 +192,7 @@ def draw_probes(
         num_draws=num_probes,
         generator=generator,
         like=X,
+        points=X,
     )
     return prior(X).T + noise
 

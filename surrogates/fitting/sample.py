@@ -5,6 +5,7 @@ take noise for signal.
 import math
 from collections.abc import Sequence
 from copy import deepcopy
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,9 +30,11 @@ SQUARES_HELD = 6  # copies of an (s, m, m) array that an evaluation holds at onc
 NOISE_SHARE = 0.5  # of the targets' variance, at the start that is all but noise
 LITTLE_NOISE = 0.1  # a share that leaves nothing for a second start to explain
 FEWEST_OTHERS = 200  # data outside of the sample that can judge between starts
-NEEDED = 2.0  # standard errors by which the second start must be better
+NEEDED = 2.0  # standard errors by which the second start must be better, judged by the sample
+NEEDED_NATS = 2.0  # and judged by others
 FARTHEST = 30.0  # a coordinate may move so far, which is a factor e³⁰
 LBFGS_OPTIONS = {"maxiter": 100, "ftol": 1e-7}
+PRESENT_OPTIONS = {"maxiter": 30, "ftol": 1e-5}  # from hyperparameters that are nearly right
 
 
 def fit_sample(
@@ -39,6 +42,7 @@ def fit_sample(
     *,
     sample_size: int = 1000,
     num_samples: int = 1,
+    restart: bool = True,
     generator: torch.Generator | None = None,
     callback: StepCallback | None = None,
 ) -> ModelT:
@@ -49,15 +53,17 @@ def fit_sample(
     and L-BFGS starts with half of the variance as noise and lengthscales of half the inputs' ranges
     times √d, from where it meets the smooth explanation first. If more than a tenth stays noise, or
     left-out data are not predicted, it starts again from the present hyperparameters, whose optimum
-    must predict left-out data better by two standard errors: the likelihood with its priors
-    may prefer little noise. In float64, whatever the model. Lengthscales stay
-    between a tenth of the median gap between neighbouring values of their input, and a thousand
-    times its range.
+    must predict up to 1000 other data, jointly, better by two nats: the likelihood of the sample,
+    with its priors, may prefer little noise. Where there are fewer than 200 others, the sample
+    itself judges, each datum given the rest, by two standard errors. In float64, whatever the
+    model. Lengthscales stay between a tenth of the median gap between neighbouring values of their
+    input, and a thousand times its range.
 
     Args:
         sample_size: m, at least 2; at most n are used. An evaluation costs O(s m³).
         num_samples: s, disjoint samples, at most n / m. After the starts, which see the first, the
             sum of the likelihoods of all is maximised.
+        restart: ``False`` goes on from the present hyperparameters alone, at most 30 iterations.
         generator: of the samples; one seeded with 0 if ``None``.
         callback: called after every evaluation with their number and the log likelihood of n data
             as the sample estimates it, in nats.
@@ -89,9 +95,12 @@ def fit_sample(
     with restoring(model):
         best = BatchedGP(model)
         try:
-            best = search.from_starts(best, index[:1], order[m : 2 * m].to(X.device))
-            if s > 1:
-                best = search.maximise(best, index)
+            if not restart:
+                best = search.maximise(best, index, PRESENT_OPTIONS)
+            else:
+                best = search.from_starts(best, index[:1], order[m : 2 * m].to(X.device))
+                if s > 1:
+                    best = search.maximise(best, index)
         except KeyboardInterrupt:
             best = search.better(best, index[:1])
             raise
@@ -118,8 +127,7 @@ class _Search:
         if noisy is None or not variance > 0:
             return self.maximise(given, index)
         first = self.maximise(noisy, index)
-        enough = len(others) >= FEWEST_OTHERS
-        judges = others if enough else index.flatten()
+        judges = others if len(others) >= FEWEST_OTHERS else index.flatten()
         predicted = self._predict(first, index, judges)
         white = log_normal(self._y[judges], self._y[index].mean(), self._y[index].var())
         gain, error = paired_difference(predicted, white)
@@ -131,8 +139,24 @@ class _Search:
             return first
         finally:
             self.best = first
+        if judges is others:
+            gain = self._joint(second, index, others) - self._joint(first, index, others)
+            return second if gain > NEEDED_NATS else first
         gain, error = paired_difference(self._predict(second, index, judges), predicted)
         return second if gain > NEEDED * error else first
+
+    @torch.no_grad()
+    def _joint(self, gp: BatchedGP, index: Tensor, others: Tensor) -> float:
+        """Return the joint log density of the data ``others`` (r,) given the sample ``index``
+        (1, m), in nats: the errors of smooth explanations are correlated, which that of every datum
+        alone does not see.
+        """
+        both = torch.cat([index, others.unsqueeze(0)], 1)
+        nll = [
+            gp.negative_log_likelihood(self._X[data], self._y[data], data).item()
+            for data in (index, both)
+        ]
+        return nll[0] - nll[1]
 
     @torch.no_grad()
     def _predict(self, gp: BatchedGP, index: Tensor, judges: Tensor) -> Tensor:
@@ -158,7 +182,9 @@ class _Search:
         nll = gp.negative_log_likelihood(self._X[index], self._y[index], index).sum()
         return log_prior(gp) - nll
 
-    def maximise(self, start: BatchedGP, index: Tensor) -> BatchedGP:
+    def maximise(
+        self, start: BatchedGP, index: Tensor, options: dict[str, Any] = LBFGS_OPTIONS
+    ) -> BatchedGP:
         """Return the optimum that L-BFGS reaches from ``start`` on the samples ``index`` (s, m).
 
         Raises:
@@ -206,7 +232,7 @@ class _Search:
                 jac=True,
                 method="L-BFGS-B",
                 bounds=_box(coordinates, first),
-                options=LBFGS_OPTIONS,
+                options=options,
             )
         except FloatingPointError:  # a line search went too far
             if least == math.inf:

@@ -55,11 +55,19 @@ class Stages:
         self._best: dict[str, Tensor] | None = None
         self._density: Tensor | None = None
 
-    def run(self, name: str, method: Callable[[], object], *, anew: bool = False) -> None:
+    def run(
+        self,
+        name: str,
+        method: Callable[[], object],
+        *,
+        anew: bool = False,
+        of_all_data: bool = False,
+    ) -> None:
         """Run ``method`` and take its result if that is better; a failure leaves the best before.
 
         Args:
             anew: start from the hyperparameters that the model had at first.
+            of_all_data: whether the method raises the likelihood of all data, not of some.
 
         Raises:
             KeyboardInterrupt: passed on, with a note of what the model has.
@@ -78,7 +86,8 @@ class Stages:
             note = f"it failed: {error}"
             self._note(Stage(name, time.perf_counter() - start, accepted=False, note=note))
             return
-        self._judge(name, time.perf_counter() - start)
+        needed = NEEDED_OF_ALL_DATA if of_all_data else NEEDED
+        self._judge(name, time.perf_counter() - start, needed)
 
     @property
     def has_signal(self) -> bool:
@@ -123,7 +132,7 @@ class Stages:
             )
         )
 
-    def _judge(self, name: str, seconds: float) -> None:
+    def _judge(self, name: str, seconds: float, needed: float) -> None:
         if self._evidence is None:
             self._best = _state(self._model)
             self._note(Stage(name, seconds))
@@ -140,7 +149,6 @@ class Stages:
         accepted = True
         if self._density is not None:
             over_best = paired_difference(density, self._density)
-            needed = NEEDED_OF_ALL_DATA if name == "iterative" else NEEDED
             accepted = over_best.mean > needed * over_best.error
         if accepted:
             self._best = _state(self._model)

@@ -6,31 +6,29 @@ where a linear kernel takes part, amplitudes a(X) (n, F/2).
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from surrogates import checks
+from surrogates import checks, memory
+from surrogates.functions.draws import orthogonal_directions, standard_normal
+from surrogates.functions.modulations import Modulation, modulated
 from surrogates.functions.spectra import (
     DEGREES_OF_FREEDOM,
     Waves,
     WaveSource,
     isotropic,
-    standard_normal,
 )
-from surrogates.functions.tails import orthogonal_directions
-from surrogates.memory import CHUNK_ENTRIES
 from surrogates.operators.differentiable import Basis, combine, combine_rowwise
 from surrogates.operators.linalg import matmul
 from surrogates.operators.stationary import StationaryKernel
 from surrogates.operators.terms import FunctionMap
 from surrogates.operators.tiles import spans
-
-__all__ = ["CHUNK_ENTRIES", "PriorPaths", "RandomFeatures", "standard_normal"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +42,13 @@ class RandomFeatures(Basis):
             kernel is not one stationary kernel.
         amplitudes: affine factors (d + 1, F/2) of the amplitudes, intercepts in the last row; none
             for amplitudes of 1.
+        modulations: further factors of the amplitudes, of the waves of fingerprints.
     """
 
     frequencies: Tensor
     scale: Tensor
     amplitudes: tuple[Tensor, ...] = ()
+    modulations: tuple[Modulation, ...] = ()
 
     @classmethod
     def draw(
@@ -61,14 +61,15 @@ class RandomFeatures(Basis):
         orthogonal: bool = False,
         generator: torch.Generator,
         like: Tensor | None = None,
+        points: Tensor | None = None,
     ) -> Self:
         """Draw the features of ``kernel``, isotropic or ARD, of all columns or its active ones.
 
         Kernels that have features: RBF, Matérn (ν = 1/2, 3/2, 5/2), rational quadratic (RBF
         frequencies over Gamma lengthscales), periodic (the Fourier series), linear (exact once
-        F/2 is at least d) and BoTorch's ``CategoricalKernel`` (of integer codes), and
-        ``ScaleKernel``, sums (their features side by side) and products (sums of frequencies) of
-        them.
+        F/2 is at least d), :class:`TanimotoKernel` (see :mod:`surrogates.functions.modulations`)
+        and BoTorch's ``CategoricalKernel`` (of integer codes), and ``ScaleKernel``, sums (their
+        features side by side) and products (sums of frequencies) of them.
 
         Args:
             dim: d, the number of input columns.
@@ -80,6 +81,8 @@ class RandomFeatures(Basis):
                 d, lower variance at the same F.
             like: tensor whose dtype and device the features take; the kernel's lengthscale or first
                 parameter if ``None``.
+            points: (n, d) data whose lengths the features of a Tanimoto kernel are to serve; those
+                of binary vectors if ``None``.
 
         Raises:
             ValueError: if F is odd, below 2 or below twice the number of summands, or the kernel
@@ -102,8 +105,10 @@ class RandomFeatures(Basis):
         elif (closed_form := StationaryKernel.of(kernel)) is not None:
             stationary = closed_form
         else:
-            like = next(kernel.parameters()).detach() if like is None else like
-            return cls._of(WaveSource(dim, like, normal, generator, weighted).draw(kernel, half))
+            if like is None:
+                like = next(kernel.parameters(), torch.empty(0)).detach()
+            source = WaveSource(dim, like, normal, generator, weighted, points=points)
+            return cls._of(source.draw(kernel, half))
         like = stationary.lengthscale if like is None else like
         if weighted:
             source = WaveSource(dim, like, normal, generator, weighted)
@@ -120,7 +125,7 @@ class RandomFeatures(Basis):
 
     @classmethod
     def _of(cls, waves: Waves) -> Self:
-        return cls(waves.frequencies, waves.weights.sqrt(), waves.amplitudes)
+        return cls(waves.frequencies, waves.weights.sqrt(), waves.amplitudes, waves.modulations)
 
     @property
     def num_features(self) -> int:
@@ -134,12 +139,19 @@ class RandomFeatures(Basis):
         """Return Φ(X), (m, F)."""
         angles = X @ self.frequencies
         waves = self._column_scale * torch.cat([torch.cos(angles), torch.sin(angles)], dim=1)
+        if self.modulations:
+            amplitude = modulated(self.modulations, self.scale.square(), X)
+            waves = waves * amplitude.repeat(1, 2)
         return waves * self._amplitude(X)[0].repeat(1, 2) if self.amplitudes else waves
 
     def matmul(self, X: Tensor, W: Tensor) -> Tensor:
         return torch.cat([matmul(self(X[rows]), W) for rows in self._chunks(len(X))])
 
     def matmul_gradient(self, X: Tensor, W: Tensor, cotangent: Tensor) -> Tensor:
+        if self.modulations:
+            return self._value_and_gradient(
+                X, lambda part, rows: matmul(part, W) * cotangent[rows]
+            )[1]
         cosines, sines = self._scaled(W).chunk(2)
         parts = []
         for rows in self._chunks(len(X)):
@@ -153,6 +165,11 @@ class RandomFeatures(Basis):
 
     def rowwise(self, X: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         num_functions, points, _ = X.shape
+        if self.modulations:
+            flat = X.reshape(-1, X.shape[-1])
+            own = torch.arange(num_functions, device=X.device).repeat_interleave(points)
+            slopes = self._value_and_gradient(flat, lambda part, rows: part * W.T[own[rows]])
+            return slopes[0].view(num_functions, points), slopes[1].view_as(X)
         cosines, sines = (part.T.unsqueeze(1) for part in self._scaled(W).chunk(2))
         values = X.new_empty(num_functions, points)
         gradient = torch.empty_like(X)
@@ -169,6 +186,25 @@ class RandomFeatures(Basis):
             gradient[group] = self._gradient(X[group], cosine, sine, cosines[group], sines[group])
         return values, gradient
 
+    def _value_and_gradient(
+        self, X: Tensor, terms: Callable[[Tensor, slice], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the sums (m,) over the terms of every point, and their gradients (m, d), by
+        autograd.
+
+        Args:
+            terms: of the features of some of the points, and which these are.
+        """
+        values = []
+        gradients = []
+        for rows in self._chunks(len(X)):
+            with torch.enable_grad():
+                part = X[rows].detach().requires_grad_()
+                value = terms(self(part), rows).sum(-1)
+                gradients.append(torch.autograd.grad(value.sum(), part)[0])
+            values.append(value.detach())
+        return torch.cat(values), torch.cat(gradients)
+
     def pieces(self, width: int) -> Iterable[tuple[slice, FunctionMap]]:
         return [(slice(None), self)]
 
@@ -179,7 +215,13 @@ class RandomFeatures(Basis):
             frequencies=self.frequencies.to(device),
             scale=self.scale.to(device),
             amplitudes=amplitudes,
+            modulations=tuple(part.to(device) for part in self.modulations),
         )
+
+    @cached_property
+    def doubled(self) -> "RandomFeatures":
+        amplitudes = tuple(factor.double() for factor in self.amplitudes)
+        return RandomFeatures(self.frequencies.double(), self.scale.double(), amplitudes)
 
     @property
     def _column_scale(self) -> Tensor:
@@ -215,7 +257,7 @@ class RandomFeatures(Basis):
         ]
 
     def _chunks(self, length: int, width: int = 1) -> list[slice]:
-        entries = CHUNK_ENTRIES.get(self.frequencies.device.type, CHUNK_ENTRIES["cuda"])
+        entries = memory.chunk_entries(self.frequencies.device)
         # No points are a chunk, too
         return list(spans(max(1, length), max(1, entries // (self.num_features * width))))
 
@@ -232,6 +274,11 @@ class PriorPaths:
 
     draws: tuple[tuple[RandomFeatures, Tensor], ...]
 
+    def __repr__(self) -> str:
+        number = sum(weights.shape[1] for _, weights in self.draws)
+        features = f"{len(self.draws[0][1])} features"
+        return f"PriorPaths({number} functions of {features} in {len(self.draws)} draws)"
+
     @classmethod
     def draw(
         cls,
@@ -245,6 +292,7 @@ class PriorPaths:
         orthogonal: bool = False,
         generator: torch.Generator,
         like: Tensor | None = None,
+        points: Tensor | None = None,
     ) -> Self:
         """Draw ``num_paths`` functions, in ``num_draws`` groups with features of their own.
 
@@ -270,6 +318,7 @@ class PriorPaths:
                 orthogonal=orthogonal,
                 generator=generator,
                 like=like,
+                points=points,
             )
             draws.append(
                 (features, standard_normal((num_features, size), features.frequencies, generator))
@@ -298,6 +347,10 @@ class PriorPaths:
         return torch.cat(
             [combine_rowwise(f, group, w) for (f, w), group in zip(self.draws, groups, strict=True)]
         )
+
+    def summed_in(self, dtype: torch.dtype) -> Self:
+        """Return the same functions with weights in ``dtype``, in which they are summed."""
+        return replace(self, draws=tuple((part, weights.to(dtype)) for part, weights in self.draws))
 
     def to(self, device: torch.device | str) -> Self:
         return replace(

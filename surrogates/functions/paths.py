@@ -98,7 +98,8 @@ class SamplePaths:
         prior: the s prior functions f, a :class:`PriorPaths`; ``None`` where ``data`` alone make up
             the paths, as finitely many features do.
         data: the functions k(·, x_i) of the n data points, or the n features.
-        weights: (n, s), v − a for every path.
+        weights: (n, s), v − a for every path. In float64 on float32 data they ask for sums in
+            float64, as do those of ``prior``.
         mean_weights: (n, 1), v.
         prior_mean: μ, maps (..., q, d) to (..., q).
         input_transform: applied to X first; ``None`` for none.
@@ -112,6 +113,10 @@ class SamplePaths:
     input_transform: Callable[[Tensor], Tensor] | None = None
     offset: float = 0.0
     scale: float = 1.0
+
+    def __repr__(self) -> str:
+        parts = f"{len(self.weights)} weights of {type(self.data).__name__}"
+        return f"SamplePaths({self.num_samples} functions of {parts}, {self.weights.dtype})"
 
     @property
     def num_samples(self) -> int:
@@ -200,6 +205,10 @@ class BatchPaths:
     several_outputs: bool = False
     input_transform: Callable[[Tensor], Tensor] | None = None
     units: Units | None = None
+
+    def __repr__(self) -> str:
+        shape = tuple(self.batch_shape)
+        return f"BatchPaths({self.num_samples} functions of each posterior of a batch {shape})"
 
     @property
     def num_samples(self) -> int:

@@ -9,13 +9,14 @@ Sums put waves side by side. A product adds the frequencies of independent waves
 cos(α ± β), and multiplies the rest.
 
 Weighted waves come from a law with more high frequencies than the kernel's own, see
-:mod:`surrogates.functions.tails`. A product needs them from every factor: most often from one of
+:mod:`surrogates.functions.draws`. A product needs them from every factor: most often from one of
 them at a time, each in its turn, and now and then from several at once.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from botorch.models.kernels.categorical import CategoricalKernel
@@ -33,40 +34,35 @@ from gpytorch.kernels import (
 from scipy.special import gammaincinv
 from torch import Tensor
 
-from surrogates.functions.categories import category_frequencies, visible
-from surrogates.functions.tails import (
+from surrogates.functions.draws import (
     LARGEST_RATIO,
     NormalLaw,
     RadialLaw,
     ScaledNormalLaw,
     StudentLaw,
+    category_frequencies,
+    harmonics,
+    standard_normal,
     weighted_frequencies,
 )
-from surrogates.operators.stationary import StationaryKernel, kind_of
+from surrogates.functions.mixing import SEVERAL, shuffled, turns
+from surrogates.functions.modulations import Modulation, squared_lengths, tanimoto_waves
+from surrogates.operators.stationary import StationaryKernel, kind_of, visible
+from surrogates.operators.tanimoto import TanimotoKernel
 
 KINDS = (
-    "RBFKernel, MaternKernel, RQKernel, PeriodicKernel, LinearKernel or BoTorch's"
+    "RBFKernel, MaternKernel, RQKernel, PeriodicKernel, LinearKernel, TanimotoKernel or BoTorch's"
     " CategoricalKernel, or made of them by ScaleKernel, sums and products"
 )
 
 DEGREES_OF_FREEDOM = {"matern12": 1, "matern32": 3, "matern52": 5}
-SEVERAL = 0.25  # of a product's high waves are so in several factors
-WITH_TAILS = (RBFKernel, MaternKernel, RQKernel)
+WITH_TAILS = (RBFKernel, MaternKernel, RQKernel, PeriodicKernel)
 
 Normal = Callable[[tuple[int, int], Tensor, torch.Generator], Tensor]
 
 
 class NoFeaturesError(ValueError):
     """A kernel is of no kind whose spectrum is known."""
-
-
-def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generator) -> Tensor:
-    """Return N(0, 1) draws of the dtype and device of ``like``, drawn where the generator is:
-    a seed means the same everywhere.
-    """
-    return torch.randn(*shape, generator=generator, device=generator.device, dtype=like.dtype).to(
-        like.device
-    )
 
 
 def isotropic(
@@ -100,12 +96,14 @@ class Waves:
             both are the same. ``reweighted`` puts them into the weights.
         amplitudes: factors (d + 1, h) of the amplitudes: slopes, and in the last row the
             intercepts; none for amplitudes of 1.
+        modulations: further factors of the amplitudes, of fingerprints.
     """
 
     frequencies: Tensor
     weights: Tensor
     ratios: Tensor
     amplitudes: tuple[Tensor, ...] = ()
+    modulations: tuple[Modulation, ...] = ()
 
     def __len__(self) -> int:
         return self.frequencies.shape[1]
@@ -121,6 +119,10 @@ class Waves:
                 torch.cat(pair, dim=1)
                 for pair in zip(self._padded(longest), other._padded(longest), strict=True)
             ),
+            (
+                *(part.between(0, len(other)) for part in self.modulations),
+                *(part.between(len(self), 0) for part in other.modulations),
+            ),
         )
 
     def __mul__(self, other: "Waves") -> "Waves":
@@ -132,6 +134,7 @@ class Waves:
             len(self) * self.weights * other.weights,
             self.ratios,
             (*self.amplitudes, *other.amplitudes),
+            (*self.modulations, *other.modulations),
         )
 
     def reordered(self, order: Tensor) -> "Waves":
@@ -140,6 +143,7 @@ class Waves:
             self.weights[order],
             self.ratios[order],
             tuple(factor[:, order] for factor in self.amplitudes),
+            tuple(part.reordered(order) for part in self.modulations),
         )
 
     def reweighted(self) -> "Waves":
@@ -170,6 +174,8 @@ class WaveSource:
         in_product: whether the waves are those of a factor. Elsewhere, linear summands get no more
             waves than make them exact. In a product every wave meets but one other: there they
             would leave most of the other factor out.
+        points: (n, d) data whose lengths the waves of fingerprints are to serve; those of binary
+            vectors if ``None``.
     """
 
     dim: int
@@ -178,6 +184,7 @@ class WaveSource:
     generator: torch.Generator
     weighted: bool = False
     in_product: bool = False
+    points: Tensor | None = None
 
     def draw(self, kernel: Kernel, count: int) -> Waves:
         """Return ``count`` waves of ``kernel``.
@@ -244,6 +251,7 @@ class WaveSource:
             PeriodicKernel: self._periodic,
             LinearKernel: self._linear,
             CategoricalKernel: self._categorical,
+            TanimotoKernel: self._tanimoto,
         }.get(kind)
         if draw is None:
             raise NoFeaturesError(
@@ -252,20 +260,32 @@ class WaveSource:
         return draw(kernel, columns, tails)
 
     def _product(self, kernel: ProductKernel, columns: Tensor, tails: Tensor) -> Waves:
-        """Return waves of which three in four of ``tails`` are high in one of the m factors that
-        can be, in turn, and the fourth in each of them with probability 2/m.
-        """
-        parts = list(kernel.kernels)
-        able = [i for i, part in enumerate(parts) if _has_tails(part)]
-        own_tails = [torch.zeros_like(tails) for _ in parts]
-        for i, own in zip(able, self._turns(tails, len(able)), strict=True):
-            own_tails[i] = own
-        first, *others = [
-            self._called(part, columns, own) for part, own in zip(parts, own_tails, strict=True)
+        parts = [
+            (partial(self._called, part, columns), _has_tails(part)) for part in kernel.kernels
         ]
+        return self._combined(parts, tails)
+
+    def _combined(
+        self, parts: Sequence[tuple[Callable[[Tensor], Waves], bool]], tails: Tensor
+    ) -> Waves:
+        """Return waves of a product, which are high in one of the factors that can be, or in
+        several of them.
+
+        Args:
+            parts: draws the waves of each factor, of which those given are high; and whether they
+                can be.
+        """
+        able = [i for i, (_, has_tails) in enumerate(parts) if has_tails]
+        own_tails = [torch.zeros_like(tails) for _ in parts]
+        for i, own in zip(
+            able, turns(tails, len(able), self.weighted, self.generator), strict=True
+        ):
+            own_tails[i] = own
+        first, *others = [draw(own) for (draw, _), own in zip(parts, own_tails, strict=True)]
         factors = [first]
         for waves, own in zip(others, own_tails[1:], strict=True):
-            factors.append(waves.reordered(self._shuffled(own)))
+            order = shuffled(own, self.weighted, self.generator)
+            factors.append(waves.reordered(order.to(self.like.device)))
         product = math.prod(factors[1:], start=first)
         if able:
             own_ratios = torch.stack([factors[i].ratios for i in able])
@@ -274,50 +294,6 @@ class WaveSource:
             ratios = (1.0 - SEVERAL) * own_ratios.mean(0) + SEVERAL * several
             product = replace(product, ratios=ratios.clamp_max(LARGEST_RATIO))
         return product
-
-    def _turns(self, tails: Tensor, num_factors: int) -> list[Tensor]:
-        """Return which of ``tails`` are high in each of the factors."""
-        number = tails.cumsum(0) - 1
-        period = round(1.0 / SEVERAL)
-        several = tails & (number % period == period - 1)
-        alone = tails & ~several
-        turn = alone.cumsum(0) % max(1, num_factors)
-        own_tails = []
-        for i in range(num_factors):
-            own = several
-            if num_factors > 2 and self.weighted:
-                own = several & (self._uniform(len(tails)) < 2.0 / num_factors)
-            own_tails.append(own | (alone & (turn == i)))
-        return own_tails
-
-    def _shuffled(self, tails: Tensor) -> Tensor:
-        """Return a random order of the waves in which those of ``tails`` trade places with each
-        other only.
-        """
-        if not self.weighted:
-            return self._permutation(len(tails)).to(self.like.device)
-        order = torch.empty(len(tails), dtype=torch.long)
-        for chosen in (tails, ~tails):
-            order[chosen] = chosen.nonzero().squeeze(1)[self._spread(int(chosen.sum()))]
-        return order.to(self.like.device)
-
-    def _spread(self, count: int) -> Tensor:
-        """Return a random order of ``count`` sorted waves that takes one from each of √count equal
-        parts by turns: what meets them in its own order meets all of them evenly.
-        """
-        if count == 0:
-            return torch.empty(0, dtype=torch.long)
-        part = torch.arange(count) * math.isqrt(count) // count
-        shuffled = self._permutation(count)
-        by_part = shuffled[torch.argsort(part[shuffled], stable=True)]
-        turn = torch.arange(count) - torch.searchsorted(part, part)
-        return by_part[torch.argsort(turn + self._uniform(count))]
-
-    def _uniform(self, count: int) -> Tensor:
-        return torch.rand(count, generator=self.generator, device=self.generator.device).cpu()
-
-    def _permutation(self, count: int) -> Tensor:
-        return torch.randperm(count, generator=self.generator, device=self.generator.device).cpu()
 
     def _rbf(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
         return self._isotropic(None, kernel.lengthscale, columns, tails)
@@ -357,25 +333,29 @@ class WaveSource:
         return replace(waves, ratios=ratios)
 
     def _periodic(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
-        """Fourier series: exp(−2 sin²(πr/p)/ℓ) = E cos(2πjr/p),
-        for j the difference of two Poisson(1/2ℓ) counts.
-        """
-        count = len(tails)
-        rate = (
-            (0.5 / kernel.lengthscale.detach())
-            .reshape(-1, 1)
-            .to(self.generator.device, self.like.dtype)
-            .expand(len(columns), count)
-        )
-        counts = torch.poisson(rate, generator=self.generator) - torch.poisson(
-            rate, generator=self.generator
-        )
-        period = kernel.period_length.detach().reshape(-1, 1).to(self.like)
-        return self._waves(2.0 * torch.pi * counts.to(self.like) / period, columns)
+        """Fourier series: exp(−2 sin²(πr/p)/ℓ) = E cos(2πjr/p), with random j for every column."""
+        rates = (1.0 / kernel.lengthscale.detach()).reshape(-1).expand(len(columns)).tolist()
+        periods = kernel.period_length.detach().reshape(-1).expand(len(columns)).tolist()
+        parts = [
+            (partial(self._harmonics, rate, period, column), True)
+            for rate, period, column in zip(rates, periods, columns.unsqueeze(1), strict=True)
+        ]
+        return parts[0][0](tails) if len(parts) == 1 else self._combined(parts, tails)
+
+    def _harmonics(self, rate: float, period: float, column: Tensor, tails: Tensor) -> Waves:
+        orders, ratios = harmonics(rate, tails, self.generator)
+        frequencies = (2.0 * math.pi / period) * orders.to(self.like).unsqueeze(0)
+        waves = self._waves(frequencies, column)
+        return replace(waves, ratios=ratios.to(self.like)) if self.weighted else waves
 
     def _categorical(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
         active = category_frequencies(kernel, len(columns), len(tails), self.generator)
         return self._waves(active.to(self.like), columns)
+
+    def _tanimoto(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
+        lengths = None if self.points is None else squared_lengths(self.points[:, columns])
+        active, modulation = tanimoto_waves(columns, len(tails), lengths, self.like, self.generator)
+        return replace(self._waves(active, columns), modulations=(modulation,))
 
     def _linear(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
         """Waves of frequency 0, exact if there are as many as columns:

@@ -28,10 +28,9 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.functions.features import standard_normal
+from surrogates.functions.draws import standard_normal
 from surrogates.functions.paths import SamplePaths
-from surrogates.models.batches import data_sets, indices
-from surrogates.models.noise import known_noise
+from surrogates.models.data import data_sets, indices, known_noise
 from surrogates.models.posterior import assemble, constant
 from surrogates.rules.base import Covariance
 
@@ -41,7 +40,8 @@ class FantasyGP(Model, FantasizeMixin):
     ``PathwiseGP.fantasize``.
 
     The posterior is differentiable in its points and in those of the fantasies, once where it takes
-    a solve: a second derivative raises ``NotImplementedError``. It is that of the
+    a solve: a second derivative, forward mode and ``torch.func.vmap`` raise
+    ``NotImplementedError``, and so does making fantasies under ``torch.func``. It is that of the
     model when it was made, whatever becomes of it. It can be fantasised from in turn.
 
     Args:
@@ -55,6 +55,9 @@ class FantasyGP(Model, FantasizeMixin):
 
     def __init__(self, model: Any, Q: Tensor, values: Tensor, noise: Tensor | None = None):
         super().__init__()
+        checks.outside_transforms(
+            "Fantasies must be made", "Transform functions of `posterior(X)`."
+        )
         paths = model._posterior_paths()
         self.base = model._without_state()
         # The paths, which no change to `model` moves

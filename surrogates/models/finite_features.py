@@ -12,7 +12,7 @@ from gpytorch.means import Mean
 from torch import Tensor, nn
 
 from surrogates.functions.feature_maps import FeatureKernel
-from surrogates.models.batches import data_sets
+from surrogates.models.data import data_sets
 from surrogates.models.pathwise import PathwiseGP
 from surrogates.rules.finite_features import FiniteFeatures
 from surrogates.rules.weight_space import TRIED_ROWS, FeatureBasis, WeightPosterior

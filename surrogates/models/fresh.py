@@ -22,13 +22,20 @@ import torch
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import SingleTaskGP
 from gpytorch.distributions import MultivariateNormal
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from torch import Tensor
 
-from surrogates import memory
+from surrogates import checks, memory
 from surrogates.functions.paths import BatchPaths, SamplePaths, Units
 from surrogates.functions.spectra import NoFeaturesError
-from surrogates.models.batches import data_sets, forget_caches, noise_variances, subset_outputs
-from surrogates.models.state import PathsState, StateKey
+from surrogates.models.data import (
+    PathsState,
+    StateKey,
+    data_sets,
+    forget_caches,
+    noise_variances,
+    subset_outputs,
+)
 from surrogates.operators.stationary import StationaryKernel
 from surrogates.rules.base import Rule
 from surrogates.rules.limits import check_range
@@ -228,6 +235,9 @@ class FreshGP(SingleTaskGP):
         Warns:
             UnsolvedWarning: if the solver missed its tolerance.
         """
+        checks.outside_transforms(
+            "A model must draw its paths", "Call `posterior(X)` or `paths(s)` before."
+        )
         rule = self.rule
         elements = data_sets(self)
         has_tiles = StationaryKernel.of(elements[0].kernel) is not None
@@ -249,7 +259,7 @@ class FreshGP(SingleTaskGP):
 
     def _posterior_paths(self) -> SamplePaths | BatchPaths:
         """Return the paths behind ``posterior``, kept until the model changes."""
-        self._check_constant_data()
+        self._check_constant_data("A posterior of paths has")
         if self._drop_stale_state() is None:
             generator = torch.Generator().manual_seed(self.seed)
             try:
@@ -266,15 +276,22 @@ class FreshGP(SingleTaskGP):
         paths: SamplePaths | BatchPaths = self.prediction_strategy.paths
         return paths
 
-    def _check_constant_data(self) -> None:
-        """Require data without gradients, which a posterior of paths would not pass on."""
+    def _check_constant_data(self, what: str) -> None:
+        """Require data without gradients, which paths would not pass on.
+
+        Args:
+            what: "Paths have", as the subject of the message.
+        """
         if not torch.is_grad_enabled():
             return
-        for name, data in (("train_X", self._given_inputs), ("train_Y", self.train_targets)):
+        given = {"train_X": self._given_inputs, "train_Y": self.train_targets}
+        if isinstance(self.likelihood, FixedNoiseGaussianLikelihood):
+            given["train_Yvar"] = self.likelihood.noise_covar.noise
+        for name, data in given.items():
             if data.requires_grad:
                 raise ValueError(
-                    f"`{name}` must not require gradients: a posterior of paths has none in its"
-                    f" data. Give `{name}.detach()`, or take the exact posterior of"
+                    f"`{name}` must not require gradients. {what} none in the data: give"
+                    f" `{name}.detach()`, or take the exact posterior of"
                     " `PathwiseGP(..., solver=Cholesky())`."
                 )
 

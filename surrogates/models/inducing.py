@@ -11,7 +11,7 @@ from gpytorch.means import Mean
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.models.batches import DEFAULT_NUM_INDUCING, place_inducing_points
+from surrogates.models.data import DEFAULT_NUM_INDUCING, place_inducing_points
 from surrogates.models.pathwise import DEFAULT_NUM_FEATURES, DEFAULT_NUM_PATHS, PathwiseGP
 from surrogates.rules.inducing import InducingPoints
 from surrogates.rules.inducing_points import check_choice

@@ -4,9 +4,11 @@ Notation: X (n, d) training inputs, y (n,) targets, Σ noise variances, H = k(X,
 features, S or s paths.
 """
 
+import os
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
 import gpytorch
@@ -17,6 +19,7 @@ from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils import gpt_posterior_settings
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.transformed import TransformedPosterior
+from botorch.settings import validate_input_scaling
 from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.distributions import MultivariateNormal
@@ -25,20 +28,21 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihoo
 from gpytorch.means import Mean
 from torch import Tensor
 
-from surrogates import checks, settings
+from surrogates import checks, memory
 from surrogates.functions.features import PriorPaths
 from surrogates.functions.paths import BatchPaths, SamplePaths
-from surrogates.models.batches import check_kernel
+from surrogates.models.data import check_kernel, check_likelihood, check_noise, known_noise
 from surrogates.models.fantasies import FantasyGP, imagined, outputs_last
 from surrogates.models.fresh import FreshGP, as_given
-from surrogates.models.noise import check_likelihood, check_noise, known_noise
 from surrogates.models.posterior import assemble, constant, path_distribution
-from surrogates.rules.all_data import AllData
+from surrogates.models.stored import load_model, save_model
 from surrogates.rules.base import Rule
+from surrogates.rules.solved import AllData
 from surrogates.solvers.base import Callback, Solver
 
 DEFAULT_NUM_FEATURES = 2048
 DEFAULT_NUM_PATHS = 256
+STORED_SETTINGS = ("num_features", "num_paths", "seed", "memory_budget")
 
 
 class PathwiseGP(FreshGP):
@@ -166,11 +170,43 @@ class PathwiseGP(FreshGP):
         """
         return {**super().construct_inputs(training_data), **options}
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a safetensors file: data, hyperparameters with their constraints and
+        priors, transforms and settings; the solver is an argument of :meth:`load`.
+
+        Raises:
+            TypeError: for kernels, means, likelihoods, transforms and priors other than the common
+                ones of GPyTorch and BoTorch, and for subclasses of this model.
+            OSError: if it cannot be written.
+        """
+        if type(self) is not PathwiseGP:
+            raise TypeError(f"A file holds a PathwiseGP, got {type(self).__name__}.")
+        inputs = self._given_inputs
+        if self.num_outputs > 1:
+            inputs = inputs[..., 0, :, :]
+        settings = {name: getattr(self, name) for name in STORED_SETTINGS}
+        save_model(self, inputs, settings, Path(path))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, solver: Solver | None = None) -> Self:
+        """Return the model that :meth:`save` has written, on the CPU: with the same solver, its
+        paths and posteriors are the same.
+
+        Raises:
+            OSError: if the file cannot be read.
+            ValueError: if it is no such file, is damaged, or of a newer version.
+        """
+        stored = load_model(Path(path))
+        with validate_input_scaling(False):  # which was seen to when it was made
+            model = cls(**stored.arguments, solver=solver)
+        stored.restore(model)
+        return model
+
     @property
     def rule(self) -> Rule:
         return AllData(self.solver, self.num_features, self.memory_budget, self.seed)
 
-    @settings.keeping_freed()
+    @memory.keeping_freed()
     def paths(
         self,
         num_samples: int,
@@ -182,7 +218,8 @@ class PathwiseGP(FreshGP):
         """Draw ``num_samples`` functions from the posterior, in one block solve with the mean (one
         for every output and data set).
 
-        They are differentiable in their points alone: data and hyperparameters count as constants.
+        They are differentiable in their points alone: hyperparameters count as constants, and data
+        that require gradients are refused unless gradients are off.
 
         Args:
             num_samples: s.
@@ -196,8 +233,8 @@ class PathwiseGP(FreshGP):
             :class:`BatchPaths`, whose values have the batch before q and several outputs after it.
 
         Raises:
-            ValueError: if ``num_samples`` is below 1, the kernel has no random features, or
-                ``prior`` does not fit.
+            ValueError: if ``num_samples`` is below 1, the kernel has no random features,
+                ``prior`` does not fit, or the data require gradients.
             MemoryError: if the solve cannot fit in free memory.
 
         Warns:
@@ -207,6 +244,7 @@ class PathwiseGP(FreshGP):
         checks.positive_int("num_samples", num_samples)
         generator = torch.Generator().manual_seed(self.seed) if generator is None else generator
         self.eval()
+        self._check_constant_data("Paths have")
         batch_shape = self.train_targets.shape[:-1]
         dim = self.train_inputs[0].shape[-1]
         if prior is not None and batch_shape:
@@ -348,6 +386,13 @@ class PathwiseGP(FreshGP):
             with as_given():
                 model.likelihood = self.likelihood.get_fantasy_likelihood(noise=noise)
         return model.warm_start(self)
+
+    def fantasize(self, X: Tensor, *arguments: Any, **kwargs: Any) -> Any:
+        """Return the model after values at X (..., k, d) that it imagines, as BoTorch's does."""
+        checks.outside_transforms(
+            "Fantasies must be made", "Transform functions of `posterior(X)`."
+        )
+        return super().fantasize(X, *arguments, **kwargs)
 
     def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> Any:
         """Return the posterior after appended data, which may be batches, on transformed inputs and

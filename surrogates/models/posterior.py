@@ -62,7 +62,8 @@ class IndependentRoots(MultitaskMultivariateNormal):
         if they are given.
         """
         base_samples = self.get_base_samples(sample_shape) if base_samples is None else base_samples
-        return self.mean + torch.einsum("...mqs,...sm->...qm", self.roots, base_samples)
+        samples = self.mean + torch.einsum("...mqs,...sm->...qm", self.roots, base_samples)
+        return samples.contiguous()  # BoTorch takes views of them
 
     def expand(self, batch_size: torch.Size) -> Self:
         return type(self)(

@@ -36,8 +36,7 @@ from surrogates.functions.paths import BatchPaths, SamplePaths
 from surrogates.models.pathwise import PathwiseGP
 from surrogates.operators.differentiable import Basis, KernelBasis, combine, combine_rowwise
 from surrogates.operators.kernel_matrix import kernel_operator
-from surrogates.rules.all_data import default_solver
-from surrogates.rules.base import COLUMNS_HELD
+from surrogates.rules.solved import COLUMNS_HELD, default_solver
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.targets import Targets
 
@@ -179,6 +178,7 @@ def _draw_prior(
         num_features=model.num_features if num_features is None else num_features,
         generator=_generator(),
         like=X,
+        points=X,
     )
     ((features, W),) = prior.draws
     return TiledLinearPath(

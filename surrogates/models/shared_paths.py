@@ -13,6 +13,7 @@ from gpytorch.means import ZeroMean
 from torch import Tensor
 
 from surrogates import checks
+from surrogates.functions.draws import balanced_rows
 from surrogates.functions.features import PriorPaths
 from surrogates.functions.paths import SamplePaths
 from surrogates.operators.differentiable import Basis, KernelBasis
@@ -20,8 +21,7 @@ from surrogates.operators.terms import FunctionMap
 from surrogates.solvers.base import Callback, Solver
 from surrogates.solvers.run import Solution
 from surrogates.solvers.sketch_and_project import SketchAndProject
-from surrogates.systems.rows import SharedRows
-from surrogates.systems.shared import DistributedKernelSystem
+from surrogates.systems.shared import DistributedKernelSystem, SharedRows
 from surrogates.systems.targets import Targets
 
 
@@ -113,10 +113,13 @@ def shared_paths(
         generator=generator,
         like=X,
     )
-    noise = system.noise.sqrt().unsqueeze(-1) * system.rows.normal(num_samples, generator, like=X)
+    values = prior(X).T
+    std = system.noise.sqrt().unsqueeze(-1)
+    draws = system.rows.normal(num_samples, generator, like=X)
+    noise = std * balanced_rows(values / std, draws, system.rows.sum)
     misfit = (targets - mean(X)).unsqueeze(1)
     parts = Targets(
-        torch.cat([misfit, prior(X).T], dim=1), torch.cat([torch.zeros_like(misfit), noise], dim=1)
+        torch.cat([misfit, values], dim=1), torch.cat([torch.zeros_like(misfit), noise], dim=1)
     )
     solver = SketchAndProject.asap() if solver is None else solver
     rhs = parts if solver.splits_targets else system.rhs(parts)

@@ -17,9 +17,8 @@ from gpytorch.means import Mean
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.models.batches import DEFAULT_NUM_INDUCING, data_sets, place_inducing_points
+from surrogates.models.data import DEFAULT_NUM_INDUCING, StateKey, data_sets, place_inducing_points
 from surrogates.models.pathwise import DEFAULT_NUM_FEATURES, DEFAULT_NUM_PATHS, PathwiseGP
-from surrogates.models.state import StateKey
 from surrogates.rules.data import DataSet
 from surrogates.rules.inducing_points import check_choice
 from surrogates.rules.variational import Variational, WhitenedPosterior

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Self
 
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from surrogates import memory
 from surrogates.operators.expressions import kernel_values
+from surrogates.operators.linalg import joined
 from surrogates.operators.terms import (
     GRADIENT,
     OWN_GRADIENT,
@@ -29,10 +30,8 @@ from surrogates.operators.terms import (
     check_unbatched,
     each_own,
     in_front,
-    joined,
     pulled_back,
     pushed_forward,
-    save,
     together,
 )
 from surrogates.operators.tiles import (
@@ -69,6 +68,13 @@ class Basis(ABC):
         """Return values (s, q) and gradients (s, q, d) of combination i at its own points ``X[i]``,
         for X (s, q, d).
         """
+
+    @property
+    def doubled(self) -> "Basis":
+        """The same functions in float64."""
+        raise NotImplementedError(
+            f"A {type(self).__name__} is not offered in float64. Give weights in float32."
+        )
 
     def pieces(self, width: int) -> Iterable[tuple[slice, FunctionMap]]:
         """Yield parts j of the functions, about ``width`` of them if the basis can be parted, and
@@ -112,6 +118,10 @@ class KernelBasis(Basis):
     def rowwise(self, X: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         return tiled_rowwise(KernelTiles.of(self.kernel, X.reshape(-1, X.shape[-1]), self.Z), W)
 
+    @cached_property
+    def doubled(self) -> "KernelBasis":
+        return KernelBasis(deepcopy(self.kernel).double(), self.Z.double())
+
     def pieces(self, width: int) -> Iterable[tuple[slice, FunctionMap]]:
         for j in spans(len(self.Z), width):
             yield j, partial(kernel_values, self.kernel, Z=self.Z[j].detach())
@@ -121,9 +131,13 @@ def combine(basis: Basis, X: Tensor, W: Tensor) -> Tensor:
     """Return Φ(X) W, (m, s), for X (m, d); differentiable in X, any number of times,
     and computed for fewer points at once if memory runs out.
 
+    Float64 weights with float32 points ask for arithmetic in float64; the values are in float32.
+
     Raises:
         ValueError: if W requires gradients, which it would not get.
     """
+    if _asks_for_float64(X, W):
+        return combine(basis.doubled, X.double(), W).to(X)
     _check_weights(W)
     values: Tensor = _Combine.apply(X, basis, W)
     return values
@@ -134,11 +148,13 @@ def combine_rowwise(basis: Basis, X: Tensor, W: Tensor) -> Tensor:
     times.
 
     The gradient is computed together with the values, in one pass over the tiles, and for fewer
-    functions at once if memory runs out.
+    functions at once if memory runs out. Float64 weights as in :func:`combine`.
 
     Raises:
         ValueError: if W requires gradients, which it would not get.
     """
+    if _asks_for_float64(X, W):
+        return combine_rowwise(basis.doubled, X.double(), W).to(X)
     _check_weights(W)
     values: Tensor = _CombineRowwise.apply(X.reshape(-1, X.shape[-1]), basis, W)[0]
     return values.view(X.shape[:-1])
@@ -155,7 +171,7 @@ class _Combine(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
         X, ctx.basis, W = inputs
-        save(ctx, X, W)
+        _save(ctx, X, W)
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None]:
@@ -192,7 +208,7 @@ class _CombineGradient(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
         X, C, ctx.basis, W = inputs
-        save(ctx, X, C, W)
+        _save(ctx, X, C, W)
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
@@ -235,7 +251,7 @@ class _CombineRowwise(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
         X, ctx.basis, W = inputs
         ctx.mark_non_differentiable(output[1])
-        save(ctx, X, W, output[1])
+        _save(ctx, X, W, output[1])
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
@@ -269,7 +285,7 @@ class _OwnGradient(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
         X, _, ctx.basis, W = inputs
-        save(ctx, X, W)
+        _save(ctx, X, W)
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None, None]:
@@ -298,6 +314,16 @@ class _OwnGradient(torch.autograd.Function):
 for _function in (_Combine, _CombineRowwise):
     # PyTorch asks for it at every call: without, a fifth of the time of a small product
     _function.forward.__signature__ = inspect.signature(_function.forward)  # type: ignore[union-attr]
+
+
+def _save(ctx: Any, *tensors: Tensor) -> None:
+    """Keep tensors for both modes."""
+    ctx.save_for_backward(*tensors)
+    ctx.save_for_forward(*tensors)
+
+
+def _asks_for_float64(X: Tensor, W: Tensor) -> bool:
+    return X.dtype == torch.float32 and W.dtype == torch.float64
 
 
 def _check_weights(W: Tensor) -> None:

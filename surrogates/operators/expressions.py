@@ -23,13 +23,17 @@ MATERN = {"matern12": (0.5, 1.0), "matern32": (1.5, 1.0), "matern52": (2.5, 1.0 
 
 
 def kernel_values(kernel: Kernel, X: Tensor, Z: Tensor) -> Tensor:
-    """Return k(X, Z), (m, n), differentiable in X any number of times.
+    """Return k(X, Z), (..., m, n), differentiable in X and Z any number of times.
 
     Where a point coincides with one of Z and a derivative does not exist, it counts as zero: every
     derivative of Matérn-1/2, those of Matérn-3/2 from the third and of Matérn-5/2 from the fifth.
     The Hessian of Matérn-3/2 exists there, and is right.
 
-    Hyperparameters are constants here, and points and Z are not batched.
+    Hyperparameters of the kernels with a closed form are constants here.
+
+    Args:
+        X: (..., m, d).
+        Z: (..., n, d).
     """
     stationary = StationaryKernel.of(kernel)
     if stationary is not None:
@@ -53,7 +57,7 @@ def kernel_values(kernel: Kernel, X: Tensor, Z: Tensor) -> Tensor:
 
 def _distances(kernel: StationaryKernel, X: Tensor, Z: Tensor) -> Tensor:
     scaled = kernel.scaled(Z)
-    centre = scaled.mean(0)
+    centre = scaled.detach().flatten(0, -2).mean(0)  # of which distances do not depend
     exact = kernel.profile in ("matern12", "matern32")  # whose second derivative is singular in t
     return _SquaredDistances.apply(kernel.scaled(X) - centre, scaled - centre, exact)
 
@@ -83,13 +87,13 @@ def profile_derivative(profile: str, order: int, t: Tensor) -> Tensor:
 
 
 class _SquaredDistances(torch.autograd.Function):
-    """‖x − z‖² of all pairs, whose derivatives in x are exact whatever the way it is computed."""
+    """‖x − z‖² of all pairs, whose derivatives are exact whatever the way it is computed."""
 
     @staticmethod
     def forward(X: Tensor, Z: Tensor, exact: bool) -> Tensor:
         if exact:
             return torch.cdist(X, Z, compute_mode="donot_use_mm_for_euclid_dist").square()
-        squares = X.square().sum(-1, keepdim=True) + Z.square().sum(-1)
+        squares = X.square().sum(-1, keepdim=True) + Z.square().sum(-1).unsqueeze(-2)
         return (squares - 2.0 * X @ Z.mT).clamp_min(0.0)
 
     @staticmethod
@@ -97,9 +101,13 @@ class _SquaredDistances(torch.autograd.Function):
         ctx.save_for_backward(*inputs[:2])
 
     @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, Tensor | None, None]:
         X, Z = ctx.saved_tensors
-        return 2.0 * (cotangent.sum(-1, keepdim=True) * X - cotangent @ Z), None, None
+        of_X = 2.0 * (cotangent.sum(-1, keepdim=True) * X - cotangent @ Z)
+        if not ctx.needs_input_grad[1]:
+            return of_X, None, None
+        of_Z = 2.0 * (cotangent.sum(-2).unsqueeze(-1) * Z - cotangent.mT @ X)
+        return of_X, of_Z, None
 
 
 class _Profile(torch.autograd.Function):

@@ -5,12 +5,13 @@ at AVX2 on others. oneDNN, which comes with PyTorch, uses what it finds: on an A
 AVX-512 it is twice as fast, and four times for fewer than ten columns, in the same precision.
 """
 
+from collections.abc import Sequence
 from functools import cache
 
 import torch
 from torch import Tensor
 
-from surrogates import settings
+from surrogates import memory
 
 LEAST_WORK = 2**20  # m · n · s, below which setting up oneDNN takes longer than the product
 TOLERANCE = 1e-5  # of float32 products; one in bfloat16 is off by 2e-3
@@ -24,7 +25,7 @@ def matmul(A: Tensor, B: Tensor, add_to: Tensor | None = None) -> Tensor:
     ``add_to``, in place, if that is given.
     """
     if A.is_cuda:
-        with settings.full_precision():
+        with memory.full_precision():
             return A @ B if add_to is None else add_to.addmm_(A, B)
     if (
         A.dtype == B.dtype == torch.float32
@@ -116,3 +117,8 @@ def times_inverse_transpose(rows: Tensor, lower: Tensor) -> Tensor:
     transposed rows, of which copies are made.
     """
     return torch.linalg.solve_triangular(lower.T, rows, upper=True, left=False).contiguous()
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Return the parts below one another; a single one without a copy."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))

@@ -34,6 +34,8 @@ from gpytorch.kernels import (
 )
 from torch import Tensor
 
+from surrogates.operators.tanimoto import TanimotoKernel
+
 logger = logging.getLogger(__name__)
 
 ENTRIES_BEFORE_COMPILING = {"cpu": 10**10, "cuda": 10**12}
@@ -51,6 +53,7 @@ KNOWN_KINDS = (
     ScaleKernel,
     AdditiveKernel,
     ProductKernel,
+    TanimotoKernel,
 )
 # What a subclass may define without becoming another function
 HARMLESS = {"__init__", "__doc__", "__module__", "__annotations__", "__repr__", "__str__"}
@@ -240,6 +243,11 @@ def kind_of(kernel: Kernel) -> type[Kernel]:
     return own
 
 
+def visible(kernel: Kernel, columns: Tensor) -> Tensor:
+    """Return those of the input ``columns`` that ``kernel`` picks when it is called."""
+    return columns if kernel.active_dims is None else columns[kernel.active_dims.to(columns.device)]
+
+
 @dataclass(frozen=True)
 class StationaryKernel:
     """A GPyTorch kernel reduced to its closed form.
@@ -283,7 +291,9 @@ class StationaryKernel:
 
     def scaled(self, X: Tensor) -> Tensor:
         """Return the active columns of ``X`` in units of the lengthscale."""
-        return (X if self.active_dims is None else X[:, self.active_dims]) / self.lengthscale.to(X)
+        return (X if self.active_dims is None else X[..., self.active_dims]) / self.lengthscale.to(
+            X
+        )
 
     def unscaled_gradient(self, gradient: Tensor, dim: int) -> Tensor:
         """Map a gradient with respect to :meth:`scaled` inputs (m, active) back to all ``dim``

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from surrogates import memory
+from surrogates.operators.linalg import joined
 
 FunctionMap = Callable[[Tensor], Tensor]
 SMALLEST_SIDE = 64  # of a tile
@@ -100,7 +101,7 @@ class _Derivative(torch.autograd.Function):
     @staticmethod
     def forward(term: Term, basis: Parted, W: Tensor, *rows: Tensor) -> Tensor:
         rows = tuple(part.detach() for part in rows)
-        entries = memory.CHUNK_ENTRIES.get(W.device.type, memory.CHUNK_ENTRIES["cuda"])
+        entries = memory.chunk_entries(W.device)
         side = max(1, math.isqrt(entries) // 4)  # autograd keeps many tiles
         for attempt in memory.attempts(side, min(side, SMALLEST_SIDE), "A tile"):
             with attempt:
@@ -118,7 +119,8 @@ class _Derivative(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
         ctx.term, ctx.basis, *tensors = inputs
         ctx.shape = output.shape
-        save(ctx, *tensors)
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
@@ -180,12 +182,6 @@ def pushed_forward(
     return slope
 
 
-def save(ctx: Any, *tensors: Tensor) -> None:
-    """Keep tensors for both modes."""
-    ctx.save_for_backward(*tensors)
-    ctx.save_for_forward(*tensors)
-
-
 def in_front(info: Any, in_dims: Any, *rows: Tensor) -> Iterator[Tensor]:
     """Yield the rows with the dimension that ``vmap`` maps over first."""
     for part, dim in zip(rows, in_dims, strict=False):
@@ -208,7 +204,3 @@ def check_unbatched(dim: int | None) -> None:
             "`torch.func.vmap` must map over the points alone, got a batch of weights W. Give the"
             " weights of all combinations as the columns of one W."
         )
-
-
-def joined(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))

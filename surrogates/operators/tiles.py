@@ -15,10 +15,11 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from surrogates import memory, settings
+from surrogates import memory
 from surrogates.operators import cuda
 from surrogates.operators.linalg import matmul
 from surrogates.operators.stationary import PROFILES, StationaryKernel
+from surrogates.operators.tanimoto import TanimotoForm
 
 Index = slice | Tensor
 Others = ParamSpec("Others")
@@ -45,11 +46,12 @@ class KernelTiles(ABC):
     def of(kernel: Kernel, X1: Tensor, X2: Tensor) -> "KernelTiles":
         """Return closed-form tiles where the kernel has them, its own evaluation otherwise."""
         stationary = StationaryKernel.of(kernel)
-        return (
-            GenericTiles(kernel, X1, X2)
-            if stationary is None
-            else StationaryTiles(stationary, X1, X2)
-        )
+        if stationary is not None:
+            return StationaryTiles(stationary, X1, X2)
+        fingerprint = TanimotoForm.of(kernel)
+        if fingerprint is not None:
+            return TanimotoTiles(fingerprint, X1, X2)
+        return GenericTiles(kernel, X1, X2)
 
     @abstractmethod
     def tile(self, i: Index, j: Index, out: Tensor | None = None) -> Tensor:
@@ -136,7 +138,7 @@ class StationaryTiles(KernelTiles):
         if not self.takes_differences:
             if out is None:
                 return matmul(L, R.T)
-            with settings.full_precision() if L.is_cuda else nullcontext():
+            with memory.full_precision() if L.is_cuda else nullcontext():
                 return torch.mm(L, R.T, out=out)
         d = L.shape[1] - 2
         d2 = torch.cdist(
@@ -196,10 +198,14 @@ class StationaryTiles(KernelTiles):
         return self.kernel
 
     def fused_matmul(self, W: Tensor) -> Tensor | None:
+        if W.device.type not in cuda.DEVICE_TYPES:
+            return None
         values = cuda.fused_matmul(self.kernel.profile, self.L[:, :-2], self.R[:, :-2], W)
         return None if values is None else self.outputscale * values
 
     def fused_rowwise(self, W: Tensor) -> tuple[Tensor, Tensor] | None:
+        if W.device.type not in cuda.DEVICE_TYPES:
+            return None
         fused = cuda.fused_rowwise(self.kernel.profile, self.L[:, :-2], self.R[:, :-2], W)
         if fused is None:
             return None
@@ -208,6 +214,74 @@ class StationaryTiles(KernelTiles):
 
     def to(self, dtype: torch.dtype) -> KernelTiles:
         return StationaryTiles(self.kernel, self.X1.to(dtype), self.X2.to(dtype))
+
+
+class TanimotoTiles(KernelTiles):
+    """Tiles of a Tanimoto kernel: one matrix product ⟨x, z⟩, and one elementwise pass.
+
+    Args:
+        squares: ‖x‖² of X1 (m,) and X2 (n,), of the fingerprint's columns; computed if ``None``.
+    """
+
+    def __init__(
+        self,
+        form: TanimotoForm,
+        X1: Tensor,
+        X2: Tensor,
+        squares: tuple[Tensor, Tensor] | None = None,
+    ):
+        super().__init__(X1, X2)
+        self.form = form
+        self.outputscale = form.outputscale.to(X2)
+        self.L = form.active(X1)
+        self.R = form.active(X2)
+        self.squares = (
+            (self.L.square().sum(1), self.R.square().sum(1)) if squares is None else squares
+        )
+        self.meets_zeros = bool((self.squares[0] == 0).any() & (self.squares[1] == 0).any())
+
+    def tile(self, i: Index, j: Index, out: Tensor | None = None) -> Tensor:
+        products, union = self._parts(i, j)
+        return torch.div(products, union, out=out).mul_(self.outputscale)
+
+    def contract(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
+        products, union = self._parts(i, j)
+        weights = weights.expand(-1, len(products) // len(weights), -1).reshape_as(union)
+        values = (products / union * weights).sum(1)
+        # ∂k/∂x = z (‖x‖² + ‖z‖²) / union² − 2 x ⟨x, z⟩ / union²: nothing where both are zero
+        weights = weights / union.square()
+        gradient = matmul(weights * (products + union), self.R[j])
+        gradient -= 2.0 * (weights * products).sum(1, keepdim=True) * self.L[i]
+        return self.outputscale * values, self.outputscale * self.form.scattered(
+            gradient, self.X1[i]
+        )
+
+    def _parts(self, i: Index, j: Index) -> tuple[Tensor, Tensor]:
+        """Return ⟨x, z⟩ and ‖x‖² + ‖z‖² − ⟨x, z⟩; 1 and 1 where both x and z are zero."""
+        products = matmul(self.L[i], self.R[j].T)
+        union = torch.sub(self.squares[1][j], products).add_(self.squares[0][i].unsqueeze(1))
+        if self.meets_zeros:
+            both_zero = union == 0.0
+            products = products.masked_fill(both_zero, 1.0)
+            union = union.masked_fill(both_zero, 1.0)
+        return products, union
+
+    def rows(self, i: Index) -> KernelTiles:
+        first, second = self.squares
+        return TanimotoTiles(self.form, self.X1[i], self.X2, (first[i], second))
+
+    def columns(self, j: Index) -> KernelTiles:
+        first, second = self.squares
+        return TanimotoTiles(self.form, self.X1, self.X2[j], (first, second[j]))
+
+    def between(self, X1: Tensor) -> KernelTiles:
+        return TanimotoTiles(self.form, X1, self.X2)
+
+    def transposed(self) -> KernelTiles:
+        return TanimotoTiles(self.form, self.X2, self.X1, self.squares[::-1])
+
+    def to(self, dtype: torch.dtype) -> KernelTiles:
+        return TanimotoTiles(self.form, self.X1.to(dtype), self.X2.to(dtype))
 
 
 class GenericTiles(KernelTiles):

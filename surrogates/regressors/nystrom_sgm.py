@@ -8,9 +8,9 @@ size η, batch size b. One pass is n / b steps.
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import deepcopy
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -24,24 +24,33 @@ from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.operators.kernel_matrix import kernel_operator
-from surrogates.operators.tiles import Index, spans, tile_side
+from surrogates.operators.tiles import spans, tile_side
+from surrogates.regressors.nystrom_steps import (
+    Rows,
+    Schedule,
+    descend,
+    flattening,
+    inverse_root,
+    regime_schedule,
+)
+from surrogates.solvers.blocks import draw_without_replacement
 from surrogates.systems.leverage import approximate_leverage_scores
-from surrogates.systems.rows import draw_without_replacement
 
 SUBSETS = ("uniform", "leverage")
 REGIMES = ("I", "II", "III", "IV")
 STEP_GRID = (1.0, 0.25, 0.0625)  # of half the longest step at which the iteration is stable
-SCHEDULED_STEP = 0.125  # of η κ²: eq. 5.27, without its logarithm
 DEFAULT_MAX_PASSES = 1000
-BATCH_ROOTS = 4.0  # the batch of preconditioned steps, in √n: smaller ones leave more noise
+# The batch of preconditioned steps, in √n, and as a share of n: smaller ones leave more noise and
+# flatten less, all of the data flatten what is noise, too
+BATCH_ROOTS = 32.0
+BATCH_SHARE = 0.75
 CURVATURE_SAMPLE = 2000  # rows of Φ from which the largest eigenvalue of ΦᵀΦ/n is estimated
+LARGEST_BATCH = 2 * CURVATURE_SAMPLE  # of those steps, which flatten what such a sample shows
 # An error counts as smaller if it is so by this fraction; the search ends once it has gone on for
 # as many passes again, and a few more, without a smaller one.
 CLEARLY_SMALLER = 1e-2
 PASSES_BEYOND = 20
 CENTRE_SQUARES_HELD = 4  # (m, m) matrices that the eigendecomposition holds
-
-Rows = Callable[[Index], Tensor]  # gives the rows Φ_j of indices j
 
 
 class NystromSGM(RegressorMixin, BaseEstimator):
@@ -55,11 +64,11 @@ class NystromSGM(RegressorMixin, BaseEstimator):
     There is no penalty: stopping early regularises. Without a ``regime``, a step size or number of
     passes that is ``None`` is chosen on held-out data: every step size of a grid runs on the rest
     of the data, with the same indices j, until the held-out error has not become smaller for as
-    many passes again, and the step size and pass of the smallest error are taken. Where
-    ``max_passes`` come first, a :class:`ConvergenceWarning` says that the error was still falling.
-    The grid begins at half the longest stable step, 1/(λ + κ²/b) with λ the largest eigenvalue of
-    ΦᵀΦ/n. That fit is kept; there is no second one to all data. Targets are taken as they are:
-    centre those whose mean is far from 0. Arithmetic is in float64 on the CPU.
+    many passes again, and the step size and pass of the smallest error are taken, with which all
+    data are then fitted. Where ``max_passes`` come first, a :class:`ConvergenceWarning` says that
+    the error was still falling. The grid begins at half the longest stable step, 1/(λ + κ²/b) with
+    λ the largest eigenvalue of ΦᵀΦ/n. Targets are taken as they are: centre those whose mean is far
+    from 0. Arithmetic is in float64 on the CPU.
 
     Args:
         kernel: a GPyTorch kernel without batch shape, or the lengthscale ℓ of
@@ -76,10 +85,13 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         capacity_exponent: γ in [0, 1], where the effective dimension is O(λ^−γ); 1 assumes nothing.
         step_size: η. Up to 2/κ² is stable for any batch.
         batch_size: b, at most the number of data that are not held out; ``None`` for its
-            square root, four times that if preconditioned. All of them give the batch gradient.
+            square root; if preconditioned, 32 times that, up to three quarters of them and 4000.
+            All of them give the batch gradient.
         num_passes: passes over the data.
         max_passes: passes that are tried where ``num_passes`` is chosen.
         validation_fraction: of the data, held out where something is chosen.
+        refit: fit all data with what was chosen; otherwise the fit without the held-out data is
+            kept.
         preconditioned: run in coordinates in which the largest eigenvalues of ΦᵀΦ/n are the same,
             see :func:`flattening`: many times fewer passes, and much closer to kernel ridge
             regression, for smooth kernels. A ``regime``, and a given step size, are those of the
@@ -91,7 +103,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
     Attributes:
         centers_: Z (m, d).
         coefficients_: R c (m,) after ``num_passes_`` passes.
-        coefficient_path_: (passes run, m), the same after every pass.
+        coefficient_path_: (passes run, m), the same after every pass; those of a refit.
         step_size_, batch_size_, num_passes_: as given, scheduled or chosen.
         step_sizes_: those that were tried.
         validation_error_: (passes run,), the mean squared error on the held-out data after every
@@ -126,6 +138,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         num_passes: int | None = None,
         max_passes: int = DEFAULT_MAX_PASSES,
         validation_fraction: float = 0.1,
+        refit: bool = True,
         random_state: int | np.random.RandomState | None = None,
         memory_budget: int | None = None,
         preconditioned: bool = True,
@@ -142,6 +155,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         self.num_passes = num_passes
         self.max_passes = max_passes
         self.validation_fraction = validation_fraction
+        self.refit = refit
         self.random_state = random_state
         self.memory_budget = memory_budget
         self.preconditioned = preconditioned
@@ -155,15 +169,14 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         generator = torch.Generator().manual_seed(
             int(check_random_state(self.random_state).randint(2**31 - 1))
         )
-        data = torch.tensor(inputs)
-        targets = torch.tensor(outputs, dtype=torch.float64)
-        held_out, kept = torch.randperm(len(data), generator=generator).tensor_split(
-            [self._num_held_out(len(data))]
+        held_out, kept = torch.randperm(len(inputs), generator=generator).tensor_split(
+            [self._num_held_out(len(inputs))]
         )
-        held_X = data[held_out]
-        held_y = targets[held_out]
-        data = data[kept]
-        targets = targets[kept]
+        order = torch.cat([kept, held_out])
+        everything = torch.tensor(inputs)[order]
+        targets = torch.tensor(outputs, dtype=torch.float64)[order]
+        n = len(kept)
+        data = everything[:n]
 
         self.kernel_ = self._kernel(data)
         centers = data[self._choose_centers(data, generator)]
@@ -172,35 +185,54 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         if self._is_flattened:
             sample = kernel_operator(self.kernel_, data[:CURVATURE_SAMPLE], centers).to_dense()
             root = root @ flattening(sample @ root, self.batch_size_)
-        rows = self._features(data, centers, root)
-        step_sizes = self._step_sizes(data, rows)
-        cross = kernel_operator(self.kernel_, held_X, centers, memory_budget=self.memory_budget)
+        rows = self._features(everything, centers, root)
+        step_sizes = self._step_sizes(everything, rows)
+        held_rows = rows(slice(n, len(everything)))
         search = self.num_passes is None and len(held_out) > 0
         path = []
         errors: list[Tensor] = []
-        start = torch.zeros(root.shape[1], len(step_sizes), dtype=torch.float64)
-        for c in descend(rows, targets, start, step_sizes, self.batch_size_, passes, generator):
-            if not c.isfinite().all():
-                limit = 2.0 / self._kernel_bound(data)
-                raise ValueError(
-                    f"`step_size` must be below 2/κ² = {limit:.3g} to be sure to converge, got"
-                    f" {self.step_size}. Reduce it."
-                )
-            path.append(root @ c)
-            errors.append((cross @ path[-1] - held_y.unsqueeze(1)).square().mean(0))
+        settings = {"batch_size": self.batch_size_, "num_passes": passes, "generator": generator}
+        for c in self._descend(rows, (data, targets[:n]), step_sizes, **settings):
+            path.append(c)
+            errors.append((held_rows @ c - targets[n:].unsqueeze(1)).square().mean(0))
             if search and _has_ended(errors):
                 break
         else:
             if search:
                 self._warn_of_the_cap(errors)
         self.step_sizes_ = tuple(step_sizes.tolist())
-        self._keep_the_best(path, errors, search)
+        chosen = self._choose(errors, search)
+        if self.refit and len(held_out) > 0:
+            batch_size = len(everything) if self.batch_size_ == n else self.batch_size_
+            settings |= {"num_passes": self.num_passes_, "batch_size": batch_size}
+            step_sizes = step_sizes[chosen : chosen + 1]
+            path = list(self._descend(rows, (everything, targets), step_sizes, **settings))
+            chosen = 0
+        self.coefficient_path_ = torch.stack([root @ c[:, chosen] for c in path]).numpy()
+        self.coefficients_ = self.coefficient_path_[self.num_passes_ - 1].copy()
         self.centers_ = centers.numpy()
         return self
 
-    def _keep_the_best(self, path: list[Tensor], errors: list[Tensor], search: bool) -> None:
-        """Keep the step size of the smallest held-out error, at the last pass or, in a search, the
-        pass of the smallest, too.
+    def _descend(
+        self, rows: Rows, data: tuple[Tensor, Tensor], step_sizes: Tensor, **settings: Any
+    ) -> Iterator[Tensor]:
+        """Yield the coefficients (r, s) after every pass over ``data``, which come first in
+        ``rows``.
+        """
+        X, targets = data
+        start = torch.zeros(rows(slice(1)).shape[1], len(step_sizes), dtype=torch.float64)
+        for c in descend(rows, targets, start, step_sizes, **settings):
+            if not c.isfinite().all():
+                limit = 2.0 / self._kernel_bound(X)
+                raise ValueError(
+                    f"`step_size` must be below 2/κ² = {limit:.3g} to be sure to converge, got"
+                    f" {self.step_size}. Reduce it."
+                )
+            yield c
+
+    def _choose(self, errors: list[Tensor], search: bool) -> int:
+        """Return the index of the step size of the smallest held-out error, at the last pass or, in
+        a search, the pass of the smallest, too.
         """
         table = torch.stack(errors)  # (passes, step sizes), NaN where nothing is held out
         self.num_passes_ = len(table)
@@ -211,8 +243,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         self.step_size_ = self.step_sizes_[chosen]
         held_out = not table.isnan().all()
         self.validation_error_ = table[:, chosen].numpy().copy() if held_out else None
-        self.coefficient_path_ = torch.stack([weights[:, chosen] for weights in path]).numpy()
-        self.coefficients_ = self.coefficient_path_[self.num_passes_ - 1].copy()
+        return chosen
 
     def _warn_of_the_cap(self, errors: list[Tensor]) -> None:
         if len(errors) - _last_improvement(errors) <= 0.1 * len(errors):
@@ -230,7 +261,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         return self._combine(X, self.coefficients_[:, None])[:, 0]
 
     def staged_predict(self, X: ArrayLike) -> np.ndarray:
-        """Return the predictions (passes run, q) at X (q, d) after every pass,
+        """Return the predictions (passes run, q) at X (q, d) after every pass; without a refit,
         beyond the chosen one too.
         """
         check_is_fitted(self)
@@ -271,8 +302,10 @@ class NystromSGM(RegressorMixin, BaseEstimator):
     def _schedule(self, X: Tensor) -> tuple[int, int]:
         """Return the batch size and the largest number of passes to run."""
         n = len(X)
-        roots = BATCH_ROOTS if self._is_flattened else 1.0
-        batch_size = max(1, min(n, round(roots * math.sqrt(n))))
+        batch_size = max(1, round(math.sqrt(n)))
+        if self._is_flattened:
+            largest = min(math.ceil(BATCH_SHARE * n), LARGEST_BATCH)
+            batch_size = min(round(BATCH_ROOTS * math.sqrt(n)), largest)
         num_passes = self.max_passes
         if self.regime is not None:
             plan = self._plan(X)
@@ -287,16 +320,17 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         return batch_size, int(num_passes if self.num_passes is None else self.num_passes)
 
     def _step_sizes(self, X: Tensor, rows: Rows) -> Tensor:
-        """Return the step sizes to try; the rows of X are in random order."""
+        """Return the step sizes to try, for the data X, those held out last."""
         if self.step_size is not None:
             return torch.tensor([float(self.step_size)], dtype=torch.float64)
         if self.regime is not None:
             return torch.tensor([self._plan(X).step_size], dtype=torch.float64)
         n = len(X)
-        sample = rows(slice(0, CURVATURE_SAMPLE))
+        # The last rows: the first are flatter than others, since it is these that are flattened
+        sample = rows(slice(max(0, n - CURVATURE_SAMPLE), n))
         # With replacement, a batch's mean of φφᵀ exceeds ΦᵀΦ/n by at most κ²/b in expectation.
         curvature = torch.linalg.matrix_norm(sample, 2).square() / len(sample)
-        if self.batch_size_ < n:
+        if self.batch_size_ < n - self._num_held_out(n):
             curvature = curvature + sample.square().sum(1).max() / self.batch_size_
         return torch.tensor(STEP_GRID, dtype=torch.float64) / curvature
 
@@ -394,134 +428,6 @@ class NystromSGM(RegressorMixin, BaseEstimator):
                 )
         elif self.kernel is not None:
             checks.positive_float("kernel", _plain(self.kernel))
-
-
-class Schedule(NamedTuple):
-    """Step size η, batch size b and number of iterations T."""
-
-    step_size: float
-    batch_size: int
-    num_iterations: int
-
-
-def regime_schedule(
-    regime: str,
-    n: int,
-    source_exponent: float = 0.0,
-    capacity_exponent: float = 1.0,
-    kernel_bound: float = 1.0,
-) -> Schedule:
-    """Return the settings that learn at the optimal rate n^(−(2ζ+1)/p), p = 2ζ + γ + 1, from m ≥
-    n^(1/p) log n uniform centres.
-
-    With c = 1/(8κ²) and T = n^(1/p) / (η κ²):
-
-        I    η = c n^(−(2ζ+1)/p)   b = 1                passes 8 n^((1−γ)/p)
-        II   η = c / log n         b = n^((2ζ+1)/p)     passes 8 n^((1−γ)/p) log n
-        III  η = c / n             b = 1                passes 8 n^(1/p)
-        IV   η = c / √n            b = √n               passes 8 n^(1/p)
-
-    Args:
-        n: number of data, at least 2.
-        source_exponent: ζ in [0, 1/2].
-        capacity_exponent: γ in [0, 1].
-        kernel_bound: κ², the largest k(x, x).
-
-    References:
-        Lin, Rosasco (2017), Corollary 3.3, which leaves constants open: c is the largest of eq.
-        5.27, without its logarithm, and what the experiment of Section 2.3 has; T is that of
-        Theorem 3.2, where κ² makes it the same whatever the kernel's scale.
-    """
-    p = 2.0 * source_exponent + capacity_exponent + 1.0
-    rate = n ** ((2.0 * source_exponent + 1.0) / p)
-    divisor, batch_size = {
-        "I": (rate, 1.0),
-        "II": (math.log(n), rate),
-        "III": (n, 1.0),
-        "IV": (math.sqrt(n), math.sqrt(n)),
-    }[regime]
-    return Schedule(
-        SCHEDULED_STEP / (kernel_bound * divisor),
-        round(batch_size),
-        round(divisor * n ** (1.0 / p) / SCHEDULED_STEP),
-    )
-
-
-def descend(
-    features: Rows,
-    targets: Tensor,
-    initial: Tensor,
-    step_size: Tensor,
-    batch_size: int,
-    num_passes: int,
-    generator: torch.Generator,
-) -> Iterator[Tensor]:
-    """Yield the coefficients c (..., r, s) after every pass of stochastic gradient steps
-    ``c ← c − (η/b) Φ_jᵀ (Φ_j c − y_j)``.
-
-    The s columns differ in their step sizes, leading dimensions in their data; all see the same
-    indices j.
-
-    Args:
-        features: maps indices (b,) to rows Φ_j (..., b, r).
-        targets: y (..., n).
-        initial: c before the first step.
-        step_size: η (s,).
-        batch_size: b; equal to n, every step takes all data once; less, b independent draws.
-    """
-    n = targets.shape[-1]
-    done = 0
-    c = initial.clone()
-    scale = step_size / batch_size
-    for number in range(1, num_passes + 1):
-        last = math.ceil(number * n / batch_size)
-        batches: Any = [slice(None)]
-        if batch_size < n:
-            batches = torch.randint(n, (last - done, batch_size), generator=generator)
-        for index in batches:
-            rows = features(index)
-            c -= scale * (rows.mT @ (rows @ c - targets[..., index, None]))
-        done = last
-        yield c.clone()
-
-
-def inverse_root(matrix: Tensor) -> Tensor:
-    """Return R (m, r) with R Rᵀ the pseudo-inverse of a positive semi-definite matrix (m, m) of
-    numerical rank r.
-    """
-    values, vectors = torch.linalg.eigh(matrix)
-    kept = values > len(matrix) * torch.finfo(matrix.dtype).eps * values[-1]
-    return vectors[:, kept] * values[kept].rsqrt()
-
-
-def flattening(features: Tensor, batch_size: int) -> Tensor:
-    """Return P (r, r) such that the largest eigenvalues of (ΦP)ᵀΦP/n, those above what the noise of
-    a batch leaves of use, are all the same.
-
-    With eigenpairs (λ_i, u_i) of ΦᵀΦ/n, P = Σ_i u_i u_iᵀ √min(1, λ_k/λ_i), and k the first for
-    which λ_k is at most κ²_k / b, κ²_k the largest ‖Pφ‖².
-
-    Args:
-        features: a sample (N, r) of the rows of Φ.
-
-    References:
-        Ma, Belkin (2017), "Diving into the shallows: a computational perspective on large-scale
-        shallow learning", Section 4.
-    """
-    _, singular, vectors = torch.linalg.svd(features, full_matrices=False)
-    values = singular.square() / len(features)
-    squares = (features @ vectors.mT).square()
-    outside = features.square().sum(1) - squares.sum(1)
-    # The largest squared norm of a row for each k: what comes after k, and k times what it leaves.
-    after = squares.sum(1, keepdim=True) - squares.cumsum(1)
-    shrunk = values * (squares / values.clamp_min(torch.finfo(values.dtype).tiny)).cumsum(1)
-    bounds = (shrunk + after + outside.unsqueeze(1)).amax(0)
-    enough = (values * batch_size <= bounds).nonzero()
-    k = int(enough[0]) if len(enough) else len(values) - 1
-    scales = (values[k] / values[: k + 1]).sqrt()
-    top = vectors[: k + 1]
-    identity = torch.eye(features.shape[1], dtype=features.dtype)
-    return identity - top.mT @ ((1.0 - scales).unsqueeze(1) * top)
 
 
 def _last_improvement(errors: list[Tensor]) -> int:

@@ -1,11 +1,7 @@
 """What makes a posterior, whatever its model: the rule that says what carries its weights, which
 system they solve and how it is conditioned on.
-
-Notation: X (n, d) data, y (n,) their values, Σ noise variances, μ the prior mean, s paths; v and a
-the representer weights of :mod:`surrogates.functions.paths`.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,22 +10,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from surrogates import memory
-from surrogates.functions.balance import balanced_normal
-from surrogates.functions.categories import check_codes
 from surrogates.functions.features import PriorPaths
 from surrogates.functions.paths import SamplePaths
-from surrogates.operators.differentiable import Basis, KernelBasis, combine
+from surrogates.operators.differentiable import Basis, combine
 from surrogates.rules.data import DataSet
-from surrogates.solvers.base import Callback, Solver
+from surrogates.solvers.base import Callback
 from surrogates.solvers.run import Solution
-from surrogates.systems.base import LinearSystem
-from surrogates.systems.targets import Targets
-
-DIRECT_SOLVE_UP_TO = 4096
-# In the posterior's covariance: several feature draws average the features' own error out
-PATHS_PER_DRAW = 32
-COLUMNS_HELD = 13  # copies of an (n, s) matrix that the hungriest solver and the paths hold at once
 
 CovarianceWith = Callable[[Tensor], Tensor]
 
@@ -150,107 +136,3 @@ class Rule(ABC):
         for the methods of all models.
         """
         return None
-
-
-@dataclass(frozen=True, eq=False)
-class SolvedRule(Rule):
-    """Weights at centres that solve a linear system.
-
-    Attributes:
-        solver: ``None`` for the rule's default.
-        num_features: of the prior paths.
-        memory_budget: bytes a kept kernel matrix may take; ``None`` for the default.
-        seed: of the solves for the covariance.
-    """
-
-    solver: Solver | None
-    num_features: int
-    memory_budget: int | None
-    seed: int
-
-    @abstractmethod
-    def centres(self, data: DataSet) -> Tensor:
-        """Return the points (m, d) that carry the weights."""
-
-    @abstractmethod
-    def system(self, data: DataSet) -> LinearSystem:
-        """Return the system that the weights solve."""
-
-    @abstractmethod
-    def default_solver(self, num_centres: int) -> Solver:
-        """Return the solver for a model that was given none."""
-
-    def solver_for(self, num_centres: int) -> Solver:
-        """Return the solver given, or else the default."""
-        return self.default_solver(num_centres) if self.solver is None else self.solver
-
-    def draw(
-        self,
-        data: DataSet,
-        num_paths: int,
-        generator: torch.Generator,
-        *,
-        spanning: bool = False,
-        prior: PriorPaths | None = None,
-        warm: Tensor | None = None,
-        callback: Callback | None = None,
-    ) -> tuple[SamplePaths, Solution | None]:
-        """Solve for v (first column) and the a of every path (the others) in one block: H v = y −
-        μ(X), H a = f(X) + ε, with ε ~ N(0, Σ).
-        """
-        if prior is None:
-            prior = draw_prior(data, num_paths, self.num_features, spanning, generator)
-        X = data.X
-        memory.require(
-            COLUMNS_HELD * len(X) * (num_paths + 1) * X.element_size(),
-            X.device,
-            f"Solving for {num_paths} paths at {len(X)} points",
-            "Draw fewer paths at a time.",
-        )
-        centres = self.centres(data)
-        system = self.system(data)
-        solver = self.solver_for(len(centres))
-        residuals = (data.y - data.mean_module(X)).unsqueeze(1)
-        values = prior(X).T
-        std = data.noise.sqrt().unsqueeze(-1)
-        noise = std * balanced_normal(values / std, generator)
-        targets = Targets(
-            torch.cat([residuals, values], dim=1),
-            torch.cat([torch.zeros_like(residuals), noise], dim=1),
-        )
-        initial = None
-        if warm is not None and len(warm) <= system.n:
-            initial = X.new_zeros(system.n, num_paths + 1)
-            initial[: len(warm), :1] = warm
-        rhs = targets if solver.splits_targets else system.rhs(targets)
-        del targets, values, noise  # many columns: only one copy of them is kept
-        solution = solver.solve(
-            system, rhs, initial=initial, generator=generator, callback=callback
-        )
-        mean_weights = solution.value[:, :1].clone()
-        paths = SamplePaths(
-            prior=prior,
-            data=KernelBasis(data.kernel, centres),
-            weights=mean_weights - solution.value[:, 1:],
-            mean_weights=mean_weights,
-            prior_mean=data.mean_module,
-        )
-        return paths, solution
-
-
-def draw_prior(
-    data: DataSet, num_paths: int, num_features: int, spanning: bool, generator: torch.Generator
-) -> PriorPaths:
-    """Return prior paths of the kernel of ``data`` by random features: by several draws of them, if
-    their covariance is that of a posterior.
-    """
-    check_codes(data.kernel, data.X)
-    return PriorPaths.draw(
-        data.kernel,
-        data.X.shape[1],
-        num_paths,
-        num_features=num_features,
-        num_draws=math.ceil(num_paths / PATHS_PER_DRAW) if spanning else 1,
-        generator=generator,
-        like=data.X,
-    )

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from surrogates.functions.features import PriorPaths, standard_normal
+from surrogates.functions.draws import standard_normal
+from surrogates.functions.features import PriorPaths
 from surrogates.functions.paths import SamplePaths
 from surrogates.rules.base import FiniteRank, Rule
 from surrogates.rules.data import DataSet

@@ -213,7 +213,10 @@ def _lengthscale_coordinates(kernel: Kernel, X: Tensor) -> dict[int, tuple[Tenso
         coordinates = []
         for end in ends:
             natural = end.to(raw)
-            natural = natural if bounds is None else bounds.inverse_transform(natural)
+            if bounds is not None:
+                # The range that the data suggest may reach beyond the user's bounds
+                inside = natural.clamp(bounds.lower_bound.to(raw), bounds.upper_bound.to(raw))
+                natural = bounds.inverse_transform(inside)
             coordinates.append(_to_coordinate(natural, bounds))
         limits[id(raw)] = (torch.minimum(*coordinates), torch.maximum(*coordinates))
     return limits

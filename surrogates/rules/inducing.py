@@ -10,8 +10,9 @@ from torch import Tensor
 
 from surrogates.functions.paths import SamplePaths
 from surrogates.operators.linalg import stable_cholesky
-from surrogates.rules.base import DIRECT_SOLVE_UP_TO, FiniteRank, Rule, SolvedRule
+from surrogates.rules.base import FiniteRank, Rule
 from surrogates.rules.data import DataSet
+from surrogates.rules.solved import DIRECT_SOLVE_UP_TO, SolvedRule
 from surrogates.solvers.base import Solver
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.sgd import SGD

@@ -1,13 +1,25 @@
-"""The range that a fit keeps every lengthscale in, what data can tell of it; and the range of
-inputs that the arithmetic can hold.
+"""The range that a fit keeps every lengthscale in, what data can tell of it; and the inputs that
+the arithmetic and random features can hold.
 """
 
 from collections.abc import Iterator
 
 import torch
-from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, RQKernel, ScaleKernel
+from botorch.models.kernels.categorical import CategoricalKernel
+from gpytorch.kernels import (
+    AdditiveKernel,
+    Kernel,
+    MaternKernel,
+    PeriodicKernel,
+    ProductKernel,
+    RBFKernel,
+    RQKernel,
+    ScaleKernel,
+)
 from torch import Tensor
 from torch.nn import ModuleList
+
+from surrogates.operators.stationary import kind_of, visible
 
 LONGEST = 1e3  # times the range of an input: the kernel no longer depends on it
 ROOM = 1e3  # of the largest number, for sums and multiples of a squared distance
@@ -81,6 +93,23 @@ def check_range(kernel: Kernel, X: Tensor, *, takes_differences: bool) -> None:
             )
 
 
+def check_codes(kernel: Kernel, X: Tensor) -> None:
+    """Require integers in the columns of X (n, d) that are categories to ``kernel``.
+
+    Raises:
+        ValueError: naming a column and a value.
+    """
+    for column in sorted(_category_columns(kernel, torch.arange(X.shape[1]))):
+        codes = X[:, column]
+        bad = codes != codes.round()
+        if bad.any():
+            raise ValueError(
+                "Paths of a CategoricalKernel need categories that are integers, got"
+                f" {codes[bad][0].item():g} in column {column}. Number the categories 0, 1, 2, …,"
+                " and leave them out of input transforms."
+            )
+
+
 def parts_with_lengthscales(
     kernel: Kernel, columns: Tensor, called: bool = True
 ) -> Iterator[tuple[Kernel, Tensor]]:
@@ -99,6 +128,16 @@ def parts_with_lengthscales(
         for part in child if isinstance(child, ModuleList) else (child,):
             if isinstance(part, Kernel):
                 yield from parts_with_lengthscales(part, columns)
+
+
+def _category_columns(kernel: Kernel, columns: Tensor) -> set[int]:
+    columns = visible(kernel, columns)
+    while kind_of(kernel) is ScaleKernel:  # has taken over the active dimensions of its base kernel
+        kernel = kernel.base_kernel
+    if isinstance(kernel, CategoricalKernel):
+        return set(columns.tolist())
+    parts = kernel.kernels if kind_of(kernel) in (AdditiveKernel, ProductKernel) else ()
+    return {column for part in parts for column in _category_columns(part, columns)}
 
 
 def _gap(column: Tensor) -> Tensor:

@@ -22,14 +22,16 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
 from surrogates import memory
-from surrogates.functions.features import CHUNK_ENTRIES, PriorPaths, standard_normal
+from surrogates.functions.draws import standard_normal
+from surrogates.functions.features import PriorPaths
 from surrogates.functions.paths import SamplePaths
 from surrogates.operators.differentiable import KernelBasis
 from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.operators.linalg import stable_cholesky
 from surrogates.operators.tiles import spans
-from surrogates.rules.base import FiniteRank, Rule, draw_prior
+from surrogates.rules.base import FiniteRank, Rule
 from surrogates.rules.data import DataSet
+from surrogates.rules.solved import draw_prior
 from surrogates.solvers.base import Callback
 from surrogates.systems.inducing import InducingSystem
 from surrogates.systems.targets import Targets
@@ -160,9 +162,7 @@ class Variational(Rule):
         X, y = data[:2]
         noise = data.noise.expand(len(y))
         total = 0.0
-        for rows in spans(
-            len(X), max(1, CHUNK_ENTRIES.get(X.device.type, CHUNK_ENTRIES["cuda"]) // len(q.mean))
-        ):
+        for rows in spans(len(X), max(1, memory.chunk_entries(X.device) // len(q.mean))):
             mean, variance = self._marginals(q, data, X[rows])
             expected = (
                 torch.log(2.0 * math.pi * noise[rows])

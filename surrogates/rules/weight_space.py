@@ -124,9 +124,7 @@ class FeatureBasis(Basis):
         """Return consecutive rows of ``width`` points each, such that a chunk has about as many
         features as are evaluated at a time.
         """
-        entries = memory.CHUNK_ENTRIES.get(
-            self.kernel.outputscale.device.type, memory.CHUNK_ENTRIES["cuda"]
-        )
+        entries = memory.chunk_entries(self.kernel.outputscale.device)
         return list(spans(length, max(1, entries // (width * self.shape[1]))))
 
 

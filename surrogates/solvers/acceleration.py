@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from surrogates.solvers.state import State
-from surrogates.systems.rows import Rows
+from surrogates.systems.base import Rows
 
 
 @dataclass

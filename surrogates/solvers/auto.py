@@ -21,7 +21,7 @@ from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.forecast import SpectrumModel
 from surrogates.solvers.run import Solution
 from surrogates.solvers.sketch_and_project import SketchAndProject, default_block_size
-from surrogates.systems.base import BlockSystem, LinearSystem
+from surrogates.systems.base import Apply, BlockSystem, LinearSystem
 from surrogates.systems.preconditioners import Nystrom
 from surrogates.systems.targets import Targets
 
@@ -36,23 +36,27 @@ COLUMN_BY_ONEDNN = 1.1
 # of a direct solve: n³/3 operations below the rate of a product, and n² entries brought into place
 FACTORISE = 1.2
 COPY = 400.0
+DOUBLE = 2.0  # times an operation in float32, one in float64
 BLOCK_FACTORISE = 1.5  # of smaller factorisations
 # Operations n r² that a preconditioner of r columns is worth, of which the triangular solve is half
 PRECONDITION = 7.0
 DIRECT_ADVANTAGE = 1.15  # a direct solve may cost so much more: it ends far below the tolerance
 PLAIN_SLOWER = 1.5  # times the forecast of CG(None), the median found
 LEAST = 1e-3  # epochs, and seconds, of a solver that may only evaluate what it is given
+EPOCHS_OF_DIRECT = 2.0  # entries evaluated for the factor and the residual
 WORTH_GOING_ON = 3.0  # epochs, of which one evaluates the start and one the end
 SMALLEST_ITERATIVE = 1000  # below, nothing is worth predicting
 FLOAT32_RANGE = (1e-30, 1e30)  # of noise and right-hand sides, with room for their products
+PATIENCE_WITH_FLOAT32 = 3.0  # times the forecast: what takes longer is beyond its precision
 FLOAT32_REACHES = 1e-3  # the tolerance down to which a float64 system is first solved in float32
 
 
 class Choice(NamedTuple):
-    """A solver, and why it was chosen, in one line."""
+    """A solver, why it was chosen, in one line, and how many epochs it is forecast to take."""
 
     solver: Solver
     reason: str
+    epochs: float = math.inf
 
 
 class _Candidate(NamedTuple):
@@ -79,9 +83,11 @@ class Auto(Solver):
       λ_n) with m for the block size and the smallest eigenvalue λ_n of the model: small noise and
       clustered points hardly hurt it.
 
-    Where the others fall short of the tolerance (a factorisation in need of jitter, a recursion
-    that broke down), the last takes over. A float64 system is solved in float32 first, down to a
-    tolerance of 1e-3, and in float64 from there if it is not converged: the residual reported is
+    Where an iteration falls short of the tolerance (a recursion that broke down, a float32 system
+    beyond float32), ``Cholesky()`` takes over if it fits in memory and costs no more than the rest
+    of the budget; the last does otherwise, and where a factorisation needed jitter. A float64
+    system is solved in float32 first, down to a tolerance of 1e-3 and for no more than three times
+    the epochs forecast, and in float64 from there if it is not converged: the residual reported is
     that of the float64 system. Systems of inducing points are solved by ``Cholesky()``, those whose
     rows are shared by several processes by ``SketchAndProject.asap()``.
 
@@ -123,21 +129,16 @@ class Auto(Solver):
                 "SketchAndProject.asap(): the rows are shared by several processes, and it moves"
                 " the least between them",
             )
-        size = torch.finfo(system.dtype).bits // 8
-        fits = self.direct and 2 * n**2 * size <= memory.available(system.device)
+        fits = self._fits_directly(blocks)
         if n < SMALLEST_ITERATIVE and fits:
             return Choice(Cholesky(), f"Cholesky(): n = {n} is small")
         probe = SpectrumModel.of(
             blocks, torch.Generator().manual_seed(0) if generator is None else generator
         )
         candidates = self._candidates(blocks, num_columns, probe)
-        if fits and probe.direct_residual <= self.tolerance:
-            cost = (
-                n**2
-                * (FACTORISE * n / 3 + COPY + 4.0 * num_columns)
-                * (2.0 if system.dtype == torch.float64 else 1.0)
-            )
-            candidates.append(_Candidate(Cholesky(), "Cholesky()", 1.0, cost / DIRECT_ADVANTAGE))
+        if fits and probe.direct_residual(blocks.precise().dtype) <= self.tolerance:
+            cost = _direct_cost(blocks, num_columns)
+            candidates.append(_Candidate(Cholesky(), "Cholesky()", 1.0, cost))
         best = min(candidates, key=lambda candidate: candidate.cost)
         others = ", ".join(
             f"{c.name} {c.cost / best.cost:.1f}"
@@ -148,20 +149,31 @@ class Auto(Solver):
             f"{best.name}: about {best.epochs:.0f} epochs for n = {n} and {num_columns} columns,"
             f" where {len(probe.missed)} columns leave {probe.missed[-1]:.1e} of K's diagonal;"
             f" relative cost of others: {others}",
+            best.epochs,
         )
+
+    def inverse(
+        self,
+        system: LinearSystem,
+        num_columns: int,
+        *,
+        seed: int,
+        what: str,
+        otherwise: Solver | None = None,
+    ) -> Apply:
+        chosen = self.choose(system, num_columns).solver
+        return chosen.inverse(system, num_columns, seed=seed, what=what, otherwise=self)
 
     def _candidates(
         self, system: BlockSystem, num_columns: int, probe: SpectrumModel
     ) -> list[_Candidate]:
         n = system.n
         s = num_columns
-        column = COLUMN
+        column = _column_cost(system)
         free = memory.available(system.device)
-        if system.dtype == torch.float32 and system.device.type == "cpu" and onednn_is_faster():
-            column = COLUMN_BY_ONEDNN
         digits = max(1.0, -math.log10(self.tolerance)) / 2.0
         evaluate = 0.0 if system.is_stored else EVALUATE
-        epoch = n**2 * (max(evaluate, READ) + column * s)
+        epoch = _epoch_cost(system, s)
         limits: dict[str, Any] = {
             "tolerance": self.tolerance,
             "max_epochs": self.max_epochs,
@@ -236,23 +248,25 @@ class Auto(Solver):
         if blocks is not None and self._begins_in_float32(blocks, B, choice.solver):
             single = blocks.to(torch.float32)
             start = None if initial is None else initial.float()
-            first = run(self._left(choice.solver, request, reserve=1.0), single, B.float(), start)
+            draft = _as_draft(self._left(choice.solver, request, reserve=1.0))
+            if isinstance(draft, IterativeSolver):
+                patience = PATIENCE_WITH_FLOAT32 * choice.epochs
+                draft = replace(draft, max_epochs=min(draft.max_epochs, patience))
+            initial = run(draft, single, B.float(), start).value.to(B.dtype)
             system.entries += single.entries
-            initial = first.value.to(B.dtype)
-            del single, first
+            del single
         # Of inducing points, B itself would have lost too much in rounding.
         given = B if blocks is not None or request.targets is None else request.targets
-        solution = run(self._left(choice.solver, request), system, given, initial)
+        first = self._left(self._first(choice.solver, request), request)
+        solution = run(first, system, given, initial)
         falls_short = not bool((solution.residual <= self.tolerance).all())
-        projects = isinstance(choice.solver, SketchAndProject)
-        if blocks is not None and not projects and falls_short:
-            rest = self._left(SketchAndProject.asap(tolerance=self.tolerance), request)
-            if rest.max_epochs > WORTH_GOING_ON:
-                # What rounding left of a direct solve has large weights, whose rounding no
-                # iteration gets rid of: start anew.
-                start = initial if isinstance(choice.solver, Cholesky) else solution.value
-                notes.append("SketchAndProject.asap() takes over, as the residual fell short")
-                solution = _better_columns(solution, run(rest, system, B, start))
+        if blocks is not None and falls_short and (rest := self._next(choice.solver, request)):
+            # What rounding left of a direct solve has large weights, whose rounding no
+            # iteration gets rid of: start anew.
+            start = initial if isinstance(choice.solver, Cholesky) else solution.value
+            name = "Cholesky()" if isinstance(rest, Cholesky) else "SketchAndProject.asap()"
+            notes.append(f"{name} takes over, as the residual fell short")
+            solution = _better_columns(solution, run(rest, system, B, start))
         return replace(
             solution,
             converged=solution.residual <= self.tolerance,
@@ -266,6 +280,36 @@ class Auto(Solver):
         return SketchAndProject.asap(
             tolerance=self.tolerance, max_epochs=self.max_epochs, max_seconds=self.max_seconds
         )
+
+    def _first(self, solver: Solver, request: Request) -> Solver:
+        """Return ``solver``, which leaves what float32 cannot do to those that may take over."""
+        is_last = isinstance(solver, SketchAndProject) and not self._may_end_directly(request)
+        return solver if is_last else _as_draft(solver)
+
+    def _next(self, first: Solver, request: Request) -> Solver | None:
+        """Return what takes over from the solver ``first``, where the budget allows it."""
+        if not isinstance(first, Cholesky) and self._may_end_directly(request):
+            return Cholesky()
+        rest = self._left(self._asap(), request)
+        if isinstance(first, SketchAndProject) or rest.max_epochs <= WORTH_GOING_ON:
+            return None
+        return rest
+
+    def _fits_directly(self, system: BlockSystem) -> bool:
+        num_bytes = 2 * system.n**2 * system.precise().dtype.itemsize
+        return self.direct and num_bytes <= memory.available(system.device)
+
+    def _may_end_directly(self, request: Request) -> bool:
+        """Return whether a direct solve fits, and costs no more than the rest of the budget."""
+        system = request.system.blocks
+        if system is None or system.rows.is_shared or not self._fits_directly(system):
+            return False
+        num_columns = request.rhs.shape[1]
+        epochs = _direct_cost(system, num_columns) / _epoch_cost(system, num_columns)
+        if max(epochs, EPOCHS_OF_DIRECT) > self.max_epochs - request.epochs:
+            return False
+        rate = request.seconds / max(request.epochs, 1.0)
+        return self.max_seconds is None or request.seconds + epochs * rate <= self.max_seconds
 
     def _left(self, solver: SolverT, request: Request, reserve: float = 0.0) -> SolverT:
         """Return ``solver`` with what is left of the budget, but for ``reserve`` epochs, or itself
@@ -288,6 +332,30 @@ class Auto(Solver):
             return False
         low, high = FLOAT32_RANGE
         return bool(system.smallest_noise > low) and bool(system.rows.all(B.abs() < high).all())
+
+
+def _as_draft(solver: Solver) -> Solver:
+    """Return ``solver`` without float64 for what float32 cannot do."""
+    return replace(solver, refine=False) if isinstance(solver, IterativeSolver) else solver
+
+
+def _column_cost(system: BlockSystem) -> float:
+    """Return the operations that a kernel entry's product with a column is worth."""
+    is_float32 = system.dtype == torch.float32 and system.device.type == "cpu"
+    return COLUMN_BY_ONEDNN if is_float32 and onednn_is_faster() else COLUMN
+
+
+def _epoch_cost(system: BlockSystem, num_columns: int) -> float:
+    """Return the operations that a product with K is worth."""
+    entry = READ if system.is_stored else EVALUATE
+    return system.n**2 * (entry + _column_cost(system) * num_columns)
+
+
+def _direct_cost(system: BlockSystem, num_columns: int) -> float:
+    """Return the operations that a direct solve is worth, less the advantage it has."""
+    n = system.n
+    slower = DOUBLE if system.precise().dtype == torch.float64 else 1.0
+    return slower * n**2 * (FACTORISE * n / 3 + COPY + 4.0 * num_columns) / DIRECT_ADVANTAGE
 
 
 def _better_columns(first: Solution, second: Solution) -> Solution:

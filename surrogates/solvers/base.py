@@ -5,7 +5,6 @@ relative residual of a column is ‖b − H w‖ / ‖b‖.
 """
 
 import math
-import time
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -14,13 +13,14 @@ from typing import Any, ClassVar, Generic, TypeVar, final
 import torch
 from torch import Tensor
 
-from surrogates import checks, settings
+from surrogates import checks, memory
 from surrogates.solvers.checkpoint import Checkpoint, Keeper, digest
 from surrogates.solvers.footprint import Footprint, Size
 from surrogates.solvers.run import Callback as Callback
-from surrogates.solvers.run import Progress, Solution, Start, Sweep, columns_of, selected
-from surrogates.solvers.state import Parts, State, parts, restore
-from surrogates.systems.base import LinearSystem, check_right_hand_sides
+from surrogates.solvers.run import Progress, Run, Solution, Start, Sweep, columns_of, now, selected
+from surrogates.solvers.run import Request as Request
+from surrogates.solvers.state import State, parts, restore
+from surrogates.systems.base import Apply, BlockSystem, LinearSystem, check_right_hand_sides
 from surrogates.systems.targets import Targets
 
 SystemT = TypeVar("SystemT", bound=LinearSystem)
@@ -29,39 +29,7 @@ StateT = TypeVar("StateT", bound=State)
 
 # Sweeps in a row without progress: the first may be a stochastic method's bad luck
 STALLS_ALLOWED = 2
-CLEAR_DESCENT = 1e-3  # relative decrease of the objective beyond what rounding feigns
-
-
-@dataclass
-class Request:
-    """A solve that was asked for, checked, and its account.
-
-    Attributes:
-        system: H, in the arithmetic of the method.
-        dtype: of the system that was given, and of the value to be returned.
-        rhs: B (n, s).
-        targets: f and ε, if B was given by them.
-        initial: (n, s), if there is a warm start.
-        started, entries_before: the clock, and the system's count of entries, at its beginning.
-    """
-
-    system: LinearSystem
-    dtype: torch.dtype
-    rhs: Tensor
-    targets: Targets | None
-    initial: Tensor | None
-    generator: torch.Generator
-    callback: Callback | None
-    started: float
-    entries_before: int
-
-    @property
-    def epochs(self) -> float:
-        return (self.system.entries - self.entries_before) / self.system.entries_per_epoch
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self.started
+COLUMNS_OF_A_REQUEST = 4  # (n, s) matrices that a solve holds beside what its method does
 
 
 class Solver(ABC):
@@ -101,7 +69,7 @@ class Solver(ABC):
             TypeError, ValueError: if the shapes, dtypes, devices or values of the arguments do not
                 fit, or the method needs parts of the matrix that the system does not give.
         """
-        started = time.perf_counter()
+        started = now()
         exact = system.precise() if self.needs_precision else system
         entries = exact.entries
         if isinstance(rhs, Targets):
@@ -120,8 +88,8 @@ class Solver(ABC):
             exact, system.dtype, B, targets, initial, generator, callback, started, entries
         )
         # No tensor of a small solve is mapped anew
-        is_large = exact.n * max(exact.n, B.shape[1]) * B.element_size() > settings.MAPPED_ANEW
-        with settings.keeping_freed() if is_large else nullcontext():
+        is_large = exact.n * max(exact.n, B.shape[1]) * B.element_size() > memory.MAPPED_ANEW
+        with memory.keeping_freed() if is_large else nullcontext():
             solution = self._solve(request)
         if exact is not system:
             system.entries += exact.entries
@@ -131,87 +99,46 @@ class Solver(ABC):
     def _solve(self, request: Request) -> Solution:
         """Return the solution of ``request``, whose arguments have been checked."""
 
+    def inverse(
+        self,
+        system: LinearSystem,
+        num_columns: int,
+        *,
+        seed: int,
+        what: str,
+        otherwise: "Solver | None" = None,
+    ) -> Apply:
+        """Return the map B → H⁻¹ B for many B of about so many columns; what depends on H alone, a
+        factor or a preconditioner, is computed once.
+
+        Args:
+            seed: of every solve.
+            what: is computed from the solutions, in the plural, for a warning if one falls short.
+            otherwise: goes on where this solver falls short; itself, as it is, if ``None``.
+        """
+        last = self if otherwise is None else otherwise
+        kept = self.kept(system, torch.Generator().manual_seed(seed))
+
+        def apply(B: Tensor) -> Tensor:
+            generator = torch.Generator().manual_seed(seed)
+            solution = kept.solve(system, B, generator=generator)
+            if kept is not last and not bool(solution.converged.all()):
+                generator = torch.Generator().manual_seed(seed)
+                solution = last.solve(system, B, initial=solution.value, generator=generator)
+            solution.warn_if_unsolved(what)
+            return solution.value
+
+        return apply
+
+    def kept(self, system: LinearSystem, generator: torch.Generator) -> "Solver":
+        """Return this method with what it prepares for ``system`` kept, for that system alone."""
+        return self
+
     def footprint(self, size: Size) -> Footprint | None:
         """Return what each process holds and does in a step of a solve of this size; ``None`` where
         that cannot be said.
         """
         return None
-
-
-class Run(Generic[SystemT]):
-    """How far a solve has come: the best value of every column so far, with its evaluated gap
-    B − H W.
-    """
-
-    SAVED: ClassVar = ["value", "gap", "residual", "column_steps", "prepared_from", "steps", "note"]
-
-    def __init__(self, system: SystemT, request: Request):
-        self.system = system
-        self.request = request
-        self.rhs = request.rhs
-        initial = request.initial
-        self.value = torch.zeros_like(self.rhs) if initial is None else initial.clone()
-        self.gap = self.rhs.clone()
-        if initial is not None and (warm := ~system.rows.all(initial == 0)).any():
-            self.gap[:, warm] -= system @ initial[:, warm]
-        norms = system.rows.norm(self.rhs)
-        self.norms = torch.where(norms > 0, norms, torch.ones_like(norms))
-        self.rounding = torch.finfo(self.rhs.dtype).eps * system.n**0.5 * system.largest_entry
-        self.residual = system.rows.norm(self.gap) / self.norms
-        self.column_steps = torch.zeros(len(norms), dtype=torch.long, device=self.rhs.device)
-        self.steps = 0
-        self.note = ""
-        # The generator's state when the method prepares itself
-        self.prepared_from = request.generator.get_state()
-
-    def accept(self, columns: Tensor, proposal: Tensor) -> bool:
-        """Take over the columns of ``proposal`` that are better than before;
-        return whether one is clearly so.
-        """
-        finite = self.system.rows.all(torch.isfinite(proposal))
-        proposal[:, ~finite] = 0.0
-        gap = (self.system @ proposal).neg_().add_(columns_of(self.rhs, columns))
-        residual = self.system.rows.norm(gap) / self.norms[columns]
-        before = self.residual[columns]
-        # A residual can rise on the way to the solution (that of conjugate gradients does): the
-        # objective then decides.
-        objective = self._objective(columns, proposal, gap)
-        objective_before = self._objective(
-            columns, columns_of(self.value, columns), columns_of(self.gap, columns)
-        )
-        # Products of large weights round: what may be that is no descent, nor is a residual to be
-        # raised for it.
-        rounding = self.rounding * self.system.rows.norm(proposal).square()
-        descended = objective < objective_before - CLEAR_DESCENT * objective_before.abs() - rounding
-        better = (finite & ((residual < before) | descended)).nonzero().squeeze(1)
-        if better.numel() < columns.numel():
-            self.note = "some columns stopped improving: the precision or the step is exhausted"
-        taken = columns[better]
-        if len(taken) == len(self.norms):
-            self.value = proposal
-            self.gap = gap
-        else:
-            self.value[:, taken] = proposal[:, better]
-            self.gap[:, taken] = gap[:, better]
-        self.residual[taken] = residual[better]
-        return bool((finite & ((residual < 0.9 * before) | descended)).any())
-
-    def _objective(self, columns: Tensor, value: Tensor, gap: Tensor) -> Tensor:
-        """Return ½ wᵀHw − wᵀb of each column, from ``gap = b − H w``."""
-        rows = self.system.rows
-        return -0.5 * (rows.dot(value, columns_of(self.rhs, columns)) + rows.dot(value, gap))
-
-    def parts(self) -> Parts:
-        entries = self.system.entries - self.request.entries_before
-        account: Parts = {"run.seconds": self.request.seconds, "run.entries": entries}
-        account["generator"] = self.request.generator.get_state()
-        return parts(self, self.SAVED, "run.") | account
-
-    def restore(self, saved: dict[str, Any]) -> None:
-        restore(self, self.SAVED, "run.", saved)
-        self.request.started = time.perf_counter() - saved["run.seconds"]
-        self.request.entries_before = self.system.entries - saved["run.entries"]
-        self.request.generator.set_state(saved["generator"])
 
 
 @dataclass(frozen=True)
@@ -232,7 +159,10 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         checkpoint: where to save the solve as it goes on, so that the same call can continue one
             that was cut short; ``None`` for nowhere.
         keep_descent: return a column whose residual is larger than that of 0, too, if its objective
-            is lower: to compare methods within a budget that is not enough.
+            is lower: to compare methods within a budget that is not enough, each in the arithmetic
+            of its system.
+        refine: go on in float64 arithmetic, within the budget and free memory, where a solve of a
+            float32 system misses the tolerance, or float32 cannot show its residual.
     """
 
     tolerance: float = field(default=1e-2, kw_only=True)
@@ -240,6 +170,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
     max_seconds: float | None = field(default=None, kw_only=True)
     checkpoint: Checkpoint | None = field(default=None, kw_only=True)
     keep_descent: bool = field(default=False, kw_only=True)
+    refine: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         checks.budget(self.tolerance, self.max_epochs, self.max_seconds)
@@ -319,6 +250,10 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
                 # What the method took for the tolerance was not: ask it for more
                 target = max(0.5 * sweep.target, 0.1 * self.tolerance)
                 sweep = self._begin(run, prepared, target, stalls, None)
+            del prepared, sweep
+        precise = run.system.doubled()
+        if precise is not None:
+            self._refine(run, precise)
         if keeper is not None:
             keeper.clear()
         return Solution(
@@ -330,6 +265,35 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
             request.seconds,
             run.note,
         )
+
+    def _refine(self, run: Run[SystemT], precise: BlockSystem) -> None:
+        """State the residuals of a float32 run as they are in float64, its system ``precise``, and
+        go on in that arithmetic where the tolerance is missed, or float32 was wrong about it.
+        """
+        is_wrong = run.correct(precise, self.tolerance)
+        is_unsolved = bool((run.residual > self.tolerance).any())
+        wanted = self.refine and not self.keep_descent and (is_wrong or is_unsolved)
+        if not wanted or self._is_spent(run):
+            return
+        if not self._fits(precise, len(run.norms)):
+            run.note = "; ".join(filter(None, [run.note, "float64 does not fit in free memory"]))
+            return
+        request = run.in_float64(precise)
+        solution = replace(self, checkpoint=None)._solve(request)
+        run.take_over(solution, request)
+        run.correct(precise, self.tolerance, solution.value)  # which rounding may have changed
+        lost = (run.residual > self.tolerance) & (solution.residual <= self.tolerance)
+        if bool(lost.any()):
+            run.note += ", whose solution float32 cannot hold: its weights are too large"
+
+    def _fits(self, system: LinearSystem, num_columns: int) -> bool:
+        """Return whether what a solve of ``system`` holds fits in free memory."""
+        need = self.footprint(Size(system.n, system.points.shape[1], num_columns))
+        if need is None:
+            return True
+        matrices = need.held + max(need.passing, need.epoch_end) + COLUMNS_OF_A_REQUEST
+        numbers = matrices * system.n * num_columns + sum(need.kept.values())
+        return numbers * system.dtype.itemsize <= memory.available(system.device)
 
     def _goes_on(self, run: Run[SystemT]) -> bool:
         return bool((run.residual > self.tolerance).any()) and not self._is_spent(run)

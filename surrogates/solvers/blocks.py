@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from surrogates.systems.base import BlockSystem
-from surrogates.systems.rows import draw_without_replacement
+from surrogates.systems.preconditioners import column_factor
 
 SAMPLER_RANK = 500
 
@@ -131,7 +131,7 @@ class DeterminantalSampler(RowSampler):
 def _low_rank(system: BlockSystem, generator: torch.Generator) -> tuple[Tensor, float]:
     """Return L, in float64, and λ."""
     system.rows.require_all("A sampler of blocks", "Use blocks='partition'.")
-    L = system.column_factor(min(SAMPLER_RANK, system.n), generator).double()
+    L = column_factor(system, min(SAMPLER_RANK, system.n), generator).double()
     missed = (system.diagonal.double() - L.square().sum(1)).clamp_min(0.0)
     return L, system.noise.double().mean().item() + missed.mean().item()
 
@@ -170,3 +170,14 @@ def _project(span: Tensor, generator: torch.Generator) -> Tensor:
 
 def _log_binomial(n: int, k: Tensor) -> Tensor:
     return math.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma((n - k).clamp_min(0.0) + 1)
+
+
+def draw_without_replacement(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Return ``count`` distinct rows, drawn one after another in proportion to ``weights`` (n,)
+    among those left.
+    """
+    clocks = torch.empty(weights.shape, dtype=torch.float64, device=generator.device).exponential_(
+        generator=generator
+    )
+    # The first clocks to ring are such draws
+    return (weights / clocks.to(weights.device)).topk(count).indices

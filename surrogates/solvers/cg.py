@@ -1,6 +1,7 @@
 """Preconditioned conjugate gradients, many columns side by side."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from surrogates.solvers.footprint import Footprint, Size
 from surrogates.solvers.run import Start
 from surrogates.solvers.state import State
 from surrogates.systems.base import Apply, LinearSystem
-from surrogates.systems.preconditioners import Identity, Nystrom, Preconditioner
+from surrogates.systems.preconditioners import Identity, Kept, Nystrom, Preconditioner
 
 
 @dataclass
@@ -56,6 +57,11 @@ class CG(IterativeSolver[LinearSystem, Apply, CGState]):
             messages=2,
             whole_products=1,
         )
+
+    def kept(self, system: LinearSystem, generator: torch.Generator) -> Self:
+        if self.preconditioner is None:
+            return self
+        return replace(self, preconditioner=Kept(self.preconditioner(system, generator)))
 
     def accepts(self, system: LinearSystem) -> LinearSystem:
         return system

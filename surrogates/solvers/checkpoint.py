@@ -12,6 +12,7 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -20,7 +21,6 @@ from torch import Tensor
 from surrogates import checks
 from surrogates.atomic import replacing
 from surrogates.solvers.state import Parts
-from surrogates.systems.rows import Rows
 
 NUM_KEPT = 2
 
@@ -58,15 +58,26 @@ class Checkpoint:
             raise ValueError("`every_seconds` or `every_steps` must be given, got None for both.")
 
 
+class Processes(Protocol):
+    """The processes that keep their parts of a solve together, as ``Rows`` of a system do."""
+
+    rank: int
+    size: int
+
+    def least(self, number: int) -> int: ...
+
+    def agree(self, decision: bool) -> bool: ...
+
+
 class Keeper:
     """Saves the parts of one solve, and finds them again.
 
     Args:
-        rows: of the system, whose processes keep their parts together.
+        rows: of the system.
         key: tells this solve from others.
     """
 
-    def __init__(self, checkpoint: Checkpoint, rows: Rows, key: str):
+    def __init__(self, checkpoint: Checkpoint, rows: Processes, key: str):
         self.checkpoint = checkpoint
         self.rows = rows
         self.folder = Path(checkpoint.folder)

@@ -10,6 +10,7 @@ from surrogates import memory
 from surrogates.solvers.base import Request, Solver
 from surrogates.solvers.footprint import Footprint, Size
 from surrogates.solvers.run import Solution
+from surrogates.systems.base import Apply, LinearSystem
 
 TOLERANCE = {torch.float32: 1e-2, torch.float64: 1e-6}
 
@@ -40,19 +41,8 @@ class Cholesky(Solver):
     def _solve(self, request: Request) -> Solution:
         system = request.system
         B = request.rhs
-        memory.require(
-            2 * system.n**2 * B.element_size(),
-            system.device,
-            f"Cholesky() of {system.n} points",
-            "Use an iterative solver such as CG().",
-        )
-        L, M = system.whitened()
-        factor, jitter = factorise(M)
-        del M
-        whitened_rhs = B if L is None else torch.linalg.solve_triangular(L, B, upper=False)
-        value = torch.cholesky_solve(whitened_rhs, factor)
-        if L is not None:
-            value = torch.linalg.solve_triangular(L.T, value, upper=True)
+        L, factor, jitter = _factorised(system)
+        value = _substituted(L, factor, B)
         del L, factor
         value = value.to(request.dtype)
         norms = system.rows.norm(B)
@@ -70,6 +60,18 @@ class Cholesky(Solver):
             f"jitter {jitter:.1e} added to the diagonal" if jitter else "",
         )
 
+    def inverse(
+        self,
+        system: LinearSystem,
+        num_columns: int,
+        *,
+        seed: int,
+        what: str,
+        otherwise: Solver | None = None,
+    ) -> Apply:
+        L, factor, _ = _factorised(system.precise())
+        return lambda B: _substituted(L, factor, B.to(factor)).to(B)
+
     def footprint(self, size: Size) -> Footprint | None:
         if size.ranks > 1:
             return None
@@ -83,6 +85,27 @@ class Cholesky(Solver):
             block_entries=float(size.n**2),
             flops=size.n**3 / 3.0 + 2.0 * size.n**2 * size.columns,
         )
+
+
+def _factorised(system: LinearSystem) -> tuple[Tensor | None, Tensor, float]:
+    """Return L, the factor of M and its jitter, for the matrix L M Lᵀ of ``system``."""
+    memory.require(
+        2 * system.n**2 * system.dtype.itemsize,
+        system.device,
+        f"Cholesky() of {system.n} points",
+        "Use an iterative solver such as CG().",
+    )
+    L, M = system.whitened()
+    return L, *factorise(M)
+
+
+def _substituted(L: Tensor | None, factor: Tensor, B: Tensor) -> Tensor:
+    """Return L⁻ᵀ M⁻¹ L⁻¹ B by the ``factor`` of M."""
+    if L is None:
+        return torch.cholesky_solve(B, factor)
+    whitened_rhs = torch.linalg.solve_triangular(L, B, upper=False)
+    value = torch.cholesky_solve(whitened_rhs, factor)
+    return torch.linalg.solve_triangular(L.T, value, upper=True)
 
 
 def factorise(matrix: Tensor) -> tuple[Tensor, float]:

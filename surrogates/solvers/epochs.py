@@ -15,7 +15,7 @@ from torch import Tensor
 
 from surrogates.solvers.order import Order
 from surrogates.solvers.state import State
-from surrogates.systems.rows import Rows
+from surrogates.systems.base import Rows
 
 GROWTH_ALLOWED = 2.0  # a residual this many times the best seen means divergence, not noise
 STEP_REDUCTION = 0.25
@@ -176,9 +176,12 @@ class AveragedDescent(State):
 
     def describe(self, step: float) -> str:
         """Return how far below ``step`` the steps are; empty if they are not."""
-        factor = (self.step / step).min().item() if self.step.numel() else 1.0
-        return (
-            ""
-            if factor == 1.0
-            else f"step size reduced to as little as {factor:.1e} of itself where the residual grew"
-        )
+        return describe_reduction(self.step / step)
+
+
+def describe_reduction(factors: Tensor) -> str:
+    """Return how far steps were reduced, by the factors (s,) of the columns; empty if none was."""
+    least = factors.min().item() if factors.numel() else 1.0
+    if least == 1.0:
+        return ""
+    return f"step size reduced to as little as {least:.1e} of itself where the residual grew"

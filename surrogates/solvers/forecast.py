@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from surrogates.systems.base import BlockSystem
+from surrogates.systems.preconditioners import column_factor
 
 # columns: n / 20 in between
 SMALLEST_PROBE = 64
@@ -67,7 +68,7 @@ class SpectrumModel:
         """Return the model of ``system``, from n/20 columns (64 … 400) drawn uniformly."""
         n = system.n
         rank = min(n, max(SMALLEST_PROBE, min(n // 20, LARGEST_PROBE)))
-        L = system.column_factor(rank, generator)
+        L = column_factor(system, rank, generator)
         diagonal = system.diagonal
         scale = diagonal.mean().item()
         eps = torch.finfo(L.dtype).eps
@@ -110,10 +111,9 @@ class SpectrumModel:
         """The smallest eigenvalue of H that the model has."""
         return self.noise + self.least * self.top * (self.n / len(self.missed)) ** -self.power
 
-    @property
-    def direct_residual(self) -> float:
-        """The relative residual that rounding leaves a direct solve."""
-        return ROUNDING * self.eps * self.n * self.scale / self.smallest
+    def direct_residual(self, dtype: torch.dtype) -> float:
+        """Return the relative residual that rounding leaves a direct solve in ``dtype``."""
+        return ROUNDING * torch.finfo(dtype).eps * self.n * self.scale / self.smallest
 
     def missed_by(self, rank: int) -> float:
         """Return m_r for r = ``rank``."""

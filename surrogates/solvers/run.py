@@ -1,9 +1,11 @@
-"""What passes between the caller of a solve, the loop and the method: start, sweep, progress,
-solution.
+"""What passes between the caller of a solve, the loop and the method: request, run, start, sweep,
+progress, solution.
 
 Notation: H (n, n) the system's matrix, B (n, s) right-hand sides, W (n, s) their solutions.
 """
 
+import math
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -12,11 +14,17 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from surrogates.solvers.state import State
+from surrogates.solvers.state import Parts, State, parts, restore
+from surrogates.systems.base import BlockSystem, LinearSystem
 from surrogates.systems.targets import Targets
 
+SystemT = TypeVar("SystemT", bound=LinearSystem)
 PreparedT = TypeVar("PreparedT")
 StateT = TypeVar("StateT", bound=State)
+
+CLEAR_DESCENT = 1e-3  # relative decrease of the objective beyond what rounding feigns
+NUM_ROWS = 256  # whose residuals are looked at in float64
+NEGLIGIBLE = 0.1  # an error of a residual, relative to the larger of it and the tolerance
 
 
 class UnsolvedWarning(UserWarning):
@@ -44,17 +52,52 @@ class Progress:
 Callback = Callable[[Progress], None]
 
 
+@dataclass
+class Request:
+    """A solve that was asked for, checked, and its account.
+
+    Attributes:
+        system: H, in the arithmetic of the method.
+        dtype: of the system that was given, and of the value to be returned.
+        rhs: B (n, s).
+        targets: f and ε, if B was given by them.
+        initial: (n, s), if there is a warm start.
+        started, entries_before: the clock, and the system's count of entries, at its beginning.
+        steps_before: of a solve that it goes on with.
+    """
+
+    system: LinearSystem
+    dtype: torch.dtype
+    rhs: Tensor
+    targets: Targets | None
+    initial: Tensor | None
+    generator: torch.Generator
+    callback: Callback | None
+    started: float
+    entries_before: int
+    steps_before: int = 0
+
+    @property
+    def epochs(self) -> float:
+        return (self.system.entries - self.entries_before) / self.system.entries_per_epoch
+
+    @property
+    def seconds(self) -> float:
+        return now() - self.started
+
+
 @dataclass(frozen=True)
 class Solution:
     """The returned estimate and an honest account of it.
 
     Attributes:
         value: (n, s); of a shared system, the rows held by this process.
-        residual: (s,) relative residual of ``value``, evaluated, not estimated.
+        residual: (s,) relative residual of ``value``, evaluated, not estimated; where float32 does
+            not show it, by 256 random rows in float64.
         converged: (s,) whether the tolerance was reached.
         steps: (s,) steps each column ran.
-        epochs: kernel entries used, checks and preconditioner included; n² of them, between all
-            data and all unknowns, are one epoch.
+        epochs: kernel entries used, checks and preconditioner included, but for these rows; n² of
+            them, between all data and all unknowns, are one epoch.
         note: what a user should know: jitter added, a step size reduced, precision exhausted. Empty
             if nothing.
     """
@@ -157,6 +200,140 @@ class Sweep(Generic[StateT]):
     running: Tensor
     steps: int = 0
     next_report: float = 0.0
+
+
+class Run(Generic[SystemT]):
+    """How far a solve has come: the best value of every column so far, with its evaluated gap
+    B − H W.
+    """
+
+    SAVED: ClassVar = ["value", "gap", "residual", "column_steps", "prepared_from", "steps", "note"]
+
+    def __init__(self, system: SystemT, request: Request):
+        self.system = system
+        self.request = request
+        self.rhs = request.rhs
+        initial = request.initial
+        self.value = torch.zeros_like(self.rhs) if initial is None else initial.clone()
+        self.gap = self.rhs.clone()
+        if initial is not None and (warm := ~system.rows.all(initial == 0)).any():
+            self.gap[:, warm] -= system @ initial[:, warm]
+        norms = system.rows.norm(self.rhs)
+        self.norms = torch.where(norms > 0, norms, torch.ones_like(norms))
+        self.rounding = torch.finfo(self.rhs.dtype).eps * system.n**0.5 * system.largest_entry
+        self.residual = system.rows.norm(self.gap) / self.norms
+        self.column_steps = torch.zeros(len(norms), dtype=torch.long, device=self.rhs.device)
+        self.steps = request.steps_before
+        self.note = ""
+        # The generator's state when the method prepares itself
+        self.prepared_from = request.generator.get_state()
+
+    def accept(self, columns: Tensor, proposal: Tensor) -> bool:
+        """Take over the columns of ``proposal`` that are better than before;
+        return whether one is clearly so.
+        """
+        finite = self.system.rows.all(torch.isfinite(proposal))
+        proposal[:, ~finite] = 0.0
+        gap = (self.system @ proposal).neg_().add_(columns_of(self.rhs, columns))
+        residual = self.system.rows.norm(gap) / self.norms[columns]
+        before = self.residual[columns]
+        # A residual can rise on the way to the solution (that of conjugate gradients does): the
+        # objective then decides.
+        objective = self._objective(columns, proposal, gap)
+        objective_before = self._objective(
+            columns, columns_of(self.value, columns), columns_of(self.gap, columns)
+        )
+        # Products of large weights round: what may be that is no descent, nor is a residual to be
+        # raised for it.
+        rounding = self.rounding * self.system.rows.norm(proposal).square()
+        descended = objective < objective_before - CLEAR_DESCENT * objective_before.abs() - rounding
+        better = (finite & ((residual < before) | descended)).nonzero().squeeze(1)
+        if better.numel() < columns.numel():
+            self.note = "some columns stopped improving: the precision or the step is exhausted"
+        taken = columns[better]
+        if len(taken) == len(self.norms):
+            self.value = proposal
+            self.gap = gap
+        else:
+            self.value[:, taken] = proposal[:, better]
+            self.gap[:, taken] = gap[:, better]
+        self.residual[taken] = residual[better]
+        return bool((finite & ((residual < 0.9 * before) | descended)).any())
+
+    def _objective(self, columns: Tensor, value: Tensor, gap: Tensor) -> Tensor:
+        """Return ½ wᵀHw − wᵀb of each column, from ``gap = b − H w``."""
+        rows = self.system.rows
+        return -0.5 * (rows.dot(value, columns_of(self.rhs, columns)) + rows.dot(value, gap))
+
+    def correct(
+        self, precise: BlockSystem, tolerance: float, unrounded: Tensor | None = None
+    ) -> bool:
+        """Replace the residuals of this float32 run that float32 gets wrong by those that 256
+        random rows have in float64; return whether there were any.
+
+        A float32 product with weights w is off by about eps √n k(x, x) ‖w‖. Where the noise is
+        small beside n k(x, x), weights are large: their residual is then below what a float32
+        product shows, and a method that looks at it believes itself done, or gets no further.
+
+        Args:
+            precise: the run's system in float64. The entries of these rows count for nothing.
+            unrounded: the float64 value that the residuals are of; ``None`` for the run's own.
+        """
+        n = precise.n
+        generator = torch.Generator().manual_seed(0)
+        index = torch.randperm(n, generator=generator)[:NUM_ROWS].to(self.value.device)
+        gap = self.rhs[index] - precise.rows_matmul(index, self.value.double())
+        shown = self.gap[index]
+        if unrounded is not None:
+            shown = self.rhs[index] - precise.rows_matmul(index, unrounded)
+        share = math.sqrt(n / len(index)) / self.norms
+        error = share * torch.linalg.vector_norm(gap - shown, dim=0)
+        wrong = ~(error <= NEGLIGIBLE * self.residual.clamp_min(tolerance))
+        residual = share * torch.linalg.vector_norm(gap, dim=0)
+        self.residual = torch.where(wrong, residual, self.residual).to(self.residual.dtype)
+        return bool(wrong.any())
+
+    def in_float64(self, precise: BlockSystem) -> Request:
+        """Return the request to go on in float64 from where this float32 run is, with its account;
+        columns worse than 0 begin there.
+        """
+        given = self.request
+        used = self.system.entries - given.entries_before
+        return replace(
+            given,
+            system=precise,
+            rhs=self.rhs.double(),
+            targets=None if given.targets is None else given.targets.to(torch.float64),
+            initial=self.value.double().masked_fill(~(self.residual <= 1.0), 0.0),
+            entries_before=precise.entries - used,
+            steps_before=self.steps,
+        )
+
+    def take_over(self, solution: Solution, request: Request) -> None:
+        """Be where the float64 ``solution`` of ``request`` has come, with its account."""
+        self.value = solution.value.to(self.rhs)
+        self.residual = solution.residual.to(self.rhs)
+        self.column_steps += solution.steps
+        self.note = "; ".join(filter(None, [solution.note, "went on in float64"]))
+        used = request.system.entries - request.entries_before
+        self.system.entries = self.request.entries_before + used
+
+    def parts(self) -> Parts:
+        entries = self.system.entries - self.request.entries_before
+        account: Parts = {"run.seconds": self.request.seconds, "run.entries": entries}
+        account["generator"] = self.request.generator.get_state()
+        return parts(self, self.SAVED, "run.") | account
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        restore(self, self.SAVED, "run.", saved)
+        self.request.started = now() - saved["run.seconds"]
+        self.request.entries_before = self.system.entries - saved["run.entries"]
+        self.request.generator.set_state(saved["generator"])
+
+
+def now() -> float:
+    """Return the seconds on the clock of all solves."""
+    return time.perf_counter()
 
 
 def columns_of(matrix: Tensor, columns: Tensor) -> Tensor:

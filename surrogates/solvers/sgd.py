@@ -8,6 +8,7 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.functions.features import RandomFeatures
+from surrogates.operators.stationary import StationaryKernel
 from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.epochs import SHORTEST_WINDOW, AveragedDescent, EpochMonitor
 from surrogates.solvers.footprint import Footprint, Size
@@ -234,7 +235,7 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
         times M, for fresh features Φ.
         """
         kernel = system.stationary
-        if kernel is None:
+        if not isinstance(kernel, StationaryKernel):
             raise ValueError(
                 "`kernel` must be RBFKernel or MaternKernel, alone or in ScaleKernel, for SGD's"
                 " random features. Use `CG()`."

@@ -12,7 +12,7 @@ from surrogates import checks
 from surrogates.solvers.acceleration import Momentum, accelerate
 from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.blocks import DeterminantalSampler, LeverageSampler, RowSampler
-from surrogates.solvers.epochs import GROWTH_ALLOWED, EpochMonitor
+from surrogates.solvers.epochs import GROWTH_ALLOWED, EpochMonitor, describe_reduction
 from surrogates.solvers.footprint import Footprint, Size
 from surrogates.solvers.order import LARGEST_HELD, Order
 from surrogates.solvers.run import Start
@@ -419,15 +419,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, RowSampler | None, SketchAnd
         return torch.where(ended, 0.0, state.residual)
 
     def describe(self, state: SketchAndProjectState) -> str:
-        smallest = state.step.min().item() if state.step.numel() else 1.0
-        return (
-            ""
-            if smallest == 1.0
-            else (
-                f"step size reduced to as little as {smallest:.1e} of itself where the residual"
-                " grew"
-            )
-        )
+        return describe_reduction(state.step)
 
 
 def default_block_size(n: int, num_columns: int) -> int:

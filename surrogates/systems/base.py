@@ -1,4 +1,5 @@
-"""What a linear system gives the solvers: products, parts of its matrix, an account of its cost.
+"""What a linear system gives the solvers: products, parts of its matrix, an account of its cost;
+and the rows of its matrices.
 
 Notation: K (n, n) kernel matrix, Σ = diag(noise) with ``noise`` a variance or n of them, H = K + Σ,
 B (n, s) right-hand sides, W (n, s) unknowns.
@@ -6,18 +7,103 @@ B (n, s) right-hand sides, W (n, s) unknowns.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.operators.linalg import stable_cholesky, times_inverse_transpose
-from surrogates.operators.stationary import StationaryKernel
-from surrogates.systems.rows import Rows
 from surrogates.systems.targets import Regression, Targets
 
 Apply = Callable[[Tensor], Tensor]
+
+
+class Rows:
+    """n rows, all of them in this process.
+
+    Solvers ask it for every sum over rows and every choice of some: what they need of the other
+    processes, if there are any, is here. Every method but ``owned`` and ``add`` is called by all
+    processes, in the same order.
+
+    Attributes:
+        n: the number of rows.
+        num_held: of them in this process.
+        rank, size: the number of this process, and how many there are.
+        is_shared: whether other processes may hold other rows.
+    """
+
+    is_shared: ClassVar[bool] = False
+
+    def __init__(self, n: int):
+        self.n = n
+        self.num_held = n
+        self.rank = 0
+        self.size = 1
+
+    def norm(self, R: Tensor) -> Tensor:
+        """Return the Euclidean norm of each column of R (n, s), (s,)."""
+        return torch.linalg.vector_norm(R, dim=0)
+
+    def dot(self, A: Tensor, B: Tensor) -> Tensor:
+        """Return the inner product of each pair of columns, (s,)."""
+        return torch.linalg.vecdot(A, B, dim=0)
+
+    def all(self, mask: Tensor) -> Tensor:
+        """Return whether every row of each column of ``mask`` (n, s) is true, (s,)."""
+        return mask.all(0)
+
+    def sum(self, part: Tensor) -> Tensor:
+        """Return the sum of the processes' parts, bit by bit the same in all; ``part`` may be
+        overwritten.
+        """
+        return part
+
+    def sum_for(self, rank: int, part: Tensor) -> Tensor:
+        """Return that sum in process ``rank``, and nothing of use in the others."""
+        return part
+
+    def of(self, rank: int, value: Tensor) -> Tensor:
+        """Return the ``value`` of process ``rank``; that of others, contiguous, is overwritten."""
+        return value
+
+    def owned(self, index: Tensor) -> tuple[slice | Tensor, Tensor]:
+        """Return which of the rows ``index`` are held here, as positions in ``index``,
+        and where they lie in the matrices held here.
+        """
+        return slice(None), index
+
+    def take(self, W: Tensor, index: Tensor) -> Tensor:
+        """Return the rows ``index`` of W (n, s), (b, s), to all processes."""
+        return W[index]
+
+    def add(self, W: Tensor, index: Tensor, D: Tensor, alpha: float = 1.0) -> Tensor:
+        """Add ``alpha`` times D (b, s) to the distinct rows ``index`` of W (n, s), in place,
+        and return it.
+        """
+        positions, held = self.owned(index)
+        return W.index_add_(0, held, D[positions], alpha=alpha)
+
+    def least(self, number: int) -> int:
+        """Return the smallest of the processes' numbers, once all have given theirs."""
+        return int(number)
+
+    def agree(self, decision: bool) -> bool:
+        """Return the decision of the first process, where clocks may lead to several."""
+        return decision
+
+    def agreed(self, generator: torch.Generator, num_columns: int) -> torch.Generator:
+        """Return ``generator``, once it is known to be in the same state in all processes,
+        and right-hand sides to have as many columns.
+        """
+        return generator
+
+    def require_all(self, what: str, remedy: str) -> None:
+        """Require that this process holds all rows."""
+        if self.is_shared:
+            raise TypeError(
+                f"{what} needs all rows of the system in one process, got one whose rows are"
+                f" shared. {remedy}"
+            )
 
 
 class LinearSystem(ABC):
@@ -72,7 +158,7 @@ class LinearSystem(ABC):
     @property
     def entries_per_epoch(self) -> int:
         """Kernel entries between all data and all unknowns: what one pass over the data uses."""
-        return self.num_data * self.n
+        return self.num_data * self.rows.n
 
     @property
     @abstractmethod
@@ -86,8 +172,8 @@ class LinearSystem(ABC):
 
     @property
     @abstractmethod
-    def stationary(self) -> StationaryKernel | None:
-        """The closed form of the kernel, ``None`` if it has none."""
+    def stationary(self) -> object:
+        """The closed form of the kernel, a ``StationaryKernel``; ``None`` if it has none."""
 
     @property
     def blocks(self) -> "BlockSystem | None":
@@ -141,7 +227,7 @@ class LinearSystem(ABC):
         """
         return self
 
-    def doubled(self) -> "LinearSystem | None":
+    def doubled(self) -> "BlockSystem | None":
         """Return a float32 system in float64, its kernel evaluated anew, at no memory; ``None``
         where that is not offered, or nothing is gained.
         """
@@ -218,15 +304,6 @@ class BlockSystem(LinearSystem):
     @abstractmethod
     def to(self, dtype: torch.dtype) -> "BlockSystem":
         """Return the system in another precision, with its own count of entries."""
-
-    def column_factor(self, rank: int, generator: torch.Generator) -> Tensor:
-        """Return L (n, r) of the Nyström approximation L Lᵀ of K by r columns drawn uniformly;
-        its first k columns are that of the first k.
-        """
-        order = torch.randperm(self.n, generator=generator, device=generator.device)
-        index = order[:rank].to(self.device)
-        columns = self.columns(index)
-        return times_inverse_transpose(columns, stable_cholesky(self.rows.take(columns, index)))
 
 
 def require_blocks(system: LinearSystem) -> BlockSystem:

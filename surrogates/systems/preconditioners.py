@@ -57,6 +57,16 @@ class Identity(Preconditioner):
 
 
 @dataclass(frozen=True)
+class Kept(Preconditioner):
+    """A preconditioner that has been computed, for the one system that it belongs to."""
+
+    apply: Apply
+
+    def __call__(self, system: LinearSystem, generator: torch.Generator) -> Apply:
+        return self.apply
+
+
+@dataclass(frozen=True)
 class Exact(Preconditioner):
     """P = H, by a Cholesky factorisation: for the blocks of sketch-and-project."""
 
@@ -102,7 +112,7 @@ class Nystrom(Preconditioner):
         rank = self.rank_for(system.n)
         if self.sketch == "gaussian":
             return self._from_sketch(system, rank, generator)
-        L = system.column_factor(rank, generator)
+        L = column_factor(system, rank, generator)
         missed = (system.diagonal - L.square().sum(1)).clamp_min(0.0)
         return _woodbury(system, L, system.noise + system.rows.sum(missed.sum()) / system.n)
 
@@ -184,6 +194,16 @@ def nystrom_approximation(sketch: Tensor, test: Tensor) -> tuple[Tensor, Tensor]
     shifted = sketch + shift * test
     U, singular, _ = torch.linalg.svd(times_inverse_transpose(shifted, factor), full_matrices=False)
     return U, (singular.square() - shift).clamp_min(0.0)
+
+
+def column_factor(system: BlockSystem, rank: int, generator: torch.Generator) -> Tensor:
+    """Return L (n, r) of the Nyström approximation L Lᵀ of K by r columns drawn uniformly;
+    its first k columns are that of the first k.
+    """
+    order = torch.randperm(system.n, generator=generator, device=generator.device)
+    index = order[:rank].to(system.device)
+    columns = system.columns(index)
+    return times_inverse_transpose(columns, stable_cholesky(system.rows.take(columns, index)))
 
 
 def _woodbury(system: LinearSystem, L: Tensor, diagonal: Tensor) -> Apply:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from acquisition import FeasibleSet, ParallelThompsonSampling, TrustRegion, ascend
 from scalable_bo.experiments.models import fixed_model, matern_kernel
-from scalable_bo.problems import GPPrior
+from scalable_bo.experiments.problems import GPPrior
 from surrogates import Cholesky
 
 FIXED = {

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from acquisition import (
     STRATEGIES,
+    LogEIStrategy,
     ParallelThompsonSampling,
     Request,
     Strategy,
@@ -21,7 +22,7 @@ from acquisition import (
 )
 from acquisition.candidates import original_inputs
 from acquisition.selection import DUPLICATE_DISTANCE
-from acquisition.strategies import default_sampler, make_strategy
+from acquisition.strategies import AutoStrategy, default_sampler, make_strategy
 from surrogates import PathwiseGP
 from tests.acquisition.random_points import RandomPoints
 
@@ -180,11 +181,11 @@ def regions_of(make_model: Any, batches: list[list[float]], **goal: bool) -> Tru
         ([], 0.8),
         ([[0.0, 1.0]], 0.8),
         ([[0.0], [1.0], [2.0], [3.0]], 1.6),
-        ([[0.0], [-1.0]], 0.4),
-        ([[0.0], [-1.0], [torch.nan]], 0.2),
-        ([[0.0], [1.0], [2.0], [0.0], [3.0]], 0.4),
-        ([[0.0], *[[-1.0]] * 6], 0.8 / 64),
-        ([[0.0], *[[-1.0]] * 7], 0.8),  # too small: from the start
+        ([[0.0], [-1.0]], 0.8),
+        ([[0.0], [-1.0], [torch.nan], [-1.0]], 0.4),
+        ([[0.0], *[[-1.0]] * 3, [1.0], [2.0], *[[0.0]] * 3, [3.0]], 0.2),
+        ([[0.0], *[[-1.0]] * 18], 0.8 / 64),
+        ([[0.0], *[[-1.0]] * 21], 0.8),  # too small: from the start
     ],
 )
 def test_the_region_grows_and_shrinks_by_the_batches_so_far(
@@ -197,7 +198,7 @@ def test_the_region_grows_and_shrinks_by_the_batches_so_far(
 
 
 def test_the_batch_lies_in_the_region_unless_that_has_too_few_points(make_model: Any) -> None:
-    batches = [torch.tensor([5.0]), *[torch.tensor([1.0])] * 4]  # length 0.05
+    batches = [torch.tensor([5.0]), *[torch.tensor([1.0])] * 12]  # length 0.05
     strategy = TrustRegionStrategy(QUICK)
     request = make_request(make_model, batches=batches)
     model = request.model
@@ -217,6 +218,35 @@ def test_thompson_takes_the_paths_that_it_is_given(make_model: Any) -> None:
     seed = int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(0)))
     expected = QUICK(model, UNIT, seed=seed).generate(6, paths=paths)
     assert torch.equal(batch, expected)
+
+
+@pytest.mark.parametrize(
+    ("q", "num_values", "reason"),
+    [
+        (8, 1000, "log-ei: 8 among 1000, at most 8 points and 1000 values"),
+        (
+            9,
+            30,
+            "4 by log-ei, 5 by thompson: 9 among 30, at most 50 points and 1000 values",
+        ),
+        (51, 30, "thompson: 51 among 30, more than 50 points"),
+        (1, 1001, "thompson: 1 among 1001, more than 1000 values"),
+    ],
+)
+def test_auto_says_how_it_chooses(q: int, num_values: int, reason: str) -> None:
+    assert AutoStrategy.reason(q, num_values) == reason
+    assert AutoStrategy.is_for_few(q, num_values) == (num_values <= 1000)
+
+
+def test_auto_begins_a_batch_of_some_points_by_improvement_and_ends_it_by_paths(
+    make_model: Any,
+) -> None:
+    batch = AutoStrategy(QUICK).generate(replace(make_request(make_model), q=9))
+    request = make_request(make_model)
+    first = LogEIStrategy().generate(replace(request, q=4))
+    assert torch.equal(batch[:4], first)
+    rest = ThompsonStrategy(QUICK).generate(replace(request, q=5, X_pending=first))
+    assert torch.equal(batch[4:], rest)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 and what a commit lacks is absent.
 """
 
+import ast
 import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from benchmarks import workloads
 from benchmarks.compare import Comparison, compare, main
 from benchmarks.workloads import WORKLOADS
 
@@ -136,3 +138,10 @@ def test_noise_in_some_pairs_is_no_alarm() -> None:
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_workload_runs_on_the_code_as_it_is(name: str) -> None:
     WORKLOADS[name]()()
+
+
+def test_the_workloads_import_what_older_commits_have_too() -> None:
+    tree = ast.parse(Path(workloads.__file__).read_text(encoding="utf-8"))
+    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    ours = {module for module in modules if module.startswith(("surr", "acq", "scalable"))}
+    assert ours == {"surrogates", "acquisition", "scalable_bo"}

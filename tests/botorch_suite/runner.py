@@ -9,6 +9,7 @@ is listed in ``expected_failures.toml``; a listed test that passes is reported.
 import argparse
 import importlib
 import pkgutil
+import re
 import sys
 import tomllib
 import unittest
@@ -22,31 +23,8 @@ import pytest
 
 MODES = ("exact", "paths", "botorch")
 EXPECTED = Path(__file__).with_name("expected_failures.toml")
-SUITES = {  # the files that build a SingleTaskGP
-    "acquisition": (
-        "analytic active_learning bayesian_active_learning cached_cholesky decoupled fixed_feature"
-        " input_constructors integration joint_entropy_search knowledge_gradient logei"
-        " max_value_entropy_search monte_carlo multi_step_lookahead predictive_entropy_search"
-        " preference prior_guided proximal thompson_sampling utils"
-    ),
-    "acquisition/multi_objective": (
-        "hypervolume_knowledge_gradient joint_entropy_search max_value_entropy_search monte_carlo"
-        " parego predictive_entropy_search utils"
-    ),
-    "generation": "gen sampling",
-    "models": "deterministic gp_regression model_list_gp_regression",
-    "optim": "fit initializers optimize",
-    "optim/closures": "model_closures",
-    "optim/utils": "acquisition_utils model_utils",
-    "sampling/pathwise": "paths posterior_samplers prior_samplers update_strategies utils",
-    ".": "cross_validation end_to_end fit",
-    "utils": "low_rank sampling transforms",
-}
-FILES = [
-    Path(suite, f"test_{name}.py").as_posix()
-    for suite, names in SUITES.items()
-    for name in names.split()
-]
+# What builds a SingleTaskGP, by itself or through BoTorch's helpers of tests
+NAMES = re.compile(r"SingleTaskGP|\bget_model\b|from \.harness")
 # What holds the name for tests
 REFERENCES = ("botorch.models", "botorch.models.gp_regression", "botorch.utils.test_helpers")
 
@@ -72,8 +50,9 @@ def main(arguments: list[str] | None = None) -> int:
     if options.mode not in MODES:
         parser.error(f"BOTORCH_MODE must be one of {', '.join(MODES)}, got {options.mode!r}.")
     folder = Path(options.folder).resolve()
-    files = [file for file in FILES if (folder / file).is_file()]
-    if not options.folder or not (folder / "__init__.py").is_file() or not files:
+    is_package = bool(options.folder) and (folder / "__init__.py").is_file()
+    files = swapped_in(folder) if is_package else []
+    if not files:
         parser.error(
             "BOTORCH_TESTS must be the folder test/ of a checkout of BoTorch's repository (its"
             f" packages hold no tests), got {options.folder!r}. Give it: make test-botorch"
@@ -170,6 +149,12 @@ class SwappedModel:
         if report.outcome == "skipped" and hasattr(report, "wasxfail"):
             return "expected" if report.nodeid in self.ours else "theirs"
         return report.outcome
+
+
+def swapped_in(folder: Path) -> list[str]:
+    """Return the test files, relative to the folder, that build a ``SingleTaskGP``."""
+    tests = sorted(folder.rglob("test_*.py"))
+    return [file.relative_to(folder).as_posix() for file in tests if NAMES.search(file.read_text())]
 
 
 def models() -> dict[str, type]:

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -15,11 +16,13 @@ import torch
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
+from scalable_bo.evaluation.external import Command
 from scalable_bo.space.space import Float, Int, Space
 from scalable_bo.storage import database, sqlite
 from scalable_bo.study import asking
 from scalable_bo.study.study import Study
 from surrogates import CG
+from tests.scalable_bo.objectives import with_a_child
 
 SPACE = Space(x=Float(0.0, 1.0), n=Int(1, 50))
 SAMPLER = partial(
@@ -27,6 +30,10 @@ SAMPLER = partial(
 )
 BATCH = 3
 CONTEXT = multiprocessing.get_context("forkserver")
+PROGRAM = """while read line; do
+    id=${line#*: }; id=${id%%,*}
+    setsid sleep 0.$RANDOM & echo "{\\"id\\": $id, \\"value\\": $id}"
+done"""
 CONTEXT.set_forkserver_preload(["tests.scalable_bo.crashes"])
 
 
@@ -85,6 +92,28 @@ def start(path: Path, num_points: int, num_rows: int, fault: str | None = None) 
     process = CONTEXT.Process(target=_run, args=(path, num_points, num_rows, fault))
     process.start()
     return process
+
+
+def run_until_killed(path: Path, kind: str) -> None:
+    """Evaluate points, by two processes or programs at a time, and log what has been told."""
+    torch.set_num_threads(1)
+    descriptor = os.open(path.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    study = Study(SPACE, maximize=True, path=path, num_initial=10_000)
+    tell = study.tell
+
+    def tell_and_log(ids: Any, values: Any, *args: Any, **options: Any) -> None:
+        tell(ids, values, *args, **options)
+        os.write(descriptor, "".join(f"{id}\n" for id in ids).encode())
+
+    study.tell = tell_and_log  # type: ignore[method-assign]
+    options: dict[str, Any] = {"rounds": 10_000, "batch": 4, "progress": False}
+    if kind == "processes":
+        context = multiprocessing.get_context("fork")
+        study.optimize(
+            with_a_child, executor=lambda: ProcessPoolExecutor(2, mp_context=context), **options
+        )
+    else:
+        study.optimize(Command(["bash", "-c", PROGRAM]), **options)
 
 
 def _run(path: Path, num_points: int, num_rows: int, fault: str | None) -> None:

@@ -5,6 +5,7 @@ what is asked of them is in the parameter ``what``.
 import math
 import os
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -72,3 +73,18 @@ def note_and_wait(params: dict[str, Any]) -> float:
 
 def without_its_key(params: dict[str, Any]) -> float:
     return float(params["missing"])
+
+
+def wait_for_a_child(params: dict[str, Any]) -> float:
+    """Write a line to the file ``begun`` and wait for a child in a session of its own."""
+    child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    with Path("begun").open("a") as file:
+        file.write("begun\n")
+    return float(child.wait())
+
+
+def with_a_child(params: dict[str, Any]) -> float:
+    """Return a value after a child that nobody waits for was started."""
+    subprocess.Popen(["sleep", f"{params['x']:.2f}"], start_new_session=True)
+    time.sleep(0.02 * params["x"])
+    return square(params)

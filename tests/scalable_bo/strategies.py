@@ -26,11 +26,26 @@ small_ints = st.builds(
     st.integers(1, 9),
     st.booleans(),
 )
+float_steps = st.builds(
+    lambda low, step, count: Float(low / 8, (low + count * step) / 8, step=step / 8),
+    st.integers(-100, 100),
+    st.integers(1, 9),
+    st.integers(1, 9),
+)
+int_steps = st.builds(
+    lambda low, step, count: Int(low, low + count * step, step=step),
+    st.integers(-100, 100),
+    st.integers(1, 9),
+    st.integers(1, 9),
+)
 choices = st.one_of(st.text(max_size=5), st.integers(-5, 5), st.floats(-1e3, 1e3))
-categoricals = st.builds(Categorical, st.lists(choices, min_size=2, max_size=5, unique=True))
-spaces = st.dictionaries(
-    names, st.one_of(floats, log_floats, ints, small_ints, categoricals), min_size=1, max_size=5
-).map(lambda params: Space(**params))
+categoricals = st.builds(
+    Categorical,
+    st.lists(st.none() | choices, min_size=2, max_size=5, unique=True),
+    st.booleans(),
+)
+kinds = st.one_of(floats, log_floats, ints, small_ints, float_steps, int_steps, categoricals)
+spaces = st.dictionaries(names, kinds, min_size=1, max_size=5).map(lambda params: Space(**params))
 
 
 def points_of(space: Space, n: int = 4) -> st.SearchStrategy[Tensor]:

@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from rich.console import Console
 
 import scalable_bo as sbo
+from scalable_bo import progress
+from scalable_bo.progress import RoundProgress
 from surrogates import fit_exact
 from tests import problems
 
@@ -28,3 +31,13 @@ def test_the_choice_is_said_and_the_fit_is_that_of_the_method(
 def test_a_quiet_fit_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     sbo.fit(sbo.PathwiseGP(X, Y), "iterative", num_steps=1, progress=False)
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("has_widgets", [False, True])
+def test_a_notebook_shows_a_bar_where_it_has_the_widgets(
+    monkeypatch: pytest.MonkeyPatch, has_widgets: bool
+) -> None:
+    monkeypatch.setattr(progress, "find_spec", lambda name: object() if has_widgets else None)
+    console = Console(force_jupyter=True)
+    assert RoundProgress(3, console=console)._bar.disable is not has_widgets
+    assert RoundProgress(3, console=console, enabled=False)._bar.disable

@@ -28,7 +28,7 @@ from matplotlib.image import imread
 
 from acquisition import ParallelThompsonSampling
 from scalable_bo.cli import main as cli
-from scalable_bo.report import page
+from scalable_bo.report import page, plots
 from scalable_bo.report.charts import LARGEST, Scale, escape
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
 from scalable_bo.storage.record import describe_settings, make_settings
@@ -294,14 +294,14 @@ def test_the_mean_is_the_exact_posterior_mean_of_the_last_ask(
     with torch.no_grad():
         standardised = study.model.posterior(SPACE.normalize(X)).mean[:, 0]
     exact = values.mean() + values.std() * standardised * (1 if maximize else -1)
-    snapshots = [study._snapshot()]
+    snapshots = [study.snapshot()]
     if kept:
         snapshots.append(read_snapshot(tmp_path / "study"))  # while the study is open
         study.close()
         snapshots.append(
             Study(
                 SPACE, maximize=maximize, seed=1, path=tmp_path / "study", sampler=QUICK
-            )._snapshot()
+            ).snapshot()
         )
     for snapshot in snapshots:
         assert snapshot.mean is not None
@@ -328,7 +328,7 @@ def test_a_report_from_the_folder_shows_what_that_of_the_study_shows(tmp_path: P
         pd.DataFrame({"x": [0.0], "n, m": [3], "k": ["`"], "y": [2.0]}), target="y", name="past"
     )
     study.optimize(lambda p: p["x"] + p["n, m"], rounds=2, batch=4, progress=False)
-    live = page.render(study._snapshot())
+    live = page.render(study.snapshot())
     read = page.render(read_snapshot(tmp_path / "s"))
     assert live.split("<h2>Configuration</h2>")[0] == read.split("<h2>Configuration</h2>")[0]
     configuration = dict(cells(section(read, "Configuration")))
@@ -355,7 +355,7 @@ def test_a_folder_does_not_tell_the_mean_of_a_kernel_of_its_own_but_the_study_do
         kernel=MaternKernel(ard_num_dims=SPACE.encoded_dim),
         solver=CG(tolerance=1e-6),
     )
-    assert study._snapshot().mean is not None
+    assert study.snapshot().mean is not None
     snapshot = read_snapshot(tmp_path / "study")
     assert snapshot.mean is None
     assert "has a kernel of its own" in page.render(snapshot)
@@ -392,7 +392,7 @@ def test_residuals_and_seconds_are_those_of_the_asks(tmp_path: Path) -> None:
         "ask 3: 3.0e-05",
     ]
     study = run(tmp_path)
-    before = study._snapshot().costs
+    before = study.snapshot().costs
     assert list(before) == [1, 2, 3, 4, 5]
     assert before[5] == study.last_ask
     assert read_snapshot(tmp_path).costs == before
@@ -439,6 +439,27 @@ def test_a_report_can_be_written_at_any_stage(values: list[float], mean: Any) ->
         Page(content)
         assert not re.search(r'"(nan|inf)|,nan|nan,|\binf\b', content)
     assert ("No finite value has been told yet." in content) == (not np.isfinite(values).any())
+
+
+def test_a_page_shows_parameters_that_are_not_always_active() -> None:
+    space = Space(
+        kind=Categorical(["tree", "net", None]),
+        depth=Int(2, 10, step=4, active_if={"kind": "tree"}),
+        rate=Float(0.1, 0.5, step=0.1, active_if={"kind": ["net", None]}),
+        size=Categorical(["s", "m"], ordered=True),
+    )
+    content = page.render(snapshot_of(list(range(40)), space=space))
+    Page(content)
+    assert "nan" not in content
+    assert "Lines run along the foot where a parameter is not active." in content
+    table = cells(section(content, "Best rows"))
+    for row in table[1:]:
+        named = dict(zip(table[0], row, strict=True))
+        assert (named["depth"] == "–") is (named["kind"] != "tree")
+        assert (named["rate"] == "–") is (named["kind"] == "tree")
+    slices = section(content, "Posterior mean around the best row")
+    active = "depth" if table[1][4] == "tree" else "rate"
+    assert {"kind", "size", active} == set(re.findall(r'class="name"[^>]*>(\w+)<', slices))
 
 
 def test_a_page_stays_small_however_much_there_is() -> None:
@@ -504,7 +525,7 @@ def test_a_folder_that_describes_something_else_is_refused(
     with sqlite3.connect(tmp_path / "study.sqlite") as connection:
         connection.execute("DELETE FROM settings")
         connection.executemany(
-            "INSERT INTO settings VALUES (?, ?)",
+            "INSERT INTO settings (name, value) VALUES (?, ?)",
             [("columns", "x"), ("parameter `x`", description), ("direction", "maximize")],
         )
         connection.execute("PRAGMA user_version = 2")
@@ -544,6 +565,37 @@ def test_the_command_writes_the_page_of_a_folder(
     (tmp_path / "study" / "study.sqlite").write_bytes(b"no database")
     assert call(str(tmp_path / "study")) == 1
     assert "is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("values", "has_log"),
+    [
+        ([2e4, 3e3, 50.0, 2.0, 0.5], True),
+        ([2e4, 3e3, 50.0, -2.0, 0.5], False),
+        ([5.0, 3.0, 2.0, 1.0, 0.5], False),
+        ([0.0, 3e3, 50.0, 2.0, 0.5], False),
+    ],
+)
+def test_values_of_many_magnitudes_have_a_logarithmic_axis(
+    values: list[float], has_log: bool
+) -> None:
+    svg = plots.best_so_far(snapshot_of(values, maximize=False)).svg
+    assert (">10</text>" in svg) is has_log
+
+
+def test_the_page_bears_the_name_of_the_study(tmp_path: Path) -> None:
+    name = "a <b>long</b> name " + "x" * 80
+    with Study(
+        Space(x=Float(0, 1)), maximize=False, path=tmp_path / name.replace("/", "")
+    ) as study:
+        study.tell(study.ask(1).ids, [1.0])
+        ours = page.render(study.snapshot())
+    theirs = page.render(read_snapshot(tmp_path / name.replace("/", "")))
+    for document in (ours, theirs):
+        assert "<h1>a &lt;b&gt;long&lt;b&gt; name xxx" in document
+        assert "…, minimised</h1>" in document
+        assert "<title>a &lt;b&gt;long&lt;b&gt; name xxx" in document
+    assert "<h1>A study, maximised</h1>" in page.render(snapshot_of([1.0]))
 
 
 @pytest.mark.browser
@@ -596,7 +648,7 @@ class TestInABrowser:
                 chromium, page.render(hostile()), tmp_path, *options
             )
             assert console == ""
-            assert "<title>Report of a study</title>" in document
+            assert "Report of a study</title>" in document
             assert not re.search("<(script|img)", document)
             for colour, least in ((background, 100_000), (blue, 500)):
                 rgb = np.array([int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)])
@@ -608,4 +660,4 @@ class TestInABrowser:
         )
         document, console, _ = self.show(chromium, content, tmp_path)
         assert "Content Security Policy" in console
-        assert "<title>Report of a study</title>" in document
+        assert "Report of a study</title>" in document

@@ -211,9 +211,9 @@ def draw_paths(part: slice) -> Results:
     y = data()[2][part, 0]
     shared = DistributedKernelSystem(KERNEL, X, 0.1)
     paths, solution = shared_paths(
-        shared, y, 4, mean=lambda X: X[..., 0], solver=CG(None, tolerance=1e-10), num_features=64
+        shared, y, 8, mean=lambda X: X[..., 0], solver=CG(None, tolerance=1e-10), num_features=64
     )
-    points = problems.uniform(4, 5, D, seed=3).requires_grad_()
+    points = problems.uniform(8, 5, D, seed=3).requires_grad_()
     found = {
         "each": paths.each(points),
         "all": paths(points),

@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 
-from surrogates import Dense, Tiled, memory, settings
+from surrogates import Dense, Tiled, memory
 from surrogates.operators.linalg import matmul
 from tests import problems
 
@@ -26,7 +26,7 @@ def setting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """The setting of this PyTorch, or the one of versions before 2.9."""
     if request.param == "fp32_precision" and not hasattr(SETTINGS, "fp32_precision"):
         pytest.skip("needs PyTorch 2.9")
-    monkeypatch.setattr(settings, "_has_precisions", lambda: request.param == "fp32_precision")
+    monkeypatch.setattr(memory, "_has_precisions", lambda: request.param == "fp32_precision")
     before = {
         name: getattr(SETTINGS, name)
         for name in ("allow_tf32", "fp32_precision")
@@ -43,7 +43,7 @@ def test_the_precision_holds_inside_and_is_restored(setting: str, before: bool) 
         {True: "tf32", False: "ieee"} if setting == "fp32_precision" else {True: True, False: False}
     )
     setattr(SETTINGS, setting, values[before])
-    with settings.full_precision():
+    with memory.full_precision():
         assert getattr(SETTINGS, setting) == values[False]
     assert getattr(SETTINGS, setting) == values[before]
 
@@ -53,17 +53,17 @@ def test_the_switch_keeps_the_precision_as_it_is(
 ) -> None:
     allowed = "tf32" if setting == "fp32_precision" else True
     setattr(SETTINGS, setting, allowed)
-    monkeypatch.setenv(settings.SWITCH, "keep")
-    with settings.full_precision():
+    monkeypatch.setenv(memory.SWITCH, "keep")
+    with memory.full_precision():
         assert getattr(SETTINGS, setting) == allowed
-    monkeypatch.setenv(settings.SWITCH, "no")
+    monkeypatch.setenv(memory.SWITCH, "no")
     with pytest.raises(ValueError, match="must be 'change' or 'keep', got 'no'"):
-        settings.may_change()
+        memory.may_change()
 
 
 def test_the_precision_is_restored_after_an_error(setting: str) -> None:
     before = getattr(SETTINGS, setting)
-    with pytest.raises(torch.cuda.OutOfMemoryError), settings.full_precision():
+    with pytest.raises(torch.cuda.OutOfMemoryError), memory.full_precision():
         raise torch.cuda.OutOfMemoryError("no")
     assert getattr(SETTINGS, setting) == before
 
@@ -90,7 +90,7 @@ def test_kernel_products_on_cuda_are_in_full_precision() -> None:
 
 FREED_TWICE = """
 import resource, torch
-from surrogates import settings
+from surrogates import memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -99,25 +99,25 @@ def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 first = faults()
-with settings.keeping_freed():
-    with settings.keeping_freed():
+with memory.keeping_freed():
+    with memory.keeping_freed():
         kept = min(faults() for _ in range(10))  # the first ones make room
 print(first, kept, faults())
 """
 
 
 @pytest.mark.skipif(
-    settings._glibc() is None, reason="the allocator of the GNU C library alone can be told"
+    memory._glibc() is None, reason="the allocator of the GNU C library alone can be told"
 )
 @pytest.mark.parametrize(
     ("environment", "keeps"),
-    [({}, True), ({"MALLOC_TRIM_THRESHOLD_": "131072"}, False), ({settings.SWITCH: "keep"}, False)],
+    [({}, True), ({"MALLOC_TRIM_THRESHOLD_": "131072"}, False), ({memory.SWITCH: "keep"}, False)],
 )
 def test_freed_memory_is_kept_inside_the_context_alone(
     environment: dict[str, str], keeps: bool
 ) -> None:
     inherited = {
-        name: value for name, value in os.environ.items() if name not in settings.ALLOCATOR_SETTINGS
+        name: value for name, value in os.environ.items() if name not in memory.ALLOCATOR_SETTINGS
     }
     command = [sys.executable, "-c", FREED_TWICE]
     done = subprocess.run(
@@ -136,11 +136,11 @@ def test_freed_memory_is_kept_inside_the_context_alone(
 
 
 @pytest.mark.skipif(
-    settings._glibc() is None, reason="the allocator of the GNU C library alone can be told"
+    memory._glibc() is None, reason="the allocator of the GNU C library alone can be told"
 )
 def test_memory_that_is_kept_is_given_back_before_free_memory_is_asked_for() -> None:
     process = psutil.Process()
-    with settings.keeping_freed():
+    with memory.keeping_freed():
         block = torch.ones(2**25)  # 128 MiB
         before = process.memory_info().rss
         del block
@@ -150,10 +150,10 @@ def test_memory_that_is_kept_is_given_back_before_free_memory_is_asked_for() -> 
 
 def test_nested_contexts_set_the_allocator_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[dict[int, int]] = []
-    monkeypatch.setattr(settings, "_set_allocator", made.append)
-    with pytest.raises(ZeroDivisionError), settings.keeping_freed():
-        with settings.keeping_freed():
-            assert made == [settings.KEEPING]
-        assert made == [settings.KEEPING]
+    monkeypatch.setattr(memory, "_set_allocator", made.append)
+    with pytest.raises(ZeroDivisionError), memory.keeping_freed():
+        with memory.keeping_freed():
+            assert made == [memory.KEEPING]
+        assert made == [memory.KEEPING]
         1 / 0  # noqa: B018
-    assert made == [settings.KEEPING, settings.USUAL]
+    assert made == [memory.KEEPING, memory.USUAL]

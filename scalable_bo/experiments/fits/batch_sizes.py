@@ -13,11 +13,9 @@ References:
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -42,6 +40,7 @@ from surrogates import (
     fit_finite_features,
     fit_minibatch,
     fit_variational,
+    memory,
 )
 
 KERNELS = ("linear", "gaussian")
@@ -183,7 +182,8 @@ class MemoryCell(FitCell):
         def added(size: int) -> int:
             """Return the bytes that a fit takes at its peak beyond those held before."""
             model = finite_feature_model(X, y, AttentionFeatures(self.dim))
-            _release_free_memory()
+            gc.collect()
+            memory.give_back()  # what it keeps of former fits, this one would take unseen
             reset_peak_memory(device)
             before = peak_memory_bytes(device)
             BATCH_METHODS[self.method](
@@ -268,12 +268,3 @@ BATCH_METHODS: dict[str, BatchMethod] = {
     "biased": _biased,
     "svgp": _variational,
 }
-
-
-def _release_free_memory() -> None:
-    """Give the system back what the allocator keeps of former fits,
-    which the next would otherwise take unseen.
-    """
-    gc.collect()
-    with suppress(AttributeError, OSError):  # glibc only
-        ctypes.CDLL(None).malloc_trim(0)

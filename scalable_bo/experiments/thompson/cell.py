@@ -25,6 +25,7 @@ from torch import Tensor
 
 from scalable_bo.experiments.cells import Cell, Status, files
 from scalable_bo.experiments.models import coordinate_kernel, matern_kernel
+from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.records import (
     Record,
     describe_environment,
@@ -45,7 +46,6 @@ from scalable_bo.experiments.thompson.state import (
     require_same_settings,
     save_state,
 )
-from scalable_bo.problems import GPPrior
 
 # One independent random stream a purpose, so that every solver meets the same target, data and
 # observation noise.

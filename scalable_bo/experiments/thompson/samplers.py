@@ -15,9 +15,9 @@ from acquisition import ParallelThompsonSampling
 from acquisition.candidates import sampling_weights
 from scalable_bo.experiments.cells import Status, silent
 from scalable_bo.experiments.models import coordinate_kernel, fixed_model
+from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.solvers import solver_for
 from scalable_bo.experiments.thompson.settings import ThompsonPreset
-from scalable_bo.problems import GPPrior
 from scalable_bo.progress import describe_search, describe_solve
 from surrogates import PathwiseGP, PriorPaths, UnsolvedWarning, checks
 from surrogates.models.variational import VariationalGP

@@ -5,6 +5,7 @@ lines in and out.
 import json
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -98,6 +99,17 @@ def test_a_configuration_describes_the_space_that_python_would(file: Path) -> No
     with read_config(file).open_study() as study:
         assert study.space.to_dict() == space.to_dict()
     Study(space, maximize=True, seed=3, path=file.parent / "kept").close()
+
+
+def test_a_configuration_may_name_the_strategy(file: Path) -> None:
+    change(file, "seed = 3", 'seed = 3\nstrategy = "turbo"')
+    with read_config(file).open_study() as study:
+        assert study._record.settings["strategy"] == "turbo"
+    change(file, '"turbo"', '"best"')
+    with pytest.raises(
+        ValueError, match="`study.strategy`: .*'auto', 'thompson', 'turbo' or 'log-ei'"
+    ):
+        read_config(file)
 
 
 def test_a_function_among_the_constraints_is_that_of_the_file_and_met_by_every_point(
@@ -536,8 +548,15 @@ def test_a_configuration_can_ask_for_processes_or_dask(file: Path) -> None:
         assert re.fullmatch(rf"round {number}/{number}: .*\n", found.stderr)
 
 
-@pytest.mark.parametrize("presses", [1, 2])
-def test_ctrl_c_keeps_what_finished_and_says_how_to_go_on(file: Path, presses: int) -> None:
+@pytest.mark.parametrize(
+    "signals",
+    [[signal.SIGINT], [signal.SIGINT] * 2, [signal.SIGTERM]],
+    ids=["once", "twice", "term"],
+)
+def test_ctrl_c_keeps_what_finished_and_says_how_to_go_on(
+    file: Path, signals: list[signal.Signals]
+) -> None:
+    waits = signals == [signal.SIGINT]
     seconds = file.parent / "seconds"
     begun = file.parent / "begun"
     seconds.write_text("0.01")
@@ -556,16 +575,14 @@ def test_ctrl_c_keeps_what_finished_and_says_how_to_go_on(file: Path, presses: i
     ) as process:
         try:
             wait_until(lambda: begun.exists() and begun.read_text().count("\n") >= 10)
-            seconds.write_text("1.5" if presses == 1 else "60")
-            time.sleep(0.5)  # both threads have begun a long evaluation
-            process.send_signal(signal.SIGINT)
-            if presses == 2:
-                time.sleep(0.5)
-                process.send_signal(signal.SIGINT)
+            seconds.write_text("1.5" if waits else "60")
+            for number in signals:
+                time.sleep(0.5)  # both threads have begun a long evaluation
+                process.send_signal(number)
             _, errors = process.communicate(timeout=20)
         finally:
             process.kill()
-    assert process.returncode == 130
+    assert process.returncode == 128 + signals[-1]
     message = re.search(
         r"Interrupted; (\d+) values, 0 failed, (\d+) pending in \S+kept. Go on with: scalable-bo"
         r" run \S+study.toml",
@@ -574,7 +591,7 @@ def test_ctrl_c_keeps_what_finished_and_says_how_to_go_on(file: Path, presses: i
     assert message is not None
     told, pending = map(int, message.groups())
     assert told + pending == 400
-    assert told == begun.read_text().count("\n") - (0 if presses == 1 else 2)
+    assert told == begun.read_text().count("\n") - (0 if waits else 2)
     with read_config(file).open_study() as study:
         assert (study.num_observations, len(study.pending.ids)) == (told, pending)
 
@@ -585,3 +602,26 @@ def wait_until(condition: Callable[[], bool]) -> None:
             return
         time.sleep(0.01)
     raise TimeoutError
+
+
+def test_a_damaged_study_is_repaired_and_what_is_lost_is_said(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "ask", str(file), "-q", "3") == 0
+    folder = file.parent / "kept"
+    assert call(monkeypatch, "repair", str(file)) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"The study in {folder} is whole."
+    (folder / "backup.sqlite").unlink()
+    with sqlite3.connect(folder / "study.sqlite") as connection:
+        connection.execute("UPDATE points SET ask = 2 WHERE id = 1")
+    connection.close()
+    assert call(monkeypatch, "status", str(file)) == 1
+    assert f"`scalable-bo repair {folder}`" in capsys.readouterr().err
+    assert call(monkeypatch, "repair", str(folder)) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "points: 1 lost (1)",
+        f"Restored the study in {folder}; points that were lost are failures now.",
+    ]
+    assert call(monkeypatch, "repair", str(file.parent / "elsewhere")) == 2
+    with read_config(file).open_study() as study:
+        assert study.num_failed == 1

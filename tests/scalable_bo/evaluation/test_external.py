@@ -198,7 +198,7 @@ def test_a_line_is_split_as_a_shell_does_and_no_shell_is_run(tmp_path: Path) -> 
 )
 def test_any_line_is_an_evaluation_or_no_answer(line: bytes) -> None:
     try:
-        assert _read_answer(0, line).id == 0
+        assert _read_answer(0, (), line).id == 0
     except _NoAnswerError as error:
         assert str(error)
 
@@ -209,5 +209,5 @@ def test_processes_are_closed_with_the_command(monkeypatch: pytest.MonkeyPatch) 
         command.evaluate(None, 0, {"x": 0.0})
         process = command._idle.get()
         command._idle.put(process)
-        assert process.is_alive()
-    assert not process.is_alive()
+        assert not process.has_ended()
+    assert process.has_ended()

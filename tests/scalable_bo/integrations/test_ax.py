@@ -101,7 +101,7 @@ def test_exact_values_are_taken_as_ax_has_them() -> None:
 def test_trials_asked_together_come_of_one_draw_and_are_distinct(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    client = make_client(PLANE, batch_size=10)
+    client = make_client(PLANE, batch_size=10, strategy="thompson")
     sizes = count_draws(monkeypatch)
     run(client, 6)
     first = run(client, 4)
@@ -116,7 +116,7 @@ def test_trials_asked_together_come_of_one_draw_and_are_distinct(
 
 
 def test_one_call_makes_a_batch_trial_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = make_client(PLANE)
+    client = make_client(PLANE, strategy="thompson")
     sizes = count_draws(monkeypatch)
     run(client, 6)
     strategy = client._generation_strategy

@@ -25,6 +25,7 @@ from optuna.trial import TrialState
 from acquisition import STRATEGIES, ParallelThompsonSampling, Request
 from scalable_bo.integrations.encoding import UnitCube
 from scalable_bo.integrations.optuna import ThompsonSampler
+from scalable_bo.storage.surrogate import SurrogateFactory
 from tests.acquisition.random_points import RandomPoints
 
 QUICK = partial(
@@ -76,7 +77,8 @@ class TestRelative(Conformance, RelativeSamplerTestCase):
 
 
 def make_sampler(**options: Any) -> ThompsonSampler:
-    return ThompsonSampler(**{"seed": 0, "sampler": QUICK, **options})
+    settings = {"seed": 0, "strategy": "thompson", "sampler": QUICK, "batch_size": 1}
+    return ThompsonSampler(**{**settings, **options})
 
 
 def make_study(n: int = 6, **options: Any) -> Any:
@@ -159,7 +161,7 @@ def test_the_surrogate_is_fitted_once_a_batch(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(
         ThompsonSampler,
         "_model",
-        lambda self, data, generator: sizes.append(len(data.U)) or fit(self, data, generator),
+        lambda self, data, *rest: sizes.append(len(data.U)) or fit(self, data, *rest),
     )
     study.optimize(bowl, n_trials=9)
     assert sizes == [3, 7, 11]
@@ -195,7 +197,7 @@ def test_failed_pruned_and_infinite_trials_are_ignored(monkeypatch: pytest.Monke
     monkeypatch.setattr(
         ThompsonSampler,
         "_model",
-        lambda self, data, generator: sizes.append(len(data.U)) or fit(self, data, generator),
+        lambda self, data, *rest: sizes.append(len(data.U)) or fit(self, data, *rest),
     )
     study.optimize(bowl, n_trials=1)
     assert sizes == [5]
@@ -258,6 +260,94 @@ def test_a_strategy_of_ones_own_is_told_the_trials_batch_by_batch() -> None:
     assert sizes == [3, 2]
     told = torch.cat(tuple(requests[-1].batches))
     assert told.argsort().tolist() == torch.tensor(values[:5]).argsort().tolist()
+
+
+def constrained(trial: Any) -> float:
+    """Smallest without its constraint, x ≤ 0.5, at x = 2; with it, 2.25, at x = 0.5."""
+    x = trial.suggest_float("x", -2.0, 3.0)
+    y = trial.suggest_float("y", 0.0, 1.0)
+    trial.set_constraint("x", x - 0.5)
+    return (x - 2.0) ** 2 + y
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        name if name in ("thompson", "log-ei") else pytest.param(name, marks=pytest.mark.slow)
+        for name in STRATEGIES
+    ],
+)
+def test_constraints_that_trials_set_are_kept(strategy: str) -> None:
+    sampler = make_sampler(n_startup_trials=6, batch_size=3, strategy=strategy)
+    study = optuna.create_study(sampler=sampler)
+    study.optimize(constrained, n_trials=15)
+    late = study.trials[9:]
+    assert sum(trial.constraints["x"] <= 0.05 for trial in late) >= 4
+    assert 2.25 <= study.best_value < 2.6
+
+
+def test_a_function_of_constraints_is_asked_after_each_trial() -> None:
+    sampler = make_sampler(
+        n_startup_trials=4, batch_size=4, constraints_func=lambda trial: (trial.params["x"] - 0.5,)
+    )
+    study = optuna.create_study(sampler=sampler)
+    study.optimize(lambda trial: -trial.suggest_float("x", -2.0, 3.0), n_trials=12)
+    assert all(trial.constraints == {"0": trial.params["x"] - 0.5} for trial in study.trials)
+    assert -0.5 <= study.best_value < 0.0
+
+
+def test_an_infeasible_trial_is_no_success() -> None:
+    requests: list[Request] = []
+
+    class Watched(RandomPoints):
+        def generate(self, request: Request) -> torch.Tensor:
+            requests.append(request)
+            return super().generate(request)
+
+    sampler = make_sampler(n_startup_trials=2, strategy=Watched(), sampler=None)
+    study = optuna.create_study(sampler=sampler)
+    study.optimize(constrained, n_trials=4)
+    told = torch.cat(tuple(requests[-1].batches))
+    infeasible = [trial.constraints["x"] > 0.0 for trial in study.trials[:3]]
+    assert told.isnan().tolist() == infeasible
+    assert len(requests[-1].goal["outcome_constraints"]) == 1
+
+
+def test_the_sampler_chooses_the_size_of_batches_where_the_user_gave_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = optuna.create_study(sampler=make_sampler(n_startup_trials=3, batch_size=None))
+    study.optimize(bowl, n_trials=3)
+    sizes = []
+    size = ThompsonSampler._size
+    monkeypatch.setattr(
+        ThompsonSampler, "_size", lambda *given: sizes.append(size(*given)) or sizes[-1]
+    )
+    space = study.trials[0].distributions
+    trials = [study.ask(space) for _ in range(15)]
+    assert sizes == [1, 2, 4, 8]
+    assert len({tuple(trial.params.values()) for trial in trials}) == 15
+    study.ask(space)
+    for trial in trials:
+        study.tell(trial, 1.0)
+    study.ask(space)
+    assert sizes == [1, 2, 4, 8, 16, 1]
+
+
+def test_few_values_get_the_surrogate_that_a_study_would_give_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: list[int] = []
+    fit_few = SurrogateFactory.fit_few
+    monkeypatch.setattr(
+        SurrogateFactory,
+        "fit_few",
+        lambda self, data, *rest: sizes.append(len(data.U)) or fit_few(self, data, *rest),
+    )
+    make_study(n=5, strategy="auto", batch_size=2)
+    assert sizes == [3]
+    make_study(n=5, strategy="thompson", batch_size=2)
+    assert sizes == [3]
 
 
 @pytest.mark.parametrize(

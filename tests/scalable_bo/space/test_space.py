@@ -2,7 +2,9 @@
 
 import json
 import math
+import tomllib
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
+from scalable_bo.storage.history import read_history
 from tests.scalable_bo.strategies import choices, points_of, spaces
 
 finite = st.floats(-1e6, 1e6)
@@ -326,9 +329,44 @@ def test_constraints_mean_what_they_say(
         ),
         (lambda: Categorical([1, True]), ValueError, "`choices` must be different"),
         (
-            lambda: Categorical([1, None]),
+            lambda: Categorical([1, b"x"]),
             TypeError,
-            "`choices` must be strings, booleans or numbers, got None",
+            "`choices` must be strings, booleans, numbers or None, got b'x'",
+        ),
+        (
+            lambda: Float(0.0, 1.0, step=0.3),
+            ValueError,
+            "`high` must be a whole number of steps above `low`, got 1.0, 0.3 and 0.0. Try"
+            " `high=0.9`",
+        ),
+        (lambda: Int(0, 9, step=2), ValueError, "`high` must be a whole number of steps above"),
+        (lambda: Int(0, 9, step=-3), ValueError, "`step` must be positive, got -3"),
+        (lambda: Int(0, 8, step=2.0), TypeError, "`step` must be an int, got 2.0"),
+        (lambda: Float(1, 2, log=True, step=0.1), ValueError, "`step` must not be given with `log"),
+        (lambda: Float(0, 1, active_if="a"), TypeError, "`active_if` must be a dict of values by"),
+        (
+            lambda: Space(a=Float(0, 1, active_if={"b": 1}), b=Int(0, 1)),
+            ValueError,
+            "`active_if` of `a` must name parameters before it .*, got `b`",
+        ),
+        (
+            lambda: Space(a=Float(0, 1), b=Float(0, 1, active_if={"a": 1})),
+            ValueError,
+            "that have choices, integers or steps, got `a`",
+        ),
+        (
+            lambda: Space(a=Categorical(["p", "q"]), b=Float(0, 1, active_if={"a": "r"})),
+            ValueError,
+            "`active_if` of `b` must ask for what is one of 'p', 'q', got 'r'",
+        ),
+        (
+            lambda: Space(
+                LinearConstraint({"b": 1}, at_most=1),
+                a=Int(0, 1),
+                b=Float(0, 1, active_if={"a": 1}),
+            ),
+            ValueError,
+            "`LinearConstraint` must be on parameters that are always active, got `b`",
         ),
         (lambda: Categorical([1, math.nan]), ValueError, "`choices` must be finite, got nan"),
         (
@@ -420,3 +458,132 @@ def test_cells_that_are_none_of_their_parameter_are_named(
         ValueError, match="The data must have the columns lr, width, kind, got none for kind"
     ):
         MIXED.from_frame(pd.DataFrame([good]).drop(columns="kind"))
+
+
+TREE = Space(
+    model=Categorical(["tree", "net", None]),
+    depth=Int(2, 10, step=4, active_if={"model": "tree"}),
+    solver=Categorical(["adam", "sgd"], active_if={"model": ["net", None]}),
+    momentum=Float(0.0, 0.9, step=0.3, active_if={"model": "net", "solver": "sgd"}),
+    size=Categorical(["s", "m", "l"], ordered=True),
+    epochs=10,
+)
+
+
+def test_steps_are_the_values_that_a_user_would_write() -> None:
+    param = Float(0.1, 0.7, step=0.1)
+    assert param.values().tolist() == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
+    units = torch.linspace(0, 1, 701, dtype=torch.float64)
+    values, counts = param.unnormalize(units).unique(return_counts=True)
+    assert values.tolist() == param.values().tolist()
+    assert counts.min() >= 99  # an equal share each
+    assert param.valid(torch.tensor([0.1 + 0.2, 0.35, math.nan])).tolist() == [True, False, False]
+    assert Int(8, 512, step=8).values()[:3].tolist() == [8, 16, 24]
+    space = Space(x=param)
+    assert space.from_dicts([{"x": 0.1 + 0.2}]).item() == 0.3
+    with pytest.raises(ValueError, match="`x` must be between 0.1 and 0.7 in steps of 0.1, got"):
+        space.from_dicts([{"x": 0.35}])
+
+
+def test_ordered_choices_share_one_column_in_their_order() -> None:
+    space = Space(size=Categorical(["s", "m", "l"], ordered=True))
+    assert space.encoded_dim == 1
+    U = space.encode([{"size": size} for size in ("s", "m", "l")])
+    assert U.flatten().tolist() == pytest.approx([1 / 6, 1 / 2, 5 / 6])
+    assert space.decode(torch.tensor([[0.0], [0.34], [1.0]])) == [
+        {"size": "s"},
+        {"size": "m"},
+        {"size": "l"},
+    ]
+
+
+def test_parameters_that_are_not_active_are_left_out() -> None:
+    U = torch.rand(200, TREE.encoded_dim, generator=torch.Generator().manual_seed(0))
+    X = TREE.unnormalize(U)
+    for row, params in zip(X, TREE.to_dicts(X), strict=True):
+        expected = {"model", "size", "epochs"} | {
+            "tree": {"depth"},
+            "net": {"solver"},
+            None: {"solver"},
+        }[params["model"]]
+        if params["model"] == "net" and params["solver"] == "sgd":
+            expected.add("momentum")
+        assert set(params) == expected
+        assert row.isnan().sum() == 6 - len(expected)
+    assert X.equal(TREE.check(X)) is False  # NaN is not equal to itself
+    torch.testing.assert_close(TREE.from_dicts(TREE.to_dicts(X)), X, equal_nan=True)
+    torch.testing.assert_close(TREE.unnormalize(TREE.normalize(X)), X, equal_nan=True)
+    torch.testing.assert_close(TREE.from_frame(TREE.to_frame(X)), X, equal_nan=True)
+
+
+def test_what_is_not_active_does_not_tell_points_apart() -> None:
+    points = torch.tensor([[1.0, 2.0, 0.0, 0.3, 0.0], [1.0, 10.0, 0.0, 0.9, 0.0]]).double()
+    first, second = TREE.check(points)
+    torch.testing.assert_close(first, second, equal_nan=True)
+    assert torch.equal(*TREE.normalize(points).unbind())
+    rounded = TREE.round(torch.rand(3, 5, TREE.encoded_dim, dtype=torch.float64))
+    torch.testing.assert_close(TREE.round(rounded), rounded)
+    torch.testing.assert_close(
+        TREE.normalize(TREE.unnormalize(rounded.flatten(0, 1))), rounded.flatten(0, 1)
+    )
+    # 3 sizes; depths 2, 6, 10; adam, or sgd with 4 momenta; two solvers
+    assert len(TREE.enumerate()) == 3 * (3 + (1 + 4) + 2)
+
+
+def test_dicts_must_leave_out_what_is_not_active_and_have_what_is() -> None:
+    with pytest.raises(ValueError, match="`depth` must be left out where it is not active, got 2"):
+        TREE.from_dicts([{"model": "net", "solver": "adam", "depth": 2, "size": "s"}])
+    with pytest.raises(ValueError, match="`depth` must be an integer .*, got nan in row 0"):
+        TREE.from_dicts([{"model": "tree", "size": "s"}])
+
+
+def test_points_are_completed_after_a_change_of_what_parameters_depend_on() -> None:
+    X = TREE.from_dicts([{"model": "tree", "depth": 2, "size": "l"}])
+    X[0, 0] = 1.0
+    assert TREE.to_dicts(TREE.completed(X)) == [
+        {"model": "net", "solver": "adam", "size": "l", "epochs": 10}
+    ]
+
+
+def test_conditions_steps_order_and_none_come_back_from_tables(tmp_path: Path) -> None:
+    tables = json.loads(json.dumps(TREE.to_dict()))
+    again = Space.from_dict(tables)
+    assert again.params == TREE.params
+    assert repr(again) == repr(TREE)
+    toml = """
+    model = { type = "categorical", choices = ["tree", "net", { none = true }] }
+    depth = { type = "int", low = 2, high = 10, step = 4, active_if = { model = "tree" } }
+    solver.type = "categorical"
+    solver.choices = ["adam", "sgd"]
+    solver.active_if = { model = ["net", { none = true }] }
+    momentum.type = "float"
+    momentum.low = 0.0
+    momentum.high = 0.9
+    momentum.step = 0.3
+    momentum.active_if = { model = "net", solver = "sgd" }
+    size = { type = "categorical", choices = ["s", "m", "l"], ordered = true }
+    epochs = 10
+    """
+    read = Space.from_dict({"version": 1, "parameters": tomllib.loads(toml)})
+    assert read.to_dict() == TREE.to_dict()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_conditions_and_none_come_back_from_files(tmp_path: Path, suffix: str) -> None:
+    X = TREE.enumerate()
+    file = tmp_path / f"history.{suffix}"
+    frame = TREE.to_frame(X).assign(score=torch.arange(len(X), dtype=torch.float64).numpy())
+    if suffix == "csv":
+        frame.to_csv(file)
+    else:
+        frame.to_parquet(file)
+    history = read_history(TREE, file, None, target="score", noise=None, name=None)
+    torch.testing.assert_close(history.X, X, equal_nan=True)
+    numbers = Space(width=Categorical([16, 32, None]), kind=Categorical(["", "a"]))
+    X = numbers.enumerate()
+    frame = numbers.to_frame(X).assign(score=1.0)
+    frame.to_csv(tmp_path / "numbers.csv")
+    read = read_history(
+        numbers, tmp_path / "numbers.csv", None, target="score", noise=None, name=None
+    )
+    assert torch.equal(read.X, X)

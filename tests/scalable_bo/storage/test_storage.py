@@ -23,7 +23,7 @@ from scalable_bo.storage.storage import Ask, Source
 
 SPACE = Space(x=Float(0.0, 9.0), y=Float(0.0, 9.0))
 SETTINGS = make_settings(SPACE.to_dict(), True, 0)
-COST = AskReport(0.25, 0.5, 1.0, 1e-3, "CG()", False)
+COST = AskReport(0.25, 0.5, 1.0, 1e-3, "CG()", False, "log-ei: few")
 
 
 def fill(folder: Path) -> None:
@@ -173,7 +173,9 @@ def test_a_truncated_database_is_reported_and_left_alone(tmp_path: Path, keep: i
     content = database.read_bytes()
     assert len(content) > 5000
     database.write_bytes(content[:keep])
-    with pytest.raises(RuntimeError, match="is damaged: .*Restore the folder from a copy"):
+    with pytest.raises(
+        RuntimeError, match="is damaged: .*`scalable-bo repair .*` restores what is"
+    ):
         SQLiteStorage(tmp_path)
     assert database.read_bytes() == content[:keep]
 
@@ -201,9 +203,8 @@ def test_missing_rows_are_reported(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "study.sqlite") as connection:
         connection.execute("DELETE FROM points WHERE id = 1")
     connection.close()
-    storage = SQLiteStorage(tmp_path)
-    with pytest.raises(RuntimeError, match="is damaged: rows are missing"):
-        storage.load(2)
+    with pytest.raises(RuntimeError, match="is damaged: rows of the table points are missing"):
+        SQLiteStorage(tmp_path)
 
 
 def test_a_half_made_database_is_made_again(tmp_path: Path) -> None:
@@ -216,14 +217,15 @@ def test_an_older_schema_is_migrated_and_a_newer_one_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tmp_path)
+    now = database.SCHEMA_VERSION
     with monkeypatch.context() as patch:
-        patch.setattr(database, "SCHEMA_VERSION", 6)
+        patch.setattr(database, "SCHEMA_VERSION", now + 2)
         patch.setattr(
             database,
             "MIGRATIONS",
             {
-                4: "ALTER TABLE asks ADD COLUMN note TEXT",
-                5: "UPDATE asks SET note = 'first'; CREATE TABLE more (a INTEGER)",
+                now: "ALTER TABLE asks ADD COLUMN note TEXT",
+                now + 1: "UPDATE asks SET note = 'first'; CREATE TABLE more (a INTEGER)",
             },
         )
         storage = SQLiteStorage(tmp_path)
@@ -232,7 +234,7 @@ def test_an_older_schema_is_migrated_and_a_newer_one_refused(
         storage.close()
     with pytest.raises(
         RuntimeError,
-        match="has version 6 of the schema, this scalable_bo reads up to 4. Install a newer",
+        match=f"has version {now + 2} of the schema, this scalable_bo reads up to {now}. Install",
     ):
         SQLiteStorage(tmp_path)
 
@@ -242,7 +244,13 @@ def test_a_study_from_before_the_costs_of_asks_were_kept_is_opened_and_goes_on(
 ) -> None:
     fill(tmp_path)
     with sqlite3.connect(tmp_path / "study.sqlite") as connection:
-        connection.executescript("DROP TABLE costs; DELETE FROM settings; PRAGMA user_version = 1")
+        connection.executescript(
+            "DROP TABLE costs; DROP TABLE queue; DROP TABLE ends; DROP TABLE changes;"
+            " DELETE FROM settings;"
+            " ALTER TABLE points DROP COLUMN further; PRAGMA user_version = 1"
+        )
+        for table in ("settings", "asks", "sources", "points"):
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN seal")
         connection.executemany(
             "INSERT INTO settings VALUES (?, ?)",
             [
@@ -289,16 +297,17 @@ def test_a_migration_that_fails_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tmp_path)
+    now = database.SCHEMA_VERSION
     with monkeypatch.context() as patch:
-        patch.setattr(database, "SCHEMA_VERSION", 5)
+        patch.setattr(database, "SCHEMA_VERSION", now + 1)
         patch.setattr(
-            database, "MIGRATIONS", {4: "DELETE FROM points; SELECT nonsense FROM nowhere"}
+            database, "MIGRATIONS", {now: "DELETE FROM points; SELECT nonsense FROM nowhere"}
         )
         with pytest.raises(
             RuntimeError,
             match=(
-                "could not be brought from version 4 of the schema to 5: no such table: nowhere. It"
-                " is as it"
+                f"could not be brought from version {now} of the schema to {now + 1}: no such"
+                " table: nowhere. It is as it"
             ),
         ):
             SQLiteStorage(tmp_path)

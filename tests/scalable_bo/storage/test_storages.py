@@ -14,7 +14,7 @@ from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes
 from scalable_bo.storage.sqlite import SQLiteStorage
-from scalable_bo.storage.storage import Ask, MemoryStorage, Source, Storage
+from scalable_bo.storage.storage import Ask, Change, MemoryStorage, Source, Storage
 from scalable_bo.study.study import Study
 from tests.scalable_bo.storage.toy_storage import Diary
 
@@ -25,7 +25,7 @@ STORAGES: dict[str, Callable[[Path], Storage]] = {
     "from outside": Diary,
 }
 SETTINGS = {"space": {"a ≤ \udcff": [0.1 + 0.2, True, 1, "one"]}, "direction": "maximize"}
-COST = AskReport(0.25, 0.5, 1.0, 1e-3, "CG()", False)
+COST = AskReport(0.25, 0.5, 1.0, 1e-3, "CG()", False, "log-ei: few")
 QUICK = partial(
     ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
 )
@@ -84,6 +84,21 @@ def test_what_was_stored_comes_back_to_the_last_bit(reopen: Callable[[], Storage
     assert found.sources == [Source("history", "abc", 0, 3)]
 
 
+def test_a_queue_is_kept_in_its_order_until_its_points_are_asked_for(
+    reopen: Callable[[], Storage],
+) -> None:
+    storage = reopen()
+    fill(storage)
+    X = torch.arange(8.0, dtype=torch.float64).reshape(4, 2) / 7
+    storage.add_queued(X[:1])
+    storage.add_queued(X[1:])
+    storage.add_ask(Ask(3, 1, 2, 3, True), AskReport(), 6, X[:3], num_queued=2)
+    assert torch.equal(storage.load(2).queue, X[2:])
+    found = reopen().load(2)
+    assert torch.equal(found.queue, X[2:])
+    assert torch.equal(found.rows.X[6:], X[:3])
+
+
 def test_removed_outcomes_make_points_pending_and_keep_the_order_of_the_others(
     reopen: Callable[[], Storage],
 ) -> None:
@@ -97,6 +112,26 @@ def test_removed_outcomes_make_points_pending_and_keep_the_order_of_the_others(
     rows = reopen().load(2).rows
     assert rows.observed == [0, 2, 4, 3, 1]
     assert rows.values[1] == 7.0
+
+
+def test_replaced_outcomes_are_told_last_and_what_they_were_is_kept(
+    reopen: Callable[[], Storage],
+) -> None:
+    storage = reopen()
+    fill(storage)
+    asks = [Ask(1, 2, 1, 2, None), Ask(2, 1, 1, 3, True)]
+    changes = [
+        Change("2026-01-01T00:00:00+00:00", "corrected", 0, 1.0, 0.1, None, "a typo"),
+        Change("2026-01-01T00:00:00+00:00", "corrected", 5, None, None, "the value is nan", ""),
+    ]
+    storage.replace_outcomes([0, 5], Outcomes.of([math.nan, 1e-300]), 6, asks, changes)
+    for found in (storage.load(2), reopen().load(2)):
+        assert found.rows.observed == [2, 4, 3, 5]
+        assert found.rows.reasons == {1: "not a number: str 'x'", 0: "the value is nan"}
+        assert found.rows.values[5] == 1e-300
+        assert found.rows.next_told == 8
+        assert found.asks == asks
+        assert found.changes == changes
 
 
 def test_what_was_loaded_may_be_changed(reopen: Callable[[], Storage]) -> None:
@@ -121,6 +156,9 @@ def test_a_study_that_is_opened_for_every_step_is_one_that_never_closed(
         study.add_data([{"x": 0.5, "n": 1, "kind": "b"}], [0.25], name="past")
         batch = study.ask(3)
         study.tell(batch.ids[:2], [batch.X[0, 0].item(), math.nan])
+        if study.num_asks == 3:
+            study.withdraw([batch.ids[0] - 3])
+            study.correct(batch.ids[1], 0.125)
 
     options: dict[str, Any] = {"maximize": True, "seed": 3, "num_initial": 4, "sampler": QUICK}
     never_closed = Study(SPACE, **options)

@@ -69,7 +69,7 @@ def test_a_stored_mixed_study_goes_on(folder: Path) -> None:
         with Study(SPACE, path=folder / "mixed", **options) as study:
             rows = study.to_dataframe()
             assert "".join(rows.to_csv().splitlines(True)[:18]) == expected("mixed")
-            assert study._snapshot().mean is not None
+            assert study.snapshot().mean is not None
             batch = study.ask(2)
             assert study.num_asks == num_asks
             assert batch.ids == [len(rows), len(rows) + 1]
@@ -91,6 +91,7 @@ def test_a_stored_study_is_opened_without_its_space_once_that_is_kept_whole(fold
     with Study.open(folder / "box") as study:
         assert study.to_dataframe().to_csv() == expected("box")
         assert (study.maximize, study.seed) == (False, 2)
+        assert study._record.settings["strategy"] == "thompson"  # all that there was then
         assert torch.equal(study.space.bounds, BOUNDS.double())
     with pytest.raises(
         ValueError, match="kept the constraint '-1.5 ≤ 1 · x .* as text alone. Open it once by"

@@ -50,4 +50,6 @@ def test_values_with_known_noise_or_without_a_gap_stay_as_they_are() -> None:
 
 def test_the_jacobian_makes_likelihoods_those_of_the_values() -> None:
     data = data_of(7.0 * SMOOTH)
-    assert data.log_jacobian == pytest.approx(-40 * math.log(7.0 * float(SMOOTH.std())))
+    assert data.log_jacobian(torch.arange(40)) == pytest.approx(
+        -40 * math.log(7.0 * float(SMOOTH.std()))
+    )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes, Rows
-from scalable_bo.storage.storage import Ask, Contents, Source
+from scalable_bo.storage.storage import Ask, Change, Contents, Source
 
 
 class Diary:
@@ -40,10 +40,14 @@ class Diary:
         self.write("settings", settings=dict(settings))
 
     def load(self, dim: int) -> Contents:
-        contents = Contents(Rows(dim))
-        rows = contents.rows
-        for line in self.lines("ask", "outcomes", "source", "remove"):
-            if line["kind"] == "ask":
+        rows = Rows(dim)
+        contents = Contents(rows, rows.X)
+        for line in self.lines("ask", "outcomes", "source", "remove", "replace", "queue"):
+            if line["kind"] == "queue":
+                X = torch.tensor(line["X"], dtype=torch.float64)
+                contents.queue = torch.cat([contents.queue, X])
+            elif line["kind"] == "ask":
+                contents.queue = contents.queue[line["queued"] :]
                 ask = Ask(**line["ask"])
                 contents.asks.append(ask)
                 contents.costs[ask.number] = AskReport(**line["cost"])
@@ -54,12 +58,22 @@ class Diary:
                 contents.sources.append(Source(**line["source"]))
                 X = torch.tensor(line["X"], dtype=torch.float64)
                 rows.record(rows.append(X, 0), read(line["outcomes"]))
+            elif line["kind"] == "replace":
+                rows.replace(line["ids"], read(line["outcomes"]))
+                contents.asks[:] = [Ask(**ask) for ask in line["asks"]]
+                contents.changes.extend(Change(**change) for change in line["changes"])
             else:
                 rows.forget(line["ids"])
         return contents
 
-    def add_ask(self, ask: Ask, cost: AskReport, first_id: int, X: Tensor) -> None:
-        self.write("ask", ask=asdict(ask), cost=asdict(cost), X=X.tolist())
+    def add_queued(self, X: Tensor) -> None:
+        self.write("queue", X=X.tolist())
+
+    def add_ask(
+        self, ask: Ask, cost: AskReport, first_id: int, X: Tensor, num_queued: int = 0
+    ) -> None:
+        content = {"ask": asdict(ask), "cost": asdict(cost), "X": X.tolist()}
+        self.write("ask", queued=num_queued, **content)
 
     def add_outcomes(self, ids: Sequence[int], outcomes: Outcomes, first_told: int) -> None:
         self.write("outcomes", ids=list(ids), outcomes=written(outcomes))
@@ -69,6 +83,22 @@ class Diary:
 
     def remove_outcomes(self, ids: Sequence[int]) -> None:
         self.write("remove", ids=list(ids))
+
+    def replace_outcomes(
+        self,
+        ids: Sequence[int],
+        outcomes: Outcomes,
+        first_told: int,
+        asks: Sequence[Ask],
+        changes: Sequence[Change],
+    ) -> None:
+        self.write(
+            "replace",
+            ids=list(ids),
+            outcomes=written(outcomes),
+            asks=[asdict(ask) for ask in asks],
+            changes=[asdict(change) for change in changes],
+        )
 
     def require_writable(self) -> None: ...
 

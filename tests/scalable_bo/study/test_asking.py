@@ -13,7 +13,7 @@ from scalable_bo.space.space import Float, Space
 from scalable_bo.study.asking import predicted_bytes
 from scalable_bo.study.study import Study
 from surrogates import CG, Solution
-from surrogates.rules.base import COLUMNS_HELD
+from surrogates.rules.solved import COLUMNS_HELD
 from surrogates.solvers.base import Request
 
 QUICK = partial(

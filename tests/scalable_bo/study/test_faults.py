@@ -4,6 +4,7 @@ and what is broken is named.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -23,6 +24,7 @@ from acquisition import ParallelThompsonSampling
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.storage.checkpoints import load_checkpoint, save_checkpoint
 from scalable_bo.storage.history import LONGEST_TEXT
+from scalable_bo.storage.repair import repair
 from scalable_bo.storage.snapshot import read_snapshot, to_frame
 from scalable_bo.study.study import Study
 from tests.scalable_bo.storage.test_storage import checkpoint
@@ -178,6 +180,11 @@ def test_a_broken_log_loses_no_more_than_the_calls_in_its_broken_part(
     content = log.read_bytes()
     keep = int(share * len(content))
     log.write_bytes(content[:keep] + (bytes(len(content) - keep) if damage == "torn" else b""))
+    with pytest.raises(RuntimeError, match="is damaged: the last .* of .* writes are missing"):
+        make(tmp_path / "study", num_initial=4)
+    lost = repair(tmp_path / "study")
+    assert lost
+    assert re.fullmatch(r"the last \d+ of \d+ writes", lost[-1])
     with make(tmp_path / "study", num_initial=4) as study:
         found = study.to_dataframe()
         assert len(found) % 2 == 0
@@ -257,7 +264,7 @@ def test_names_never_lead_out_of_the_folder(tmp_path: Path) -> None:
     assert outside == []
     assert sorted(
         file.name for file in path.iterdir() if file.is_file() and "-" not in file.name
-    ) == ["lock", "study.sqlite"]
+    ) == ["backup.sqlite", "lock", "study.sqlite", "writes"]
 
 
 KINDS = Space(x=Float(0.0, 1.0), kind=Categorical(["a", "b"]))

@@ -14,7 +14,7 @@ from gpytorch.kernels import MaternKernel
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
-from scalable_bo import problems
+from scalable_bo.experiments import problems
 from scalable_bo.space.space import Float, Space
 from scalable_bo.storage import surrogate as surrogate_module
 from scalable_bo.storage.rounds import Round

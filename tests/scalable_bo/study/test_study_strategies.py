@@ -12,6 +12,7 @@ from torch import Tensor
 from acquisition import STRATEGIES, ParallelThompsonSampling, Request, Strategy
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.storage.snapshot import read_snapshot
+from scalable_bo.study import asking
 from scalable_bo.study.study import Study
 from tests.acquisition.random_points import RandomPoints
 
@@ -93,18 +94,58 @@ def test_a_strategy_is_checked_before_the_folder_is_made(tmp_path: Path) -> None
     assert not path.exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "later", "names"),
+    [
+        ({}, {}, ["auto", "auto"]),
+        ({"sampler": QUICK}, {"sampler": QUICK}, ["thompson", "thompson"]),
+        ({"strategy": "log-ei"}, {}, ["log-ei", "log-ei"]),
+        ({}, {"strategy": "turbo"}, ["auto", "turbo"]),
+        ({"strategy": RandomPoints()}, {"strategy": RandomPoints()}, [None, None]),
+    ],
+)
+def test_a_study_goes_on_with_its_strategy_unless_another_is_given(
+    tmp_path: Path, given: dict[str, Any], later: dict[str, Any], names: list[str | None]
+) -> None:
+    kept = []
+    for options in (given, later):
+        with Study(PLANE, maximize=True, path=tmp_path / "study", **options) as study:
+            kept.append(study._record.settings.get("strategy"))
+    assert kept == names
+
+
 def test_auto_says_what_it_chose_and_predicts_in_the_units_of_the_values(tmp_path: Path) -> None:
-    study = Study(PLANE, maximize=False, num_initial=12, strategy="auto", path=tmp_path / "study")
+    study = Study(PLANE, maximize=False, num_initial=12, path=tmp_path / "study")
     batch = study.ask(12)
     values = torch.exp(20.0 * (batch.X - 0.3).square().sum(1))
     study.tell(batch.ids, values)
     study.ask(1)
-    assert study.last_ask.choice.startswith("log-ei: 1 among 12, at most 8 points and 300 values")
+    assert study.last_ask.choice.startswith("log-ei: 1 among 12, at most 8 points and 1000 values")
     assert study.last_ask.choice.endswith("values as the logarithm of their gaps")
-    mean = study._snapshot().mean
+    mean = study.snapshot().mean
     assert mean is not None
     assert ((mean(batch.X) / values).log().abs() < 0.3).all()
     study.close()
-    stored = read_snapshot(tmp_path / "study").mean
-    assert stored is not None
-    torch.testing.assert_close(stored(batch.X), mean(batch.X))
+    stored = read_snapshot(tmp_path / "study")
+    assert stored.mean is not None
+    torch.testing.assert_close(stored.mean(batch.X), mean(batch.X))
+    assert [cost.choice for cost in stored.costs.values()] == ["", study.last_ask.choice]
+
+
+def test_a_surrogate_is_fitted_at_every_ask_while_values_are_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asking, "FITTED_ALWAYS_UP_TO", 14)
+    study = Study(PLANE, maximize=False, num_initial=12)
+    fitted = []
+    kernels = []
+    for number in (12, 1, 1, 1, 1):  # after 0, 12, 13, 14 and 15 values
+        batch = study.ask(number)
+        study.tell(batch.ids, torch.exp(20.0 * (batch.X - 0.3).square().sum(1)))
+        fitted.append(study._record.asks[-1].refitted)
+        if study.model is not None:
+            kernels.append(study.model.covar_module)
+            assert study._proposer.fitted is not None
+            assert study._proposer.fitted[1].warp is not None
+    assert fitted == [None, True, True, True, False]
+    assert kernels[-1] is kernels[-2]

@@ -6,7 +6,7 @@ from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
 from surrogates import PathwiseGP
-from surrogates.fitting.batched import BatchedGP, batched_cholesky
+from surrogates.fitting.batched import BatchedGP, batched_cholesky, covariance
 from tests import problems
 
 SETS = 3
@@ -48,6 +48,21 @@ def test_values_and_gradients_are_those_of_autograd(name: str) -> None:
     gradients = {key: parameter.grad for key, parameter in gp.named_parameters()}
     for key, parameter in model.named_parameters():
         torch.testing.assert_close(gradients[key], parameter.grad, rtol=rtol, atol=rtol)
+
+
+def test_second_derivatives_are_refused_by_name() -> None:
+    for name in ("matern32-ard", "rq"):  # in closed form, and by GPyTorch
+        gp = BatchedGP(PathwiseGP(X, Y, covar_module=problems.KERNELS[name]()))
+        nll = gp.negative_log_likelihood(X[INDEX], Y.squeeze(1)[INDEX], INDEX).sum()
+        with pytest.raises(NotImplementedError, match="first derivatives only"):
+            torch.autograd.grad(nll, list(gp.parameters()), create_graph=True, allow_unused=True)
+
+
+def test_the_covariance_has_a_gradient_in_the_points() -> None:
+    kernel = problems.matern(1.5).double()
+    points = X[INDEX].clone().requires_grad_()
+    (ours,) = torch.autograd.grad(covariance(kernel, points)[1, 0, 1], points)
+    assert ours[1, :2].abs().min() > 0.0
 
 
 def test_known_noise_is_that_of_the_chosen_data() -> None:

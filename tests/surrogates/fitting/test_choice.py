@@ -64,7 +64,8 @@ def likelihood(model: PathwiseGP) -> float:
     ("make", "n", "methods"),
     [
         (PathwiseGP, choice.FIT_EXACT_UP_TO, ("exact",)),
-        (PathwiseGP, choice.FIT_EXACT_UP_TO + 1, ("sample", "iterative")),
+        (PathwiseGP, choice.FIT_EXACT_UP_TO + 1, ("sample", "sample")),
+        (PathwiseGP, choice.WHOLE_UP_TO + 1, ("sample", "iterative")),
         (PathwiseGP, choice.SAMPLE_IS_DENSE_UP_TO + 1, ("sample", "minibatch", "iterative")),
         (PathwiseGP, choice.REFINE_UP_TO, ("sample", "minibatch", "iterative")),
         (PathwiseGP, choice.REFINE_UP_TO + 1, ("sample", "minibatch")),
@@ -75,6 +76,7 @@ def likelihood(model: PathwiseGP) -> float:
     ids=[
         "few points",
         "more points",
+        "two thousand",
         "thousands",
         "ten thousand",
         "many points",

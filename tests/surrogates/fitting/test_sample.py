@@ -6,7 +6,8 @@ from torch import Tensor
 
 from surrogates import PathwiseGP, fit_exact, fit_sample
 from surrogates.fitting.batched import BatchedGP
-from surrogates.fitting.sample import LITTLE_NOISE
+from surrogates.fitting.sample import LITTLE_NOISE, _Search
+from surrogates.rules.hyperparameters import training_data
 from surrogates.rules.limits import LONGEST
 from tests import problems
 
@@ -46,6 +47,23 @@ def test_a_second_start_is_tried_where_much_is_left_as_noise() -> None:
         tried = any(noise == pytest.approx(given, rel=1e-6) for noise in seen)
         assert seen[0] == pytest.approx(0.5) and tried == (starts == 2)
         assert (model.noise.item() > LITTLE_NOISE) == (starts == 2)
+
+
+def test_starts_are_judged_by_the_joint_density_of_others_given_the_sample() -> None:
+    model = PathwiseGP(X, CLEAR + NOISE)
+    X_all, y = training_data(model)
+    search = _Search(X_all, y, None)
+    sample = torch.arange(150)
+    others = torch.arange(150, N)
+    ours = search._joint(BatchedGP(model), sample.unsqueeze(0), others)
+    with torch.no_grad():
+        mean = model.mean_module(X_all)
+        H = model.covar_module(X_all).to_dense() + model.noise * torch.eye(N, dtype=X.dtype)
+        gain = torch.linalg.solve(H[:150, :150], H[:150, 150:]).mT
+        conditional = torch.distributions.MultivariateNormal(
+            mean[150:] + gain @ (y - mean)[:150], H[150:, 150:] - gain @ H[:150, 150:]
+        )
+    assert ours == pytest.approx(conditional.log_prob(y[150:]).item(), rel=1e-8)
 
 
 def test_more_samples_come_nearer_to_the_truth() -> None:

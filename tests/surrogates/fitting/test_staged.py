@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -24,16 +25,30 @@ QUIET = {"num_steps": 3, "first_step": 0.1}
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let some hundred points be fitted as thousands are."""
     monkeypatch.setattr(choice, "FIT_EXACT_UP_TO", 200)
+    monkeypatch.setattr(choice, "WHOLE_UP_TO", 200)
     monkeypatch.setattr(choice, "REFINEMENT", QUIET)
     monkeypatch.setitem(choice.METHODS, "sample", small_sample)
 
 
-def small_sample(model: PathwiseGP, **settings: object) -> PathwiseGP:
-    return fit_sample(model, sample_size=SAMPLE, **settings)  # type: ignore[arg-type]
+def small_sample(model: PathwiseGP, **settings: Any) -> PathwiseGP:
+    return fit_sample(model, **{"sample_size": SAMPLE} | settings)
 
 
 def hyperparameters(model: PathwiseGP) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+@pytest.mark.usefixtures("quick")
+def test_up_to_two_thousand_data_all_of_them_follow_the_sample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choice, "WHOLE_UP_TO", N)
+    model = fit(PathwiseGP(X, SIGNAL + NOISE))
+    first, second = model.fit_account.stages
+    assert (first.method, second.method, second.accepted) == ("sample", "sample", True)
+    whole = fit_sample(PathwiseGP(X, SIGNAL + NOISE), sample_size=N)
+    for ours, theirs in zip(model.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.05)
 
 
 def spoiled(model: PathwiseGP, **settings: object) -> None:

@@ -1,6 +1,8 @@
 """Balanced normal draws: exact covariance in the smoothest directions, normal everywhere."""
 
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -8,8 +10,13 @@ from gpytorch.means import ZeroMean
 from torch import Tensor
 
 from surrogates import PathwiseGP, gaussian_likelihood
-from surrogates.functions.balance import NUM_DIRECTIONS, NUM_VALUES, balanced_normal
-from surrogates.functions.spectra import standard_normal
+from surrogates.functions.draws import (
+    NUM_DIRECTIONS,
+    NUM_VALUES,
+    balanced_normal,
+    balanced_rows,
+    standard_normal,
+)
 from tests import problems
 
 N = 60
@@ -56,6 +63,29 @@ def test_draws_are_normal_in_the_leading_directions() -> None:
     assert parts.mean().abs() < 5 / math.sqrt(num)
     assert parts.square().mean().item() == pytest.approx(1.0, abs=1e-6)
     assert parts.pow(4).mean().item() == pytest.approx(3.0, abs=0.1)
+
+
+def test_rows_that_processes_share_are_balanced_together() -> None:
+    values = smooth_values()
+    draws = standard_normal(values.shape, values, seeded())
+    alone = balanced_rows(values, draws, lambda part: part)
+    torch.testing.assert_close(alone, balanced_normal(values, seeded()), rtol=0, atol=1e-6)
+    parts: dict[int, Tensor] = {}
+    barrier = threading.Barrier(2)
+
+    def half(rows: slice) -> Tensor:
+        def total(part: Tensor) -> Tensor:
+            parts[rows.start] = part
+            barrier.wait(10)
+            both = parts[0] + parts[25]
+            barrier.wait(10)
+            return both
+
+        return balanced_rows(values[rows], draws[rows], total)
+
+    with ThreadPoolExecutor(2) as pool:
+        together = torch.cat(list(pool.map(half, [slice(0, 25), slice(25, N)])))
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("num_draws", [1, 7])

@@ -378,8 +378,8 @@ def test_a_kernel_without_features_is_refused_by_name(
     with pytest.raises(
         ValueError,
         match=(
-            "`kernel` must be RBFKernel, MaternKernel, RQKernel, PeriodicKernel, LinearKernel or"
-            f" BoTorch's CategoricalKernel.*got {named}"
+            "`kernel` must be RBFKernel, MaternKernel, RQKernel, PeriodicKernel, LinearKernel,"
+            f" TanimotoKernel or BoTorch's CategoricalKernel.*got {named}"
         ),
     ):
         RandomFeatures.draw(make(), DIM, 8, generator=seeded())

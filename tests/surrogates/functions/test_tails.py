@@ -6,12 +6,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from gpytorch.kernels import Kernel, LinearKernel, RQKernel
+from gpytorch.kernels import Kernel, LinearKernel, PeriodicKernel, RQKernel
 from scipy.special import gammaln
 from torch import Tensor
 
 from surrogates import RandomFeatures
-from surrogates.functions.tails import (
+from surrogates.functions.draws import (
     TAIL_DEGREES,
     NormalLaw,
     RadialLaw,
@@ -67,6 +67,12 @@ def rq() -> Kernel:
     return kernel
 
 
+def periodic(period: float, lengthscale: float) -> Kernel:
+    kernel = problems.with_lengthscale(PeriodicKernel(), lengthscale)
+    kernel.period_length = period
+    return kernel
+
+
 KERNELS: dict[str, tuple[int, float, Callable[[], Kernel]]] = {
     "matern32-4d": (4, 1e-6, lambda: problems.matern(1.5, 3.0)),
     "matern32-2d": (2, 1e-6, lambda: problems.matern(1.5, 1.0)),
@@ -97,6 +103,9 @@ KERNELS: dict[str, tuple[int, float, Callable[[], Kernel]]] = {
         ),
     ),
     "growing": (4, 1e-6, lambda: LinearKernel() * problems.matern(1.5, 3.0)),
+    "season": (1, 1e-3, lambda: periodic(0.1, 2.0) * problems.matern(2.5, 2.0)),
+    "seasons": (2, 1e-2, lambda: periodic(0.5, 0.5) * problems.rbf(1.0)),
+    "sharp-season": (1, 1e-3, lambda: periodic(0.5, 0.01)),
     "smooth-product": (4, 1e-6, lambda: problems.matern(1.5, 3.0) * problems.rbf(2.0)),
 }
 
@@ -136,7 +145,7 @@ def test_unweighted_draws_lack_the_variance_between_dense_data() -> None:
     assert min(variance_ratios(make(), dim, noise, weighted=False)) < 0.3
 
 
-@pytest.mark.parametrize("name", ["matern32-4d", "active", "ard", "sum"])
+@pytest.mark.parametrize("name", ["matern32-4d", "active", "ard", "sum", "seasons"])
 def test_the_prior_variance_is_exact(name: str) -> None:
     dim, _, make = KERNELS[name]
     kernel = make().double()

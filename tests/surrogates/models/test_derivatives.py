@@ -87,22 +87,78 @@ def test_hyperparameters_are_constants_of_a_posterior_of_paths(
     assert all(p.grad is None and p.requires_grad for p in parameters)
 
 
-@pytest.mark.parametrize("name", ["train_X", "train_Y"])
+@pytest.mark.parametrize("name", ["train_X", "train_Y", "train_Yvar"])
 def test_data_that_require_gradients_are_refused_by_name(name: str) -> None:
     data = {"train_X": problems.uniform(20, 2), "train_Y": problems.normal(20, 1)}
+    if name == "train_Yvar":
+        data[name] = 0.1 + problems.uniform(20, 1, seed=1)
     data[name].requires_grad_()
     gp = PathwiseGP(**data, solver=CG())
     X = problems.uniform(2, 2, seed=5)
     message = rf"`{name}` must not require gradients.*`{name}.detach\(\)`.*Cholesky\(\)"
-    with pytest.raises(ValueError, match=message):
-        gp.posterior(X)
-    assert not gp.paths(2)(X).requires_grad
+    for predict in (gp.posterior, lambda X: gp.paths(2)(X)):
+        with pytest.raises(ValueError, match=message):
+            predict(X)
     with torch.no_grad():
         assert gp.posterior(X).mean.isfinite().all()
+        paths = gp.paths(2)
+    assert not paths(X).requires_grad
 
 
-def test_a_second_derivative_of_fantasies_is_refused_by_name() -> None:
-    gp = model("rq")  # PyTorch itself refuses those of GPyTorch's RBF and Matérn kernels
+@pytest.mark.parametrize("name", ["rbf", "matern52", "rq", "product"])
+def test_fantasies_under_torch_func_are_right_or_refused_by_name(name: str) -> None:
+    gp = model(name)
+    sampler = SobolQMCNormalSampler(torch.Size([2]), seed=0)
+    Q = problems.uniform(4, 1, 3, seed=6).requires_grad_()
+    fantasies = gp.fantasize(Q, sampler)
+
+    def predict(X: Tensor) -> Tensor:
+        posterior = fantasies.posterior(X)
+        return posterior.mean.sin().sum() + posterior.variance.sum()
+
+    X = problems.uniform(2, 3, seed=5)
+    gradient = torch.func.grad(predict)(X)
+    torch.testing.assert_close(gradient, by_differences(predict, X), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(gradient, torch.autograd.functional.jacobian(predict, X))
+    for transform in (torch.func.jacfwd, torch.func.hessian, vectorised):
+        with pytest.raises(NotImplementedError, match=r"differentiable once.*Cholesky\(\)"):
+            transform(predict)(X)
+    with pytest.raises(NotImplementedError, match="Fantasies must be made outside"):
+        torch.func.grad(lambda Q: gp.fantasize(Q, sampler).posterior(X).mean.sum())(Q.detach())
+
+
+def vectorised(f: Scalar) -> Scalar:
+    return lambda X: torch.func.vmap(f)(X.expand(3, *X.shape))
+
+
+def test_the_gradient_of_fantasies_in_their_points_is_right() -> None:
+    gp = model("matern52")
+    targets = problems.normal(2, 4, 1)
+    X = problems.uniform(2, 3, seed=5)
+
+    def predict(Q: Tensor) -> Tensor:
+        posterior = gp.get_fantasy_model(Q, targets).posterior(X)
+        return posterior.mean.sin().sum() + posterior.variance.sum()
+
+    Q = problems.uniform(4, 1, 3, seed=6)
+    gradient = torch.autograd.functional.jacobian(predict, Q)
+    torch.testing.assert_close(gradient, by_differences(predict, Q, 1e-5), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.jacfwd, vectorised])
+def test_paths_are_drawn_before_a_transform_or_the_model_says_so(transform: Any) -> None:
+    X = problems.uniform(2, 3, seed=5)
+    gp = model()
+    for predict in (lambda X: gp.posterior(X).mean.sum(), lambda X: gp.paths(2)(X).sum()):
+        with pytest.raises(NotImplementedError, match=r"draw its paths outside.*torch.func"):
+            transform(predict)(X)
+    gp.posterior(X)
+    assert transform(lambda X: gp.posterior(X).mean.sum())(X).isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["rbf", "rq"])
+def test_a_second_derivative_of_fantasies_is_refused_by_name(name: str) -> None:
+    gp = model(name)
     sampler = SobolQMCNormalSampler(torch.Size([2]), seed=0)
     Q = problems.uniform(1, 3, seed=6).requires_grad_()
 

@@ -366,7 +366,7 @@ def test_what_depends_on_the_data_alone_is_computed_once(
     for kind, name in ((Nystrom, "__call__"), (Auto, "choose")):
         monkeypatch.setattr(kind, name, lambda *args, **kwargs: prepared.append("again"))
     monkeypatch.setattr(
-        "surrogates.rules.all_data.factorise", lambda *args: prepared.append("again")
+        "surrogates.solvers.cholesky.factorise", lambda *args: prepared.append("again")
     )
     fantasy = model.fantasize(new.requires_grad_(), sampler(F))
     fantasy.posterior(Z).mean.sum().backward()

@@ -23,8 +23,9 @@ from surrogates import (
     FourierFeatures,
     NystromFeatures,
     gaussian_likelihood,
+    memory,
 )
-from surrogates.functions import features
+from surrogates.functions.features import PriorPaths
 from tests import problems
 
 N = 60
@@ -139,7 +140,7 @@ def test_chunks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     before = law(model)
     value = model.log_marginal_likelihood()
     drawn = model.paths(3)(Q)
-    monkeypatch.setitem(features.CHUNK_ENTRIES, "cpu", 7 * F)
+    monkeypatch.setitem(memory.CHUNK_ENTRIES, "cpu", 7 * F)
     torch.testing.assert_close(law(gp()), before)
     torch.testing.assert_close(gp().paths(3)(Q), drawn)
     assert gp().log_marginal_likelihood() == pytest.approx(value)
@@ -312,7 +313,7 @@ def test_a_bad_feature_map_is_refused(feature_map: nn.Module, message: str) -> N
 def test_prior_paths_cannot_be_given_and_memory_is_foreseen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    prior = features.PriorPaths.draw(
+    prior = PriorPaths.draw(
         problems.rbf(), D, 2, num_features=8, generator=torch.Generator().manual_seed(0)
     )
     with pytest.raises(ValueError, match="`prior` must be None for a FiniteFeatureGP"):

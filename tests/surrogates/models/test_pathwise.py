@@ -34,7 +34,7 @@ from gpytorch.means import ConstantMean, ZeroMean
 from torch import Tensor
 
 from surrogates import CG, SDD, Cholesky, Nystrom, PathwiseGP, PriorPaths, gaussian_likelihood
-from surrogates.rules.all_data import AllData
+from surrogates.rules.solved import AllData
 from tests import problems
 
 N = 60

@@ -92,3 +92,14 @@ def test_observation_noise_is_added_once(model: PathwiseGP) -> None:
         difference, sigma**2 * torch.eye(5, dtype=Z.dtype).expand(4, 3, 5, 5)
     )
     assert observation.rsample(torch.Size([2])).shape == (2, 4, 3, 5, 1)
+
+
+@pytest.mark.parametrize("batch", [(), (3,)], ids=["one", "batch"])
+def test_samples_of_several_outputs_can_be_viewed_in_other_shapes(batch: tuple[int, ...]) -> None:
+    X = problems.uniform(*batch, 10, 2)
+    several = PathwiseGP(
+        X, problems.normal(*batch, 10, 2), solver=CG(), num_paths=8, num_features=16
+    )
+    samples = several.posterior(X[..., :4, :]).rsample(torch.Size([5]))
+    assert samples.shape == (5, *batch, 4, 2)
+    assert samples.view(-1, 4, 2).shape[1:] == (4, 2)  # as BoTorch's hypervolumes do

@@ -18,8 +18,7 @@ from gpytorch.priors import GammaPrior
 from gpytorch.variational import CholeskyVariationalDistribution, VariationalStrategy
 from torch import Tensor
 
-from surrogates import PathwiseGP, VariationalGP, fit_variational, gaussian_likelihood
-from surrogates.functions import features
+from surrogates import PathwiseGP, VariationalGP, fit_variational, gaussian_likelihood, memory
 from surrogates.rules import variational as rule
 from tests import problems
 
@@ -178,7 +177,7 @@ def test_more_inducing_points_raise_the_bound_up_to_the_evidence() -> None:
 
 def test_the_chunk_size_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = variational().elbo()
-    monkeypatch.setitem(features.CHUNK_ENTRIES, "cpu", 7 * M)
+    monkeypatch.setitem(memory.CHUNK_ENTRIES, "cpu", 7 * M)
     assert variational().elbo() == pytest.approx(whole)
 
 

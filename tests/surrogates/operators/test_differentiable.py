@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surrogates import RandomFeatures
-from surrogates.functions import features
+from surrogates import RandomFeatures, memory
 from surrogates.operators import tiles
 from surrogates.operators.differentiable import Basis, KernelBasis, combine, combine_rowwise
 from tests import problems
@@ -40,7 +39,7 @@ def whole(basis: Basis, X: torch.Tensor) -> torch.Tensor:
 @pytest.fixture(params=BASES.values(), ids=BASES.keys())
 def basis(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Basis:
     monkeypatch.setitem(tiles.TILE_SIDE, "cpu", 5)
-    monkeypatch.setitem(features.CHUNK_ENTRIES, "cpu", 60)
+    monkeypatch.setitem(memory.CHUNK_ENTRIES, "cpu", 60)
     return request.param()
 
 
@@ -83,7 +82,7 @@ def test_tiles_and_chunks_change_nothing(s: int, q: int, n: int, side: int, chun
     X = problems.uniform(s, q, DIM, seed=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(tiles.TILE_SIDE, "cpu", side)
-        patch.setitem(features.CHUNK_ENTRIES, "cpu", chunk)
+        patch.setitem(memory.CHUNK_ENTRIES, "cpu", chunk)
         drawn = RandomFeatures.draw(kernel, DIM, 6, generator=torch.Generator().manual_seed(0))
         for basis in (KernelBasis(kernel, problems.uniform(n, DIM)), drawn):
             W = problems.normal(size(basis), s)

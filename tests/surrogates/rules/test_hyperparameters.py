@@ -34,6 +34,18 @@ def test_coordinates_stand_for_the_hyperparameters_that_they_were_read_from() ->
     torch.testing.assert_close(list(model.parameters()), before, rtol=1e-12, atol=1e-12)
 
 
+def test_the_range_of_lengthscales_stays_within_the_bounds_that_are_set() -> None:
+    model = bounded_model()
+    coordinates = Coordinates(model, X)
+    (limits,) = [found for found in coordinates.limits if found is not None]
+    lengthscale = model.covar_module.base_kernel
+    assert torch.isfinite(torch.stack(limits)).all()
+    for value in coordinates.values:
+        value += 1e3
+    coordinates.write()
+    assert lengthscale.lengthscale.item() == pytest.approx(3.0, rel=1e-6)
+
+
 @given(move=st.floats(-200.0, 80.0), dtype=st.sampled_from([torch.float32, torch.float64]))
 @settings(max_examples=20, deadline=None)
 def test_no_step_leaves_the_bounds(move: float, dtype: torch.dtype) -> None:

@@ -29,6 +29,7 @@ from surrogates.solvers import auto
 from surrogates.solvers.auto import Choice
 from surrogates.solvers.base import Request
 from surrogates.solvers.forecast import SpectrumModel
+from surrogates.solvers.run import Run
 from surrogates.solvers.sketch_and_project import default_block_size
 from tests import problems
 from tests.contracts import CountingOperator, assert_no_worse, true_residual
@@ -129,9 +130,17 @@ def test_a_nearly_diagonal_system_is_solved_by_plain_conjugate_gradients() -> No
     assert isinstance(solver, CG) and solver.preconditioner is None
 
 
-def test_tiny_noise_is_left_to_blocks_where_rounding_forbids_a_direct_solve() -> None:
+@pytest.fixture
+def too_large_for_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KernelSystem, "doubled", lambda self: None)
+
+
+def test_tiny_noise_is_left_to_blocks_where_rounding_forbids_a_direct_solve(
+    too_large_for_float64: None,
+) -> None:
     system = SYSTEMS["smooth-float32"]()
-    assert SpectrumModel.of(system, generator()).direct_residual > Auto().tolerance
+    probe = SpectrumModel.of(system, generator())
+    assert probe.direct_residual(torch.float32) > Auto().tolerance
     choice = Auto().choose(system, 1)
     assert isinstance(choice.solver, SketchAndProject)
     assert choice.solver.accelerated
@@ -148,7 +157,12 @@ def test_tiny_noise_is_left_to_iterations_where_a_direct_solve_is_dear(
     assert isinstance(Auto().choose(system, 16).solver, IterativeSolver)
 
 
-def test_limits_are_passed_on_to_the_solver_chosen() -> None:
+def test_a_float32_system_is_solved_directly_in_float64_where_that_fits() -> None:
+    system = SYSTEMS["smooth-float32"]()
+    assert Auto().choose(system, 1).solver == Cholesky()
+
+
+def test_limits_are_passed_on_to_the_solver_chosen(too_large_for_float64: None) -> None:
     limits: dict[str, Any] = {"tolerance": 3e-3, "max_epochs": 17.0, "max_seconds": 5.0}
     for label in ("easy", "nearly-diagonal", "smooth-float32"):
         solver = Auto(**limits).choose(SYSTEMS[label](), 1).solver
@@ -226,9 +240,10 @@ def test_less_noise_never_predicts_fewer_epochs() -> None:
 
 def test_vector_noise_is_judged_by_its_smallest_variance() -> None:
     equal = kernel_system(1200, torch.full((1200,), 0.3))
-    assert Auto().choose(equal, 1, generator()) == Auto().choose(
-        kernel_system(1200, 0.3), 1, generator()
-    )
+    chosen = Auto().choose(equal, 1, generator())
+    alike = Auto().choose(kernel_system(1200, 0.3), 1, generator())
+    assert (chosen.solver, chosen.reason) == (alike.solver, alike.reason)
+    assert chosen.epochs == pytest.approx(alike.epochs, rel=1e-6)
     noise = 0.3 + problems.uniform(1200)
     noise[700] = 1e-4
     assert SpectrumModel.of(kernel_system(1200, noise), generator()).noise == 1e-4
@@ -256,9 +271,8 @@ def test_inducing_points_are_solved_directly() -> None:
 
 @pytest.mark.parametrize("n", [N, 1200])
 def test_blocks_take_over_where_a_direct_solve_falls_short(
-    direct: None, n: int, monkeypatch: pytest.MonkeyPatch
+    direct: None, n: int, too_large_for_float64: None
 ) -> None:
-    monkeypatch.setattr(KernelSystem, "doubled", lambda self: None)  # too large for float64
     system = kernel_system(n, 1e-6, problems.rbf(2.0), dtype=torch.float32)
     rhs = problems.normal(n, 2, dtype=torch.float32)
     alone = Cholesky().solve(system, rhs)
@@ -270,6 +284,36 @@ def test_blocks_take_over_where_a_direct_solve_falls_short(
     assert (solution.steps > 1).all()
     assert torch.equal(solution.converged, solution.residual <= 1e-2)
     assert_no_worse(system, rhs, solution.value, torch.zeros_like(rhs))
+
+
+class Stalling(CG):
+    """Conjugate gradients that give up early."""
+
+    def _is_spent(self, run: Run) -> bool:
+        return run.request.epochs > 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_a_direct_solve_takes_over_where_an_iteration_falls_short(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    stalling = Stalling(None, tolerance=3e-3)
+    monkeypatch.setattr(Auto, "choose", lambda *_: Choice(stalling, "CG(None): by order"))
+    system = kernel_system(N, 1e-4, problems.matern(1.5, 2.0), dtype=dtype)
+    solution = Auto(tolerance=3e-3).solve(system, problems.normal(N, 2, dtype=dtype))
+    assert solution.converged.all()
+    assert "Cholesky() takes over, as the residual fell short" in solution.note
+
+
+def test_a_direct_solve_that_costs_more_than_the_budget_does_not_take_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stalling = Stalling(None, tolerance=3e-3)
+    monkeypatch.setattr(Auto, "choose", lambda *_: Choice(stalling, "CG(None): by order"))
+    monkeypatch.setattr(auto, "FACTORISE", 1e9)
+    system = kernel_system(N, 1e-4, problems.matern(1.5, 2.0))
+    solution = Auto(tolerance=3e-3).solve(system, problems.normal(N, 2))
+    assert "Cholesky()" not in solution.note
 
 
 def test_blocks_get_the_rest_done_where_precision_allows(
@@ -412,7 +456,7 @@ def test_the_seconds_of_all_stages_are_kept_to(
     counting = CountingOperator(problems.system(N, 1e-4, dtype=dtype).kernel)
     # An epoch takes a second
     clock = type("Clock", (), {"perf_counter": lambda _: counting.entries / N**2})()
-    monkeypatch.setattr("surrogates.solvers.base.time", clock)
+    monkeypatch.setattr("surrogates.solvers.run.time", clock)
     solution = Auto(tolerance=1e-3, max_seconds=max_seconds).solve(
         KernelSystem(counting, 1e-4), problems.normal(N, 2, dtype=dtype)
     )
@@ -483,3 +527,16 @@ def test_a_float64_system_beyond_the_range_of_float32_is_solved(
     rhs = scale * problems.normal(N, 1)
     solution = Auto(max_epochs=10.0).solve(problems.system(N, noise), rhs)
     assert solution.value.isfinite().all()
+
+
+def test_what_float32_cannot_do_leaves_most_of_the_budget_to_float64() -> None:
+    """In float32, prior values of such smooth and quiet data stall."""
+    X = problems.uniform(1000, 1)
+    kernel = problems.matern(1.5, 1.0)
+    operator = problems.operator(Dense, kernel, X)
+    system = KernelSystem(operator, 1e-4)
+    factor = torch.linalg.cholesky(operator.to_dense() + 1e-8 * torch.eye(1000).double())
+    B = factor @ torch.randn(1000, 257, dtype=torch.float64, generator=generator())
+    solution = Auto().solve(system, B, generator=generator())
+    assert solution.converged.all(), solution.note
+    assert solution.epochs < 50.0

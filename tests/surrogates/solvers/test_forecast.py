@@ -149,7 +149,9 @@ def test_the_law_has_the_trace_that_the_columns_miss() -> None:
 
 def test_rounding_leaves_a_direct_solve_more_the_less_the_noise() -> None:
     quiet, loud = (
-        SpectrumModel.of(kernel_system(uniform(600).float(), noise), generator()).direct_residual
+        SpectrumModel.of(kernel_system(uniform(600).float(), noise), generator()).direct_residual(
+            torch.float32
+        )
         for noise in (1e-6, 1.0)
     )
     assert quiet > 30.0 * loud

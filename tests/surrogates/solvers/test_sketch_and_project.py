@@ -268,13 +268,16 @@ def test_exact_blocks_end_when_the_precision_is_exhausted_and_say_so(accelerated
     X = problems.uniform(300, 2, dtype=torch.float32)
     rhs = problems.normal(300, 2, dtype=torch.float32)
     system = KernelSystem(kernel_operator(problems.rbf(2.0), X), 1e-6)
-    solution = SketchAndProject(block_size=30, accelerated=accelerated, max_epochs=400.0).solve(
-        system, rhs
-    )
-    assert not solution.converged.any()
-    assert solution.epochs < 100
-    assert "the precision or the step is exhausted" in solution.note
-    assert_no_worse(system, rhs, solution.value, torch.zeros_like(rhs))
+    solver = SketchAndProject(block_size=30, accelerated=accelerated, max_epochs=400.0)
+    for refine, said in (
+        (False, "the precision or the step is exhausted"),
+        (True, "went on in float64, whose solution float32 cannot hold"),
+    ):
+        solution = replace(solver, refine=refine).solve(system, rhs)
+        assert not solution.converged.any()
+        assert solution.epochs < 100
+        assert said in solution.note
+        assert_no_worse(system, rhs, solution.value, torch.zeros_like(rhs))
 
 
 @pytest.mark.parametrize("accelerated", [False, True], ids=["sap", "asap"])

@@ -3,7 +3,7 @@
 import torch
 
 from surrogates import SharedRows
-from surrogates.systems.rows import Rows
+from surrogates.systems.base import Rows
 from tests import problems
 
 N = 30

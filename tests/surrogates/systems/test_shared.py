@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from surrogates import CG, DistributedKernelSystem, KernelSystem, shared_paths
-from surrogates.systems.rows import SharedRows, own_rows
+from surrogates.systems.shared import SharedRows, own_rows
 from tests import problems
 from tests.contracts import true_residual
 from tests.surrogates import shared_rows
@@ -122,7 +122,7 @@ def test_random_rows_are_the_same_however_they_are_shared(used: list[Results]) -
 
 
 def test_random_rows_go_on_from_stream_to_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("surrogates.systems.rows.ROWS_PER_STREAM", 8)
+    monkeypatch.setattr("surrogates.systems.shared.ROWS_PER_STREAM", 8)
     rows = SharedRows(30, torch.device("cpu"))
     whole = rows.normal(2, torch.Generator().manual_seed(4), like=torch.ones(1))
     assert len(whole.unique()) == 60
@@ -234,6 +234,28 @@ def test_the_mean_of_shared_paths_is_the_posterior_mean() -> None:
     torch.testing.assert_close(paths.mean(x), expected, rtol=1e-7, atol=1e-7)
 
 
+def test_256_shared_paths_have_the_variance_of_a_posterior_of_few_directions() -> None:
+    X = problems.uniform(200, 1)
+    Z = problems.uniform(40, 1, seed=1)
+    kernel = problems.rbf(5.0).double()
+    H = problems.own_evaluation(kernel, X, X) + 0.1 * torch.eye(len(X), dtype=X.dtype)
+    K_XZ = problems.own_evaluation(kernel, X, Z)
+    exact = 1.0 - (K_XZ * torch.linalg.solve(H, K_XZ)).sum(0)
+    system = DistributedKernelSystem(kernel, X, 0.1)
+    errors = []
+    for seed in range(4):  # without balance, 8 % off in the mean
+        paths, _ = shared_paths(
+            system,
+            X[:, 0],
+            256,
+            solver=CG(None, tolerance=1e-8),
+            generator=torch.Generator().manual_seed(seed),
+        )
+        variance = (paths(Z) - paths.mean(Z)).square().mean(0)
+        errors.append((variance.mean() / exact.mean()).item() - 1.0)
+    assert torch.tensor(errors).square().mean().sqrt() < 0.025
+
+
 def test_the_first_process_keeps_the_time_for_all(tmp_path: Path) -> None:
     first, second = shared_rows.results(shared_rows.solve_by_clocks_that_differ, 2, tmp_path)
     assert torch.equal(first["steps"], second["steps"])
@@ -308,7 +330,9 @@ def test_the_example_under_torchrun_gives_the_answer_of_one_process(tmp_path: Pa
 def test_rows_are_shared_evenly(monkeypatch: pytest.MonkeyPatch, n: int, size: int) -> None:
     parts = []
     for rank in range(size):
-        monkeypatch.setattr("surrogates.systems.rows._place", lambda group, rank=rank: (rank, size))
+        monkeypatch.setattr(
+            "surrogates.systems.shared._place", lambda group, rank=rank: (rank, size)
+        )
         parts.append(own_rows(n))
     assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
     assert parts[-1].stop == n

@@ -10,13 +10,14 @@ import torch
 
 from acquisition import ParallelThompsonSampling
 from scalable_bo.experiments.cells import run_cell
+from scalable_bo.experiments.formats import mean_and_error
 from scalable_bo.experiments.models import coordinate_kernel, matern_kernel
 from scalable_bo.experiments.plots import plot_thompson
 from scalable_bo.experiments.presets import THOMPSON_PRESETS as PRESETS
 from scalable_bo.experiments.presets import find_preset, vary
 from scalable_bo.experiments.records import write_record
 from scalable_bo.experiments.solvers import CGBudget, SDDBudget, solver_for
-from scalable_bo.experiments.tables import mean_and_error, summarise, write_table
+from scalable_bo.experiments.tables import summarise, write_table
 from scalable_bo.experiments.thompson.cell import ThompsonCell
 from scalable_bo.experiments.thompson.samplers import published_weights
 from scalable_bo.experiments.thompson.settings import ThompsonPreset
@@ -139,7 +140,7 @@ def test_each_round_starts_the_mean_from_the_round_before(monkeypatch: pytest.Mo
 
 
 def test_features_are_shared_only_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
-    from scalable_bo.problems import GPPrior
+    from scalable_bo.experiments.problems import GPPrior
 
     calls = []
     share = GPPrior.share_features

@@ -1,5 +1,6 @@
-"""Several data sets in one model: independent outputs and batches, taken apart into the data sets
-that are solved one by one, or into models of some of the outputs.
+"""What a model is of: its data sets, independent outputs and batches, taken apart to be solved one
+by one or as models of some of the outputs; their noise; and how it knows that what it keeps is
+still of them.
 
 Notation: B the shape of the batch, outputs last, as ``SingleTaskGP`` lays them out: X (*B, n, d), y
 (*B, n).
@@ -7,20 +8,33 @@ Notation: B the shape of the batch, outputs last, as ``SingleTaskGP`` lays them 
 
 import itertools
 from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
 
+import gpytorch
 import torch
 from botorch.models import SingleTaskGP
 from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
+from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import Kernel, ScaleKernel
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.likelihoods.noise_models import HomoskedasticNoise
 from gpytorch.means import LinearMean, Mean
+from gpytorch.models import ExactGP
 from torch import Tensor, nn
 
+from surrogates import checks
+from surrogates.functions.paths import BatchPaths, SamplePaths
 from surrogates.operators.stationary import StationaryKernel
 from surrogates.rules.data import DataSet
 from surrogates.rules.inducing_points import choose_inducing_points
 
 DEFAULT_NUM_INDUCING = 1024
+# In standardised units, what stands for no noise: GPyTorch's own bound, before any change to it
+LEAST_NOISE = {
+    dtype: float(gpytorch.settings.min_fixed_noise.value(dtype))
+    for dtype in (torch.float32, torch.float64)
+}
 
 
 class MeanOfBatch(nn.Module):
@@ -48,6 +62,69 @@ def noise_variances(model: SingleTaskGP) -> Tensor:
     """
     noise: Tensor = model.likelihood.noise.detach()
     return noise.reshape(()) if noise.numel() == 1 else noise
+
+
+def gaussian_likelihood(noise: float) -> GaussianLikelihood:
+    """Return a Gaussian likelihood with the variance ``noise`` = σ², however small (GPyTorch's own
+    refuses σ² < 1e-4).
+
+    Raises:
+        ValueError: if ``noise`` is not finite and above 0.
+    """
+    noise = checks.positive_float("noise", noise, "Use a small value such as 1e-6 for exact data.")
+    likelihood = GaussianLikelihood(noise_constraint=GreaterThan(min(1e-8, 0.5 * noise)))
+    likelihood.noise = noise
+    return likelihood
+
+
+def check_likelihood(likelihood: Any) -> None:
+    """Require a likelihood whose noise variances do not depend on the inputs.
+
+    Raises:
+        TypeError: naming the kinds, for any other.
+    """
+    if not isinstance(likelihood, GaussianLikelihood | FixedNoiseGaussianLikelihood):
+        raise TypeError(
+            "`likelihood` must be a GaussianLikelihood or a FixedNoiseGaussianLikelihood, whose"
+            f" noise variances are numbers, got {type(likelihood).__name__}. Give variances that"
+            " differ as `train_Yvar`, or use botorch.models.SingleTaskGP with this likelihood."
+        )
+
+
+def check_noise(train_Yvar: Any, train_Y: Tensor) -> None:
+    """Require variances of at least 0 of the shape, dtype and device of ``train_Y``.
+
+    Raises:
+        TypeError, ValueError: naming what does not fit.
+    """
+    checks.floating_tensor("train_Yvar", train_Yvar)
+    if train_Yvar.shape != train_Y.shape:
+        raise ValueError(
+            f"`train_Yvar` must have the shape of `train_Y`, {tuple(train_Y.shape)}, got"
+            f" {tuple(train_Yvar.shape)}."
+        )
+    checks.like("train_Yvar", train_Yvar, "train_Y", train_Y)
+    if (train_Yvar < 0).any():
+        raise ValueError(
+            f"`train_Yvar` must be at least 0, got {train_Yvar.min().item():g}. Use 0 for exact"
+            " data, or None to infer the noise."
+        )
+
+
+def known_noise(noise: Any) -> Tensor:
+    """Return variances in standardised units with GPyTorch's least in the place of zeros: the
+    systems that are solved need a positive diagonal.
+
+    Raises:
+        TypeError, ValueError: if they are not finite or below 0.
+    """
+    noise = checks.floating_tensor("noise", noise)
+    if (noise < 0).any():
+        raise ValueError(
+            f"`noise` must be variances of at least 0, got {noise.min().item():g}. Give them in"
+            " standardised units."
+        )
+    return noise.where(noise > 0, LEAST_NOISE[noise.dtype])
 
 
 def data_sets(model: SingleTaskGP) -> list[DataSet]:
@@ -220,3 +297,70 @@ def _own_batch_shape(part: nn.Module, X: Tensor) -> torch.Size:
             " which output."
         )
     return getattr(part, "batch_shape", torch.Size())
+
+
+class StateKey(NamedTuple):
+    """All that a posterior depends on, compared by value: GPyTorch's setters write through
+    ``.data``, past every version counter.
+
+    Attributes:
+        tensors: parameters, buffers, noise and data.
+        settings: the model's own, and the types and plain numbers of its mean and kernel, such as
+            Matérn's ν.
+    """
+
+    tensors: tuple[Tensor, ...]
+    settings: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, model: ExactGP, *settings: Any) -> Self:
+        """Return the present key of ``model``, which shares its tensors."""
+        tensors = (
+            *model.parameters(),
+            *model.buffers(),
+            model.noise,
+            *model.train_inputs,
+            model.train_targets,
+        )
+        plain = [
+            (
+                type(part),
+                *(value for value in vars(part).values() if isinstance(value, int | float | str)),
+            )
+            for module in (model.mean_module, model.covar_module)
+            for part in module.modules()
+        ]
+        return cls(tensors, (*settings, *plain))
+
+    def frozen(self) -> "StateKey":
+        """Return a key that no longer follows the model."""
+        return StateKey(tuple(tensor.detach().clone() for tensor in self.tensors), self.settings)
+
+    def matches(self, other: "StateKey | None") -> bool:
+        return (
+            other is not None
+            and self.settings == other.settings
+            and len(self.tensors) == len(other.tensors)
+            and all(map(_same, self.tensors, other.tensors))
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PathsState:
+    """The paths behind ``posterior``, and what they were drawn from.
+
+    Attributes:
+        covariances: the posterior's :class:`Covariance` of each data set that fantasies have asked
+            for; all that is ever added, so that copies of the model share the state.
+    """
+
+    key: StateKey
+    paths: SamplePaths | BatchPaths
+    covariances: dict[int, Any] = field(default_factory=dict)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)

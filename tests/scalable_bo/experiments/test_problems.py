@@ -6,9 +6,9 @@ import pytest
 import torch
 from botorch.test_functions import synthetic
 
-from scalable_bo import problems
+from scalable_bo.experiments import problems
 from scalable_bo.experiments.models import matern_kernel
-from scalable_bo.problems import GPPrior
+from scalable_bo.experiments.problems import GPPrior
 
 
 def draw(seed: int, dim: int = 3, **options: object) -> GPPrior:

@@ -1,0 +1,127 @@
+"""``scalable-bo bench optimisers``: a study's strategies beside their peers. Quick to import."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Option
+
+from scalable_bo.cli.console import (
+    bad_input,
+    check_folder,
+    count,
+    optional,
+    print_table,
+    read_integers,
+    read_names,
+    stop,
+)
+from scalable_bo.cli.options import taking
+
+EXTRA = "pip install 'scalable-bo[league]'"
+
+
+@dataclass(frozen=True)
+class OptimisersOptions:
+    """The options of ``bench optimisers``."""
+
+    subset: Annotated[
+        str,
+        Option(
+            help="Problems: smoke, small, small-200, bbob, bbob-all, mixed, noisy, large,"
+            " large-5000, largescale, thousand, or night for the first of each kind."
+        ),
+    ] = "smoke"
+    optimisers: Annotated[
+        str | None,
+        Option(
+            help="Optimisers, separated by commas, instead of the subset's: strategies of a study"
+            " such as auto, thompson, log-ei, turbo; optuna-gp, optuna-tpe, optuna-cmaes,"
+            " botorch-qlognei, botorch-turbo, cma, sobol."
+        ),
+    ] = None
+    problems: Annotated[
+        str | None,
+        Option(
+            help="Problems, separated by commas, instead of the subset's: hartmann-6,"
+            " bbob-f15-d5, bbob-mixint-f3-d5, bbob-largescale-f8-d80, tune-digits."
+        ),
+    ] = None
+    seeds: Annotated[str | None, Option(help="Seeds, such as 0-4; by default the subset's.")] = None
+    batches: Annotated[
+        str | None, Option(help="Sizes of batches, such as 1,5, instead of the subset's.")
+    ] = None
+    budget: Annotated[int | None, Option(help="Evaluations, instead of the subset's.")] = None
+    noise: Annotated[
+        float | None,
+        Option(
+            help="Standard deviation of the noise, in interquartile ranges of a problem's values,"
+            " instead of the subset's."
+        ),
+    ] = None
+    rerun: Annotated[bool, Option("--rerun", help="Run also what the folder has a record of.")] = (
+        False
+    )
+    out: Annotated[Path, Option(help="Folder for the records and the plot, made if needed.")] = (
+        Path("results/optimisers")
+    )
+
+
+@taking(OptimisersOptions)
+def optimisers(options: OptimisersOptions) -> None:
+    """Run the league of optimisers: regret after a budget, ranks, seconds and memory.
+
+    Runs (problem, optimiser, batch, seed) that the folder has a record of are kept and not run
+    again. Optimisers and problems whose packages are not installed are named and left out.
+    """
+    with bad_input():
+        from scalable_bo.experiments.optimisers.registry import missing_packages
+        from scalable_bo.experiments.optimisers.subsets import plan_league
+        from scalable_bo.experiments.optimisers.tasks import missing_package
+
+        cells = plan_league(
+            options.subset,
+            problems=optional(read_names, options.problems, "problems"),
+            optimisers=optional(read_names, options.optimisers, "optimisers"),
+            seeds=optional(read_integers, options.seeds, "seeds"),
+            batches=optional(read_integers, options.batches, "batches"),
+            budget=options.budget,
+            noise=options.noise,
+        )
+        check_folder(options.out)
+        missing = missing_packages(list(dict.fromkeys(cell.optimiser for cell in cells)))
+        for problem in dict.fromkeys(cell.problem for cell in cells):
+            package = missing_package(problem)
+            if package is not None:
+                missing[problem] = package
+        cells = [c for c in cells if c.optimiser not in missing and c.problem not in missing]
+        for cell in {cell.problem: cell for cell in cells}.values():
+            cell.check_files()
+
+    absent = [f"{name} (needs {package})" for name, package in missing.items()]
+    if absent:
+        typer.echo(f"Left out: {', '.join(absent)}. Install them: {EXTRA}", err=True)
+    if not cells:
+        stop("There is nothing left to run.", 2)
+
+    from scalable_bo.cli.running import run_and_show
+    from scalable_bo.cli.summaries import league_table
+    from scalable_bo.experiments.optimisers.standings import divisions, standings
+    from scalable_bo.experiments.plots import plot_optimisers
+
+    records = run_and_show(cells, options.out, rerun=options.rerun, table="optimisers")
+    whole = [record for record in records if record["complete"]]
+    plot = options.out / f"optimisers_{options.subset}.png"
+    if whole:
+        plot_optimisers(whole, plot)
+    for division in divisions(whole):
+        print_table(league_table(division.title, standings(division)))
+    typer.echo(
+        f"{count(whole, 'record')} in {options.out}, with all others there in"
+        f" {options.out / 'optimisers.md'}, plot in {plot}"
+    )
+    if len(whole) < len(records):
+        stop(f"{count(len(records) - len(whole), 'run')} failed; the same command runs them.", 1)

@@ -1,0 +1,29 @@
+"""The command that mends a damaged study. Quick to import."""
+
+from __future__ import annotations
+
+import typer
+
+from scalable_bo.cli.study_commands import StudyPlace, folder_of, refusals
+
+
+def repair(place: StudyPlace) -> None:
+    """Restore a damaged study from what is whole in its database and in its backup, and say what
+    is lost.
+
+    The damaged files are kept beside. A study that is whole stays as it is.
+    """
+    with refusals():
+        from scalable_bo.storage.repair import repair as restore
+
+        folder = folder_of(place)
+        lost = restore(folder)
+    if lost is None:
+        typer.echo(f"The study in {folder} is whole.")
+        return
+    for line in lost:
+        typer.echo(line)
+    typer.echo(
+        f"Restored the study in {folder}"
+        + ("; points that were lost are failures now." if lost else ", and nothing is lost.")
+    )

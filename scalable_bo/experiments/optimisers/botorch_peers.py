@@ -1,0 +1,136 @@
+"""BoTorch's loops in the league, as its tutorials write them.
+
+BoTorch draws from torch's global generator, which is left alone: these runs do not repeat exactly.
+
+Notation: U (n, e) points of the unit cube, Y (n, 1) values of which the largest is best.
+"""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+
+import torch
+from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.exceptions.errors import ModelFittingError
+from botorch.fit import fit_gpytorch_mll
+from botorch.generation.sampling import MaxPosteriorSampling
+from botorch.models import SingleTaskGP
+from botorch.optim.optimize import optimize_acqf
+from botorch.utils.sampling import draw_sobol_samples
+from gpytorch.constraints import Interval
+from gpytorch.kernels import MaternKernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from torch import Tensor
+
+from acquisition import TrustRegion
+from scalable_bo.experiments.optimisers.base import Optimiser, SobolSearch
+from scalable_bo.space.space import Space
+
+NUM_RESTARTS = 10
+RAW_SAMPLES = 512
+MOST_ITERATIONS = 200
+MOST_CANDIDATES = 5000
+
+
+class ExpectedImprovementSearch(Optimiser):
+    """``SingleTaskGP`` and ``qLogNoisyExpectedImprovement``, q points jointly, after 2 (e + 1)
+    Sobol points; integers and choices by rounding.
+    """
+
+    def __init__(self, space: Space, seed: int, q: int) -> None:
+        super().__init__(space, seed, q)
+        self._design = SobolSearch(space, seed, q)
+        self._num_initial = 2 * (space.encoded_dim + 1)
+
+    def ask(self, q: int) -> Tensor:
+        if len(self.X) < self._num_initial:
+            return self._design.ask(q)
+        U = self.space.normalize(self.X)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = SingleTaskGP(U, -self.values[:, None])
+            fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+            improvement = qLogNoisyExpectedImprovement(model, U, prune_baseline=True)
+            candidates, _ = optimize_acqf(
+                improvement,
+                _unit_box(self.space),
+                q,
+                num_restarts=NUM_RESTARTS,
+                raw_samples=RAW_SAMPLES,
+                options={"batch_limit": 5, "maxiter": MOST_ITERATIONS},
+            )
+        return self.space.unnormalize(candidates.clamp(0.0, 1.0))
+
+
+class TrustRegionSearch(Optimiser):
+    """TuRBO-1: after 2 e Sobol points, Thompson sampling among candidates of a trust region, which
+    begins anew elsewhere when it has become too small.
+
+    References:
+        Eriksson et al. (2019), "Scalable Global Optimization via Local Bayesian Optimization", as
+        in BoTorch's tutorial.
+    """
+
+    def __init__(self, space: Space, seed: int, q: int) -> None:
+        super().__init__(space, seed, q)
+        self._design = SobolSearch(space, seed, q)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget what is known, and begin a region."""
+        dim = self.space.encoded_dim
+        self._region = TrustRegion(dim, self.q)
+        self._first = len(self.X)
+        self._num_initial = max(self.q, 2 * dim)
+
+    def ask(self, q: int) -> Tensor:
+        if self._region.restart:
+            self._begin()
+        if len(self.X) - self._first < self._num_initial:
+            return self._design.ask(q)
+        U = self.space.normalize(self.X[self._first :])
+        Y = -self.values[self._first :, None]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            chosen = self._chosen(U, (Y - Y.mean()) / Y.std().clamp_min(1e-12), q)
+        return self.space.unnormalize(chosen.clamp(0.0, 1.0))
+
+    def tell(self, X: Tensor, values: Tensor) -> None:
+        was_initial = len(self.X) - self._first < self._num_initial
+        super().tell(X, values)
+        if was_initial:
+            best = float(-self.values[self._first :].min())
+            self._region = TrustRegion(self.space.encoded_dim, self.q, best_value=best)
+        else:
+            self._region = self._region.update(-values)
+
+    def _chosen(self, U: Tensor, Y: Tensor, q: int) -> Tensor:
+        """Return the candidates (q, e) that are the best of q joint draws."""
+        dim = U.shape[1]
+        scales = Interval(0.005, 4.0)
+        kernel = ScaleKernel(MaternKernel(2.5, ard_num_dims=dim, lengthscale_constraint=scales))
+        likelihood = GaussianLikelihood(noise_constraint=Interval(1e-8, 1e-3))
+        model = SingleTaskGP(
+            U, Y, covar_module=kernel, likelihood=likelihood, outcome_transform=None
+        )
+        # A region that has become small holds points that are almost one, by which a fit may fail
+        with suppress(ModelFittingError):
+            fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+        center = U[Y.argmax()]
+        lengthscale = kernel.base_kernel.lengthscale.detach().squeeze(0)
+        corners = self._region.bounds(center, _unit_box(self.space), lengthscale)
+        num_candidates = min(MOST_CANDIDATES, max(2000, 200 * dim))
+        seed = 1000 * self.seed + len(self.X)
+        points = draw_sobol_samples(corners, num_candidates, 1, seed=seed).squeeze(1)
+        generator = torch.Generator().manual_seed(seed)
+        changed = torch.rand(points.shape, generator=generator) < min(20 / dim, 1.0)
+        one = torch.randint(dim, (num_candidates, 1), generator=generator)
+        candidates = torch.where(changed.scatter(1, one, True), points, center)
+        with torch.no_grad():
+            return MaxPosteriorSampling(model, replacement=False)(candidates, num_samples=q)
+
+
+def _unit_box(space: Space) -> Tensor:
+    return torch.tensor([[0.0], [1.0]], dtype=torch.float64).repeat(1, space.encoded_dim)

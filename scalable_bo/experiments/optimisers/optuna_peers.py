@@ -1,0 +1,62 @@
+"""Optuna's samplers in the league, with their defaults."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, TPESampler
+from torch import Tensor
+
+from scalable_bo.experiments.optimisers.base import Optimiser
+from scalable_bo.space.parameters import Categorical, Int, Parameter
+from scalable_bo.space.space import Space
+
+SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
+    "tpe": TPESampler,
+    "gp": GPSampler,
+    "cmaes": CmaEsSampler,
+}
+
+
+class OptunaSearch(Optimiser):
+    """An Optuna study: all trials of a batch are asked before the first of their values is told.
+
+    Args:
+        space, seed, q: as of all optimisers.
+        sampler: one of ``SAMPLERS``.
+    """
+
+    def __init__(self, space: Space, seed: int, q: int, sampler: str) -> None:
+        super().__init__(space, seed, q)
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._study = optuna.create_study(sampler=SAMPLERS[sampler](seed=seed))
+        self._distributions = {name: _distribution(param) for name, param in space.params.items()}
+        self._trials: list[Any] = []
+
+    def ask(self, q: int) -> Tensor:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._trials = [self._study.ask(self._distributions) for _ in range(q)]
+        return self.space.from_dicts([trial.params for trial in self._trials])
+
+    def tell(self, X: Tensor, values: Tensor) -> None:
+        super().tell(X, values)
+        for trial, value in zip(self._trials, values.tolist(), strict=True):
+            self._study.tell(trial, value)
+
+
+def _distribution(param: Parameter) -> BaseDistribution:
+    if isinstance(param, Categorical):
+        return CategoricalDistribution(param.choices)
+    if isinstance(param, Int):
+        return IntDistribution(param.low, param.high, log=param.log)
+    return FloatDistribution(param.low, param.high, log=param.log)

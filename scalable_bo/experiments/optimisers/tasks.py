@@ -1,0 +1,133 @@
+"""What the optimisers compete on, by name: a function to minimise, and a space.
+
+``hartmann-6`` is one of BoTorch's test functions in six dimensions; ``bbob-f15-d5``,
+``bbob-mixint-f3-d5`` and ``bbob-largescale-f10-d40`` are COCO's functions by number and dimension;
+``tune-digits`` and so on choose the hyperparameters of a model on data that scikit-learn brings.
+
+Notation: X (n, d) points in the user's units.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scalable_bo.experiments.optimisers.tuning import TUNING_TASKS
+from scalable_bo.experiments.problems import test_function
+from scalable_bo.integrations.extras import is_installed, require
+from scalable_bo.space.space import Float, Int, Space
+from surrogates import checks
+
+SPREAD_POINTS = 1024  # of a Sobol sequence, whose values measure a problem's range
+# By powers of ten that COCO multiplies the mixed suite's functions 1 … 24 by
+MIXED_EXPONENTS = (
+    *(0, -3, -1, -1, 0, -2, 0, -2, -2, -3, -2, -4),
+    *(-1, 0, -1, 0, 1, 0, 1, -1, 0, 0, 1, -1),
+)
+_COCO = re.compile(r"(bbob|bbob-mixint|bbob-largescale)-f(\d+)-d(\d+)")
+_BOTORCH = re.compile(r"([a-z_]+)-(\d+)")
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A function to minimise, without noise.
+
+    Attributes:
+        space: where.
+        evaluate: maps X (n, d) to values (n,).
+        optimum: the smallest value; ``None`` where it is not known.
+        is_cheap: whether thousands of values cost nothing.
+    """
+
+    space: Space
+    evaluate: Callable[[Tensor], Tensor]
+    optimum: float | None
+    is_cheap: bool = True
+
+    def sample(self) -> Tensor | None:
+        """Return the values of points that fill the space, ``None`` where they cost too much."""
+        if not self.is_cheap:
+            return None
+        engine = torch.quasirandom.SobolEngine(self.space.encoded_dim, scramble=True, seed=0)
+        U = engine.draw(SPREAD_POINTS, dtype=torch.float64)
+        return self.evaluate(self.space.unnormalize(U))
+
+
+def make_task(name: str, seed: int = 0) -> Task:
+    """Return a task by its name.
+
+    Args:
+        name: see above.
+        seed: a COCO function is its instance ``seed + 1``: shifted and rotated anew.
+    Raises:
+        ImportError: if COCO is not installed.
+        ValueError: if there is no such task.
+    """
+    if name.startswith("tune-"):
+        tuning = TUNING_TASKS[checks.one_of("problem", name, TUNING_TASKS)]
+        return Task(tuning.space, tuning.evaluate, None, is_cheap=False)
+    if found := _COCO.fullmatch(name):
+        suite, function, dim = found.groups()
+        return _coco_task(suite, int(function), int(dim), seed + 1)
+    if found := _BOTORCH.fullmatch(name):
+        problem = test_function(found[1], int(found[2]))
+        optimum = None if problem.optimal_value is None else -problem.optimal_value
+        return Task(Space.from_bounds(problem.bounds), lambda X: -problem(X), optimum)
+    raise ValueError(
+        "`problem` must be a test function and its dimension, such as hartmann-6, a function of"
+        f" COCO, such as bbob-f15-d5, or one of {', '.join(TUNING_TASKS)}, got {name!r}."
+    )
+
+
+def missing_package(name: str) -> str | None:
+    """Return the package that a task needs and that is not installed, if there is one."""
+    return "coco-experiment" if _COCO.fullmatch(name) and not is_installed("cocoex") else None
+
+
+def _coco_task(suite: str, function: int, dim: int, instance: int) -> Task:
+    require("cocoex", extra="league", user=f"{suite}-f{function}-d{dim}")
+    import cocoex
+
+    problems = cocoex.Suite(suite, f"instances: {instance}", f"dimensions: {dim}")
+    try:
+        problem = problems.get_problem_by_function_dimension_instance(function, dim, instance)
+    except Exception as error:
+        raise ValueError(
+            f"`problem` must be a function and a dimension of COCO's {suite}, got f{function} and"
+            f" d{dim} ({error})."
+        ) from error
+    num_integers = problem.number_of_integer_variables
+    pairs = list(zip(problem.lower_bounds, problem.upper_bounds, strict=True))
+    params: dict[str, Any] = {}
+    for column, (low, high) in enumerate(pairs):
+        whole = column < num_integers
+        params[f"x{column}"] = Int(round(low), round(high)) if whole else Float(low, high)
+
+    # Those of the other suites are not told: they are the same in all dimensions, but for a factor
+    optimum = cocoex.BareProblem("bbob", function, 2, instance).best_value()
+    if suite == "bbob-mixint":
+        optimum *= 10.0 ** MIXED_EXPONENTS[function - 1]
+    return Task(Space(**params), _CocoFunction(problem, problems), float(optimum))
+
+
+@dataclass(frozen=True, eq=False)
+class _CocoFunction:
+    """A function of COCO.
+
+    Attributes:
+        problem: maps a point to its value.
+        suite: owns the problem, and must not go before it.
+    """
+
+    problem: Callable[[np.ndarray], float]
+    suite: object
+
+    def __call__(self, X: Tensor) -> Tensor:
+        values = [self.problem(point) for point in X.double().numpy()]
+        return torch.tensor(values, dtype=torch.float64)

@@ -1,0 +1,172 @@
+"""What is wanted of several outcomes of a point: objectives, and limits that others must keep.
+
+Notation: m outcomes, the k objectives first; Y (n, m) their values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import torch
+from botorch.utils.multi_objective.pareto import is_non_dominated
+from torch import Tensor
+
+from scalable_bo.space.tables import finite
+
+DIRECTIONS = {"minimize": -1.0, "maximize": 1.0}
+ONLY = "value"  # the name of an objective that has none
+LIMITS = ("at_least", "at_most")
+Limits = tuple[float | None, float | None]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Objectives and constraints on outcomes, by name.
+
+    Args:
+        objectives: "minimize" or "maximize" for each.
+        constraints: the lowest and the highest value allowed of outcomes, objectives or others;
+            ``None`` for no limit. Or tables of ``at_least`` and ``at_most``.
+    Attributes:
+        names: of all outcomes, objectives first, in the order in which values are told.
+    Raises:
+        TypeError, ValueError: naming what is none of these.
+    """
+
+    objectives: Mapping[str, str]
+    constraints: Mapping[str, Limits]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.objectives, Mapping) or not self.objectives:
+            raise TypeError(
+                "`objectives` must be a dict of directions by name, got"
+                f" {self.objectives!r:.80}. Try {{'cost': 'minimize', 'accuracy': 'maximize'}}."
+            )
+        for name, direction in self.objectives.items():
+            if direction not in DIRECTIONS:
+                raise ValueError(
+                    f"`objectives[{name!r}]` must be 'minimize' or 'maximize', got {direction!r}."
+                )
+        if not isinstance(self.constraints, Mapping):
+            raise TypeError(
+                "`outcome_constraints` must be a dict of limits by name, got"
+                f" {self.constraints!r:.80}. Try {{'weight': (None, 10.0)}}."
+            )
+        limits = {name: _limits(name, pair) for name, pair in self.constraints.items()}
+        object.__setattr__(self, "objectives", dict(self.objectives))
+        object.__setattr__(self, "constraints", limits)
+
+    @classmethod
+    def of(cls, maximize: bool | None, objectives: Any, constraints: Any) -> Self | None:
+        """Return the goal of a study's arguments; ``None`` for one objective without limits.
+
+        Raises:
+            TypeError, ValueError: if neither or both of ``maximize`` and ``objectives`` are given,
+                or as ``Goal``.
+        """
+        if objectives is None:
+            if not isinstance(maximize, bool):
+                raise TypeError(
+                    f"`maximize` must be True or False, got {maximize!r}. Of several objectives,"
+                    " give `objectives`."
+                )
+            if not constraints:
+                return None
+            objectives = {ONLY: "maximize" if maximize else "minimize"}
+        elif maximize is not None:
+            raise ValueError(
+                f"`maximize` must be None with `objectives`, which have directions of their own,"
+                f" got {maximize!r}."
+            )
+        return cls(objectives, {} if constraints is None else constraints)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of all outcomes, objectives first."""
+        return (*self.objectives, *(n for n in self.constraints if n not in self.objectives))
+
+    @property
+    def num_objectives(self) -> int:
+        """The number of objectives, k."""
+        return len(self.objectives)
+
+    @cached_property
+    def signs(self) -> tuple[float, ...]:
+        """1 or −1 for each outcome: by which it is multiplied to be maximised; 1 for those that are
+        no objectives.
+        """
+        return tuple(DIRECTIONS[self.objectives.get(name, "maximize")] for name in self.names)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the goal as plain values."""
+        return {
+            "objectives": dict(self.objectives),
+            "outcome_constraints": {
+                name: {way: x for way, x in zip(LIMITS, pair, strict=True) if x is not None}
+                for name, pair in self.constraints.items()
+            },
+        }
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any]) -> Self:
+        """Return the goal that ``to_dict`` has written."""
+        return cls(table["objectives"], table["outcome_constraints"])
+
+    def describe(self) -> dict[str, str]:
+        """Return the goal part by part as text for people."""
+        parts = {f"objective `{name}`": way for name, way in self.objectives.items()}
+        for name, (low, high) in self.constraints.items():
+            lower = "" if low is None else f"{low:g} ≤ "
+            upper = "" if high is None else f" ≤ {high:g}"
+            parts[f"outcome `{name}`"] = f"{lower}{name}{upper}"
+        return parts
+
+    def feasible(self, Y: Tensor) -> Tensor:
+        """Return which values (n, m) keep the limits, (n,); NaN keeps none."""
+        met = Y.isfinite().all(-1)
+        for name, (low, high) in self.constraints.items():
+            values = Y[:, self.names.index(name)]
+            met &= values >= (-math.inf if low is None else low)
+            met &= values <= (math.inf if high is None else high)
+        return met
+
+    def front(self, Y: Tensor) -> Tensor:
+        """Return which values (n, m) are feasible and no other's are as good in all objectives and
+        better in one, (n,); with one objective, the best.
+        """
+        on_front = self.feasible(Y)
+        signed = Y[:, : self.num_objectives] * Y.new_tensor(self.signs[: self.num_objectives])
+        on_front[on_front.clone()] = is_non_dominated(signed[on_front])
+        return on_front
+
+    def best(self, Y: Tensor) -> int | None:
+        """Return which of values (n, m) is the best feasible one; ``None`` if there is none, or
+        several objectives.
+        """
+        feasible = self.feasible(Y)
+        if self.num_objectives > 1 or not feasible.any():
+            return None
+        return int(torch.where(feasible, self.signs[0] * Y[:, 0], -math.inf).argmax())
+
+
+def _limits(name: str, pair: Any) -> Limits:
+    if isinstance(pair, Mapping) and pair and set(pair) <= set(LIMITS):
+        pair = [pair.get(way) for way in LIMITS]
+    if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+        raise TypeError(
+            f"`outcome_constraints[{name!r}]` must be a pair of limits, got {pair!r:.80}. Try"
+            " `(None, 10.0)`."
+        )
+    place = f"outcome_constraints[{name!r}]"
+    low, high = (None if limit is None else finite(place, limit) for limit in pair)
+    if low is None and high is None:
+        raise ValueError(f"`{place}` must have a limit, got none.")
+    if low is not None and high is not None and low > high:
+        raise ValueError(
+            f"`{place}` must not have its limits reversed, got {low} and {high}. Swap them?"
+        )
+    return low, high

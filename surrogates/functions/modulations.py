@@ -1,0 +1,180 @@
+"""Waves of the Tanimoto kernel: amplitudes that depend on the point, and its lengths.
+
+With c = ⟨x, z⟩, a = ‖x‖² and b = ‖z‖², the kernel is a linear one times Gaussian ones of all
+lengthscales t^-½,
+
+    c / (a + b − c)  =  ∫₀^∞ c exp(−t a/2) exp(−t b/2) exp(−t ‖x − z‖²/2) dt,
+
+so that its waves have frequencies N(0, t I) and amplitudes (sᵀx) exp(−t a/2), for E s sᵀ = I. A
+point with a = 1/t is the one that a wave of rate t serves best: rates are drawn for the lengths
+that the data have. The amplitudes at a point are divided by their root mean square: the prior
+variance is exact, and the covariance changes by O(1/h) for h waves. At x = 0 they are 1, unrelated
+to all others, as k(0, 0) = 1 and k(0, z) = 0 ask.
+
+Differs from Tripp et al. (2023), who sketch a truncated power series: nothing is truncated, and the
+features are differentiable in their points.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surrogates.functions.draws import (
+    Array,
+    NormalLaw,
+    normal_radii,
+    orthogonal_directions,
+    standard_normal,
+    strata,
+    weighted_frequencies,
+)
+from surrogates.functions.mixing import permutation, shuffled
+
+LOWEST = -14.0  # log(t a) where 1e-6 of the kernel's variance is left to lower rates
+HIGHEST = 3.2  # log(t a) where 2e-11 is left to higher ones
+RATES_ON_GRID = 4096
+ORTHOGONAL_UP_TO = 256  # columns
+DENSE_UP_TO = 32  # columns: points in more are far from each other
+
+
+@dataclass(frozen=True, eq=False)
+class Modulation:
+    """Amplitudes B_j(x) = (s_jᵀ x) exp(−t_j ‖x‖² / 2), not yet divided by their root mean square.
+
+    Attributes:
+        columns: (c,), those of the fingerprint among the input columns.
+        slopes: s (c, h).
+        rates: t (h,), from the lowest on, which is 0: a common factor cancels.
+        active: (h,), which waves are so modulated; the others have amplitude 1.
+    """
+
+    columns: Tensor
+    slopes: Tensor
+    rates: Tensor
+    active: Tensor
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Return B(X), (m, h)."""
+        x = X[:, self.columns]
+        square = x.square().sum(1, keepdim=True)
+        amplitude = (x @ self.slopes) * torch.exp(-0.5 * square * self.rates)
+        return torch.where(self.active & (square != 0.0), amplitude, 1.0)
+
+    def reordered(self, order: Tensor) -> "Modulation":
+        return Modulation(
+            self.columns, self.slopes[:, order], self.rates[order], self.active[order]
+        )
+
+    def between(self, before: int, after: int) -> "Modulation":
+        """Return the same with so many waves that are not modulated before and after its own."""
+        pad = torch.nn.functional.pad
+        return Modulation(
+            self.columns,
+            pad(self.slopes, (before, after)),
+            pad(self.rates, (before, after)),
+            pad(self.active, (before, after)),
+        )
+
+    def to(self, device: torch.device | str) -> "Modulation":
+        parts = (self.columns, self.slopes, self.rates, self.active)
+        return Modulation(*(part.to(device) for part in parts))
+
+
+def modulated(modulations: tuple[Modulation, ...], weights: Tensor, X: Tensor) -> Tensor:
+    """Return the amplitudes (m, h) of waves with ``weights`` (h,), whose weighted mean square is 1
+    at every point: over the waves of each summand, those that the same factors modulate.
+    """
+    amplitudes = math.prod((part(X) for part in modulations[1:]), start=modulations[0](X))
+    patterns = torch.stack([part.active for part in modulations])
+    number = patterns.unique(dim=1, return_inverse=True)[1]
+    summands = torch.nn.functional.one_hot(number).to(X)
+    means = ((weights * amplitudes.square()) @ summands) / (weights @ summands)
+    return amplitudes * (means.rsqrt() @ summands.mT)
+
+
+def tanimoto_waves(
+    columns: Tensor,
+    count: int,
+    lengths: tuple[float, float] | None,
+    like: Tensor,
+    generator: torch.Generator,
+) -> tuple[Tensor, Modulation]:
+    """Return frequencies (c, h) and amplitudes of waves of equal weights, in ascending order of
+    their rates.
+
+    Args:
+        columns: (c,), of the fingerprint.
+        count: h.
+        lengths: the least and the largest ‖x‖² to serve; those of binary vectors if ``None``.
+    """
+    c = len(columns)
+    least, largest = (1.0, float(c)) if lengths is None else lengths
+    rates, density = _rates(math.log(least), math.log(largest), strata(count, generator))
+    normal, ratios = _normal_waves(c, count, like, generator)
+    frequencies = normal * torch.as_tensor(np.sqrt(rates)).to(like)
+    steepness = torch.as_tensor(c * rates / density).to(like) / (0.5 + 0.5 * ratios)
+    slopes = _directions(c, count, like, generator) * steepness.sqrt()
+    active = torch.ones(count, dtype=torch.bool, device=like.device)
+    lowest_first = torch.as_tensor(rates - rates[0]).to(like)
+    return frequencies, Modulation(columns, slopes, lowest_first, active)
+
+
+def squared_lengths(X: Tensor) -> tuple[float, float] | None:
+    """Return the least ‖x‖² above 0 among the rows of X, and the largest; ``None`` if all are 0."""
+    squares = X.square().sum(1)
+    squares = squares[squares > 0.0]
+    return (squares.min().item(), squares.max().item()) if len(squares) else None
+
+
+def _normal_waves(
+    dim: int, count: int, like: Tensor, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return frequencies (d, h) of a Gaussian kernel in an order that meets other numbers evenly,
+    and their ratios (h,): half of them from a heavier tail, except in many dimensions, where no
+    data are dense.
+    """
+    if dim > DENSE_UP_TO:
+        radii = normal_radii(dim, strata(count, generator)[permutation(count, generator)])
+        frequencies = _directions(dim, count, like, generator) * torch.as_tensor(radii).to(like)
+        return frequencies, like.new_ones(count)
+    tails = torch.arange(count) % 2 == 1
+    frequencies, ratios = weighted_frequencies(NormalLaw(dim), tails, like, generator)
+    order = shuffled(tails, True, generator).to(like.device)
+    return frequencies[:, order], ratios[order]
+
+
+def _directions(dim: int, count: int, like: Tensor, generator: torch.Generator) -> Tensor:
+    """Return unit vectors (d, h), orthogonal ones where that is cheap: in many dimensions they
+    nearly are.
+    """
+    if dim <= ORTHOGONAL_UP_TO:
+        return orthogonal_directions(dim, count, like, generator)
+    return torch.nn.functional.normalize(standard_normal((dim, count), like, generator), dim=0)
+
+
+def _rates(least: float, largest: float, quantiles: Array) -> tuple[Array, Array]:
+    """Return rates t at ``quantiles`` of a law of u = log t, and the density q of u there: half of
+    it is the law that points with lengths between the two want, uniformly in log ‖x‖², and half
+    is uniform in u, for the high rates of which the variance between dense data is made.
+
+    Args:
+        least: log of the least ‖x‖².
+        largest: log of the largest.
+    """
+    low = least - 0.5
+    high = largest + 0.5
+    start = -high - 1.0
+    end = HIGHEST - low
+
+    def density(u: Array) -> Array:
+        # Of a point, −log t − log ‖x‖² has Gumbel's law
+        wanted = (np.exp(-np.exp(u + low)) - np.exp(-np.exp(u + high))) / (high - low)
+        return 0.5 * wanted + 0.5 * (u >= start) / (end - start)
+
+    grid = np.linspace(LOWEST - high, end, RATES_ON_GRID)
+    cumulative = np.cumsum(density(grid))
+    u = np.interp(quantiles * cumulative[-1], cumulative, grid)
+    return np.exp(u), density(u)

@@ -1,0 +1,313 @@
+"""Models as files: tensors by safetensors, and beside them, as JSON, what they belong to.
+
+Modules of known classes alone are kept, each as its class, the arguments that its tensors do not
+tell, its constraints and its priors; nothing that a file names is imported or run.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from botorch.models import SingleTaskGP
+from botorch.models.kernels.categorical import CategoricalKernel
+from botorch.models.transforms.input import Normalize
+from botorch.models.transforms.outcome import Standardize
+from gpytorch import Module, constraints, priors
+from gpytorch.kernels import (
+    AdditiveKernel,
+    Kernel,
+    MaternKernel,
+    PeriodicKernel,
+    ProductKernel,
+    RBFKernel,
+    RQKernel,
+    ScaleKernel,
+)
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.means import ConstantMean, Mean, ZeroMean
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from surrogates.atomic import write_atomically
+from surrogates.models.priors import ModerateLengthscalePrior
+from surrogates.operators.tanimoto import TanimotoKernel
+
+FORMAT = "scalable_bo model"
+VERSION = 1
+METADATA = "model"
+INPUTS = "train_X"
+TARGETS = "train_targets"  # standardised, as the model has them
+NOISE = "noise"  # of every target, standardised
+PARAMETER = "state."
+
+# Attributes that are arguments of the constructors
+KERNELS: dict[type[Kernel], tuple[str, ...]] = {
+    RBFKernel: ("ard_num_dims",),
+    MaternKernel: ("nu", "ard_num_dims"),
+    RQKernel: ("ard_num_dims",),
+    PeriodicKernel: ("ard_num_dims",),
+    CategoricalKernel: ("ard_num_dims",),
+    TanimotoKernel: (),
+    ScaleKernel: (),
+    AdditiveKernel: (),
+    ProductKernel: (),
+}
+MEANS = (ConstantMean, ZeroMean)
+CONSTRAINTS = (
+    constraints.Interval,
+    constraints.GreaterThan,
+    constraints.LessThan,
+    constraints.Positive,
+)
+PRIORS: dict[type[priors.Prior], tuple[str, ...]] = {
+    priors.GammaPrior: ("concentration", "rate"),
+    priors.LogNormalPrior: ("loc", "scale"),
+    priors.NormalPrior: ("loc", "scale"),
+    priors.HalfCauchyPrior: ("scale",),
+    priors.UniformPrior: ("low", "high"),
+    ModerateLengthscalePrior: ("weight",),
+}
+
+
+class Stored(NamedTuple):
+    """A model's file: the arguments of its constructor, and what is to take its place then."""
+
+    arguments: dict[str, Any]
+    state: dict[str, Tensor]
+    targets: Tensor
+    noise: Tensor | None
+    fixed: list[str]
+
+    def restore(self, model: Any) -> None:
+        """Make a model that was built by the arguments the one that was stored."""
+        model.load_state_dict(self.state)
+        model.set_train_data(targets=self.targets, strict=False)
+        if self.noise is not None:
+            model.likelihood.noise_covar.noise = self.noise
+        for name, value in model.named_parameters():
+            value.requires_grad_(name not in self.fixed)
+        model.eval()
+
+
+def save_model(
+    model: SingleTaskGP, inputs: Tensor, settings: Mapping[str, int | None], path: Path
+) -> None:
+    """Write a model.
+
+    Args:
+        inputs: the training inputs in the units that they were given in.
+        settings: further arguments of its constructor.
+
+    Raises:
+        TypeError: naming a module whose class is not among the known ones.
+        OSError: if the file cannot be written.
+    """
+    transforms = {
+        "input_transform": _input_transform_of(getattr(model, "input_transform", None)),
+        "outcome_transform": _outcome_transform_of(getattr(model, "outcome_transform", None)),
+    }
+    likelihood = model.likelihood
+    if type(likelihood) not in (GaussianLikelihood, FixedNoiseGaussianLikelihood):
+        raise _unknown("likelihood", likelihood)
+    known_noise = type(likelihood) is FixedNoiseGaussianLikelihood
+    description = {
+        "format": FORMAT,
+        "version": VERSION,
+        "settings": dict(settings),
+        "num_outputs": model.num_outputs,
+        "covar_module": _kernel_of(model.covar_module),
+        "mean_module": _mean_of(model.mean_module),
+        "noise_covar": None if known_noise else _own_of(likelihood.noise_covar),
+        "fixed": [name for name, value in model.named_parameters() if not value.requires_grad],
+        **transforms,
+    }
+    tensors = {PARAMETER + name: value for name, value in model.state_dict().items()}
+    tensors |= {INPUTS: inputs, TARGETS: model.train_targets}
+    if known_noise:
+        tensors[NOISE] = likelihood.noise
+    kept = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
+    write_atomically(path, save(kept, {METADATA: json.dumps(description)}))
+
+
+def load_model(path: Path) -> Stored:
+    """Read what :func:`save_model` has written.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: if it is no such file, is damaged, or of a newer version.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            description = json.loads((file.metadata() or {}).get(METADATA, "{}"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is no model of scalable_bo, or damaged: {error}.") from error
+    if description.get("format") != FORMAT:
+        raise ValueError(f"{path} is no model of scalable_bo, but another safetensors file.")
+    if description["version"] > VERSION:
+        raise ValueError(
+            f"{path} is of version {description['version']}, and this one reads up to {VERSION}."
+            " Update scalable_bo."
+        )
+    inputs = tensors[INPUTS]
+    targets = tensors[TARGETS]
+    several = description["num_outputs"] > 1
+    columns = targets.mT if several else targets.unsqueeze(-1)
+    noise = tensors.get(NOISE)
+    batch = torch.Size(targets.shape[:-1])
+    likelihood = None
+    if noise is None:
+        likelihood = GaussianLikelihood(batch_shape=batch).to(inputs)
+        _give(likelihood.noise_covar, description["noise_covar"])
+    arguments = {
+        "train_X": inputs,
+        "train_Y": columns,
+        "train_Yvar": None if noise is None else torch.ones_like(columns),
+        "likelihood": likelihood,
+        "covar_module": _kernel_from(description["covar_module"]).to(inputs),
+        "mean_module": _mean_from(description["mean_module"]).to(inputs),
+        "outcome_transform": _outcome_transform_from(description["outcome_transform"]),
+        "input_transform": _input_transform_from(description["input_transform"], inputs),
+        **description["settings"],
+    }
+    state = {
+        name.removeprefix(PARAMETER): value
+        for name, value in tensors.items()
+        if name.startswith(PARAMETER)
+    }
+    return Stored(arguments, state, targets, noise, description["fixed"])
+
+
+def _kernel_of(kernel: Kernel) -> dict[str, Any]:
+    if type(kernel) not in KERNELS:
+        raise _unknown("kernel", kernel)
+    dims = kernel.active_dims
+    arguments = {name: getattr(kernel, name) for name in KERNELS[type(kernel)]}
+    arguments["batch_shape"] = list(kernel.batch_shape)
+    arguments["active_dims"] = None if dims is None else dims.tolist()
+    arguments = {name: value for name, value in arguments.items() if value is not None}
+    parts = [kernel.base_kernel] if isinstance(kernel, ScaleKernel) else []
+    if isinstance(kernel, AdditiveKernel | ProductKernel):
+        parts = list(kernel.kernels)
+        arguments = {}
+    return {
+        "type": type(kernel).__name__,
+        "arguments": arguments,
+        "parts": [_kernel_of(part) for part in parts],
+        **_own_of(kernel),
+    }
+
+
+def _kernel_from(table: Mapping[str, Any]) -> Kernel:
+    kind = _named(table["type"], tuple(KERNELS))
+    parts = [_kernel_from(part) for part in table["parts"]]
+    arguments = dict(table["arguments"])
+    if "batch_shape" in arguments:
+        arguments["batch_shape"] = torch.Size(arguments["batch_shape"])
+    kernel = kind(*parts, **arguments)
+    _give(kernel, table)
+    return kernel
+
+
+def _mean_of(mean: Mean) -> dict[str, Any]:
+    if type(mean) not in MEANS:
+        raise _unknown("mean", mean)
+    return {
+        "type": type(mean).__name__,
+        "batch_shape": list(mean.batch_shape) if isinstance(mean, ConstantMean) else [],
+        **_own_of(mean),
+    }
+
+
+def _mean_from(table: Mapping[str, Any]) -> Mean:
+    mean = _named(table["type"], MEANS)(batch_shape=torch.Size(table["batch_shape"]))
+    _give(mean, table)
+    return mean
+
+
+def _own_of(module: Module) -> dict[str, Any]:
+    """Return the constraints and priors of a module, without those of its parts."""
+    found: dict[str, Any] = {"constraints": {}, "priors": {}}
+    for name in module._parameters:
+        constraint = module.constraint_for_parameter_name(name)
+        if constraint is None:
+            continue
+        if type(constraint) not in CONSTRAINTS:
+            raise _unknown("constraint", constraint)
+        found["constraints"][name] = {
+            "type": type(constraint).__name__,
+            "lower_bound": float(constraint.lower_bound),
+            "upper_bound": float(constraint.upper_bound),
+            "transforms": constraint.enforced,
+        }
+    for name, (prior, _, _) in module._priors.items():
+        if type(prior) not in PRIORS:
+            raise _unknown("prior", prior)
+        found["priors"][name] = {
+            "type": type(prior).__name__,
+            "arguments": {key: getattr(prior, key).tolist() for key in PRIORS[type(prior)]},
+        }
+    return found
+
+
+def _give(module: Module, table: Mapping[str, Any]) -> None:
+    """Give a module its constraints and priors; the tensors of a state come later."""
+    for name, of in table["constraints"].items():
+        kind = _named(of["type"], CONSTRAINTS)
+        bounds = {
+            constraints.Interval: ("lower_bound", "upper_bound"),
+            constraints.GreaterThan: ("lower_bound",),
+            constraints.LessThan: ("upper_bound",),
+            constraints.Positive: (),
+        }[kind]
+        plain = {} if of["transforms"] else {"transform": None}
+        module.register_constraint(name, kind(*(of[bound] for bound in bounds), **plain))
+    for name, of in table["priors"].items():
+        prior = _named(of["type"], tuple(PRIORS))(**of["arguments"])
+        module.register_prior(name, prior, name.removesuffix("_prior"))
+
+
+def _input_transform_of(transform: Any) -> dict[str, Any] | None:
+    if transform is None:
+        return None
+    if type(transform) is not Normalize or hasattr(transform, "indices"):
+        raise _unknown("input transform", transform)
+    return {"d": transform.coefficient.shape[-1], "batch_shape": list(transform.batch_shape)}
+
+
+def _input_transform_from(table: Mapping[str, Any] | None, like: Tensor) -> Normalize | None:
+    if table is None:
+        return None
+    unit = torch.tensor([[0.0], [1.0]]).to(like).repeat(1, table["d"])
+    return Normalize(table["d"], bounds=unit, batch_shape=torch.Size(table["batch_shape"]))
+
+
+def _outcome_transform_of(transform: Any) -> dict[str, Any] | None:
+    if transform is None:
+        return None
+    if type(transform) is not Standardize or transform._outputs is not None:
+        raise _unknown("outcome transform", transform)
+    return {"m": transform._m, "batch_shape": list(transform._batch_shape)}
+
+
+def _outcome_transform_from(table: Mapping[str, Any] | None) -> Standardize | None:
+    if table is None:
+        return None
+    return Standardize(table["m"], batch_shape=torch.Size(table["batch_shape"]))
+
+
+def _named(name: str, kinds: tuple[type[Any], ...]) -> type[Any]:
+    found = {kind.__name__: kind for kind in kinds}
+    if name not in found:
+        raise ValueError(f"The model's file names {name!r}, which this version does not know.")
+    return found[name]
+
+
+def _unknown(what: str, module: Any) -> TypeError:
+    return TypeError(
+        f"The model's {what} must be of a class that files can name, got {type(module).__name__}."
+        " Keep the model's `state_dict()`, and build the model anew to load it."
+    )

@@ -1,0 +1,79 @@
+"""The Tanimoto kernel of molecular fingerprints.
+
+For binary vectors it is the share of the bits set in either that are set in both (Jaccard's
+index). For counts, and any real vectors, it is the form by scalar products, which stays positive
+definite.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from gpytorch.kernels import Kernel, ScaleKernel
+from torch import Tensor
+
+
+class TanimotoKernel(Kernel):
+    """k(x, z) = ⟨x, z⟩ / (‖x‖² + ‖z‖² − ⟨x, z⟩), with k(0, 0) = 1; no hyperparameters.
+
+    Put it into ``ScaleKernel`` for an outputscale, and multiply it with a kernel of other columns
+    by ``active_dims``. The columns of a fingerprint must reach it unscaled: name the other ones in
+    the ``indices`` of an input transform. It is differentiable in its points but at x = 0, where
+    its gradient counts as zero.
+
+    References:
+        Ralaivola et al. (2005), "Graph Kernels for Chemical Informatics"; Tripp et al. (2023),
+        "Tanimoto Random Features for Scalable Molecular Machine Learning" (real vectors).
+    """
+
+    has_lengthscale = False
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
+        first = x1.square().sum(-1)
+        second = x2.square().sum(-1)
+        if diag:
+            return tanimoto((x1 * x2).sum(-1), first, second)
+        return tanimoto(x1 @ x2.mT, first.unsqueeze(-1), second.unsqueeze(-2))
+
+
+def tanimoto(products: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Return the kernel from scalar products ⟨x, z⟩, ‖x‖² and ‖z‖², which broadcast with them."""
+    union = first + second - products
+    both_zero = union == 0.0  # otherwise at least half of ‖x‖² + ‖z‖²
+    return torch.where(both_zero, 1.0, products / torch.where(both_zero, 1.0, union))
+
+
+@dataclass(frozen=True)
+class TanimotoForm:
+    """A Tanimoto kernel, perhaps in ``ScaleKernel``, reduced to its closed form.
+
+    Attributes:
+        outputscale: scalar tensor.
+        active_dims: the columns of the fingerprint; ``None`` for all.
+    """
+
+    outputscale: Tensor
+    active_dims: Tensor | None
+
+    @classmethod
+    def of(cls, kernel: Kernel) -> "TanimotoForm | None":
+        """Return the closed form of ``kernel``, or ``None`` where it has none."""
+        outputscale = torch.ones(())
+        # ScaleKernel takes over those of its base kernel, whose own are not applied again
+        active_dims = kernel.active_dims
+        while type(kernel) is ScaleKernel and not kernel.batch_shape:
+            outputscale = outputscale.to(kernel.outputscale) * kernel.outputscale.detach()
+            kernel = kernel.base_kernel
+        if type(kernel) is not TanimotoKernel or kernel.batch_shape:
+            return None
+        return cls(outputscale, active_dims)
+
+    def active(self, X: Tensor) -> Tensor:
+        """Return the columns of the fingerprint among those of X."""
+        return X if self.active_dims is None else X[:, self.active_dims]
+
+    def scattered(self, gradient: Tensor, X: Tensor) -> Tensor:
+        """Return a gradient in the columns of the fingerprint as one in X."""
+        if self.active_dims is None:
+            return gradient
+        return torch.zeros_like(X).index_add_(1, self.active_dims.to(X.device), gradient)

@@ -1,0 +1,250 @@
+"""Gaussian-process regression of any size as a scikit-learn estimator, in NumPy arrays."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any, Self
+
+import numpy as np
+import torch
+from botorch.models.transforms.input import Normalize
+from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
+from gpytorch.kernels import Kernel
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from torch import Tensor
+
+from surrogates import checks
+from surrogates.fitting.choice import fit
+from surrogates.models.pathwise import DEFAULT_NUM_FEATURES, DEFAULT_NUM_PATHS, PathwiseGP
+from surrogates.solvers.base import Solver
+
+BLOCK = 1024  # points at which one joint posterior is evaluated, to read off its diagonal
+MOST_JOINT = 20_000  # points of a covariance matrix that is returned
+
+Array = NDArray[np.floating[Any]]
+
+
+class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+    """Gaussian-process regression on data of any size, with the interface of scikit-learn's
+    ``GaussianProcessRegressor``.
+
+    A :class:`PathwiseGP` on inputs scaled to the unit cube and standardised targets, with
+    hyperparameters learnt by :func:`fit`: exact up to 2000 data, paths by iterative solvers beyond.
+    Several columns of y are independent Gaussian processes. float32 inputs are computed with in
+    float32, all others in float64.
+
+    Args:
+        kernel: a GPyTorch kernel of the scaled inputs; ``None`` for Matérn-5/2 with a lengthscale
+            for every input and priors that grow with their number. It is copied, never changed.
+        noise_variance: known variance of the targets' noise, one number or an array of the shape of
+            y; ``None`` to learn one number.
+        optimize: learn hyperparameters; if not, the kernel's own are taken, in units of scaled
+            inputs and standardised targets.
+        solver: ``Cholesky()``, ``CG()``, ``SDD()``, …; ``None`` for the model's choice.
+        num_paths: of the variance beyond 2000 data; its standard deviation has a relative error of
+            about (2 num_paths)^-1/2.
+        num_features: random features of the paths.
+        random_state: seed of features and paths, and of the parts of data that the fit draws.
+        callback: called after every step of the fit with its number and objective.
+
+    Attributes:
+        model_: the fitted :class:`PathwiseGP`, on tensors in the units of X and y.
+        kernel_: its kernel.
+        noise_variance_: of the targets, in squared units of y, a number or one for each output;
+            ``None`` if ``noise_variance`` is an array.
+        fit_account_: what the fit tried and chose; ``None`` without one.
+        n_features_in_, feature_names_in_: of X.
+
+    Raises:
+        TypeError, ValueError: when fitting, for data that are not finite numbers, fewer than two,
+            or arguments that do not fit them.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel | None = None,
+        *,
+        noise_variance: float | ArrayLike | None = None,
+        optimize: bool = True,
+        solver: Solver | None = None,
+        num_paths: int = DEFAULT_NUM_PATHS,
+        num_features: int = DEFAULT_NUM_FEATURES,
+        random_state: int | np.random.RandomState | None = 0,
+        callback: Callable[[int, float], None] | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.noise_variance = noise_variance
+        self.optimize = optimize
+        self.solver = solver
+        self.num_paths = num_paths
+        self.num_features = num_features
+        self.random_state = random_state
+        self.callback = callback
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Fit to X (n, d) and y (n,) or (n, m)."""
+        inputs, targets = validate_data(
+            self,
+            X,
+            y,
+            dtype=[np.float64, np.float32],
+            multi_output=True,
+            ensure_min_samples=2,
+            y_numeric=True,
+        )
+        # A copy, since tensors cannot share memory that may not be written to
+        train_X = torch.tensor(inputs)
+        train_Y = torch.tensor(np.asarray(targets, inputs.dtype)).reshape(len(inputs), -1)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self._target_shape = targets.shape[1:]
+        model = PathwiseGP(
+            train_X,
+            train_Y,
+            self._known_noise(train_Y),
+            covar_module=self._covar_module(train_X, train_Y),
+            input_transform=_unit_cube(train_X),
+            solver=self.solver,
+            num_paths=self.num_paths,
+            num_features=self.num_features,
+            seed=seed,
+        )
+        if self.optimize:
+            generator = torch.Generator().manual_seed(seed)
+            fit(model, generator=generator, callback=self.callback)
+        self.model_ = model.eval()
+        self.kernel_ = model.covar_module
+        self.fit_account_ = getattr(model, "fit_account", None)
+        self.noise_variance_ = self._noise_in_units_of_y()
+        return self
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False, return_cov: bool = False
+    ) -> Array | tuple[Array, Array]:
+        """Return the posterior mean of the function, without noise, at X (q, d), and with it its
+        standard deviation or its covariance if asked for.
+
+        Returns:
+            (q,), or (q, m) for y of shape (n, m); the standard deviation has the same shape, the
+            covariance (q, q), or (q, q, m). ``noise_variance_`` is not in them.
+
+        Raises:
+            NotFittedError: before ``fit``.
+            ValueError: if both are asked for, or X does not fit.
+            MemoryError: for the covariance of more than 20 000 points.
+        """
+        if return_std and return_cov:
+            raise ValueError(
+                "`return_std` and `return_cov` must not both be True: the standard deviation is"
+                " the root of the covariance's diagonal."
+            )
+        points = self._points(X)
+        if return_cov:
+            return self._joint(points)
+        with torch.no_grad():
+            posteriors = [self.model_.posterior(block) for block in points.split(BLOCK)]
+            mean = torch.cat([posterior.mean for posterior in posteriors])
+            if not return_std:
+                return self._shaped(mean)
+            variance = torch.cat([posterior.variance for posterior in posteriors])
+        return self._shaped(mean), self._shaped(variance.sqrt())
+
+    def sample_y(
+        self,
+        X: ArrayLike,
+        n_samples: int = 1,
+        random_state: int | np.random.RandomState | None = 0,
+    ) -> Array:
+        """Return the values at X (q, d) of functions drawn from the posterior, without noise.
+
+        Returns:
+            (q, n_samples), or (q, m, n_samples) for y of shape (n, m).
+
+        Raises:
+            NotFittedError, ValueError: as in ``predict``, and if the kernel has no random features.
+        """
+        points = self._points(X)
+        checks.positive_int("n_samples", n_samples)
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        paths = self.model_.paths(n_samples, generator=torch.Generator().manual_seed(seed))
+        with torch.no_grad():
+            values = paths(points)  # (s, q) or (s, q, m)
+        samples = values.movedim(0, -1).reshape(len(points), *self._target_shape, n_samples)
+        return samples.numpy()
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = False
+        return tags
+
+    def _points(self, X: ArrayLike) -> Tensor:
+        check_is_fitted(self, "model_")
+        dtype = self.model_.train_targets.dtype
+        X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        return torch.tensor(X).to(dtype)
+
+    def _shaped(self, values: Tensor) -> Array:
+        """Return (q, m) as (q,) where y was (n,)."""
+        return values.reshape(-1, *self._target_shape).numpy()
+
+    def _joint(self, points: Tensor) -> tuple[Array, Array]:
+        q = len(points)
+        if q > MOST_JOINT:
+            raise MemoryError(
+                f"`X` must have at most {MOST_JOINT} points for `return_cov`, got {q}. Ask for"
+                " `return_std`, or for parts."
+            )
+        outputs = range(self.model_.num_outputs)
+        with torch.no_grad():
+            # One by one: they do not covary
+            own: list[Any] = [self.model_.posterior(points, output_indices=[i]) for i in outputs]
+            mean = torch.cat([output.mean for output in own], -1)
+            covariance = torch.stack([output.distribution.covariance_matrix for output in own], -1)
+        return self._shaped(mean), covariance.reshape(q, q, *self._target_shape).numpy()
+
+    def _covar_module(self, train_X: Tensor, train_Y: Tensor) -> Kernel:
+        if self.kernel is not None:
+            if not isinstance(self.kernel, Kernel):
+                raise TypeError(
+                    "`kernel` must be a GPyTorch kernel such as MaternKernel(), or None, got"
+                    f" {type(self.kernel).__name__}."
+                )
+            return deepcopy(self.kernel).to(train_X)
+        num_outputs = train_Y.shape[-1]
+        return get_covar_module_with_dim_scaled_prior(
+            ard_num_dims=train_X.shape[-1],
+            batch_shape=torch.Size([num_outputs] if num_outputs > 1 else []),
+            use_rbf_kernel=False,
+        ).to(train_X)
+
+    def _known_noise(self, train_Y: Tensor) -> Tensor | None:
+        if self.noise_variance is None:
+            return None
+        given = np.asarray(self.noise_variance)
+        variances = check_array(np.atleast_1d(given), ensure_2d=False, input_name="noise_variance")
+        known = torch.tensor(variances.reshape(given.shape)).to(train_Y)
+        shape = (len(train_Y), *self._target_shape)
+        if known.ndim and known.shape != shape:
+            raise ValueError(
+                f"`noise_variance` must be a number or of the shape of `y`, {shape}, got"
+                f" {tuple(known.shape)}."
+            )
+        return known.reshape(-1, train_Y.shape[-1] if known.ndim else 1).expand_as(train_Y)
+
+    def _noise_in_units_of_y(self) -> float | Array | None:
+        if self.noise_variance is not None:
+            known = np.asarray(self.noise_variance)
+            return None if known.ndim else known.item()
+        units: Any = self.model_.outcome_transform
+        noise = self.model_.likelihood.noise.detach().reshape(-1)
+        variances = noise * units.stdvs.reshape(-1) ** 2
+        return variances.numpy() if self._target_shape else variances.item()
+
+
+def _unit_cube(X: Tensor) -> Normalize:
+    """Return the transform of X to the unit cube; a column of one value keeps its scale."""
+    low = X.amin(0)
+    high = X.amax(0)
+    high = torch.where(high > low, high, low + 1)
+    return Normalize(X.shape[-1], bounds=torch.stack([low, high]))

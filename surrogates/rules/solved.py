@@ -1,0 +1,366 @@
+"""Rules whose weights solve a linear system, the first of them a weight at every data point,
+that of an exact posterior; and what they condition by.
+
+Notation: X (n, d) data, y (n,) their values, Σ noise variances, H = k(X, X) + Σ, μ the prior mean,
+s paths; v and a the representer weights of :mod:`surrogates.functions.paths`; Q (*T, k, d) sets of
+points, A (..., a, d) any points.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, NoReturn
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from surrogates import memory
+from surrogates.functions.draws import balanced_normal
+from surrogates.functions.features import PriorPaths
+from surrogates.functions.paths import Functions, SamplePaths
+from surrogates.operators.differentiable import KernelBasis, combine
+from surrogates.operators.expressions import kernel_values
+from surrogates.operators.kernel_matrix import kernel_operator
+from surrogates.rules.base import Covariance, CovarianceWith, Rule
+from surrogates.rules.data import DataSet
+from surrogates.rules.limits import check_codes
+from surrogates.solvers.auto import Auto
+from surrogates.solvers.base import Callback, Solver
+from surrogates.solvers.cholesky import Cholesky
+from surrogates.solvers.run import Solution
+from surrogates.systems.base import Apply, LinearSystem
+from surrogates.systems.kernel import KernelSystem
+from surrogates.systems.targets import Targets
+
+DIRECT_SOLVE_UP_TO = 4096
+# In the posterior's covariance: several feature draws average the features' own error out
+PATHS_PER_DRAW = 32
+NUM_LOOKS = 16  # paths, and points, at which sums in float32 are compared with those in float64
+LARGEST_LOSS = 0.01  # of the posterior's variance
+COLUMNS_HELD = 13  # copies of an (n, s) matrix that the hungriest solver and the paths hold at once
+ONCE = (
+    "A posterior of fantasies that was solved for is differentiable once, in reverse mode and"
+    " without `torch.func.vmap`. Fantasise from a model with `solver=Cholesky()` for further"
+    " derivatives."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class SolvedRule(Rule):
+    """Weights at centres that solve a linear system.
+
+    Attributes:
+        solver: ``None`` for the rule's default.
+        num_features: of the prior paths.
+        memory_budget: bytes a kept kernel matrix may take; ``None`` for the default.
+        seed: of the solves for the covariance.
+    """
+
+    solver: Solver | None
+    num_features: int
+    memory_budget: int | None
+    seed: int
+
+    @abstractmethod
+    def centres(self, data: DataSet) -> Tensor:
+        """Return the points (m, d) that carry the weights."""
+
+    @abstractmethod
+    def system(self, data: DataSet) -> LinearSystem:
+        """Return the system that the weights solve."""
+
+    @abstractmethod
+    def default_solver(self, num_centres: int) -> Solver:
+        """Return the solver for a model that was given none."""
+
+    def solver_for(self, num_centres: int) -> Solver:
+        """Return the solver given, or else the default."""
+        return self.default_solver(num_centres) if self.solver is None else self.solver
+
+    def draw(
+        self,
+        data: DataSet,
+        num_paths: int,
+        generator: torch.Generator,
+        *,
+        spanning: bool = False,
+        prior: PriorPaths | None = None,
+        warm: Tensor | None = None,
+        callback: Callback | None = None,
+    ) -> tuple[SamplePaths, Solution | None]:
+        """Solve for v (first column) and the a of every path (the others) in one block: H v = y −
+        μ(X), H a = f(X) + ε, with ε ~ N(0, Σ).
+        """
+        if prior is None:
+            prior = draw_prior(data, num_paths, self.num_features, spanning, generator)
+        X = data.X
+        memory.require(
+            COLUMNS_HELD * len(X) * (num_paths + 1) * X.element_size(),
+            X.device,
+            f"Solving for {num_paths} paths at {len(X)} points",
+            "Draw fewer paths at a time.",
+        )
+        centres = self.centres(data)
+        system = self.system(data)
+        solver = self.solver_for(len(centres))
+        if solver.needs_precision:
+            system = system.precise()
+        residuals = (data.y - data.mean_module(X)).unsqueeze(1)
+        values = prior_values(prior, X, data.noise).T
+        std = data.noise.sqrt().unsqueeze(-1)
+        noise = std * balanced_normal(values / std, generator)
+        targets = Targets(
+            torch.cat([residuals, values], dim=1),
+            torch.cat([torch.zeros_like(residuals), noise], dim=1),
+        )
+        if solver.needs_precision:
+            targets = targets.to(system.dtype)
+        initial = None
+        if warm is not None and len(warm) <= system.n:
+            initial = system.noise.new_zeros(system.n, num_paths + 1)
+            initial[: len(warm), :1] = warm
+        rhs = targets if solver.splits_targets else system.rhs(targets)
+        del targets, values, noise  # many columns: only one copy of them is kept
+        solution = solver.solve(
+            system, rhs, initial=initial, generator=generator, callback=callback
+        )
+        mean_weights = solution.value[:, :1].clone()
+        paths = SamplePaths(
+            prior=prior,
+            data=KernelBasis(data.kernel, centres),
+            weights=mean_weights - solution.value[:, 1:],
+            mean_weights=mean_weights,
+            prior_mean=data.mean_module,
+        )
+        return (settled(paths, X) if X.dtype == torch.float32 else paths), solution
+
+
+@dataclass(frozen=True, eq=False)
+class AllData(SolvedRule):
+    """Weights at all data points, which solve (k(X, X) + Σ) W = B: an exact posterior."""
+
+    is_exact: ClassVar[bool] = True
+
+    def centres(self, data: DataSet) -> Tensor:
+        return data.X
+
+    def system(self, data: DataSet) -> KernelSystem:
+        K = kernel_operator(data.kernel, data.X, memory_budget=self.memory_budget)
+        return KernelSystem(K, data.noise)
+
+    def default_solver(self, num_centres: int) -> Solver:
+        return default_solver(num_centres)
+
+    def covariance(self, data: DataSet, paths: SamplePaths) -> Covariance:
+        inverse = self.solver_for(len(data.X)).inverse
+        what = "The posterior's covariances"
+        prepare = partial(inverse, self.system(data), seed=self.seed, what=what)
+        return Solved(data.kernel, data.X, prepare)
+
+
+def default_solver(n: int) -> Solver:
+    """Return the solver of a model of n points that was given none."""
+    return Cholesky() if n <= DIRECT_SOLVE_UP_TO else Auto()
+
+
+def prior_values(prior: PriorPaths, X: Tensor, noise: Tensor) -> Tensor:
+    """Return f(X), (s, n): of float32 points by sums in float64, if others differ from them beside
+    the noise, as they do where points lie many lengthscales apart.
+    """
+    if X.dtype == torch.float32:
+        double = prior.summed_in(torch.float64)
+        few = X[:: max(1, len(X) // NUM_LOOKS)]
+        lost = (prior(few) - double(few)).square().mean()
+        if not bool(lost <= LARGEST_LOSS * noise.min()):
+            return double(X)
+    return prior(X)
+
+
+def settled(paths: SamplePaths, X: Tensor) -> SamplePaths:
+    """Return ``paths`` of float32 data X (n, d) summed in float64, if float32 sums would lose them;
+    in float32 otherwise.
+
+    They would where data are dense and noise is little: the weights of a path, of both signs, are
+    then thousands of times as large as its update. What is lost is measured for a few paths,
+    halfway between data, beside the posterior's standard deviation there.
+    """
+    generator = torch.Generator().manual_seed(0)
+    ends = torch.randint(len(X), (2, NUM_LOOKS), generator=generator).to(X.device)
+    Q = 0.5 * (X[ends[0]] + X[ends[1]])
+    deviations = _deviations(paths, Q, torch.float64)
+    lost = (_deviations(paths, Q, torch.float32) - deviations).square().mean(1)
+    is_lost = bool((lost > LARGEST_LOSS * deviations.square().mean(1)).any())
+    return _summed_in(torch.float64 if is_lost else torch.float32, paths)
+
+
+def _summed_in(dtype: torch.dtype, paths: SamplePaths) -> SamplePaths:
+    return replace(
+        paths,
+        prior=_prior_in(dtype, paths),
+        weights=paths.weights.to(dtype),
+        mean_weights=paths.mean_weights.to(dtype),
+    )
+
+
+def _prior_in(dtype: torch.dtype, paths: SamplePaths) -> Functions | None:
+    prior = paths.prior
+    return prior.summed_in(dtype) if isinstance(prior, PriorPaths) else prior
+
+
+def _deviations(paths: SamplePaths, X: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a few of the paths less their mean at X (q, d), (q, s), summed in ``dtype``."""
+    weights = torch.cat([paths.mean_weights, paths.weights[:, :NUM_LOOKS]], 1)
+    updates = combine(paths.data, X, weights.to(dtype))
+    prior = _prior_in(dtype, paths)
+    values = 0.0 if prior is None else prior(X).T[:, :NUM_LOOKS]
+    return updates[:, 1:] - updates[:, :1] + values
+
+
+def draw_prior(
+    data: DataSet, num_paths: int, num_features: int, spanning: bool, generator: torch.Generator
+) -> PriorPaths:
+    """Return prior paths of the kernel of ``data`` by random features: by several draws of them, if
+    their covariance is that of a posterior.
+    """
+    check_codes(data.kernel, data.X)
+    return PriorPaths.draw(
+        data.kernel,
+        data.X.shape[1],
+        num_paths,
+        num_features=num_features,
+        num_draws=math.ceil(num_paths / PATHS_PER_DRAW) if spanning else 1,
+        generator=generator,
+        like=data.X,
+        points=data.X,
+    )
+
+
+class Solved(Covariance):
+    """c(·, Q) = k(·, Q) − k(·, X) W with W = H⁻¹ k(X, Q), of all data.
+
+    Args:
+        kernel: k.
+        X: (n, d).
+        prepare: makes the map B → H⁻¹ B for B of so many columns; called at the first need.
+    """
+
+    def __init__(self, kernel: Kernel, X: Tensor, prepare: Callable[[int], Apply]):
+        self.kernel = kernel
+        self.basis = KernelBasis(kernel, X)
+        self._prepare = prepare
+        self._inverse: Apply | None = None
+
+    @torch.no_grad()
+    def solve(self, B: Tensor) -> Tensor:
+        """Return H⁻¹ B for B (n, s). What depends on H alone, a factor or a preconditioner,
+        is computed the first time, and kept.
+        """
+        if self._inverse is None:
+            self._inverse = self._prepare(B.shape[1])
+            del self._prepare  # with a matrix that may hold as much as its factor
+        return self._inverse(B)
+
+    def _between(self, Q: Tensor) -> CovarianceWith:
+        with torch.no_grad():
+            cross = kernel_operator(
+                self.kernel, self.basis.Z, Q.reshape(-1, Q.shape[-1])
+            ).to_dense()
+            W = self.solve(cross).reshape(len(cross), *Q.shape[:-1])
+        return lambda A: self._with(A, Q, W)
+
+    def _with(self, A: Tensor, Q: Tensor, W: Tensor) -> Tensor:
+        front = A.shape[:-2]
+        k = Q.shape[-2]
+        num_own = Q.ndim - 2
+        lead = front[: len(front) - num_own]
+        own = front[len(front) - num_own :]
+        Q = Q.expand(*own, *Q.shape[-2:])
+        W = W.expand(len(W), *own, k)
+        # (T, lead · a, d)
+        points = A.reshape(lead.numel(), own.numel(), *A.shape[-2:]).transpose(0, 1).flatten(1, 2)
+        Q = Q.reshape(own.numel(), *Q.shape[-2:])
+        W = W.reshape(len(W), own.numel(), k)
+        # First, as it refuses what it does not have
+        reduction = _Reduction.apply(points, Q, W, self.basis, self.solve)[0]
+        values = kernel_values(self.kernel, points, Q) - reduction
+        return (
+            values.reshape(own.numel(), lead.numel(), A.shape[-2], k)
+            .transpose(0, 1)
+            .reshape(*front, A.shape[-2], k)
+        )
+
+
+class _Once(torch.autograd.Function):
+    """A function that refuses what it does not have by name."""
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        raise NotImplementedError(ONCE)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> NoReturn:
+        raise NotImplementedError(ONCE)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Any) -> NoReturn:
+        raise NotImplementedError(ONCE)
+
+
+class _Reduction(_Once):
+    """k(A, X) H⁻¹ k(X, Q) for every t, (T, a, k), and its slopes in A (T, k, a, d): by tiles, with
+    one more solve for the gradient in Q.
+    """
+
+    @staticmethod
+    def forward(
+        A: Tensor, Q: Tensor, W: Tensor, basis: KernelBasis, solve: Apply
+    ) -> tuple[Tensor, Tensor]:
+        T, a, d = A.shape
+        k = Q.shape[1]
+        repeated = A.unsqueeze(1).expand(T, k, a, d).reshape(T * k, a, d)
+        values, gradient = basis.rowwise(repeated, W.reshape(len(W), T * k))
+        return values.reshape(T, k, a).mT, gradient.reshape(T, k, a, d)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
+        A, Q, _, ctx.basis, ctx.solve = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(A, Q, output[1])
+
+    @staticmethod
+    def backward(
+        ctx: Any, cotangent: Tensor, _: Tensor
+    ) -> tuple[Tensor, Tensor | None, None, None, None]:
+        A, Q, gradient = ctx.saved_tensors
+        of_A, of_Q = _ReductionGradient.apply(
+            A, Q, cotangent, gradient, ctx.basis, ctx.solve if ctx.needs_input_grad[1] else None
+        )
+        return of_A, of_Q, None, None, None
+
+
+class _ReductionGradient(_Once):
+    """Its gradients in A and, if there is a solve, in Q; they have none themselves."""
+
+    @staticmethod
+    def forward(
+        A: Tensor,
+        Q: Tensor,
+        cotangent: Tensor,
+        gradient: Tensor,
+        basis: KernelBasis,
+        solve: Apply | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        of_A = torch.einsum("tak,tkad->tad", cotangent, gradient)
+        if solve is None:
+            return of_A, None
+        T, k, d = Q.shape
+        adjoint = [KernelBasis(basis.kernel, A[t]).matmul(basis.Z, cotangent[t]) for t in range(T)]
+        _, slopes = basis.rowwise(Q.reshape(T * k, 1, d), solve(torch.cat(adjoint, 1)))
+        return of_A, slopes.reshape(T, k, d)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass

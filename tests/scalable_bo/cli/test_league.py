@@ -1,0 +1,73 @@
+"""``bench optimisers`` as a user meets it: records, a table, a plot, and what is missing named."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from scalable_bo.cli import main as cli
+from scalable_bo.experiments.optimisers import registry
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Run the command line in this process, and return its exit code."""
+    monkeypatch.setattr(sys, "argv", ["scalable-bo", "bench", "optimisers", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0)
+
+
+def test_a_league_writes_records_a_table_and_a_plot_and_is_not_run_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(registry, "is_installed", lambda module: module != "cma")
+    arguments = (
+        *("--problems", "branin-2,sixhumpcamel-2", "--optimisers", "sobol,cma,botorch-turbo"),
+        *("--seeds", "0-1", "--batches", "3", "--budget", "6", "--out", str(tmp_path)),
+    )
+    assert call(monkeypatch, *arguments) == 0
+    output = capsys.readouterr()
+    assert "Left out: cma (needs cma). Install them: pip install 'scalable-bo[league]'" in (
+        output.err
+    )
+    assert re.search(r"sobol on branin-2, q 3, seed 0: regret \S+ after 6", output.err)
+    assert "6 evaluations in batches of 3" in output.out
+    assert "8 records in" in output.out
+    assert max(map(len, output.out.splitlines()[:-1])) <= 80
+    names = {file.name for file in tmp_path.iterdir()}
+    assert {"optimisers.md", "optimisers_smoke.png"} < names
+    record = json.loads((tmp_path / "optimisers_branin-2_sobol_q3_n6_s1.json").read_text())
+    assert record["environment"]["device"] == "cpu"
+    assert record["settings"]["seed"] == 1
+    assert call(monkeypatch, *arguments) == 0
+    assert capsys.readouterr().err.count("(kept)") == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--subset", "tiny"], "`subset` must be one of smoke, .*, got 'tiny'"),
+        (["--optimisers", "adam"], "`optimiser` must be one of auto, .*, got 'adam'"),
+        (["--problems", "hartmann-7"], "`dim` = 7 is not possible for Hartmann"),
+        (["--seeds", "3-1"], "`seeds` must be whole numbers"),
+    ],
+)
+def test_a_wrong_option_is_one_line(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert call(monkeypatch, *arguments, "--out", str(tmp_path)) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_league_of_missing_packages_ends_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(registry, "is_installed", lambda module: False)
+    assert call(monkeypatch, "--optimisers", "cma", "--out", str(tmp_path)) == 2
+    assert "There is nothing left to run." in capsys.readouterr().err

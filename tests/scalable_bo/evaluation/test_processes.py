@@ -1,0 +1,248 @@
+"""However a process ends, nothing that it started lives on."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from scalable_bo.evaluation import processes
+from scalable_bo.evaluation.evaluator import Evaluation
+from scalable_bo.evaluation.external import Command
+from scalable_bo.evaluation.interruption import EndedBySignalError, signals_as_interruptions
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+ROOT = Path(__file__).parents[3]
+TRACER = "TRACER_OF_THE_TEST"
+ANSWER = """read line; echo '{"id": 0, "value": 1.0}'"""
+
+# Two evaluations at a time, each with a child in a session of its own.
+IN_PROCESSES = """
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from scalable_bo.evaluation.evaluator import Evaluator, call
+from tests.scalable_bo.objectives import wait_for_a_child
+executor = lambda: ProcessPoolExecutor(3, mp_context=get_context("{start}"))
+with Evaluator(partial(call, wait_for_a_child, None), executor, None, lambda: False) as evaluator:
+    list(evaluator.run({{0: {{}}, 1: {{}}}}))
+"""
+IN_PROGRAMS = """
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from scalable_bo.evaluation.evaluator import Evaluator
+from scalable_bo.evaluation.external import Command
+command = Command(["sh", "-c", "echo child >> begun; setsid sleep 60 & sleep 60"])
+evaluate = partial(command.evaluate, None)
+executor = lambda: ThreadPoolExecutor(2)
+with Evaluator(evaluate, executor, None, lambda: False, command.stop) as evaluator:
+    list(evaluator.run({0: {}, 1: {}}))
+"""
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+SCRIPTS = {
+    "programs": IN_PROGRAMS,
+    "fork": IN_PROCESSES.format(start="fork"),
+    "spawn": IN_PROCESSES.format(start="spawn"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _hangups_end_processes() -> Iterator[None]:
+    """Under `nohup` they do not, in no process that is begun there."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def wait_until(condition: Callable[[], object], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def living(tracer: str) -> list[str]:
+    """Return the commands of the processes with a tracer in their environment."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal():
+            try:
+                if f"{TRACER}={tracer}".encode() in (process / "environ").read_bytes():
+                    found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+            except OSError:
+                continue
+    return found
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.fixture
+def tracer() -> Iterator[str]:
+    token = os.urandom(8).hex()
+    yield token
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal() and int(process.name) != os.getpid():
+            try:
+                if f"{TRACER}={token}".encode() in (process / "environ").read_bytes():
+                    os.kill(int(process.name), signal.SIGKILL)
+            except OSError:
+                continue
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [
+        *((kind, number) for kind in ("programs", "fork") for number in SIGNALS),
+        ("spawn", signal.SIGKILL),
+    ],
+)
+def test_nothing_outlives_a_process_that_is_ended_by_a_signal(
+    tmp_path: Path, tracer: str, kind: str, number: int
+) -> None:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT),
+        TRACER: tracer,
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPTS[kind]],
+        cwd=tmp_path,
+        env=environment,
+        stderr=subprocess.DEVNULL,
+    )
+    begun = tmp_path / "begun"
+    try:
+        assert wait_until(lambda: begun.exists() and begun.read_text().count("\n") == 2, 30)
+        assert len(living(tracer)) >= 4
+        process.send_signal(number)
+        assert wait_until(lambda: not living(tracer), 5), living(tracer)
+    finally:
+        process.kill()
+        process.wait(5)
+
+
+def test_a_guard_that_comes_after_the_end_of_its_parent_hears_what_that_said() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    nobody = "1"  # is not the parent of the guard
+    guard = [sys.executable, "-I", "-S", processes.__file__, nobody, "a mark of nobody."]
+    try:
+        subprocess.run(guard, input=f"{child.pid}\n".encode(), check=True, timeout=30)
+        assert child.wait(5) == -signal.SIGKILL
+    finally:
+        child.kill()
+        child.wait(5)
+
+
+def test_a_program_that_has_ended_is_not_waited_for_while_a_child_holds_its_output() -> None:
+    command = Command(["sh", "-c", "sleep 60 & exit 3"])
+    start = time.monotonic()
+    reason = command.evaluate(None, 0, {}).reason
+    assert time.monotonic() - start < 5
+    assert reason == "the program ended without an answer, exit code 3"
+    command.close()
+
+
+def test_an_answer_is_one_though_a_child_is_left_in_the_background() -> None:
+    command = Command(["sh", "-c", f"{ANSWER}; sleep 60 & exit 0"])
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: command.evaluate(20.0, 0, {}), range(10)))
+    assert found == [Evaluation(0, 1.0)] * 10
+    command.close()
+
+
+@pytest.mark.parametrize("script", ["sleep 60 & exit 0", "setsid sleep 60 & exec sleep 60"])
+def test_a_program_leaves_no_children(
+    script: str, tracer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TRACER, tracer)
+    command = Command(["sh", "-c", f"{ANSWER}; {script}"])
+    assert command.evaluate(20.0, 0, {}) == Evaluation(0, 1.0)
+    assert wait_until(lambda: [text for text in living(tracer) if "sleep" in text], 5)
+    command.close()
+    assert wait_until(lambda: not living(tracer), 1), living(tracer)
+
+
+def test_stopped_programs_fail_their_points_and_later_points_are_evaluated() -> None:
+    command = Command(
+        [
+            "sh",
+            "-c",
+            'read line; case "$line" in *wait*) sleep 60;; esac; '
+            """echo '{"id": 0, "value": 1.0}'""",
+        ]
+    )
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(command.evaluate, None, 0, {"wait": 1})
+        assert wait_until(lambda: command._running, 5)
+        command.stop()
+        assert waiting.result(5).reason is not None
+    assert command.evaluate(None, 0, {}) == Evaluation(0, 1.0)
+    command.close()
+
+
+def test_a_guard_that_was_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def guards() -> list[int]:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+        return [pid for pid in pids if mark.encode() in command_of(pid)]
+
+    mark = processes.own_mark()
+    monkeypatch.setattr(processes, "SECONDS_TO_END", 0.0)
+    assert wait_until(guards, 5)
+    (guard,) = guards()
+    os.kill(guard, signal.SIGKILL)
+    assert wait_until(lambda: not guards(), 5)
+    numbers = itertools.count(2**22 + 1)
+
+    def replaced() -> list[int]:
+        # Its end of the pipe may close a moment after its name has gone
+        processes.watch([next(numbers)])
+        return guards()
+
+    assert wait_until(replaced, 5)
+
+
+def test_a_mark_is_handed_down_and_told_apart_from_longer_ones() -> None:
+    children = [
+        subprocess.Popen(["sleep", "60"], env={processes.MARK: mark})
+        for mark in ("outer.1.", "outer.1.inner.", "outer.12.")
+    ]
+    try:
+        assert wait_until(lambda: processes._find(set(), "outer.1") >= {c.pid for c in children}, 5)
+        processes.kill_all(mark="outer.1.")
+        assert [child.poll() is None for child in children] == [False, False, True]
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_end_a_run_as_interruptions_do(number: int) -> None:
+    with pytest.raises(EndedBySignalError) as error, signals_as_interruptions():
+        signal.raise_signal(number)
+    assert error.value.number == number
+    assert signal.getsignal(number) is signal.SIG_DFL
+    assert issubclass(EndedBySignalError, KeyboardInterrupt)
+
+
+def test_a_hangup_that_is_ignored_stays_so() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals_as_interruptions():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -1,0 +1,93 @@
+"""What every optimiser of the league does: points of its space, q at a time, better than chance."""
+
+import pytest
+import torch
+
+from acquisition import STRATEGIES
+from scalable_bo.experiments.optimisers import botorch_peers, registry
+from scalable_bo.experiments.optimisers.base import Optimiser
+from scalable_bo.experiments.optimisers.registry import (
+    OPTIMISERS,
+    PEERS,
+    make_optimiser,
+    missing_packages,
+)
+from scalable_bo.space.space import Categorical, Float, Int, Space
+
+BOX = Space(a=Float(-1.0, 2.0), b=Float(1e-3, 1.0, log=True))
+MIXED = Space(a=Float(-1.0, 2.0), n=Int(1, 9), kind=Categorical(["x", "y", "z"]))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let BoTorch's searches be short."""
+    settings = {"NUM_RESTARTS": 1, "RAW_SAMPLES": 8, "MOST_ITERATIONS": 5, "MOST_CANDIDATES": 100}
+    for name, value in settings.items():
+        monkeypatch.setattr(botorch_peers, name, value)
+
+
+def bowl(X: torch.Tensor) -> torch.Tensor:
+    """Smallest, 0, at a = 0.5."""
+    return (X[:, 0] - 0.5).square()
+
+
+def make(name: str, space: Space, q: int) -> Optimiser:
+    if missing_packages([name]):
+        pytest.skip(f"needs {missing_packages([name])[name]}")
+    return make_optimiser(name, space, seed=0, q=q)
+
+
+@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("space", [BOX, MIXED], ids=["box", "mixed"])
+def test_points_lie_in_the_space_and_the_best_is_recommended(name: str, space: Space) -> None:
+    optimiser = make(name, space, 4)
+    for q in (4, 4, 4, 2):
+        X = optimiser.ask(q)
+        assert X.shape == (q, space.dim)
+        space.check(X)
+        optimiser.tell(X, bowl(X))
+    assert len(optimiser.X) == len(optimiser.values) == 14
+    best = optimiser.recommend()
+    assert float(bowl(best[None])) == float(optimiser.values.min()) < 0.05
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_study_takes_part_by_the_name_of_its_strategy(name: str) -> None:
+    optimiser = make(name, BOX, 4)
+    X = optimiser.ask(4)
+    optimiser.tell(X, bowl(X))
+    assert optimiser.ask(2).shape == (2, 2)
+    best = optimiser.recommend()
+    assert bool((best == optimiser.X).all(1).any())
+
+
+@pytest.mark.parametrize("name", ["optuna-gp", "optuna-tpe", "optuna-cmaes", "cma", "sobol"])
+def test_the_same_seed_gives_the_same_points(name: str) -> None:
+    points = []
+    for _ in range(2):
+        optimiser = make(name, BOX, 3)
+        for _ in range(4):
+            X = optimiser.ask(3)
+            optimiser.tell(X, bowl(X))
+        points.append(optimiser.X)
+    torch.testing.assert_close(*points)
+
+
+def test_a_region_that_has_shrunk_begins_anew_elsewhere() -> None:
+    optimiser = make("botorch-turbo", BOX, 4)
+    flat = torch.zeros(4)
+    for _ in range(8):
+        X = optimiser.ask(4)
+        optimiser.tell(X, flat)  # no batch improves: the length is halved until it is too small
+    assert optimiser._region.restart  # type: ignore[attr-defined]
+    optimiser.tell(optimiser.ask(4), flat)
+    assert optimiser._first == 32  # type: ignore[attr-defined]
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "is_installed", lambda module: module == "optuna")
+    missing = missing_packages(["auto", "sobol", "optuna-gp", "optuna-cmaes", "cma"])
+    assert missing == {"optuna-cmaes": "cmaes", "cma": "cma"}
+    with pytest.raises(ValueError, match="`optimiser` must be one of .*sobol, got 'adam'"):
+        missing_packages(["adam"])
+    assert len(OPTIMISERS) == len(set(OPTIMISERS))

@@ -1,0 +1,98 @@
+"""Every task has a space, values, and an optimum below all of them where it is known."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from scalable_bo.experiments.optimisers import tasks
+from scalable_bo.experiments.optimisers.subsets import NIGHT, SUBSETS
+from scalable_bo.experiments.optimisers.tasks import make_task, missing_package
+from scalable_bo.space.space import Categorical, Float, Int
+
+NAMES = ("branin-2", "hartmann-6", "bbob-f15-d5", "bbob-mixint-f3-d5", "bbob-largescale-f8-d20")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_value_is_below_the_optimum(name: str) -> None:
+    if missing_package(name):
+        pytest.skip("COCO is not installed")
+    task = make_task(name)
+    sample = task.sample()
+    assert sample is not None
+    assert sample.shape == (1024,)
+    assert task.optimum is not None
+    assert float(sample.min()) >= task.optimum
+    assert float(sample.max()) > float(sample.min())
+
+
+@pytest.mark.parametrize("suite", ["bbob", "bbob-mixint", "bbob-largescale"])
+def test_the_optimum_of_coco_is_reached_at_its_best_point(
+    suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cocoex = pytest.importorskip("cocoex")
+    monkeypatch.chdir(tmp_path)  # where COCO writes the point
+    dim = 20 if suite == "bbob-largescale" else 5
+    problems = cocoex.Suite(suite, "instances: 3", f"dimensions: {dim}")
+    for function in range(1, 25):
+        problem = problems.get_problem_by_function_dimension_instance(function, dim, 3)
+        problem._best_parameter("print")
+        text = (tmp_path / "._bbob_problem_best_parameter.txt").read_text()
+        best = torch.tensor([[float(word) for word in text.split()]], dtype=torch.float64)
+        task = make_task(f"{suite}-f{function}-d{dim}", seed=2)
+        assert float(task.evaluate(best)) == pytest.approx(task.optimum, rel=1e-6)
+
+
+def test_a_seed_is_an_instance_of_coco() -> None:
+    pytest.importorskip("cocoex")
+    optima = {make_task("bbob-f1-d2", seed).optimum for seed in range(3)}
+    assert len(optima) == 3
+
+
+def test_mixed_spaces_hold_integers() -> None:
+    pytest.importorskip("cocoex")
+    params = make_task("bbob-mixint-f3-d10").space.params.values()
+    assert sum(isinstance(param, Int) for param in params) == 8
+    assert sum(isinstance(param, Float) for param in params) == 2
+
+
+@pytest.mark.parametrize("name", ["tune-diabetes", "tune-cancer", "tune-digits"])
+def test_a_tuning_task_is_mixed_and_repeats(name: str) -> None:
+    task = make_task(name)
+    assert {type(param) for param in task.space.params.values()} == {Float, Int, Categorical}
+    X = task.space.unnormalize(torch.full((1, task.space.encoded_dim), 0.5))
+    assert float(task.evaluate(X)) == float(task.evaluate(X))
+    assert task.sample() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("hartmann", "`problem` must be a test function and its dimension, .* got 'hartmann'"),
+        ("tune-iris", "`problem` must be one of tune-digits, .*, got 'tune-iris'"),
+        ("nothing-3", "`name` must be one of Ackley, .*, got 'nothing'"),
+    ],
+)
+def test_an_unknown_task_is_refused(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_task(name)
+
+
+def test_a_function_that_coco_does_not_have_is_refused() -> None:
+    pytest.importorskip("cocoex")
+    with pytest.raises(ValueError, match="`problem` must be .* of COCO's bbob, got f25 and d5"):
+        make_task("bbob-f25-d5")
+
+
+def test_coco_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "is_installed", lambda module: False)
+    assert missing_package("bbob-f1-d2") == "coco-experiment"
+    assert missing_package("branin-2") is None
+
+
+def test_all_problems_of_all_subsets_exist() -> None:
+    pytest.importorskip("cocoex")
+    assert set(NIGHT) <= set(SUBSETS)
+    for subset in SUBSETS.values():
+        for problem in subset.problems:
+            make_task(problem)

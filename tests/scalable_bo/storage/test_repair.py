@@ -1,0 +1,270 @@
+"""Damage of any kind is noticed, and what is whole is restored."""
+
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from scalable_bo.space.space import Categorical, Float, Space
+from scalable_bo.storage import seals
+from scalable_bo.storage.database import DamagedError, connect
+from scalable_bo.storage.repair import LOST, repair
+from scalable_bo.storage.sqlite import SQLiteStorage
+from scalable_bo.study.study import Study
+
+SPACE = Space(x=Float(0.0, 1.0), kind=Categorical(["a", "b"]))
+FILES = ("study.sqlite", "study.sqlite-wal", "backup.sqlite", "writes", "lock")
+
+
+def make(path: Path) -> Study:
+    return Study(SPACE, maximize=True, seed=3, path=path, num_initial=10_000)
+
+
+def tell_all(study: Study) -> None:
+    batch = study.pending
+    study.tell(batch.ids, [float("nan") if id % 7 == 3 else id / 3 for id in batch.ids])
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame]:
+    """The folder of a study as it is while it runs: rows in the database, the log and the backup;
+    and what it holds.
+    """
+    folder = tmp_path_factory.mktemp("running")
+    with make(folder / "study") as study:
+        study.add_data([{"x": 0.5, "kind": "b"}, {"x": 0.25, "kind": "a"}], [1.0, 2.0], name="old")
+        for _ in range(4):
+            study.ask(30)
+            tell_all(study)
+    study = make(folder / "study")
+    for _ in range(3):
+        study.ask(10)
+        tell_all(study)
+    study.ask(2)
+    shutil.copytree(folder / "study", folder / "copy")
+    frame = study.to_dataframe()
+    study.close()
+    return folder / "copy", frame
+
+
+def flip(file: Path, instant: random.Random) -> None:
+    content = bytearray(file.read_bytes())
+    position = instant.randrange(8 * len(content))
+    content[position // 8] ^= 1 << position % 8
+    file.write_bytes(content)
+
+
+def flips_unnoticed(folder: Path, frame: pd.DataFrame, workplace: Path, number: int) -> int:
+    """Flip bits, one at a time, in files by their size; return how often the study is opened and
+    holds anything else.
+    """
+    instant = random.Random(number)
+    names = [name for name in FILES if (folder / name).exists()]
+    sizes = [(folder / name).stat().st_size for name in names]
+    unnoticed = 0
+    for _ in range(number):
+        shutil.rmtree(workplace, ignore_errors=True)
+        shutil.copytree(folder, workplace)
+        flip(workplace / instant.choices(names, sizes)[0], instant)
+        try:
+            with make(workplace) as study:
+                unnoticed += not study.to_dataframe().equals(frame)
+        except (RuntimeError, OSError, ValueError):
+            continue
+    return unnoticed
+
+
+@pytest.mark.parametrize("number", [40, pytest.param(2000, marks=pytest.mark.slow)])
+def test_no_flipped_bit_opens_with_other_numbers(
+    tmp_path: Path, running: tuple[Path, pd.DataFrame], number: int
+) -> None:
+    folder, frame = running
+    assert flips_unnoticed(folder, frame, tmp_path / "study", number) == 0
+
+
+def change(folder: Path, statement: str) -> None:
+    with closing(connect(folder / "study.sqlite")) as connection:
+        connection.execute(statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE points SET value = value + 1e-15 WHERE id = 4",
+        "UPDATE points SET x = (SELECT x FROM points WHERE id = 3) WHERE id = 4",
+        "UPDATE points SET told = told + 1 WHERE id = 4",
+        "UPDATE points SET reason = 'no' WHERE id = 10",
+        "UPDATE asks SET num_drawn = 1 WHERE number = 2",
+        "UPDATE costs SET solver = 'CG' WHERE ask = 2",
+        "UPDATE sources SET digest = 'other'",
+        "UPDATE settings SET value = '4' WHERE name = 'seed'",
+        "UPDATE ends SET writes = 0",
+        "DELETE FROM points WHERE id = (SELECT max(id) FROM points)",
+        "DELETE FROM points WHERE id = 5",
+        "DELETE FROM points",
+        "DELETE FROM asks WHERE number = (SELECT max(number) FROM asks)",
+        "DELETE FROM sources",
+        "DELETE FROM ends",
+    ],
+)
+def test_every_changed_or_missing_row_is_noticed_and_restored_from_the_backup(
+    tmp_path: Path, running: tuple[Path, pd.DataFrame], statement: str
+) -> None:
+    shutil.copytree(running[0], tmp_path / "study")
+    with make(tmp_path / "study") as study:  # the backup is now of all
+        study.ask(1)
+    frame = study.to_dataframe()
+    change(tmp_path / "study", statement)
+    with pytest.raises(DamagedError, match="is damaged: .* `scalable-bo repair .*study` restores"):
+        make(tmp_path / "study")
+    with pytest.raises(DamagedError, match="is damaged"):
+        SQLiteStorage.copy_of(tmp_path / "study")
+    assert repair(tmp_path / "study") == []
+    assert repair(tmp_path / "study") is None
+    with make(tmp_path / "study") as study:
+        pd.testing.assert_frame_equal(study.to_dataframe(), frame)
+        study.ask(3)
+    assert (tmp_path / "study" / "damaged-1" / "study.sqlite").exists()
+
+
+def test_a_row_that_is_whole_nowhere_is_a_failure_and_the_others_keep_their_ids(
+    tmp_path: Path, running: tuple[Path, pd.DataFrame]
+) -> None:
+    shutil.copytree(running[0], tmp_path / "study")
+    (tmp_path / "study" / "backup.sqlite").unlink()
+    change(tmp_path / "study", "UPDATE points SET value = 7.0 WHERE id IN (4, 5)")
+    change(tmp_path / "study", "DELETE FROM asks WHERE number = 3")
+    assert repair(tmp_path / "study") == ["asks: 1 lost (3)", "points: 2 lost (4, 5)"]
+    with make(tmp_path / "study") as study:
+        found = study.to_dataframe()
+        rest = found.index.difference([4, 5])
+        pd.testing.assert_frame_equal(found.loc[rest], running[1].loc[rest])
+        assert study.reasons([4, 5]) == [LOST, LOST]
+        study.ask(3)
+        tell_all(study)
+    with make(tmp_path / "study") as study:
+        assert len(study.to_dataframe()) == len(found) + 3
+
+
+def without_first_page(file: Path) -> None:
+    file.with_name("study.sqlite-wal").unlink()
+    file.write_bytes(bytes(4096) + file.read_bytes()[4096:])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        Path.unlink,
+        lambda file: file.write_bytes(b"no database"),
+        without_first_page,
+    ],
+    ids=["missing", "another file", "without its first page"],
+)
+def test_without_a_readable_database_the_backup_is_restored(
+    tmp_path: Path, running: tuple[Path, pd.DataFrame], damage: Callable[[Path], object]
+) -> None:
+    shutil.copytree(running[0], tmp_path / "study")
+    damage(tmp_path / "study" / "study.sqlite")
+    assert repair(tmp_path / "study")
+    with make(tmp_path / "study") as study:
+        found = study.to_dataframe()
+    told = found["status"] == "observed"
+    pd.testing.assert_frame_equal(found[:122], running[1][:122])
+    pd.testing.assert_frame_equal(found[told], running[1][: len(found)][told])
+
+
+def test_lines_that_are_numbered_alone_are_numbered_anew(tmp_path: Path) -> None:
+    with make(tmp_path) as study:
+        study.ask(6)
+        tell_all(study)
+        for x in (0.1, 0.2, 0.3, 0.4):
+            study.enqueue({"x": x, "kind": "a"})
+        study.ask(1)
+        for number in range(3):
+            study.withdraw([number])
+    (tmp_path / "backup.sqlite").unlink()
+    change(tmp_path, "UPDATE changes SET why = 'another' WHERE id = 1")
+    change(tmp_path, "UPDATE queue SET x = x || x WHERE id = 3")
+    assert repair(tmp_path) == ["changes: 1 lost (2)", "queue: 1 lost (3)"]
+    with make(tmp_path) as study:
+        assert [line.id for line in study.changes] == [0, 2]
+        assert study.ask(2).X[:, 0].tolist() == [0.2, 0.4]
+
+
+def test_every_page_that_is_overwritten_costs_no_more_than_its_rows(
+    tmp_path: Path, running: tuple[Path, pd.DataFrame]
+) -> None:
+    folder, frame = running
+    size = (folder / "study.sqlite").stat().st_size
+    for page in range(1, size // 4096):
+        shutil.copytree(folder, tmp_path / "study")
+        with closing(connect(tmp_path / "study" / "study.sqlite")) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with (tmp_path / "study" / "study.sqlite").open("r+b") as file:
+            file.seek(4096 * page)
+            file.write(bytes(4096))
+        if repair(tmp_path / "study") is not None:
+            with make(tmp_path / "study") as study:
+                found = study.to_dataframe()
+                assert len(found) == len(frame)
+                told = found["status"] == "observed"
+                pd.testing.assert_frame_equal(found[told], frame[told])
+                assert told[:122].equals(frame["status"][:122] == "observed")
+        shutil.rmtree(tmp_path / "study")
+
+
+def test_what_is_no_study_is_not_repaired(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="`folder` must hold a study"):
+        repair(tmp_path)
+    (tmp_path / "study.sqlite").write_bytes(b"no database")
+    with pytest.raises(RuntimeError, match="cannot be restored: its settings are whole neither"):
+        repair(tmp_path)
+    assert (tmp_path / "study.sqlite").read_bytes() == b"no database"
+
+
+def test_a_backup_is_made_when_a_study_is_closed_and_at_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup = tmp_path / "backup.sqlite"
+
+    def num_rows() -> int:
+        with closing(sqlite3.connect(backup)) as connection:
+            return connection.execute("SELECT count(*) FROM points").fetchone()[0]
+
+    with make(tmp_path) as study:
+        study.ask(5)
+        assert not backup.exists()
+    assert num_rows() == 5
+    monkeypatch.setattr("scalable_bo.storage.sqlite.SECONDS_BETWEEN_BACKUPS", 0.0)
+    study = make(tmp_path)
+    study.ask(5)
+    assert num_rows() == 10
+    study.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"9999999999999999999 00000000\n", b"\xff" * 40])
+def test_a_strange_count_of_writes_is_no_obstacle(tmp_path: Path, content: bytes) -> None:
+    with make(tmp_path) as study:
+        study.ask(5)
+    (tmp_path / "writes").write_bytes(content)
+    assert seals.read_count(tmp_path / "writes") == 0
+    with make(tmp_path) as study:
+        study.ask(1)
+    assert seals.read_count(tmp_path / "writes") == 3
+
+
+def test_a_folder_that_was_put_back_in_part_is_noticed(tmp_path: Path) -> None:
+    with make(tmp_path / "study") as study:
+        study.ask(5)
+    shutil.copy(tmp_path / "study" / "study.sqlite", tmp_path)
+    with make(tmp_path / "study") as study:
+        study.ask(5)
+        tell_all(study)
+    shutil.copy(tmp_path / "study.sqlite", tmp_path / "study")
+    with pytest.raises(DamagedError, match="the last 2 of 4 writes are missing"):
+        make(tmp_path / "study")

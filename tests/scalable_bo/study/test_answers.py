@@ -1,0 +1,199 @@
+"""What a study says by its surrogate: what it recommends, predicts, and what matters."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from acquisition import ParallelThompsonSampling
+from scalable_bo.space.space import Categorical, Float, Int, Space
+from scalable_bo.study import answers
+from scalable_bo.study.study import Study
+
+QUICK = partial(
+    ParallelThompsonSampling, num_candidates=100, num_rounds=3, num_starts=3, num_steps=10
+)
+SPACE = Space(x=Float(-2.0, 2.0), idle=Float(1e-3, 1e3, log=True))
+NOISE = 1.0
+
+
+def bowl(X: Tensor) -> Tensor:
+    return (X[:, 0] - 0.5).square()
+
+
+def noisy(X: Tensor, scale: float = NOISE) -> Tensor:
+    generator = torch.Generator().manual_seed(600 + len(X))
+    return bowl(X) + scale * torch.randn(len(X), dtype=torch.float64, generator=generator)
+
+
+def points(n: int) -> Tensor:
+    U = torch.rand(n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    return SPACE.unnormalize(U)
+
+
+def asked(objective: Callable[[Tensor], Tensor], n: int = 60, **options: Any) -> Study:
+    """Return a study of n values after its first batch by a surrogate."""
+    study = Study(SPACE, **({"maximize": False, "sampler": QUICK} | options))
+    study.add_data(points(n), objective(points(n)))
+    batch = study.ask(3)
+    study.tell(batch.ids, objective(batch.X))
+    return study
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_under_noise_the_best_mean_is_recommended_beside_the_best_value(sign: float) -> None:
+    study = asked(lambda X: sign * noisy(X), maximize=sign < 0)
+    result = study.result
+    values = sign * result.values
+    assert sign * result.best_observed_value == values.min() < -0.5
+    assert result.best_observed_params == SPACE.to_dicts(result.X[[int(values.argmin())]])[0]
+    mean, std = study.predict(result.X)
+    best = int((sign * mean).argmin())
+    assert result.best_params == study.best_params == SPACE.to_dicts(result.X[[best]])[0]
+    assert result.best_value == result.values[best] != result.best_observed_value
+    assert result.predicted_value == pytest.approx(mean[best].item())
+    assert result.predicted_std == pytest.approx(std[best].item())
+    assert abs(result.best_params["x"] - 0.5) < 0.5
+    assert abs(sign * result.predicted_value) < 3 * result.predicted_std < 3 * NOISE
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-3])
+def test_without_noise_the_best_value_is_recommended(scale: float) -> None:
+    result = asked(partial(noisy, scale=scale)).result
+    assert result.best_params == result.best_observed_params
+    assert result.best_value == result.best_observed_value == result.values.min()
+    assert result.predicted_value == pytest.approx(result.best_value, abs=0.05)
+
+
+def test_before_a_surrogate_the_best_value_is_recommended_and_nothing_predicted() -> None:
+    study = Study(SPACE, maximize=True)
+    batch = study.ask(2)
+    study.tell(batch.ids, [1.0, 2.0])
+    assert study.result.best_params == batch.params[1]
+    assert math.isnan(study.result.predicted_value)
+    assert math.isnan(study.result.predicted_std)
+
+
+def test_known_variances_decide_whether_noise_is_negligible() -> None:
+    def recommended(variance: float) -> bool:
+        study = Study(SPACE, maximize=False, sampler=QUICK)
+        study.add_data(points(60), noisy(points(60)), noise=variance)
+        study.ask(1)
+        return study.result.best_params != study.result.best_observed_params
+
+    assert recommended(NOISE**2)
+    assert not recommended(1e-9)
+
+
+def test_predictions_are_in_the_units_of_the_values_and_cover_them() -> None:
+    study = Study(SPACE, maximize=True)
+    study.add_data(points(50), 1e6 + 1e3 * bowl(points(50)))
+    mean, std = study.predict({"x": 0.5, "idle": 1.0})
+    assert mean.shape == std.shape == ()
+    assert abs(mean - 1e6) < max(3 * std, 20.0)
+    X = points(80)[50:]
+    mean, std = study.predict(SPACE.to_dicts(X))
+    assert torch.equal(mean, study.predict(X)[0])
+    assert mean.shape == std.shape == (30,)
+    error = (mean - 1e6 - 1e3 * bowl(X)).abs()
+    assert (error < 4 * std + 20.0).all()
+
+
+def test_a_prediction_follows_what_was_told_since_the_last_ask() -> None:
+    study = asked(bowl)
+    X = torch.tensor([[-2.0, 1.0]], dtype=torch.float64)
+    before, _ = study.predict(X)
+    study.add_data(X.repeat(5, 1), torch.full((5,), 30.0))
+    after, _ = study.predict(X)
+    assert after > before + 1.0
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_answers_are_the_same_after_opening_the_study_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: bool
+) -> None:
+    if not few:
+        monkeypatch.setattr(answers, "QUICK_UP_TO", 10)
+    study = asked(noisy, path=tmp_path)
+    before = study.result
+    predicted = study.predict(points(3))
+    study.close()
+    with Study(SPACE, maximize=False, sampler=QUICK, path=tmp_path) as study:
+        after = study.result
+        assert before.best_params == after.best_params != after.best_observed_params
+        assert after.predicted_value == pytest.approx(before.predicted_value)
+        assert math.isnan(after.predicted_std) is not few
+        torch.testing.assert_close(study.predict(points(3)), predicted)
+        next_point = study.ask(2).X
+    never_closed = asked(noisy)
+    torch.testing.assert_close(never_closed.ask(2).X, next_point)
+
+
+def test_looking_at_the_answers_does_not_change_what_is_asked(tmp_path: Path) -> None:
+    looked_at = asked(noisy, path=tmp_path)
+    looked_at.close()
+    for checkpoint in (tmp_path / "checkpoints").iterdir():
+        checkpoint.unlink()
+    with Study(SPACE, maximize=False, sampler=QUICK, path=tmp_path) as study:
+        _ = study.result, study.predict(points(2)), study.importances()
+        torch.testing.assert_close(study.ask(2).X, asked(noisy).ask(2).X)
+
+
+def test_importances_are_the_shares_of_the_variance() -> None:
+    space = Space(a=Float(0, 1), b=Float(0, 1), idle=Float(0, 1), kind=Categorical(["p", "q"]))
+    U = torch.rand(
+        150, space.encoded_dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
+    X = space.unnormalize(U)
+    study = Study(space, maximize=True)
+    study.add_data(X, 3.0 * X[:, 0] + X[:, 1] + X[:, 3])
+    found = study.importances()
+    assert list(found)[-1] == "idle"
+    assert sum(found.values()) == pytest.approx(1.0)
+    # Variances: 9/12, 1/12, 0 and 1/4, of a sum
+    expected = {"a": 9 / 13, "b": 1 / 13, "idle": 0.0, "kind": 3 / 13}
+    assert found == pytest.approx(expected, abs=0.03)
+
+
+def test_too_few_values_and_wrong_points_are_named() -> None:
+    study = Study(SPACE, maximize=True)
+    with pytest.raises(ValueError, match="at least 2 values for a surrogate, got 0"):
+        study.importances()
+    study.add_data([{"x": 0.0, "idle": 1.0}, {"x": 1.0, "idle": 1.0}], [0.0, 1.0])
+    with pytest.raises(ValueError, match="`x` must be between -2.0 and 2.0, got 3.0 in row 0"):
+        study.predict({"x": 3.0, "idle": 1.0})
+
+
+def test_a_space_with_conditions_and_steps_is_optimised_stored_and_explained(
+    tmp_path: Path,
+) -> None:
+    space = Space(
+        kind=Categorical(["tree", "net", None]),
+        depth=Int(2, 10, step=4, active_if={"kind": "tree"}),
+        rate=Float(0.0, 1.0, active_if={"kind": ["net", None]}),
+        share=Float(0.1, 0.7, step=0.1),
+    )
+
+    def score(params: dict[str, Any]) -> float:
+        assert ("depth" in params) is (params["kind"] == "tree") is ("rate" not in params)
+        return params["share"] + (1.0 - params["rate"] if params["kind"] == "net" else 0.0)
+
+    options: dict[str, Any] = {"maximize": True, "num_initial": 8, "sampler": QUICK}
+    with Study(space, path=tmp_path, **options) as study:
+        result = study.optimize(score, rounds=4, batch=8, progress=False)
+        frame = study.to_dataframe()
+    assert result.best_observed_value > 1.5
+    assert result.best_params["kind"] == "net"
+    with Study.open(tmp_path, num_initial=8, sampler=QUICK) as study:
+        assert study.space.to_dict() == space.to_dict()
+        assert study.to_dataframe().equals(frame)
+        assert study.result.best_params == result.best_params
+        assert set(study.importances()) == set(space.names)
+        batch = study.ask(5)
+        assert study.space.to_dicts(batch.X) == batch.params
+        study.report(tmp_path / "report.html")

@@ -1,0 +1,121 @@
+"""The interactive pictures of a study show its rows and its surrogate's predictions."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scalable_bo import Categorical, Float, Int, Space, Study
+from scalable_bo import visualization as vis
+
+SPACE = Space(
+    rate=Float(1e-4, 1.0, log=True), layers=Int(1, 6), kind=Categorical(["plain", "<b>bold"])
+)
+
+
+def objective(params: Any) -> float:
+    gap = math.log10(params["rate"]) + 2.0
+    return gap**2 + 0.1 * params["layers"] + (params["kind"] != "plain")
+
+
+@pytest.fixture(scope="module")
+def study() -> Iterator[Study]:
+    with Study(SPACE, maximize=False, seed=0, strategy="thompson", num_initial=8) as study:
+        study.optimize(objective, rounds=2, batch=8, progress=False)
+        yield study
+
+
+def named(figure: Any, name: str) -> Any:
+    return next(trace for trace in figure.data if trace.name == name)
+
+
+def test_the_history_holds_all_values_and_the_best_so_far(study: Study) -> None:
+    figure = vis.plot_history(study)
+    values = study.result.values.numpy()
+    np.testing.assert_array_equal(named(figure, "value").y, values)
+    np.testing.assert_array_equal(named(figure, "best so far").y, np.minimum.accumulate(values))
+    assert "layers" in named(figure, "value").text[0]
+
+
+def test_values_of_many_magnitudes_get_a_logarithmic_axis() -> None:
+    with Study(Space(x=Float(0.0, 1.0)), maximize=False, seed=0) as study:
+        study.add_data([[0.1], [0.2], [0.3]], [1e5, 10.0, 1.0])
+        assert vis.plot_history(study).layout.yaxis.type == "log"
+        assert vis.plot_history(study, log=False).layout.yaxis.type == "linear"
+        study.add_data([[0.4]], [-1.0])
+        assert vis.plot_history(study).layout.yaxis.type == "linear"
+        with pytest.raises(ValueError, match=r"`log` needs positive values, got -1"):
+            vis.plot_history(study, log=True)
+
+
+def test_slices_show_the_prediction_and_its_band(study: Study) -> None:
+    figure = vis.plot_slice(study, ["rate"])
+    mean = named(figure, "mean")
+    best = study.best_params
+    points = [{**best, "rate": rate} for rate in mean.x]
+    expected, std = study.predict(points)
+    np.testing.assert_allclose(mean.y, expected, rtol=1e-10)
+    upper, lower = figure.data[0].y, figure.data[1].y
+    np.testing.assert_allclose(upper - lower, 4.0 * std.numpy(), rtol=1e-8)
+    assert figure.layout.xaxis.type == "log"
+
+
+def test_slices_are_of_all_parameters_with_choices_by_name(study: Study) -> None:
+    figure = vis.plot_slice(study)
+    assert [title.text for title in figure.layout.annotations] == list(SPACE.names)
+    assert figure.layout.xaxis3.type == "category"
+    choices = {x for trace in figure.data if trace.xaxis == "x3" for x in trace.x}
+    assert choices == {"plain", "<b>bold"}
+
+
+def test_a_contour_holds_the_predicted_mean(study: Study) -> None:
+    figure = vis.plot_contour(study, ["rate", "layers"])
+    surface = figure.data[0]
+    best = study.best_params
+    expected, _ = study.predict({**best, "rate": surface.x[3], "layers": int(surface.y[2])})
+    assert surface.z[2][3] == pytest.approx(float(expected), rel=1e-9)
+    assert len(figure.data[1].x) == study.num_observations
+    by_default = vis.plot_contour(study)
+    most = list(study.importances())[:2]
+    assert [by_default.layout.xaxis.title.text, by_default.layout.yaxis.title.text] == most
+
+
+def test_parallel_coordinates_have_an_axis_for_each_parameter_and_the_value(study: Study) -> None:
+    axes = vis.plot_parallel_coordinates(study).data[0].dimensions
+    assert [axis.label for axis in axes] == [*SPACE.names, "value"]
+    assert axes[0].range == pytest.approx((-4.0, 0.0))
+    assert list(axes[2].ticktext) == ["plain", "<b>bold"]
+
+
+def test_importances_are_the_study_s(study: Study) -> None:
+    bar = vis.plot_importances(study).data[0]
+    assert dict(zip(bar.y, bar.x, strict=True)) == pytest.approx(study.importances())
+
+
+def test_the_timeline_has_the_seconds_of_each_ask(study: Study) -> None:
+    figure = vis.plot_timeline(study)
+    assert list(named(figure, "search").x) == [1, 2]
+    assert named(figure, "search").y[-1] == study.last_ask.seconds_acquisition
+
+
+@pytest.mark.parametrize(
+    ("plot", "message"),
+    [
+        (vis.plot_history, "no finite value"),
+        (vis.plot_parallel_coordinates, "no finite value"),
+        (vis.plot_importances, "at least 2 values"),
+        (vis.plot_timeline, "no ask yet"),
+    ],
+)
+def test_an_empty_study_says_what_is_missing(plot: Any, message: str) -> None:
+    with Study(SPACE, maximize=True, seed=0) as study, pytest.raises(ValueError, match=message):
+        plot(study)
+
+
+def test_unknown_parameters_are_named(study: Study) -> None:
+    with pytest.raises(ValueError, match=r"`params` must be among rate, layers, kind, got 'depth'"):
+        vis.plot_slice(study, ["depth"])
+    with pytest.raises(ValueError, match="two different names"):
+        vis.plot_contour(study, ["rate", "rate"])

@@ -1,0 +1,143 @@
+"""Models of float32 data beside those of the same data in float64."""
+
+import math
+import warnings
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Tensor
+
+from surrogates import (
+    Auto,
+    Cholesky,
+    PathwiseGP,
+    SamplePaths,
+    SketchAndProject,
+    Solver,
+    gaussian_likelihood,
+)
+from surrogates.functions.features import PriorPaths
+from surrogates.operators.differentiable import KernelBasis, combine, combine_rowwise
+from tests import problems
+
+N = 500
+ASAP = SketchAndProject.asap(tolerance=3e-3)
+
+
+def dense(dtype: torch.dtype, noise: float, solver: Solver | None) -> PathwiseGP:
+    """Return a model of many points of a smooth function."""
+    X = problems.uniform(N, 1, dtype=dtype)
+    return PathwiseGP(
+        X,
+        torch.sin(3.0 * X),
+        likelihood=gaussian_likelihood(noise),
+        covar_module=problems.matern(1.5, 2.0),
+        outcome_transform=None,
+        solver=solver,
+    )
+
+
+def variances(paths: SamplePaths, Q: Tensor) -> Tensor:
+    return (paths(Q) - paths.mean(Q)).double().square().mean(0)
+
+
+def exact_variances(model: PathwiseGP, Q: Tensor) -> Tensor:
+    X = model.train_inputs[0]
+    H = problems.own_evaluation(model.covar_module, X, X)
+    H.diagonal().add_(model.noise.double())
+    cross = problems.own_evaluation(model.covar_module, X, Q)
+    return 1.0 - (cross * torch.linalg.solve(H, cross)).sum(0)
+
+
+@pytest.mark.parametrize(
+    "noise, solver", [(1e-6, Cholesky()), (1e-4, ASAP)], ids=["cholesky", "asap"]
+)
+def test_float32_paths_of_dense_data_have_the_exact_variance(noise: float, solver: Solver) -> None:
+    model = dense(torch.float32, noise, solver)
+    Q = problems.uniform(50, 1, seed=3, dtype=torch.float32)
+    paths = model.paths(256)
+    assert isinstance(paths, SamplePaths) and paths.weights.dtype == torch.float64
+    values = paths(Q)
+    assert values.dtype == paths.mean(Q).dtype == torch.float32
+    ratio = variances(paths, Q) / exact_variances(model, Q)
+    assert 0.9 < ratio.mean() < 1.1
+    assert isinstance(paths.prior, PriorPaths)
+    (f, w), *_ = paths.prior.draws
+    assert w.dtype == torch.float64 and f.frequencies.dtype == torch.float32
+
+
+def test_float32_sums_stay_where_they_lose_nothing() -> None:
+    paths = dense(torch.float32, 1.0, Cholesky()).paths(8)
+    assert isinstance(paths, SamplePaths)
+    assert paths.weights.dtype == paths.mean_weights.dtype == torch.float32
+
+
+def test_gradients_of_paths_summed_in_float64_are_those_of_float64() -> None:
+    paths = dense(torch.float32, 1e-6, Cholesky()).paths(3)
+    assert isinstance(paths, SamplePaths) and isinstance(paths.data, KernelBasis)
+    X = problems.uniform(20, 1, seed=4, dtype=torch.float32).requires_grad_()
+    exact = X.detach().double().requires_grad_()
+    doubled = paths.data.doubled
+    (found,) = torch.autograd.grad(combine(paths.data, X, paths.weights).sum(), X)
+    (expected,) = torch.autograd.grad(combine(doubled, exact, paths.weights).sum(), exact)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    own = X.detach().expand(3, 20, 1).clone().requires_grad_()
+    (found,) = torch.autograd.grad(combine_rowwise(paths.data, own, paths.weights).sum(), own)
+    torch.testing.assert_close(found.double().sum(0), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_next_mean_starts_from_float64_weights() -> None:
+    model = dense(torch.float32, 1e-5, Auto())
+    model.paths(2)
+    again = model.condition_on_observations(torch.full((1, 1), 0.5), torch.full((1, 1), 1.0))
+    assert again.paths(2).mean_weights.isfinite().all()
+
+
+# n, d, kernel, noise, scale of the inputs
+SETS = {
+    "smooth-2d": (2500, 2, problems.matern(1.5, 2.0), 1e-4, 1.0),
+    "quiet-2d": (2500, 2, problems.matern(1.5, 2.0), 1e-6, 1.0),
+    "rbf-2d": (1500, 2, problems.rbf(0.5), 1e-4, 1.0),
+    "rbf-quiet-1d": (1000, 1, problems.rbf(0.2), 1e-6, 1.0),
+    "rough-1d": (2500, 1, problems.matern(0.5, 0.3), 1e-3, 1.0),
+    "benchmark-8d": (3000, 8, problems.matern(1.5, 0.5), 1e-3, 1.0),
+    "long-8d": (3000, 8, problems.matern(1.5, 3.0), 1e-6, 1.0),
+    "noisy-4d": (4000, 4, problems.matern(2.5, 1.0), 1.0, 1.0),
+    "large-inputs": (2500, 3, problems.matern(2.5, 1e5), 1e-3, 1e5),
+    "scaled-6d": (1000, 6, problems.scaled(problems.rbf(1.0), 100.0), 1e-2, 1.0),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SETS)
+def test_float32_predicts_as_float64_does(name: str) -> None:
+    n, d, kernel, noise, scale = SETS[name]
+    X = scale * problems.uniform(n + 500, d)
+    K = problems.own_evaluation(kernel, X, X)
+    K.diagonal().add_(1e-10 * K[0, 0])
+    f = torch.linalg.cholesky(K) @ problems.normal(n + 500, 1, seed=1)
+    del K
+    y = f + noise**0.5 * problems.normal(n + 500, 1, seed=2)
+    scores = []
+    warned = []
+    for dtype in (torch.float32, torch.float64):
+        model = PathwiseGP(
+            X[:n].to(dtype),
+            y[:n].to(dtype),
+            likelihood=gaussian_likelihood(noise),
+            covar_module=deepcopy(kernel),
+            outcome_transform=None,
+        )
+        with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            posterior = model.posterior(X[n:].to(dtype))
+            gap = y[n:] - posterior.mean.double()
+            variance = posterior.variance.double() + noise
+        nll = 0.5 * (gap.square() / variance + (2.0 * math.pi * variance).log()).mean()
+        warned.extend(caught)
+        scores.append((gap.square().mean().sqrt().item(), nll.item()))
+    (rmse, nll), (exact_rmse, exact_nll) = scores
+    if not warned:  # by GPyTorch, of jitter that its float32 factor needed
+        assert rmse == pytest.approx(exact_rmse, rel=0.01)
+        assert nll == pytest.approx(exact_nll, rel=0.01, abs=0.01)

@@ -1,0 +1,169 @@
+"""A model that is saved and loaded is the same model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from botorch.models.kernels.categorical import CategoricalKernel
+from botorch.models.transforms.input import Normalize
+from botorch.models.transforms.outcome import Log, Standardize
+from gpytorch.constraints import Interval
+from gpytorch.kernels import (
+    Kernel,
+    MaternKernel,
+    PeriodicKernel,
+    RBFKernel,
+    RQKernel,
+    ScaleKernel,
+)
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.means import LinearMean, ZeroMean
+from gpytorch.priors import GammaPrior
+from safetensors.torch import save_file
+
+from surrogates import CG, PathwiseGP, TanimotoKernel, VariationalGP, fit
+from surrogates.models.priors import ModerateLengthscalePrior
+from surrogates.models.stored import METADATA
+
+pytestmark = pytest.mark.filterwarnings("ignore:Data .* is not standardized")
+
+
+def data(m: int = 1, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(30, 3, generator=generator, dtype=dtype)
+    Y = 7.0 + torch.stack([(5.0 * X * (k + 1)).sin().sum(1) for k in range(m)], 1)
+    return X, Y
+
+
+def same(model: PathwiseGP, path: Path, **settings: Any) -> PathwiseGP:
+    """Save and load a model; require that it is the same."""
+    model.eval().save(path)
+    loaded = PathwiseGP.load(path, **settings)
+    X = data(dtype=model.train_targets.dtype)[0][:4] + 0.1
+    before = model.posterior(X)
+    after = loaded.posterior(X)
+    assert torch.equal(after.mean, before.mean)
+    assert torch.equal(after.variance, before.variance)
+    assert model.state_dict().keys() == loaded.state_dict().keys()
+    for module in ("covar_module", "mean_module", "likelihood"):
+        described = sorted(str(getattr(loaded, module)).splitlines())
+        assert described == sorted(str(getattr(model, module)).splitlines())
+    return loaded
+
+
+def test_a_fitted_model_with_the_defaults_is_the_same(tmp_path: Path) -> None:
+    model = fit(PathwiseGP(*data(), seed=3, num_paths=32))
+    loaded = same(model, tmp_path / "model.safetensors")
+    X = data()[0][:5]
+    assert torch.equal(loaded.paths(4)(X), model.paths(4)(X))
+    assert (loaded.seed, loaded.num_paths) == (3, 32)
+
+
+def test_it_can_be_fitted_again_as_before(tmp_path: Path) -> None:
+    model = PathwiseGP(*data())
+    loaded = same(model, tmp_path / "model")
+    fit(model)
+    fit(loaded)
+    assert torch.equal(loaded.covar_module.lengthscale, model.covar_module.lengthscale)
+    assert torch.equal(loaded.likelihood.noise, model.likelihood.noise)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        ScaleKernel(MaternKernel(nu=1.5, ard_num_dims=3), outputscale_prior=GammaPrior(2.0, 0.5)),
+        RBFKernel(active_dims=(0, 2)) * PeriodicKernel(active_dims=(1,)) + MaternKernel(nu=0.5),
+        ScaleKernel(RQKernel()),
+        RBFKernel(lengthscale_constraint=Interval(0.1, 4.0)),
+        TanimotoKernel(),
+        MaternKernel(nu=2.5, lengthscale_prior=ModerateLengthscalePrior(0.1)),
+        CategoricalKernel(active_dims=(0,)) * RBFKernel(active_dims=(1, 2)),
+    ],
+    ids=lambda kernel: type(kernel).__name__,
+)
+def test_kernels_are_rebuilt(kernel: Kernel, tmp_path: Path) -> None:
+    same(PathwiseGP(*data(), covar_module=kernel.double()), tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"train_Yvar": 0.1},
+        {"mean_module": ZeroMean()},
+        {"outcome_transform": None},
+        {"input_transform": Normalize(3)},
+        {"likelihood": GaussianLikelihood()},
+        {"solver": CG(None, tolerance=1e-6), "num_paths": 16},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+@pytest.mark.parametrize("m", [1, 2])
+def test_settings_are_rebuilt(settings: dict[str, Any], m: int, tmp_path: Path) -> None:
+    X, Y = data(m)
+    settings = dict(settings)
+    if "train_Yvar" in settings:
+        settings["train_Yvar"] = torch.full_like(Y, 0.1)
+    if "likelihood" in settings and m > 1:
+        settings["likelihood"] = GaussianLikelihood(batch_shape=torch.Size([m]))
+    model = PathwiseGP(X, Y, **settings)
+    same(model, tmp_path / "model", **{k: v for k, v in settings.items() if k == "solver"})
+
+
+def test_precision_and_what_is_not_learnt_are_kept(tmp_path: Path) -> None:
+    model = PathwiseGP(*data(dtype=torch.float32))
+    model.likelihood.requires_grad_(False)
+    loaded = same(model, tmp_path / "model")
+    assert loaded.train_targets.dtype == torch.float32
+    assert not loaded.likelihood.noise_covar.raw_noise.requires_grad
+    assert loaded.covar_module.raw_lengthscale.requires_grad
+
+
+class OwnKernel(RBFKernel):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"covar_module": OwnKernel()}, "kernel must be of a class that files can name"),
+        ({"mean_module": LinearMean(3)}, "mean must be"),
+        ({"outcome_transform": Log()}, "outcome transform must be"),
+    ],
+)
+def test_what_a_file_cannot_hold_is_named(
+    settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    model = PathwiseGP(*data(), **settings)
+    with pytest.raises(TypeError, match=message):
+        model.save(tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_models_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="got VariationalGP"):
+        VariationalGP(*data()).save(tmp_path / "model")
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"nothing of the kind")
+    with pytest.raises(ValueError, match="is no model of scalable_bo"):
+        PathwiseGP.load(other)
+    save_file({"x": torch.zeros(1)}, other)
+    with pytest.raises(ValueError, match="another safetensors file"):
+        PathwiseGP.load(other)
+    newer = json.dumps({"format": "scalable_bo model", "version": 99})
+    save_file({"x": torch.zeros(1)}, other, {METADATA: newer})
+    with pytest.raises(ValueError, match="is of version 99"):
+        PathwiseGP.load(other)
+    with pytest.raises(OSError, match="absent"):
+        PathwiseGP.load(tmp_path / "absent")
+
+
+def test_standardised_targets_are_kept_to_the_last_bit(tmp_path: Path) -> None:
+    X, Y = data()
+    model = PathwiseGP(X, 1e6 + Y, outcome_transform=Standardize(1))
+    loaded = same(model, tmp_path / "model")
+    assert torch.equal(loaded.train_targets, model.train_targets)

@@ -1,0 +1,162 @@
+"""Gaussian-process regression with the interface of scikit-learn."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from sklearn.base import BaseEstimator, clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from surrogates import CG, GPRegressor, PathwiseGP
+
+
+def data(n: int = 40, d: int = 2, seed: int = 0) -> tuple[Any, Any]:
+    generator = np.random.default_rng(seed)
+    X = generator.uniform(-50.0, 200.0, (n, d))
+    y = 10.0 + 5.0 * np.sin(X[:, 0] / 40.0) + 0.3 * generator.standard_normal(n)
+    return X, y
+
+
+@parametrize_with_checks([GPRegressor(optimize=False)])
+def test_it_meets_the_conventions_of_scikit_learn(estimator: BaseEstimator, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([GPRegressor()])
+def test_it_meets_them_with_its_defaults(estimator: BaseEstimator, check: Any) -> None:
+    check(estimator)
+
+
+def fixed(**settings: Any) -> GPRegressor:
+    """Return a regressor whose hyperparameters are not learnt."""
+    kernel = ScaleKernel(MaternKernel(nu=2.5)).double()
+    kernel.base_kernel.lengthscale = 0.4
+    return GPRegressor(kernel, optimize=False, **settings)
+
+
+def exact(X: Any, y: Any, at: Any, noise: float) -> tuple[Any, Any]:
+    """Return mean and covariance in closed form: inputs scaled to the unit cube, y standardised."""
+    low = X.min(0)
+    span = X.max(0) - low
+    kernel = ScaleKernel(MaternKernel(nu=2.5)).double()
+    kernel.base_kernel.lengthscale = 0.4
+    scale = y.std(ddof=1)
+    Z = torch.tensor((X - low) / span)
+    Q = torch.tensor((at - low) / span)
+    with torch.no_grad():
+        H = kernel(Z).to_dense() + noise / scale**2 * torch.eye(len(X))
+        K = kernel(Q, Z).to_dense()
+        mean = K @ torch.linalg.solve(H, torch.tensor((y - y.mean()) / scale))
+        covariance = kernel(Q).to_dense() - K @ torch.linalg.solve(H, K.T)
+    return mean.numpy() * scale + y.mean(), covariance.numpy() * scale**2
+
+
+def test_predictions_are_those_of_the_closed_form_in_the_units_of_y() -> None:
+    X, y = data()
+    at = data(7, seed=1)[0]
+    regressor = fixed(noise_variance=0.25).fit(X, y)
+    mean, covariance = exact(X, y, at, 0.25)
+    np.testing.assert_allclose(regressor.predict(at), mean, rtol=1e-8)
+    np.testing.assert_allclose(regressor.predict(at, return_cov=True)[1], covariance, atol=1e-8)
+    deviation = regressor.predict(at, return_std=True)[1]
+    np.testing.assert_allclose(deviation, np.sqrt(np.diag(covariance)), rtol=1e-6)
+    assert regressor.noise_variance_ == 0.25
+
+
+def test_outputs_are_independent_of_one_another() -> None:
+    X, y = data()
+    z = np.cos(X[:, 1] / 30.0)
+    at = data(6, seed=1)[0]
+    both = fixed(noise_variance=0.1).fit(X, np.stack([y, z], 1))
+    mean, covariance = both.predict(at, return_cov=True)
+    assert mean.shape == (6, 2)
+    assert covariance.shape == (6, 6, 2)
+    for column, target in enumerate((y, z)):
+        alone = fixed(noise_variance=0.1).fit(X, target)
+        own_mean, own_covariance = alone.predict(at, return_cov=True)
+        np.testing.assert_allclose(mean[:, column], own_mean, rtol=1e-8)
+        np.testing.assert_allclose(covariance[:, :, column], own_covariance, atol=1e-8)
+    assert both.sample_y(at, 3).shape == (6, 2, 3)
+
+
+def test_samples_have_the_posterior_s_moments() -> None:
+    X, y = data()
+    at = data(5, seed=1)[0]
+    regressor = fixed(noise_variance=0.25).fit(X, y)
+    samples = regressor.sample_y(at, 4000)
+    mean, deviation = regressor.predict(at, return_std=True)
+    assert samples.shape == (5, 4000)
+    np.testing.assert_allclose(samples.mean(1), mean, atol=5 * deviation.max() / 4000**0.5)
+    np.testing.assert_allclose(samples.std(1), deviation, rtol=0.1)
+
+
+def test_the_same_seed_gives_the_same_samples() -> None:
+    X, y = data()
+    regressor = fixed().fit(X, y)
+    np.testing.assert_array_equal(regressor.sample_y(X[:3], 2), regressor.sample_y(X[:3], 2))
+    other = regressor.sample_y(X[:3], 2, random_state=1)
+    assert not np.array_equal(regressor.sample_y(X[:3], 2), other)
+
+
+def test_it_learns_the_noise_in_the_units_of_y() -> None:
+    X, y = data(200)
+    regressor = GPRegressor().fit(X, y)
+    assert isinstance(regressor.model_, PathwiseGP)
+    assert regressor.noise_variance_ == pytest.approx(0.09, rel=0.35)
+    assert regressor.score(X, y) > 0.98
+    assert regressor.fit_account_.chosen
+
+
+def test_noise_may_be_known_for_every_target() -> None:
+    X, y = data()
+    regressor = fixed(noise_variance=np.full_like(y, 0.25)).fit(X, y)
+    np.testing.assert_allclose(
+        regressor.predict(X), fixed(noise_variance=0.25).fit(X, y).predict(X), rtol=1e-10
+    )
+    assert regressor.noise_variance_ is None
+    with pytest.raises(ValueError, match=r"`noise_variance` must be a number or of the shape"):
+        fixed(noise_variance=np.ones(3)).fit(X, y)
+
+
+def test_it_takes_tables_and_precisions() -> None:
+    X, y = data()
+    table = pd.DataFrame(X, columns=["length", "width"])
+    regressor = fixed().fit(table, y)
+    assert list(regressor.feature_names_in_) == ["length", "width"]
+    single = fixed().fit(X.astype(np.float32), y.astype(np.float32))
+    assert single.predict(X).dtype == np.float32
+    np.testing.assert_allclose(single.predict(X), regressor.predict(table), rtol=1e-3)
+
+
+def test_a_solver_gives_paths_with_the_same_mean() -> None:
+    X, y = data()
+    sampled = fixed(noise_variance=0.25, solver=CG(None, tolerance=1e-8)).fit(X, y)
+    whole = fixed(noise_variance=0.25).fit(X, y)
+    np.testing.assert_allclose(sampled.predict(X), whole.predict(X), rtol=1e-6)
+
+
+def test_the_kernel_that_was_given_is_left_alone() -> None:
+    X, y = data()
+    kernel = RBFKernel()
+    before = kernel.lengthscale.clone()
+    regressor = clone(GPRegressor(kernel)).fit(X, y)
+    assert torch.equal(kernel.lengthscale, before)
+    assert not torch.equal(regressor.kernel_.lengthscale.float(), before)
+
+
+def test_wrong_arguments_are_named() -> None:
+    X, y = data()
+    with pytest.raises(NotFittedError):
+        GPRegressor().sample_y(X)
+    with pytest.raises(TypeError, match=r"`kernel` must be a GPyTorch kernel"):
+        GPRegressor("rbf").fit(X, y)
+    regressor = fixed().fit(X, y)
+    with pytest.raises(ValueError, match=r"must not both be True"):
+        regressor.predict(X, return_std=True, return_cov=True)
+    with pytest.raises(ValueError, match=r"`n_samples`"):
+        regressor.sample_y(X, 0)

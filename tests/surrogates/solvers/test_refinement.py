@@ -1,0 +1,104 @@
+"""Float32 systems whose residuals float32 cannot show, or whose tolerance it cannot reach."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from surrogates import CG, KernelSystem, SketchAndProject, memory
+from surrogates.solvers.run import Run
+from tests import problems
+
+N = 300
+TOLERANCE = 3e-4
+ASAP = SketchAndProject.asap(tolerance=TOLERANCE)
+
+
+class Hard:
+    """A float32 system of smooth functions and little noise, with right-hand sides of its own
+    prior, and its matrix in float64.
+    """
+
+    def __init__(self, noise: float = 1e-5) -> None:
+        kernel = problems.matern(1.5, 5.0)
+        X = problems.uniform(N, 2, dtype=torch.float32)
+        self.system = KernelSystem(problems.operator(problems.OPERATORS[0], kernel, X), noise)
+        self.H = problems.own_evaluation(kernel, X, X)
+        self.H.diagonal().add_(self.system.noise)
+        self.rhs = (torch.linalg.cholesky(self.H) @ problems.normal(N, 4)).float()
+
+    def residual(self, value: Tensor) -> Tensor:
+        gap = self.rhs.double() - self.H @ value.double()
+        return gap.norm(dim=0) / self.rhs.double().norm(dim=0)
+
+
+@pytest.fixture(scope="module")
+def hard() -> Hard:
+    return Hard()
+
+
+def test_residuals_that_float32_gets_wrong_are_those_of_float64(
+    hard: Hard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solver = replace(ASAP, refine=False)
+    solution = solver.solve(hard.system, hard.rhs)
+    exact = hard.residual(solution.value)
+    torch.testing.assert_close(solution.residual.double(), exact, rtol=0.1, atol=0.0)
+    monkeypatch.setattr(Run, "correct", lambda *_: False)
+    in_float32 = solver.solve(hard.system, hard.rhs)
+    assert torch.equal(in_float32.value, solution.value)
+    assert (in_float32.residual > 1.5 * exact).any()  # or there is nothing to correct here
+
+
+def test_a_tolerance_beyond_float32_is_reached_in_float64(hard: Hard) -> None:
+    alone = replace(ASAP, refine=False).solve(hard.system, hard.rhs)
+    assert not alone.converged.all()
+    solution = ASAP.solve(hard.system, hard.rhs)
+    assert solution.converged.all()
+    assert (hard.residual(solution.value) <= 1.1 * TOLERANCE).all()
+    assert solution.value.dtype == solution.residual.dtype == torch.float32
+    assert "went on in float64" in solution.note
+    assert torch.equal(solution.value[:, alone.converged], alone.value[:, alone.converged])
+    assert alone.epochs < solution.epochs <= ASAP.max_epochs
+    assert (solution.steps >= alone.steps).all()
+
+
+def test_what_float32_solves_and_shows_stays_in_float32(
+    hard: Hard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Run, "in_float64", None)
+    solution = replace(ASAP, tolerance=1e-2).solve(hard.system, hard.rhs)
+    assert solution.converged.all()
+    assert solution.note == ""
+
+
+def test_the_rows_that_are_looked_at_count_for_nothing(hard: Hard) -> None:
+    before = hard.system.entries
+    again = CG(tolerance=2e-2).solve(
+        hard.system, hard.rhs, initial=ASAP.solve(hard.system, hard.rhs).value
+    )
+    assert again.epochs == 1.0
+    assert hard.system.entries > before
+
+
+def test_float64_keeps_to_what_is_left_of_the_budget(hard: Hard) -> None:
+    alone = replace(ASAP, refine=False).solve(hard.system, hard.rhs)
+    budget = alone.epochs + 2.5
+    brief = replace(ASAP, max_epochs=budget).solve(hard.system, hard.rhs)
+    assert brief.epochs <= budget
+
+
+def test_float64_is_left_out_where_it_does_not_fit(
+    hard: Hard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "available", lambda device: 1000)
+    solution = ASAP.solve(hard.system, hard.rhs)
+    assert not solution.converged.all()
+    assert "float64 does not fit in free memory" in solution.note
+
+
+def test_a_float64_system_is_looked_at_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Run, "correct", None)
+    system = problems.system(N, 0.1)
+    assert ASAP.solve(system, problems.normal(N, 2)).converged.all()
