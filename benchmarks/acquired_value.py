@@ -19,8 +19,8 @@ import torch
 
 from acquisition import ParallelThompsonSampling
 from scalable_bo.experiments.models import fixed_model, matern_kernel
+from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
-from scalable_bo.problems import GPPrior
 from surrogates import Cholesky, PathwiseGP, SamplePaths
 
 PROBLEMS = (

@@ -35,14 +35,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from scalable_bo.cli.costs import Costs, Rates, Shape, measure_rates, predict
+from scalable_bo.experiments.formats import number
 from scalable_bo.experiments.models import matern_kernel
 from scalable_bo.experiments.records import peak_memory_bytes, reset_peak_memory
 from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
-from scalable_bo.experiments.tables import number
 from surrogates import CG, IterativeSolver
 from surrogates.solvers.run import Start
-from surrogates.systems.rows import own_rows, processes
-from surrogates.systems.shared import DistributedKernelSystem
+from surrogates.systems.shared import DistributedKernelSystem, own_rows, processes
 
 LENGTHSCALE = 0.5
 NOISE = 1e-2

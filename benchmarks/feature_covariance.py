@@ -5,17 +5,20 @@ random features.
 
 Paths that share one draw of features Φ have, however many they are, the covariance [I, −A] ΦΦᵀ [I,
 −A]ᵀ + σ² A Aᵀ with A = k(·, X) H⁻¹. Over a grid of dimensions, kernels, lengthscales and noises,
-the average variance at the test points is divided by the exact one: of single draws, weighted and
-not, and of the posterior of 256 paths. Against F, the relative
-Frobenius distance of the covariance and the root mean square relative error of the variances are
-those of one draw and of the average of eight. The model's default F and its paths a draw follow
-from this.
+the average variance at the test points is divided by the exact one: of single draws, and of the
+posterior of 256 paths, whose deviations from the mean are f − A (f(X) + ε). These are drawn as the
+model draws them, with a direct solve; ``--check`` compares some with those of the model. Against F,
+the relative Frobenius distance of the covariance and the root mean square relative error of the
+variances are those of one draw and of the average of eight. The model's default F and its paths a
+draw follow from this.
 """
 
 import argparse
 import itertools
 import math
 import statistics
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,33 +32,39 @@ from rich.table import Table
 from torch import Tensor
 
 from scalable_bo.experiments.records import describe_environment, write_record
-from surrogates import Auto, PathwiseGP, RandomFeatures, gaussian_likelihood
+from surrogates import CG, Nystrom, PathwiseGP, RandomFeatures, gaussian_likelihood
+from surrogates.functions.draws import balanced_normal
+from surrogates.rules.data import DataSet
+from surrogates.rules.solved import draw_prior
 
 DIMS = (1, 2, 4, 8, 20)
 NUS = (0.5, 1.5, 2.5, math.inf)  # RBF is ν = ∞
-LENGTHSCALES = (0.1, 0.7, 5.0)
-NOISES = (1e-6, 1e-3, 1e-1)
+LENGTHSCALES = (0.1, 0.5, 1.0, 2.0, 5.0)
+NOISES = (1e-6, 1e-4, 1e-2, 1e-1)
 SEEDS = 8
+NUM_PATHS = 256
 NUM_TEST = 40
 # d, lengthscale, noise of the distances
 PROBLEMS = ((2, 0.3, 1e-2), (8, 0.5, 1e-6), (8, 2.0, 1e-6))
+DISTANCE_POINTS = 300
 NUM_FEATURES = (256, 1024, 2048, 4096)
 DRAWS = (1, 8)
+# d, ν, lengthscale, noise, of which the model's own posterior is computed
+CHECKED = ((1, 1.5, 1.0, 1e-4), (4, 1.5, 2.0, 1e-6), (8, math.inf, 0.5, 1e-2))
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A posterior of zero-mean uniform data.
+class Problem:
+    """Uniform data of a kernel.
 
     Attributes:
-        dim, nu, lengthscale, noise: d, ν, ℓ, σ².
+        dim, nu, lengthscale: d, ν, ℓ.
         num_data: n.
     """
 
     dim: int
     nu: float
     lengthscale: float
-    noise: float
     num_data: int
 
     @cached_property
@@ -73,72 +82,114 @@ class Cell:
         return X, T
 
     @cached_property
-    def exact(self) -> tuple[Tensor, Tensor]:
-        """The covariance at the test points, and A."""
-        X, T = self.points
-        noise = self.noise * torch.eye(len(X), dtype=X.dtype)
-        L = torch.linalg.cholesky(self.kernel(X).to_dense() + noise)
-        cross = self.kernel(X, T).to_dense()
-        half = torch.linalg.solve_triangular(L, cross, upper=False)
-        return self.kernel(T).to_dense() - half.T @ half, torch.cholesky_solve(cross, L).T
+    def data(self) -> DataSet:
+        X, _ = self.points
+        return DataSet(X, torch.zeros_like(X[:, 0]), torch.ones(()), self.kernel, ZeroMean())
 
-    def drawn(self, num_features: int, weighted: bool, generator: torch.Generator) -> Tensor:
-        """Return the covariance at the test points of paths that share one draw of features."""
+    @cached_property
+    def covariances(self) -> tuple[Tensor, Tensor, Tensor]:
         X, T = self.points
-        _, A = self.exact
-        features = RandomFeatures.draw(
+        return self.kernel(X).to_dense(), self.kernel(X, T).to_dense(), self.kernel(T).to_dense()
+
+    def exact(self, noise: float) -> tuple[Tensor, Tensor]:
+        """Return the covariance at the test points, and A."""
+        K, cross, prior = self.covariances
+        L = torch.linalg.cholesky(K + noise * torch.eye(len(K), dtype=K.dtype))
+        half = torch.linalg.solve_triangular(L, cross, upper=False)
+        A = torch.linalg.solve_triangular(L.T, half, upper=True).T
+        return prior - half.T @ half, A
+
+    def features(self, num_features: int, weighted: bool, generator: torch.Generator) -> Tensor:
+        """Return one draw of features at the test points, and at the data below them."""
+        drawn = RandomFeatures.draw(
             self.kernel, self.dim, num_features, weighted=weighted, generator=generator
         )
-        deviation = features(T) - A @ features(X)
-        return deviation @ deviation.T + self.noise * A @ A.T
-
-    def of_paths(self, seed: int) -> Tensor:
-        """Return the variances at the test points of the posterior of 256 paths."""
         X, T = self.points
-        model = PathwiseGP(
-            X,
-            torch.zeros(len(X), 1, dtype=X.dtype),
-            likelihood=gaussian_likelihood(self.noise),
-            covar_module=self.kernel,
-            mean_module=ZeroMean(),
-            outcome_transform=None,
-            solver=Auto(),
-            seed=seed,
-        )
-        with torch.no_grad():
-            variance: Tensor = model.posterior(T).variance.squeeze(-1)
-        return variance
+        return drawn(torch.cat([T, X]))
 
 
-def ratios(cell: Cell) -> dict[str, Any]:
-    """Return the variances over the exact one, averaged over test points, of every seed."""
-    exact = cell.exact[0].trace().item()
-    generator = torch.Generator().manual_seed(0)
-    draws = {
-        name: [cell.drawn(2048, weighted, generator).trace().item() for _ in range(SEEDS)]
-        for name, weighted in (("unweighted", False), ("weighted", True))
+def of_draw(features: Tensor, A: Tensor, noise: float) -> Tensor:
+    """Return the covariance at the test points of paths that share one draw of features."""
+    deviation = features[:NUM_TEST] - A @ features[NUM_TEST:]
+    return deviation @ deviation.T + noise * A @ A.T
+
+
+def of_paths(values: Tensor, A: Tensor, noise: float, generator: torch.Generator) -> Tensor:
+    """Return the variances at the test points of paths with the prior ``values`` (q + n, s)."""
+    std = math.sqrt(noise)
+    f = values[NUM_TEST:]
+    deviation = values[:NUM_TEST] - A @ (f + std * balanced_normal(f / std, generator))
+    return deviation.square().mean(1)
+
+
+def of_model(problem: Problem, noise: float, seed: int) -> Tensor:
+    """Return the variances at the test points of the posterior of a model of paths."""
+    X, T = problem.points
+    model = PathwiseGP(
+        X,
+        torch.zeros(len(X), 1, dtype=X.dtype),
+        likelihood=gaussian_likelihood(noise),
+        covar_module=problem.kernel,
+        mean_module=ZeroMean(),
+        outcome_transform=None,
+        solver=CG(Nystrom(len(X) // 5), tolerance=1e-8),
+        seed=seed,
+    )
+    with torch.no_grad():
+        variance: Tensor = model.posterior(T).variance.squeeze(-1)
+    return variance
+
+
+def ratios(problem: Problem, num_features: int) -> Iterator[dict[str, Any]]:
+    """Yield, for every noise, the variances over the exact one, averaged over test points, of
+    every seed.
+    """
+    X, T = problem.points
+    solved = {noise: problem.exact(noise) for noise in NOISES}
+    found: dict[float, dict[str, list[float]]] = {
+        noise: {"unweighted": [], "weighted": [], "paths": []} for noise in NOISES
     }
-    draws["paths"] = [cell.of_paths(seed).sum().item() for seed in range(SEEDS)]
-    return {
-        "dim": cell.dim,
-        "nu": "inf" if math.isinf(cell.nu) else cell.nu,
-        "lengthscale": cell.lengthscale,
-        "noise": cell.noise,
-        "exact": float(f"{exact / NUM_TEST:.3g}"),
-        **{name: [round(value / exact, 3) for value in values] for name, values in draws.items()},
-    }
+    for seed in range(SEEDS):
+        generator = torch.Generator().manual_seed(seed)
+        prior = draw_prior(problem.data, NUM_PATHS, num_features, True, generator)
+        values = prior(torch.cat([T, X])).T
+        state = generator.get_state()
+        weighted = prior.draws[0][0](torch.cat([T, X]))
+        unweighted = problem.features(num_features, False, torch.Generator().manual_seed(seed))
+        for noise, (covariance, A) in solved.items():
+            exact = covariance.trace()
+            for name, features in (("unweighted", unweighted), ("weighted", weighted)):
+                ratio = of_draw(features, A, noise).trace() / exact
+                found[noise][name].append(ratio.item())
+            own = torch.Generator()
+            own.set_state(state)  # so that every noise is drawn as the model would
+            found[noise]["paths"].append((of_paths(values, A, noise, own).sum() / exact).item())
+    for noise, (covariance, _) in solved.items():
+        yield {
+            "dim": problem.dim,
+            "nu": "inf" if math.isinf(problem.nu) else problem.nu,
+            "lengthscale": problem.lengthscale,
+            "noise": noise,
+            "num_data": problem.num_data,
+            "exact": float(f"{covariance.trace().item() / NUM_TEST:.3g}"),
+            **{name: [round(value, 3) for value in all] for name, all in found[noise].items()},
+        }
 
 
-def distances(cell: Cell, weighted: bool, repeats: int) -> list[dict[str, float]]:
+def distances(
+    problem: Problem, noise: float, weighted: bool, repeats: int
+) -> list[dict[str, float]]:
     """Return one row for every F and number of draws, means over ``repeats``."""
-    exact = cell.exact[0]
+    exact, A = problem.exact(noise)
     generator = torch.Generator().manual_seed(0)
+
+    def drawn(num_features: int) -> Tensor:
+        return of_draw(problem.features(num_features, weighted, generator), A, noise)
+
     rows = []
     for num_features, num_draws in itertools.product(NUM_FEATURES, DRAWS):
         covariances = [
-            torch.stack(
-                [cell.drawn(num_features, weighted, generator) for _ in range(num_draws)]
-            ).mean(0)
+            torch.stack([drawn(num_features) for _ in range(num_draws)]).mean(0)
             for _ in range(repeats)
         ]
         differences = [covariance - exact for covariance in covariances]
@@ -158,9 +209,31 @@ def distances(cell: Cell, weighted: bool, repeats: int) -> list[dict[str, float]
     return rows
 
 
+def checked(num_data: int) -> list[dict[str, Any]]:
+    """Return the largest differences of a variance from the one of the model itself."""
+    rows = []
+    for dim, nu, lengthscale, noise in CHECKED:
+        problem = Problem(dim, nu, lengthscale, num_data)
+        X, T = problem.points
+        generator = torch.Generator().manual_seed(3)
+        prior = draw_prior(problem.data, NUM_PATHS, 2048, True, generator)
+        _, A = problem.exact(noise)
+        own = of_paths(prior(torch.cat([T, X])).T, A, noise, generator)
+        theirs = of_model(problem, noise, 3)
+        rows.append(
+            {
+                "dim": dim,
+                "lengthscale": lengthscale,
+                "noise": noise,
+                "difference": ((own - theirs).abs() / theirs).max().item(),
+            }
+        )
+    return rows
+
+
 def summary(cells: list[dict[str, Any]]) -> Table:
     """Return the extremes over the grid of every seed, and of the average over seeds."""
-    table = Table(title="Variance over the exact one: extremes over the grid")
+    table = Table(title=f"Variance over the exact one: extremes over {len(cells)} cells")
     for heading in ("", "of a seed", "of the average over seeds"):
         table.add_column(heading)
     for name in ("unweighted", "weighted", "paths"):
@@ -178,29 +251,36 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=3, help="of the distances")
-    parser.add_argument("--num-data", type=int, default=300)
+    parser.add_argument("--num-data", type=int, default=1000)
+    parser.add_argument("--num-features", type=int, default=2048)
+    parser.add_argument("--dims", type=int, nargs="*", default=DIMS, help="of the grid")
+    parser.add_argument("--check", action="store_true", help="compare some with the model's own")
     parser.add_argument("--out", type=Path, default=None, help="JSON record to write")
     arguments = parser.parse_args()
+    started = time.perf_counter()
     n = arguments.num_data
-    grid = itertools.product(DIMS, NUS, LENGTHSCALES, NOISES)
-    cells = [ratios(Cell(*values, n)) for values in grid]
+    cells: list[dict[str, Any]] = []
+    for values in itertools.product(arguments.dims, NUS, LENGTHSCALES):
+        cells += ratios(Problem(*values, n), arguments.num_features)
     Console().print(summary(cells))
     rows = []
-    for dim, lengthscale, noise in PROBLEMS:
-        cell = Cell(dim, 1.5, lengthscale, noise, n)
+    for dim, lengthscale, noise in PROBLEMS if arguments.repeats else ():
+        problem = Problem(dim, 1.5, lengthscale, DISTANCE_POINTS)
         for weighted in (False, True):
-            own = distances(cell, weighted, arguments.repeats)
-            problem = {"dim": dim, "lengthscale": lengthscale, "noise": noise}
-            rows.append({**problem, "weighted": weighted, "rows": own})
-            Console().print(problem, "weighted" if weighted else "unweighted")
+            own = distances(problem, noise, weighted, arguments.repeats)
+            place = {"dim": dim, "lengthscale": lengthscale, "noise": noise}
+            rows.append({**place, "weighted": weighted, "rows": own})
+            Console().print(place, "weighted" if weighted else "unweighted")
             for row in own:
                 Console().print(row)
+    against_model = checked(n) if arguments.check else []
+    Console().print(against_model, f"{time.perf_counter() - started:.0f} s")
     if arguments.out is not None:
         settings = {
             "num_data": n,
             "num_test": NUM_TEST,
-            "num_features": 2048,
-            "num_paths": 256,
+            "num_features": arguments.num_features,
+            "num_paths": NUM_PATHS,
             "repeats": arguments.repeats,
             "dtype": "float64",
         }
@@ -212,6 +292,7 @@ def main() -> None:
                 "environment": describe_environment(torch.device("cpu")),
                 "variances": cells,
                 "distances": rows,
+                "checked": against_model,
             },
         )
 

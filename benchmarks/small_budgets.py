@@ -17,10 +17,16 @@ from typing import Any
 
 import torch
 from botorch.test_functions.synthetic import (
+    Ackley,
     Branin,
+    Griewank,
     Hartmann,
+    Levy,
+    Michalewicz,
+    Powell,
     Rosenbrock,
     SixHumpCamel,
+    StyblinskiTang,
     SyntheticTestFunction,
 )
 
@@ -33,6 +39,13 @@ PROBLEMS: dict[str, Callable[[], SyntheticTestFunction]] = {
     "branin": Branin,
     "rosenbrock-4": lambda: Rosenbrock(dim=4),
     "camel": SixHumpCamel,
+    "levy-4": lambda: Levy(dim=4),
+    "powell-4": lambda: Powell(dim=4),
+    "styblinski-tang-4": lambda: StyblinskiTang(dim=4),
+    "hartmann-3": lambda: Hartmann(dim=3),
+    "ackley-5": lambda: Ackley(dim=5),
+    "griewank-5": lambda: Griewank(dim=5),
+    "michalewicz-5": lambda: Michalewicz(dim=5),
 }
 BATCHES = (1, 5)
 

@@ -27,10 +27,11 @@ from rich.console import Console
 from torch import Tensor
 
 from scalable_bo.experiments.cells import run_cell
+from scalable_bo.experiments.formats import mean_and_error
 from scalable_bo.experiments.presets import THOMPSON_PRESETS
+from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.records import Record
 from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
-from scalable_bo.experiments.tables import mean_and_error
 from scalable_bo.experiments.thompson.cell import ThompsonCell
 from scalable_bo.experiments.thompson.samplers import (
     PathwiseSampler,
@@ -40,7 +41,6 @@ from scalable_bo.experiments.thompson.samplers import (
     draw_seed,
 )
 from scalable_bo.experiments.thompson.settings import ThompsonPreset
-from scalable_bo.problems import GPPrior
 from surrogates import gaussian_likelihood
 
 

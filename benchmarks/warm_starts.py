@@ -36,9 +36,9 @@ from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
 from scalable_bo.experiments.models import fixed_model, matern_kernel
+from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.records import describe_environment, write_record
 from scalable_bo.experiments.scripts import print_rows, script_parser
-from scalable_bo.problems import GPPrior
 from surrogates import (
     CG,
     SDD,
@@ -51,7 +51,7 @@ from surrogates import (
     SketchAndProject,
     Solver,
 )
-from surrogates.functions.features import standard_normal
+from surrogates.functions.draws import standard_normal
 from surrogates.operators.differentiable import KernelBasis
 from surrogates.operators.kernel_matrix import kernel_operator
 

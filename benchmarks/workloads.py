@@ -5,9 +5,9 @@
 
 The answer is {"absent": "..."} where the code has no such thing.
 
-A workload prepares its data and returns the call that is timed; it uses the public interface alone,
-so that it runs on older commits, too. Inputs are 8-dimensional, the kernel is Matérn-3/2. One call
-warms up, and the median of those that follow within two seconds is printed.
+A workload prepares its data and returns the call that is timed; it imports from the packages'
+public faces alone, so that it runs on older commits, too. Inputs are 8-dimensional, the kernel is
+Matérn-3/2. One call warms up, and the median of those that follow within two seconds is printed.
 """
 
 import json
@@ -57,7 +57,7 @@ def matern(X: Any) -> Any:
 
 def product(n: int, s: int) -> Call:
     """Time K W, the tiles evaluated and discarded, their elementwise part compiled."""
-    from surrogates.operators.kernel_matrix import kernel_operator
+    from surrogates import kernel_operator
 
     os.environ["SCALABLE_BO_COMPILE"] = "always"
     X = points(n)
@@ -68,8 +68,7 @@ def product(n: int, s: int) -> Call:
 
 def solve(solver: Any, n: int = 3000, s: int = 16) -> Call:
     """Time a solve by fixed work: its tolerance is out of reach."""
-    from surrogates.operators.kernel_matrix import kernel_operator
-    from surrogates.systems.kernel import KernelSystem
+    from surrogates import KernelSystem, kernel_operator
 
     X = points(n)
     B = columns(n, s)
