@@ -1,0 +1,157 @@
+"""What the README and the pages show runs as it is pasted, and the reference has every name."""
+
+import importlib
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import tomllib
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from scalable_bo.cli.config import read_config
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+# What may be loaded or fetched by a page, where it is not beside it
+FETCHED = re.compile(
+    r"""<(?:script|img|iframe|source|link)\b[^>]*?\b(?:src|href)=["']?(?:https?:)?//"""
+    r"""|url\(["']?(?:https?:)?//|@import ["'](?:https?:)?//"""
+)
+
+
+def snippets(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def load_hooks() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs/hooks.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+hooks = load_hooks()
+
+
+def run(page: Path, codes: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    names = {"__name__": "example"}
+    with warnings.catch_warnings():
+        # What a user sees; other packages' warnings are not the example's
+        warnings.simplefilter("default")
+        for code in codes:
+            exec(compile(code, str(page), "exec"), names)
+    assert not list(folder.iterdir()), "an example leaves files behind"
+
+
+def test_the_readme_is_short_and_has_an_example_for_each_use() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
+    assert len(snippets(README)) == 3
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_an_example_runs(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(README, [snippets(README)[number]], tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if snippets(page)],
+    ids=lambda page: str(page.relative_to(ROOT / "docs")),
+)
+def test_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = snippets(page)
+    for word, extra in (("import optuna", "optuna"), ("visualization", "plotly")):
+        if any(word in code for code in codes):
+            pytest.importorskip(extra)
+    run(page, codes, tmp_path, monkeypatch)
+
+
+def test_links_between_files_lead_somewhere() -> None:
+    made = {*hooks.reference(), *hooks.gallery(), *hooks.copies()}
+    broken = []
+    for page in [*ROOT.glob("*.md"), *PAGES]:
+        text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for link in re.findall(r"\]\(([^)#\s]+)", text):
+            if "://" in link:
+                continue
+            target = (page.parent / link).resolve()
+            inside = target.is_relative_to(ROOT / "docs")
+            if not target.exists() and not (
+                inside and str(target.relative_to(ROOT / "docs")) in made
+            ):
+                broken.append(f"{page.relative_to(ROOT)}: {link}")
+    assert not broken
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    text = "\n".join(hooks.reference().values())
+    shown = set(re.findall(r"^::: (\S+)$", text, flags=re.MULTILINE))
+    objects = hooks.public_objects()
+    for face in hooks.FACES:
+        assert {
+            name.rpartition(".")[2] for name in objects if name.rpartition(".")[0] == face
+        } == set(importlib.import_module(face).__all__)
+    assert {home for home in objects.values() if home.split(".")[0] in hooks.PACKAGES} == shown - {
+        *hooks.BESIDE
+    }
+
+
+def test_the_toml_page_has_every_key_and_its_file_is_valid(tmp_path: Path) -> None:
+    from scalable_bo.cli.config import Config
+
+    text = hooks.toml_keys()["how-to/toml.md"]
+    for section in Config.model_json_schema()["$defs"].values():
+        for key in section["properties"]:
+            assert f"| `{key}` |" in text
+    (file,) = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
+    path = tmp_path / "study.toml"
+    path.write_text(file)
+    space = read_config(path).build_space(imports=False).to_dict()
+    assert space["parameters"].keys() == tomllib.loads(file)["space"].keys()
+
+
+def test_every_example_is_in_the_gallery_and_a_notebook_that_compiles() -> None:
+    pages = hooks.gallery()
+    for script in (ROOT / "examples").glob("*.py"):
+        assert f"({script.stem}.md)" in pages["gallery/index.md"]
+        notebook = json.loads(pages[f"gallery/{script.stem}.ipynb"])
+        code = "\n".join(c["source"] for c in notebook["cells"] if c["cell_type"] == "code")
+        theirs = script.read_text(encoding="utf-8")
+        kept = {line for line in code.splitlines() if line.strip()}
+        assert {line for line in theirs.split('"""', 2)[2].splitlines() if line.strip()} - kept <= {
+            line for line in theirs.splitlines() if line.startswith("#")
+        }
+        compile(code, str(script), "exec")
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(tmp_path)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    assert (tmp_path / "index.html").exists()
+    files = [*tmp_path.rglob("*.html"), *tmp_path.rglob("*.css")]
+    assert not [file for file in files if FETCHED.search(file.read_text(encoding="utf-8"))]
+
+
+def test_what_an_example_has_drawn_is_on_its_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("examples", "results"):
+        (tmp_path / folder).mkdir()
+    for name in ("drawn", "plain"):
+        (tmp_path / f"examples/{name}.py").write_text('"""Do."""\n\n# %% A step\nx = 1\n')
+    (tmp_path / "results/drawn.png").touch()
+    monkeypatch.setattr(hooks, "ROOT", tmp_path)
+    pages = hooks.gallery()
+    assert "![Drawn](drawn.png)" in pages["gallery/drawn.md"]
+    assert "![" not in pages["gallery/plain.md"]
