@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from scalable_bo.experiments.problems import TestFunction as TestFunction
     from scalable_bo.experiments.problems import test_function as test_function
     from scalable_bo.progress import fit as fit
+    from scalable_bo.serving.client import RemoteStudy as RemoteStudy
+    from scalable_bo.serving.server import Server as Server
     from scalable_bo.space.space import Categorical as Categorical
     from scalable_bo.space.space import Float as Float
     from scalable_bo.space.space import Int as Int

@@ -43,12 +43,9 @@ target = "loss"
 
 from __future__ import annotations
 
-import re
-import sys
 import tomllib
 from collections.abc import Callable
 from concurrent.futures import Executor
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,12 +53,12 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from scalable_bo.evaluation.executors import executor_maker
 from scalable_bo.evaluation.external import Command
+from scalable_bo.evaluation.functions import REFERENCE, load_function, require_reference
 from scalable_bo.space.space import VERSION, Space
 from scalable_bo.space.tables import nearest
 from scalable_bo.study.study import Study
 
 MAX_BYTES = 2**20
-FUNCTION = r"^[\w.]+:\w+$"
 Number = int | float
 
 
@@ -88,7 +85,7 @@ class StudySection(_Table):
 class ObjectiveSection(_Table):
     """What is optimised: ``function``, "module:function", or ``command``, an external program."""
 
-    function: str | None = Field(None, pattern=FUNCTION)
+    function: str | None = Field(None, pattern=REFERENCE)
     command: str | list[str] | None = None
 
 
@@ -188,23 +185,7 @@ class Config(_Table):
         return self._load_function("objective.function", section.function)
 
     def _load_function(self, key: str, reference: str) -> Callable[..., Any]:
-        """Import "module:function", from the folder of the file or from where Python finds
-        modules.
-        """
-        _stand_in(key, reference)
-        module_name, _, name = reference.partition(":")
-        if (folder := str(self.folder.resolve())) not in sys.path:
-            sys.path.insert(0, folder)
-        try:
-            function = getattr(import_module(module_name), name)
-        except (ImportError, AttributeError) as error:
-            raise ValueError(f"`{key}` must be importable, got {reference!r}: {error}.") from error
-        if not callable(function):
-            raise ValueError(
-                f"`{key}` must be a function, got {reference!r}, which is"
-                f" {type(function).__name__}."
-            )
-        return function
+        return load_function(key, reference, self.folder)
 
     def make_executor(self) -> Callable[[], Executor] | None:
         """Return a function that makes the configured executor; ``None`` for no executor."""
@@ -257,8 +238,7 @@ def read_config(file: Path) -> Config:
 
 def _stand_in(key: str, reference: str) -> Callable[..., Any]:
     """Return something callable for a function that is not imported, if its name could be one."""
-    if not isinstance(reference, str) or not re.fullmatch(FUNCTION, reference):
-        raise ValueError(f'`{key}` must be "module:function", got {reference!r}.')
+    require_reference(key, reference)
     return bool
 
 

@@ -15,6 +15,7 @@ from scalable_bo.cli.bench import bench
 from scalable_bo.cli.console import stop
 from scalable_bo.cli.league import optimisers
 from scalable_bo.cli.mending import repair
+from scalable_bo.cli.serving import serve, work
 from scalable_bo.cli.study_commands import COMMANDS
 
 app = typer.Typer(
@@ -26,7 +27,7 @@ app = typer.Typer(
 )
 bench.command()(optimisers)
 app.add_typer(bench, name="bench")
-for command in (*COMMANDS, repair):
+for command in (*COMMANDS, serve, work, repair):
     app.command()(command)
 
 

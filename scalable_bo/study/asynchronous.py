@@ -22,18 +22,33 @@ from scalable_bo.study.design import NotEnoughLeftError
 RESERVE = 1.5
 
 
-class AbandonedError(Exception):
-    """Nobody waits for the points any more."""
-
-
-class Feed:
-    """Points that wait for a worker, and the ask for more of them, which runs in a thread.
+def number_to_ask_for(num_waiting: int, num_idle: int, used_up: float, batch: int) -> int:
+    """Return how many points the next ask is for; 0 if none is to begin.
 
     An ask begins when no point waits any more, or fewer than the workers use up during an ask; it
     is for a batch or, if that is more, for the workers that are idle and one and a half times what
     is used up meanwhile. So no worker waits unless an ask takes much longer than the one before,
     and a point is chosen by all values but those that came in since about a batch, or two asks,
     before.
+
+    Args:
+        num_waiting: points that wait for a worker.
+        num_idle: workers that wait for a point.
+        used_up: points that are evaluated during an ask.
+        batch: the least that is asked for.
+    """
+    if num_waiting >= max(1.0, used_up):
+        return 0
+    return max(batch, num_idle, math.ceil(num_idle + RESERVE * used_up))
+
+
+class AbandonedError(Exception):
+    """Nobody waits for the points any more."""
+
+
+class Feed:
+    """Points that wait for a worker, and the ask for more of them, which runs in a thread and
+    begins by the rule of :func:`number_to_ask_for`.
 
     Args:
         ask: for q points, as ``Study.ask``; it may call :meth:`go_on` now and then.
@@ -88,9 +103,10 @@ class Feed:
         for number in taken:
             del self._waiting[number]
         used_up = self._seconds_of_ask * self._rate
-        if self._running is None and self._budget and len(self._waiting) < max(1.0, used_up):
-            idle = free - len(taken)
-            self._begin_ask(max(self._batch, idle, math.ceil(idle + RESERVE * used_up)))
+        idle = free - len(taken)
+        q = number_to_ask_for(len(self._waiting), idle, used_up, self._batch)
+        if self._running is None and self._budget and q:
+            self._begin_ask(q)
         if taken or self._waiting or self._running is not None or self._budget:
             return taken
         return None

@@ -1,0 +1,207 @@
+"""The commands of studies that workers share: ``serve`` and ``work``. Quick to import."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from scalable_bo.cli.console import count
+from scalable_bo.cli.options import taking
+from scalable_bo.cli.study_commands import folder_of, refusals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from scalable_bo.evaluation.evaluator import Evaluation
+    from scalable_bo.evaluation.external import Command
+    from scalable_bo.study.study import Study
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """The options of ``serve``."""
+
+    place: Annotated[
+        Path, typer.Argument(metavar="STUDY", help="Folder of a study, or its configuration.")
+    ]
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(help="Port to listen at, 0 for any.")] = 8765
+    lease: Annotated[
+        float, typer.Option(help="Seconds after which a point of a silent worker comes back.")
+    ] = 60.0
+    batch: Annotated[int, typer.Option(help="Points asked for at once, at least.")] = 8
+    evaluations: Annotated[
+        int | None, typer.Option(help="Points in all, after which workers end.")
+    ] = None
+    certificate: Annotated[
+        Path | None, typer.Option(help="File with the certificate of this machine, for TLS.")
+    ] = None
+    key: Annotated[
+        Path | None, typer.Option(help="File with its key, if that is not in the certificate's.")
+    ] = None
+    plain: Annotated[
+        bool,
+        typer.Option("--plain", help="Serve other machines without TLS, behind what encrypts."),
+    ] = False
+
+
+@dataclass(frozen=True)
+class WorkOptions:
+    """The options of ``work``."""
+
+    url: Annotated[str, typer.Argument(help="Where the study is served.")]
+    token_file: Annotated[Path, typer.Option(help="File with the token of the server.")]
+    function: Annotated[str | None, typer.Option(help="What to evaluate, such as train:loss.")] = (
+        None
+    )
+    command: Annotated[
+        str | None, typer.Option(help="Program to evaluate by, in place of a function.")
+    ] = None
+    timeout: Annotated[float | None, typer.Option(help="Seconds for an evaluation.")] = None
+    max_failures: Annotated[
+        int | None, typer.Option(help="Failures beyond which this worker ends.")
+    ] = None
+    patience: Annotated[float, typer.Option(help="Seconds to wait for a server that is down.")] = (
+        300.0
+    )
+    certificate: Annotated[
+        Path | None,
+        typer.Option(help="File with the certificates to trust, in place of the system's."),
+    ] = None
+
+
+@taking(ServeOptions)
+def serve(options: ServeOptions) -> None:
+    """Serve a study to workers on this machine or others, see `work`; its page is at the address
+    that is printed.
+
+    The token is in the file `token` of the study's folder. Ctrl-C or SIGTERM ends the server; the
+    same command goes on, and workers wait for it.
+    """
+    with refusals():
+        from scalable_bo.serving.server import Server
+
+        study = _open(options.place)
+        folder = folder_of(options.place)
+        try:
+            server = Server(
+                study,
+                host=options.host,
+                port=options.port,
+                token_file=folder / "token",
+                lease=options.lease,
+                batch=options.batch,
+                evaluations=options.evaluations,
+                certificate=options.certificate,
+                key=options.key,
+                plain=options.plain,
+            )
+        except BaseException:
+            study.close()
+            raise
+    typer.echo(f"{server.url} serves {folder}; the token is in {folder / 'token'}")
+    sys.stdout.flush()
+    is_over = server.run()
+    study.close()
+    values = count(study.num_observations, "value")
+    typer.echo(f"Stopped; {values}, {study.num_failed} failed in {folder}")
+    if not is_over:  # an ask computes on, whose points nobody will get
+        _end_at_once(0)
+
+
+@taking(WorkOptions)
+def work(options: WorkOptions) -> None:
+    """Evaluate points of a study that `serve` gives out, until there are no more.
+
+    Ctrl-C once: what is running is finished and told. Twice, and by SIGTERM or SIGHUP: at once, and
+    another worker gets the point.
+    """
+    with refusals():
+        from scalable_bo.evaluation import processes
+        from scalable_bo.evaluation.evaluator import call
+        from scalable_bo.evaluation.external import Command
+        from scalable_bo.evaluation.interruption import Interruption, signals_as_interruptions
+        from scalable_bo.serving.client import RemoteStudy
+        from scalable_bo.serving.worker import work as work_for
+
+        processes.join(processes.own_mark())  # whatever the objective starts ends with this worker
+        objective = _objective(options)
+        evaluate: Callable[..., Evaluation] = (
+            objective.evaluate if isinstance(objective, Command) else partial(call, objective)
+        )
+        study = RemoteStudy(
+            options.url,
+            token_file=options.token_file,
+            patience=options.patience,
+            certificate=options.certificate,
+        )
+    stop = Interruption()
+    try:
+        with refusals(), signals_as_interruptions(), stop:
+            num_told = work_for(
+                study,
+                partial(evaluate, options.timeout, outcomes=study.outcomes),
+                stopped=stop,
+                max_failures=options.max_failures,
+            )
+    except KeyboardInterrupt as error:
+        typer.echo("Interrupted; the point goes to another worker.", err=True)
+        _end_at_once(128 + getattr(error, "number", signal.SIGINT))
+    finally:
+        if isinstance(objective, Command):
+            objective.close()
+        study.close()
+    typer.echo(f"{study.worker} evaluated {count(num_told, 'point')}")
+
+
+def _objective(options: WorkOptions) -> Callable[..., Any] | Command:
+    """Return what a worker evaluates.
+
+    Raises:
+        ValueError: if there is none, or it cannot be imported or run.
+    """
+    from scalable_bo.evaluation.external import Command
+    from scalable_bo.evaluation.functions import load_function
+
+    if (options.function is None) == (options.command is None):
+        raise ValueError("Either `--function` or `--command` must be given.")
+    if options.command is not None:
+        command = Command(options.command)
+        command.require_program()
+        return command
+    assert options.function is not None
+    return load_function("--function", options.function, Path())
+
+
+def _open(place: Path) -> Study:
+    if place.suffix != ".toml":
+        from scalable_bo.study.study import Study
+
+        return Study.open(place)
+    from scalable_bo.cli.config import read_config
+
+    config = read_config(place)
+    study = config.open_study()
+    try:
+        config.add_data(study)
+    except BaseException:
+        study.close()
+        raise
+    return study
+
+
+def _end_at_once(code: int) -> NoReturn:
+    """End without waiting for threads that compute on."""
+    with suppress(OSError):  # the terminal may be closed
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)

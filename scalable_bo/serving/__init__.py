@@ -1,0 +1,1 @@
+"""A study that workers on any machine ask and tell, and its live page."""

@@ -1,0 +1,218 @@
+"""What a server answers: asks and tells of workers, and what there is to know of the study."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from scalable_bo.integrations.extras import require
+from scalable_bo.serving.desk import Desk, UnavailableError
+from scalable_bo.serving.gate import Application, Gate
+from scalable_bo.serving.tells import Told
+from scalable_bo.study.study import Study
+
+require("fastapi", extra="serve", user="scalable-bo serve")
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+MOST_POINTS = 1000  # of a request
+MOST_OUTCOMES = 100
+LONGEST_REASON = 2000
+
+Id = Annotated[int, Field(ge=0, lt=2**53)]
+Ids = Annotated[list[Id], Field(max_length=MOST_POINTS)]
+Worker = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.:@-]+$")]
+Number = float
+Value = (
+    Number
+    | Annotated[list[Number], Field(max_length=MOST_OUTCOMES)]
+    | Annotated[dict[str, Number], Field(max_length=MOST_OUTCOMES)]
+)
+
+
+class _Body(BaseModel):
+    """The body of a request: kinds are not converted, and other keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Wanted(_Body):
+    """Points for a worker."""
+
+    worker: Worker
+    q: int = Field(1, ge=1, le=MOST_POINTS)
+
+
+class Found(_Body):
+    """The value of a point, NaN if the evaluation failed, and its variance where that is known."""
+
+    id: Id
+    value: Value
+    noise: float | None = None
+
+
+class Results(_Body):
+    """Values of points, all of which are recorded, or none."""
+
+    results: list[Found] = Field(max_length=MOST_POINTS)
+
+
+class Failure(_Body):
+    """Why the evaluation of a point failed."""
+
+    id: Id
+    reason: str = Field(max_length=LONGEST_REASON)
+
+
+class Failures(_Body):
+    """Failures of points, all of which are recorded, or none."""
+
+    failures: list[Failure] = Field(max_length=MOST_POINTS)
+
+
+class Held(_Body):
+    """Points that a worker has."""
+
+    worker: Worker
+    ids: Ids
+
+
+def make_app(desk: Desk, token: str) -> Application:
+    """Return the application of a server, behind its gate."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    app.add_exception_handler(RequestValidationError, _say_what_is_wrong)
+    app.add_exception_handler(HTTPException, _say_error)
+    _add_work(app, desk)
+    _add_answers(app, desk.study, desk)
+    return Gate(app, token)
+
+
+def _add_work(app: FastAPI, desk: Desk) -> None:
+    """Let workers ask and tell."""
+
+    @app.post("/ask")
+    async def ask(wanted: Wanted) -> Response:
+        try:
+            found = desk.ask(wanted.q, wanted.worker)
+        except UnavailableError as error:
+            return reply({"detail": str(error)}, 503)
+        return reply(
+            {
+                "points": [{"id": id, "params": params} for id, params in found.points],
+                "lease": desk.leases.seconds,
+                "retry_after": found.retry_after,
+                "finished": found.finished,
+            }
+        )
+
+    @app.post("/tell")
+    async def tell(body: Results) -> Response:
+        names = desk.study.outcomes
+        wanted = f"values of {', '.join(names)}" if names else "one number for its value"
+        for one in body.results:
+            if isinstance(one.value, float) == bool(names):
+                return reply({"detail": f"point {one.id} must have {wanted}"}, 422)
+        return await told([Told(one.id, one.value, one.noise) for one in body.results])
+
+    @app.post("/fail")
+    async def fail(body: Failures) -> Response:
+        return await told([Told(one.id, math.nan, None, one.reason) for one in body.failures])
+
+    @app.post("/renew")
+    async def renew(held: Held) -> Response:
+        return reply({"lost": desk.renew(held.ids, held.worker)})
+
+    @app.post("/release")
+    async def release(held: Held) -> Response:
+        desk.release(held.ids, held.worker)
+        return reply({})
+
+    async def told(found: list[Told]) -> Response:
+        try:
+            await asyncio.wrap_future(desk.tell(found))
+        except (TypeError, ValueError) as error:
+            is_late = desk.were_told([one.id for one in found])
+            return reply({"detail": str(error)}, 409 if is_late else 422)
+        except (OSError, RuntimeError) as error:
+            return reply({"detail": str(error)}, 503)
+        return reply({"told": len(found)})
+
+
+def _add_answers(app: FastAPI, study: Study, desk: Desk) -> None:
+    """Tell what there is to know of the study."""
+
+    @app.get("/status")
+    async def status() -> Response:
+        return reply(
+            {
+                "parameters": list(study.space.names),
+                "outcomes": list(study.outcomes),
+                "num_observations": study.num_observations,
+                "num_failed": study.num_failed,
+                "num_pending": len(study.pending.ids),
+                "num_asks": study.num_asks,
+                "num_leased": len(desk.held()),
+                "num_waiting": desk.num_waiting,
+                "best_value": study.best_value,
+                "trouble": desk.pool.trouble,
+            }
+        )
+
+    @app.get("/best")
+    async def best() -> Response:
+        return await computed(lambda: _best(study))
+
+
+async def computed(compute: Callable[[], Any]) -> Response:
+    """Answer with what takes a while, from a thread."""
+    try:
+        return reply(await asyncio.to_thread(compute))
+    except ValueError as error:
+        return reply({"detail": str(error)}, 409)
+
+
+def reply(content: Any, status: int = 200) -> Response:
+    """Return an answer in JSON, NaN and infinities as null."""
+    text = json.dumps(_finite(content), allow_nan=False)
+    return Response(text, status, media_type="application/json")
+
+
+def _best(study: Study) -> dict[str, Any]:
+    result = study.result
+    return {
+        "params": result.best_params,
+        "value": result.best_value,
+        "predicted_value": result.predicted_value,
+        "predicted_std": result.predicted_std,
+        "observed_params": result.best_observed_params,
+        "observed_value": result.best_observed_value,
+        "front": [vars(point) for point in result.front],
+    }
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, float):
+        return content if math.isfinite(content) else None
+    if isinstance(content, dict):
+        return {str(key): _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return content
+
+
+async def _say_what_is_wrong(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    problem = error.errors()[0]
+    place = ".".join(str(part) for part in problem["loc"])
+    return reply({"detail": f"`{place[:200]}`: {problem['msg'][:300]}"}, 422)
+
+
+async def _say_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return reply({"detail": str(error.detail)[:300]}, error.status_code)

@@ -1,0 +1,357 @@
+"""A study that a server has, for workers on any machine. It needs the standard library alone.
+
+Notation: q points.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import os
+import random
+import secrets
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, NoReturn, Self
+from urllib.parse import urlsplit
+
+from scalable_bo.evaluation.evaluator import Evaluation, storable
+from scalable_bo.serving.tokens import read_token
+
+SECONDS_OF_A_REQUEST = 60.0
+MOST_BYTES = 2**26  # of an answer
+FIRST_PAUSE = 0.1  # seconds before a request is repeated; twice as long before each further time
+LONGEST_PAUSE = 10.0
+RENEWALS = 3  # of a lease, in its time
+LONGEST_SLEEP = 0.5  # seconds between looks at whether the caller waits no more
+REPEATED = frozenset({429, 500, 502, 503, 504})  # answers after which a request is made again
+REFUSED = 401
+LONGEST_REASON = 2000  # characters that a server takes
+LATE = 409
+
+
+class LateError(ValueError):
+    """A point has been told another value before."""
+
+
+@dataclass(frozen=True)
+class RemoteBatch:
+    """Points to evaluate.
+
+    Attributes:
+        ids: numbers to ``tell`` the values by.
+        params: dicts of parameter values.
+    """
+
+    ids: list[int]
+    params: list[dict[str, Any]]
+
+
+class RemoteStudy:
+    """A study behind a server, to ask and to tell as a ``Study``; for any thread.
+
+    Requests that get no answer, because the network or the server is down, are repeated, longer and
+    longer apart. To tell the same again does nothing, so that no value is lost or counted twice.
+    Points are leased: keep the leases of long evaluations by ``holding``.
+
+    Args:
+        url: of the server, such as "https://host:8765".
+        token: of the server.
+        token_file: a file with it, in place of ``token``.
+        worker: the name under which points are leased; one of this object's own if ``None``.
+        patience: seconds that a request is repeated for.
+        certificate: a file with the certificates to trust, in place of the system's.
+    Raises:
+        ValueError: if the URL is none, or not exactly one of ``token`` and ``token_file`` is given,
+            or others than its owner may read the file.
+
+    ```python
+    study = RemoteStudy("http://127.0.0.1:8765", token_file="token")
+    batch = study.ask(1)
+    study.tell(batch.ids, [loss(params) for params in batch.params])
+    ```
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
+        worker: str | None = None,
+        patience: float = 300.0,
+        certificate: str | os.PathLike[str] | None = None,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(
+                f"`url` must begin with http:// or https:// and name a host, got {url!r:.200}."
+            )
+        if token is None and token_file is not None:
+            token = read_token(Path(token_file))
+        elif token is None or token_file is not None:
+            raise ValueError("Exactly one of `token` and `token_file` must be given.")
+        self.worker = worker or f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(3)}"
+        self.patience = patience
+        self._host = parts.hostname
+        self._port = parts.port
+        self._prefix = parts.path.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        self._tls = None
+        if parts.scheme == "https":
+            self._tls = ssl.create_default_context(cafile=certificate)
+        self._idle: SimpleQueue[http.client.HTTPConnection] = SimpleQueue()
+        self._outcomes: tuple[str, ...] | None = None
+        self._lease = 60.0
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """The names of several outcomes; none of one."""
+        if self._outcomes is None:
+            self._outcomes = tuple(self.status()["outcomes"])
+        return self._outcomes
+
+    def status(self) -> dict[str, Any]:
+        """Return the numbers of values, failures, pending and leased points, and the best value."""
+        found: dict[str, Any] = self._request("GET", "/status")
+        return found
+
+    @property
+    def num_observations(self) -> int:
+        """The number of finite values told or added."""
+        return int(self.status()["num_observations"])
+
+    @property
+    def num_failed(self) -> int:
+        """The number of points told or added as failed."""
+        return int(self.status()["num_failed"])
+
+    @property
+    def best_value(self) -> float:
+        """The best observed feasible value so far; NaN if there is none, or several objectives."""
+        value = self.status()["best_value"]
+        return math.nan if value is None else float(value)
+
+    @property
+    def best_params(self) -> dict[str, Any]:
+        """The parameters that are recommended."""
+        params: dict[str, Any] = self.best()["params"]
+        return params
+
+    def best(self) -> dict[str, Any]:
+        """Return what the study has found, in the words of ``Result``: ``params`` that are
+        recommended and their ``value``, ``predicted_value`` and ``predicted_std``,
+        ``observed_params`` and ``observed_value``, and the ``front`` of several objectives.
+
+        Raises:
+            ValueError: if no finite value has been told.
+        """
+        found: dict[str, Any] = self._request("GET", "/best")
+        return found
+
+    def ask(self, q: int = 1, *, stopped: Callable[[], bool] = lambda: False) -> RemoteBatch:
+        """Return up to q points to evaluate next, leased to this worker; wait while there are none.
+        There are none in the end when all points have been evaluated, or ``stopped()``.
+        """
+        while not stopped():
+            found = self._request("POST", "/ask", {"worker": self.worker, "q": q})
+            self._lease = float(found["lease"])
+            points = found["points"]
+            if points or found["finished"]:
+                ids = [point["id"] for point in points]
+                return RemoteBatch(ids, [point["params"] for point in points])
+            end = time.monotonic() + found["retry_after"] * random.uniform(1.0, 1.5)
+            while (left := end - time.monotonic()) > 0 and not stopped():
+                time.sleep(min(left, LONGEST_SLEEP))
+        return RemoteBatch([], [])
+
+    def tell(
+        self,
+        ids: Sequence[int],
+        values: Sequence[Any],
+        noise: Sequence[float] | float | None = None,
+        reasons: Mapping[int, str] | None = None,
+    ) -> None:
+        """Record values, as ``Study.tell``: what is NaN, infinite or no number has failed. On an
+        error, nothing is recorded.
+
+        Raises:
+            LateError: if a point was told another value before.
+            ValueError: as ``Study.tell``.
+            ConnectionError: if the server does not answer in time.
+        """
+        ids = [int(id) for id in ids]
+        if len(ids) != len(values):
+            raise ValueError(
+                f"`values` must have one entry for each of the {len(ids)} `ids`, got {len(values)}."
+            )
+        variances = [noise] * len(ids) if noise is None or isinstance(noise, float) else noise
+        found = [
+            Evaluation.of(id, value, self.outcomes) for id, value in zip(ids, values, strict=True)
+        ]
+        failures = {one.id: one.reason for one in found if one.reason is not None}
+        failures |= dict(reasons or {})
+        results = [
+            {"id": one.id, "value": one.told} | ({} if variance is None else {"noise": variance})
+            for one, variance in zip(found, variances, strict=True)
+            if one.id not in failures
+        ]
+        if results:
+            self._request("POST", "/tell", {"results": results})
+        if failures:
+            self._fail(failures)
+
+    def fail(self, id: int, reason: str) -> None:
+        """Record that the evaluation of a point failed, and why."""
+        self._fail({id: reason})
+
+    def renew(self, ids: Sequence[int]) -> list[int]:
+        """Renew leases; return the points that this worker has lost to others, or that have been
+        told.
+        """
+        lost = self._request("POST", "/renew", {"worker": self.worker, "ids": list(ids)})["lost"]
+        return [int(id) for id in lost]
+
+    def release(self, ids: Sequence[int], patience: float = 2.0) -> None:
+        """Give points back that are not evaluated after all; another worker gets them."""
+        body = {"worker": self.worker, "ids": list(ids)}
+        self._request("POST", "/release", body, patience)
+
+    @contextmanager
+    def holding(self, ids: Sequence[int]) -> Iterator[None]:
+        """Renew the leases of points again and again, while they are evaluated inside."""
+        is_over = threading.Event()
+
+        def renew() -> None:
+            while not is_over.wait(self._lease / RENEWALS):
+                try:
+                    self.renew(ids)
+                except (OSError, ValueError):  # the tell that follows says what is wrong
+                    continue
+
+        thread = threading.Thread(target=renew, name="leases", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+
+    def close(self) -> None:
+        """Close the connections that are open; the next request opens one."""
+        try:
+            while True:
+                self._idle.get_nowait().close()
+        except Empty:
+            return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _fail(self, failures: Mapping[int, str]) -> None:
+        told = [
+            {"id": id, "reason": storable(reason)[:LONGEST_REASON]}
+            for id, reason in failures.items()
+        ]
+        self._request("POST", "/fail", {"failures": told})
+
+    def _request(
+        self, method: str, path: str, content: Any = None, patience: float | None = None
+    ) -> Any:
+        """Make a request until it is answered.
+
+        Raises:
+            ValueError: if the server refuses it.
+            PermissionError: if it does not know the token.
+            ConnectionError: if there is no answer in time.
+        """
+        end = time.monotonic() + (self.patience if patience is None else patience)
+        body = None if content is None else json.dumps(content).encode()
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                status, answer = self._send(method, path, body)
+            except ssl.SSLCertVerificationError:
+                raise
+            except (OSError, http.client.HTTPException) as error:
+                trouble = f"{type(error).__name__}: {error}"
+            else:
+                if status == 200:
+                    return json.loads(answer)
+                trouble = f"{status} {_detail(answer)}"
+                if status not in REPEATED:
+                    self._refuse(status, answer)
+            if time.monotonic() + pause > end:
+                raise ConnectionError(
+                    f"The server at {self._host} does not answer {path}: {trouble}. Start it again,"
+                    " or look at the network; points and values that it has are kept."
+                )
+            time.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2.0 * pause, LONGEST_PAUSE)
+
+    def _send(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        """Send a request by a connection that is open or, if the server has closed that meanwhile,
+        by a new one.
+        """
+        try:
+            connection = self._idle.get_nowait()
+        except Empty:
+            return self._send_by(self._connect(), method, path, body)
+        try:
+            return self._send_by(connection, method, path, body)
+        except (http.client.RemoteDisconnected, ConnectionError):
+            return self._send_by(self._connect(), method, path, body)
+
+    def _send_by(
+        self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None
+    ) -> tuple[int, bytes]:
+        try:
+            connection.request(method, self._prefix + path, body, self._headers)
+            response = connection.getresponse()
+            answer = response.read(MOST_BYTES)
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.put(connection)
+        return response.status, answer
+
+    def _connect(self) -> http.client.HTTPConnection:
+        seconds = SECONDS_OF_A_REQUEST
+        if self._tls is None:
+            return http.client.HTTPConnection(self._host, self._port, timeout=seconds)
+        return http.client.HTTPSConnection(
+            self._host, self._port, timeout=seconds, context=self._tls
+        )
+
+    def _refuse(self, status: int, answer: bytes) -> NoReturn:
+        if status == LATE:
+            raise LateError(_detail(answer))
+        if status == REFUSED:
+            raise PermissionError(
+                f"The server at {self._host} does not know the token. Copy its file `token` again."
+            )
+        raise ValueError(f"The server at {self._host} refused: {_detail(answer)}")
+
+
+def _detail(answer: bytes) -> str:
+    """Return what a server says of an error."""
+    try:
+        return str(json.loads(answer)["detail"])[:500]
+    except (ValueError, KeyError, TypeError):
+        return "it gave no reason"

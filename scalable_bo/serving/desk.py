@@ -1,0 +1,199 @@
+"""Where workers get points of a study and bring back values: leases, the pool of points, and the
+tells, without a network.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from scalable_bo.serving.leases import NOBODY, Lease, Leases
+from scalable_bo.serving.pool import Pool
+from scalable_bo.serving.tells import Teller, Told
+from scalable_bo.storage.rounds import Batch
+from scalable_bo.study.study import Study
+from surrogates import checks
+
+SHORTEST_WAIT = 0.1  # seconds until a worker that got nothing asks again
+LONGEST_WAIT = 5.0
+IDLE_ASKS_A_SECOND = 200.0  # at most, of all workers that wait
+SECONDS_OF_IDLENESS = 10.0  # after which a worker that asked in vain waits no more
+
+
+class UnavailableError(RuntimeError):
+    """There are no points, and the next ask for some fails."""
+
+
+@dataclass(frozen=True)
+class Handout:
+    """What a worker gets.
+
+    Attributes:
+        points: ids and parameters.
+        retry_after: seconds until the worker may ask again, where there are no points yet.
+        finished: whether all points have been evaluated and none will come.
+    """
+
+    points: list[tuple[int, dict[str, Any]]]
+    retry_after: float = 0.0
+    finished: bool = False
+
+
+class Desk:
+    """Gives the points of a study out and takes their values in, for any thread.
+
+    A point is leased: unless the worker renews the lease or tells the point in time, the next
+    worker gets it. What was pending at the start counts as leased by nobody: the workers of a
+    server that was killed go on with their points and, of what none of them renews, the leases
+    expire.
+
+    Args:
+        study: told and asked by this desk alone from now on.
+        lease: seconds.
+        batch: the least that is asked for at once.
+        evaluations: points of the study that are asked for in all, those before counted in;
+            ``None`` for no limit.
+        clock: of the leases, in seconds.
+    Raises:
+        TypeError, ValueError: if an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        *,
+        lease: float = 60.0,
+        batch: int = 8,
+        evaluations: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        checks.positive_float("lease", lease)
+        checks.positive_int("batch", batch)
+        budget = math.inf
+        rows = study.snapshot().rows
+        if evaluations is not None:
+            checks.positive_int("evaluations", evaluations)
+            budget = evaluations - int((rows.asks > 0).sum())
+        self.study = study
+        self.leases = Leases(lease, clock)
+        pending = study.pending
+        self._params = dict(zip(pending.ids, pending.params, strict=True))  # of what is not told
+        self._num_rows = len(rows)
+        self._waiting: deque[int] = deque()
+        self._idle: dict[
+            str, tuple[float, int]
+        ] = {}  # when workers asked in vain, and for how many
+        self._clock = clock
+        self._lock = threading.Lock()
+        self.leases.give(pending.ids, NOBODY)
+        self.teller = Teller(study.tell, self._forget)
+        self.pool = Pool(study.ask, self._take_over, batch, budget)
+        self.pool.note(0, 0, 0)
+
+    def ask(self, q: int, worker: str) -> Handout:
+        """Lease up to q points to a worker, at once.
+
+        Raises:
+            UnavailableError: if there are none because the study cannot be asked.
+        """
+        with self._lock:
+            self._collect()
+            ids = [self._waiting.popleft() for _ in range(min(q, len(self._waiting)))]
+            self.leases.give(ids, worker)
+            points = [(id, self._params[id]) for id in ids]
+            num_idle = self._note_idle(worker, q - len(ids))
+            is_all = not points and self.pool.is_exhausted and not self._params
+            num_waiting = len(self._waiting)
+        self.pool.note(len(ids), num_waiting, num_idle)
+        if not points and not is_all and (trouble := self.pool.trouble):
+            raise UnavailableError(f"The study cannot be asked: {trouble}")
+        wait = min(max(SHORTEST_WAIT, num_idle / IDLE_ASKS_A_SECOND), LONGEST_WAIT)
+        return Handout(points, 0.0 if points or is_all else wait, is_all)
+
+    def tell(self, told: Sequence[Told]) -> Future[None]:
+        """Return what is done when all of it is on disk, or none of it because of an error."""
+        return self.teller.tell(told)
+
+    def were_told(self, ids: Sequence[int]) -> bool:
+        """Return whether all of these points are the study's, and some have been told."""
+        with self._lock:
+            known = all(id < self._num_rows for id in ids)
+            return known and any(id not in self._params for id in ids)
+
+    def renew(self, ids: Sequence[int], worker: str) -> list[int]:
+        """Renew the leases of a worker, also of points that came back meanwhile and that nobody has
+        got yet; return the ids that it does not hold any more.
+        """
+        with self._lock:
+            self._collect()
+            lost = []
+            for id in ids:
+                if id in self._waiting:
+                    self._waiting.remove(id)
+                    self.leases.give([id], worker)
+                elif not self.leases.renew(id, worker):
+                    lost.append(id)
+        return lost
+
+    def release(self, ids: Sequence[int], worker: str) -> None:
+        """Give points of a worker back, to be evaluated by the next one."""
+        with self._lock:
+            mine = [id for id in dict.fromkeys(ids) if self.leases.renew(id, worker)]
+            self.leases.end(mine)
+            self._waiting.extendleft(reversed(mine))
+
+    def held(self) -> dict[int, Lease]:
+        """Return all leases by id, but for those of nobody."""
+        with self._lock:
+            self._collect()
+            held = self.leases.held()
+        return {id: lease for id, lease in held.items() if lease.worker != NOBODY}
+
+    @property
+    def num_waiting(self) -> int:
+        """The number of points that the next asks get at once."""
+        return len(self._waiting)
+
+    def close(self) -> bool:
+        """Tell what waits, and end the threads; return whether they have ended, or an ask computes
+        on for a while, whose points the study will refuse once it is closed.
+        """
+        self.teller.close()
+        return self.pool.close()
+
+    def _collect(self) -> None:
+        """Take back points whose leases have expired; they are the first to be given out."""
+        self._waiting.extendleft(self.leases.expired())
+
+    def _take_over(self, batch: Batch) -> None:
+        with self._lock:
+            self._params.update(zip(batch.ids, batch.params, strict=True))
+            self._num_rows = batch.ids[-1] + 1
+            self._waiting.extend(batch.ids)
+            self._idle.clear()
+
+    def _forget(self, ids: Sequence[int]) -> None:
+        """Give points that were told to nobody any more."""
+        with self._lock:
+            self.leases.end(ids)
+            for id in ids:
+                if self._params.pop(id, None) is not None and id in self._waiting:
+                    self._waiting.remove(id)
+
+    def _note_idle(self, worker: str, missing: int) -> int:
+        """Note what a worker lacks, and return what all lack."""
+        now = self._clock()
+        self._idle.pop(worker, None)
+        if missing:
+            self._idle[worker] = now, missing
+        for name, (asked, _) in list(self._idle.items()):
+            if asked > now - SECONDS_OF_IDLENESS:
+                break
+            del self._idle[name]
+        return sum(number for _, number in self._idle.values())

@@ -1,0 +1,187 @@
+"""The process that serves a study: its socket, its token, and how it ends."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self
+
+from scalable_bo.integrations.extras import require
+from scalable_bo.serving.app import make_app
+from scalable_bo.serving.desk import Desk
+from scalable_bo.serving.tokens import new_token, read_or_make_token
+from scalable_bo.study.study import Study
+from surrogates import checks
+
+require("uvicorn", extra="serve", user="scalable-bo serve")
+
+import uvicorn
+
+MOST_CONNECTIONS = 4000
+SECONDS_OF_IDLE_CONNECTIONS = 75
+SECONDS_TO_END = 5  # for the requests that are being answered
+
+
+class Server:
+    """Serves a study to workers, and to those who look at it in a browser.
+
+    ``run`` serves until the process is to end; as a context manager it serves from a thread. A
+    study that is served is asked and told by the server alone; the one who opened it closes it.
+
+    Args:
+        study: to serve.
+        host: the address to listen at.
+        port: 0 for any that is free; see ``url``.
+        token_file: of the token, made if it is not there; ``None`` for a token of this server
+            alone, see ``token``.
+        lease: seconds after which a worker that is not heard of loses its point to the next one.
+        batch: points that are asked for at once, at least; more where workers are quick.
+        evaluations: points of the study in all, those before counted in; ``None`` for no limit.
+        certificate: a file with the certificate of this machine, for TLS.
+        key: a file with its key; ``None`` if it is in ``certificate``.
+        plain: serve other machines without TLS, where something before this server encrypts.
+    Attributes:
+        desk: where points are given out.
+        token: what workers need, and browsers as a password.
+        url: where it is served.
+    Raises:
+        TypeError, ValueError: if an argument is out of range, or other machines were to be served
+            without TLS.
+        OSError: if the address cannot be listened at, or a file not read.
+        ImportError: without the packages of the extra ``serve``.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token_file: Path | None = None,
+        lease: float = 60.0,
+        batch: int = 8,
+        evaluations: int | None = None,
+        certificate: Path | None = None,
+        key: Path | None = None,
+        plain: bool = False,
+    ) -> None:
+        checks.integer("port", port, 0)
+        _require_secrecy(host, certificate, plain)
+        self.token = new_token() if token_file is None else read_or_make_token(token_file)
+        self._socket = _listen(host, port)
+        port = self._socket.getsockname()[1]
+        scheme = "http" if certificate is None else "https"
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"{scheme}://{shown}:{port}"
+        try:
+            self.desk = Desk(study, lease=lease, batch=batch, evaluations=evaluations)
+            config = uvicorn.Config(
+                make_app(self.desk, self.token),
+                lifespan="off",
+                ws="none",
+                log_config=None,
+                log_level="error",
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=MOST_CONNECTIONS,
+                timeout_keep_alive=SECONDS_OF_IDLE_CONNECTIONS,
+                timeout_graceful_shutdown=SECONDS_TO_END,
+                ssl_certfile=certificate,
+                ssl_keyfile=key,
+            )
+            config.load()  # here, where what is wrong with a certificate is raised
+        except BaseException:
+            self._socket.close()
+            raise
+        self._server = uvicorn.Server(config)
+        self._thread: threading.Thread | None = None
+
+    def run(self) -> bool:
+        """Serve until Ctrl-C, SIGTERM or SIGHUP: requests that are being answered are finished,
+        and what was told is stored. Return whether all threads have ended.
+        """
+        try:
+            with _ending(self._server):
+                self._server.run(sockets=[self._socket])
+        finally:
+            is_over = self.close()
+        return is_over
+
+    def close(self) -> bool:
+        """End, in whatever thread it serves; return as ``run``."""
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._socket.close()
+        return self.desk.close()
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(
+            target=self._server.run, args=([self._socket],), name="server", daemon=True
+        )
+        self._thread.start()
+        while self._thread.is_alive() and not self._server.started:
+            time.sleep(0.01)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+@contextmanager
+def _ending(server: uvicorn.Server) -> Iterator[None]:
+    """Let SIGINT, SIGTERM and, where it is not ignored, SIGHUP end a server in order. Uvicorn
+    raises the first two again when it has ended, which then do nothing.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        server.should_exit = True
+
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _require_secrecy(host: str, certificate: Path | None, plain: bool) -> None:
+    """Require that the token does not travel between machines in the clear."""
+    if certificate is None and not plain and not _is_loopback(host):
+        raise ValueError(
+            f"`certificate` must be given to serve other machines at {host!r}, or whoever is in"
+            " between reads the token. Give a certificate; or serve 127.0.0.1 through a tunnel such"
+            " as `ssh -L`; or set `plain` where something before this server encrypts."
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except (OSError, OverflowError) as error:
+        raise OSError(f"{host}, port {port} cannot be listened at: {error}.") from error

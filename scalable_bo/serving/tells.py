@@ -1,0 +1,110 @@
+"""The one thread that tells a study what workers have found."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol
+
+MOST_TOGETHER = 256  # tells that are stored in one transaction
+
+
+@dataclass(frozen=True)
+class Told:
+    """What became of a point.
+
+    Attributes:
+        id: of the point.
+        value: a number; of several outcomes a dict or a list; NaN where the evaluation failed.
+        noise: the known variance of the value, else ``None``.
+        reason: why the evaluation failed, else ``None``.
+    """
+
+    id: int
+    value: Any
+    noise: float | None = None
+    reason: str | None = None
+
+
+class Tell(Protocol):
+    """``Study.tell``."""
+
+    def __call__(
+        self, ids: Sequence[int], values: Any, noise: Any = None, reasons: Any = None
+    ) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Job:
+    told: Sequence[Told]
+    done: Future[None]
+
+
+class Teller:
+    """Tells a study, in a thread of its own; what waits meanwhile is told together, in one
+    transaction, or one by one where not all of it is right.
+
+    Args:
+        tell: as ``Study.tell``.
+        after: called in the thread with the ids that have been told.
+    """
+
+    def __init__(self, tell: Tell, after: Callable[[list[int]], None]) -> None:
+        self._tell_study = tell
+        self._after = after
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="teller", daemon=True)
+        self._thread.start()
+
+    def tell(self, told: Sequence[Told]) -> Future[None]:
+        """Return what is done when all of it is on disk; it has the study's error where nothing of
+        it was recorded.
+        """
+        job = _Job(told, Future())
+        self._jobs.put(job)
+        return job.done
+
+    def close(self) -> None:
+        """Tell what waits, and end."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        is_over = False
+        while not is_over:
+            jobs = [self._jobs.get()]
+            try:
+                while len(jobs) < MOST_TOGETHER:
+                    jobs.append(self._jobs.get_nowait())
+            except Empty:
+                pass
+            is_over = None in jobs
+            self._do([job for job in jobs if job is not None])
+
+    def _do(self, jobs: Sequence[_Job]) -> None:
+        told = [one for job in jobs for one in job.told]
+        try:
+            self._store(told)
+        except Exception as error:
+            if len(jobs) == 1:
+                jobs[0].done.set_exception(error)
+            else:
+                for job in jobs:
+                    self._do([job])
+            return
+        for job in jobs:
+            job.done.set_result(None)
+
+    def _store(self, told: Sequence[Told]) -> None:
+        if not told:
+            return
+        ids = [one.id for one in told]
+        noise = [math.nan if one.noise is None else one.noise for one in told]
+        reasons = {one.id: one.reason for one in told if one.reason is not None}
+        is_known = any(one.noise is not None for one in told)
+        self._tell_study(ids, [one.value for one in told], noise if is_known else None, reasons)
+        self._after(ids)

@@ -1,0 +1,66 @@
+"""The token of a server, in a file that its owner alone can read."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+NUM_BYTES = 32
+LONGEST = 4096  # bytes of a file
+
+
+def new_token() -> str:
+    """Return a token that nobody guesses."""
+    return secrets.token_urlsafe(NUM_BYTES)
+
+
+def read_or_make_token(file: Path) -> str:
+    """Return the token in a file, which is made with a new one if it is not there.
+
+    Raises:
+        ValueError: if others than its owner may read the file, or it holds no token.
+        OSError: if it cannot be read or written.
+    """
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "r+b") as stream:
+        _require_private(file, stream.fileno())
+        content = stream.read(LONGEST)
+        if not content:  # it is new, or of a server that was killed before it had one
+            token = new_token()
+            stream.write(f"{token}\n".encode())
+            stream.flush()
+            os.fsync(stream.fileno())
+            return token
+    return _token_in(file, content)
+
+
+def read_token(file: Path) -> str:
+    """Return the token in a file.
+
+    Raises:
+        ValueError, OSError: as ``read_or_make_token``.
+    """
+    with file.open("rb") as stream:
+        _require_private(file, stream.fileno())
+        return _token_in(file, stream.read(LONGEST))
+
+
+def _require_private(file: Path, descriptor: int) -> None:
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode) or mode & 0o077:
+        raise ValueError(
+            f"The token's file must be one that its owner alone can read, got {file} with mode"
+            f" {stat.S_IMODE(mode):03o}. Run: chmod 600 {file}"
+        )
+
+
+def _token_in(file: Path, content: bytes) -> str:
+    token = content.decode("utf-8", "replace").strip()
+    if not token.isascii() or not token.isprintable() or len(token) < NUM_BYTES or " " in token:
+        raise ValueError(
+            f"The token's file must hold a token of at least {NUM_BYTES} characters, got {file}"
+            " with something else. Remove it: the next start makes a new one."
+        )
+    return token

@@ -1,0 +1,30 @@
+"""A small study that is served on the loopback device."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from scalable_bo.serving.client import RemoteStudy
+from scalable_bo.serving.server import Server
+from scalable_bo.space.space import Categorical, Float, Space
+from scalable_bo.study.study import Study
+
+SPACE = Space(x=Float(0.0, 1.0), kind=Categorical(["a", "b"]))
+DESIGN = 10_000  # points of the design alone, so that an ask takes no time
+
+
+@pytest.fixture
+def study() -> Study:
+    return Study(SPACE, maximize=True, seed=0, num_initial=DESIGN)
+
+
+@pytest.fixture
+def server(study: Study) -> Iterator[Server]:
+    with Server(study) as server:
+        yield server
+
+
+@pytest.fixture
+def remote(server: Server) -> Iterator[RemoteStudy]:
+    with RemoteStudy(server.url, token=server.token, patience=20.0) as remote:
+        yield remote

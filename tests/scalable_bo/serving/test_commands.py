@@ -1,0 +1,136 @@
+"""``scalable-bo serve`` as a process: what it prints, and how it ends."""
+
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from typer.testing import CliRunner
+
+from scalable_bo.cli import main
+from scalable_bo.serving.client import RemoteStudy
+from scalable_bo.study.study import Study
+
+CONFIG = """
+[study]
+path = "run"
+maximize = true
+num_initial = 1000
+
+[space]
+x = { type = "float", low = 0.0, high = 1.0 }
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "study.toml"
+    file.write_text(CONFIG)
+    return file
+
+
+def serve(*arguments: str | Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "scalable_bo", "serve", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def server(config: Path) -> Iterator[subprocess.Popen[str]]:
+    process = serve(config, "--port", "0")
+    yield process
+    if process.poll() is None:
+        process.kill()
+    process.communicate()
+
+
+def url_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().split(" ")[0]
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_ends_the_server_in_order(
+    server: subprocess.Popen[str], tmp_path: Path, number: int
+) -> None:
+    url = url_of(server)
+    file = tmp_path / "run" / "token"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    with RemoteStudy(url, token_file=file) as remote:
+        remote.tell(remote.ask().ids, [1.5])
+    refused = CliRunner().invoke(main.app, ["serve", str(tmp_path / "run")])
+    assert refused.exit_code == 1 and "in use" in refused.output  # one process writes
+    server.send_signal(number)
+    said, complaint = server.communicate(timeout=120)
+    assert (server.returncode, complaint) == (0, "")
+    assert "Stopped; 1 value, 0 failed" in said
+    with Study.open(tmp_path / "run") as study:
+        assert study.best_value == 1.5
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_study_is_served_again_after_a_kill_with_the_same_token(
+    server: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    url = url_of(server)
+    file = tmp_path / "run" / "token"
+    token = file.read_text()
+    with RemoteStudy(url, token_file=file) as remote:
+        first, second = remote.ask(2).ids
+        remote.tell([first], [1.0])
+        server.kill()
+        server.wait()
+        again = serve(tmp_path / "run", "--port", url.rpartition(":")[2])
+        try:
+            assert url_of(again) == url
+            remote.tell([first, second], [1.0, 2.0])  # one of them again, the other late
+            assert remote.num_observations == 2
+        finally:
+            again.terminate()
+            again.communicate(timeout=120)
+    assert file.read_text() == token
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (["--host", "0.0.0.0"], "`certificate`"),
+        (["--lease", "0"], "`lease`"),
+        (["--evaluations", "0"], "`evaluations`"),
+    ],
+)
+def test_wrong_options_are_refused(config: Path, options: list[str], what: str) -> None:
+    refused = CliRunner().invoke(main.app, ["serve", str(config), "--port", "0", *options])
+    assert refused.exit_code == 2
+    assert what in refused.output
+    Study.open(config.parent / "run", num_initial=1000).close()  # which nobody holds any more
+
+
+def test_a_folder_without_a_study_is_refused(tmp_path: Path) -> None:
+    refused = CliRunner().invoke(main.app, ["serve", str(tmp_path)])
+    assert refused.exit_code == 2
+    assert "must hold a study" in refused.output
+
+
+def test_a_worker_needs_one_thing_to_evaluate(tmp_path: Path) -> None:
+    for options in ([], ["--function", "a:b", "--command", "c"]):
+        command = ["work", "http://127.0.0.1:1", "--token-file", str(tmp_path / "token"), *options]
+        refused = CliRunner().invoke(main.app, command)
+        assert refused.exit_code == 2
+        assert "Either `--function` or `--command`" in refused.output

@@ -1,0 +1,235 @@
+"""Points given out by lease, and taken back, without a network."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from scalable_bo.serving.desk import Desk, Handout, UnavailableError
+from scalable_bo.serving.pool import Pool
+from scalable_bo.serving.tells import Told
+from scalable_bo.space.space import Float, Int, Space
+from scalable_bo.storage.rounds import Batch
+from scalable_bo.study.study import Study
+
+SPACE = Space(x=Float(0.0, 1.0))
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    end = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < end:
+        time.sleep(0.005)
+    assert found
+    return found
+
+
+def ask(desk: Desk, q: int = 1, worker: str = "one") -> Handout:
+    """Ask until there are q points, and none is left to come."""
+    points: list[tuple[int, dict[str, Any]]] = []
+    while len(points) < q:
+        found = desk.ask(q - len(points), worker)
+        points += found.points
+        if found.finished:
+            return Handout(points, 0.0, True)
+        time.sleep(0.005)
+    return Handout(points)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def desk(clock: Clock) -> Iterator[Desk]:
+    desk = Desk(Study(SPACE, maximize=True, num_initial=10_000), lease=10.0, batch=2, clock=clock)
+    yield desk
+    desk.close()
+
+
+def test_points_are_leased_one_by_one_and_no_two_workers_have_the_same(desk: Desk) -> None:
+    one = ask(desk, 3, "one").points
+    other = ask(desk, 3, "another").points
+    ids = [id for id, _ in one + other]
+    assert len(set(ids)) == 6
+    assert {id: lease.worker for id, lease in desk.held().items()} == dict.fromkeys(
+        ids[:3], "one"
+    ) | dict.fromkeys(ids[3:], "another")
+    assert desk.study.pending.params[ids[0]] == one[0][1]
+
+
+def test_the_point_of_a_lost_worker_goes_to_the_next_one(desk: Desk, clock: Clock) -> None:
+    ((id, params),) = ask(desk, 1, "lost").points
+    clock.now = 11.0
+    assert ask(desk, 1, "next").points == [(id, params)]
+    assert desk.renew([id], "lost") == [id]
+    assert desk.renew([id], "next") == []
+
+
+def test_a_worker_that_was_silent_gets_its_point_again_while_nobody_has_it(
+    desk: Desk, clock: Clock
+) -> None:
+    ((id, _),) = ask(desk, 1, "slow").points
+    clock.now = 11.0
+    assert desk.held() == {}
+    assert desk.renew([id], "slow") == []
+    assert desk.held()[id].worker == "slow"
+    assert id not in [other for other, _ in ask(desk, 3, "next").points]
+
+
+def test_what_is_released_is_the_next_to_be_given_out(desk: Desk) -> None:
+    points = ask(desk, 2, "one").points
+    ids = [id for id, _ in points]
+    desk.release(ids, "another")  # whose they are not
+    assert set(ids) <= desk.held().keys()
+    desk.release([*ids, ids[0]], "one")
+    assert ask(desk, 2, "another").points == points
+
+
+def test_a_told_point_is_given_to_nobody_any_more(desk: Desk, clock: Clock) -> None:
+    ((id, _),) = ask(desk, 1, "one").points
+    clock.now = 11.0
+    assert desk.held() == {}  # it waits for the next worker
+    desk.tell([Told(id, 1.0)]).result(60)
+    assert id not in [other for other, _ in ask(desk, 3, "next").points]
+    assert desk.renew([id], "one") == [id]
+    assert desk.study.num_observations == 1
+
+
+def test_the_same_again_is_fine_and_another_value_is_refused(desk: Desk) -> None:
+    ((id, _),) = ask(desk, 1).points
+    desk.tell([Told(id, 1.0)]).result(60)
+    desk.tell([Told(id, 1.0)]).result(60)
+    assert desk.were_told([id]) and not desk.were_told([10**6])
+    with pytest.raises(ValueError, match="another value"):
+        desk.tell([Told(id, 2.0)]).result(60)
+    assert desk.study.best_value == 1.0
+
+
+def test_what_was_pending_at_the_start_waits_for_its_worker_and_then_for_any(
+    clock: Clock,
+) -> None:
+    study = Study(SPACE, maximize=True, num_initial=10_000)
+    ids = study.ask(3).ids
+    desk = Desk(study, lease=10.0, evaluations=3, clock=clock)
+    assert desk.ask(3, "new").points == []
+    assert desk.renew([ids[1]], "old") == []  # the worker that had it before
+    clock.now = 11.0
+    desk.renew([ids[1]], "old")
+    assert sorted(id for id, _ in ask(desk, 2, "new").points) == [ids[0], ids[2]]
+    desk.close()
+
+
+@pytest.mark.parametrize(("evaluations", "space"), [(5, SPACE), (None, Space(n=Int(1, 5)))])
+def test_all_points_are_evaluated_once_and_then_it_is_finished(
+    evaluations: int | None, space: Space
+) -> None:
+    study = Study(space, maximize=True, num_initial=10_000)
+    desk = Desk(study, evaluations=evaluations, batch=3)
+    ids = [id for id, _ in ask(desk, 5).points]
+    assert sorted(ids) == list(range(5))
+    eventually(lambda: desk.pool.is_exhausted)
+    found = desk.ask(1, "another")
+    assert (found.points, found.finished) == ([], False)  # one of them may come back
+    assert found.retry_after > 0
+    desk.tell([Told(id, float(id)) for id in ids]).result(60)
+    assert desk.ask(1, "another").finished
+    desk.close()
+
+
+def test_an_ask_that_fails_is_said_and_repeated(caplog: pytest.LogCaptureFixture) -> None:
+    study = Study(SPACE, maximize=True, num_initial=10_000)
+    ask_study = study.ask
+    fails = True
+
+    def ask_or_fail(q: int, *, callback: Any = None) -> Batch:
+        if fails:
+            raise OSError("the disk is full")
+        return ask_study(q, callback=callback)
+
+    study.ask = ask_or_fail  # type: ignore[method-assign]
+    desk = Desk(study)
+    eventually(lambda: desk.pool.trouble)
+    with pytest.raises(UnavailableError, match="the disk is full"):
+        desk.ask(1, "one")
+    fails = False
+    assert ask_in_spite_of_trouble(desk).points
+    assert desk.pool.trouble is None
+    assert "the disk is full" in caplog.text
+    desk.close()
+
+
+def ask_in_spite_of_trouble(desk: Desk) -> Handout:
+    end = time.monotonic() + 60.0
+    while time.monotonic() < end:
+        try:
+            return ask(desk)
+        except UnavailableError:
+            time.sleep(0.01)
+    raise AssertionError("the study was not asked again")
+
+
+def test_a_value_that_is_not_finite_is_a_failure_with_a_reason(desk: Desk) -> None:
+    (first, _), (second, _) = ask(desk, 2).points
+    desk.tell([Told(first, math.nan), Told(second, math.nan, None, "broke")]).result(60)
+    assert desk.study.reasons([first, second]) == ["the value is nan", "broke"]
+
+
+class Paced:
+    """Asks that take as long as they are let, and the sizes of them."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def ask(self, q: int, *, callback: Any = None) -> Batch:
+        self.sizes.append(q)
+        time.sleep(0.05)
+        first = sum(self.sizes[:-1])
+        X = SPACE.unnormalize(SPACE.normalize([[0.5]] * q))
+        return Batch(list(range(first, first + q)), [{"x": 0.5}] * q, X)
+
+
+def test_more_is_asked_for_at_once_where_workers_are_quick() -> None:
+    paced = Paced()
+    waiting: list[int] = []
+    pool = Pool(paced.ask, lambda batch: waiting.extend(batch.ids), 2, math.inf)
+    pool.note(0, 0, 0)
+    eventually(lambda: waiting)
+    for _ in range(20):
+        num_taken = len(waiting)
+        waiting.clear()
+        pool.note(num_taken, 0, 50)  # as if 50 workers were idle
+        eventually(lambda: waiting)
+    pool.close()
+    assert paced.sizes[0] == 2
+    assert 50 <= max(paced.sizes) <= 1000
+
+
+def test_an_ask_that_runs_is_abandoned_at_the_end() -> None:
+    def ask_forever(q: int, *, callback: Any = None) -> Batch:
+        while True:
+            time.sleep(0.01)
+            callback("solving")
+
+    pool = Pool(ask_forever, lambda batch: None, 1, math.inf)
+    pool.note(0, 0, 0)
+    time.sleep(0.05)
+    assert pool.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("lease", 0.0), ("batch", 0), ("evaluations", 0), ("evaluations", True)]
+)
+def test_wrong_arguments_are_named(name: str, value: Any) -> None:
+    options: dict[str, Any] = {name: value}
+    with pytest.raises((TypeError, ValueError), match=f"`{name}`"):
+        Desk(Study(SPACE, maximize=True), **options)

@@ -1,0 +1,349 @@
+"""A served study on the loopback device: what workers get, and what others do not."""
+
+import json
+import math
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from scalable_bo.serving import app, gate
+from scalable_bo.serving.client import LateError, RemoteStudy
+from scalable_bo.serving.server import Server
+from scalable_bo.serving.tokens import new_token
+from scalable_bo.space.space import Float, Space
+from scalable_bo.study.study import Study
+from tests.scalable_bo.serving.requests import post, send
+
+GETS = ("/status", "/best")
+POSTS = ("/ask", "/tell", "/fail", "/renew", "/release")
+
+
+def test_a_study_is_asked_and_told_as_one_at_hand(remote: RemoteStudy, study: Study) -> None:
+    batch = remote.ask(3)
+    assert (len(batch.ids), len(batch.params)) == (3, 3)
+    at_hand = dict(zip(study.pending.ids, study.pending.params, strict=True))
+    assert [at_hand[id] for id in batch.ids] == batch.params
+    remote.tell(batch.ids[:2], [0.1, 0.7])
+    remote.fail(batch.ids[2], "it broke")
+    assert study.reasons(batch.ids) == [None, None, "it broke"]
+    assert (remote.num_observations, remote.num_failed) == (2, 1)
+    assert remote.best_value == study.best_value == 0.7
+    assert remote.best_params == study.best_params
+    assert remote.outcomes == ()
+    assert set(remote.status()["parameters"]) == {"x", "kind"}
+
+
+def test_what_is_no_number_fails_as_it_does_at_hand(remote: RemoteStudy, study: Study) -> None:
+    ids = remote.ask(4).ids
+    remote.tell(ids, [math.nan, "text", 1.0, None], reasons={ids[2]: "withdrawn by hand"})
+    assert study.reasons(ids) == [
+        "the value is nan",
+        "not a number: str 'text'",
+        "withdrawn by hand",
+        "not a number: NoneType None",
+    ]
+
+
+def test_a_tell_may_be_repeated_and_another_value_is_late(remote: RemoteStudy) -> None:
+    (id,) = remote.ask().ids
+    remote.tell([id], [1.0])
+    remote.tell([id], [1.0])
+    with pytest.raises(LateError, match="another value"):
+        remote.tell([id], [2.0])
+    with pytest.raises(LateError):
+        remote.fail(id, "too late")
+    with pytest.raises(ValueError, match="unknown") as error:
+        remote.tell([10**6], [2.0])
+    assert not isinstance(error.value, LateError)
+    assert (remote.num_observations, remote.best_value) == (1, 1.0)
+
+
+def test_tells_of_many_threads_are_all_recorded(remote: RemoteStudy, study: Study) -> None:
+    ids = remote.ask(64).ids
+    ids += remote.ask(64 - len(ids)).ids
+
+    def tell(part: list[int]) -> None:
+        for id in part:
+            remote.tell([id], [float(id)])
+
+    threads = [threading.Thread(target=tell, args=(ids[k::8],)) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    frame = study.to_dataframe()
+    assert (frame["value"][ids] == ids).all()
+
+
+def test_several_outcomes_travel_by_name() -> None:
+    study = Study(
+        Space(x=Float(0, 1)),
+        objectives={"cost": "minimize", "gain": "maximize"},
+        num_initial=100,
+    )
+    with Server(study) as server, RemoteStudy(server.url, token=server.token) as remote:
+        ids = remote.ask(3).ids
+        remote.tell(ids[:1], [{"cost": 1.0, "gain": 2.0}])
+        remote.tell(ids[1:2], [(0.5, 1.0)])
+        remote.tell(ids[2:3], [{"cost": 1.0}])
+        assert study.reasons(ids) == [None, None, "there is no value of gain"]
+        assert math.isnan(remote.best_value)
+        assert len(remote.best()["front"]) == 2
+
+
+def test_known_variances_travel_with_their_values(remote: RemoteStudy, study: Study) -> None:
+    ids = remote.ask(2).ids
+    remote.tell(ids, [1.0, 2.0], noise=[0.1, 0.2])
+    assert list(study.to_dataframe()["noise"][ids]) == [0.1, 0.2]
+    with pytest.raises(ValueError, match="`noise` must be given"):
+        remote.tell(remote.ask(1).ids, [1.0])
+
+
+def test_leases_are_held_while_a_point_is_evaluated(study: Study) -> None:
+    with (
+        Server(study, lease=2.0, batch=1) as server,
+        RemoteStudy(server.url, token=server.token) as one,
+        RemoteStudy(server.url, token=server.token) as other,
+    ):
+        (id,) = one.ask().ids
+        lease = server.desk.held()[id]
+        with one.holding([id]):
+            end = time.monotonic() + 60.0
+            while (now := server.desk.held().get(id, lease)).until == lease.until:
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            assert now.worker == one.worker
+        while id not in other.ask(100).ids:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert one.renew([id]) == [id]
+
+
+def test_without_the_token_there_is_nothing_but_a_health_check(server: Server) -> None:
+    for token in (None, "", "wrong", server.token[:-1], server.token + "x", new_token()):
+        server_is_fresh(server)
+        for path in GETS:
+            assert send(server.url, path, token=token)[0] == 401
+        for path in POSTS:
+            assert post(server.url, path, token or "-", {})[0] == 401
+        for path in ("/", "/nothing", "/page.js"):
+            assert send(server.url, path, token=token)[0] == 401
+    assert send(server.url, "/health")[:2] == (200, b'{"status": "ok"}')
+
+
+def server_is_fresh(server: Server) -> None:
+    """Forget the wrong requests so far."""
+    behind: Any = server._server.config.app
+    behind._strangers._left.clear()
+
+
+def test_a_token_of_before_is_refused(tmp_path: Path, study: Study) -> None:
+    file = tmp_path / "token"
+    with Server(study, token_file=file) as server:
+        before = server.token
+    file.unlink()
+    with Server(study, token_file=file) as server:
+        assert send(server.url, "/status", token=before)[0] == 401
+        assert send(server.url, "/status", token=server.token)[0] == 200
+
+
+def test_a_password_shows_but_does_not_change_anything(server: Server) -> None:
+    from base64 import b64encode
+
+    password = b64encode(f"anyone:{server.token}".encode()).decode()
+    headers = {"Authorization": f"Basic {password}", "Content-Type": "application/json"}
+    assert send(server.url, "/status", headers=headers)[0] == 200
+    body = b'{"worker": "one"}'
+    assert send(server.url, "/ask", method="POST", body=body, headers=headers)[0] == 401
+
+
+def test_answers_allow_a_browser_nothing_from_elsewhere(server: Server) -> None:
+    for token in (None, server.token):
+        _, _, headers = send(server.url, "/status", token=token)
+        assert headers["content-security-policy"].startswith("default-src 'none'")
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+        assert "server" not in headers
+        assert not [name for name in headers if name.startswith("access-control")]
+
+
+# Where they are told of a point that is out
+WRONG: list[tuple[str, Any]] = [
+    ("/ask", {}),
+    ("/ask", []),
+    ("/ask", {"worker": "one", "q": 0}),
+    ("/ask", {"worker": "one", "q": 10**9}),
+    ("/ask", {"worker": "one", "q": "1"}),
+    ("/ask", {"worker": "one", "q": True}),
+    ("/ask", {"worker": "<b>", "q": 1}),
+    ("/ask", {"worker": "a" * 101}),
+    ("/ask", {"worker": "one", "more": 1}),
+    ("/tell", {"results": [{"id": -1, "value": 1.0}]}),
+    ("/tell", {"results": [{"id": 0, "value": "1.0"}]}),
+    ("/tell", {"results": [{"id": 0, "value": None}]}),
+    ("/tell", {"results": [{"id": 0, "value": [[1.0]]}]}),
+    ("/tell", {"results": [{"id": 0, "value": {"value": 1.0}}]}),
+    ("/tell", {"results": [{"id": 2**80, "value": 1.0}]}),
+    ("/tell", {"results": [{"id": 0, "value": 1.0, "noise": -1.0}]}),
+    ("/tell", {"results": [{"id": 0, "value": 1.0}, {"id": 0, "value": 1.0}]}),
+    ("/tell", {"results": [{"id": 0, "value": 1.0}] * 1001}),
+    ("/fail", {"failures": [{"id": 0, "reason": "x" * 2001}]}),
+    ("/renew", {"worker": "one", "ids": [0.5]}),
+]
+
+
+@pytest.mark.parametrize(("path", "content"), WRONG)
+def test_malformed_requests_are_refused_in_a_line(
+    server: Server, study: Study, path: str, content: Any
+) -> None:
+    assert post(server.url, "/ask", server.token, {"worker": "one"})[0] == 200
+    status, answer = post(server.url, path, server.token, content)
+    assert status == 422
+    assert len(answer["detail"]) < 600 and "\n" not in answer["detail"]
+    assert (study.num_observations, study.num_failed) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"\xff", b"[" * 100_000, b'{"worker":"one","q":' + b"9" * 5000 + b"}"]
+)
+def test_what_is_no_json_is_refused(server: Server, body: bytes) -> None:
+    headers = {"Content-Type": "application/json"}
+    status, answer, _ = send(
+        server.url, "/ask", method="POST", token=server.token, body=body, headers=headers
+    )
+    assert status in (400, 422)
+    assert "detail" in json.loads(answer)
+
+
+def test_large_bodies_are_refused_with_and_without_a_length(server: Server) -> None:
+    large = b" " * (gate.MOST_BYTES + 1)
+    headers = {"Content-Type": "application/json"}
+    token = server.token
+    options: dict[str, Any] = {"method": "POST", "token": token, "headers": headers}
+    assert send(server.url, "/ask", body=large, **options)[0] == 413
+    # http.client sends what it is given bit by bit in chunks, without a length
+    assert send(server.url, "/ask", body=iter([large]), **options)[0] == 413
+    assert send(server.url, "/ask", body=iter([b'{"worker": ', b'"one"}']), **options)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/../token", "/..%2ftoken", "/%2e%2e/token", "//token", "/token", "/page.js/../../x"]
+)
+def test_no_path_leads_to_a_file(server: Server, path: str) -> None:
+    status, content, _ = send(server.url, path, token=server.token)
+    assert status == 404
+    assert server.token.encode() not in content
+
+
+def test_too_many_wrong_requests_are_put_off_and_workers_go_on(
+    server: Server, remote: RemoteStudy
+) -> None:
+    answers = [send(server.url, "/status", token="wrong")[0] for _ in range(40)]
+    assert answers[0] == 401 and 429 in answers
+    assert remote.ask().ids
+
+
+def test_a_browser_elsewhere_cannot_make_a_request_that_changes_anything(server: Server) -> None:
+    status, _, headers = send(
+        server.url, "/tell", method="OPTIONS", headers={"Origin": "https://elsewhere.example"}
+    )
+    assert status == 401
+    assert not [name for name in headers if name.startswith("access-control")]
+
+
+def test_texts_in_a_reason_come_back_as_they_were(remote: RemoteStudy, study: Study) -> None:
+    (id,) = remote.ask().ids
+    remote.fail(id, "<script>alert(1)</script> \ud800 \0 ü")
+    assert study.reasons([id]) == ["<script>alert(1)</script> \\ud800 \0 ü"]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.org", "::"])
+def test_other_machines_are_not_served_without_tls(study: Study, host: str) -> None:
+    with pytest.raises(ValueError, match="`certificate`"):
+        Server(study, host=host)
+
+
+def test_an_address_that_is_taken_is_named(server: Server, study: Study) -> None:
+    port = int(server.url.rpartition(":")[2])
+    with pytest.raises(OSError, match=str(port)):
+        Server(study, port=port)
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """A certificate of 127.0.0.1, signed by itself, and its key."""
+    pem, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    command += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    try:
+        subprocess.run(
+            [*command, "-keyout", key, "-out", pem], check=True, capture_output=True, timeout=60
+        )
+    except FileNotFoundError:
+        pytest.skip("there is no openssl")
+    yield pem, key
+
+
+def test_tls_by_certificate_files(study: Study, certificate: tuple[Path, Path]) -> None:
+    pem, key = certificate
+    with Server(study, certificate=pem, key=key) as server:
+        assert server.url.startswith("https://")
+        with RemoteStudy(server.url, token=server.token, certificate=pem) as remote:
+            remote.tell(remote.ask().ids, [1.0])
+        with (
+            RemoteStudy(server.url, token=server.token) as remote,
+            pytest.raises(ssl.SSLCertVerificationError),
+        ):
+            remote.status()
+    assert study.num_observations == 1
+
+
+def test_a_certificate_that_cannot_be_read_is_an_error_at_once(
+    study: Study, tmp_path: Path
+) -> None:
+    with pytest.raises(OSError):
+        Server(study, certificate=tmp_path / "none.pem")
+
+
+def test_wrong_arguments_of_the_client_are_named(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="`url`"):
+        RemoteStudy("ftp://host", token="x")
+    with pytest.raises(ValueError, match="`token`"):
+        RemoteStudy(server.url)
+    stranger = RemoteStudy(server.url, token=new_token())
+    with stranger, pytest.raises(PermissionError, match="token"):
+        stranger.ask()
+    remote = RemoteStudy(server.url, token=server.token)
+    with remote, pytest.raises(ValueError, match="`values`"):
+        remote.tell([1, 2], [1.0])
+
+
+def test_a_server_that_is_down_is_waited_for(study: Study, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    with Server(study, token_file=file) as server:
+        remote = RemoteStudy(server.url, token_file=file, patience=0.5)
+        (id,) = remote.ask().ids
+    with pytest.raises(ConnectionError, match="does not answer"):
+        remote.tell([id], [1.0])
+    port = int(server.url.rpartition(":")[2])
+    remote.patience = 60.0
+    told = threading.Thread(target=remote.tell, args=([id], [1.0]))
+    told.start()
+    with Server(study, port=port, token_file=file):
+        told.join()
+        remote.close()
+    assert study.num_observations == 1
+
+
+def test_what_is_not_finite_is_null_in_json() -> None:
+    content = {"a": math.nan, "b": [math.inf, 1.0], 3: (True, None)}
+    answer = app.reply(content)
+    assert json.loads(bytes(answer.body)) == {"a": None, "b": [None, 1.0], "3": [True, None]}

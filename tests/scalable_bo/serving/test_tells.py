@@ -1,0 +1,68 @@
+"""Tells that wait are stored together, and fail alone."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from scalable_bo.serving.tells import Teller, Told
+
+
+class Notes:
+    """What was told, call by call; a value of 13 is refused."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[int]] = []
+        self.noise: list[Any] = []
+        self.reasons: dict[int, str] = {}
+        self.after: list[int] = []
+        self.may_go_on = threading.Event()
+
+    def tell(self, ids: Any, values: Any, noise: Any = None, reasons: Any = None) -> None:
+        assert self.may_go_on.wait(60)
+        if 13.0 in values:
+            raise ValueError("unlucky")
+        self.calls.append(list(ids))
+        self.noise.append(noise)
+        self.reasons |= reasons
+
+
+def test_what_waits_is_told_in_one_call_and_what_is_wrong_alone_is_refused() -> None:
+    notes = Notes()
+    teller = Teller(notes.tell, notes.after.extend)
+    first = teller.tell([Told(0, 1.0)])
+    rest = [teller.tell([Told(id, 13.0 if id == 3 else 1.0)]) for id in range(1, 6)]
+    notes.may_go_on.set()
+    first.result(60)
+    for id, done in enumerate(rest, 1):
+        if id == 3:
+            with pytest.raises(ValueError, match="unlucky"):
+                done.result(60)
+        else:
+            done.result(60)
+    teller.close()
+    assert sorted(notes.after) == [0, 1, 2, 4, 5]
+    assert sorted(id for call in notes.calls for id in call) == [0, 1, 2, 4, 5]
+
+
+def test_closing_tells_what_waits() -> None:
+    notes = Notes()
+    teller = Teller(notes.tell, notes.after.extend)
+    done = [teller.tell([Told(id, 1.0)]) for id in range(1000)]
+    notes.may_go_on.set()
+    teller.close()
+    assert all(one.done() for one in done)
+    assert sorted(notes.after) == list(range(1000))
+    assert max(map(len, notes.calls)) > 1
+
+
+def test_variances_and_reasons_go_with_their_points() -> None:
+    notes = Notes()
+    notes.may_go_on.set()
+    teller = Teller(notes.tell, notes.after.extend)
+    teller.tell([Told(0, 1.0, 0.5)]).result(60)
+    teller.tell([Told(1, float("nan"), None, "broke")]).result(60)
+    teller.tell([]).result(60)
+    teller.close()
+    assert notes.noise == [[0.5], None]
+    assert notes.reasons == {1: "broke"}
