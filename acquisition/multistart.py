@@ -5,12 +5,14 @@ Notation: s functions, k starts for each, points (s, k, d).
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from acquisition.constraints import FeasibleSet
+from surrogates.systems.base import Rows
 
 ADAM_DECAYS = (0.9, 0.999)
 ADAM_EPSILON = 1e-8
@@ -33,6 +35,53 @@ class Functions(Protocol):
 
     def each(self, X: Tensor) -> Tensor:
         """Return function i at its own points ``X[i]``, differentiably: (s, k), for X (s, k, d)."""
+
+
+@dataclass(frozen=True, eq=False)
+class SharedFunctions:
+    """s functions, of which every process has some: each evaluates its own, and all get all values.
+    All processes evaluate them at the same points.
+
+    Attributes:
+        own: those of this process.
+        rows: who has which.
+    """
+
+    own: Functions
+    rows: Rows
+
+    @property
+    def num_samples(self) -> int:
+        return self.rows.n
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Return every function at X (c, d): (s, c)."""
+        return self.rows.gather(self.own(X))
+
+    def each(self, X: Tensor) -> Tensor:
+        """Return function i at its own points ``X[i]``: (s, k), for X (s, k, d); differentiable
+        once.
+        """
+        values: Tensor = _Each.apply(X, self)
+        return values
+
+
+class _Each(torch.autograd.Function):
+    """The values of functions at their own points, and the gradients, found by who has them."""
+
+    @staticmethod
+    def forward(ctx: Any, X: Tensor, functions: SharedFunctions) -> Tensor:
+        with torch.enable_grad():
+            points = X[functions.rows.own].detach().requires_grad_()
+            values = functions.own.each(points)
+            (slopes,) = torch.autograd.grad(values.sum(), points)
+        ctx.save_for_backward(functions.rows.gather(slopes))
+        return functions.rows.gather(values.detach())
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
+        (slopes,) = ctx.saved_tensors
+        return cotangent.unsqueeze(-1) * slopes, None
 
 
 def screen(

@@ -5,7 +5,7 @@ Notation: m outputs of all models, s joint draws, values Y (..., m) of the outpu
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -56,6 +56,10 @@ class Scalarisations:
         lowest = highest - torch.where(width > NARROWEST_FRONT, width, 1.0)
         weights = (shares / shares.sum(1, keepdim=True)).to(front)
         return cls(weights, lowest, highest)
+
+    def part(self, paths: slice) -> "Scalarisations":
+        """Return those of some of the paths."""
+        return replace(self, weights=self.weights[paths])
 
     def __call__(self, Y: Tensor) -> Tensor:
         """Return the objective of each path at its values Y (s, ..., m): (s, ...)."""

@@ -1,7 +1,7 @@
 """Parallel Thompson sampling: q posterior paths, and the maximiser of each."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -18,11 +18,12 @@ from acquisition.candidates import (
     sampling_weights,
 )
 from acquisition.constraints import FeasibleSet, LinearConstraint, TooFewPoints
-from acquisition.multistart import Functions, ascend, screen
+from acquisition.multistart import Functions, SharedFunctions, ascend, screen
 from acquisition.outcomes import (
     Outcome,
     OutcomePaths,
     Paths,
+    Scalarisations,
     check_outcomes,
     only_output,
 )
@@ -37,6 +38,8 @@ from acquisition.selection import (
 from acquisition.trust_region import TrustRegion
 from surrogates import PathwiseGP, SamplePaths, checks, memory
 from surrogates.functions.paths import BatchPaths
+from surrogates.systems.base import Rows
+from surrogates.systems.shared import SharedRows, shares
 
 # Learning rate in units of the default proposal_std: a quarter of the lengthscale, measured best
 # for lengthscales 0.2 and 0.5
@@ -110,6 +113,10 @@ class ParallelThompsonSampling:
         prune: leave starts behind and let the learning rate fall. ``False`` takes all steps from
             all starts at one rate, as published.
         maximize: ``False`` to take minimisers.
+        shared: make the batch in all processes of ``torch.distributed`` together: each draws its
+            share of the paths, as ``PathwiseGP.paths(q, shared=True)`` has it, and maximises them
+            alone. All have the same model, arguments and calls, and get the same batch; any number
+            of them finds the same, but for rounding.
         repeats: take maximisers as they are, also where they repeat a point of the batch, a pending
             or an evaluated one. For outcomes so noisy that evaluating a point again tells as much
             as evaluating one beside it.
@@ -153,6 +160,7 @@ class ParallelThompsonSampling:
         prune: bool = True,
         maximize: bool = True,
         repeats: bool = False,
+        shared: bool = False,
         seed: int | None = None,
         callback: Callable[[AcquisitionProgress], None] | None = None,
     ) -> None:
@@ -178,12 +186,11 @@ class ParallelThompsonSampling:
         self.proposal_std = self._proposal_std(proposal_std)
         self.candidate_weights = candidate_weights
         self.num_steps = checks.integer("num_steps", num_steps, 0)
-        if learning_rate is not None:
-            checks.positive_float("learning_rate", learning_rate)
-        self.learning_rate = learning_rate
+        self.learning_rate = _learning_rate(learning_rate)
         self.prune = prune
         self.maximize = maximize
         self.repeats = repeats
+        self.shared = shared
         self.trust_region = self._trust_region(trust_region)
         self.seed = seed if seed is None else checks.integer("seed", seed, 0)
         self.callback = callback
@@ -206,8 +213,8 @@ class ParallelThompsonSampling:
 
         Args:
             q: points, and paths.
-            paths: q paths to maximise, of each model if there are several; drawn from the model if
-                ``None``.
+            paths: q paths to maximise, of each model if there are several; this process's share of
+                them if they are ``shared``; drawn from the model if ``None``.
             X_pending: (p, d), points under evaluation.
             choices: (c, d), the only points to choose from, in place of candidates and ascent;
                 those that are infeasible, outside the bounds or the trust region and, without
@@ -215,9 +222,15 @@ class ParallelThompsonSampling:
 
         Raises:
             TypeError: if the model's dtype is no longer that of the bounds.
-            ValueError: if there is no feasible point, or fewer than q points to choose from.
+            ValueError: if there is no feasible point, fewer than q points to choose from, or fewer
+                shared paths than processes.
+            ConnectionError: of shared paths, if another process ended, or was not heard of in time.
         """
         checks.positive_int("q", q)
+        rows = Rows(q)
+        if self.shared:
+            own = shares("q", q)
+            rows = SharedRows(own.stop - own.start, self.bounds.device)
         self._check_bounds()
         seed = self.models[0].seed if self.seed is None else self.seed
         known = self._known_points(X_pending)
@@ -226,13 +239,14 @@ class ParallelThompsonSampling:
         elif self.feasible_set.constrained:  # found to have points before the paths are drawn
             next(self._search(None).rounds(torch.Generator().manual_seed(seed)))
         generator = torch.Generator().manual_seed(seed)
-        functions, sign = self._functions(q, paths, generator)
-        search = self._search(functions)
+        part, sign = self._functions(rows, paths, generator)
+        functions = SharedFunctions(part, rows) if self.shared else part
+        search = self._search(part)
         if choices is not None:
             usable = self._usable(q, choices, search.feasible, known)
-            return best_choices(functions, usable, sign=sign, repeats=self.repeats)
+            return rows.of(0, best_choices(functions, usable, sign=sign, repeats=self.repeats))
         rounds = search.rounds(generator)
-        ranked = self._maximised(functions, sign, search, rounds)
+        ranked = rows.gather(self._maximised(part, sign, search, rounds, rows))
         if self.repeats:
             return ranked[:, 0]
         batch, found = distinct_best(
@@ -245,14 +259,17 @@ class ParallelThompsonSampling:
                 neighbours = grid_neighbours(batch[~found], search.feasible)
                 usable = torch.cat([visited, neighbours])
             batch[~found] = self._others(functions, sign, usable, rounds, known, batch, found)
-        return batch
+        return rows.of(0, batch)
 
     def _functions(
-        self, q: int, paths: Paths | Sequence[Paths] | None, generator: torch.Generator
+        self, rows: Rows, paths: Paths | Sequence[Paths] | None, generator: torch.Generator
     ) -> tuple[Functions, float]:
-        """Return what is to be optimised, and 1 to maximise it or −1 to minimise it."""
+        """Return what this process is to optimise, and 1 to maximise it or −1 to minimise it."""
         if paths is None:
-            paths = [model.paths(q, generator=generator) for model in self.models]
+            paths = [
+                model.paths(rows.n, generator=generator, shared=self.shared)
+                for model in self.models
+            ]
         parts = (paths,) if isinstance(paths, SamplePaths | BatchPaths) else tuple(paths)
         if len(parts) != len(self.models):
             raise ValueError(
@@ -260,22 +277,27 @@ class ParallelThompsonSampling:
                 f" {len(parts)}."
             )
         for part in parts:
-            if part.num_samples != q:
-                raise ValueError(f"`paths` must hold q = {q} paths, got {part.num_samples}.")
+            if part.num_samples != rows.num_held:
+                share = f", {rows.num_held} of them in this process" if self.shared else ""
+                raise ValueError(
+                    f"`paths` must hold q = {rows.n} paths{share}, got {part.num_samples}."
+                )
         sign = 1.0 if self.maximize else -1.0
         if self.objective is None and not self.outcome_constraints:
             return parts[0], sign
-        return (
-            OutcomePaths(parts, self.objective or only_output, self.outcome_constraints, sign),
-            1.0,
-        )
+        objective = self.objective or only_output
+        if isinstance(objective, Scalarisations):
+            objective = objective.part(rows.own)
+        return OutcomePaths(parts, objective, self.outcome_constraints, sign), 1.0
 
     def _search(self, functions: Functions | None) -> Search:
         """Return where candidates come from: the data as ``functions`` rank them or,
         before there are any, the first model's targets.
         """
         if isinstance(functions, OutcomePaths):
-            X, y = functions.standing(all_inputs(self.models))
+            # By the objective of all paths, of which a process has a part
+            whole = replace(functions, objective=self.objective or only_output)
+            X, y = whole.standing(all_inputs(self.models))
         else:
             X = original_inputs(self.models[0])
             targets = self.models[0].train_targets
@@ -319,14 +341,21 @@ class ParallelThompsonSampling:
         return usable
 
     def _maximised(
-        self, functions: Functions, sign: float, search: Search, rounds: Iterator[Tensor]
+        self,
+        functions: Functions,
+        sign: float,
+        search: Search,
+        rounds: Iterator[Tensor],
+        rows: Rows,
     ) -> Tensor:
-        """Return the best points that each path was ascended to, the best first: (q, k, d)."""
+        """Return the best points that each path of this process was ascended to, the best first:
+        (number of paths, k, d).
+        """
         starts = screen(
             functions,
             islice(rounds, self.num_rounds),
             sign=sign,
-            after_round=self._report("screening", self.num_rounds),
+            after_round=self._report("screening", self.num_rounds, rows),
         )
         if self.num_starts < self.num_rounds:
             order = (sign * functions.each(starts)).topk(self.num_starts, dim=1).indices
@@ -345,7 +374,7 @@ class ParallelThompsonSampling:
             sign=sign,
             feasible_set=search.feasible,
             unit_gradients=bool(self.outcome_constraints),
-            after_step=self._report("ascent", self.num_steps),
+            after_step=self._report("ascent", self.num_steps, rows),
         )
         return best_first(points, sign * values)
 
@@ -429,16 +458,21 @@ class ParallelThompsonSampling:
             )
         return std.expand_as(width)
 
-    def _report(self, stage: str, total: int) -> Callable[[], None]:
+    def _report(self, stage: str, total: int, rows: Rows) -> Callable[[], None]:
         done = 0
 
         def report() -> None:
             nonlocal done
             done += 1
+            rows.meet()  # paths need no messages, but a lost process is to end all
             if self.callback is not None:
                 self.callback(AcquisitionProgress(stage, done, total))
 
         return report
+
+
+def _learning_rate(given: float | None) -> float | None:
+    return None if given is None else checks.positive_float("learning_rate", given)
 
 
 def _number_of_starts(num_starts: int, num_rounds: int) -> int:

@@ -36,6 +36,8 @@ from scalable_bo.cli.options import (
 if TYPE_CHECKING:
     from scalable_bo.experiments.records import Record
 
+SHARED = ("thompson", "regression", "solvers")  # by the processes that torchrun starts
+
 bench = typer.Typer(
     help="Run the papers' benchmarks; each run writes one JSON record.", no_args_is_help=True
 )
@@ -43,15 +45,16 @@ bench = typer.Typer(
 
 @bench.callback()
 def alone(context: typer.Context) -> None:
-    if in_several_processes() and context.invoked_subcommand not in ("regression", "solvers"):
+    if in_several_processes() and context.invoked_subcommand not in SHARED:
         stop(
-            f"`bench {context.invoked_subcommand}` runs in one process, unlike regression and"
-            " solvers. Start it without torchrun.",
+            f"`bench {context.invoked_subcommand}` runs in one process, unlike {', '.join(SHARED)}."
+            " Start it without torchrun.",
             2,
         )
 
 
 @bench.command()
+@under_torchrun
 @taking(ThompsonOptions)
 def thompson(options: ThompsonOptions) -> None:
     """Maximise functions drawn from a Gaussian process prior by parallel Thompson sampling, random
@@ -63,6 +66,7 @@ def thompson(options: ThompsonOptions) -> None:
     with bad_input():
         from scalable_bo.experiments.presets import find_preset, vary
         from scalable_bo.experiments.thompson.cell import ThompsonCell, check_settings
+        from surrogates.systems.shared import shares
 
         chosen = vary(
             find_preset(options.preset),
@@ -87,6 +91,7 @@ def thompson(options: ThompsonOptions) -> None:
             for name in names
         ]
         check_device(options.device)
+        shares("q", chosen.q)
         check_folder(options.out)
         if not options.rerun:
             check_settings(cells, options.out)

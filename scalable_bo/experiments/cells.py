@@ -132,6 +132,7 @@ def run_cells(
         if found is not None:
             yield Step(cell, found, kept=True)
             continue
+        shared.copy_of_first(state)
         if loaded is None or loaded[0] != (type(cell), cell.source):
             loaded = ((type(cell), cell.source), cell.load(on_status))
         for record in records(cell, loaded[1], on_status=on_status, state=state):

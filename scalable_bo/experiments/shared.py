@@ -22,9 +22,15 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from surrogates import Cholesky, KernelSystem, Solution, Solver, kernel_operator
+from surrogates.atomic import write_atomically
 from surrogates.solvers.base import Callback
 from surrogates.solvers.registry import SOLVERS
-from surrogates.systems.shared import DistributedKernelSystem, own_rows, processes
+from surrogates.systems.shared import (
+    DistributedKernelSystem,
+    bytes_of_first,
+    own_rows,
+    processes,
+)
 
 
 def num_processes() -> int:
@@ -74,16 +80,17 @@ def one_voice() -> Iterator[dict[str, Any]]:
 
 def of_first(record: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return the first process's ``record``, to all."""
-    if num_processes() == 1:
-        return record
-    device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
-    message = torch.tensor(list(json.dumps(record).encode()), dtype=torch.uint8, device=device)
-    length = torch.tensor(len(message), device=device)
-    dist.broadcast(length, 0)
-    message = message if dist.get_rank() == 0 else message.new_empty(int(length))
-    dist.broadcast(message, 0)
-    found: dict[str, Any] | None = json.loads(bytes(message.tolist()))
+    message = bytes_of_first(json.dumps(record).encode())
+    assert message is not None  # "null" for no record
+    found: dict[str, Any] | None = json.loads(message)
     return found
+
+
+def copy_of_first(path: Path) -> None:
+    """Write the first process's file, if it has one, in all the others, whose folders differ."""
+    found = bytes_of_first(path.read_bytes() if path.exists() else None)
+    if found is not None and not path.exists():
+        write_atomically(path, found)
 
 
 def solve(

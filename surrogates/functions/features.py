@@ -348,6 +348,18 @@ class PriorPaths:
             [combine_rowwise(f, group, w) for (f, w), group in zip(self.draws, groups, strict=True)]
         )
 
+    def part(self, functions: slice) -> Self:
+        """Return some of the functions."""
+        chosen = range(self.num_paths)[functions]
+        draws = []
+        first = 0
+        for features, weights in self.draws:
+            inside = [i - first for i in chosen if 0 <= i - first < weights.shape[1]]
+            if inside:
+                draws.append((features, weights[:, inside]))
+            first += weights.shape[1]
+        return replace(self, draws=tuple(draws))
+
     def summed_in(self, dtype: torch.dtype) -> Self:
         """Return the same functions with weights in ``dtype``, in which they are summed."""
         return replace(self, draws=tuple((part, weights.to(dtype)) for part, weights in self.draws))

@@ -29,6 +29,8 @@ class Functions(Protocol):
 
     def each(self, X: Tensor) -> Tensor: ...
 
+    def part(self, functions: slice) -> Self: ...
+
     def to(self, device: torch.device | str) -> Self: ...
 
 
@@ -156,6 +158,14 @@ class SamplePaths:
         X = self._inputs(X)
         update = combine(self.data, X.reshape(-1, X.shape[-1]), self.mean_weights)
         return self._outputs(self.prior_mean(X) + update.reshape(X.shape[:-1]))
+
+    def part(self, functions: slice) -> Self:
+        """Return some of the functions, and the same mean."""
+        return replace(
+            self,
+            prior=None if self.prior is None else self.prior.part(functions),
+            weights=self.weights[:, functions].contiguous(),
+        )
 
     def to(self, device: torch.device | str) -> Self:
         """Return the same functions on another device."""

@@ -15,6 +15,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from typing import Any, Self
 
 import gpytorch
@@ -224,12 +225,19 @@ class FreshGP(SingleTaskGP):
 
     @torch.no_grad()
     def _draw(
-        self, num_paths: int, generator: torch.Generator, **options: Any
+        self,
+        num_paths: int,
+        generator: torch.Generator,
+        *,
+        own: slice | None = None,
+        **options: Any,
     ) -> list[SamplePaths]:
         """Return the paths of every data set, on transformed inputs and in standardised units;
         their prior draws are independent.
 
         Args:
+            own: which of them to return, where several processes draw them together; ``None`` for
+                all, drawn alone.
             options: of ``rule.draw``.
 
         Warns:
@@ -239,6 +247,7 @@ class FreshGP(SingleTaskGP):
             "A model must draw its paths", "Call `posterior(X)` or `paths(s)` before."
         )
         rule = self.rule
+        draw = rule.draw if own is None else partial(rule.draw_share, own)
         elements = data_sets(self)
         has_tiles = StationaryKernel.of(elements[0].kernel) is not None
         check_range(self.covar_module, self.train_inputs[0], takes_differences=has_tiles)
@@ -248,7 +257,7 @@ class FreshGP(SingleTaskGP):
         parts = []
         solutions = []
         for data, weights, stream in zip(elements, warm, self._streams(generator), strict=True):
-            paths, solution = rule.draw(data, num_paths, stream, warm=weights, **options)
+            paths, solution = draw(data, num_paths, stream, warm=weights, **options)
             parts.append(paths)
             solutions.append(solution)
         self.solution = _joined(solutions)

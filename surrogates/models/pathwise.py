@@ -39,6 +39,7 @@ from surrogates.models.stored import load_model, save_model
 from surrogates.rules.base import Rule
 from surrogates.rules.solved import AllData
 from surrogates.solvers.base import Callback, Solver
+from surrogates.systems.shared import shares
 
 DEFAULT_NUM_FEATURES = 2048
 DEFAULT_NUM_PATHS = 256
@@ -213,6 +214,7 @@ class PathwiseGP(FreshGP):
         *,
         generator: torch.Generator | None = None,
         prior: PriorPaths | None = None,
+        shared: bool = False,
         callback: Callback | None = None,
     ) -> SamplePaths | BatchPaths:
         """Draw ``num_samples`` functions from the posterior, in one block solve with the mean (one
@@ -226,6 +228,11 @@ class PathwiseGP(FreshGP):
             generator: source of all randomness; one seeded with the model's ``seed`` if ``None``.
             prior: the s prior functions to condition, on the model's (transformed) inputs; drawn if
                 ``None``.
+            shared: draw them in all processes of ``torch.distributed`` together, and return this
+                one's share, the ``own_rows(num_samples)``. All processes have the same data and
+                call this in the same way. Iterative solvers share the rows of the data; each
+                process then holds all points and the weights of its own paths, which it evaluates
+                alone. Any number of processes draws the same paths, but for rounding.
             callback: receives the solve's :class:`Progress`.
 
         Returns:
@@ -234,8 +241,10 @@ class PathwiseGP(FreshGP):
 
         Raises:
             ValueError: if ``num_samples`` is below 1, the kernel has no random features,
-                ``prior`` does not fit, or the data require gradients.
+                ``prior`` does not fit, the data require gradients, or there are fewer shared paths
+                than processes.
             MemoryError: if the solve cannot fit in free memory.
+            ConnectionError: of shared paths, if another process ended, or was not heard of in time.
 
         Warns:
             UnsolvedWarning: here and in ``posterior``, if the solver missed its tolerance; it is a
@@ -257,7 +266,8 @@ class PathwiseGP(FreshGP):
                 f"`prior` must hold {num_samples} functions of {dim} inputs, got {prior.num_paths}"
                 f" of {prior.dim}."
             )
-        parts = self._draw(num_samples, generator, prior=prior, callback=callback)
+        own = shares("num_samples", num_samples) if shared else None
+        parts = self._draw(num_samples, generator, own=own, prior=prior, callback=callback)
         units = deepcopy(self._units)
         input_transform = deepcopy(getattr(self, "input_transform", None))
         for transform in (input_transform, *units.others):

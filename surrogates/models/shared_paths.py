@@ -13,16 +13,15 @@ from gpytorch.means import ZeroMean
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.functions.draws import balanced_rows
 from surrogates.functions.features import PriorPaths
 from surrogates.functions.paths import SamplePaths
 from surrogates.operators.differentiable import Basis, KernelBasis
 from surrogates.operators.terms import FunctionMap
+from surrogates.rules.solved import solve_for_paths
 from surrogates.solvers.base import Callback, Solver
 from surrogates.solvers.run import Solution
 from surrogates.solvers.sketch_and_project import SketchAndProject
 from surrogates.systems.shared import DistributedKernelSystem, SharedRows
-from surrogates.systems.targets import Targets
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,17 +112,10 @@ def shared_paths(
         generator=generator,
         like=X,
     )
-    values = prior(X).T
-    std = system.noise.sqrt().unsqueeze(-1)
-    draws = system.rows.normal(num_samples, generator, like=X)
-    noise = std * balanced_rows(values / std, draws, system.rows.sum)
-    misfit = (targets - mean(X)).unsqueeze(1)
-    parts = Targets(
-        torch.cat([misfit, values], dim=1), torch.cat([torch.zeros_like(misfit), noise], dim=1)
-    )
     solver = SketchAndProject.asap() if solver is None else solver
-    rhs = parts if solver.splits_targets else system.rhs(parts)
-    solution = solver.solve(system, rhs, generator=generator, callback=callback)
+    solution = solve_for_paths(
+        system, targets - mean(X), prior(X).T, solver, generator, callback=callback
+    )
     solution.warn_if_unsolved("The mean and paths")
     mean_weights = solution.value[:, :1].clone()
     paths = SamplePaths(

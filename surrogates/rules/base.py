@@ -5,7 +5,7 @@ system they solve and how it is conditioned on.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -119,6 +119,21 @@ class Rule(ABC):
             prior: the prior paths to condition; drawn if ``None``.
             warm: (k, 1) weights of the first k points to start the mean from; ``None`` for zeros.
         """
+
+    def draw_share(
+        self,
+        own: slice,
+        data: DataSet,
+        num_paths: int,
+        generator: torch.Generator,
+        **options: Any,
+    ) -> tuple[SamplePaths, Solution | None]:
+        """Return the functions ``own`` of ``num_paths``, as ``draw`` does; called by all processes,
+        each for its share, with the same data and the generator in the same state. A rule that does
+        not share the work of drawing does it in every process.
+        """
+        paths, solution = self.draw(data, num_paths, generator, **options)
+        return paths.part(own), solution
 
     @abstractmethod
     def covariance(self, data: DataSet, paths: SamplePaths) -> Covariance:

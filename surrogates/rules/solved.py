@@ -3,7 +3,7 @@ that of an exact posterior; and what they condition by.
 
 Notation: X (n, d) data, y (n,) their values, Σ noise variances, H = k(X, X) + Σ, μ the prior mean,
 s paths; v and a the representer weights of :mod:`surrogates.functions.paths`; Q (*T, k, d) sets of
-points, A (..., a, d) any points.
+points, A (..., a, d) any points. Of several processes, each holds n_r of the n rows.
 """
 
 import math
@@ -18,7 +18,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from surrogates import memory
-from surrogates.functions.draws import balanced_normal
+from surrogates.functions.draws import balanced_normal, balanced_rows
 from surrogates.functions.features import PriorPaths
 from surrogates.functions.paths import Functions, SamplePaths
 from surrogates.operators.differentiable import KernelBasis, combine
@@ -33,6 +33,7 @@ from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.run import Solution
 from surrogates.systems.base import Apply, LinearSystem
 from surrogates.systems.kernel import KernelSystem
+from surrogates.systems.shared import DistributedKernelSystem, own_rows
 from surrogates.systems.targets import Targets
 
 DIRECT_SOLVE_UP_TO = 4096
@@ -97,12 +98,7 @@ class SolvedRule(Rule):
         if prior is None:
             prior = draw_prior(data, num_paths, self.num_features, spanning, generator)
         X = data.X
-        memory.require(
-            COLUMNS_HELD * len(X) * (num_paths + 1) * X.element_size(),
-            X.device,
-            f"Solving for {num_paths} paths at {len(X)} points",
-            "Draw fewer paths at a time.",
-        )
+        _require_memory(X, num_paths)
         centres = self.centres(data)
         system = self.system(data)
         solver = self.solver_for(len(centres))
@@ -154,6 +150,68 @@ class AllData(SolvedRule):
     def default_solver(self, num_centres: int) -> Solver:
         return default_solver(num_centres)
 
+    def draw_share(
+        self,
+        own: slice,
+        data: DataSet,
+        num_paths: int,
+        generator: torch.Generator,
+        **options: Any,
+    ) -> tuple[SamplePaths, Solution | None]:
+        """Return the paths ``own``: iterative solvers share the rows of the data, and messages from
+        each process to each make columns of the solution's rows; a direct solve is done by all.
+        """
+        solver = self.solver_for(len(data.X))
+        if solver.needs_precision:
+            return super().draw_share(own, data, num_paths, generator, **options)
+        return self._draw_together(own, data, num_paths, generator, solver, **options)
+
+    def _draw_together(
+        self,
+        own: slice,
+        data: DataSet,
+        num_paths: int,
+        generator: torch.Generator,
+        solver: Solver,
+        *,
+        prior: PriorPaths | None = None,
+        warm: Tensor | None = None,
+        callback: Callback | None = None,
+    ) -> tuple[SamplePaths, Solution]:
+        if prior is None:
+            prior = draw_prior(data, num_paths, self.num_features, False, generator)
+        rows = own_rows(len(data.X))
+        X = data.X[rows]
+        _require_memory(X, num_paths)
+        noise = data.noise[rows] if data.noise.ndim else data.noise
+        system = DistributedKernelSystem(data.kernel, X, noise)
+        initial = None
+        if warm is not None and len(warm) <= system.n:
+            initial = X.new_zeros(len(X), num_paths + 1)
+            held = warm[rows]
+            initial[: len(held), :1] = held
+        solution = solve_for_paths(
+            system,
+            data.y[rows] - data.mean_module(X),
+            prior_values(prior, data.X, data.noise, rows).T,
+            solver,
+            generator,
+            initial=initial,
+            callback=callback,
+        )
+        mean_weights = system.rows.gather(solution.value[:, :1])
+        paths = SamplePaths(
+            prior=prior.part(own),
+            data=KernelBasis(data.kernel, data.X),
+            weights=mean_weights - system.rows.to_columns(solution.value[:, 1:]),
+            mean_weights=mean_weights,
+            prior_mean=data.mean_module,
+        )
+        if X.dtype == torch.float32:
+            lost = system.rows.agree(loses_in_float32(paths, data.X))
+            paths = _summed_in(torch.float64 if lost else torch.float32, paths)
+        return paths, solution
+
     def covariance(self, data: DataSet, paths: SamplePaths) -> Covariance:
         inverse = self.solver_for(len(data.X)).inverse
         what = "The posterior's covariances"
@@ -161,27 +219,72 @@ class AllData(SolvedRule):
         return Solved(data.kernel, data.X, prepare)
 
 
+def solve_for_paths(
+    system: DistributedKernelSystem,
+    misfit: Tensor,
+    values: Tensor,
+    solver: Solver,
+    generator: torch.Generator,
+    *,
+    initial: Tensor | None = None,
+    callback: Callback | None = None,
+) -> Solution:
+    """Solve for the weights of the mean, in the first column, and of every path; called by all
+    processes. The noise of a row is drawn by the row's number: whoever holds it draws the same.
+
+    Args:
+        misfit: (n_r,) y − μ(X) of this process's rows.
+        values: (n_r, s) the prior functions there.
+        generator: in the same state in all processes.
+        initial: (n_r, s + 1) weights to start from; zeros if ``None``.
+    """
+    std = system.noise.sqrt().unsqueeze(-1)
+    draws = system.rows.normal(values.shape[1], generator, like=values)
+    noise = std * balanced_rows(values / std, draws, system.rows.sum)
+    first = misfit.unsqueeze(1)
+    targets = Targets(
+        torch.cat([first, values], dim=1), torch.cat([torch.zeros_like(first), noise], dim=1)
+    )
+    rhs = targets if solver.splits_targets else system.rhs(targets)
+    return solver.solve(system, rhs, initial=initial, generator=generator, callback=callback)
+
+
 def default_solver(n: int) -> Solver:
     """Return the solver of a model of n points that was given none."""
     return Cholesky() if n <= DIRECT_SOLVE_UP_TO else Auto()
 
 
-def prior_values(prior: PriorPaths, X: Tensor, noise: Tensor) -> Tensor:
-    """Return f(X), (s, n): of float32 points by sums in float64, if others differ from them beside
-    the noise, as they do where points lie many lengthscales apart.
+def _require_memory(X: Tensor, num_paths: int) -> None:
+    memory.require(
+        COLUMNS_HELD * len(X) * (num_paths + 1) * X.element_size(),
+        X.device,
+        f"Solving for {num_paths} paths at {len(X)} points",
+        "Draw fewer paths at a time.",
+    )
+
+
+def prior_values(prior: PriorPaths, X: Tensor, noise: Tensor, rows: slice = slice(None)) -> Tensor:
+    """Return f(X[rows]), (s, n): of float32 points by sums in float64, if others differ from them
+    beside the noise, as they do where points lie many lengthscales apart.
     """
     if X.dtype == torch.float32:
         double = prior.summed_in(torch.float64)
         few = X[:: max(1, len(X) // NUM_LOOKS)]
         lost = (prior(few) - double(few)).square().mean()
         if not bool(lost <= LARGEST_LOSS * noise.min()):
-            return double(X)
-    return prior(X)
+            return double(X[rows])
+    return prior(X[rows])
 
 
 def settled(paths: SamplePaths, X: Tensor) -> SamplePaths:
     """Return ``paths`` of float32 data X (n, d) summed in float64, if float32 sums would lose them;
     in float32 otherwise.
+    """
+    return _summed_in(torch.float64 if loses_in_float32(paths, X) else torch.float32, paths)
+
+
+def loses_in_float32(paths: SamplePaths, X: Tensor) -> bool:
+    """Return whether sums in float32 would lose ``paths`` of data X (n, d).
 
     They would where data are dense and noise is little: the weights of a path, of both signs, are
     then thousands of times as large as its update. What is lost is measured for a few paths,
@@ -192,8 +295,7 @@ def settled(paths: SamplePaths, X: Tensor) -> SamplePaths:
     Q = 0.5 * (X[ends[0]] + X[ends[1]])
     deviations = _deviations(paths, Q, torch.float64)
     lost = (_deviations(paths, Q, torch.float32) - deviations).square().mean(1)
-    is_lost = bool((lost > LARGEST_LOSS * deviations.square().mean(1)).any())
-    return _summed_in(torch.float64 if is_lost else torch.float32, paths)
+    return bool((lost > LARGEST_LOSS * deviations.square().mean(1)).any())
 
 
 def _summed_in(dtype: torch.dtype, paths: SamplePaths) -> SamplePaths:

@@ -29,6 +29,7 @@ class Rows:
         n: the number of rows.
         num_held: of them in this process.
         rank, size: the number of this process, and how many there are.
+        start: the first row that this process holds.
         is_shared: whether other processes may hold other rows.
     """
 
@@ -39,6 +40,12 @@ class Rows:
         self.num_held = n
         self.rank = 0
         self.size = 1
+        self.start = 0
+
+    @property
+    def own(self) -> slice:
+        """Which rows this process holds."""
+        return slice(self.start, self.start + self.num_held)
 
     def norm(self, R: Tensor) -> Tensor:
         """Return the Euclidean norm of each column of R (n, s), (s,)."""
@@ -83,9 +90,16 @@ class Rows:
         positions, held = self.owned(index)
         return W.index_add_(0, held, D[positions], alpha=alpha)
 
+    def gather(self, W: Tensor) -> Tensor:
+        """Return all rows of W (n, ...), of which every process gives its own, to all processes."""
+        return W
+
     def least(self, number: int) -> int:
         """Return the smallest of the processes' numbers, once all have given theirs."""
         return int(number)
+
+    def meet(self) -> None:
+        """Wait for the other processes, to find out whether one is lost."""
 
     def agree(self, decision: bool) -> bool:
         """Return the decision of the first process, where clocks may lead to several."""

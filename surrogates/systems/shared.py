@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from datetime import timedelta
+from itertools import pairwise
 from typing import NoReturn
 
 import torch
@@ -102,8 +103,46 @@ class SharedRows(Rows):
         rows[positions] = W[held]
         return self.sum(rows)
 
+    def gather(self, W: Tensor) -> Tensor:
+        flat = W.reshape(len(W), -1)
+        return torch.cat([part for (part,) in self.chunks(flat)]).reshape(self.n, *W.shape[1:])
+
+    def to_columns(self, W: Tensor) -> Tensor:
+        """Return the columns ``own_rows(s)`` of W (n, s), of which every process gives its rows.
+
+        All send each other their parts, chunk by chunk, n_r s (p − 1)/p numbers each.
+        """
+        ends = [rank * W.shape[1] // self.size for rank in range(self.size + 1)]
+        widths = [end - start for start, end in pairwise(ends)]
+        own = widths[self.rank]
+        if self.size == 1:
+            return W
+        out = W.new_empty(self.n, own)
+        firsts = [sum(self.counts[:rank]) for rank in range(self.size)]
+        size = max(1, CHUNK_BYTES // max(1, W.shape[1] * W.element_size()))
+        for done in range(0, max(self.counts), size):
+            part = W[done : done + size]
+            lengths = [len(range(done, min(done + size, count))) for count in self.counts]
+            message = torch.cat([columns.flatten() for columns in part.split(widths, dim=1)])
+            coming = W.new_empty(sum(lengths) * own)
+            with self._contact(message):
+                dist.all_to_all_single(
+                    coming,
+                    message,
+                    [length * own for length in lengths],
+                    [len(part) * width for width in widths],
+                    group=self.group,
+                )
+            arrived = coming.view(sum(lengths), own).split(lengths)
+            for first, length, rows in zip(firsts, lengths, arrived, strict=True):
+                out[first + done : first + done + length] = rows
+        return out
+
     def least(self, number: int) -> int:
         return -int(self.max(torch.tensor(-int(number), device=self.device)))
+
+    def meet(self) -> None:
+        self.least(0)
 
     def agree(self, decision: bool) -> bool:
         return bool(self.of(0, torch.tensor(int(decision), dtype=torch.uint8, device=self.device)))
@@ -180,14 +219,8 @@ class SharedRows(Rows):
             self.bytes_moved += (
                 passes * (self.size - 1) * message.numel() * message.element_size() // self.size
             )
-        try:
+        with _contact(self.rank, self.size):
             yield
-        except RuntimeError as error:
-            raise ConnectionError(
-                f"Process {self.rank} of {self.size} lost contact with another, which ended or was"
-                f" not heard of in time ({error}). Start all again; a solver with a `checkpoint`"
-                " goes on from its last one."
-            ) from error
 
 
 class DistributedKernelSystem(KernelSystem):
@@ -395,6 +428,56 @@ def own_rows(n: int, group: dist.ProcessGroup | None = None) -> slice:
     checks.positive_int("n", n)
     rank, size = _place(group)
     return slice(rank * n // size, (rank + 1) * n // size)
+
+
+def shares(name: str, number: int) -> slice:
+    """Return ``own_rows(number)`` of what every process is to have a part of.
+
+    Raises:
+        ValueError: if there are fewer than processes; ``name`` says of what.
+    """
+    _, size = _place(None)
+    if number < size:
+        raise ValueError(
+            f"`{name}` must be at least {size}, the number of processes that share them, got"
+            f" {number}. Take more, or start fewer processes."
+        )
+    return own_rows(number)
+
+
+def bytes_of_first(message: bytes | None, group: dist.ProcessGroup | None = None) -> bytes | None:
+    """Return the first process's message, or ``None``, to all.
+
+    Raises:
+        ConnectionError: if another process ended, or was not heard of in time.
+    """
+    rank, size = _place(group)
+    if size == 1:
+        return message
+    device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
+    with _contact(rank, size):
+        length = torch.tensor(0 if message is None else len(message), device=device)
+        dist.broadcast(length, group=group, group_src=0)
+        if not length:
+            return None
+        data = torch.empty(int(length), dtype=torch.uint8, device=device)
+        if rank == 0:
+            assert message is not None  # its length is sent
+            data.copy_(torch.frombuffer(bytearray(message), dtype=torch.uint8))
+        dist.broadcast(data, group=group, group_src=0)
+    return data.cpu().numpy().tobytes()
+
+
+@contextmanager
+def _contact(rank: int, size: int) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise ConnectionError(
+            f"Process {rank} of {size} lost contact with another, which ended or was not heard of"
+            f" in time ({error}). Start all again; a solver with a `checkpoint` goes on from its"
+            " last one."
+        ) from error
 
 
 def _place(group: dist.ProcessGroup | None) -> tuple[int, int]:

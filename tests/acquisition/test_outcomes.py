@@ -16,6 +16,7 @@ from torch import Tensor
 from acquisition import ParallelThompsonSampling, ascend
 from acquisition.outcomes import OutcomePaths
 from surrogates import PathwiseGP, gaussian_likelihood
+from surrogates.systems.base import Rows
 
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 SMALL = {
@@ -225,7 +226,7 @@ def test_candidates_come_from_the_data_of_all_models_at_the_finest_lengthscale(
 ) -> None:
     models[1].covar_module.lengthscale = 0.2
     sampler = ParallelThompsonSampling(models, UNIT, objective=difference, **SMALL)
-    functions, _ = sampler._functions(2, None, torch.Generator().manual_seed(0))
+    functions, _ = sampler._functions(Rows(2), None, torch.Generator().manual_seed(0))
     X = torch.cat([model.train_inputs[0] for model in models])
     search = sampler._search(functions)
     assert search.proposal_std.tolist() == pytest.approx([0.1, 0.1])

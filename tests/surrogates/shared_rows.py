@@ -12,6 +12,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
@@ -34,6 +35,7 @@ from surrogates import (
     shared_paths,
 )
 from surrogates.solvers.run import Start
+from surrogates.systems import shared as shared_systems
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.preconditioners import Apply, Exact
 from tests import problems
@@ -157,7 +159,13 @@ def use_the_system(part: slice) -> Results:
         "normal": shared.rows.normal(2, torch.Generator().manual_seed(4), like=W),
         "extremes": torch.stack([shared.largest_entry, shared.smallest_noise, shared.mean_noise]),
         "single": shared.to(torch.float32) @ W.float(),
+        "gathered": shared.rows.gather(W.unsqueeze(1)),
     }
+    before = shared.bytes_moved
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared_systems, "CHUNK_BYTES", 7 * S * 8)  # of seven rows
+        found["turned"] = shared.rows.to_columns(W[:, :2])
+    found["turned bytes"] = torch.tensor(shared.bytes_moved - before)
     for name in ("asap", "sdd", "sgd", "adasap"):
         found[f"moved.{name}"] = _bytes_of_steps(SOLVERS[name], system(part, vector=False), rhs)
     counting = Counting()

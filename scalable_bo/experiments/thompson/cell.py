@@ -33,6 +33,7 @@ from scalable_bo.experiments.records import (
     peak_memory_bytes,
     reset_peak_memory,
 )
+from scalable_bo.experiments.shared import num_processes
 from scalable_bo.experiments.thompson.samplers import (
     PathwiseSampler,
     Proposal,
@@ -129,7 +130,7 @@ class ThompsonCell(Cell[None]):
         rounds = _Rounds(self, on_status)
         record: Record = {
             "complete": False,
-            "environment": describe_environment(rounds.device),
+            "environment": describe_environment(rounds.device) | {"processes": num_processes()},
             "initial": rounds.thompson.best() | {"num_points": self.preset.num_initial},
             "rounds": [],
             "random_search": {"rounds": []},

@@ -16,6 +16,7 @@ from acquisition.candidates import sampling_weights
 from scalable_bo.experiments.cells import Status, silent
 from scalable_bo.experiments.models import coordinate_kernel, fixed_model
 from scalable_bo.experiments.problems import GPPrior
+from scalable_bo.experiments.shared import num_processes
 from scalable_bo.experiments.solvers import solver_for
 from scalable_bo.experiments.thompson.settings import ThompsonPreset
 from scalable_bo.progress import describe_search, describe_solve
@@ -92,6 +93,7 @@ class PathwiseSampler:
 
     def __call__(self, X: Tensor, y: Tensor, number: int) -> Proposal:
         preset = self.preset
+        together = num_processes() > 1
         with Stopwatch(X.device) as solve, warnings.catch_warnings():
             warnings.simplefilter("ignore", UnsolvedWarning)  # a budget may be spent on purpose
             model = self._model(X, y)
@@ -99,6 +101,7 @@ class PathwiseSampler:
                 preset.q,
                 generator=self.generators["paths"],
                 prior=self._prior(X),
+                shared=together,
                 callback=lambda p: self.on_status(f"round {number}: {describe_solve(p)}"),
             )
         with Stopwatch(X.device) as acquisition:
@@ -118,6 +121,7 @@ class PathwiseSampler:
                     if preset.candidate_weights == "published"
                     else sampling_weights
                 ),
+                shared=together,
                 seed=draw_seed(self.generators["candidates"]),
                 callback=lambda p: self.on_status(f"round {number}: {describe_search(p)}"),
             ).generate(preset.q, paths=paths)

@@ -15,7 +15,10 @@ from scalable_bo.experiments import shared
 from scalable_bo.experiments.models import matern_kernel
 from surrogates import CG
 from tests.scalable_bo.cli.test_main import call
+from tests.scalable_bo.experiments import shared_rounds
 from tests.scalable_bo.toy_regression import write_toy_folder
+from tests.surrogates import shared_rows
+from tests.surrogates.shared_rows import as_text
 
 
 def test_one_process_solves_as_ever(generator: torch.Generator) -> None:
@@ -53,9 +56,9 @@ def test_benchmarks_that_do_not_share_their_work_say_so(
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "test")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert call(monkeypatch, "bench", "thompson", "--preset", "smoke") == 2
+    assert call(monkeypatch, "bench", "hyperparameters", "--preset", "smoke") == 2
     assert (
-        "`bench thompson` runs in one process, unlike regression and solvers"
+        "`bench hyperparameters` runs in one process, unlike thompson, regression, solvers."
         in capsys.readouterr().err
     )
 
@@ -130,3 +133,38 @@ def test_two_processes_find_what_one_finds_and_the_first_writes_it(
         residual, difference = (1e-2, 1e-2) if "_sdd_" in path.name else (1e-4, 1e-3)
         assert together["residual"] < residual
         assert together["rmse"] == pytest.approx(alone["rmse"], rel=difference)
+
+
+@pytest.mark.distributed
+def test_thompson_rounds_go_on_after_a_process_was_lost(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for process in shared_rows.start(shared_rounds.run_rounds, 2, tmp_path / "cut", folder, 2):
+        process.join(120)
+    cut = shared_rows.load_file(tmp_path / "cut" / "0.safetensors")
+    assert "lost contact with another" in as_text(cut["message"])
+    assert cut["rounds"] == 1 and len(list(folder.glob("*.safetensors"))) == 1
+    parts = shared_rows.results(shared_rounds.run_rounds, 2, tmp_path / "on", folder, None)
+    whole = shared_rows.results(shared_rounds.run_rounds, 2, tmp_path / "not", tmp_path / "b", None)
+    for part in parts:
+        assert part["rounds"] == 2
+        assert torch.equal(part["best"], whole[0]["best"])
+    (record,) = folder.glob("*.json")
+    found = json.loads(record.read_text())
+    assert found["complete"] and found["environment"]["processes"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_two_processes_make_a_thompson_run(tmp_path: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+        *("-m", "scalable_bo.cli.main", "bench", "thompson", "--preset", "smoke", "--seeds", "0"),
+        *("--lengthscale", "0.5", "--solver", "cholesky,asap,svgp", "--out", str(tmp_path)),
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("Thompson") == 1
+    records = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
+    assert [record["complete"] for record in records] == [True] * 3
+    assert {record["environment"]["processes"] for record in records} == {2}

@@ -105,6 +105,7 @@ def test_what_the_shared_system_gives_is_the_matrix(used: list[Results]) -> None
         torch.testing.assert_close(part["gap"], (H @ W - rhs)[index], **close)
         torch.testing.assert_close(part["block"], H[index][:, index], **close)
         assert torch.equal(part["taken"], W[index])
+        assert torch.equal(part["gathered"], W.unsqueeze(1))
         torch.testing.assert_close(part["norm"], W.norm(dim=0), **close)
         torch.testing.assert_close(part["dot"], (W * rhs).sum(0), **close)
         assert part["all"].tolist() == [False, False, True]
@@ -112,6 +113,16 @@ def test_what_the_shared_system_gives_is_the_matrix(used: list[Results]) -> None
         torch.testing.assert_close(
             part["extremes"], torch.stack([local.largest_entry, noise.min(), noise.mean()]), **close
         )
+
+
+def test_rows_of_all_processes_are_turned_into_columns_of_each(used: list[Results]) -> None:
+    W = problems.normal(N, S, seed=5)[:, :2]
+    assert [part["turned"].shape[1] for part in used] == [0, 1, 1]
+    assert torch.equal(torch.cat([part["turned"] for part in used], 1), W)
+    for rank, part in enumerate(used):
+        num_held = shared_rows.SHARES[3][rank + 1] - shared_rows.SHARES[3][rank]
+        sent = num_held * 2 * NUMBER * 2 / 3
+        assert part["turned bytes"] == pytest.approx(sent, abs=num_held)
 
 
 def test_random_rows_are_the_same_however_they_are_shared(used: list[Results]) -> None:
