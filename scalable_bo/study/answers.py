@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +21,15 @@ from scalable_bo.storage.record import StudyRecord
 from scalable_bo.storage.rounds import Result
 from scalable_bo.storage.surrogate import TrainingData
 from scalable_bo.study.asking import FEWEST_VALUES, Known, Proposer
+from scalable_bo.study.roughness import evidence_of_roughness
 from surrogates import PathwiseGP, checks
+from surrogates.models.data import data_sets
 
 # Of the values' variance: below, the best observed value is the one to recommend. A surrogate of a
-# function without noise may take that much of it for noise.
+# function without noise may take that much of it for noise; or more, where it has ripples, of
+# which the values give this evidence in nats.
 NEGLIGIBLE_NOISE = 1e-2
+LEAST_EVIDENCE = 1.0
 MOST_RECOMMENDABLE = 500  # of the best observed points, from which one is recommended
 PREDICTED_AT_ONCE = 500
 SOBOL_POINTS = 1024
@@ -78,11 +83,16 @@ class Belief:
 
     @property
     def is_noisy(self) -> bool:
-        """Whether the noise is more than the surrogate of a function without noise may find."""
-        noise = self.data.noise
-        if noise is None:
-            noise = self.model.likelihood.noise.detach()
-        return float(noise.max()) > NEGLIGIBLE_NOISE
+        """Whether there is noise: known, or more than the surrogate of a function without noise may
+        find, and nothing that a rougher function explains better.
+        """
+        known = self.data.noise
+        if known is not None:
+            return float(known.max()) > NEGLIGIBLE_NOISE
+        if float(self.model.likelihood.noise.detach().max()) <= NEGLIGIBLE_NOISE:
+            return False
+        (data,) = data_sets(deepcopy(self.model).double().eval())
+        return evidence_of_roughness(data) < LEAST_EVIDENCE
 
     def recommend(self, X: Tensor, values: Tensor) -> int:
         """Return which of the evaluated points (n, d) with ``values`` (n,) has the best mean; where

@@ -70,6 +70,25 @@ def test_without_noise_the_best_value_is_recommended(scale: float) -> None:
     assert result.predicted_value == pytest.approx(result.best_value, abs=0.05)
 
 
+def rippled(X: Tensor) -> Tensor:
+    return bowl(X) + (1.0 - (60.0 * X[:, 0]).cos())
+
+
+def test_ripples_that_look_like_noise_are_none() -> None:
+    study = Study(SPACE, maximize=False, sampler=QUICK, strategy="log-ei")
+    near = torch.linspace(0.3, 0.6, 40, dtype=torch.float64)
+    X = torch.cat([points(60), torch.stack([near, torch.ones_like(near)], dim=1)])
+    study.add_data(X, rippled(X))
+    study.ask(1)
+    result = study.result
+    assert result.best_params == result.best_observed_params
+    model = study._proposer.model
+    assert model is not None
+    assert float(model.likelihood.noise.detach()) > answers.NEGLIGIBLE_NOISE
+    mean, _ = study.predict(result.X)
+    assert result.values[mean.argmin()] > 0.5  # what the best mean would have cost
+
+
 def test_before_a_surrogate_the_best_value_is_recommended_and_nothing_predicted() -> None:
     study = Study(SPACE, maximize=True)
     batch = study.ask(2)
