@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -21,8 +22,12 @@ from torch import Tensor
 from acquisition import ParallelThompsonSampling, Request
 from acquisition.outcomes import Outcome, only_output
 from acquisition.strategies import STRATEGIES, make_strategy
+from acquisition.strategy import Strategy
+from scalable_bo.integrations.box import Box, LinearConstraints
 from scalable_bo.integrations.discrete import discrete_batch, split_batches
 from scalable_bo.integrations.extras import require
+from scalable_bo.integrations.surrogate import fitted_model
+from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
 from surrogates import CG, SDD, SGD, Auto, Cholesky, PathwiseGP, SketchAndProject, checks
 from surrogates.systems.preconditioners import Exact, Identity, Nystrom, PivotedCholesky
 
@@ -53,8 +58,7 @@ from botorch.acquisition.monte_carlo import qSimpleRegret
 from botorch.generation.sampling import SamplingStrategy
 from botorch.models.model_list_gp_regression import ModelListGP
 from botorch.utils.constraints import get_outcome_constraint_transforms
-
-LinearConstraints = list[tuple[Tensor, Tensor, float]]
+from botorch.utils.datasets import SupervisedDataset
 
 
 def pathwise_generation_strategy(
@@ -67,7 +71,7 @@ def pathwise_generation_strategy(
     sampler_options: Mapping[str, Any] | None = None,
 ) -> GenerationStrategy:
     """Return a strategy for ``Client.set_generation_strategy``: Sobol points, then batches by the
-    strategies of a study on a ``PathwiseGP``.
+    strategies of a study on its surrogate. Ax' predictions are those of a ``PathwiseGP``.
 
     Objectives to be maximised or minimised, scalarised ones, outcome and parameter constraints,
     fixed, integer, ordered and categorical parameters are honoured; several objectives are refused.
@@ -79,7 +83,8 @@ def pathwise_generation_strategy(
             takes over.
         seed: of the Sobol points, the paths and the candidates.
         strategy: how batches are chosen, by its name as in ``Study``.
-        model_options: arguments of ``PathwiseGP`` such as ``solver``.
+        model_options: arguments of a ``PathwiseGP`` such as ``solver`` or ``covar_module_class``,
+            by which batches are chosen as Ax fits it; ``None`` for the surrogate of a study.
         sampler_options: arguments of ``ParallelThompsonSampling`` such as ``num_candidates``, in
             place of those of a study.
 
@@ -124,6 +129,7 @@ def pathwise_generation_strategy(
                 "strategy": checks.one_of("strategy", strategy, STRATEGIES),
                 "seed": seed,
                 "sampler_options": dict(sampler_options or {}),
+                "surrogate": "ax" if model_options else "study",
             },
             "botorch_acqf_class": qSimpleRegret,
         },
@@ -145,6 +151,8 @@ class ThompsonAcquisition(Acquisition):
 
     * ``sampler_options``: arguments of :class:`ParallelThompsonSampling`;
     * ``strategy``: its name, as in ``Study``;
+    * ``surrogate``: what points are chosen by: ``"ax"`` for the model that Ax has fitted, the
+      default, ``"study"`` for the surrogate of a study, fitted to the same data on the unit cube;
     * ``seed``: of paths and candidates. The same seed, data and pending points give the same batch.
     """
 
@@ -205,13 +213,15 @@ class ThompsonAcquisition(Acquisition):
         sampler = partial(ParallelThompsonSampling, **options) if options else None
         strategy = make_strategy(self.options.get("strategy", "thompson"), sampler)
         grid = _Grid(search_space_digest, set(fixed), bounds)
-        points = discrete_batch(strategy, request, to_grid=grid.round, steps=grid.steps)
+        points = self._chosen(request, strategy, grid)
         if not len(points):
             raise SearchSpaceExhausted(
                 "All feasible points of the discrete search space are evaluated or pending."
             )
         points = points if rounding_func is None else rounding_func(points)
-        values = self.evaluate(points.unsqueeze(1)).view(-1)
+        with torch.no_grad():
+            means = cast(PathwiseGP | ModelListGP, self._model).posterior(points).mean
+        values = (means @ self._objective_weights.T).squeeze(1)
         return points, values, torch.ones(len(points), dtype=X.dtype)
 
     def _instantiate_acquisition(self) -> None:
@@ -240,9 +250,71 @@ class ThompsonAcquisition(Acquisition):
             "outcome_constraints": get_outcome_constraint_transforms(self._outcome_constraints),
         }
 
+    def _chosen(self, request: Request, strategy: Strategy, grid: _Grid) -> Tensor:
+        """Return the batch by Ax's model or the surrogate of a study."""
+        if self.options.get("surrogate", "ax") == "ax":
+            return discrete_batch(strategy, request, to_grid=grid.round, steps=grid.steps)
+        box = Box.of(request.bounds)
+        chosen = discrete_batch(
+            strategy,
+            self._on_cube(request, strategy, box),
+            to_grid=box.on_cube(grid.round),
+            steps=grid.steps / box.sides,
+        )
+        points = grid.round(box.from_cube(chosen))  # values of the grid, which products may miss
+        for column, value in request.constraints["fixed_features"].items():
+            points[:, column] = value
+        return points
+
+    def _on_cube(self, request: Request, strategy: Strategy, box: Box) -> Request:
+        """Return the same request on the unit cube, by the surrogate of a study of each outcome."""
+        goal = dict(request.goal)
+        single = "objective" not in goal
+        maximize = goal.pop("maximize", True)
+        batches = request.batches if maximize else [-values for values in request.batches]
+        factory = SurrogateFactory.default(
+            len(box.sides), request.bounds.dtype, request.bounds.device
+        )
+        models = []
+        outcomes = []
+        for dataset in self._datasets():
+            noise = None if dataset.Yvar is None else dataset.Yvar.squeeze(-1)
+            U = box.to_cube(dataset.X)
+            data = TrainingData.of(U, dataset.Y.squeeze(-1), noise, maximize)
+            models.append(
+                fitted_model(
+                    factory, strategy, data, request.q, request.generator, has_limit=not single
+                )
+            )
+            outcomes.append(data)
+        if not single:
+            scales = request.bounds.new_tensor([data.scale for data in outcomes])
+            offsets = request.bounds.new_tensor([data.offset for data in outcomes])
+
+            def in_units(outcome: Outcome) -> Outcome:
+                return lambda Y: outcome(offsets.to(Y) + scales.to(Y) * Y)
+
+            limits = goal["outcome_constraints"] or ()
+            goal["objective"] = in_units(goal["objective"])
+            goal["outcome_constraints"] = [in_units(limit) for limit in limits] or None
+        return replace(
+            request,
+            model=models[0] if single else models,
+            bounds=box.to_cube(request.bounds),
+            X_pending=None if request.X_pending is None else box.to_cube(request.X_pending),
+            constraints=box.constraints_on_cube(request.constraints),
+            goal=goal,
+            batches=batches,
+        )
+
+    def _datasets(self) -> list[SupervisedDataset]:
+        """Return the data of each outcome that the objective or a constraint is about."""
+        given = self.surrogate.training_data
+        return given if self._subset_idcs is None else [given[i] for i in self._subset_idcs]
+
     def _batches(self, objective: Outcome, q: int) -> list[Tensor]:
         """Return the objective's values so far, q at a time; none where trials lack outcomes."""
-        outcomes = [dataset.Y for dataset in self.surrogate.training_data]
+        outcomes = [dataset.Y for dataset in self._datasets()]
         if len({len(Y) for Y in outcomes}) > 1:
             return []
         return split_batches(objective(torch.cat(outcomes, dim=-1)), q, q)

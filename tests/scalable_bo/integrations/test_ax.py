@@ -12,10 +12,12 @@ pytest.importorskip("ax")
 
 from ax.api.client import Client
 from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
+from ax.api.protocols.metric import IMetric
 from ax.core.search_space import SearchSpaceDigest
 from ax.exceptions.core import SearchSpaceExhausted, UnsupportedError
 
-from acquisition import STRATEGIES, ParallelThompsonSampling, TrustRegionStrategy
+from acquisition import STRATEGIES, ParallelThompsonSampling, Request, TrustRegionStrategy
+from acquisition.strategies import AutoStrategy
 from scalable_bo.integrations.ax import ThompsonNode, _Grid, pathwise_generation_strategy
 from surrogates import CG, Nystrom, PathwiseGP
 
@@ -89,8 +91,6 @@ def test_batches_close_in_on_the_optimum_in_either_direction(sign: int, strategy
     assert min((p["x"] - 1.2) ** 2 + (p["y"] - 0.5) ** 2 for p in batch) < 0.01
 
 
-# Of the joint law of near points that Ax scores after the draw, without noise
-@pytest.mark.filterwarnings("ignore:A not p.d., added jitter")
 def test_exact_values_are_taken_as_ax_has_them() -> None:
     client = make_client(PLANE, batch_size=4)
     for _ in range(4):
@@ -179,6 +179,56 @@ def test_a_discrete_space_is_searched_to_its_end() -> None:
     assert sorted(p["k"] for p in trials) == list(range(1, 13))
     with pytest.raises(SearchSpaceExhausted, match="evaluated or pending"):
         client.get_next_trials(max_trials=1)
+
+
+def requests_of(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+    """Return a list to which what the strategy is asked will be added."""
+    found: list[Request] = []
+    generate = AutoStrategy.generate
+    monkeypatch.setattr(
+        AutoStrategy,
+        "generate",
+        lambda self, request: found.append(request) or generate(self, request),
+    )
+    return found
+
+
+@pytest.mark.parametrize("objective", ["value", "-value"])
+def test_batches_are_chosen_by_the_surrogate_of_a_study_on_the_unit_cube(
+    objective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = requests_of(monkeypatch)
+    wide = RangeParameterConfig(name="x", parameter_type="float", bounds=(-1e3, 3e3))
+    client = make_client([wide, *COUNT], objective, batch_size=2)
+    sign = 1.0 if objective == "value" else -1.0
+    values = []
+
+    def f(p: dict[str, Any]) -> dict[str, float]:
+        values.append(-abs(p["x"] - 500.0) - 100.0 * abs(p["k"] - 5))
+        return {"value": sign * values[-1]}
+
+    run(client, 6, f)
+    run(client, 2, f)
+    (first, *_) = found
+    assert first.bounds.tolist() == [[0.0, 0.0], [1.0, 1.0]]
+    assert isinstance(first.model, PathwiseGP)
+    (U,) = first.model.train_inputs
+    assert U.min() >= 0.0
+    assert U.max() <= 1.0
+    assert U.max() - U.min() > 0.5
+    (kernel,) = (part for part in first.model.covar_module.modules() if hasattr(part, "nu"))
+    assert kernel.nu == 2.5
+    order = first.model.train_targets.argsort().tolist()
+    assert order == torch.tensor(values[:6]).argsort().tolist()
+    assert torch.equal(torch.cat(list(first.batches)).argsort(), torch.tensor(order))
+
+
+def test_outcomes_that_are_only_tracked_do_not_matter() -> None:
+    client = make_client(PLANE, batch_size=2, strategy="turbo")
+    client.configure_metrics([IMetric(name="beside")])
+    for _ in range(2):
+        batch = run(client, 6, lambda p: {"value": -p["x"], "beside": p["y"]})
+    assert min(p["x"] for p in batch) < 0.5
 
 
 @pytest.mark.filterwarnings(

@@ -1,0 +1,65 @@
+"""A box and the unit cube that it is mapped to.
+
+Notation: X (..., d) points in the box, U (..., d) on the cube.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Each the inputs i, their coefficients c and r in Σ cᵢ xᵢ ≥ r or = r
+LinearConstraints = list[tuple[Tensor, Tensor, float]]
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """A box; an input with one value is 0 there.
+
+    Attributes:
+        lower, upper: (d,) its ends.
+        sides: (d,) between them, 1 for an input with one value.
+    """
+
+    lower: Tensor
+    upper: Tensor
+    sides: Tensor
+
+    @classmethod
+    def of(cls, bounds: Tensor) -> Box:
+        """Return the box within bounds (2, d)."""
+        sides = bounds[1] - bounds[0]
+        return cls(bounds[0], bounds[1], torch.where(sides > 0, sides, 1.0))
+
+    def to_cube(self, X: Tensor) -> Tensor:
+        """Return points X (..., d) on the unit cube."""
+        return (X - self.lower) / self.sides
+
+    def from_cube(self, U: Tensor) -> Tensor:
+        """Return the points U (..., d) of the unit cube in the box."""
+        return torch.clamp(self.lower + self.sides * U, self.lower, self.upper)
+
+    def on_cube(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """Return a function from points to points as one on the unit cube."""
+        return lambda U: self.to_cube(function(self.from_cube(U)))
+
+    def constraints_on_cube(self, constraints: Mapping[str, Any]) -> dict[str, Any]:
+        """Return linear constraints, Σ cᵢ xᵢ ≥ or = r, and fixed features on the unit cube."""
+
+        def moved(given: LinearConstraints | None) -> LinearConstraints | None:
+            return given and [
+                (i, c * self.sides[i], r - float(c @ self.lower[i])) for i, c, r in given
+            ]
+
+        fixed = constraints["fixed_features"]
+        return {
+            "inequality_constraints": moved(constraints["inequality_constraints"]),
+            "equality_constraints": moved(constraints["equality_constraints"]),
+            "fixed_features": {
+                i: float((value - self.lower[i]) / self.sides[i]) for i, value in fixed.items()
+            },
+        }
