@@ -4,7 +4,7 @@ improvement; and what chooses among them.
 A further one is a class with a ``generate`` in a file of its own, and a line in ``STRATEGIES``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -187,7 +187,7 @@ def make_strategy(strategy: str | Strategy, sampler: Sampler | None = None) -> S
 
 
 def default_sampler(
-    q: int, model: PathwiseGP, bounds: Tensor, **settings: Any
+    q: int, model: PathwiseGP | Sequence[PathwiseGP], bounds: Tensor, **settings: Any
 ) -> ParallelThompsonSampling:
     """Return the acquisition of a study without one of its own: 30 000 candidates, 120 starts a
     path.
@@ -195,9 +195,8 @@ def default_sampler(
     Fewer starts from the same candidates, down to 10, where many paths among many rows would make
     them take longer than all the rest.
     """
-    num_starts = max(
-        FEWEST_STARTS, min(MOST_STARTS, ASCENT_BUDGET // (q * model.train_targets.shape[-1]))
-    )
+    num_rows = sum(part.train_targets.shape[-1] for part in model_list(model))
+    num_starts = max(FEWEST_STARTS, min(MOST_STARTS, ASCENT_BUDGET // (q * num_rows)))
     num_candidates = NUM_CANDIDATES // num_starts
     return ParallelThompsonSampling(
         model,

@@ -264,6 +264,14 @@ def test_many_paths_among_many_rows_ascend_from_fewer_starts(
     assert sampler.prune
 
 
+def test_the_rows_of_all_models_of_several_outcomes_count() -> None:
+    X = torch.rand(10_000, 2, generator=torch.Generator().manual_seed(0))
+    model = PathwiseGP(X, (X[:, :1] - X[:, :1].mean()) / X[:, :1].std(), outcome_transform=None)
+    box = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+    sampler = default_sampler(500, [model, model], box, objective=lambda Y: Y[..., 0])
+    assert sampler.num_starts == 50
+
+
 def test_a_strategy_is_made_by_its_name_or_taken_as_it_is() -> None:
     assert make_strategy("thompson") == ThompsonStrategy()
     assert make_strategy("turbo", QUICK) == TrustRegionStrategy(QUICK)

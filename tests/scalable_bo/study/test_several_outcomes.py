@@ -48,6 +48,18 @@ def make_limited(**options: Any) -> Study:
     return Study(SPACE, **(settings | {"sampler": QUICK, "num_initial": 6} | options))
 
 
+@pytest.mark.parametrize("strategy", ["auto", "thompson"])
+def test_a_study_without_a_sampler_of_its_own_chooses_by_its_surrogates(
+    strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("acquisition.strategies.NUM_CANDIDATES", 500)
+    monkeypatch.setattr("acquisition.strategies.MOST_STARTS", 10)
+    study = make_study(sampler=None, strategy=strategy)
+    study.optimize(trade, rounds=2, batch=9, progress=False)
+    assert study.num_observations == 18
+    assert len(study.result.front) > 4
+
+
 def test_a_front_is_found_and_covered() -> None:
     study = make_study()
     result = study.optimize(trade, rounds=5, batch=8, progress=False)
