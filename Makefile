@@ -83,7 +83,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PIP) install --no-deps $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
 	@sed '/^torch==/d' constraints.txt > .venv/constraints.txt
 	@$(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' >> .venv/constraints.txt
-	$(PIP) install -c .venv/constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -e '.[test,ax,optuna,league,serve]'
+	$(PIP) install -c .venv/constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -e '.[all,test]'
 	@printf 'TORCH ?= %s\nTORCH_INDEX ?= %s\n' '$(TORCH)' '$(TORCH_INDEX)' > .venv/choice.mk
 	@touch $@
 

@@ -1,9 +1,38 @@
-"""What is installed: the version, and whether ``surrogates`` and ``acquisition`` are ours."""
+"""What is installed: the version, whether ``surrogates`` and ``acquisition`` are ours, and what
+extras bring.
+"""
 
 from importlib.util import find_spec
 from pathlib import Path
 
 SIBLINGS = ("surrogates", "acquisition")
+
+
+class MissingPackageError(ImportError):
+    """A package that only an extra brings is not installed."""
+
+
+def is_installed(module: str) -> bool:
+    """Return whether ``module`` can be imported."""
+    return find_spec(module) is not None
+
+
+def require(module: str, *, extra: str, user: str) -> None:
+    """Raise if ``module`` cannot be imported.
+
+    Args:
+        module: its name.
+        extra: of this package, which installs it.
+        user: what needs it, to begin the message with.
+    Raises:
+        MissingPackageError: naming the extra that installs it.
+    """
+    if not is_installed(module):
+        raise MissingPackageError(
+            f"{user} needs the package `{module}`, which is not installed. Install it: pip install"
+            f" 'scalable-bo[{extra}]'",
+            name=module,
+        )
 
 
 def check_sibling_packages() -> None:

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from scalable_bo.integrations.extras import require
+from scalable_bo._packages import require
 from scalable_bo.space.parameters import Categorical, Int, Parameter
 from scalable_bo.storage.snapshot import Snapshot
 from scalable_bo.study.study import Study
 
-require("plotly", extra="plot", user="scalable_bo.visualization")
+require("plotly", extra="plot", user="`scalable_bo.visualization`")
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots

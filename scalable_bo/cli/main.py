@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from scalable_bo._packages import installed_version
+from scalable_bo._packages import MissingPackageError, installed_version
 from scalable_bo.cli.bench import bench
 from scalable_bo.cli.console import stop
 from scalable_bo.cli.league import optimisers
@@ -40,6 +40,8 @@ def main() -> None:
         if code == 130:  # a command's own work says more, see `interruptible`
             stop("Interrupted; nothing has been written.", code)
         sys.exit(code)
+    except MissingPackageError as error:
+        stop(str(error), 2)
     except Exception as error:
         # Typer's errors of usage know their message and exit code; any other exception is a defect
         # and keeps its trace.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from scalable_bo._packages import require
 from scalable_bo.cli.console import count, new_table, print_table, read_integers
 from scalable_bo.cli.options import taking
 from scalable_bo.cli.results import read_results
@@ -169,6 +170,8 @@ def export(
 
         if out.suffix not in (".csv", ".parquet"):
             raise ValueError(f"`out` must end in .csv or .parquet, got {out.name}.")
+        for package in ("pandas", "pyarrow"):
+            require(package, extra="tables", user="`scalable-bo export`")
         snapshot = read_snapshot(folder_of(place))
         frame = to_frame(snapshot.space, snapshot.rows, snapshot.goal)
         with _writing(out), replacing(out) as temporary:

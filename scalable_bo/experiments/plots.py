@@ -7,16 +7,19 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
-
 from acquisition.strategies import STRATEGIES
+from scalable_bo._packages import require
 from scalable_bo.experiments.formats import mean_and_error
 from scalable_bo.experiments.optimisers.standings import divisions, mean_ranks
 from scalable_bo.experiments.published import SCORES
 from scalable_bo.experiments.records import Record
+
+require("matplotlib", extra="bench", user="`scalable-bo bench`")
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 # Okabe and Ito's colours, told apart by colour-blind readers; random search is grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

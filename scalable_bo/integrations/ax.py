@@ -23,15 +23,15 @@ from acquisition import ParallelThompsonSampling, Request
 from acquisition.outcomes import Outcome, only_output
 from acquisition.strategies import STRATEGIES, make_strategy
 from acquisition.strategy import Strategy
+from scalable_bo._packages import require
 from scalable_bo.integrations.box import Box, LinearConstraints
 from scalable_bo.integrations.discrete import discrete_batch, split_batches
-from scalable_bo.integrations.extras import require
 from scalable_bo.integrations.surrogate import fitted_model
 from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
 from surrogates import CG, SDD, SGD, Auto, Cholesky, PathwiseGP, SketchAndProject, checks
 from surrogates.systems.preconditioners import Exact, Identity, Nystrom, PivotedCholesky
 
-require("ax", extra="ax")
+require("ax", extra="ax", user="`scalable_bo.integrations.ax`")
 
 from ax.adapter.registry import Generators
 from ax.adapter.transforms.one_hot import OH_PARAM_INFIX

@@ -20,13 +20,13 @@ from acquisition import Request, Strategy
 from acquisition.outcomes import Outcome
 from acquisition.strategies import make_strategy
 from acquisition.strategy import Sampler
+from scalable_bo._packages import require
 from scalable_bo.integrations.discrete import discrete_batch, split_batches
-from scalable_bo.integrations.extras import require
 from scalable_bo.integrations.surrogate import fitted_model
 from scalable_bo.storage.surrogate import FITTED_ALWAYS_UP_TO, SurrogateFactory, TrainingData
 from surrogates import PathwiseGP, Solver, checks
 
-require("optuna", extra="optuna")
+require("optuna", extra="optuna", user="`scalable_bo.integrations.optuna`")
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler, RandomSampler

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from matplotlib.ticker import MaxNLocator
 
 LARGEST = 1e300  # beyond, the width of an axis could overflow
 _NUMBER_OF_TICKS = 5
@@ -85,11 +84,9 @@ class Scale:
             ][::every]
         if self.log and len(powers := self._powers()) > 1:
             return [(value, _number(value, 6)) for value in powers]
-        found = MaxNLocator(_NUMBER_OF_TICKS, steps=[1, 2, 2.5, 5, 10]).tick_values(
-            self.low, self.high
-        )
-        step = found[1] - found[0]
-        inside = [float(value) for value in found if self.low <= value <= self.high]
+        step = _round_step((self.high - self.low) / _NUMBER_OF_TICKS)
+        first = math.ceil(self.low / step)
+        inside = [step * number for number in range(first, math.floor(self.high / step) + 1)]
         digits = math.ceil(math.log10(max(*map(abs, inside), step) / step)) + 2 if inside else 3
         return [
             (value, "0" if abs(value) < 1e-6 * step else _number(value, digits)) for value in inside
@@ -203,6 +200,12 @@ def figure(parts: Sequence[str], width: float, height: float, description: str) 
         f' aria-label="{label}">{"".join(parts)}</svg>'
     )
     return f'<div class="scroll">{drawing}</div>'
+
+
+def _round_step(least: float) -> float:
+    """Return the smallest of 1, 2, 2.5 and 5 times a power of ten that is not below ``least``."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(factor * power for factor in (1, 2, 2.5, 5, 10, 20) if factor * power >= least)
 
 
 def _number(value: float, digits: int) -> str:

@@ -8,13 +8,13 @@ import math
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from scalable_bo.integrations.extras import require
+from scalable_bo._packages import require
 from scalable_bo.serving.desk import Desk, UnavailableError
 from scalable_bo.serving.gate import Application, Gate
 from scalable_bo.serving.tells import Told
 from scalable_bo.study.study import Study
 
-require("fastapi", extra="serve", user="scalable-bo serve")
+require("fastapi", extra="serve", user="`scalable-bo serve`")
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError

@@ -13,14 +13,14 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
-from scalable_bo.integrations.extras import require
+from scalable_bo._packages import require
 from scalable_bo.serving.app import make_app
 from scalable_bo.serving.desk import Desk
 from scalable_bo.serving.tokens import new_token, read_or_make_token
 from scalable_bo.study.study import Study
 from surrogates import checks
 
-require("uvicorn", extra="serve", user="scalable-bo serve")
+require("uvicorn", extra="serve", user="`scalable-bo serve`")
 
 import uvicorn
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -26,7 +25,7 @@ from scalable_bo.space.constraints import (
     read_constraint,
     write_constraint,
 )
-from scalable_bo.space.frames import read_dicts, read_frame, write_frame
+from scalable_bo.space.dicts import read_dicts
 from scalable_bo.space.parameters import (
     Categorical,
     Float,
@@ -37,6 +36,9 @@ from scalable_bo.space.parameters import (
 )
 from scalable_bo.space.tables import Choice, plain, read_fields, refusal
 from surrogates import checks
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Categorical", "Float", "Int", "LinearConstraint", "Space"]
 
@@ -356,13 +358,21 @@ class Space:
             first_row: what the first row is called in an error.
         Raises:
             ValueError: if a column is missing, or a value is none of its parameter's.
+            ImportError: if pandas is not installed; the extra ``tables`` brings it.
         """
+        from scalable_bo.space.frames import read_frame  # which needs an extra
+
         return read_frame(self.params, self.conditions, self.fixed, frame, first_row)
 
     def to_frame(self, X: Tensor) -> pd.DataFrame:
         """Name the columns of points in the user's units, (n, d), in a DataFrame,
         with the fixed values.
+
+        Raises:
+            ImportError: if pandas is not installed; the extra ``tables`` brings it.
         """
+        from scalable_bo.space.frames import write_frame  # which needs an extra
+
         return write_frame(self.params, self.fixed, _points(X, "X", self.dim).numpy())
 
     def acquisition_options(self, like: Tensor) -> dict[str, Any]:

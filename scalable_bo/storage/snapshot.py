@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -29,6 +28,9 @@ from scalable_bo.storage.surrogate import (
     TrainingData,
     posterior_mean,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 

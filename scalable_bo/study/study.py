@@ -15,9 +15,8 @@ from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import pandas as pd
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
@@ -44,6 +43,9 @@ from scalable_bo.study.design import default_num_initial
 from scalable_bo.study.optimize import Run
 from scalable_bo.study.outcomes import goal_strategy
 from surrogates import PathwiseGP, Solver, checks
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Study:
@@ -273,6 +275,9 @@ class Study:
 
         ``status`` is "observed", "failed" for a ``reason``, or "pending"; ``ask`` is the number of
         the ask, 0 for added data. A column that is named like a parameter gets an underscore.
+
+        Raises:
+            ImportError: if pandas is not installed; the extra ``tables`` brings it.
         """
         with self._record.lock:
             return to_frame(self.space, self._record.rows, self._record.goal)
@@ -428,6 +433,8 @@ class Study:
             ValueError: if the shapes do not fit, a point lies outside the space, or other data were
                 added under the same name.
             MemoryError: if a file is too large.
+            ImportError: if a table is given and pandas, or for Parquet pyarrow, is not installed;
+                the extra ``tables`` brings both.
         """
         history = read_history(
             self.space, X, y, target=target, noise=noise, name=name, names=self.outcomes

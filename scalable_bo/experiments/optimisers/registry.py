@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import Any
 
 from acquisition.strategies import STRATEGIES
+from scalable_bo._packages import is_installed, require
 from scalable_bo.experiments.optimisers.base import Optimiser
 from scalable_bo.experiments.optimisers.ours import StudySearch
-from scalable_bo.integrations.extras import is_installed, require
 from scalable_bo.space.space import Space
 from surrogates import checks
 
@@ -71,7 +71,7 @@ def make_optimiser(name: str, space: Space, seed: int, q: int) -> Optimiser:
         return StudySearch(space, seed, q, name)
     peer = PEERS[checks.one_of("optimiser", name, OPTIMISERS)]
     for package in peer.packages:
-        require(package, extra="league", user=name)
+        require(package, extra="league", user=f"`{name}`")
     return peer.make(space, seed, q)
 
 

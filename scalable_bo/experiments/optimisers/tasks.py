@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scalable_bo._packages import is_installed, require
 from scalable_bo.experiments.optimisers.tuning import TUNING_TASKS
 from scalable_bo.experiments.problems import test_function
-from scalable_bo.integrations.extras import is_installed, require
 from scalable_bo.space.space import Float, Int, Space
 from surrogates import checks
 
@@ -91,7 +91,7 @@ def missing_package(name: str) -> str | None:
 
 
 def _coco_task(suite: str, function: int, dim: int, instance: int) -> Task:
-    require("cocoex", extra="league", user=f"{suite}-f{function}-d{dim}")
+    require("cocoex", extra="league", user=f"`{suite}-f{function}-d{dim}`")
     import cocoex
 
     problems = cocoex.Suite(suite, f"instances: {instance}", f"dimensions: {dim}")

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scalable_bo._packages import require
+
 NUM_SPLITS = 10
 DEFAULT_DATA_DIR = Path("../shared/data/uci")
 TABLE_ENDINGS = (".parquet", ".csv")
@@ -167,6 +169,7 @@ def read_table(path: Path, target: str) -> np.ndarray[Any, Any]:
         ValueError: if the file or the column is not there, a column is not numeric, a value is
             missing or not finite, or there are fewer than 10 rows.
     """
+    require("pandas", extra="bench", user="A table of your own")
     import pandas
 
     if not path.is_file():

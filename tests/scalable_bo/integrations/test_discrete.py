@@ -3,13 +3,11 @@
 from functools import partial
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling, Request, ThompsonStrategy
 from scalable_bo.integrations.discrete import discrete_batch
-from scalable_bo.integrations.extras import require
 from surrogates import PathwiseGP
 
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
@@ -78,10 +76,3 @@ def test_a_continuous_input_keeps_its_maximiser() -> None:
     batch = draw(make_model(), 8, to_grid=first_to_tenths, steps=steps)
     torch.testing.assert_close(batch[:, 0], tenths(batch[:, 0]))
     assert (batch[:, 1] - tenths(batch[:, 1])).abs().max() > 1e-3
-
-
-def test_a_missing_framework_is_named_with_the_remedy() -> None:
-    with pytest.raises(
-        ImportError, match=r"needs the package `nobody_wrote_this`.*pip install 'scalable-bo\[ax\]'"
-    ):
-        require("nobody_wrote_this", extra="ax")

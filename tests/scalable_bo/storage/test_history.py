@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scalable_bo.space.space import Categorical, Float, Int, Space
-from scalable_bo.storage import history as history_module
+from scalable_bo.storage import tables
 from scalable_bo.study.study import Study
 
 SPACE = Space(
@@ -50,7 +50,7 @@ def write(frame: pd.DataFrame, path: Path) -> Path:
 def test_all_kinds_of_tables_say_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, rows_at_once: int
 ) -> None:
-    monkeypatch.setattr(history_module, "ROWS_AT_ONCE", rows_at_once)
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", rows_at_once)
     data = FRAME if suffix == "frame" else write(FRAME, tmp_path / f"past{suffix}")
     study = make()
     study.add_data(data, target="score", noise="variance")
@@ -162,7 +162,7 @@ def test_bad_tables_are_refused_whole(
     error: type[Exception],
     message: str,
 ) -> None:
-    monkeypatch.setattr(history_module, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 2)
     frame = FRAME.copy()
     for name, value in change.items():
         frame.loc[4, name] = value

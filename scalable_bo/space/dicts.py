@@ -1,0 +1,43 @@
+"""Points as dicts: a value for each parameter, by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalable_bo.space.parameters import Parameter
+from scalable_bo.space.tables import Choice, refusal
+
+
+def read_dicts(
+    params: Mapping[str, Parameter],
+    fixed_values: Mapping[str, Choice],
+    points: Sequence[Mapping[str, Any]],
+) -> Tensor:
+    """Return the numbers (n, d) of dicts, NaN for parameters that they leave out; arguments as
+    ``Space.from_dicts``.
+    """
+    always = {name for name, param in params.items() if param.active_if is None}
+    numbers = torch.full((len(points), len(params)), math.nan, dtype=torch.float64)
+    for row, values in enumerate(points):
+        if not always <= set(values) - set(fixed_values) <= set(params):
+            raise ValueError(
+                f"Each dict must have exactly the parameters {', '.join(params)}, got "
+                f"{', '.join(map(str, values)) or 'none'} in row {row}."
+            )
+        for name, fixed in fixed_values.items():
+            if values.get(name, fixed) != fixed:
+                raise ValueError(
+                    f"`{name}` is fixed to {fixed!r}, got {values[name]!r} in row {row}. Leave"
+                    " the row out."
+                )
+        for column, (name, param) in enumerate(params.items()):
+            if name in values:
+                numbers[row, column] = number = param.number(values[name])
+                if math.isnan(number):
+                    raise refusal(name, param.requirement, values[name], row)
+    return numbers

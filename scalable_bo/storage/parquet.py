@@ -1,0 +1,92 @@
+"""Parquet files, read in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from scalable_bo._packages import require
+
+require("pyarrow", extra="tables", user="A Parquet file")
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow.lib import ArrowException
+
+__all__ = ["ArrowException", "frames", "num_bytes"]
+
+BYTES_PER_VALUE = 16  # the numbers, and a copy
+LONGEST_TEXT = 1000  # bytes
+
+
+def num_bytes(path: Path, wanted: set[str]) -> int:
+    """Return what the wanted columns take in memory, as the file tells.
+
+    Raises:
+        ArrowException: if it is no Parquet file.
+    """
+    with pq.ParquetFile(path) as file:
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
+    inside = [
+        chunk
+        for chunk in chunks
+        if chunk.path_in_schema in wanted or chunk.path_in_schema.split(".")[0] in wanted
+    ]
+    return BYTES_PER_VALUE * sum(chunk.num_values for chunk in inside)
+
+
+def frames(path: Path, wanted: set[str], rows_at_once: int) -> Iterator[pd.DataFrame]:
+    """Yield the wanted columns part by part; texts stay unexpanded until they are known to be
+    short.
+
+    Raises:
+        ArrowException: if it is no Parquet file, or a damaged one.
+        ValueError: if a text is too long.
+    """
+    texts = [
+        field.name
+        for field in pq.read_schema(path)
+        if field.name in wanted and _is_text(field.type)
+    ]
+    with pq.ParquetFile(path, read_dictionary=texts) as file:
+        columns = [column for column in file.schema_arrow.names if column in wanted]
+        for batch in file.iter_batches(rows_at_once, columns=columns):
+            expanded = [
+                _expanded(name, column)
+                for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(expanded, names=batch.schema.names).to_pandas()
+
+
+def _expanded(name: str, column: pa.Array) -> pa.Array:
+    """Return a column with its repeated texts written out. A short file may repeat a long text so
+    often that no memory holds it.
+
+    Raises:
+        ValueError: if a text is too long.
+    """
+    if not pa.types.is_dictionary(column.type):
+        return column
+    if _is_text(column.type.value_type):
+        longest = pc.max(pc.binary_length(column.dictionary)).as_py() or 0
+        if longest > LONGEST_TEXT:
+            raise ValueError(
+                f"The column {name!r} must hold texts of at most {LONGEST_TEXT} bytes, got one of"
+                f" {longest}. Shorten it."
+            )
+    return column.cast(column.type.value_type)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return any(
+        test(kind)
+        for test in (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+        )
+    )

@@ -1,0 +1,135 @@
+"""The default install: what an extra brings may be absent, and who asks for it is told which."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from scalable_bo._packages import MissingPackageError, is_installed, require
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+MOST_PACKAGES = 32  # beside torch's own
+# What extras bring, by the name that is imported
+ABSENT = (
+    "pandas",
+    "pyarrow",
+    "matplotlib",
+    "plotly",
+    "ax",
+    "optuna",
+    "cma",
+    "cmaes",
+    "cocoex",
+    "fastapi",
+    "uvicorn",
+)
+BLOCKED = f"import sys\nfor name in {ABSENT!r}:\n    sys.modules[name] = None\n"
+STUDY = """
+import scalable_bo as sbo
+space = sbo.Space(x=sbo.Float(0, 1), kind=sbo.Categorical(["a", "b"]))
+with sbo.Study(space, maximize=False, seed=0, path="study") as study:
+    study.add_data([{"x": 0.5, "kind": "a"}], [0.5])
+    study.optimize(lambda params: params["x"], rounds=3, batch=4, progress=False)
+    study.report("report.html")
+    study.predict(study.best_params)
+with sbo.Study(space, maximize=False, seed=0, path="study") as study:
+    print(study.num_observations)
+"""
+TABLE = """
+import scalable_bo as sbo
+sbo.Study(sbo.Space(x=sbo.Float(0, 1)), maximize=False).{call}
+"""
+
+
+def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run code in a folder where no extra is installed."""
+    return subprocess.run(
+        [sys.executable, "-W", "error::ImportWarning", "-c", BLOCKED + code],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_study_runs_is_resumed_and_reported_without_any_extra(tmp_path: Path) -> None:
+    ran = run(STUDY, tmp_path)
+    assert (ran.returncode, ran.stdout) == (0, "13\n"), ran.stderr
+    assert "<svg" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("call", ["to_dataframe()", "add_data('past.csv', target='y')"])
+def test_a_table_names_the_extra_that_it_needs(call: str, tmp_path: Path) -> None:
+    ran = run(TABLE.format(call=call), tmp_path)
+    assert "needs the package `pandas`" in ran.stderr.splitlines()[-1]
+    assert ran.stderr.splitlines()[-1].endswith("pip install 'scalable-bo[tables]'")
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [
+        (["export", "study", "rows.csv"], "tables"),
+        (["bench", "thompson", "--preset", "smoke", "--out", "out"], "bench"),
+    ],
+)
+def test_a_command_names_the_extra_before_any_work(
+    command: list[str], extra: str, tmp_path: Path
+) -> None:
+    main = (
+        f"sys.argv = {['scalable-bo', *command]!r}\nfrom scalable_bo.cli.main import main\nmain()"
+    )
+    ran = run(main, tmp_path)
+    assert ran.returncode == 2
+    assert ran.stderr.endswith(f"pip install 'scalable-bo[{extra}]'\n")
+    assert len(ran.stderr.splitlines()) == 1
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def closure(requirements: list[str]) -> set[str]:
+    """Return the packages that these requirements bring, by their names."""
+    found: set[str] = set()
+    todo = [Requirement(text) for text in requirements]
+    while todo:
+        one = todo.pop()
+        name = canonicalize_name(one.name)
+        if name not in found and (one.marker is None or one.marker.evaluate({"extra": ""})):
+            found.add(name)
+            todo += map(Requirement, requires(name) or [])
+    return found
+
+
+def test_the_default_install_is_lean() -> None:
+    added = closure(PROJECT["dependencies"]) - closure(["torch"])
+    assert len(added) <= MOST_PACKAGES, sorted(added)
+
+
+def test_what_is_absent_is_named_with_the_remedy() -> None:
+    require("json", extra="ax", user="`json`")
+    assert not is_installed("nobody_wrote_this")
+    with pytest.raises(
+        MissingPackageError,
+        match=r"^`me` needs the package `nobody_wrote_this`.*pip install 'scalable-bo\[ax\]'$",
+    ):
+        require("nobody_wrote_this", extra="ax", user="`me`")
+
+
+def test_the_quickstart_lists_the_extras() -> None:
+    text = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
+    rows = "".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| `"))
+    assert set(re.findall(r"`(\w+)`", rows)) == set(EXTRAS) - {"all", "test", "docs", "dist"}
+
+
+def test_all_takes_in_every_extra_that_is_not_for_developers() -> None:
+    (everything,) = EXTRAS["all"]
+    named = set(everything.partition("[")[2].rstrip("]").split(","))
+    # PyKeOps compiles at import
+    assert named == set(EXTRAS) - {"all", "test", "docs", "dist", "keops"}
