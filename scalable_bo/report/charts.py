@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import html
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 LARGEST = 1e300  # beyond, the width of an axis could overflow
+WIDTH = 900.0  # of a chart that is as wide as the page
 _NUMBER_OF_TICKS = 5
 
 
@@ -186,17 +188,23 @@ class Panel:
         return self.top + self.height * (1 - self.y.place(np.asarray(y)).clip(0, 1))
 
 
-def text(content: object, x: float, y: float, style: str, title: str = "") -> str:
-    """Return a text; its ``title`` comes up under a pointer."""
+def text(
+    content: object, x: float, y: float, style: str, title: str = "", slant: float = 0.0
+) -> str:
+    """Return a text; its ``title`` comes up under a pointer. It rises by ``slant`` degrees."""
     tip = f"<title>{escape(title)}</title>" if title else ""
-    return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}">{escape(content)}{tip}</text>'
+    turn = f' transform="rotate({-slant:g} {x:.1f} {y:.1f})"' if slant else ""
+    return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}"{turn}>{escape(content)}{tip}</text>'
 
 
 def figure(parts: Sequence[str], width: float, height: float, description: str) -> str:
-    """Return an SVG of parts, as wide as the page; on a narrow one it scrolls."""
+    """Return an SVG of parts, as wide as the page; one that is wider, or on a narrow page,
+    scrolls.
+    """
     label = escape(description)
+    size = f' class="wide" width="{width:g}" height="{height:g}"' if width > WIDTH else ""
     drawing = (
-        f'<svg viewBox="0 0 {width:g} {height:g}" role="img"'
+        f'<svg viewBox="0 0 {width:g} {height:g}"{size} role="img"'
         f' aria-label="{label}">{"".join(parts)}</svg>'
     )
     return f'<div class="scroll">{drawing}</div>'
@@ -204,6 +212,7 @@ def figure(parts: Sequence[str], width: float, height: float, description: str) 
 
 def _round_step(least: float) -> float:
     """Return the smallest of 1, 2, 2.5 and 5 times a power of ten that is not below ``least``."""
+    least = max(least, sys.float_info.min)
     power = 10.0 ** math.floor(math.log10(least))
     return next(factor * power for factor in (1, 2, 2.5, 5, 10, 20) if factor * power >= least)
 

@@ -115,6 +115,8 @@ def _of_values(snapshot: Snapshot) -> list[str]:
         chart = plots.slices_of_mean(snapshot, slices, int(best[0]))
         if any(setting.startswith("constraint ") for setting in snapshot.settings):
             what += " Constraints are left aside."
+        if snapshot.band is not None:
+            what += " The band is two standard deviations wide on either side, without the noise."
         sections.append(
             _section("Posterior mean around the best row", chart.svg, f"{what} {chart.note}")
         )

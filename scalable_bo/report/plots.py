@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from scalable_bo.report.charts import LARGEST, Panel, Scale, escape, figure, shorten, text
+from scalable_bo.report.charts import LARGEST, WIDTH, Panel, Scale, escape, figure, shorten, text
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.parameters import Categorical, Parameter
 from scalable_bo.storage.rounds import AskReport
@@ -22,12 +22,14 @@ from scalable_bo.storage.snapshot import Snapshot
 MAX_DOTS = 1500
 MAGNITUDES = 100.0  # between values above 0, from which on their axis is logarithmic
 MAX_ASKS = 120  # bars; of more asks, those beside each other are taken together
-MAX_PARAMETERS = 12
+MAX_PARAMETERS = 60
+LEAST_GAP = 62.0  # between the axes of parallel coordinates
+LONGEST_NAME = 40  # characters of a name over an axis
+SLANT = 30  # degrees, of names that are wider than the gap
 NUM_BEST_LINES = 50
 NUM_OTHER_LINES = 200
 POINTS_OF_SLICE = 81
 FOOT = 0.0  # where a line crosses the axis of a parameter that is not active
-WIDTH = 900.0
 # Of an ask: hyperparameters, paths, their maximisers
 STEPS = (("fit", "green"), ("solve", "blue"), ("ask", "orange"))
 
@@ -156,13 +158,16 @@ def residuals(snapshot: Snapshot) -> Chart | None:
 
 @dataclass(frozen=True)
 class Slice:
-    """The posterior mean along one parameter, all others as in the best point:
-    ``mean`` at ``numbers`` of the parameter ``name``.
+    """The posterior mean along one parameter, all others as in the best point: ``mean`` at
+    ``numbers`` of the parameter ``name``; ``low`` and ``high`` two standard deviations from it, and
+    the mean itself where they are not known.
     """
 
     name: str
     numbers: np.ndarray
     mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
 
 
 def find_slices(snapshot: Snapshot, best: int) -> list[Slice]:
@@ -177,8 +182,12 @@ def find_slices(snapshot: Snapshot, best: int) -> list[Slice]:
         X = snapshot.rows.X[best].repeat(len(numbers), 1)
         X[:, column] = torch.from_numpy(numbers)
         if not snapshot.rows.X[best, column].isnan():  # it is active there
-            mean = snapshot.mean(snapshot.space.completed(X))
-            slices.append(Slice(name, numbers, mean.numpy()))
+            X = snapshot.space.completed(X)
+            mean = snapshot.mean(X).numpy()
+            low, high = (mean, mean)
+            if snapshot.band is not None:
+                low, high = (edge.numpy() for edge in snapshot.band(X))
+            slices.append(Slice(name, numbers, mean, low, high))
     return sorted(slices, key=lambda found: -float(np.ptp(found.mean)))
 
 
@@ -188,7 +197,7 @@ def slices_of_mean(snapshot: Snapshot, slices: Sequence[Slice], best: int) -> Ch
     columns = min(3, len(shown))
     width = WIDTH / columns
     height = 215.0
-    y = Scale.around(np.concatenate([found.mean for found in shown]))
+    y = Scale.around(np.concatenate([edge for found in shown for edge in (found.low, found.high)]))
     parts: list[str] = []
     for number, found in enumerate(shown):
         param = snapshot.space.params[found.name]
@@ -198,14 +207,19 @@ def slices_of_mean(snapshot: Snapshot, slices: Sequence[Slice], best: int) -> Ch
         panel.axes()
         panel.upright(snapshot.rows.X[best, snapshot.space.names.index(found.name)].item(), "mark")
         if not isinstance(param, Categorical):
+            around = np.append(found.low, found.high[::-1])
+            panel.line(np.append(found.numbers, found.numbers[::-1]), around, "band")
             panel.line(found.numbers, found.mean, "mean")
         else:
+            for number, low, high in zip(found.numbers, found.low, found.high, strict=True):
+                panel.line([number, number], [low, high], "whisker")
             titles = [
                 f"{choice}: {mean:.6g}"
                 for choice, mean in zip(param.choices, found.mean, strict=True)
             ]
             panel.dots(found.numbers, found.mean, "mean", titles, radius=4)
-        parts += [*panel.parts, text(shorten(found.name, 30), left, top - 12, "name", found.name)]
+        name = shorten(found.name, int((width - 78) / 7.5))
+        parts += [*panel.parts, text(name, left, top - 12, "name", found.name)]
     note = (
         f"The {len(shown)} parameters of {len(slices)} along which the mean changes most."
         if len(shown) < len(slices)
@@ -250,37 +264,52 @@ def parallel_coordinates(snapshot: Snapshot, names: Sequence[str]) -> Chart:
     inactive = np.isnan(places)
     places = np.where(inactive, FOOT, places)
     left = 70.0
-    top_edge = 40.0
     height = 250.0
-    gap = (WIDTH - 2 * left) / len(shown)
+    gap = max(LEAST_GAP, (WIDTH - 2 * left) / len(shown))
+    titles = [shorten(name, LONGEST_NAME) for name in (*shown, "value")]
+    longest = 8 * max(map(len, titles))
+    slant = SLANT if longest > gap else 0
+    top_edge = 40.0 + longest * math.sin(math.radians(slant))
     frame = Panel(Scale(0, len(shown)), Scale(0, 1), left, top_edge, gap * len(shown), height)
     across = np.arange(len(shown) + 1)
     styles = ["best"] + ["good"] * (len(top) - 1) + ["other"] * len(others)
     for line, style in reversed(list(zip(places, styles, strict=True))):
         frame.line(across, line, style)
-    for position, (name, scale) in enumerate(zip([*shown, "value"], scales, strict=True)):
-        x = left + gap * position
-        axis = Panel(Scale(0, 1), scale, x, top_edge, 0, height)
-        axis.upright(0, "axis")
-        frame.parts += axis.parts
-        frame.parts.append(text(shorten(name, int(gap / 8)), x, 20, "name middle", name))
-        for value, label in scale.ticks():
-            frame.parts.append(
-                text(
-                    label,
-                    x + 5,
-                    top_edge + height * (1 - float(scale.place(value))) + 4,
-                    "tick halo",
-                )
-            )
+    _draw_axes(frame, [*shown, "value"], titles, scales, slant)
     left_out = len(rest) - len(others)
     notes = [f"{len(shown)} of {len(names)} parameters."] if len(shown) < len(names) else []
     notes += ["Lines run along the foot where a parameter is not active."] * bool(inactive.any())
     notes += [f"{len(others)} of the other {len(rest)} rows are drawn."] if left_out else []
     return Chart(
-        figure(frame.parts, WIDTH, top_edge + height + 22, "the best rows across all parameters"),
+        figure(
+            frame.parts,
+            2 * left + gap * len(shown) + (longest if slant else 0),
+            top_edge + height + 22,
+            "the best rows across all parameters",
+        ),
         " ".join(notes),
     )
+
+
+def _draw_axes(
+    frame: Panel,
+    names: Sequence[str],
+    titles: Sequence[str],
+    scales: Sequence[Scale],
+    slant: float,
+) -> None:
+    """Draw an upright axis for each name, spread over the frame."""
+    gap = frame.width / (len(names) - 1)
+    for position, (name, title, scale) in enumerate(zip(names, titles, scales, strict=True)):
+        x = frame.left + gap * position
+        axis = Panel(Scale(0, 1), scale, x, frame.top, 0, frame.height)
+        axis.upright(0, "axis")
+        frame.parts += axis.parts
+        style = "name" if slant else "name middle"
+        frame.parts.append(text(title, x, frame.top - 20, style, name, slant))
+        for value, label in scale.ticks():
+            height = frame.top + frame.height * (1 - float(scale.place(value)))
+            frame.parts.append(text(label, x + 5, height + 4, "tick halo"))
 
 
 def scale_of(param: Parameter) -> Scale:

@@ -26,6 +26,7 @@ from scalable_bo.storage.surrogate import (
     MEAN_WEIGHTS,
     SurrogateFactory,
     TrainingData,
+    posterior_band,
     posterior_mean,
 )
 
@@ -53,6 +54,8 @@ class Snapshot:
             not tell: with a kernel of its own.
         name: of its folder; empty in memory.
         goal: what is wanted of several outcomes; ``None`` for one objective alone.
+        band: what lies two standard deviations below and above ``mean``, from points (k, d) to two
+            (k,); ``None`` where there is no mean, and among more than 2000 values.
     """
 
     space: Space
@@ -65,6 +68,7 @@ class Snapshot:
     mean: Callable[[Tensor], Tensor] | None
     name: str = ""
     goal: Goal | None = None
+    band: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
 
     @property
     def best_row(self) -> int | None:
@@ -94,16 +98,18 @@ def read_snapshot(folder: Path) -> Snapshot:
         maximize = settings["direction"] == "maximize"
         found = storage.load(space.dim)
         mean = None
+        band = None
         asks = found.asks
         checkpoint = load_checkpoint(storage.checkpoints, asks[-1].number) if asks else None
         if checkpoint is not None:
             dtype = checkpoint.tensors[MEAN_WEIGHTS].dtype
             factory = SurrogateFactory.default(space.encoded_dim, dtype, torch.device("cpu"))
             mean = mean_of_values(factory, checkpoint, space, found.rows, asks, maximize)
+            band = band_of_values(factory, checkpoint, space, found.rows, asks, maximize)
         texts = describe_settings(settings)
         known = (found.rows, asks, found.costs, found.sources)
         name = folder.absolute().name
-        return Snapshot(space, maximize, texts, *known, mean, name, read_goal(settings))
+        return Snapshot(space, maximize, texts, *known, mean, name, read_goal(settings), band)
 
 
 def take_snapshot(
@@ -126,8 +132,10 @@ def take_snapshot(
     if checkpoint is None and folder is not None and asks:
         checkpoint = load_checkpoint(folder, asks[-1].number)
     mean = None
+    band = None
     if checkpoint is not None:
         mean = mean_of_values(factory, checkpoint, space, rows, asks, maximize)
+        band = band_of_values(factory, checkpoint, space, rows, asks, maximize)
     solver = "chosen by the number of points" if factory.solver is None else repr(factory.solver)
     settings = describe_settings(record.settings) | {
         "initial values": str(num_initial),
@@ -137,7 +145,7 @@ def take_snapshot(
     }
     name = "" if folder is None else folder.absolute().parent.name
     known = (rows, asks, costs, sources)
-    return Snapshot(space, maximize, settings, *known, mean, name, record.goal)
+    return Snapshot(space, maximize, settings, *known, mean, name, record.goal, band)
 
 
 def to_frame(space: Space, rows: Rows, goal: Goal | None = None) -> pd.DataFrame:
@@ -181,10 +189,39 @@ def mean_of_values(
     """Return the mean behind a checkpoint, from points (k, d) to values (k,) in the user's units;
     ``None`` if it is of another kernel.
     """
-    num_observed = asks[checkpoint.ask - 1].num_observed
-    data = TrainingData.first(num_observed, rows, space, maximize)
+    data = _data_behind(checkpoint, space, rows, asks, maximize)
     largest_best = posterior_mean(factory, data, checkpoint)
     if largest_best is None:
         return None
     sign = 1.0 if maximize else -1.0
     return lambda X: sign * largest_best(space.normalize(X))
+
+
+def band_of_values(
+    factory: SurrogateFactory,
+    checkpoint: Checkpoint,
+    space: Space,
+    rows: Rows,
+    asks: Sequence[Ask],
+    maximize: bool,
+) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
+    """Return the band around the mean behind a checkpoint, from points (k, d) to the lower and the
+    upper values (k,) in the user's units; ``None`` among many values, or of another kernel.
+    """
+    data = _data_behind(checkpoint, space, rows, asks, maximize)
+    largest_best = posterior_band(factory, data, checkpoint)
+    if largest_best is None:
+        return None
+
+    def band(X: Tensor) -> tuple[Tensor, Tensor]:
+        low, high = largest_best(space.normalize(X))
+        return (low, high) if maximize else (-high, -low)
+
+    return band
+
+
+def _data_behind(
+    checkpoint: Checkpoint, space: Space, rows: Rows, asks: Sequence[Ask], maximize: bool
+) -> TrainingData:
+    num_observed = asks[checkpoint.ask - 1].num_observed
+    return TrainingData.first(num_observed, rows, space, maximize)

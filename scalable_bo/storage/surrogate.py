@@ -39,6 +39,8 @@ MAX_FIT_POINTS_OF_FEW = 500
 FITTED_ALWAYS_UP_TO = 300
 # They are fitted again when the observations are this many times those of the last fit.
 REFIT_GROWTH = 1.5
+# Values among which a direct solve tells how wide the band around the mean is
+BAND_UP_TO = 2000
 MEAN_WEIGHTS = "mean_weights"
 WARPED = "warped"  # in a checkpoint's tensors if its values are
 # Of few values: less noise than that is none; a prior that lets it be as little
@@ -293,6 +295,30 @@ def posterior_mean(
     def evaluate(U: Tensor) -> Tensor:
         means = mean(U.to(factory.device, factory.dtype)).to("cpu", torch.float64)
         return fitted_to.values_of(means)
+
+    return evaluate
+
+
+def posterior_band(
+    factory: SurrogateFactory, data: TrainingData, checkpoint: Checkpoint
+) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
+    """Return what lies two standard deviations below and above the mean behind a checkpoint on its
+    data, from (k, e) to (k,) values each, of which the largest is best; without the noise.
+
+    ``None`` for more than ``BAND_UP_TO`` data, where it would take a solve, and if the checkpoint
+    is of another kernel.
+    """
+    restored = factory.restore(data, checkpoint) if len(data.U) <= BAND_UP_TO else None
+    if restored is None:
+        return None
+    model, fitted_to = restored
+
+    @torch.no_grad()
+    def evaluate(U: Tensor) -> tuple[Tensor, Tensor]:
+        posterior = model.posterior(U.to(factory.device, factory.dtype))
+        mean = posterior.mean[:, 0].to("cpu", torch.float64)
+        width = 2.0 * posterior.variance[:, 0].sqrt().to("cpu", torch.float64)
+        return fitted_to.values_of(mean - width), fitted_to.values_of(mean + width)
 
     return evaluate
 

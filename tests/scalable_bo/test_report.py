@@ -309,6 +309,37 @@ def test_the_mean_is_the_exact_posterior_mean_of_the_last_ask(
     assert len(snapshots) == (3 if kept else 1)
 
 
+@pytest.mark.parametrize("maximize", [True, False])
+def test_the_band_is_two_exact_standard_deviations_around_the_mean(maximize: bool) -> None:
+    study = run(maximize=maximize)
+    values = study.result.values[:-1]
+    X = SPACE.unnormalize(
+        torch.rand(
+            30, SPACE.encoded_dim, generator=torch.Generator().manual_seed(2), dtype=torch.float64
+        )
+    )
+    snapshot = study.snapshot()
+    assert study.model is not None
+    assert snapshot.mean is not None
+    assert snapshot.band is not None
+    low, high = snapshot.band(X)
+    with torch.no_grad():
+        width = 2 * values.std() * study.model.posterior(SPACE.normalize(X)).variance[:, 0].sqrt()
+    torch.testing.assert_close(0.5 * (high - low), width, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(0.5 * (high + low), snapshot.mean(X), rtol=1e-5, atol=1e-6)
+    drawn = section(page.render(snapshot), "Posterior mean around the best row")
+    assert 'class="band"' in drawn
+    assert 'class="whisker"' in drawn
+
+
+def test_all_parameters_have_an_axis_with_their_name_however_many_or_long() -> None:
+    names = [f"the coefficient of term {number}" for number in range(20)]
+    space = Space(**{name: Float(0, 1) for name in names})
+    drawn = section(page.render(snapshot_of([1.0, 2.0], space=space)), "Parallel coordinates")
+    assert set(names) <= {html.unescape(name) for name in re.findall(r">([^<>]+)<title>", drawn)}
+    assert 'class="wide"' in drawn
+
+
 def test_a_report_from_the_folder_shows_what_that_of_the_study_shows(tmp_path: Path) -> None:
     constraint = LinearConstraint({"x": 1.0}, at_most=2.0)
     params: dict[str, Any] = {
@@ -466,7 +497,7 @@ def test_a_page_stays_small_however_much_there_is() -> None:
     generator = np.random.default_rng(0)
     params: dict[str, Any] = {
         f"parameter number {i}": Categorical(["a", "b"]) if i % 2 else Float(0, 1)
-        for i in range(40)
+        for i in range(80)
     }
     values: list[Any] = [
         *generator.normal(size=100_000).tolist(),
@@ -474,10 +505,10 @@ def test_a_page_stays_small_however_much_there_is() -> None:
     ]
     costs = {number: AskReport(1.0, 1.0, 1.0, 1e-3, "CG()") for number in range(1, 5001)}
     content = page.render(snapshot_of(values, space=Space(**params), costs=costs))
-    assert len(content.encode()) < 500_000
+    assert len(content.encode()) < 700_000
     Page(content)
     assert "1500 of 100000 values are drawn." in content
-    assert "The 12 parameters of 40 along which the mean changes most." in content
+    assert "The 60 parameters of 80 along which the mean changes most." in content
     assert "200 of the other 99950 rows are drawn." in content
     assert "180 more reasons are in" in content
     assert "Each bar is the mean of up to 42 asks." in content
