@@ -309,7 +309,10 @@ class Categorical(_Written):
 
     def __post_init__(self) -> None:
         if isinstance(self.choices, str) or not isinstance(self.choices, Sequence):
-            raise TypeError(f"`choices` must be a list of values, got {self.choices!r}.")
+            raise TypeError(
+                f"`choices` must be a list of values, got {self.choices!r}. Use"
+                f" `Categorical([{self.choices!r}, ...])`."
+            )
         choices = tuple(self.choices)
         for choice in choices:
             if not isinstance(choice, Choice):

@@ -115,9 +115,15 @@ class Space:
             bounds: (2, d): the lower bounds, then the upper ones (tensor, array or nested list); or
                 SciPy's list of d tuples, each of a lower and an upper bound.
         Raises:
+            TypeError: if these are no numbers, such as a dict of parameters.
             ValueError: if the shape is another, a bound is not finite, or a lower bound is not
                 below its upper bound.
         """
+        if isinstance(bounds, Mapping):
+            raise TypeError(
+                "`space` must be a `Space`, or bounds, got a dict. Use"
+                f" `Space({', '.join(f'{name}=...' for name in list(bounds)[:3])})`."
+            )
         if isinstance(bounds, Sequence) and all(
             isinstance(pair, tuple) and len(pair) == 2 for pair in bounds
         ):

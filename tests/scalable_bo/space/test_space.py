@@ -96,6 +96,8 @@ def test_a_space_needs_parameters_of_a_known_kind() -> None:
         Space()
     with pytest.raises(TypeError, match="`width` must be a `Float`"):
         Space(width=(0, 1))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"got a dict\. Use `Space\(width=\.\.\.\)`"):
+        Space.from_bounds({"width": Float(0, 1)})
 
 
 @pytest.mark.parametrize(
@@ -321,7 +323,7 @@ def test_constraints_mean_what_they_say(
         (lambda: Int(0, 10**9999), ValueError, r"within ±2\*\*40, got a huge integer. Use"),
         (lambda: Int(0, 2.5), TypeError, "`high` must be an int, got 2.5. Use `Float`"),
         (lambda: Int(0, 2**41), ValueError, r"`high` must lie within ±2\*\*40"),
-        (lambda: Categorical("abc"), TypeError, "`choices` must be a list of values, got 'abc'"),
+        (lambda: Categorical("abc"), TypeError, r"list of values, got 'abc'\. Use `Categorical"),
         (
             lambda: Categorical(["a"]),
             ValueError,
