@@ -20,12 +20,15 @@ BENCH := $(BIN)/scalable-bo bench thompson
 BOTORCH_TESTS ?=
 BOTORCH_MODE ?= exact
 
-#   WORKERS      how many processes run the tests, each with one thread
+#   LOWEST       the torch that dist-lowest takes, a requirement or a wheel file
+LOWEST ?= $(TORCH)
+
+#   WORKERS      how many processes run the tests or the examples, each with one thread
 WORKERS ?= 2
 
-PICTURES := $(patsubst examples/%.py,results/%.png,$(shell grep -l savefig examples/*.py))
+PICTURES := $(patsubst examples/%.py,results/%.png,$(wildcard examples/*.py))
 
-.PHONY: help venv bench smoke test test-slow test-botorch lint types examples docs dist clean
+.PHONY: help venv bench smoke test test-slow test-botorch lint types examples docs dist dist-lowest clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -54,9 +57,9 @@ lint: $(INSTALLED) ## check style and formatting
 types: $(INSTALLED) ## check the type annotations
 	$(BIN)/mypy
 
-examples: $(INSTALLED) ## run every script in examples/
-	@for script in $(wildcard examples/*.py); do \
-		echo "$$script"; MPLBACKEND=Agg $(BIN)/python $$script || exit 1; done
+examples: $(INSTALLED) ## run every script in examples/, the large ones in small, WORKERS at a time
+	@rm -f $(PICTURES)
+	@$(MAKE) --no-print-directory -j $(WORKERS) $(PICTURES)
 
 docs: .venv/extra-docs $(PICTURES) ## build the site into build/site: every page, the reference, the gallery; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
@@ -66,6 +69,9 @@ dist: .venv/extra-dist ## build the sdist and the wheel into dist/, check them, 
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python -m pytest -q -m slow tests/test_dist.py
+
+dist-lowest: dist ## try the wheel with the lowest versions that pyproject.toml allows: minutes, mostly downloads
+	LOWEST='$(LOWEST)' $(BIN)/python -m pytest -q -m slow tests/test_dist.py -k lowest
 
 clean: ## remove .venv, caches and build products; results/ stays
 	rm -rf .venv build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
@@ -89,7 +95,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 # The gallery's pictures are what the examples draw
 results/%.png: examples/%.py | $(INSTALLED)
-	MPLBACKEND=Agg $(BIN)/python $<
+	OMP_NUM_THREADS=1 EXAMPLES=small MPLBACKEND=Agg $(BIN)/python $<
 
 # What building the site, or a release, needs besides
 .venv/extra-%: $(INSTALLED)

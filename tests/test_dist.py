@@ -10,9 +10,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+VERSION = PROJECT["version"]
 PACKAGES = ("scalable_bo", "surrogates", "acquisition")
 BESIDE = {"CHANGELOG.md", "CITATION.cff", "LICENSE", "PKG-INFO", "README.md", "constraints.txt",
           "pyproject.toml", ".gitignore"}  # fmt: skip
@@ -20,7 +22,9 @@ MOST_BYTES = 1_000_000
 SMOKE = """
 import scalable_bo as sbo
 study = sbo.Study(sbo.Space(x=sbo.Float(0, 1)), maximize=False, seed=0)
-print(study.optimize(lambda params: params["x"], rounds=1, batch=4, progress=False).best_value)
+print(study.optimize(lambda params: params["x"], rounds=3, batch=4, progress=False).best_value)
+X = sbo.PathwiseGP(study.result.X, study.result.values.unsqueeze(1)).paths(3)(study.result.X)
+print(tuple(X.shape), sbo.GPRegressor().fit(study.result.X, study.result.values).n_features_in_)
 print(sbo.__file__)
 """
 
@@ -77,6 +81,33 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "\n".join(path for path in sys.path if path.endswith("site-packages"))
     )
     return folder
+
+
+@pytest.fixture(scope="module")
+def lowest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment of its own with the wheel and the lowest versions that it allows, of torch the
+    build that is installed here unless ``LOWEST`` names another.
+    """
+    chosen = os.environ.get("LOWEST")
+    if not chosen:
+        pytest.skip("downloads an environment: `make dist-lowest`")
+    folder = tmp_path_factory.mktemp("lowest")
+    needed = [Requirement(text) for text in PROJECT["dependencies"]]
+    bounds = [f"{one.name}=={one.specifier}".replace("==>=", "==") for one in needed]
+    pins = [chosen, *(pin for pin in bounds if not pin.startswith("torch=="))]
+    venv.create(folder, with_pip=True)
+    python = folder / "bin/python"
+    subprocess.run([python, "-m", "pip", "install", "-q", built("*.whl"), *pins], check=True)
+    return folder
+
+
+@pytest.mark.slow
+def test_the_wheel_runs_on_the_lowest_versions_that_it_allows(lowest: Path) -> None:
+    ran = run(lowest, "-W", "ignore", "-c", SMOKE)
+    assert ran.returncode == 0, ran.stderr
+    assert run(lowest, "-m", "scalable_bo", "--version").stdout == f"scalable-bo {VERSION}\n"
+    ran = run(lowest, "-m", "scalable_bo", "bench", "thompson", "--help")
+    assert ran.returncode == 0, ran.stderr
 
 
 def run(environment: Path, *arguments: str, path: str = "") -> subprocess.CompletedProcess[str]:
