@@ -1,4 +1,5 @@
-"""Pages that the build makes by itself: the reference, the TOML file's keys, the gallery.
+"""Pages that the build makes by itself: the reference, the TOML file's keys, the gallery, where the
+papers' equations are.
 
 MkDocs calls ``on_files`` and ``on_page_content``. Everything else here maps what the code says to
 Markdown, and is tested without MkDocs.
@@ -7,7 +8,10 @@ Markdown, and is tested without MkDocs.
 import ast
 import importlib
 import json
+import os
 import re
+import subprocess
+import sys
 from collections import defaultdict
 from inspect import isclass, isfunction
 from pathlib import Path
@@ -31,18 +35,22 @@ BESIDE = (
 )
 # A role of Sphinx in a docstring, before the code that it names
 ROLE = re.compile(r":(?:class|func|meth|attr|mod|data|exc):(?=<code>|<a )")
+# A line of code on the page of the papers, with its file
+QUOTED_LINE = re.compile(r"`(\S+\.py)`: `([^`]+)`")
 Pages = dict[str, str]
 
 
 def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
-    for uri, content in {**reference(), **gallery(), **copies(), **toml_keys()}.items():
+    for uri, content in {**reference(), **gallery(), **copies(), **toml_keys(), **papers()}.items():
         if stale := files.get_file_from_path(uri):
             files.remove(stale)
         files.append(File.generated(config, uri, content=content))
-    for picture in pictures():
-        uri = f"gallery/{picture.name}"
+    drawn = {f"gallery/{picture.name}": picture for picture in pictures()}
+    for uri, picture in {**drawn, **draw_concepts(ROOT / "build/pictures")}.items():
+        if stale := files.get_file_from_path(uri):
+            files.remove(stale)
         files.append(File.generated(config, uri, abs_src_path=str(picture)))
     return files
 
@@ -114,6 +122,30 @@ def toml_keys() -> Pages:
     return {"how-to/toml.md": page.replace("<!-- keys -->", "\n".join(tables))}
 
 
+def papers() -> Pages:
+    """Return the page of the papers, with the number of each line of code that it quotes."""
+    page = (ROOT / "docs/papers.md").read_text(encoding="utf-8")
+    return {"papers.md": with_line_numbers(page)}
+
+
+def with_line_numbers(text: str) -> str:
+    """Return a text with the number of each line of code that it quotes after its file.
+
+    Raises:
+        ValueError: if a line is not in its file, or not once.
+    """
+
+    def numbered(quoted: re.Match[str]) -> str:
+        file, code = quoted.groups()
+        lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+        found = [number for number, line in enumerate(lines, 1) if line.strip() == code]
+        if len(found) != 1:
+            raise ValueError(f"{file} must have this line once, got it {len(found)} times: {code}")
+        return f"`{file}`, line {found[0]}: `{code}`"
+
+    return QUOTED_LINE.sub(numbered, text)
+
+
 def _kind(schema: dict[str, Any]) -> str:
     """Return the kind of a key in words."""
     if "anyOf" in schema:
@@ -148,7 +180,10 @@ def gallery() -> Pages:
         "# Gallery",
         "",
         "Every script is in `examples/`, is run by `make examples`, and comes as a notebook"
-        " without stored output.",
+        " without stored output. Pictures of the largest are of their small form,"
+        " `EXAMPLES=small`.",
+        "",
+        '<div class="grid cards" markdown>',
         "",
     ]
     for script in sorted((ROOT / "examples").glob("*.py")):
@@ -164,14 +199,34 @@ def gallery() -> Pages:
             f"# {title}\n\n{shown}[As a notebook]({script.stem}.ipynb){{ download }}\n\n{parts}\n"
         )
         written[f"gallery/{script.stem}.ipynb"] = notebook(source)
-        index.append(f"* [{title}]({script.stem}.md): {summary}")
-    return {"gallery/index.md": "\n".join(index) + "\n", **written}
+        picture = f"[![{title}]({script.stem}.png)]({script.stem}.md)\n\n    " if drawn else ""
+        index.append(f"-   {picture}**[{title}]({script.stem}.md)**: {summary}\n")
+    return {"gallery/index.md": "\n".join([*index, "</div>"]) + "\n", **written}
 
 
 def pictures() -> list[Path]:
     """Return what the examples have drawn; ``make docs`` runs those whose picture is not there."""
     drawn = (ROOT / "results" / f"{script.stem}.png" for script in (ROOT / "examples").glob("*.py"))
     return sorted(picture for picture in drawn if picture.exists())
+
+
+def concepts() -> dict[str, Path]:
+    """Return the script behind each picture of the pages, by the picture's address."""
+    scripts = sorted((ROOT / "docs/pictures").glob("*.py"))
+    return {f"pictures/{script.stem}.png": script for script in scripts}
+
+
+def draw_concepts(folder: Path) -> dict[str, Path]:
+    """Draw the pictures of the pages that are older than their scripts; return all by address."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {}
+    for uri, script in concepts().items():
+        picture = folder / f"{script.stem}.png"
+        if not picture.exists() or picture.stat().st_mtime < script.stat().st_mtime:
+            command = [sys.executable, str(script), str(picture)]
+            subprocess.run(command, check=True, env=os.environ | {"MPLBACKEND": "Agg"})
+        found[uri] = picture
+    return found
 
 
 def cells(source: str) -> list[tuple[str, str]]:

@@ -5,7 +5,9 @@ and 500 arms in one batch trial.
 # %% Maximise BoTorch's Hartmann function of six parameters; its maximum is 3.32
 import logging
 import time
+from pathlib import Path
 
+import matplotlib.pyplot as plt
 import torch
 from ax.api.client import Client
 from ax.api.configs import RangeParameterConfig
@@ -33,13 +35,13 @@ strategy = pathwise_generation_strategy(batch_size=40, num_initial=40)
 client.set_generation_strategy(strategy)
 
 # %% Rounds of 40 trials: Sobol points, then Thompson batches, each drawn at once
-best = -float("inf")
+found = []
 for number in range(3):
     trials = client.get_next_trials(max_trials=40)
     for index, params in trials.items():
-        client.complete_trial(trial_index=index, raw_data={"hartmann": value(params)})
-        best = max(best, value(params))
-    print(f"round {number}: {len(trials)} trials, best {best:.3f}")
+        found.append(value(params))
+        client.complete_trial(trial_index=index, raw_data={"hartmann": found[-1]})
+    print(f"round {number}: {len(trials)} trials, best {max(found):.3f}")
 
 # %% A batch trial of 500 arms, in one call
 start = time.perf_counter()
@@ -49,3 +51,17 @@ print(
     f"batch trial: {len(values)} arms in {time.perf_counter() - start:.1f} s, best"
     f" {max(values):.3f}, median {sorted(values)[250]:.3f}"
 )
+
+# %% Plot: the trials in their order, and the arms of the batch trial beside them
+figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+axes.plot(found, "o", color="#0072B2", markersize=3, label="trials, 40 a round")
+axes.plot(range(len(found), len(found) + len(values)), values, "o", color="#D55E00", markersize=2)
+axes.plot([], [], "o", color="#D55E00", label="500 arms of one batch trial")
+axes.axhline(3.32, color="#777777", linestyle="--", label="maximum")
+axes.set(xlabel="evaluation", ylabel="Hartmann's function")
+axes.legend(loc="lower right", frameon=False)
+axes.spines[["top", "right"]].set_visible(False)
+file = Path("results/ax_batch.png")
+file.parent.mkdir(exist_ok=True)
+figure.savefig(file, dpi=150)
+print(f"wrote {file}")

@@ -3,6 +3,9 @@ and with large Thompson batches.
 """
 
 # %% Maximise BoTorch's Hartmann function, six inputs on the unit cube; its maximum is 3.32
+from pathlib import Path
+
+import matplotlib.pyplot as plt
 import torch
 from botorch.acquisition import qLogExpectedImprovement
 from botorch.optim import optimize_acqf
@@ -31,6 +34,7 @@ for number in range(1, 3):
     print(f"expected improvement, round {number}: {len(X)} points, best {Y.max():.3f}")
 
 # %% A hundred points a round by Thompson sampling: each maximises a posterior path of its own
+Y_improved = Y
 X = X_initial
 Y = Y_initial
 for number in range(1, 4):
@@ -48,3 +52,17 @@ for number in range(1, 4):
     X = torch.cat([X, candidates])
     Y = torch.cat([Y, problem(candidates).unsqueeze(1)])
     print(f"Thompson sampling, round {number}: {len(X)} points, best {Y.max():.3f}")
+
+# %% Plot: the best value so far
+figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+for name, values in (("expected improvement, 4 a round", Y_improved), ("Thompson, 100 a round", Y)):
+    best = values.squeeze(1).cummax(0).values
+    axes.plot(range(len(X_initial), len(best) + 1), best[len(X_initial) - 1 :], label=name)
+axes.axhline(3.32, color="#777777", linestyle="--", label="maximum")
+axes.set(xlabel="evaluations", ylabel="best value so far")
+axes.legend(loc="lower right", frameon=False)
+axes.spines[["top", "right"]].set_visible(False)
+file = Path("results/botorch_loop.png")
+file.parent.mkdir(exist_ok=True)
+figure.savefig(file, dpi=150)
+print(f"wrote {file}")

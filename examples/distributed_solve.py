@@ -2,6 +2,9 @@
 ``torchrun --nproc-per-node 2 examples/distributed_solve.py``.
 """
 
+from pathlib import Path
+
+import matplotlib.pyplot as plt
 import torch
 from gpytorch.kernels import MaternKernel
 
@@ -25,12 +28,26 @@ with sbo.processes(timeout_seconds=60.0) as device:
     paths, solution = sbo.shared_paths(system, y, num_samples=16, solver=solver)
 
     # %% All processes evaluate the paths together, and get the same values
-    x = torch.full((1, 3), 0.5, device=device)
-    mean = paths.mean(x).item()
-    spread = paths(x).std().item()
+    along = torch.linspace(0.0, 1.0, 101)
+    x = along[:, None].repeat(1, 3).to(device)
+    mean = paths.mean(x).cpu()
+    drawn = paths(x).cpu()
     if system.rows.rank == 0:
         print(f"{system.rows.size} processes, {system.bytes_moved / 1e6:.1f} MB moved: {solution}")
         print(
-            f"f(0.5, 0.5, 0.5) is about {mean:.2f} ± {spread:.2f}; the truth is"
+            f"f(0.5, 0.5, 0.5) is about {mean[50]:.2f} ± {drawn[:, 50].std():.2f}; the truth is"
             f" {3.0 * torch.sin(torch.tensor(3.0)):.2f}"
         )
+        # %% Plot: the paths along the diagonal
+        figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+        axes.plot(along, drawn.T, color="#0072B2", linewidth=0.7, alpha=0.6)
+        axes.plot([], [], color="#0072B2", label="sample paths")
+        axes.plot(along, mean, color="black", label="mean")
+        axes.plot(along, 3.0 * torch.sin(6.0 * along), "--", color="#D55E00", label="truth")
+        axes.set(xlabel="x, along (x, x, x)", ylabel="f(x)", xlim=(0, 1))
+        axes.legend(loc="upper right", frameon=False)
+        axes.spines[["top", "right"]].set_visible(False)
+        file = Path("results/distributed_solve.png")
+        file.parent.mkdir(exist_ok=True)
+        figure.savefig(file, dpi=150)
+        print(f"wrote {file}")

@@ -4,6 +4,9 @@ a ModelListGP with Thompson batches for many.
 
 # %% DTLZ2: two functions of six inputs, both to be minimised (here negated), with a history of
 # random points
+from pathlib import Path
+
+import matplotlib.pyplot as plt
 import torch
 from botorch.acquisition.multi_objective import qLogNoisyExpectedHypervolumeImprovement
 from botorch.models import ModelListGP
@@ -51,7 +54,7 @@ front = X[is_non_dominated(Y)]
 improvement = qLogNoisyExpectedHypervolumeImprovement(
     model, reference, front, sampler=SobolQMCNormalSampler(torch.Size([64]), seed=0)
 )
-batch, _ = optimize_acqf(
+improved, _ = optimize_acqf(
     improvement,
     bounds,
     q=4,
@@ -61,8 +64,8 @@ batch, _ = optimize_acqf(
     sequential=True,
 )
 print(
-    f"qLogNEHVI: {len(X)} + {len(batch)} points, hypervolume"
-    f" {hypervolume(torch.cat([Y, problem(batch)])):.4f}"
+    f"qLogNEHVI: {len(X)} + {len(improved)} points, hypervolume"
+    f" {hypervolume(torch.cat([Y, problem(improved)])):.4f}"
 )
 
 # %% A list of models with hyperparameters of their own: Thompson batches for several trade-offs,
@@ -91,3 +94,19 @@ print(
     f"Thompson sampling: {len(X)} + {len(batch)} points, hypervolume"
     f" {hypervolume(torch.cat([Y, problem(batch)])):.4f}"
 )
+
+# %% Plot: the objectives of all points; both are to be small
+figure, axes = plt.subplots(figsize=(6, 4.5), layout="constrained")
+for values, color, label in (
+    (Y, "#BBBBBB", "history"),
+    (problem(batch), "#D55E00", "Thompson batch"),
+    (problem(improved), "#0072B2", "qLogNEHVI"),
+):
+    axes.plot(*-values.T, "o", color=color, markersize=4, label=label)
+axes.set(xlabel="first objective", ylabel="second objective", xlim=(0, 2), ylim=(0, 2))
+axes.legend(loc="upper right", frameon=False)
+axes.spines[["top", "right"]].set_visible(False)
+file = Path("results/multi_output.png")
+file.parent.mkdir(exist_ok=True)
+figure.savefig(file, dpi=150)
+print(f"wrote {file}")

@@ -3,6 +3,9 @@
 # %% A cost to minimise, of two parameters on different scales; some evaluations fail
 import math
 from functools import partial
+from pathlib import Path
+
+import matplotlib.pyplot as plt
 
 from scalable_bo import Float, ParallelThompsonSampling, Space, Study
 
@@ -37,3 +40,19 @@ result = study.optimize(cost, rounds=3, batch=20)
 print(
     f"optimize: {len(result.values)} values, best {result.best_value:.4f} at {result.best_params}"
 )
+
+# %% Plot: where the study has looked, later points darker
+figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+X = result.X.numpy()
+points = axes.scatter(X[:, 0], X[:, 1], c=range(len(X)), cmap="Blues", edgecolors="#0072B2", s=25)
+best = result.best_params
+axes.plot(best["rate"], best["width"], "*", color="#D55E00", markersize=16, label="best")
+axes.plot([20 / 200, 1.0], [200, 20], color="#777777", linestyle="--", label="fails beyond")
+axes.set(xscale="log", xlabel="rate", ylabel="width", ylim=(0, 205))
+axes.legend(loc="lower left", frameon=False)
+figure.colorbar(points, label="evaluation")
+axes.spines[["top", "right"]].set_visible(False)
+file = Path("results/optimize_black_box.png")
+file.parent.mkdir(exist_ok=True)
+figure.savefig(file, dpi=150)
+print(f"wrote {file}")

@@ -5,7 +5,10 @@ asked for a hundred trials at once.
 # %% Minimise a cost of a float, a log-scaled float, an integer and a category, in whichever way
 # trials are evaluated
 import math
+from itertools import accumulate
+from pathlib import Path
 
+import matplotlib.pyplot as plt
 import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
@@ -46,3 +49,15 @@ for _ in range(300):
     trial = random.ask(SPACE)
     random.tell(trial, cost(trial.params))
 print(f"random search: {len(random.trials)} trials, best {random.best_value:.4f}")
+
+# %% Plot: the best value so far
+figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+for name, run in (("Thompson batches of 100", study), ("random search", random)):
+    axes.plot(list(accumulate((trial.value for trial in run.trials), min)), label=name)
+axes.set(yscale="log", xlabel="trials", ylabel="best value so far")
+axes.legend(loc="upper right", frameon=False)
+axes.spines[["top", "right"]].set_visible(False)
+file = Path("results/optuna_batch.png")
+file.parent.mkdir(exist_ok=True)
+figure.savefig(file, dpi=150)
+print(f"wrote {file}")

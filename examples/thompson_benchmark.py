@@ -39,5 +39,6 @@ for row in summarise(records):
         f" worst residual {row.worst_residual:.0e}, {row.seconds_solve:.2f} s solve and"
         f" {row.seconds_acquisition:.2f} s acquisition a round"
     )
-plot_thompson(records, out / "thompson.png")
-print(f"wrote {out / 'thompson.png'}")
+file = Path("results/thompson_benchmark.png")
+plot_thompson(records, file)
+print(f"wrote {file}")

@@ -4,7 +4,9 @@ optimise 6000 variables at once.
 
 # %% Hartmann's function of six inputs, maximum 3.32, with noise, and a history of random points
 import time
+from pathlib import Path
 
+import matplotlib.pyplot as plt
 import torch
 from botorch.test_functions import Hartmann
 
@@ -38,3 +40,16 @@ for name, points in (("history", hartmann(X, noise=False)), ("batch", values)):
 print(
     f"distances within the batch: at least {distances.min():.4f}, median {distances.median():.2f}"
 )
+
+# %% Plot: values of the history and of the batch
+figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+for name, points in (("history", hartmann(X, noise=False)), ("batch of 1000", values)):
+    axes.hist(points, bins=60, range=(0, 3.4), density=True, alpha=0.7, label=name)
+axes.axvline(3.32, color="#777777", linestyle="--", label="maximum")
+axes.set(yscale="log", xlabel="Hartmann's function, without noise", ylabel="density")
+axes.legend(loc="upper center", frameon=False)
+axes.spines[["top", "right"]].set_visible(False)
+file = Path("results/thousand_points.png")
+file.parent.mkdir(exist_ok=True)
+figure.savefig(file, dpi=150)
+print(f"wrote {file}")

@@ -7,7 +7,10 @@ import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
+from pathlib import Path
 
+import matplotlib.pyplot as plt
+import pandas as pd
 from sklearn.datasets import load_digits
 from sklearn.model_selection import cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
@@ -49,8 +52,24 @@ def main() -> None:
         # The same line opens it again, here or after a crash
         with Study(SPACE, maximize=False, seed=0, path=folder) as study:
             result = study.optimize(error, rounds=1, batch=12, executor=make_pool, timeout=60.0)
-            print(study.to_dataframe().nsmallest(5, "value")[[*SPACE.names, "value"]].to_string())
+            frame = study.to_dataframe()
+    print(frame.nsmallest(5, "value")[[*SPACE.names, "value"]].to_string())
     print(f"error {result.best_value:.4f} with {result.best_params}")
+    plot(frame)
+
+
+# %% Plot: the error over the neighbours, for each scaler
+def plot(frame: pd.DataFrame) -> None:
+    figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+    for scaler, tried in frame.groupby("scaler"):
+        axes.plot(tried["neighbours"], tried["value"], "o", alpha=0.7, label=f"scaler: {scaler}")
+    axes.set(xscale="log", xlabel="neighbours", ylabel="cross-validated error")
+    axes.legend(loc="upper left", frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    file = Path("results/tune_model.png")
+    file.parent.mkdir(exist_ok=True)
+    figure.savefig(file, dpi=150)
+    print(f"wrote {file}")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from scalable_bo.cli.config import read_config
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 # What may be loaded or fetched by a page, where it is not beside it
 FETCHED = re.compile(
@@ -75,7 +76,7 @@ def test_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_links_between_files_lead_somewhere() -> None:
-    made = {*hooks.reference(), *hooks.gallery(), *hooks.copies()}
+    made = {*hooks.reference(), *hooks.gallery(), *hooks.copies(), *hooks.concepts()}
     broken = []
     for page in [*ROOT.glob("*.md"), *PAGES]:
         text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -104,6 +105,17 @@ def test_every_public_name_is_in_the_reference() -> None:
     }
 
 
+def test_the_page_of_papers_names_the_lines_of_equations_and_files_that_exist() -> None:
+    page = hooks.papers()["papers.md"]
+    assert len(re.findall(r"`\S+\.py`, line \d+: `", page)) > 12
+    assert not [file for file in re.findall(r"`(\S+\.py)`", page) if not (ROOT / file).exists()]
+
+
+def test_a_quoted_line_that_has_gone_is_named() -> None:
+    with pytest.raises(ValueError, match=r"docs/hooks\.py must have this line once, got it 0"):
+        hooks.with_line_numbers("`docs/hooks.py`: `nobody wrote this`")
+
+
 def test_the_toml_page_has_every_key_and_its_file_is_valid(tmp_path: Path) -> None:
     from scalable_bo.cli.config import Config
 
@@ -118,6 +130,12 @@ def test_the_toml_page_has_every_key_and_its_file_is_valid(tmp_path: Path) -> No
     assert space["parameters"].keys() == tomllib.loads(file)["space"].keys()
 
 
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
+def test_an_example_ends_with_its_picture(script: Path) -> None:
+    *_, last = hooks.cells(script.read_text(encoding="utf-8"))
+    assert f'"results/{script.stem}.png"' in last[1]
+
+
 def test_every_example_is_in_the_gallery_and_a_notebook_that_compiles() -> None:
     pages = hooks.gallery()
     for script in (ROOT / "examples").glob("*.py"):
@@ -130,6 +148,19 @@ def test_every_example_is_in_the_gallery_and_a_notebook_that_compiles() -> None:
             line for line in theirs.splitlines() if line.startswith("#")
         }
         compile(code, str(script), "exec")
+
+
+def test_pictures_of_the_pages_are_drawn_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "docs/pictures").mkdir(parents=True)
+    script = tmp_path / "docs/pictures/dots.py"
+    script.write_text("import sys\nopen(sys.argv[1], 'a').write('.')\n")
+    monkeypatch.setattr(hooks, "ROOT", tmp_path)
+    hooks.draw_concepts(tmp_path / "build")
+    drawn = hooks.draw_concepts(tmp_path / "build")
+    assert drawn == {"pictures/dots.png": tmp_path / "build/dots.png"}
+    assert drawn["pictures/dots.png"].read_text() == "."
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 maximiser of each.
 """
 
-from pathlib import Path
+import sys
 
 import matplotlib.pyplot as plt
 import torch
@@ -27,4 +27,4 @@ axes.plot(X, Y, "ko", markersize=5, label="values so far")
 axes.plot([], [], "v", color="grey", label="next batch: where each function is largest")
 axes.set(xlim=(0, 1), ylim=(-2.6, 3.4), xlabel="parameter", ylabel="objective")
 axes.legend(loc="upper right", frameon=False, fontsize="small")
-figure.savefig(Path(__file__).with_suffix(".png"), dpi=110)
+figure.savefig(sys.argv[1], dpi=110)
