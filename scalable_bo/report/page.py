@@ -25,6 +25,7 @@ from surrogates.atomic import write_atomically
 
 NUM_BEST_ROWS = 15
 NUM_REASONS = 20
+NUM_CHOICES = 15
 LONGEST_NAME = 60  # characters of a study's name
 LONGEST = 400  # characters of a text that comes from outside
 _LIBRARIES = ("torch", "gpytorch", "botorch", "numpy")
@@ -48,6 +49,7 @@ def render(snapshot: Snapshot) -> str:
     sections = [
         *_of_values(snapshot),
         *_of_asks(snapshot),
+        *_of_choices(snapshot),
         *_of_failures(snapshot),
         _configuration(snapshot),
     ]
@@ -204,6 +206,22 @@ def _of_asks(snapshot: Snapshot) -> list[str]:
         _section("Residual of each ask", chart.svg, what),
         _section("Time of each ask", plots.keys(names) + spent.svg, spent.note),
     ]
+
+
+def _of_choices(snapshot: Snapshot) -> list[str]:
+    """Return the section of how the latest asks have chosen, if their costs say so."""
+    chosen = [
+        (ask.number, ask.num_points, ask.num_observed, cost.choice)
+        for ask in snapshot.asks
+        if (cost := snapshot.costs.get(ask.number)) is not None and cost.choice
+    ]
+    if not chosen:
+        return []
+    table = [(*numbers, shorten(choice, LONGEST)) for *numbers, choice in chosen[-NUM_CHOICES:]]
+    rest = len(chosen) - len(table)
+    note = f"The latest {len(table)}; there are {rest:,} before." if rest else ""
+    heads = ("ask", "points", "values", "choice")
+    return [_section("How points were chosen", _table(heads, table[::-1], 3, "long"), note)]
 
 
 def _of_failures(snapshot: Snapshot) -> list[str]:

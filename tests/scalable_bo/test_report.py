@@ -152,7 +152,7 @@ def hostile() -> Snapshot:
         f"fixed {HOSTILE}": HOSTILE,
     }
     space = Space(LinearConstraint({HOSTILE: 1.0}, at_most=1.0), **params)
-    costs = {1: AskReport(1.0, 2.0, 3.0, 1e-3, HOSTILE)}
+    costs = {1: AskReport(1.0, 2.0, 3.0, 1e-3, HOSTILE, choice=HOSTILE)}
     return snapshot_of(
         [1.0, HOSTILE, 3.0, HOSTILE * 2],
         space=space,
@@ -427,6 +427,22 @@ def test_residuals_and_seconds_are_those_of_the_asks(tmp_path: Path) -> None:
     assert list(before) == [1, 2, 3, 4, 5]
     assert before[5] == study.last_ask
     assert read_snapshot(tmp_path).costs == before
+
+
+def test_the_latest_asks_say_how_points_were_chosen() -> None:
+    heading = "How points were chosen"
+    few = {1: AskReport(), 2: AskReport(choice="log-ei: 1 among 1"), 3: AskReport(choice="turbo")}
+    content = section(page.render(snapshot_of([1.0, 2.0], costs=few)), heading)
+    assert cells(content) == [
+        ["ask", "points", "values", "choice"],
+        ["3", "1", "1", "turbo"],
+        ["2", "1", "1", "log-ei: 1 among 1"],
+    ]
+    many = {number: AskReport(choice=f"way {number}") for number in range(1, 19)}
+    content = section(page.render(snapshot_of([1.0, 2.0], costs=many)), heading)
+    assert [row[0] for row in cells(content)[1:]] == [str(number) for number in range(18, 3, -1)]
+    assert "The latest 15; there are 3 before." in content
+    assert heading not in page.render(snapshot_of([1.0, 2.0], costs={1: AskReport()}))
 
 
 @pytest.mark.parametrize("maximize", [True, False])
