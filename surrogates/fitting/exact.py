@@ -9,11 +9,15 @@ import torch
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.optim.closures import get_loss_closure_with_grads
+from gpytorch.kernels import InducingPointKernel
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from surrogates import checks
-from surrogates.rules.hyperparameters import StepCallback, restoring
+from surrogates import checks, memory
+from surrogates.fitting.batched import BatchedGP
+from surrogates.fitting.search import LITTLE_NOISE, SQUARES_HELD, Search, noisy_start
+from surrogates.rules.hyperparameters import StepCallback, restoring, training_data
 from surrogates.rules.limits import clamp_lengthscales
 
 EXACT_FIT_UP_TO = 4096
@@ -25,8 +29,15 @@ def fit_exact(model: M, *, callback: StepCallback | None = None, **optimizer_kwa
     """Maximise the exact log marginal likelihood of ``model`` (with its priors) over its
     hyperparameters; return it.
 
-    Lengthscales end between a tenth of the median gap between neighbouring values of their input,
-    and a thousand times its range.
+    L-BFGS starts from the present hyperparameters, but half of the variance as noise, if that is
+    learned: with less, it meets explanations without noise first. If less than a tenth stays noise,
+    it starts from the present noise, too, and the likelier optimum is taken. In float64, whatever
+    the model. Lengthscales end between a tenth of the median gap between neighbouring values of
+    their input, and a thousand times its range.
+
+    BoTorch fits, from the present hyperparameters, several outputs or data sets, models with
+    learned transforms of inputs or likelihoods of other kinds, and whatever comes with
+    ``optimizer_kwargs``.
 
     Args:
         model: at most 4096 points: an evaluation factorises the n × n kernel matrix.
@@ -37,6 +48,8 @@ def fit_exact(model: M, *, callback: StepCallback | None = None, **optimizer_kwa
 
     Raises:
         ValueError: if the model has more points, or its data are not finite.
+        MemoryError: if the matrices do not fit in free memory.
+        FloatingPointError: if the likelihood is not finite; the model is then as it was.
         KeyboardInterrupt: passed on; the model has the best hyperparameters so far, if it has one
             output.
     """
@@ -49,7 +62,65 @@ def fit_exact(model: M, *, callback: StepCallback | None = None, **optimizer_kwa
         )
     checks.floating_tensor("model.train_inputs", model.train_inputs[0])
     checks.floating_tensor("model.train_targets", model.train_targets)
+    with restoring(model):
+        if not optimizer_kwargs and _is_function_of_its_parts(model):
+            _search(model, callback)
+        else:
+            _fit_by_botorch(model, callback, optimizer_kwargs)
+    return model.eval()
+
+
+def _is_function_of_its_parts(model: SingleTaskGP) -> bool:
+    """Return whether the likelihood of ``model`` is that of its mean, kernel and noise, for one
+    data set, and nothing else is learned.
+    """
+    learned = [name.split(".")[0] for name, p in model.named_parameters() if p.requires_grad]
+    return (
+        model.train_targets.ndim == 1
+        and type(model).forward is SingleTaskGP.forward
+        and type(model.likelihood) in (GaussianLikelihood, FixedNoiseGaussianLikelihood)
+        and set(learned) <= {"mean_module", "covar_module", "likelihood"}
+        and not any(isinstance(part, InducingPointKernel) for part in model.modules())
+    )
+
+
+def _search(model: SingleTaskGP, callback: StepCallback | None) -> None:
+    """Write the likelier of the optima to ``model``, or the best before an interruption."""
+    X, y = training_data(model)
+    X = X.double()
+    y = y.double()
+    n = len(X)
+    memory.require(
+        SQUARES_HELD * n * n * X.element_size(),
+        X.device,
+        f"An exact fit of {n} points",
+        "Fit a model of a random subset, or use `fit_sample`.",
+    )
+    index = torch.arange(n, device=X.device).unsqueeze(0)
+    variance = y.var(correction=0).item()
+    search = Search(X, y, callback)
+    given = BatchedGP(model)
+    best = given
+    try:
+        noisy = noisy_start(given, variance)
+        if noisy is not None:
+            search.maximise(noisy, index)
+            best = search.better(best, index)
+        if noisy is None or best.likelihood.noise.item() < LITTLE_NOISE * variance:
+            search.maximise(given, index)
+            best = search.better(best, index)
+    except KeyboardInterrupt:
+        best = search.better(best, index)
+        raise
+    finally:
+        best.write_to(model)
+
+
+def _fit_by_botorch(
+    model: SingleTaskGP, callback: StepCallback | None, optimizer_kwargs: dict[str, Any]
+) -> None:
     fitted = deepcopy(model).double()  # the line search finds float32 gradients too coarse
+    n = model.train_targets.shape[-1]
     mll = ExactMarginalLogLikelihood(fitted.likelihood, fitted)
     evaluate = get_loss_closure_with_grads(
         mll, {name: p for name, p in mll.named_parameters() if p.requires_grad}
@@ -66,17 +137,15 @@ def fit_exact(model: M, *, callback: StepCallback | None = None, **optimizer_kwa
             callback(len(losses), -n * loss)
         return evaluated
 
-    with restoring(model):
-        # A failed line search starts again from draws of the global generator
-        with torch.random.fork_rng(devices=[]):
-            torch.random.set_rng_state(torch.Generator().manual_seed(0).get_state())
-            # BoTorch fits several outputs side by side, each by itself, if it is given no closure.
-            fit_gpytorch_mll(
-                mll, closure=closure if fitted.train_targets.ndim == 1 else None, **optimizer_kwargs
-            )
-        clamp_lengthscales(fitted.covar_module, fitted.eval().train_inputs[0])
-        _copy_parameters(fitted, model)
-    return model.eval()
+    # A failed line search starts again from draws of the global generator
+    with torch.random.fork_rng(devices=[]):
+        torch.random.set_rng_state(torch.Generator().manual_seed(0).get_state())
+        # BoTorch fits several outputs side by side, each by itself, if it is given no closure.
+        fit_gpytorch_mll(
+            mll, closure=closure if fitted.train_targets.ndim == 1 else None, **optimizer_kwargs
+        )
+    clamp_lengthscales(fitted.covar_module, fitted.eval().train_inputs[0])
+    _copy_parameters(fitted, model)
 
 
 @torch.no_grad()

@@ -22,6 +22,7 @@ ModelT = TypeVar("ModelT", bound=SingleTaskGP)
 # The steps done, and an estimate of the objective in nats (larger is better)
 StepCallback = Callable[[int, float], None]
 
+ABOVE_BOUND = 1e-3  # of a lower bound, by which a hyperparameter that is searched exceeds it
 SMALLEST_GAP = 1e-8  # between a hyperparameter and its bound, where the raw value may be infinite
 
 
@@ -78,6 +79,9 @@ class Coordinates:
     Attributes:
         values: one leaf tensor a parameter, for a torch optimizer.
         limits: the least and the largest of each of ``values``, or ``None`` for no limits.
+        floors: where each of ``values`` stands for a hyperparameter a thousandth above its lower
+            bound, or −∞. Far below, a change of the value no longer changes the hyperparameter, and
+            a search that came there would see no slope to leave it by.
 
     Raises:
         ValueError: if the module has no parameter with ``requires_grad``.
@@ -99,6 +103,7 @@ class Coordinates:
             self.values = [_to_coordinate(parameter, bounds) for parameter, bounds in found]
             limits = {} if X is None else _lengthscale_coordinates(module.covar_module, X)
         self.limits = [limits.get(id(parameter)) for parameter, _ in found]
+        self.floors = [_floor(bounds) for _, bounds in found]
         self._keep_inside()
 
     def pull_gradient(self) -> None:
@@ -202,6 +207,13 @@ def _from_coordinate(value: Tensor, bounds: Interval | None) -> Tensor:
         natural = lower + (upper - lower) * torch.sigmoid(value).clamp(gap, 1.0 - gap)
     raw: Tensor = bounds.inverse_transform(natural)
     return raw
+
+
+def _floor(bounds: Interval | None) -> float:
+    if bounds is None or not _is_bounded(bounds.lower_bound) or _is_bounded(bounds.upper_bound):
+        return -math.inf
+    lower = bounds.lower_bound.max().item()
+    return math.log(ABOVE_BOUND * lower) if lower > 0.0 else -math.inf
 
 
 def _lengthscale_coordinates(kernel: Kernel, X: Tensor) -> dict[int, tuple[Tensor, Tensor]]:

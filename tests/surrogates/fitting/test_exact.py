@@ -3,9 +3,13 @@
 import pytest
 import torch
 from botorch.models import SingleTaskGP
+from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
+from botorch.models.transforms.input import Warp
+from gpytorch.likelihoods.noise_models import HomoskedasticNoise
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from surrogates import PathwiseGP, fit_exact
+from surrogates.fitting import exact
 from tests import problems
 
 X = problems.uniform(50, 2)
@@ -35,6 +39,68 @@ def test_fitting_improves_the_likelihood_and_the_posterior_follows(dtype: torch.
     fresh = PathwiseGP(X.to(dtype), Y.to(dtype), num_paths=8)
     fresh.load_state_dict(model.state_dict())
     torch.testing.assert_close(model.posterior(Z).mean, fresh.posterior(Z).mean)
+
+
+def by_botorch(model: PathwiseGP) -> tuple[PathwiseGP, int]:
+    """Return the model fitted by BoTorch's optimiser, and the number of evaluations."""
+    evaluations: list[float] = []
+    fit_exact(model, callback=lambda _, value: evaluations.append(value), optimizer_kwargs={})
+    return model, len(evaluations)
+
+
+@pytest.mark.parametrize(("d", "share"), [(2, 0.1), (3, 1.0), (10, 0.3)])
+def test_the_optimum_is_that_of_botorchs_optimiser_in_fewer_evaluations(
+    d: int, share: float
+) -> None:
+    points = problems.uniform(100, d, seed=1)
+    values = torch.sin(6 * points[:, :1]) + share * problems.normal(100, 1, seed=2)
+    seen: list[float] = []
+    ours = fit_exact(PathwiseGP(points, values), callback=lambda _, value: seen.append(value))
+    theirs, evaluations = by_botorch(PathwiseGP(points, values))
+    assert likelihood_of(ours) > likelihood_of(theirs) - 1e-3
+    assert len(seen) < 0.75 * evaluations
+    assert max(seen) == pytest.approx(100 * likelihood_of(ours), abs=1e-6)
+
+
+def test_little_noise_at_the_start_does_not_end_in_taking_noise_for_signal() -> None:
+    points = problems.uniform(100, 3, seed=1)
+    noise = problems.normal(100, 1, seed=2)
+    model = PathwiseGP(points, torch.sin(6 * points[:, :2].sum(1, keepdim=True)) + noise)
+    model.likelihood.noise = 1e-3
+    assert fit_exact(model).noise.item() > 0.3  # of 1, true: 0.67
+
+
+def test_hyperparameters_without_noise_are_found_too() -> None:
+    points = problems.uniform(100, 15)
+    model = fit_exact(PathwiseGP(points, torch.sin(6 * points[:, :1])))
+    theirs, _ = by_botorch(PathwiseGP(points, torch.sin(6 * points[:, :1])))
+    assert model.noise.item() < 1.01e-4  # the default's lower bound is 1e-4
+    assert likelihood_of(model) > likelihood_of(theirs) - 1e-3
+
+
+def test_what_is_not_a_function_of_mean_kernel_and_noise_goes_to_botorch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exact, "_search", None)  # not called
+    warp = Warp(d=2, indices=[0, 1])
+    outliers = SparseOutlierGaussianLikelihood(HomoskedasticNoise().double(), dim=20)
+    for model in (
+        PathwiseGP(X[:20], Y[:20].expand(-1, 2)),
+        PathwiseGP(X[:20], Y[:20], input_transform=warp),
+        SingleTaskGP(X[:20], Y[:20], likelihood=outliers),
+    ):
+        before = model.covar_module.lengthscale.clone()
+        fit_exact(model)
+        assert not torch.equal(model.covar_module.lengthscale, before)
+    assert not torch.equal(warp.concentration0, torch.ones(2, dtype=X.dtype))
+
+
+def test_known_noise_stays_and_the_rest_is_fitted() -> None:
+    given = torch.full_like(Y, 0.04)
+    model = fit_exact(PathwiseGP(X, Y, given))
+    theirs, _ = by_botorch(PathwiseGP(X, Y, given))
+    torch.testing.assert_close(model.likelihood.noise, theirs.likelihood.noise)
+    assert likelihood_of(model) > likelihood_of(theirs) - 1e-4
 
 
 def test_the_optimum_is_that_of_single_task_gp() -> None:

@@ -46,6 +46,18 @@ def test_the_range_of_lengthscales_stays_within_the_bounds_that_are_set() -> Non
     assert lengthscale.lengthscale.item() == pytest.approx(3.0, rel=1e-6)
 
 
+def test_floors_lie_where_a_hyperparameter_still_follows_its_coordinate() -> None:
+    model = PathwiseGP(X, Y)
+    coordinates = Coordinates(model)
+    for value, floor in zip(coordinates.values, coordinates.floors, strict=True):
+        value.clamp_(max=floor if floor > -math.inf else math.inf)
+    coordinates.write()
+    for part in (model.likelihood.noise_covar, model.covar_module):
+        (parameter, bounds), *_ = [found[1:] for found in part.named_parameters_and_constraints()]
+        ratio = bounds.transform(parameter) / bounds.lower_bound
+        torch.testing.assert_close(ratio, torch.full_like(ratio, 1.001), rtol=1e-6, atol=0.0)
+
+
 @given(move=st.floats(-200.0, 80.0), dtype=st.sampled_from([torch.float32, torch.float64]))
 @settings(max_examples=20, deadline=None)
 def test_no_step_leaves_the_bounds(move: float, dtype: torch.dtype) -> None:
