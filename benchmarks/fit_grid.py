@@ -2,6 +2,7 @@
 
     python benchmarks/fit_grid.py --subset small --out benchmarks/results/fit_grid.json
     python benchmarks/fit_grid.py --subset whole --sizes 1500 --sample 60
+    python benchmarks/fit_grid.py --subset spread --methods fit,reference
 
 A cell draws n uniform points in d dimensions, a function of variance 1 (``prior``: random features
 of the cell's own kernel; ``sine``: a sine of the first input; ``ripples``: several inputs with
@@ -13,11 +14,11 @@ fits are compared:
 * ``former``: nearest-neighbour minibatches, refined on all data up to 10 000 points.
 
 Each record has the noise relative to the truth, the root mean squared error to the noiseless
-function at new points, the log density of noisy values there (nats a point), and processor
-seconds. Predictions are exact up to 5000 points and by 256 nearest neighbours beyond. Finished
-cells of the record are kept, so that a run goes on where it was stopped; ``--misses`` lists those
-where ``fit`` has an error above 1.1 times the reference's, a log density more than 0.02 nats
-below it, or, where the reference finds it, a noise off by more than a tenth.
+function at new points, the log density of noisy values there (nats a point), processor seconds,
+and the commit. Predictions are exact up to 5000 points and by 256 nearest neighbours beyond.
+Finished cells of the record are kept, so that a run goes on where it was stopped; ``--misses``
+lists those where ``fit`` has an error above 1.1 times the reference's, a log density more than 0.02
+nats below it, or, where the reference finds it, a noise off by more than a tenth.
 """
 
 import argparse
@@ -28,7 +29,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,12 @@ NUM_TEST = 1000
 EXACT_UP_TO = 5000
 NUM_NEIGHBOURS = 256
 NUM_FEATURES = 8192
-KERNELS = ("rbf", "matern32", "matern52", "scaled")
+KERNELS = ("rbf", "matern32", "matern52", "scaled", "matern12")
 SOURCES = ("prior", "sine", "ripples")
+SMOOTHNESS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
+DTYPES = ("float64", "float32")
+DIMS = (1, 3, 6, 15)
+RATIOS = (0.0, 0.1, 1.0, 10.0, 1000.0)
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,19 @@ def some(
             yield cell
 
 
-RATIOS = (0.0, 0.1, 1.0, 10.0, 1000.0)
+def spread(n: int, *, sparse: bool = False) -> Iterator[Cell]:
+    """Yield a cell for every number of inputs and ratio, of which neighbours differ in all else;
+    ``sparse`` leaves two ratios for every number of inputs.
+    """
+    for i, d in enumerate(DIMS):
+        for j, ratio in enumerate(RATIOS):
+            if sparse and (2 * i + j) % 5 not in (0, 2):
+                continue
+            source = SOURCES[(i + j) % len(SOURCES)]
+            kernel = KERNELS[(i + 2 * j) % len(KERNELS)]
+            yield Cell(source, n, d, ratio, kernel, DTYPES[(i + j) % len(DTYPES)])
+
+
 SUBSETS: dict[str, Callable[[], Iterator[Cell]]] = {
     "smoke": lambda: some(("sine",), (1100,), (2,), (1.0,), ("matern52",)),
     "small": lambda: some(("prior", "sine"), (1500,), (6, 3, 15, 1), RATIOS, ("matern52",)),
@@ -106,9 +123,8 @@ SUBSETS: dict[str, Callable[[], Iterator[Cell]]] = {
     ),
     "middle": lambda: some(("sine", "prior"), (5000,), (3, 6), RATIOS, ("rbf",)),
     "large": lambda: some(("sine", "prior"), (20_000,), (3, 6), RATIOS, ("matern32",)),
-    "whole": lambda: some(
-        SOURCES, (1500, 5000, 20_000), (1, 3, 6, 15), RATIOS, KERNELS, ("float32", "float64")
-    ),
+    "whole": lambda: some(SOURCES, (1500, 5000, 20_000), DIMS, RATIOS, KERNELS, DTYPES),
+    "spread": lambda: chain(spread(200), spread(500), spread(5000), spread(20_000, sparse=True)),
 }
 
 
@@ -118,7 +134,7 @@ def kernel_of(cell: Cell) -> Kernel | None:
         return None
     if cell.kernel == "scaled":
         return ScaleKernel(RBFKernel(ard_num_dims=cell.d))
-    return MaternKernel(nu={"matern32": 1.5, "matern52": 2.5}[cell.kernel], ard_num_dims=cell.d)
+    return MaternKernel(nu=SMOOTHNESS[cell.kernel], ard_num_dims=cell.d)
 
 
 def draw(cell: Cell) -> Data:
@@ -212,7 +228,8 @@ def measure(cell: Cell, data: Data, model: PathwiseGP) -> dict[str, Any]:
     }
 
 
-def run(cell: Cell, methods: list[str], done: dict[str, Any]) -> dict[str, Any]:
+def run(cell: Cell, methods: list[str], done: dict[str, Any], commit: str) -> dict[str, Any]:
+    """Return the record of a cell: what was ``done`` before, and the other ``methods``."""
     data = draw(cell)
     record = dict(done)
     for name in methods:
@@ -221,7 +238,7 @@ def run(cell: Cell, methods: list[str], done: dict[str, Any]) -> dict[str, Any]:
         start = time.process_time()
         model = METHODS[name](cell, data)
         seconds = time.process_time() - start
-        record[name] = {"seconds": round(seconds, 1)}
+        record[name] = {"commit": commit, "seconds": round(seconds, 1)}
         if name == "fit":
             record[name]["chosen"] = model.fit_account.chosen
         record[name] |= measure(cell, data, model)
@@ -229,7 +246,9 @@ def run(cell: Cell, methods: list[str], done: dict[str, Any]) -> dict[str, Any]:
 
 
 def verdict(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the comparisons that the grid is for, of one cell."""
+    """Return the comparisons that the grid is for, of one cell; none without ``fit``."""
+    if "fit" not in record:
+        return {}
     ours = record["fit"]
     theirs = record.get("reference", ours)
     return {
@@ -271,15 +290,17 @@ def main() -> None:
     if options.out.exists():
         cells = json.loads(options.out.read_text())["cells"]
     if options.misses:
-        judged = {name: cell for name, cell in cells.items() if "reference" in cell}
+        judged = {name: cell for name, cell in cells.items() if {"fit", "reference"} <= set(cell)}
         missed = [name for name in judged if is_miss(judged[name])]
         for name in missed:
             print(name, verdict(cells[name]), cells[name]["fit"]["chosen"])
         print(f"{len(missed)} of {len(judged)} cells")
         return
     environment = describe_environment(torch.device("cpu"))
+    commit = str(environment["commit"])[:7]
     for cell in chosen_cells(options.subset, options.sizes, options.sample):
-        cells[cell.name] = run(cell, options.methods.split(","), cells.get(cell.name, {}))
+        done = cells.get(cell.name, {})
+        cells[cell.name] = run(cell, options.methods.split(","), done, commit)
         print(cell.name, verdict(cells[cell.name]), cells[cell.name], flush=True)
         write(options.out, environment, cells)
 
