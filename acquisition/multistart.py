@@ -156,7 +156,7 @@ def ascend(
         Kingma, Ba (2015), "Adam: A Method for Stochastic Optimization".
     """
     num_starts = starts.shape[1]
-    counts = _starts_kept(num_starts, num_steps) if prune else [num_starts] * (num_steps + 1)
+    counts = starts_kept(num_starts, num_steps) if prune else [num_starts] * (num_steps + 1)
     feasible = FeasibleSet.of(bounds) if feasible_set is None else feasible_set
     rate = torch.as_tensor(learning_rate, dtype=bounds.dtype, device=bounds.device)
     ascent = _Ascent(starts.detach(), bounds, rate, feasible, unit_gradients)
@@ -280,7 +280,7 @@ class _Ascent:
         return torch.cat([values[:, :count].argsort(dim=1, descending=True), behind], dim=1)
 
 
-def _starts_kept(num_starts: int, num_steps: int) -> list[int]:
+def starts_kept(num_starts: int, num_steps: int) -> list[int]:
     """Return how many of its starts a path goes on from,
     for every step and the evaluation after the last.
     """

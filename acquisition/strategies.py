@@ -7,7 +7,7 @@ A further one is a class with a ``generate`` in a file of its own, and a line in
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -40,12 +40,15 @@ class ThompsonStrategy:
             :func:`default_sampler`.
     """
 
+    shares: ClassVar[bool] = True
     sampler: Sampler | None = None
 
     def generate(self, request: Request) -> Tensor:
         """Return the batch; as :class:`Strategy` has it."""
         make_sampler = self.sampler or partial(default_sampler, request.q)
-        options = {"callback": request.callback} if request.callback is not None else {}
+        options: dict[str, Any] = {"shared": True} if request.shared else {}
+        if request.callback is not None:
+            options["callback"] = request.callback
         seed = int(torch.randint(2**62, (), generator=request.generator))
         sampler = make_sampler(
             request.model,
@@ -78,6 +81,7 @@ class TrustRegionStrategy:
         sampler: as in :class:`ThompsonStrategy`, and ``trust_region``.
     """
 
+    shares: ClassVar[bool] = True
     sampler: Sampler | None = None
 
     @staticmethod
@@ -121,6 +125,7 @@ class AutoStrategy:
         sampler: as in :class:`ThompsonStrategy`, which it is for.
     """
 
+    shares: ClassVar[bool] = True
     sampler: Sampler | None = None
 
     @staticmethod
@@ -196,7 +201,7 @@ def default_sampler(
     them take longer than all the rest.
     """
     num_rows = sum(part.train_targets.shape[-1] for part in model_list(model))
-    num_starts = max(FEWEST_STARTS, min(MOST_STARTS, ASCENT_BUDGET // (q * num_rows)))
+    num_starts = default_num_starts(q, num_rows)
     num_candidates = NUM_CANDIDATES // num_starts
     return ParallelThompsonSampling(
         model,
@@ -206,3 +211,8 @@ def default_sampler(
         num_starts=num_starts,
         **settings,
     )
+
+
+def default_num_starts(q: int, n: int) -> int:
+    """Return from how many starts a study ascends each of q paths among n rows."""
+    return max(FEWEST_STARTS, min(MOST_STARTS, ASCENT_BUDGET // (q * n)))

@@ -6,7 +6,7 @@ Notation: n values, d inputs, X (..., d) points, bounds (2, d), q points of a ba
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from botorch.models.model_list_gp_regression import ModelListGP
@@ -37,6 +37,8 @@ class Request:
             ``FeasibleSet.of``: inequalities, fixed features, rounding and so on.
         goal: ``maximize``, ``objective`` and ``outcome_constraints``, as in
             ``ParallelThompsonSampling``; the largest value of one output if there is none of them.
+        shared: whether all processes of ``torch.distributed`` make the batch together, as in
+            ``ParallelThompsonSampling``; ``paths`` are then this process's share.
         batches: values of the batches before this one, in the model's direction: first what was
             known before there was a model; NaN for an evaluation that failed.
         callback: to be called with :class:`AcquisitionProgress`.
@@ -51,6 +53,7 @@ class Request:
     choices: Tensor | None = None
     constraints: Mapping[str, Any] = field(default_factory=dict)
     goal: Mapping[str, Any] = field(default_factory=dict)
+    shared: bool = False
     batches: Sequence[Tensor] = ()
     callback: Callable[[AcquisitionProgress], None] | None = None
 
@@ -86,3 +89,15 @@ class ChoosingStrategy(Strategy, Protocol):
 
     def reason(self, q: int, num_values: int) -> str:
         """Return in a line how q points among so many values are chosen, and why."""
+
+
+@runtime_checkable
+class SharingStrategy(Strategy, Protocol):
+    """A strategy whose batches several processes can make together, by requests that are
+    ``shared``.
+
+    Attributes:
+        shares: whether it is one.
+    """
+
+    shares: ClassVar[bool]

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,6 +17,7 @@ from scalable_bo.cli.console import new_table, print_table
 
 if TYPE_CHECKING:
     from scalable_bo.cli.costs import Costs, Rates
+    from scalable_bo.cli.search_costs import RoundCosts
 
 UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 DTYPES = ("float32", "float64")
@@ -25,6 +26,7 @@ _RATES = {
     "entry_ns": ("entry_seconds", 1e-9),
     "gemm_gflops": ("gemm_flops", 1e9),
     "bandwidth": ("network_bytes", 1e9),
+    "slope_ns": ("slope_seconds", 1e-9),
 }
 
 
@@ -40,9 +42,11 @@ def check_solve(
     dtype: str,
     threads: int,
     rates: Mapping[str, float | None],
+    epochs: float = 10.0,
     as_json: bool,
 ) -> None:
-    """Print the prediction for each number of processes.
+    """Print the prediction for each number of processes: of a solve and, if there are samples, of a
+    Thompson round with it.
 
     The rates by the names of their options stand in for measured ones where they are not ``None``.
 
@@ -55,20 +59,27 @@ def check_solve(
     import torch
 
     from scalable_bo.cli.costs import Shape, measure_rates, predict
+    from scalable_bo.cli.search_costs import measure_slopes, predict_round
     from surrogates import checks
 
     checks.integer("samples", samples, 0)
     checks.positive_int("threads", threads)
+    checks.positive_float("epochs", epochs)
     kind = getattr(torch, dtype)
     shapes = [Shape(n, dim, 1 + samples, p, solver, block_size, rank, kind.itemsize) for p in ranks]
     given = {
-        _RATES[option][0]: checks.positive_float(option, value) * _RATES[option][1]
-        for option, value in rates.items()
-        if value is not None
+        name: checks.positive_float(option, value) * unit
+        for option, (name, unit) in _RATES.items()
+        if (value := rates.get(option)) is not None
     }
+    slope = given.pop("slope_seconds", None)
     with _as_in_a_long_solve(threads):
         measured = replace(measure_rates(dim, 1 + samples, kind), **given)
+        slope = measure_slopes(dim, kind) if samples and slope is None else slope
     found = [predict(shape, measured) for shape in shapes]
+    rounds = []
+    if samples and slope is not None:
+        rounds = [predict_round(shape, measured, slope, epochs) for shape in shapes]
     if as_json:
         described = [
             asdict(costs)
@@ -78,9 +89,14 @@ def check_solve(
             }
             for costs in found
         ]
-        typer.echo(json.dumps({"rates": asdict(measured), "predictions": described}))
+        parts: dict[str, Any] = {"rates": asdict(measured), "predictions": described}
+        if rounds:
+            parts |= {"slope_seconds": slope, "rounds": [asdict(costs) for costs in rounds]}
+        typer.echo(json.dumps(parts))
     else:
         _print(found, measured)
+        if rounds:
+            _print_rounds(rounds, epochs)
 
 
 def _print(found: list[Costs], rates: Rates) -> None:
@@ -119,6 +135,33 @@ def _print(found: list[Costs], rates: Rates) -> None:
         f"memory with {last.shape.ranks}: "
         + ", ".join(f"{name} {describe_bytes(size)}" for name, size in parts if size)
     )
+
+
+def _print_rounds(rounds: list[RoundCosts], epochs: float) -> None:
+    q = rounds[0].shape.columns - 1
+    numbers = (
+        "memory of\neach",
+        "sent by\neach, solve",
+        "between",
+        "time of\nsolve",
+        "screening",
+        "ascent",
+        "a round",
+    )
+    title = f"A Thompson round of {q} points, a solve of {epochs:g} epochs"
+    table = new_table(title, ("processes",), numbers)
+    for costs in rounds:
+        table.add_row(
+            str(costs.shape.ranks),
+            describe_bytes(costs.total_memory),
+            describe_bytes(costs.solve_bytes),
+            describe_bytes(costs.network_bytes),
+            describe_seconds(costs.solve_seconds),
+            describe_seconds(costs.seconds["screening"]),
+            describe_seconds(costs.seconds["ascent"]),
+            describe_seconds(costs.total_seconds),
+        )
+    print_table(table)
 
 
 def describe_bytes(number: int) -> str:

@@ -233,6 +233,11 @@ class CheckOptions:
     bandwidth: Annotated[
         float | None, typer.Option(help="GB/s between processes, instead of those measured here.")
     ] = None
+    slope_ns: Annotated[
+        float | None,
+        typer.Option(help="Nanoseconds of a kernel entry with its gradient, likewise."),
+    ] = None
+    epochs: Annotated[float, typer.Option(help="Epochs of a Thompson round's solve.")] = 10.0
     as_json: AsJson = False
 
 
@@ -262,7 +267,9 @@ def check(options: CheckOptions) -> None:
                     "entry_ns": options.entry_ns,
                     "gemm_gflops": options.gemm_gflops,
                     "bandwidth": options.bandwidth,
+                    "slope_ns": options.slope_ns,
                 },
+                epochs=options.epochs,
                 as_json=options.as_json,
             )
         return

@@ -7,7 +7,7 @@ Notation: n values; ``U (n, e)`` on the unit cube.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -227,6 +227,23 @@ class SurrogateFactory:
             tensors[WARPED] = torch.ones(1)
         return Checkpoint(ask, _describe(self._modules(few)), tensors)
 
+    def load(
+        self, data: TrainingData, state: Mapping[str, Tensor], start: Tensor | None
+    ) -> PathwiseGP:
+        """Return the model of ``data`` with the state dict of another, by :attr:`kernel`.
+
+        Args:
+            start: weights that its next solve starts from; ``None`` for zeros.
+        """
+        model = self._unfitted(data, self._modules(few=False))
+        model.load_state_dict(state)
+        return model if start is None else model.start_from(start.to(self.device, self.dtype))
+
+    def _unfitted(self, data: TrainingData, modules: dict[str, Any]) -> PathwiseGP:
+        noise = None if data.noise is None else data.noise[:1]
+        fresh = PathwiseGP(data.U[:1], data.y[:1], noise, **_for_data(data, modules))
+        return self.build(data, fresh)
+
     def restore(
         self, data: TrainingData, checkpoint: Checkpoint
     ) -> tuple[PathwiseGP, TrainingData] | None:
@@ -240,9 +257,7 @@ class SurrogateFactory:
         tensors = dict(checkpoint.tensors)
         if tensors.pop(WARPED, None) is not None:
             data = data.warped()
-        noise = None if data.noise is None else data.noise[:1]
-        fresh = PathwiseGP(data.U[:1], data.y[:1], noise, **_for_data(data, modules))
-        model = self.build(data, fresh)
+        model = self._unfitted(data, modules)
         weights = tensors.pop(MEAN_WEIGHTS)
         if {n: t.shape for n, t in tensors.items()} != {
             n: t.shape for n, t in model.state_dict().items()

@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from acquisition.strategy import ChoosingStrategy, Request, Strategy
+from acquisition.strategy import ChoosingStrategy, Request, SharingStrategy, Strategy
 from scalable_bo.progress import describe_search, describe_solve
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Space
@@ -39,6 +41,7 @@ from scalable_bo.storage.surrogate import (
 )
 from scalable_bo.study.design import Design, NotEnoughLeftError, remaining
 from scalable_bo.study.outcomes import OutcomeModels, acquisition_goal
+from scalable_bo.study.team import Team
 from surrogates import PathwiseGP, SamplePaths, memory
 from surrogates.rules.solved import COLUMNS_HELD, DIRECT_SOLVE_UP_TO, default_solver
 
@@ -46,6 +49,7 @@ FEWEST_VALUES = 2  # for a model, unless the design is smaller
 SQUARES_OF_A_FACTOR = 4  # (n, n) matrices that a direct solve holds at once
 COLUMNS_OF_A_PRECONDITIONER = 3  # copies of its (n, n/20) factor held at once
 WORKSPACE = 2**28  # bytes
+STATE = "state."  # before the names of a model's state, in what other processes are sent
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +152,7 @@ class Proposer:
         factory: of surrogates.
         strategy: chooses the points then.
         checkpoints: the folder for them; ``None`` to keep none.
+        team: the processes that make batches together; ``None`` for this one alone.
     """
 
     def __init__(
@@ -158,6 +163,7 @@ class Proposer:
         factory: SurrogateFactory,
         strategy: Strategy,
         checkpoints: Path | None,
+        team: Team | None = None,
     ) -> None:
         self._space = space
         self._seed = seed
@@ -165,6 +171,7 @@ class Proposer:
         self._factory = factory
         self._strategy = strategy
         self._checkpoints = checkpoints
+        self._team = team
         self._design = Design(space, seed)
         self.model: PathwiseGP | None = None
         self._of_few = False  # whether it is the one for few points and values
@@ -184,22 +191,16 @@ class Proposer:
             NotEnoughLeftError: if fewer than q points are left.
             MemoryError: if the solve cannot fit in free memory.
         """
-        points = self._design.points
-        left = None if points is None else remaining(points, known.taken)
-        if left is not None and len(left) < q:
-            raise NotEnoughLeftError(
-                "`q` must be at most the number of points that have not been asked for or added,"
-                f" {len(left)} in this finite space, got {q}. "
-                + ("Ask for fewer." if len(left) else "It is exhausted: see `result`."),
-                len(left) + len(known.queued),
-            )
+        left = self._left(q, known)
         number = len(known.asks) + 1
         num_of_design = self._num_of_design(q, known)
         if num_of_design == q:
             X, num_drawn = self._design.draw(q, known.num_drawn, known.taken)
             return X, Ask(number, q, known.num_observed, num_drawn, None), AskReport()
+        team = self._team if self._is_shared(q, known) else None
+        size = 1 if team is None else team.size
         memory.require(
-            _columns_bytes(known.num_observed, q, self._factory.dtype),
+            _columns_bytes(known.num_observed, q, self._factory.dtype) // size,
             self._factory.device,
             f"An ask for {q} points among {known.num_observed} rows",
             "Ask for fewer at a time, or use `dtype=torch.float32`.",
@@ -214,15 +215,17 @@ class Proposer:
         data = known.data(known.num_observed)
         model, data = self._make_model(data, refit, few, generator)
         fitted = time.perf_counter()
-        paths = model.paths(
-            q,
-            generator=generator,
-            callback=callback and (lambda progress: callback(describe_solve(progress))),
-        )
-        assert isinstance(paths, SamplePaths)  # of one data set
-        solved = time.perf_counter()
         request = self._request(model, q, known, left, generator, callback)
-        batch = self._strategy.generate(replace(request, paths=paths))
+        with nullcontext() if team is None else team.working(_job(request, data)):
+            paths = model.paths(
+                q,
+                generator=generator,
+                shared=team is not None,
+                callback=callback and (lambda progress: callback(describe_solve(progress))),
+            )
+            solved = time.perf_counter()
+            batch = self._strategy.generate(replace(request, paths=paths, shared=team is not None))
+        assert isinstance(paths, SamplePaths)  # of one data set
         X, num_drawn = self._completed(batch[: q - num_of_design], num_of_design, known)
         self.checkpoint = self._factory.checkpoint(
             number, model, paths.mean_weights, few=few, warped=data.warp is not None
@@ -241,6 +244,19 @@ class Proposer:
             choice=self._reason(q, data),
         )
         return X, Ask(number, q, known.num_observed, num_drawn, refit), report
+
+    def _left(self, q: int, known: Known) -> Tensor | None:
+        """Return the points of a small finite space that are not taken, at least q of them."""
+        points = self._design.points
+        left = None if points is None else remaining(points, known.taken)
+        if left is not None and len(left) < q:
+            raise NotEnoughLeftError(
+                "`q` must be at most the number of points that have not been asked for or added,"
+                f" {len(left)} in this finite space, got {q}. "
+                + ("Ask for fewer." if len(left) else "It is exhausted: see `result`."),
+                len(left) + len(known.queued),
+            )
+        return left
 
     def _propose_for(
         self,
@@ -286,6 +302,35 @@ class Proposer:
             choice=f"a model of each of {len(models)} outcomes",
         )
         return X, Ask(number, q, known.num_observed, num_drawn, refit), report
+
+    def assist(self, job: dict[str, Tensor]) -> None:
+        """Make a batch with the first process, which has sent the job."""
+        U, y = job["U"], job["y"]
+        data = TrainingData(U, y, job.get("noise"), 1.0, 0.0, y[:, 0])
+        state = {
+            name.removeprefix(STATE): part for name, part in job.items() if name.startswith(STATE)
+        }
+        model = self._factory.load(data, state, job.get("start"))
+        generator = torch.Generator()
+        generator.set_state(job["generator"])
+        q = int(job["q"])
+        like = model.train_inputs[0]
+        given = {name: job[name].to(like) for name in ("X_pending", "choices") if name in job}
+        batches = job["batches"].split(job["sizes"].tolist())
+        request = self._on_cube(model, q, generator, shared=True, batches=batches, **given)
+        paths = model.paths(q, generator=generator, shared=True)
+        self._strategy.generate(replace(request, paths=paths))
+
+    def _is_shared(self, q: int, known: Known) -> bool:
+        """Whether all processes make a batch: by paths, of which each has one."""
+        return (
+            self._team is not None
+            and self._team.size <= q
+            and known.goal is None
+            and isinstance(self._strategy, SharingStrategy)
+            and self._strategy.shares
+            and not self._is_for_few(q, known.num_observed)
+        )
 
     def _num_of_design(self, q: int, known: Known) -> int:
         """Return how many of q points are of the design: what it lacks of its values, those that
@@ -388,19 +433,27 @@ class Proposer:
         """
         like = model.train_inputs[0]
         to_cube = self._space.normalize
-        box = torch.tensor([[0.0], [1.0]]).to(like).repeat(1, self._space.encoded_dim)
         pending = known.unusable if len(known.unusable) and left is None else None
-        return Request(
+        request = self._on_cube(
             model,
             q,
-            box,
             generator,
             X_pending=None if pending is None else to_cube(pending).to(like),
             choices=None if left is None else to_cube(left).to(like),
-            constraints=self._space.acquisition_options(like),
             batches=known.batches,
+        )
+        return replace(
+            request,
             callback=callback and (lambda progress: callback(describe_search(progress))),
         )
+
+    def _on_cube(
+        self, model: PathwiseGP, q: int, generator: torch.Generator, **options: Any
+    ) -> Request:
+        like = model.train_inputs[0]
+        box = torch.tensor([[0.0], [1.0]]).to(like).repeat(1, self._space.encoded_dim)
+        constraints = self._space.acquisition_options(like)
+        return Request(model, q, box, generator, constraints=constraints, **options)
 
     def _completed(self, batch: Tensor, num_more: int, known: Known) -> tuple[Tensor, int]:
         """Return the points of a batch on the unit cube in the user's units, and before them
@@ -465,6 +518,26 @@ class Proposer:
         """Return the randomness of an ask."""
         state = np.random.SeedSequence((self._seed, number)).generate_state(1, np.uint64)
         return torch.Generator().manual_seed(int(state[0]))
+
+
+def _job(request: Request, data: TrainingData) -> dict[str, Tensor]:
+    """Return what ``Proposer.assist`` makes the batch of: tensors by name."""
+    model = request.model
+    assert isinstance(model, PathwiseGP)  # of one objective
+    found = {
+        "q": torch.tensor(request.q),
+        "U": data.U,
+        "y": data.y,
+        "noise": data.noise,
+        "start": model.mean_start,
+        "generator": request.generator.get_state(),
+        "X_pending": request.X_pending,
+        "choices": request.choices,
+        "batches": torch.cat([torch.empty(0, dtype=torch.float64), *request.batches]),
+        "sizes": torch.tensor([len(part) for part in request.batches], dtype=torch.long),
+    }
+    state = {STATE + name: part for name, part in model.state_dict().items()}
+    return {name: part for name, part in found.items() if part is not None} | state
 
 
 def predicted_bytes(n: int, q: int, dtype: torch.dtype, free: int) -> int:

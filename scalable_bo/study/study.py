@@ -42,6 +42,7 @@ from scalable_bo.study.asking import Known, Proposer
 from scalable_bo.study.design import default_num_initial
 from scalable_bo.study.optimize import Run
 from scalable_bo.study.outcomes import goal_strategy
+from scalable_bo.study.team import Team
 from surrogates import PathwiseGP, Solver, checks
 
 if TYPE_CHECKING:
@@ -97,6 +98,9 @@ class Study:
             candidates and 120 starts a path, or fewer, down to 10, with many paths and rows.
         dtype: of the surrogate.
         device: of the surrogate.
+        shared: let all processes that ``torchrun`` started make the batches of one objective
+            together. Each makes the study with the same arguments; the first has it, reads and
+            writes what is stored, and is asked and told; the others :meth:`assist`.
     Raises:
         TypeError: if an argument has the wrong kind.
         ValueError: if an argument is out of range, or ``path`` holds a study of another space,
@@ -126,6 +130,7 @@ class Study:
         sampler: Sampler | None = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str | None = None,
+        shared: bool = False,
     ) -> None:
         plain = isinstance(maximize, bool) and objectives is None and not outcome_constraints
         goal = None if plain else Goal.of(maximize, objectives, outcome_constraints)
@@ -149,10 +154,11 @@ class Study:
         self._last_ask = AskReport()
         self._asking = threading.Lock()  # one ask at a time
         self._stop = threading.Event()
-        if storage is None:
-            storage = MemoryStorage() if path is None else SQLiteStorage(Path(path))
+        self._team = Team() if shared else None
+        storage = _storage(path, storage, self._team)
         if strategy is None:
             strategy = _usual_strategy(storage, sampler)
+            strategy = strategy if self._team is None else self._team.of_first(strategy)
         name = strategy if isinstance(strategy, str) else None
         settings = make_settings(self.space.to_dict(), self.maximize, seed, name, goal)
         self._record = StudyRecord(storage, settings, self.space.names)
@@ -163,6 +169,7 @@ class Study:
             self._factory,
             make(strategy, sampler),
             storage.checkpoints,
+            self._team,
         )
 
     @classmethod
@@ -304,6 +311,26 @@ class Study:
             ids = self._record.add_ask(X, ask, report, num_queued)
             self._last_ask = report
         return Batch(ids, self.space.to_dicts(X), X)
+
+    def assist(self) -> bool:
+        """Help the first process to make its batches, until it closes its study; return whether
+        this process is another one. In the first there is nothing to be done.
+
+        ```python
+        with sbo.processes() as device, sbo.Study(space, maximize=True, shared=True) as study:
+            if not study.assist():
+                study.optimize(objective, rounds=10, batch=1000)
+        ```
+
+        Raises:
+            ConnectionError: if another process ended; start all again, and a study with a ``path``
+                goes on.
+        """
+        if self._team is None or self._team.is_first:
+            return False
+        while (job := self._team.next_job()) is not None:
+            self._proposer.assist(job)
+        return True
 
     def enqueue(self, params: Any) -> None:
         """Have points evaluated next: the next asks give them out first, in this order.
@@ -584,8 +611,12 @@ class Study:
         write_report(self.snapshot(), Path(path))
 
     def close(self) -> None:
-        """Let other processes open ``path``; a study in memory stays as it is."""
+        """Let other processes open ``path``, and those that assist go on with their programs; a
+        study in memory stays as it is.
+        """
         self._record.storage.close()
+        if self._team is not None:
+            self._team.dismiss()
 
     def __repr__(self) -> str:
         about = self._shown()
@@ -632,6 +663,17 @@ class Study:
     @cached_property
     def _answers(self) -> Answers:
         return Answers(self.space, self.maximize, self._record, self._proposer, self._asking)
+
+
+def _storage(
+    path: str | os.PathLike[str] | None, given: Storage | None, team: Team | None
+) -> Storage:
+    """Return what keeps the study; nothing does in the processes that assist."""
+    if team is not None and not team.is_first:
+        return MemoryStorage()
+    if given is not None:
+        return given
+    return MemoryStorage() if path is None else SQLiteStorage(Path(path))
 
 
 def _usual_strategy(storage: Storage, sampler: Sampler | None) -> str:

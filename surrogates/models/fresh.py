@@ -201,6 +201,13 @@ class FreshGP(SingleTaskGP):
         self._warm_mean_weights = (mean_weights,)
         return self
 
+    @property
+    def mean_start(self) -> Tensor | None:
+        """The weights (k, 1) of the first k points that the mean's next solve starts from;
+        ``None`` for zeros, and for several outputs or data sets.
+        """
+        return self._warm_mean_weights[0] if len(self._warm_mean_weights) == 1 else None
+
     def _numbers(self) -> tuple[int, ...]:
         """Return the number of every data set, in row-major order,
         which a subset of the outputs keeps.

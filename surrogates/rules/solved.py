@@ -190,15 +190,17 @@ class AllData(SolvedRule):
             initial = X.new_zeros(len(X), num_paths + 1)
             held = warm[rows]
             initial[: len(held), :1] = held
-        solution = solve_for_paths(
+        rhs = right_hand_sides(
             system,
             data.y[rows] - data.mean_module(X),
             prior_values(prior, data.X, data.noise, rows).T,
             solver,
             generator,
-            initial=initial,
-            callback=callback,
         )
+        solution = solver.solve(
+            system, rhs, initial=initial, generator=generator, callback=callback
+        )
+        del rhs
         mean_weights = system.rows.gather(solution.value[:, :1])
         paths = SamplePaths(
             prior=prior.part(own),
@@ -219,24 +221,21 @@ class AllData(SolvedRule):
         return Solved(data.kernel, data.X, prepare)
 
 
-def solve_for_paths(
+def right_hand_sides(
     system: DistributedKernelSystem,
     misfit: Tensor,
     values: Tensor,
     solver: Solver,
     generator: torch.Generator,
-    *,
-    initial: Tensor | None = None,
-    callback: Callback | None = None,
-) -> Solution:
-    """Solve for the weights of the mean, in the first column, and of every path; called by all
-    processes. The noise of a row is drawn by the row's number: whoever holds it draws the same.
+) -> Targets | Tensor:
+    """Return what a shared ``system`` is solved for, by all processes together: the mean's weights,
+    in the first column, and those of every path. The noise of a row is drawn by the row's number:
+    whoever holds it draws the same.
 
     Args:
         misfit: (n_r,) y − μ(X) of this process's rows.
         values: (n_r, s) the prior functions there.
         generator: in the same state in all processes.
-        initial: (n_r, s + 1) weights to start from; zeros if ``None``.
     """
     std = system.noise.sqrt().unsqueeze(-1)
     draws = system.rows.normal(values.shape[1], generator, like=values)
@@ -245,8 +244,7 @@ def solve_for_paths(
     targets = Targets(
         torch.cat([first, values], dim=1), torch.cat([torch.zeros_like(first), noise], dim=1)
     )
-    rhs = targets if solver.splits_targets else system.rhs(targets)
-    return solver.solve(system, rhs, initial=initial, generator=generator, callback=callback)
+    return targets if solver.splits_targets else system.rhs(targets)
 
 
 def default_solver(n: int) -> Solver:

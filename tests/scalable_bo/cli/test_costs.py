@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from acquisition.strategies import NUM_CANDIDATES
 from benchmarks.distributed import inputs, launch, measured_memory
 from scalable_bo.cli import costs
 from scalable_bo.cli.costs import Rates, Shape, measure_rates, predict
+from scalable_bo.cli.search_costs import measure_slopes, predict_round
 from scalable_bo.cli.solve_check import describe_bytes, describe_seconds
 from surrogates import CG, SDD, SGD, Nystrom, SketchAndProject
 from surrogates.solvers.footprint import Size
@@ -191,3 +193,36 @@ def test_a_shared_solve_of_the_benchmark_reaches_the_residual_of_one_process() -
         launch(Shape(3000, 3, 4, ranks, "asap", 300), 0, 3.0, 120.0) for ranks in (1, 2)
     )
     assert shared["residual"] == pytest.approx(alone["residual"], rel=1e-2)
+
+
+def test_a_round_shares_the_weights_and_the_ascent_and_not_the_kernel_of_the_screening() -> None:
+    alone, shared = (
+        predict_round(Shape(10**6, 8, 65, p, "asap", 1000), RATES, 4e-9, 2.0, process_bytes=10**8)
+        for p in (1, 4)
+    )
+    assert alone.network_bytes == 0
+    assert shared.network_bytes == 0.75 * 250_000 * 64 * 4
+    assert shared.seconds["ascent"] == pytest.approx(alone.seconds["ascent"] / 4)
+    kernel = NUM_CANDIDATES * 10**6 * RATES.entry_seconds
+    assert shared.seconds["screening"] - kernel == pytest.approx(
+        (alone.seconds["screening"] - kernel) / 4
+    )
+    assert shared.total_memory == max(shared.memory.values()) < alone.total_memory
+    # All points, and the solution and the weights of a quarter of the rows and of the paths
+    weights = 250_000 * 65 + 10**6 * 16
+    assert shared.memory["searching"] == 10**8 + 4 * (10**6 * (9 + 5 * 8 + 8) + weights)
+    assert shared.solve_seconds == 2.0 * predict(shared.shape, RATES).seconds_per_epoch
+    assert measure_slopes(3, seconds=0.01) > 0
+
+
+def test_the_command_predicts_a_round(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates = ["--entry-ns", "1", "--gemm-gflops", "100", "--bandwidth", "1", "--slope-ns", "4"]
+    size = ["--n", "1000000", "--ranks", "1,4", "--samples", "64"]
+    monkeypatch.setattr(costs, "measure_rates", lambda *arguments: RATES)
+    assert call(monkeypatch, "check", *size, *rates, "--epochs", "2") == 0
+    assert "A Thompson round of 64 points, a solve of 2 epochs" in capsys.readouterr().out
+    assert call(monkeypatch, "check", *size, *rates, "--json") == 0
+    rounds = json.loads(capsys.readouterr().out)["rounds"]
+    assert [entry["shape"]["ranks"] for entry in rounds] == [1, 4]

@@ -1,0 +1,64 @@
+"""The processes that make the batches of a study together: the first has the study, and the others
+help it to ask.
+
+They are sent numbers, of which each builds the surrogate anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch.distributed as dist
+from safetensors.torch import load, save
+from torch import Tensor
+
+from surrogates.systems.shared import bytes_of_first
+
+# Objectives take as long as they like; a process that ends is noticed at once
+LONGEST_WAIT = timedelta(days=365)
+
+
+class Team:
+    """All processes of ``torch.distributed``; each makes one, at the same time.
+
+    Attributes:
+        size: how many there are.
+        is_first: whether this one has the study.
+    """
+
+    def __init__(self) -> None:
+        joined = dist.is_available() and dist.is_initialized()
+        self.size = dist.get_world_size() if joined else 1
+        self.is_first = not joined or dist.get_rank() == 0
+        self._group = dist.new_group(timeout=LONGEST_WAIT, backend="gloo") if joined else None
+        self._others_wait = self.is_first and joined
+
+    def of_first(self, text: str) -> str:
+        """Return the first process's text to all."""
+        found = bytes_of_first(text.encode(), self._group)
+        assert found is not None  # every process gives one
+        return found.decode()
+
+    @contextmanager
+    def working(self, job: dict[str, Tensor]) -> Iterator[None]:
+        """Send a job, tensors by name, to the others; what follows is done by all. On an error they
+        are not sent another one: they may be anywhere.
+        """
+        self._others_wait = False
+        tensors = {name: part.detach().cpu().clone().contiguous() for name, part in job.items()}
+        bytes_of_first(save(tensors), self._group)
+        yield
+        self._others_wait = True
+
+    def next_job(self) -> dict[str, Tensor] | None:
+        """Return what the first process sends, once it does; ``None`` when it sends no more."""
+        message = bytes_of_first(None, self._group)
+        return None if message is None else load(message)
+
+    def dismiss(self) -> None:
+        """Send no more jobs."""
+        if self._others_wait:
+            self._others_wait = False
+            bytes_of_first(None, self._group)
