@@ -50,12 +50,11 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generator) -> Tensor:
-    """Return N(0, 1) draws of the dtype and device of ``like``, drawn where the generator is:
-    a seed means the same everywhere.
+    """Return N(0, 1) draws of the dtype and device of ``like``, drawn in float64 where the
+    generator is: a seed means the same everywhere, and in either dtype.
     """
-    return torch.randn(*shape, generator=generator, device=generator.device, dtype=like.dtype).to(
-        like.device
-    )
+    device = generator.device
+    return torch.randn(*shape, generator=generator, device=device, dtype=torch.float64).to(like)
 
 
 def balanced_normal(values: Tensor, generator: torch.Generator) -> Tensor:
@@ -260,11 +259,10 @@ def orthogonal_directions(dim: int, count: int, like: Tensor, generator: torch.G
     """Return (d, count) unit vectors of uniform law, orthogonal within consecutive blocks of d."""
     width = min(dim, count)
     shape = (math.ceil(count / width), dim, width)
-    blocks = torch.randn(*shape, generator=generator, device=generator.device, dtype=like.dtype)
-    Q, R = torch.linalg.qr(blocks.to(like.device))
+    Q, R = torch.linalg.qr(standard_normal(shape, like.new_empty(0).double(), generator))
     # Signs fixed: uniform over the orthogonal group
     Q = Q * R.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
-    return Q.transpose(0, 1).reshape(dim, -1)[:, :count]
+    return Q.transpose(0, 1).reshape(dim, -1)[:, :count].to(like)
 
 
 def strata(count: int, generator: torch.Generator) -> Array:

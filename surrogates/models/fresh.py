@@ -37,6 +37,7 @@ from surrogates.models.data import (
     noise_variances,
     subset_outputs,
 )
+from surrogates.models.double import DoubledState
 from surrogates.operators.stationary import StationaryKernel
 from surrogates.rules.base import Rule
 from surrogates.rules.limits import check_range
@@ -47,6 +48,7 @@ from surrogates.solvers.run import Solution
 # Beyond, the exact covariance at 20 × 4 points, with gradients, costs more than that of 256 paths
 EXACT_UP_TO = 2000
 EXACT_SQUARES_HELD = 4  # copies of an (n, n) matrix that GPyTorch's exact posterior holds at once
+DOUBLE = 8  # bytes of an entry
 
 
 class FreshGP(SingleTaskGP):
@@ -107,12 +109,22 @@ class FreshGP(SingleTaskGP):
         """Return the exact model of appended data, which may be batches,
         on transformed inputs and in standardised units.
         """
+        state = self.prediction_strategy
+        is_doubled = isinstance(state, DoubledState)
         with direct_algebra(), as_given():
-            model: Self = super().get_fantasy_model(inputs, targets, **kwargs)
+            if is_doubled:
+                twin = state.with_data(inputs, targets, **kwargs)
+                model = self._after(twin, kwargs.get("noise"))
+            else:
+                model = super().get_fantasy_model(inputs, targets, **kwargs)
         (inputs,) = model.train_inputs
         model.train_inputs = (inputs,)  # GPyTorch leaves a list
         model._stays_exact = True
-        model.prediction_strategy.key = model._state_key().frozen()
+        key = model._state_key().frozen()
+        if is_doubled:
+            model.prediction_strategy = DoubledState(key, twin)
+        else:
+            model.prediction_strategy.key = key
         return model
 
     def subset_output(self, idcs: list[int]) -> Self:
@@ -329,18 +341,36 @@ class FreshGP(SingleTaskGP):
         if key is None:
             key = self._state_key().frozen()
             X = self.train_inputs[0]
-            check_range(self.covar_module, X, takes_differences=False)
-            num_bytes = EXACT_SQUARES_HELD * X.shape[:-1].numel() * X.shape[-2] * X.element_size()
+            check_range(self.covar_module, X.double(), takes_differences=False)
+            num_bytes = EXACT_SQUARES_HELD * X.shape[:-1].numel() * X.shape[-2] * DOUBLE
             memory.require(
                 num_bytes,
                 X.device,
                 f"The exact posterior of {X.shape[-2]} points",
                 "Use an iterative solver such as CG().",
             )
+            if X.dtype == torch.float32:
+                self.prediction_strategy = DoubledState.of(self, key)
         with direct_algebra():
+            if isinstance(self.prediction_strategy, DoubledState):
+                return self.prediction_strategy(*inputs, **kwargs)
             distribution = SingleTaskGP.__call__(self, *inputs, **kwargs)
         self.prediction_strategy.key = key
         return distribution
+
+    def _after(self, twin: SingleTaskGP, noise: Tensor | None) -> Self:
+        """Return this model with the data of ``twin``, a float64 one, and ``noise`` of those that
+        it has beside this model's.
+        """
+        given = {} if noise is None else {"noise": noise}
+        likelihood = self.likelihood.get_fantasy_likelihood(**given)
+        dtype = self.train_targets.dtype
+        replaced = {
+            id(self.likelihood): likelihood,
+            id(self.train_inputs): tuple(X.to(dtype) for X in twin.train_inputs),
+            id(self.train_targets): twin.train_targets.to(dtype),
+        }
+        return deepcopy(self, replaced)
 
     @property
     def _units(self) -> Units:

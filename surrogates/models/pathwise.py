@@ -34,7 +34,7 @@ from surrogates.functions.paths import BatchPaths, SamplePaths
 from surrogates.models.data import check_kernel, check_likelihood, check_noise, known_noise
 from surrogates.models.fantasies import FantasyGP, imagined, outputs_last
 from surrogates.models.fresh import FreshGP, as_given
-from surrogates.models.posterior import assemble, constant, path_distribution
+from surrogates.models.posterior import assemble, constant, fine, path_distribution
 from surrogates.models.stored import load_model, save_model
 from surrogates.rules.base import Rule
 from surrogates.rules.solved import AllData
@@ -52,7 +52,8 @@ class PathwiseGP(FreshGP):
 
     A drop-in for BoTorch's ``SingleTaskGP``, with its defaults: RBF kernel with dimension-scaled
     priors, constant mean, standardised outcomes, inferred noise. Up to 2000 points, and with
-    ``solver=Cholesky()`` for any number, ``posterior(X)`` is exact: that of ``SingleTaskGP``.
+    ``solver=Cholesky()`` for any number, ``posterior(X)`` is exact: that of ``SingleTaskGP``, for
+    float32 data by float64 arithmetic.
     Otherwise it has the exact mean (to the solver's tolerance) and the covariance of ``num_paths``
     paths. Such a posterior needs a kernel with random features, has gradients in X but not in
     hyperparameters or ``train_X``, and ``fantasize`` returns a :class:`FantasyGP`.
@@ -316,12 +317,14 @@ class PathwiseGP(FreshGP):
         # BoTorch's lists of models may ask for it by its number in the list
         if self.num_outputs == 1:
             output_indices = None
-        if self._is_exact and output_indices is None:
-            return super().posterior(
+        is_exact = self._is_exact
+        if is_exact and output_indices is None and self.train_targets.dtype == torch.float64:
+            posterior = super().posterior(
                 X, observation_noise=observation_noise, posterior_transform=posterior_transform
             )
+            return fine(posterior, self._units)
         checks.batch_of_points(X, self.batch_shape)
-        with constant(getattr(self, "input_transform", None)):
+        with constant(None if is_exact else getattr(self, "input_transform", None)):
             X = self.transform_inputs(X)
         with gpt_posterior_settings():
             distribution = self(X.unsqueeze(-3) if self.num_outputs > 1 else X)
@@ -333,6 +336,7 @@ class PathwiseGP(FreshGP):
             output_indices,
             observation_noise,
             posterior_transform,
+            learns=is_exact,
         )
 
     def __call__(self, *inputs: Tensor, **kwargs: Any) -> MultivariateNormal:

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
+import gpytorch
 import torch
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
 from botorch.models import SingleTaskGP
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
+from botorch.posteriors.transformed import TransformedPosterior
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from linear_operator.operators import (
     BlockInterleavedLinearOperator,
@@ -29,6 +31,42 @@ from torch import Tensor
 from torch.nn import Module
 
 from surrogates.functions.paths import BatchPaths, SamplePaths, Units
+from surrogates.models.double import Rounded
+
+# In standardised units: GPyTorch's own bound for float64
+LEAST_VARIANCE = float(gpytorch.settings.min_variance.value(torch.float64))
+
+
+class FinePosterior(GPyTorchPosterior):
+    """A posterior in the user's units whose variances GPyTorch rounds up in the model's units.
+
+    Args:
+        least: the smallest variance.
+    """
+
+    def __init__(self, distribution: MultivariateNormal, least: float):
+        super().__init__(distribution)
+        self.least = least
+
+    @property
+    def variance(self) -> Tensor:
+        """The posterior variance (..., q, m)."""
+        with gpytorch.settings.min_variance(float_value=self.least, double_value=self.least):
+            return super().variance
+
+
+def fine(posterior: Any, units: Units) -> Any:
+    """Return a ``posterior`` in the user's units, which are ``units`` of the model, with variances
+    as small as the model tells from zero; those of other kinds as they are.
+    """
+    if isinstance(posterior, TransformedPosterior):
+        posterior._posterior = fine(posterior._posterior, units)
+    if type(posterior) is not GPyTorchPosterior:
+        return posterior
+    distribution = posterior.distribution
+    smallest = min(1.0, units.scale.min().item())
+    least = max(LEAST_VARIANCE * smallest**2, torch.finfo(distribution.mean.dtype).tiny)
+    return FinePosterior(distribution, least)
 
 
 class IndependentRoots(MultitaskMultivariateNormal):
@@ -89,9 +127,13 @@ def assemble(
     output_indices: list[int] | None,
     observation_noise: bool | Tensor,
     posterior_transform: PosteriorTransform | None,
+    learns: bool = False,
 ) -> Any:
     """Return BoTorch's posterior of a ``distribution`` (..., q), or (..., m, q),
     at transformed X in standardised units of ``model``, which are ``units``.
+
+    Args:
+        learns: whether it has gradients in the noise.
     """
     several = model.num_outputs > 1
     outputs = list(range(model.num_outputs)) if output_indices is None else output_indices
@@ -101,13 +143,12 @@ def assemble(
             f" {output_indices}."
         )
     points = X.unsqueeze(-3) if several else X
-    with constant(model.likelihood):
+    with constant(None if learns else model.likelihood):
         noisy = model._apply_noise(points, distribution, observation_noise)
         distribution = affine(noisy, units.offset, units.scale)
-    posterior = joint(distribution, outputs) if several else GPyTorchPosterior(distribution)
-    return transformed(
-        units.untransform_posterior(posterior, X, output_indices), posterior_transform, X
-    )
+    affine_only = joint(distribution, outputs) if several else GPyTorchPosterior(distribution)
+    posterior = units.untransform_posterior(affine_only, X, output_indices)
+    return fine(transformed(posterior, posterior_transform, X), units)
 
 
 @contextmanager
@@ -134,7 +175,9 @@ def affine(
     mean = distribution.mean
     offset, scale = (torch.as_tensor(value).to(mean).unsqueeze(-1) for value in (offset, scale))
     covariance: LinearOperator = distribution.lazy_covariance_matrix
-    if isinstance(covariance, RootLinearOperator):
+    if isinstance(covariance, Rounded):
+        covariance = covariance.scaled(scale.double().square().squeeze(-1))
+    elif isinstance(covariance, RootLinearOperator):
         covariance = RootLinearOperator(scale.unsqueeze(-1) * covariance.root.to_dense())
     elif scale.numel() == 1 and isinstance(covariance, SumLinearOperator):
         # Variances are then found without the matrix

@@ -199,7 +199,7 @@ class SharedRows(Rows):
         end = self.start + len(out)
         for stream in range(self.start // ROWS_PER_STREAM, -(-end // ROWS_PER_STREAM)):
             own = torch.Generator().manual_seed(seed + stream)
-            rows = torch.randn(ROWS_PER_STREAM, num_columns, generator=own, dtype=like.dtype)
+            rows = torch.randn(ROWS_PER_STREAM, num_columns, generator=own, dtype=torch.float64)
             first = stream * ROWS_PER_STREAM
             low = max(first, self.start)
             high = min(first + ROWS_PER_STREAM, end)

@@ -1,0 +1,137 @@
+"""GPyTorch's exact posterior of float32 data by float64 arithmetic.
+
+In float32 the rounding of the kernel matrix is as large as a noise variance of 1e-7 n, and what is
+left of the prior variance cancels. So the data, hyperparameters and points are taken for float64
+numbers, and what is returned is rounded once.
+"""
+
+from copy import copy, deepcopy
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from botorch.models import SingleTaskGP
+from gpytorch.distributions import MultivariateNormal
+from linear_operator.operators import (
+    ConstantMulLinearOperator,
+    LinearOperator,
+    RootLinearOperator,
+    TriangularLinearOperator,
+)
+from torch import Tensor
+from torch.nn import Parameter
+
+
+@dataclass(frozen=True, eq=False)
+class DoubledState:
+    """A model in float64, with what GPyTorch has kept of it.
+
+    Attributes:
+        key: of the float32 model that it stands for.
+    """
+
+    key: tuple[Any, ...]
+    model: SingleTaskGP
+
+    @classmethod
+    def of(cls, model: SingleTaskGP, key: tuple[Any, ...]) -> Self:
+        return cls(key, doubled(model))
+
+    def __call__(self, *inputs: Tensor, **kwargs: Any) -> MultivariateNormal:
+        """Return the posterior, rounded to float32."""
+        X = [points.double() for points in inputs]
+        law = SingleTaskGP.__call__(self.model, *X, **kwargs)
+        return MultivariateNormal(law.mean.float(), Rounded(law.lazy_covariance_matrix))
+
+    def with_data(
+        self, inputs: Tensor, targets: Tensor, noise: Tensor | None = None, **kwargs: Any
+    ) -> SingleTaskGP:
+        """Return the float64 model of appended data, by GPyTorch's update of what it has kept."""
+        given = {} if noise is None else {"noise": noise.double()}
+        return SingleTaskGP.get_fantasy_model(
+            self.model, inputs.double(), targets.double(), **given, **kwargs
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()  # copies of a model find it again
+
+
+class Rounded(LinearOperator):
+    """A float64 covariance that is read in float32; its roots, too, are found in float64.
+
+    Args:
+        base: (*batch, n, n).
+    """
+
+    def __init__(self, base: LinearOperator):
+        super().__init__(base)
+        self.base = base
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32
+
+    def scaled(self, factor: Tensor) -> "Rounded":
+        """Return the covariance times ``factor``, of the batch shape or one number."""
+        return Rounded(ConstantMulLinearOperator(self.base, factor))
+
+    def to_dense(self) -> Tensor:
+        return self.base.to_dense().float()
+
+    def root_decomposition(self, method: str | None = None) -> LinearOperator:
+        root = self.base.root_decomposition(method=method).root
+        return RootLinearOperator(root.to_dense().float())
+
+    def _matmul(self, rhs: Tensor) -> Tensor:
+        return self.base._matmul(rhs.double()).float()
+
+    def _size(self) -> torch.Size:
+        return self.base.shape
+
+    def _transpose_nonbatch(self) -> "Rounded":
+        return Rounded(self.base._transpose_nonbatch())
+
+    def _diagonal(self) -> Tensor:
+        return self.base.diagonal(dim1=-1, dim2=-2).float()
+
+    def _cholesky(self, upper: bool | None = False) -> LinearOperator:
+        factor = self.base.cholesky(upper=bool(upper)).to_dense()
+        return TriangularLinearOperator(factor.float(), upper=bool(upper))
+
+    def _expand_batch(self, batch_shape: torch.Size | list[int]) -> "Rounded":
+        return Rounded(self.base._expand_batch(batch_shape))
+
+    def _getitem(self, row_index: Any, col_index: Any, *batch_indices: Any) -> "Rounded":
+        return Rounded(self.base._getitem(row_index, col_index, *batch_indices))
+
+    def _get_indices(self, row_index: Any, col_index: Any, *batch_indices: Any) -> Tensor:
+        return self.base._get_indices(row_index, col_index, *batch_indices).float()
+
+
+def doubled(model: Any) -> Any:
+    """Return ``model`` with its parts and data in float64, through which gradients reach those of
+    ``model``.
+    """
+    held = [*model.parameters(), *model.buffers(), *model.train_inputs, model.train_targets]
+    for part in model.modules():  # noise variances, which GPyTorch does not register
+        held.extend(value for value in vars(part).values() if isinstance(value, Tensor))
+    with torch.enable_grad():  # which later calls may take, if not the first one
+        copies = {id(tensor): _doubled(tensor) for tensor in held if tensor.is_floating_point()}
+    twin = copy(model)
+    # Copies look up there what they must not copy
+    for name in ("_modules", "_parameters", "_buffers"):
+        twin.__dict__[name] = deepcopy(model.__dict__[name], copies)
+    twin.train_inputs = tuple(copies[id(X)] for X in model.train_inputs)
+    twin.train_targets = copies[id(model.train_targets)]
+    twin.prediction_strategy = None
+    return twin
+
+
+def _doubled(tensor: Tensor) -> Tensor:
+    """Return a float64 copy, whose own deep copies are leaves: GPyTorch makes some of the kernels
+    of a batch and of fantasies, and PyTorch copies nothing else.
+    """
+    double: Any = tensor.double()
+    if double.requires_grad:
+        double.__deepcopy__ = lambda memo: Parameter(double.detach().clone())
+    return double
