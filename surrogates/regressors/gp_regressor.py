@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from botorch.models.transforms.input import Normalize
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
+from botorch.settings import validate_input_scaling
 from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
@@ -17,11 +18,13 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.fitting.choice import fit
+from surrogates.models.fresh import EXACT_UP_TO
 from surrogates.models.pathwise import DEFAULT_NUM_FEATURES, DEFAULT_NUM_PATHS, PathwiseGP
 from surrogates.solvers.base import Solver
 
 BLOCK = 1024  # points at which one joint posterior is evaluated, to read off its diagonal
 MOST_JOINT = 20_000  # points of a covariance matrix that is returned
+ROUNDING = 10.0 * np.finfo(np.float64).eps  # of a mean, beside the largest value
 
 Array = NDArray[np.floating[Any]]
 
@@ -32,8 +35,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     A :class:`PathwiseGP` on inputs scaled to the unit cube and standardised targets, with
     hyperparameters learnt by :func:`fit`: exact up to 2000 data, paths by iterative solvers beyond.
-    Several columns of y are independent Gaussian processes. float32 inputs are computed with in
-    float32, all others in float64.
+    Several columns of y are independent Gaussian processes. Predictions have the dtype of the
+    training inputs: float32, if they are, else float64. Up to 2000 data all arithmetic is that of
+    float64.
 
     Args:
         kernel: a GPyTorch kernel of the scaled inputs; ``None`` for Matérn-5/2 with a lengthscale
@@ -50,16 +54,18 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         callback: called after every step of the fit with its number and objective.
 
     Attributes:
-        model_: the fitted :class:`PathwiseGP`, on tensors in the units of X and y.
+        model_: the fitted :class:`PathwiseGP`, on X and standardised y.
         kernel_: its kernel.
+        target_mean_, target_scale_: (m,), what y is standardised by: its mean and standard
+            deviation; the scale of a column of one value is 1.
         noise_variance_: of the targets, in squared units of y, a number or one for each output;
             ``None`` if ``noise_variance`` is an array.
         fit_account_: what the fit tried and chose; ``None`` without one.
         n_features_in_, feature_names_in_: of X.
 
     Raises:
-        TypeError, ValueError: when fitting, for data that are not finite numbers, fewer than two,
-            or arguments that do not fit them.
+        TypeError, ValueError: when fitting, for data that are not finite numbers, or arguments that
+            do not fit them.
     """
 
     def __init__(
@@ -86,30 +92,31 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit to X (n, d) and y (n,) or (n, m)."""
         inputs, targets = validate_data(
-            self,
-            X,
-            y,
-            dtype=[np.float64, np.float32],
-            multi_output=True,
-            ensure_min_samples=2,
-            y_numeric=True,
+            self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True
         )
+        self._dtype = inputs.dtype
+        self._target_shape = targets.shape[1:]
+        targets = np.asarray(targets, np.float64).reshape(len(inputs), -1)
+        self.target_mean_, self.target_scale_ = _units(targets)
         # A copy, since tensors cannot share memory that may not be written to
         train_X = torch.tensor(inputs)
-        train_Y = torch.tensor(np.asarray(targets, inputs.dtype)).reshape(len(inputs), -1)
+        if len(inputs) <= EXACT_UP_TO:
+            train_X = train_X.double()
+        train_Y = torch.tensor((targets - self.target_mean_) / self.target_scale_).to(train_X)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self._target_shape = targets.shape[1:]
-        model = PathwiseGP(
-            train_X,
-            train_Y,
-            self._known_noise(train_Y),
-            covar_module=self._covar_module(train_X, train_Y),
-            input_transform=_unit_cube(train_X),
-            solver=self.solver,
-            num_paths=self.num_paths,
-            num_features=self.num_features,
-            seed=seed,
-        )
+        with validate_input_scaling(False):  # y is standardised, unless it is constant
+            model = PathwiseGP(
+                train_X,
+                train_Y,
+                self._known_noise(train_Y),
+                covar_module=self._covar_module(train_X, train_Y),
+                outcome_transform=None,
+                input_transform=_unit_cube(train_X),
+                solver=self.solver,
+                num_paths=self.num_paths,
+                num_features=self.num_features,
+                seed=seed,
+            )
         if self.optimize:
             generator = torch.Generator().manual_seed(seed)
             fit(model, generator=generator, callback=self.callback)
@@ -146,9 +153,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             posteriors = [self.model_.posterior(block) for block in points.split(BLOCK)]
             mean = torch.cat([posterior.mean for posterior in posteriors])
             if not return_std:
-                return self._shaped(mean)
+                return self._in_units_of_y(mean)
             variance = torch.cat([posterior.variance for posterior in posteriors])
-        return self._shaped(mean), self._shaped(variance.sqrt())
+        deviation = self._shaped(variance.double().sqrt().numpy() * self.target_scale_)
+        return self._in_units_of_y(mean), deviation
 
     def sample_y(
         self,
@@ -170,8 +178,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         paths = self.model_.paths(n_samples, generator=torch.Generator().manual_seed(seed))
         with torch.no_grad():
             values = paths(points)  # (s, q) or (s, q, m)
-        samples = values.movedim(0, -1).reshape(len(points), *self._target_shape, n_samples)
-        return samples.numpy()
+        samples = values.reshape(n_samples, len(points), -1)
+        return np.moveaxis(np.stack([self._in_units_of_y(sample) for sample in samples]), 0, -1)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -184,9 +192,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
         return torch.tensor(X).to(dtype)
 
-    def _shaped(self, values: Tensor) -> Array:
-        """Return (q, m) as (q,) where y was (n,)."""
-        return values.reshape(-1, *self._target_shape).numpy()
+    def _in_units_of_y(self, values: Tensor) -> Array:
+        """Return standardised values (q, m) in the units, shape and dtype of predictions."""
+        return self._shaped(values.double().numpy() * self.target_scale_ + self.target_mean_)
+
+    def _shaped(self, values: Array) -> Array:
+        """Return (q, m) as (q,) where y was (n,), in the dtype of predictions."""
+        return values.reshape(-1, *self._target_shape).astype(self._dtype)
 
     def _joint(self, points: Tensor) -> tuple[Array, Array]:
         q = len(points)
@@ -200,8 +212,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             # One by one: they do not covary
             own: list[Any] = [self.model_.posterior(points, output_indices=[i]) for i in outputs]
             mean = torch.cat([output.mean for output in own], -1)
-            covariance = torch.stack([output.distribution.covariance_matrix for output in own], -1)
-        return self._shaped(mean), covariance.reshape(q, q, *self._target_shape).numpy()
+            joint = torch.stack([output.distribution.covariance_matrix for output in own], -1)
+        covariance = joint.double().numpy() * self.target_scale_**2
+        shape = (q, q, *self._target_shape)
+        return self._in_units_of_y(mean), covariance.reshape(shape).astype(self._dtype)
 
     def _covar_module(self, train_X: Tensor, train_Y: Tensor) -> Kernel:
         if self.kernel is not None:
@@ -223,23 +237,37 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             return None
         given = np.asarray(self.noise_variance)
         variances = check_array(np.atleast_1d(given), ensure_2d=False, input_name="noise_variance")
-        known = torch.tensor(variances.reshape(given.shape)).to(train_Y)
         shape = (len(train_Y), *self._target_shape)
-        if known.ndim and known.shape != shape:
+        if given.ndim and given.shape != shape:
             raise ValueError(
                 f"`noise_variance` must be a number or of the shape of `y`, {shape}, got"
-                f" {tuple(known.shape)}."
+                f" {given.shape}."
             )
-        return known.reshape(-1, train_Y.shape[-1] if known.ndim else 1).expand_as(train_Y)
+        known = variances.reshape(-1, train_Y.shape[-1] if given.ndim else 1)
+        return torch.tensor(known / self.target_scale_**2).to(train_Y).expand_as(train_Y)
 
     def _noise_in_units_of_y(self) -> float | Array | None:
         if self.noise_variance is not None:
             known = np.asarray(self.noise_variance)
             return None if known.ndim else known.item()
-        units: Any = self.model_.outcome_transform
-        noise = self.model_.likelihood.noise.detach().reshape(-1)
-        variances = noise * units.stdvs.reshape(-1) ** 2
-        return variances.numpy() if self._target_shape else variances.item()
+        noise = self.model_.likelihood.noise.detach().double().reshape(-1).numpy()
+        variances: Array = noise * self.target_scale_**2
+        return variances if self._target_shape else variances.item()
+
+
+def _units(targets: Array) -> tuple[Array, Array]:
+    """Return the mean (m,) and standard deviation (m,) of the columns of ``targets`` (n, m); the
+    latter is 1 where they differ by rounding alone.
+    """
+    # Of numbers up to 1, whose sums and squares neither overflow nor vanish
+    largest = np.abs(targets).max(0)
+    largest = np.where(largest > 0.0, largest, 1.0)
+    mean = (targets / largest).mean(0)
+    gaps = targets / largest - mean
+    width = np.abs(gaps).max(0)
+    varies = width > ROUNDING
+    spread = np.sqrt(np.square(gaps / np.where(varies, width, 1.0)).sum(0) / max(1, len(gaps) - 1))
+    return mean * largest, np.where(varies, spread * width * largest, 1.0)
 
 
 def _unit_cube(X: Tensor) -> Normalize:

@@ -211,10 +211,10 @@ def entries(kernel: Kernel, X: Tensor, Z: Tensor) -> Tensor:
     """Return k(X, Z) in float64, of so few points at a time that PyTorch takes distances from
     differences: those from squares leave coinciding points apart.
     """
-    rows = [
-        torch.cat([problems.own_evaluation(kernel, part, other) for other in Z.split(FEW_POINTS)], 1)
-        for part in X.split(FEW_POINTS)
-    ]
+    rows = []
+    for part in X.split(FEW_POINTS):
+        tiles = [problems.own_evaluation(kernel, part, other) for other in Z.split(FEW_POINTS)]
+        rows.append(torch.cat(tiles, 1))
     return torch.cat(rows)
 
 

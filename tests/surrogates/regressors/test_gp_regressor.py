@@ -160,3 +160,54 @@ def test_wrong_arguments_are_named() -> None:
         regressor.predict(X, return_std=True, return_cov=True)
     with pytest.raises(ValueError, match=r"`n_samples`"):
         regressor.sample_y(X, 0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("scale, offset", [(1e-6, 0.0), (1e6, 0.0), (1e-30, 0.0), (1.0, 1e8)])
+def test_the_units_of_y_scale_what_is_predicted(scale: float, offset: float, dtype: Any) -> None:
+    X, y = data()
+    at = data(6, seed=1)[0].astype(dtype)
+    usual = fixed(noise_variance=0.09).fit(X.astype(dtype), y)
+    shifted = fixed(noise_variance=0.09 * scale**2).fit(X.astype(dtype), scale * y + offset)
+    mean, deviation = usual.predict(at, return_std=True)
+    own_mean, own_deviation = shifted.predict(at, return_std=True)
+    assert own_mean.dtype == own_deviation.dtype == dtype
+    rounding = np.finfo(dtype).eps * (offset + 10.0 * scale)
+    np.testing.assert_allclose(own_mean, scale * mean + offset, rtol=1e-6, atol=4.0 * rounding)
+    np.testing.assert_allclose(own_deviation, scale * deviation, rtol=1e-5)
+    samples = shifted.sample_y(at, 3)
+    expected = scale * usual.sample_y(at, 3) + offset
+    np.testing.assert_allclose(samples, expected, rtol=1e-4, atol=1e-4 * scale + 4.0 * rounding)
+    learnt = fixed().fit(X.astype(dtype), scale * y + offset)
+    ratio = learnt.noise_variance_ / fixed().fit(X.astype(dtype), y).noise_variance_
+    assert ratio == pytest.approx(scale**2, rel=1e-6)
+
+
+def test_few_rows_of_float32_are_as_precise_as_those_of_float64() -> None:
+    X, y = data(20)
+    X = X.astype(np.float32)
+    at = data(6, seed=1)[0].astype(np.float32)
+    y = np.sin(X[:, 0] / 100.0)
+    single = fixed(noise_variance=1e-8).fit(X, y).predict(at, return_std=True)
+    double = fixed(noise_variance=1e-8).fit(X.astype(float), y).predict(at, return_std=True)
+    for own, expected in zip(single, double, strict=True):
+        assert own.dtype == np.float32
+        np.testing.assert_allclose(own, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -5e3, 1e200])
+def test_constant_targets_are_predicted(value: float) -> None:
+    X, y = data(30)
+    regressor = GPRegressor().fit(X, np.full_like(y, value))
+    mean, deviation = regressor.predict(X, return_std=True)
+    np.testing.assert_allclose(mean, value, rtol=1e-12)
+    assert (deviation < 0.1).all()
+    assert regressor.target_scale_ == 1.0
+
+
+def test_one_row_is_data() -> None:
+    X, y = data()
+    regressor = fixed(noise_variance=1e-6).fit(X[:1], y[:1])
+    mean, deviation = regressor.predict(X, return_std=True)
+    np.testing.assert_allclose(mean, y[0], rtol=1e-9)
+    assert deviation[0] < 0.01 < deviation[1:].min()
