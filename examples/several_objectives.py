@@ -37,7 +37,7 @@ study = Study(
     outcome_constraints={"stress": (None, STRENGTH)},
     seed=0,
 )
-result = study.optimize(beam, rounds=6, batch=12)
+result = study.optimize(beam, rounds=4, batch=12)
 print(f"{len(result.front)} of {len(result.outcomes)} beams are on the front; every fifth:")
 for point in sorted(result.front, key=lambda point: point.outcomes["mass"])[::5]:
     print(

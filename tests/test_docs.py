@@ -19,10 +19,11 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-# What may be loaded or fetched by a page, where it is not beside it
+# What a page would load or fetch from elsewhere. Mermaid's drawings would bring a script.
 FETCHED = re.compile(
-    r"""<(?:script|img|iframe|source|link)\b[^>]*?\b(?:src|href)=["']?(?:https?:)?//"""
-    r"""|url\(["']?(?:https?:)?//|@import ["'](?:https?:)?//"""
+    r"""<(?:script|img|iframe|source|link|object|embed|video|audio|track|form|input|use|image)\b"""
+    r"""[^>]*?\b(?:src|srcset|href|data|poster|action)=["']?(?:https?:)?//"""
+    r"""|url\(["']?(?:https?:)?//|@import ["'](?:https?:)?//|class=["']?mermaid"""
 )
 
 

@@ -31,5 +31,5 @@ for name, solver in solvers.items():
     axes.plot([moment.epochs for moment in seen], [moment.residual for moment in seen], label=name)
 axes.set(yscale="log", xlabel="epochs of n² kernel entries", ylabel="relative residual")
 axes.spines[["top", "right"]].set_visible(False)
-axes.legend(loc="upper right", frameon=False, fontsize="small")
+figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
 figure.savefig(sys.argv[1], dpi=110)
