@@ -7,7 +7,7 @@ parameters.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,7 @@ MAX_DOTS = 1500
 MAGNITUDES = 100.0  # between values above 0, from which on their axis is logarithmic
 MAX_ASKS = 120  # bars; of more asks, those beside each other are taken together
 MAX_PARAMETERS = 60
+MAX_BARS = 12  # of parameters that matter
 LEAST_GAP = 62.0  # between the axes of parallel coordinates
 LONGEST_NAME = 40  # characters of a name over an axis
 SLANT = 30  # degrees, of names that are wider than the gap
@@ -57,7 +58,7 @@ def best_so_far(snapshot: Snapshot) -> Chart:
     tail = 0.025 if len(values) > 40 else 0.0
     shown = np.quantile(values, [tail, 1.0] if snapshot.maximize else [0.0, 1.0 - tail])
     # On a linear axis, what is gained after the first magnitudes looks like nothing.
-    y = Scale.around(shown, log=bool(values.min() > 0 and MAGNITUDES * shown[0] <= shown[1]))
+    y = Scale.around(shown, log=bool(values.min() > 0) and _spans_magnitudes(shown))
     hidden = int(((values < y.low) | (values > y.high)).sum())
     panel = Panel(Scale(0.5, len(values) + 0.5), y, 70, 28, WIDTH - 80, 250)
     panel.axes("evaluations with a value, in the order told", "value")
@@ -236,10 +237,53 @@ def slices_of_mean(snapshot: Snapshot, slices: Sequence[Slice], best: int) -> Ch
     )
 
 
-def parallel_coordinates(snapshot: Snapshot, names: Sequence[str]) -> Chart:
-    """Draw the best rows, and some of the others, as lines across the axes of some parameters,
-    the value last.
+def importances(shares: Mapping[str, float]) -> Chart:
+    """Draw how much parameters matter, those that do most, as bars."""
+    shown = list(shares.items())[:MAX_BARS]
+    height = 26.0
+    left = 190.0
+    longest = max(share for _, share in shown) or 1.0
+    parts = []
+    for number, (name, share) in enumerate(shown):
+        top = 8 + height * number
+        width = (WIDTH - left - 70) * share / longest
+        parts.append(text(shorten(name, 24), left - 10, top + 14, "end", name))
+        parts.append(
+            f'<rect class="blue" x="{left:g}" y="{top:.1f}" width="{width:.1f}" height="18"/>'
+        )
+        parts.append(text(f"{share:.2f}", left + width + 8, top + 14, "tick"))
+    left_out = len(shares) - len(shown)
+    return Chart(
+        figure(parts, WIDTH, 16 + height * len(shown), "how much each parameter matters"),
+        f"{len(shown)} of {len(shares)} parameters." if left_out else "",
+    )
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Rows as lines across axes, the best first.
+
+    Attributes:
+        names: of the axes: parameters, and last the value or the first of several outcomes.
+        scales: of the axes.
+        ids: (k,) the rows.
+        values: (k,) their values.
+        places: (k, axes) where each crosses them, in [0, 1].
+        styles: of the lines.
+        notes: what has been left out.
     """
+
+    names: Sequence[str]
+    scales: Sequence[Scale]
+    ids: np.ndarray
+    values: np.ndarray
+    places: np.ndarray
+    styles: Sequence[str]
+    notes: Sequence[str]
+
+
+def find_lines(snapshot: Snapshot, names: Sequence[str]) -> Lines:
+    """Return the best rows, and some of the others, across the axes of some parameters."""
     rows = snapshot.rows
     space = snapshot.space
     ids = np.array(rows.observed)
@@ -252,7 +296,7 @@ def parallel_coordinates(snapshot: Snapshot, names: Sequence[str]) -> Chart:
     shown = names[:MAX_PARAMETERS]
     scales = [
         *(scale_of(space.params[name]) for name in shown),
-        Scale.around(values[drawn], margin=0.0),
+        Scale.around(values[drawn], log=_spans_magnitudes(values[drawn]), margin=0.0),
     ]
     X = rows.X.numpy()[ids[drawn]][:, [space.names.index(name) for name in shown]]
     places = np.column_stack(
@@ -263,31 +307,41 @@ def parallel_coordinates(snapshot: Snapshot, names: Sequence[str]) -> Chart:
     )
     inactive = np.isnan(places)
     places = np.where(inactive, FOOT, places)
-    left = 70.0
-    height = 250.0
-    gap = max(LEAST_GAP, (WIDTH - 2 * left) / len(shown))
-    titles = [shorten(name, LONGEST_NAME) for name in (*shown, "value")]
-    longest = 8 * max(map(len, titles))
-    slant = SLANT if longest > gap else 0
-    top_edge = 40.0 + longest * math.sin(math.radians(slant))
-    frame = Panel(Scale(0, len(shown)), Scale(0, 1), left, top_edge, gap * len(shown), height)
-    across = np.arange(len(shown) + 1)
     styles = ["best"] + ["good"] * (len(top) - 1) + ["other"] * len(others)
-    for line, style in reversed(list(zip(places, styles, strict=True))):
-        frame.line(across, line, style)
-    _draw_axes(frame, [*shown, "value"], titles, scales, slant)
     left_out = len(rest) - len(others)
     notes = [f"{len(shown)} of {len(names)} parameters."] if len(shown) < len(names) else []
     notes += ["Lines run along the foot where a parameter is not active."] * bool(inactive.any())
     notes += [f"{len(others)} of the other {len(rest)} rows are drawn."] if left_out else []
+    value = "value" if snapshot.goal is None else snapshot.goal.names[0]
+    return Lines([*shown, value], scales, ids[drawn], values[drawn], places, styles, notes)
+
+
+def parallel_coordinates(snapshot: Snapshot, names: Sequence[str]) -> Chart:
+    """Draw the best rows, and some of the others, as lines across the axes of some parameters,
+    the value last.
+    """
+    lines = find_lines(snapshot, names)
+    count = len(lines.names) - 1
+    left = 70.0
+    height = 250.0
+    gap = max(LEAST_GAP, (WIDTH - 2 * left) / count)
+    titles = [shorten(name, LONGEST_NAME) for name in lines.names]
+    longest = 8 * max(map(len, titles))
+    slant = SLANT if longest > gap else 0
+    top_edge = 40.0 + longest * math.sin(math.radians(slant))
+    frame = Panel(Scale(0, count), Scale(0, 1), left, top_edge, gap * count, height)
+    across = np.arange(count + 1)
+    for line, style in reversed(list(zip(lines.places, lines.styles, strict=True))):
+        frame.line(across, line, style)
+    _draw_axes(frame, lines.names, titles, lines.scales, slant)
     return Chart(
         figure(
             frame.parts,
-            2 * left + gap * len(shown) + (longest if slant else 0),
+            2 * left + gap * count + (longest if slant else 0),
             top_edge + height + 22,
             "the best rows across all parameters",
         ),
-        " ".join(notes),
+        " ".join(lines.notes),
     )
 
 
@@ -331,6 +385,13 @@ def keys(names: Sequence[tuple[str, str]]) -> str:
         + "".join(f'<li><i class="{style}"></i>{escape(name)}</li>' for name, style in names)
         + "</ul>"
     )
+
+
+def _spans_magnitudes(values: np.ndarray) -> bool:
+    """Return whether values are above 0, and the largest so much larger than the smallest that an
+    axis is logarithmic.
+    """
+    return bool(values.min() > 0 and MAGNITUDES * values.min() <= values.max())
 
 
 def _numbers_along(param: Parameter) -> np.ndarray:

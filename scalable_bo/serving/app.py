@@ -5,25 +5,28 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
 from typing import Annotated, Any
 
 from scalable_bo._packages import require
 from scalable_bo.serving.desk import Desk, UnavailableError
 from scalable_bo.serving.gate import Application, Gate
+from scalable_bo.serving.live import LiveView
 from scalable_bo.serving.tells import Told
 from scalable_bo.study.study import Study
 
 require("fastapi", extra="serve", user="`scalable-bo serve`")
 
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 
 MOST_POINTS = 1000  # of a request
 MOST_OUTCOMES = 100
 LONGEST_REASON = 2000
+LONGEST_SEARCH = 200
+MOST_ROWS = 200  # on a page
 
 Id = Annotated[int, Field(ge=0, lt=2**53)]
 Ids = Annotated[list[Id], Field(max_length=MOST_POINTS)]
@@ -83,13 +86,24 @@ class Held(_Body):
     ids: Ids
 
 
+class Page(_Body):
+    """A part of the rows, as ``LiveView.rows`` takes it."""
+
+    search: str = Field("", max_length=LONGEST_SEARCH)
+    sort: str = Field("", max_length=LONGEST_SEARCH)
+    down: bool = False
+    offset: int = Field(0, ge=0, lt=2**53)
+    limit: int = Field(25, ge=1, le=MOST_ROWS)
+
+
 def make_app(desk: Desk, token: str) -> Application:
     """Return the application of a server, behind its gate."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    app.add_exception_handler(RequestValidationError, _say_what_is_wrong)
+    app.add_exception_handler(ValidationError, _say_what_is_wrong)
     app.add_exception_handler(HTTPException, _say_error)
     _add_work(app, desk)
     _add_answers(app, desk.study, desk)
+    _add_page(app, LiveView(desk))
     return Gate(app, token)
 
 
@@ -97,7 +111,8 @@ def _add_work(app: FastAPI, desk: Desk) -> None:
     """Let workers ask and tell."""
 
     @app.post("/ask")
-    async def ask(wanted: Wanted) -> Response:
+    async def ask(request: Request) -> Response:
+        wanted = Wanted.model_validate_json(await request.body())
         try:
             found = desk.ask(wanted.q, wanted.worker)
         except UnavailableError as error:
@@ -112,7 +127,8 @@ def _add_work(app: FastAPI, desk: Desk) -> None:
         )
 
     @app.post("/tell")
-    async def tell(body: Results) -> Response:
+    async def tell(request: Request) -> Response:
+        body = Results.model_validate_json(await request.body())
         names = desk.study.outcomes
         wanted = f"values of {', '.join(names)}" if names else "one number for its value"
         for one in body.results:
@@ -121,15 +137,18 @@ def _add_work(app: FastAPI, desk: Desk) -> None:
         return await told([Told(one.id, one.value, one.noise) for one in body.results])
 
     @app.post("/fail")
-    async def fail(body: Failures) -> Response:
+    async def fail(request: Request) -> Response:
+        body = Failures.model_validate_json(await request.body())
         return await told([Told(one.id, math.nan, None, one.reason) for one in body.failures])
 
     @app.post("/renew")
-    async def renew(held: Held) -> Response:
+    async def renew(request: Request) -> Response:
+        held = Held.model_validate_json(await request.body())
         return reply({"lost": desk.renew(held.ids, held.worker)})
 
     @app.post("/release")
-    async def release(held: Held) -> Response:
+    async def release(request: Request) -> Response:
+        held = Held.model_validate_json(await request.body())
         desk.release(held.ids, held.worker)
         return reply({})
 
@@ -167,6 +186,42 @@ def _add_answers(app: FastAPI, study: Study, desk: Desk) -> None:
     @app.get("/best")
     async def best() -> Response:
         return await computed(lambda: _best(study))
+
+
+def _add_page(app: FastAPI, view: LiveView) -> None:
+    """Show the study in a browser."""
+    here = files("scalable_bo.serving")
+    contents = {
+        "/": ("text/html", here.joinpath("page.html").read_bytes()),
+        "/page.js": ("text/javascript", here.joinpath("page.js").read_bytes()),
+        "/page.css": ("text/css", here.joinpath("page.css").read_bytes()),
+        "/style.css": (
+            "text/css",
+            files("scalable_bo.report").joinpath("style.css").read_bytes(),
+        ),
+    }
+    for path, (kind, content) in contents.items():
+        app.add_api_route(path, _static(content, kind))
+
+    @app.get("/live")
+    async def live() -> Response:
+        return await computed(view.live)
+
+    @app.get("/model")
+    async def model() -> Response:
+        return await computed(view.model)
+
+    @app.get("/rows")
+    async def rows(request: Request) -> Response:
+        page = Page.model_validate_strings(dict(request.query_params))
+        return await computed(lambda: view.rows(**dict(page)))
+
+
+def _static(content: bytes, kind: str) -> Callable[[], Awaitable[Response]]:
+    async def answer() -> Response:
+        return Response(content, media_type=f"{kind}; charset=utf-8")
+
+    return answer
 
 
 async def computed(compute: Callable[[], Any]) -> Response:
@@ -207,9 +262,9 @@ def _finite(content: Any) -> Any:
 
 
 async def _say_what_is_wrong(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    problem = error.errors()[0]
-    place = ".".join(str(part) for part in problem["loc"])
+    assert isinstance(error, ValidationError)
+    problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    place = ".".join(str(part) for part in problem["loc"]) or "body"
     return reply({"detail": f"`{place[:200]}`: {problem['msg'][:300]}"}, 422)
 
 

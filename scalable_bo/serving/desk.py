@@ -155,6 +155,11 @@ class Desk:
             held = self.leases.held()
         return {id: lease for id, lease in held.items() if lease.worker != NOBODY}
 
+    def params_of(self, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+        """Return the parameters of points by id, of those that have not been told."""
+        with self._lock:
+            return {id: self._params[id] for id in ids if id in self._params}
+
     @property
     def num_waiting(self) -> int:
         """The number of points that the next asks get at once."""

@@ -29,7 +29,7 @@ HEADERS = [
     (
         b"content-security-policy",
         b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
-        b" base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        b" img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     ),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),

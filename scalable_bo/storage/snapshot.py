@@ -133,7 +133,7 @@ def take_snapshot(
         checkpoint = load_checkpoint(folder, asks[-1].number)
     mean = None
     band = None
-    if checkpoint is not None:
+    if checkpoint is not None and checkpoint.ask <= len(asks):  # it may be of an ask that runs
         mean = mean_of_values(factory, checkpoint, space, rows, asks, maximize)
         band = band_of_values(factory, checkpoint, space, rows, asks, maximize)
     solver = "chosen by the number of points" if factory.solver is None else repr(factory.solver)

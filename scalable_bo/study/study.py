@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import nullcontext
 from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
@@ -583,11 +584,13 @@ class Study:
         """
         return self._answers.importances(outcome)
 
-    def snapshot(self) -> Snapshot:
-        """Return a copy of all rows, asks and costs as they stand after the ask that runs, if one
-        does, for those who look at the study.
+    def snapshot(self, *, wait: bool = True) -> Snapshot:
+        """Return a copy of all rows, asks and costs, for those who look at the study.
+
+        Args:
+            wait: for the ask that runs, if one does; ``False`` for the study as it stands now.
         """
-        with self._asking:
+        with self._asking if wait else nullcontext():
             return take_snapshot(
                 self.space,
                 self.maximize,

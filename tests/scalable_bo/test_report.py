@@ -645,6 +645,17 @@ def test_the_page_bears_the_name_of_the_study(tmp_path: Path) -> None:
     assert "<h1>A study, maximised</h1>" in page.render(snapshot_of([1.0]))
 
 
+def test_importances_are_bars_as_long_as_shares_and_the_first_twelve() -> None:
+    chart = plots.importances({f"<{number}>": 1.0 / (1 + number) for number in range(20)})
+    bars = [
+        float(part.get("width", "nan")) for part in ElementTree.fromstring(chart.svg).iter("rect")
+    ]
+    assert len(bars) == plots.MAX_BARS
+    np.testing.assert_allclose(bars, bars[0] / np.arange(1, 13), atol=0.1)
+    assert chart.note == "12 of 20 parameters."
+    assert plots.importances({"x": 0.0}).note == ""
+
+
 @pytest.mark.browser
 class TestInABrowser:
     """What Chromium makes of a page; skipped where there is none."""

@@ -1,0 +1,258 @@
+"""What the live page shows: charts of the study as it stands, who works on it, and its rows.
+
+Texts of the study are escaped in charts; everything else is data that the page shows as text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from scalable_bo.report import plots
+from scalable_bo.report.charts import shorten
+from scalable_bo.report.plots import Chart
+from scalable_bo.serving.desk import Desk
+from scalable_bo.storage.shown import describe_params
+from scalable_bo.storage.snapshot import Snapshot, to_frame
+from scalable_bo.study.asking import FEWEST_VALUES
+
+SECONDS_KEPT = 2.0  # for which what has been computed is shown at least
+SHARE_OF_LOOKING = 0.1  # at most, of the time: what takes long is kept for longer
+NUM_REASONS = 20
+MOST_WORKERS = 200  # in the table
+LONGEST = 400  # characters of a text
+COMPARISON = re.compile(r"(.+?)(<=|>=|<|>|=)(.*)")
+Kept = TypeVar("Kept")
+
+
+class _Cached(Generic[Kept]):
+    """Computes something again when it is asked for and the last is too old; for any thread."""
+
+    def __init__(self, compute: Callable[[], Kept]) -> None:
+        self._compute = compute
+        self._lock = threading.Lock()
+        self._value: Kept | None = None
+        self._until = -math.inf
+
+    def get(self) -> Kept:
+        with self._lock:
+            start = time.monotonic()
+            if self._value is None or start >= self._until:
+                self._value = self._compute()
+                end = time.monotonic()
+                self._until = end + max(SECONDS_KEPT, (end - start) / SHARE_OF_LOOKING)
+            return self._value
+
+
+class LiveView:
+    """Looks at the study of a desk, without waiting for asks that run.
+
+    Args:
+        desk: whose study and workers are shown.
+    """
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._snapshot = _Cached(lambda: desk.study.snapshot(wait=False))
+        self._charts = _Cached(lambda: _charts(self._snapshot.get()))
+        self._frame = _Cached(lambda: _frame(self._snapshot.get()))
+        self._model = _Cached(self._find_model)
+
+    def live(self) -> dict[str, Any]:
+        """Return the numbers of rows, the charts of what was told, and who works."""
+        desk = self._desk
+        now = time.monotonic()
+        held = desk.held()
+        params = desk.params_of(list(held)[:MOST_WORKERS])
+        workers = [
+            {
+                "id": id,
+                "worker": held[id].worker,
+                "seconds": now - held[id].since,
+                "left": held[id].until - now,
+                "params": describe_params(params[id]),
+            }
+            for id in params
+        ]
+        return self._charts.get() | {
+            "num_workers": len({lease.worker for lease in held.values()}),
+            "num_leased": len(held),
+            "num_waiting": desk.num_waiting,
+            "workers": workers,
+            "trouble": desk.pool.trouble,
+        }
+
+    def model(self) -> dict[str, Any]:
+        """Return the charts of the surrogate: slices, and what parameters matter."""
+        return self._model.get()
+
+    def rows(self, search: str, sort: str, down: bool, offset: int, limit: int) -> dict[str, Any]:
+        """Return some rows of those that a search finds.
+
+        Args:
+            search: words, all of which hold: ``x<0.5`` and likewise for a column of numbers,
+                ``kind=a`` for a text, and others occur in a text of the row or are its id.
+            sort: a column to sort by; by id if empty.
+            down: the largest first.
+            offset: rows to leave out.
+            limit: rows to return.
+        Raises:
+            ValueError: if there is no such column, or a comparison is with no number.
+        """
+        frame = self._frame.get()
+        kept = np.ones(len(frame), dtype=bool)
+        for word in search.split():
+            kept &= _holds(frame, word)
+        found = frame[kept]
+        if sort and sort != "id":
+            _require_column(frame, sort)
+            column = found[sort]
+            key = column if pd.api.types.is_numeric_dtype(column) else column.astype(str)
+            order = key.sort_values(ascending=not down, kind="stable", na_position="last")
+            found = found.loc[order.index]
+        elif down:
+            found = found[::-1]
+        part = found[offset : offset + limit]
+        return {
+            "columns": ["id", *map(str, frame.columns)],
+            "num_rows": len(frame),
+            "num_found": len(found),
+            "rows": [
+                [int(id), *map(_cell, row)]
+                for id, row in zip(part.index, part.itertuples(index=False), strict=True)
+            ],
+        }
+
+    def _find_model(self) -> dict[str, Any]:
+        study = self._desk.study
+        snapshot = self._snapshot.get()
+        if len(snapshot.rows.observed) < FEWEST_VALUES:
+            return {"note": f"There is no surrogate before {FEWEST_VALUES} values."}
+        found = {"importances": _chart(plots.importances(study.importances()))}
+        if snapshot.goal is not None:
+            return found | {"note": f"Of {snapshot.goal.names[0]}, the first outcome."}
+        best = snapshot.best_row
+        assert best is not None  # there are values
+        if slices := plots.find_slices(snapshot, best):
+            found["slices"] = _chart(plots.slices_of_mean(snapshot, slices, best))
+        return found | {
+            "note": "Mean and, where it is known, a band of two standard deviations, as of the last"
+            " ask, all other parameters as in the best row."
+        }
+
+
+def _charts(snapshot: Snapshot) -> dict[str, Any]:
+    rows = snapshot.rows
+    best = snapshot.best_row
+    several = snapshot.goal is not None and snapshot.goal.num_objectives > 1
+    goal = "several objectives" if several else "maximise" if snapshot.maximize else "minimise"
+    counts = Counter(rows.reasons.values())
+    first = {reason: row for row, reason in reversed(list(rows.reasons.items()))}
+    shown: dict[str, Any] = {
+        "name": snapshot.name or "A study",
+        "goal": f"{goal}, over {shorten(', '.join(snapshot.space.names), 120)}",
+        "best": None if best is None else rows.values[best].item(),
+        "best_params": None if best is None else _params_of(snapshot, best),
+        "num_observations": len(rows.observed),
+        "num_failed": len(rows.reasons),
+        "num_pending": len(rows) - rows.num_told,
+        "num_asks": len(snapshot.asks),
+        "failures": [
+            [number, first[reason], shorten(reason, LONGEST)]
+            for reason, number in counts.most_common(NUM_REASONS)
+        ],
+    }
+    if not rows.observed:
+        return shown
+    if several:
+        assert snapshot.goal is not None
+        shown["front"] = _chart(plots.front_of(snapshot, snapshot.goal))
+    else:
+        shown["history"] = _chart(plots.best_so_far(snapshot))
+    return shown | {"lines": _lines(snapshot)}
+
+
+def _params_of(snapshot: Snapshot, row: int) -> str:
+    return describe_params(snapshot.space.to_dicts(snapshot.rows.X[row : row + 1])[0])
+
+
+def _lines(snapshot: Snapshot) -> dict[str, Any]:
+    """Return parallel coordinates as data, which the page draws and narrows."""
+    lines = plots.find_lines(snapshot, list(snapshot.space.names))
+    return {
+        "axes": [
+            {
+                "name": name,
+                "ticks": [[float(scale.place(value)), label] for value, label in scale.ticks()],
+            }
+            for name, scale in zip(lines.names, lines.scales, strict=True)
+        ],
+        "lines": [
+            {"row": int(id), "value": float(value), "places": list(map(float, places)), "is": style}
+            for id, value, places, style in zip(
+                lines.ids, lines.values, lines.places.round(4), lines.styles, strict=True
+            )
+        ],
+        "note": " ".join(lines.notes),
+    }
+
+
+def _chart(chart: Chart) -> dict[str, str]:
+    return {"svg": chart.svg, "note": chart.note}
+
+
+def _frame(snapshot: Snapshot) -> pd.DataFrame:
+    return to_frame(snapshot.space, snapshot.rows, snapshot.goal)
+
+
+def _holds(frame: pd.DataFrame, word: str) -> np.ndarray:
+    """Return of which rows (n,) a word of a search holds."""
+    match = COMPARISON.fullmatch(word)
+    if match is not None and match[1] in ("id", *frame.columns):
+        return _compares(frame, *match.groups())
+    found = (frame.index == int(word)) if word.isdecimal() and len(word) < 16 else False
+    kept = np.zeros(len(frame), dtype=bool) | found
+    for _, column in frame.items():
+        if not pd.api.types.is_numeric_dtype(column):
+            texts = column.astype(str).str
+            kept |= texts.contains(word, case=False, regex=False).to_numpy(bool)
+    return kept
+
+
+def _compares(frame: pd.DataFrame, name: str, sign: str, wanted: str) -> np.ndarray:
+    """Return of which rows a column compares so with a number or, of texts, is this one."""
+    column = frame.index.to_series() if name == "id" else frame[name]
+    is_number = pd.api.types.is_numeric_dtype(column)
+    if is_number and not pd.api.types.is_bool_dtype(column):
+        try:
+            number = float(wanted)
+        except ValueError:
+            raise ValueError(f"{name}{sign} needs a number, got {wanted!r:.80}.") from None
+        compare = {"<": np.less, ">": np.greater, "<=": np.less_equal, ">=": np.greater_equal}
+        return np.asarray(compare.get(sign, np.equal)(column.to_numpy(np.float64), number))
+    if sign != "=":
+        raise ValueError(f"{name} holds texts: compare it by {name}=…, not by {sign}.")
+    return np.asarray(column.astype(str).str.lower() == wanted.lower())
+
+
+def _require_column(frame: pd.DataFrame, name: str) -> None:
+    if name not in frame.columns:
+        raise ValueError(f"There is no column {name!r:.80} to sort by.")
+
+
+def _cell(value: Any) -> Any:
+    """Return what a table holds: a number, a flag or a text; nothing where there is no value."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        return value if math.isfinite(value) else None
+    return shorten(value, LONGEST)
