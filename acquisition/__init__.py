@@ -5,6 +5,7 @@ from acquisition.constraints import FeasibleSet
 from acquisition.log_ei import LogEIStrategy
 from acquisition.multistart import ascend, screen
 from acquisition.pathwise import PathwiseMaxPosteriorSampling, PathwiseThompsonSampling
+from acquisition.pools import Chosen
 from acquisition.strategies import STRATEGIES, AutoStrategy, ThompsonStrategy, TrustRegionStrategy
 from acquisition.strategy import Request, Strategy
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
@@ -13,6 +14,7 @@ from acquisition.trust_region import TrustRegion
 __all__ = [
     "AcquisitionProgress",
     "AutoStrategy",
+    "Chosen",
     "FeasibleSet",
     "LogEIStrategy",
     "ParallelThompsonSampling",

@@ -17,7 +17,7 @@ from torch import Tensor
 from acquisition.candidates import model_list
 from acquisition.multistart import screen
 from acquisition.outcomes import Outcome, OutcomePaths
-from acquisition.selection import best_choices
+from acquisition.pools import best_choices
 from surrogates import PathwiseGP, checks
 
 

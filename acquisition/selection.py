@@ -8,14 +8,15 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from sklearn.neighbors import KDTree
 from torch import Tensor
 
 from acquisition.constraints import FeasibleSet
-from acquisition.multistart import SCREENED_AT_ONCE, Functions
+from acquisition.multistart import Functions
 from surrogates.operators.tiles import spans
 
 DUPLICATE_DISTANCE = 1e-6  # in units of the box's sides
+REACH = 1.01 * DUPLICATE_DISTANCE  # along a direction, rounding included
+COMPARED_AT_ONCE = 2**22  # numbers of pairs of points
 FURTHEST_MOVE = 2**14  # steps of twice that distance: a thirtieth of a side
 FURTHEST_MOVE_AMONG_ROUNDED = 2**6  # beyond it, points of a grid are compared by value
 NUM_DISTANCES = 7  # from a side to a 729th of it; one of them is nearest to the next of a grid
@@ -25,23 +26,38 @@ NUM_WAYS = 16  # towards other points of the same function, where a set is const
 class KnownPoints:
     """Points X (p, d) that are not to be proposed again, and with them whatever lies within
     ``DUPLICATE_DISTANCE`` of one.
+
+    Points are sorted along one direction: what is near is near there, too, and few others are.
     """
 
     def __init__(self, X: Tensor, bounds: Tensor):
-        self.width = bounds[1] - bounds[0]
-        self.tree = KDTree(self._scaled(X)) if len(X) else None
+        self.lower, upper = bounds.double()
+        self.width = upper - self.lower
+        generator = torch.Generator().manual_seed(0)
+        direction = torch.randn(X.shape[1], generator=generator, dtype=torch.float64)
+        self.direction = (direction / direction.norm()).to(X.device)
+        scaled = self._scaled(X)
+        self.places, order = (scaled @ self.direction).sort()
+        self.points = scaled[order]
 
     def near(self, X: Tensor) -> Tensor:
         """Return which of the points X (..., d) are known: (...)."""
-        if self.tree is None or not X.numel():
-            return torch.zeros(X.shape[:-1], dtype=torch.bool, device=X.device)
-        counts = self.tree.query_radius(
-            self._scaled(X.reshape(-1, X.shape[-1])), DUPLICATE_DISTANCE, count_only=True
-        )
-        return torch.as_tensor(counts > 0, device=X.device).reshape(X.shape[:-1])
+        near = torch.zeros(X.shape[:-1].numel(), dtype=torch.bool, device=X.device)
+        scaled = self._scaled(X.reshape(-1, X.shape[-1]))
+        places = scaled @ self.direction
+        first = torch.searchsorted(self.places, places - REACH)
+        count = torch.searchsorted(self.places, places + REACH) - first
+        rows = torch.arange(len(near), device=X.device).repeat_interleave(count)
+        # Of a pair of a point and a known one, the latter's place
+        others = torch.arange(len(rows), device=X.device) - (count.cumsum(0) - count - first)[rows]
+        for part in spans(len(rows), max(1, COMPARED_AT_ONCE // X.shape[-1])):
+            gaps = scaled[rows[part]] - self.points[others[part]]
+            close = torch.linalg.vector_norm(gaps, dim=1) <= DUPLICATE_DISTANCE
+            near[rows[part][close]] = True
+        return near.reshape(X.shape[:-1])
 
-    def _scaled(self, X: Tensor) -> object:
-        return (X.detach().double() / self.width.double()).cpu().numpy()
+    def _scaled(self, X: Tensor) -> Tensor:
+        return (X.detach().double() - self.lower) / self.width
 
 
 class Moves:
@@ -184,43 +200,3 @@ def grid_neighbours(X: Tensor, feasible: FeasibleSet) -> Tensor:
     rounded = feasible.rounded(torch.clamp(moved, feasible.bounds[0], feasible.bounds[1]))
     rounded = rounded.unique(dim=0)
     return rounded[feasible.contains(rounded)]
-
-
-def best_choices(
-    functions: Functions,
-    choices: Tensor,
-    *,
-    rows: Tensor | None = None,
-    sign: float = 1.0,
-    repeats: bool = False,
-) -> Tensor:
-    """Return, one function after the other, its best of the choices (c, d) that no earlier one has
-    taken: (number of rows, d).
-
-    Values are computed for ``SCREENED_AT_ONCE`` pairs at a time; of each function only as many are
-    kept as can be needed.
-
-    Args:
-        rows: the functions that choose, in order; all s if ``None``. At most c, unless they may
-            take the same.
-        sign: 1 to maximise, −1 to minimise.
-        repeats: let functions take the same choice.
-    """
-    s = functions.num_samples
-    rows = torch.arange(s, device=choices.device) if rows is None else rows
-    values = choices.new_empty(len(rows), 0)
-    index = torch.empty(len(rows), 0, dtype=torch.long, device=choices.device)
-    for part in spans(len(choices), max(1, SCREENED_AT_ONCE // s)):
-        positions = torch.arange(part.start, part.stop, device=choices.device).expand(len(rows), -1)
-        values = torch.cat([values, sign * functions(choices[part])[rows]], dim=1)
-        num_kept = 1 if repeats else min(len(rows), values.shape[1])
-        values, kept = values.topk(num_kept, dim=1)
-        index = torch.cat([index, positions], dim=1).gather(1, kept)
-    if repeats:
-        return choices[index[:, 0]]
-    chosen = index.new_empty(len(rows))
-    taken = torch.zeros(len(choices), dtype=torch.bool, device=choices.device)
-    for i, ranking in enumerate(index):
-        chosen[i] = ranking[~taken[ranking]][0]
-        taken[chosen[i]] = True
-    return choices[chosen]

@@ -4,7 +4,7 @@ improvement; and what chooses among them.
 A further one is a class with a ``generate`` in a file of its own, and a line in ``STRATEGIES``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -15,6 +15,7 @@ from torch import Tensor
 from acquisition.candidates import all_inputs, model_list
 from acquisition.constraints import TooFewPoints
 from acquisition.log_ei import FEW_VALUES, LogEIStrategy
+from acquisition.pools import Chosen
 from acquisition.strategy import Request, Sampler, Strategy
 from acquisition.thompson import ParallelThompsonSampling
 from acquisition.trust_region import TrustRegion
@@ -45,26 +46,30 @@ class ThompsonStrategy:
 
     def generate(self, request: Request) -> Tensor:
         """Return the batch; as :class:`Strategy` has it."""
+        points = {**_given(request), "choices": request.choices}
+        return self._acquisition(request).generate(
+            request.q, **{name: value for name, value in points.items() if value is not None}
+        )
+
+    def choose(self, request: Request, pool: Iterable[Any]) -> Chosen:
+        """Return the best candidates of a pool, as :meth:`ParallelThompsonSampling.choose` has
+        it.
+        """
+        return self._acquisition(request).choose(request.q, pool, **_given(request))
+
+    def _acquisition(self, request: Request) -> ParallelThompsonSampling:
         make_sampler = self.sampler or partial(default_sampler, request.q)
         options: dict[str, Any] = {"shared": True} if request.shared else {}
         if request.callback is not None:
             options["callback"] = request.callback
         seed = int(torch.randint(2**62, (), generator=request.generator))
-        sampler = make_sampler(
+        return make_sampler(
             request.model,
             request.bounds,
             seed=seed,
             **request.constraints,
             **request.goal,
             **options,
-        )
-        points: dict[str, Any] = {
-            "paths": request.paths,
-            "X_pending": request.X_pending,
-            "choices": request.choices,
-        }
-        return sampler.generate(
-            request.q, **{name: value for name, value in points.items() if value is not None}
         )
 
 
@@ -189,6 +194,10 @@ def make_strategy(strategy: str | Strategy, sampler: Sampler | None = None) -> S
             " sampler when you make it."
         )
     return strategy
+
+
+def _given(request: Request) -> dict[str, Any]:
+    return {"paths": request.paths, "X_pending": request.X_pending}
 
 
 def default_sampler(

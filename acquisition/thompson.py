@@ -1,6 +1,6 @@
 """Parallel Thompson sampling: q posterior paths, and the maximiser of each."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -27,10 +27,10 @@ from acquisition.outcomes import (
     check_outcomes,
     only_output,
 )
+from acquisition.pools import Chosen, best_choices, choose, read_parts
 from acquisition.selection import (
     KnownPoints,
     Moves,
-    best_choices,
     best_first,
     distinct_best,
     grid_neighbours,
@@ -50,13 +50,13 @@ NUM_VISITED = 10  # best points of each path, among which those without a point 
 
 @dataclass(frozen=True)
 class AcquisitionProgress:
-    """A moment of a running ``generate``: the stage (``"screening"`` or ``"ascent"``) and how much
-    of it is done.
+    """A moment of a running ``generate``: the stage (``"screening"``, ``"ascent"`` or, in rows,
+    ``"pool"``) and how much of it is done; ``total`` is ``None`` where nobody knows.
     """
 
     stage: str
     done: int
-    total: int
+    total: int | None
 
 
 class ParallelThompsonSampling:
@@ -207,7 +207,7 @@ class ParallelThompsonSampling:
         *,
         paths: Paths | Sequence[Paths] | None = None,
         X_pending: Tensor | None = None,
-        choices: Tensor | None = None,
+        choices: Tensor | Iterable[Any] | None = None,
     ) -> Tensor:
         """Return the batch (q, d).
 
@@ -218,7 +218,8 @@ class ParallelThompsonSampling:
             X_pending: (p, d), points under evaluation.
             choices: (c, d), the only points to choose from, in place of candidates and ascent;
                 those that are infeasible, outside the bounds or the trust region and, without
-                ``repeats``, pending or in the training data are passed over.
+                ``repeats``, pending or in the training data are passed over. Or a pool of them,
+                as in :meth:`choose`.
 
         Raises:
             TypeError: if the model's dtype is no longer that of the bounds.
@@ -226,6 +227,8 @@ class ParallelThompsonSampling:
                 shared paths than processes.
             ConnectionError: of shared paths, if another process ended, or was not heard of in time.
         """
+        if choices is not None and not isinstance(choices, Tensor):
+            return self.choose(q, choices, paths=paths, X_pending=X_pending).points
         checks.positive_int("q", q)
         rows = Rows(q)
         if self.shared:
@@ -260,6 +263,60 @@ class ParallelThompsonSampling:
                 usable = torch.cat([visited, neighbours])
             batch[~found] = self._others(functions, sign, usable, rounds, known, batch, found)
         return rows.of(0, batch)
+
+    @memory.keeping_freed()
+    @torch.inference_mode(False)
+    def choose(
+        self,
+        q: int,
+        pool: Iterable[Any],
+        *,
+        paths: Paths | Sequence[Paths] | None = None,
+        X_pending: Tensor | None = None,
+    ) -> Chosen:
+        """Return, for one path after the other, its best candidate of a pool that no earlier path
+        has taken, from one pass over the pool, of which a part is held at a time.
+
+        The points are those of ``generate`` with the whole pool as ``choices``.
+
+        Args:
+            q, paths, X_pending: as in ``generate``.
+            pool: an iterable of parts: points (c, d), a tensor or an array, of booleans or integers
+                as well, or a pair of them and c labels, an array. If it has the attribute
+                ``num_rows``, the ``callback`` is told how many rows there are.
+
+        Raises:
+            TypeError: if a part is none.
+            ValueError: if a part has another shape, a point is not finite, there are fewer than q
+                points to choose from, or the paths are ``shared``.
+        """
+        checks.positive_int("q", q)
+        if self.shared:
+            raise ValueError(
+                "`shared` must be False for a pool, got True. Choose from it in one process."
+            )
+        self._check_bounds()
+        known = self._known_points(X_pending)
+        parts = read_parts(pool, self.bounds)
+        generator = torch.Generator().manual_seed(
+            self.models[0].seed if self.seed is None else self.seed
+        )
+        functions, sign = self._functions(Rows(q), paths, generator)
+        total = getattr(pool, "num_rows", None)
+
+        def report(done: int) -> None:
+            if self.callback is not None:
+                self.callback(AcquisitionProgress("pool", done, total))
+
+        return choose(
+            functions,
+            parts,
+            self._search(functions).feasible,
+            None if self.repeats else known,
+            sign=sign,
+            repeats=self.repeats,
+            after_part=report,
+        )
 
     def _functions(
         self, rows: Rows, paths: Paths | Sequence[Paths] | None, generator: torch.Generator

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from scalable_bo.space.space import Int as Int
     from scalable_bo.space.space import LinearConstraint as LinearConstraint
     from scalable_bo.space.space import Space as Space
+    from scalable_bo.storage.fingerprints import FingerprintFile as FingerprintFile
     from scalable_bo.storage.rounds import AskReport as AskReport
     from scalable_bo.storage.rounds import Batch as Batch
     from scalable_bo.storage.rounds import Result as Result

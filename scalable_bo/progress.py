@@ -140,7 +140,8 @@ def describe_solve(progress: SolveProgress) -> str:
 
 def describe_search(progress: AcquisitionProgress) -> str:
     """Say how far the search for maximisers has got."""
-    return f"{progress.stage} {progress.done}/{progress.total}"
+    total = "" if progress.total is None else f"/{progress.total}"
+    return f"{progress.stage} {progress.done}{total}"
 
 
 class _LinesOf(logging.Handler):

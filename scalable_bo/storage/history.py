@@ -93,7 +93,7 @@ def read_history(
     """Read evaluations of points of ``space``, of several outcomes if they have ``names``; other
     arguments as in ``Study.add_data``.
     """
-    if isinstance(data, str | os.PathLike) or _is_frame(data):
+    if isinstance(data, str | os.PathLike) or is_frame(data):
         from scalable_bo.storage.tables import read_outcomes, read_table  # which need an extra
 
         if names and y is None:
@@ -118,7 +118,7 @@ def read_history(
     return History(storable(name or file_name), content, X, outcomes)
 
 
-def _is_frame(data: Any) -> bool:
+def is_frame(data: Any) -> bool:
     """Return whether these are a DataFrame, which there is only once pandas has been imported."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(data, pandas.DataFrame)

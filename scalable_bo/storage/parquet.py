@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.lib import ArrowException
 
-__all__ = ["ArrowException", "frames", "num_bytes"]
+__all__ = ["ArrowException", "frames", "num_bytes", "num_rows"]
 
 BYTES_PER_VALUE = 16  # the numbers, and a copy
 LONGEST_TEXT = 1000  # bytes
@@ -36,6 +36,15 @@ def num_bytes(path: Path, wanted: set[str]) -> int:
         if chunk.path_in_schema in wanted or chunk.path_in_schema.split(".")[0] in wanted
     ]
     return BYTES_PER_VALUE * sum(chunk.num_values for chunk in inside)
+
+
+def num_rows(path: Path) -> int:
+    """Return how many rows the file has.
+
+    Raises:
+        ArrowException: if it is no Parquet file.
+    """
+    return int(pq.read_metadata(path).num_rows)
 
 
 def frames(path: Path, wanted: set[str], rows_at_once: int) -> Iterator[pd.DataFrame]:

@@ -25,11 +25,14 @@ class Batch:
         params: q dicts of parameter values.
         X: (q, d) the same in the user's units, columns in the order of the space's names, choices
             by their position, float64.
+        rows: where the points stand in the pool that they were chosen from, ``None`` for those that
+            had been enqueued; ``None`` without a pool.
     """
 
     ids: list[int]
     params: list[dict[str, Any]]
     X: Tensor
+    rows: list[int | None] | None = None
 
     def __repr__(self) -> str:
         if not self.ids:

@@ -44,7 +44,7 @@ def read_outcomes(
     points = [torch.empty(0, space.dim, dtype=torch.float64)]
     values = [torch.empty(0, len(names), dtype=torch.float64)]
     row = 0
-    for frame in _frames(space, data, {*space.names, *space.fixed, *names}):
+    for frame in table_frames(space, data, {*space.names, *space.fixed, *names}, whole=True):
         if missing := [name for name in names if name not in frame.columns]:
             raise ValueError(
                 f"The data must have the column {missing[0]!r}, got"
@@ -77,7 +77,7 @@ def read_table(
     variances = []
     reasons: dict[int, str] = {}
     row = 0
-    for frame in _frames(space, data, {*columns, *asked}):
+    for frame in table_frames(space, data, {*columns, *asked}, whole=True):
         if missing := [column for column in asked if column not in frame.columns]:
             raise ValueError(
                 f"The data must have the column {missing[0]!r}, got"
@@ -103,10 +103,17 @@ def read_table(
     return torch.cat(points), Outcomes(outcomes.values, outcomes.noise, outcomes.reasons | reasons)
 
 
-def _frames(
-    space: Space, data: str | os.PathLike[str] | pd.DataFrame, wanted: set[str]
+def table_frames(
+    space: Space, data: str | os.PathLike[str] | pd.DataFrame, wanted: set[str], *, whole: bool
 ) -> Iterator[pd.DataFrame]:
-    """Yield the table part by part, with the wanted columns if it is a file."""
+    """Yield the table part by part, with the wanted columns if it is a file.
+
+    Args:
+        whole: require memory for all of it.
+
+    Raises:
+        ValueError: if the file is of another kind, or cannot be read.
+    """
     if isinstance(data, pd.DataFrame):
         yield from (
             data.iloc[start : start + ROWS_AT_ONCE] for start in range(0, len(data), ROWS_AT_ONCE)
@@ -118,11 +125,13 @@ def _frames(
             f"The file must end in {' or '.join(SUFFIXES)}, got {path.name}. Read it into a"
             " DataFrame."
         )
-    yield from (_parquet_frames if path.suffix == ".parquet" else _csv_frames)(space, path, wanted)
+    frames = _parquet_frames if path.suffix == ".parquet" else _csv_frames
+    yield from frames(space, path, wanted, whole)
 
 
-def _csv_frames(space: Space, path: Path, wanted: set[str]) -> Iterator[pd.DataFrame]:
-    _require_memory(path, BYTES_PER_CHARACTER * path.stat().st_size)
+def _csv_frames(space: Space, path: Path, wanted: set[str], whole: bool) -> Iterator[pd.DataFrame]:
+    if whole:
+        _require_memory(path, BYTES_PER_CHARACTER * path.stat().st_size)
     text = {
         n: str
         for n, p in space.params.items()
@@ -143,11 +152,12 @@ def _csv_frames(space: Space, path: Path, wanted: set[str]) -> Iterator[pd.DataF
         raise _unreadable(path, error) from error
 
 
-def _parquet_frames(_: Space, path: Path, wanted: set[str]) -> Iterator[pd.DataFrame]:
+def _parquet_frames(_: Space, path: Path, wanted: set[str], whole: bool) -> Iterator[pd.DataFrame]:
     from scalable_bo.storage import parquet  # which needs pyarrow
 
     try:
-        _require_memory(path, parquet.num_bytes(path, wanted))
+        if whole:
+            _require_memory(path, parquet.num_bytes(path, wanted))
         yield from parquet.frames(path, wanted, ROWS_AT_ONCE)
     except parquet.ArrowException as error:
         raise _unreadable(path, error) from error

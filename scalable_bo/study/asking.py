@@ -18,7 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from acquisition.constraints import FeasibleSet
+from acquisition.pools import Lots, choose, read_parts
+from acquisition.selection import KnownPoints
+from acquisition.strategies import ThompsonStrategy
 from acquisition.strategy import ChoosingStrategy, Request, SharingStrategy, Strategy
+from acquisition.thompson import ParallelThompsonSampling
 from scalable_bo.progress import describe_search, describe_solve
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Space
@@ -28,6 +33,7 @@ from scalable_bo.storage.checkpoints import (
     remove_checkpoints,
     save_checkpoint,
 )
+from scalable_bo.storage.pools import Pool
 from scalable_bo.storage.record import StudyRecord
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Rows, keys
@@ -42,7 +48,7 @@ from scalable_bo.storage.surrogate import (
 from scalable_bo.study.design import Design, NotEnoughLeftError, remaining
 from scalable_bo.study.outcomes import OutcomeModels, acquisition_goal
 from scalable_bo.study.team import Team
-from surrogates import PathwiseGP, SamplePaths, memory
+from surrogates import PathwiseGP, SamplePaths, Solution, memory
 from surrogates.rules.solved import COLUMNS_HELD, DIRECT_SOLVE_UP_TO, default_solver
 
 FEWEST_VALUES = 2  # for a model, unless the design is smaller
@@ -180,24 +186,33 @@ class Proposer:
         self._outcome_models: OutcomeModels | None = None
 
     def propose(
-        self, q: int, known: Known, callback: Callable[[str], None] | None = None
+        self,
+        q: int,
+        known: Known,
+        callback: Callable[[str], None] | None = None,
+        pool: Pool | None = None,
     ) -> tuple[Tensor, Ask, AskReport]:
         """Return points (q, d) in the user's units, beside those of the queue, how the ask is to be
         recorded, and what it cost.
 
         Args:
             callback: receives a line of text whenever the solve or the search has got on.
+            pool: the candidates, which ``pool.chosen`` tells apart then; ``None`` for the space.
         Raises:
             NotEnoughLeftError: if fewer than q points are left.
             MemoryError: if the solve cannot fit in free memory.
         """
-        left = self._left(q, known)
+        left = self._left(q, known) if pool is None else None
         number = len(known.asks) + 1
         num_of_design = self._num_of_design(q, known)
         if num_of_design == q:
-            X, num_drawn = self._design.draw(q, known.num_drawn, known.taken)
+            if pool is not None and q:
+                X = self._drawn_from(pool, q, number, known)
+                num_drawn = known.num_drawn
+            else:
+                X, num_drawn = self._design.draw(q, known.num_drawn, known.taken)
             return X, Ask(number, q, known.num_observed, num_drawn, None), AskReport()
-        team = self._team if self._is_shared(q, known) else None
+        team = self._team if pool is None and self._is_shared(q, known) else None
         size = 1 if team is None else team.size
         memory.require(
             _columns_bytes(known.num_observed, q, self._factory.dtype) // size,
@@ -206,7 +221,7 @@ class Proposer:
             "Ask for fewer at a time, or use `dtype=torch.float32`.",
         )
         if known.goal is not None:
-            return self._propose_for(known.goal, q, num_of_design, known, left, callback)
+            return self._propose_for(known.goal, q, num_of_design, known, left, callback, pool)
         start = time.perf_counter()
         self.restore(known)
         few = self._is_for_few(q, known.num_observed)
@@ -224,9 +239,10 @@ class Proposer:
                 callback=callback and (lambda progress: callback(describe_solve(progress))),
             )
             solved = time.perf_counter()
-            batch = self._strategy.generate(replace(request, paths=paths, shared=team is not None))
+            strategy = self._strategy if pool is None else _Choice(pool)
+            batch = strategy.generate(replace(request, paths=paths, shared=team is not None))
         assert isinstance(paths, SamplePaths)  # of one data set
-        X, num_drawn = self._completed(batch[: q - num_of_design], num_of_design, known)
+        X, num_drawn = self._completed(batch, num_of_design, known, pool)
         self.checkpoint = self._factory.checkpoint(
             number, model, paths.mean_weights, few=few, warped=data.warp is not None
         )
@@ -234,15 +250,8 @@ class Proposer:
             save_checkpoint(self._checkpoints, self.checkpoint)
         self._keep(model, data, few)
         assert model.solution is not None  # paths() has just made it
-        report = AskReport(
-            seconds_fit=fitted - start,
-            seconds_solve=solved - fitted,
-            seconds_acquisition=time.perf_counter() - solved,
-            residual=float(model.solution.residual.max()),
-            converged=bool(model.solution.converged.all()),
-            solver=repr(self._factory.solver or default_solver(known.num_observed)),
-            choice=self._reason(q, data),
-        )
+        choice = self._reason(q, data) if pool is None else "thompson: among a pool"
+        report = self._report((start, fitted, solved), known, [model.solution], choice)
         return X, Ask(number, q, known.num_observed, num_drawn, refit), report
 
     def _left(self, q: int, known: Known) -> Tensor | None:
@@ -258,6 +267,35 @@ class Proposer:
             )
         return left
 
+    def _drawn_from(self, pool: Pool, q: int, number: int, known: Known) -> Tensor:
+        """Return points of a pool drawn uniformly, none of them known."""
+        box = torch.tensor([[0.0], [1.0]], dtype=torch.float64).repeat(1, self._space.encoded_dim)
+        taken = self._space.normalize(known.unusable)
+        if known.num_observed:
+            taken = torch.cat([known.data(known.num_observed).U, taken])
+        lots = Lots(q, self._generator(number))
+        best = choose(lots, read_parts(pool, box), FeasibleSet.of(box), KnownPoints(taken, box))
+        return pool.take(best.labels)
+
+    def _report(
+        self,
+        times: tuple[float, float, float],
+        known: Known,
+        solutions: Sequence[Solution],
+        choice: str,
+    ) -> AskReport:
+        """Return what an ask cost that began, had a surrogate and had its paths at these times."""
+        start, fitted, solved = times
+        return AskReport(
+            seconds_fit=fitted - start,
+            seconds_solve=solved - fitted,
+            seconds_acquisition=time.perf_counter() - solved,
+            residual=max(float(solution.residual.max()) for solution in solutions),
+            converged=all(bool(solution.converged.all()) for solution in solutions),
+            solver=repr(self._factory.solver or default_solver(known.num_observed)),
+            choice=choice,
+        )
+
     def _propose_for(
         self,
         goal: Goal,
@@ -266,6 +304,7 @@ class Proposer:
         known: Known,
         left: Tensor | None,
         callback: Callable[[str], None] | None,
+        pool: Pool | None,
     ) -> tuple[Tensor, Ask, AskReport]:
         """Return what ``propose`` does, by models of several outcomes."""
         start = time.perf_counter()
@@ -288,19 +327,13 @@ class Proposer:
         solved = time.perf_counter()
         request = self._request(models[0], q, known, left, generator, callback)
         wanted = acquisition_goal(goal, data, q, generator, models[0].train_inputs[0])
-        batch = self._strategy.generate(replace(request, model=models, paths=paths, goal=wanted))
-        X, num_drawn = self._completed(batch[: q - num_of_design], num_of_design, known)
+        strategy = self._strategy if pool is None else _Choice(pool)
+        batch = strategy.generate(replace(request, model=models, paths=paths, goal=wanted))
+        X, num_drawn = self._completed(batch, num_of_design, known, pool)
         self.model = models[0]
         solutions = [model.solution for model in models if model.solution is not None]
-        report = AskReport(
-            seconds_fit=fitted - start,
-            seconds_solve=solved - fitted,
-            seconds_acquisition=time.perf_counter() - solved,
-            residual=max(float(solution.residual.max()) for solution in solutions),
-            converged=all(bool(solution.converged.all()) for solution in solutions),
-            solver=repr(self._factory.solver or default_solver(known.num_observed)),
-            choice=f"a model of each of {len(models)} outcomes",
-        )
+        choice = f"a model of each of {len(models)} outcomes"
+        report = self._report((start, fitted, solved), known, solutions, choice)
         return X, Ask(number, q, known.num_observed, num_drawn, refit), report
 
     def assist(self, job: dict[str, Tensor]) -> None:
@@ -455,11 +488,17 @@ class Proposer:
         constraints = self._space.acquisition_options(like)
         return Request(model, q, box, generator, constraints=constraints, **options)
 
-    def _completed(self, batch: Tensor, num_more: int, known: Known) -> tuple[Tensor, int]:
-        """Return the points of a batch on the unit cube in the user's units, and before them
-        ``num_more`` of the design, which also gives those for points that are taken, occur twice
-        or break a constraint; and how many it has drawn then.
+    def _completed(
+        self, batch: Tensor, num_more: int, known: Known, pool: Pool | None
+    ) -> tuple[Tensor, int]:
+        """Return the points of a batch on the unit cube in the user's units, and in place of its
+        last ``num_more``, before them, points of the design, which also gives those for points that
+        are taken, occur twice or break a constraint; and how many it has drawn then. Those of a
+        pool are as they stand there.
         """
+        if pool is not None:
+            return pool.points, known.num_drawn
+        batch = batch[: len(batch) - num_more]
         X = self._space.unnormalize(batch.detach().to("cpu", torch.float64).clamp(0, 1))
         usable = self._space.feasible(X)
         taken = set(known.taken)
@@ -538,6 +577,19 @@ def _job(request: Request, data: TrainingData) -> dict[str, Tensor]:
     }
     state = {STATE + name: part for name, part in model.state_dict().items()}
     return {name: part for name, part in found.items() if part is not None} | state
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """The strategy that takes the best of a pool."""
+
+    pool: Pool
+
+    def generate(self, request: Request) -> Tensor:
+        """Return the batch, which the pool is told of."""
+        best = ThompsonStrategy(ParallelThompsonSampling).choose(request, self.pool)
+        self.pool.take(best.labels)
+        return best.points
 
 
 def predicted_bytes(n: int, q: int, dtype: torch.dtype, free: int) -> int:

@@ -31,6 +31,7 @@ from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Space
 from scalable_bo.storage import shown
 from scalable_bo.storage.history import read_history
+from scalable_bo.storage.pools import Pool
 from scalable_bo.storage.record import StudyRecord, make_settings, read_space
 from scalable_bo.storage.rounds import AskReport, Batch, Result, Round
 from scalable_bo.storage.rows import Outcomes, read_told, whole_numbers
@@ -290,28 +291,37 @@ class Study:
         with self._record.lock:
             return to_frame(self.space, self._record.rows, self._record.goal)
 
-    def ask(self, q: int, *, callback: Callable[[str], None] | None = None) -> Batch:
+    def ask(
+        self, q: int, *, pool: Any = None, callback: Callable[[str], None] | None = None
+    ) -> Batch:
         """Return ``q`` points to evaluate next, those that were enqueued first.
 
         Args:
             q: how many, enqueued ones counted in.
+            pool: the only candidates, of which any number is read part by part: the path of a
+                Parquet or CSV file or a DataFrame with a column for each parameter, points (c, d)
+                in the user's units, dicts, or an iterable of such parts, which is read once. They
+                are chosen by Thompson sampling, whatever the ``strategy``, and at random while
+                there are too few values for a surrogate; ``Batch.rows`` says which they are.
             callback: receives a line of text whenever the solve or the search has got on: with 100
                 000 rows an ask takes minutes.
         Raises:
             TypeError, ValueError: if ``q`` is not an int of at least 1, or exceeds the points that
-                are left.
+                are left, or the pool holds what is no point of the space.
             MemoryError: if the solve for ``q`` paths cannot fit in free memory.
         """
         checks.positive_int("q", q)
+        candidates = None if pool is None else Pool(self.space, pool)
         with self._asking:
             self._record.storage.require_writable()
             known = Known.of(self.space, self._record, self.maximize, q)
             num_queued = len(known.queued)
-            X, ask, report = self._proposer.propose(q - num_queued, known, callback)
+            X, ask, report = self._proposer.propose(q - num_queued, known, callback, candidates)
             X = torch.cat([known.queued, X])
             ids = self._record.add_ask(X, ask, report, num_queued)
             self._last_ask = report
-        return Batch(ids, self.space.to_dicts(X), X)
+        rows = None if candidates is None else [None] * num_queued + candidates.rows
+        return Batch(ids, self.space.to_dicts(X), X, rows)
 
     def assist(self) -> bool:
         """Help the first process to make its batches, until it closes its study; return whether

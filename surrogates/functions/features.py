@@ -26,6 +26,7 @@ from surrogates.functions.spectra import (
 )
 from surrogates.operators.differentiable import Basis, combine, combine_rowwise
 from surrogates.operators.linalg import matmul
+from surrogates.operators.sparse import matmul_rows
 from surrogates.operators.stationary import StationaryKernel
 from surrogates.operators.terms import FunctionMap
 from surrogates.operators.tiles import spans
@@ -137,15 +138,21 @@ class RandomFeatures(Basis):
 
     def __call__(self, X: Tensor) -> Tensor:
         """Return Φ(X), (m, F)."""
-        angles = X @ self.frequencies
+        return self._features(X, torch.matmul)
+
+    def _features(self, X: Tensor, product: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """Return Φ(X), (m, F), by a ``product`` of rows (m, d) and columns."""
+        angles = product(X, self.frequencies)
         waves = self._column_scale * torch.cat([torch.cos(angles), torch.sin(angles)], dim=1)
         if self.modulations:
-            amplitude = modulated(self.modulations, self.scale.square(), X)
+            amplitude = modulated(self.modulations, self.scale.square(), X, product)
             waves = waves * amplitude.repeat(1, 2)
         return waves * self._amplitude(X)[0].repeat(1, 2) if self.amplitudes else waves
 
     def matmul(self, X: Tensor, W: Tensor) -> Tensor:
-        return torch.cat([matmul(self(X[rows]), W) for rows in self._chunks(len(X))])
+        product = matmul_rows if self.modulations else torch.matmul
+        chunks = self._chunks(len(X))
+        return torch.cat([matmul(self._features(X[rows], product), W) for rows in chunks])
 
     def matmul_gradient(self, X: Tensor, W: Tensor, cotangent: Tensor) -> Tensor:
         if self.modulations:

@@ -16,6 +16,7 @@ features are differentiable in their points.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +33,9 @@ from surrogates.functions.draws import (
     weighted_frequencies,
 )
 from surrogates.functions.mixing import permutation, shuffled
+from surrogates.operators.tanimoto import squared_lengths
+
+Product = Callable[[Tensor, Tensor], Tensor]
 
 LOWEST = -14.0  # log(t a) where 1e-6 of the kernel's variance is left to lower rates
 HIGHEST = 3.2  # log(t a) where 2e-11 is left to higher ones
@@ -56,12 +60,16 @@ class Modulation:
     rates: Tensor
     active: Tensor
 
-    def __call__(self, X: Tensor) -> Tensor:
-        """Return B(X), (m, h)."""
-        x = X[:, self.columns]
-        square = x.square().sum(1, keepdim=True)
-        amplitude = (x @ self.slopes) * torch.exp(-0.5 * square * self.rates)
+    def __call__(self, X: Tensor, product: Product = torch.matmul) -> Tensor:
+        """Return B(X), (m, h), by a ``product`` of rows (m, c) and columns."""
+        x = X if self._takes_all(X.shape[1]) else X[:, self.columns]
+        square = squared_lengths(x).unsqueeze(1)
+        amplitude = product(x, self.slopes) * torch.exp(-0.5 * square * self.rates)
         return torch.where(self.active & (square != 0.0), amplitude, 1.0)
+
+    def _takes_all(self, dim: int) -> bool:
+        columns = torch.arange(dim, device=self.columns.device)
+        return torch.equal(self.columns, columns)
 
     def reordered(self, order: Tensor) -> "Modulation":
         return Modulation(
@@ -83,13 +91,23 @@ class Modulation:
         return Modulation(*(part.to(device) for part in parts))
 
 
-def modulated(modulations: tuple[Modulation, ...], weights: Tensor, X: Tensor) -> Tensor:
+def modulated(
+    modulations: tuple[Modulation, ...],
+    weights: Tensor,
+    X: Tensor,
+    product: Product = torch.matmul,
+) -> Tensor:
     """Return the amplitudes (m, h) of waves with ``weights`` (h,), whose weighted mean square is 1
-    at every point: over the waves of each summand, those that the same factors modulate.
+    at every point: over the waves of each summand, those that the same factors modulate; by a
+    ``product`` of rows (m, c) and columns.
     """
-    amplitudes = math.prod((part(X) for part in modulations[1:]), start=modulations[0](X))
+    parts = [part(X, product) for part in modulations]
+    amplitudes = math.prod(parts[1:], start=parts[0])
     patterns = torch.stack([part.active for part in modulations])
-    number = patterns.unique(dim=1, return_inverse=True)[1]
+    if patterns.all():  # the same for all
+        number = torch.zeros_like(weights, dtype=torch.long)
+    else:
+        number = patterns.unique(dim=1, return_inverse=True)[1]
     summands = torch.nn.functional.one_hot(number).to(X)
     means = ((weights * amplitudes.square()) @ summands) / (weights @ summands)
     return amplitudes * (means.rsqrt() @ summands.mT)
@@ -122,9 +140,9 @@ def tanimoto_waves(
     return frequencies, Modulation(columns, slopes, lowest_first, active)
 
 
-def squared_lengths(X: Tensor) -> tuple[float, float] | None:
+def range_of_lengths(X: Tensor) -> tuple[float, float] | None:
     """Return the least ‖x‖² above 0 among the rows of X, and the largest; ``None`` if all are 0."""
-    squares = X.square().sum(1)
+    squares = squared_lengths(X)
     squares = squares[squares > 0.0]
     return (squares.min().item(), squares.max().item()) if len(squares) else None
 

@@ -46,7 +46,7 @@ from surrogates.functions.draws import (
     weighted_frequencies,
 )
 from surrogates.functions.mixing import SEVERAL, shuffled, turns
-from surrogates.functions.modulations import Modulation, squared_lengths, tanimoto_waves
+from surrogates.functions.modulations import Modulation, range_of_lengths, tanimoto_waves
 from surrogates.operators.stationary import StationaryKernel, kind_of, visible
 from surrogates.operators.tanimoto import TanimotoKernel
 
@@ -353,7 +353,7 @@ class WaveSource:
         return self._waves(active.to(self.like), columns)
 
     def _tanimoto(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
-        lengths = None if self.points is None else squared_lengths(self.points[:, columns])
+        lengths = None if self.points is None else range_of_lengths(self.points[:, columns])
         active, modulation = tanimoto_waves(columns, len(tails), lengths, self.like, self.generator)
         return replace(self._waves(active, columns), modulations=(modulation,))
 

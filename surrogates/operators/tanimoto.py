@@ -77,3 +77,8 @@ class TanimotoForm:
         if self.active_dims is None:
             return gradient
         return torch.zeros_like(X).index_add_(1, self.active_dims.to(X.device), gradient)
+
+
+def squared_lengths(X: Tensor) -> Tensor:
+    """Return ‖x‖² of the rows of X (m, d), (m,), in one pass."""
+    return torch.einsum("md,md->m", X, X)

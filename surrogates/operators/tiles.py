@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from copy import deepcopy
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
@@ -18,8 +18,9 @@ from torch import Tensor
 from surrogates import memory
 from surrogates.operators import cuda
 from surrogates.operators.linalg import matmul
+from surrogates.operators.sparse import SparseRows, sparse_rows
 from surrogates.operators.stationary import PROFILES, StationaryKernel
-from surrogates.operators.tanimoto import TanimotoForm
+from surrogates.operators.tanimoto import TanimotoForm, squared_lengths
 
 Index = slice | Tensor
 Others = ParamSpec("Others")
@@ -236,9 +237,10 @@ class TanimotoTiles(KernelTiles):
         self.L = form.active(X1)
         self.R = form.active(X2)
         self.squares = (
-            (self.L.square().sum(1), self.R.square().sum(1)) if squares is None else squares
+            (squared_lengths(self.L), squared_lengths(self.R)) if squares is None else squares
         )
         self.meets_zeros = bool((self.squares[0] == 0).any() & (self.squares[1] == 0).any())
+        self._tables: dict[tuple[int, int, int], Tensor] = {}
 
     def tile(self, i: Index, j: Index, out: Tensor | None = None) -> Tensor:
         products, union = self._parts(i, j)
@@ -256,9 +258,25 @@ class TanimotoTiles(KernelTiles):
             gradient, self.X1[i]
         )
 
+    @cached_property
+    def _sparse(self) -> SparseRows | None:
+        return sparse_rows(self.L)
+
+    def _table(self, j: Index) -> Tensor:
+        """Return the fingerprints X2[j] as columns, for sums of its rows."""
+        if not isinstance(j, slice):
+            return self.R[j].T
+        place = j.indices(len(self.R))
+        if place not in self._tables:
+            self._tables[place] = self.R[j].T.contiguous()
+        return self._tables[place]
+
     def _parts(self, i: Index, j: Index) -> tuple[Tensor, Tensor]:
         """Return ⟨x, z⟩ and ‖x‖² + ‖z‖² − ⟨x, z⟩; 1 and 1 where both x and z are zero."""
-        products = matmul(self.L[i], self.R[j].T)
+        if self._sparse is not None and isinstance(i, slice):
+            products = self._sparse.part(i).matmul(self._table(j))
+        else:
+            products = matmul(self.L[i], self.R[j].T)
         union = torch.sub(self.squares[1][j], products).add_(self.squares[0][i].unsqueeze(1))
         if self.meets_zeros:
             both_zero = union == 0.0
@@ -275,7 +293,8 @@ class TanimotoTiles(KernelTiles):
         return TanimotoTiles(self.form, self.X1, self.X2[j], (first, second[j]))
 
     def between(self, X1: Tensor) -> KernelTiles:
-        return TanimotoTiles(self.form, X1, self.X2)
+        x = self.form.active(X1)
+        return TanimotoTiles(self.form, X1, self.X2, (squared_lengths(x), self.squares[1]))
 
     def transposed(self) -> KernelTiles:
         return TanimotoTiles(self.form, self.X2, self.X1, self.squares[::-1])

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from acquisition import selection
+from acquisition import pools
 from acquisition.constraints import FeasibleSet
+from acquisition.pools import best_choices
 from acquisition.selection import (
     DUPLICATE_DISTANCE,
     KnownPoints,
     Moves,
-    best_choices,
     distinct_best,
     grid_neighbours,
 )
@@ -66,7 +66,7 @@ def test_each_function_takes_its_best_choice_that_is_left(
         expected.append(max(left, key=lambda j: sign * row[j].item()))
         left.remove(expected[-1])
     functions = Table(table)
-    with patch.object(selection, "SCREENED_AT_ONCE", chunk * num_functions):
+    with patch.object(pools, "SCREENED_AT_ONCE", chunk * num_functions):
         chosen = best_choices(functions, choices(c), sign=sign)
     assert chosen.squeeze(1).tolist() == expected
     assert max(functions.sizes) <= chunk

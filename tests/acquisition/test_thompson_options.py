@@ -390,11 +390,16 @@ def test_bad_options_are_refused_at_once(
         ParallelThompsonSampling(make_model(UNIT), UNIT, **settings)
 
 
+def test_a_list_of_pending_points_is_refused(make_model) -> None:
+    sampler = ParallelThompsonSampling(make_model(UNIT), UNIT, **SMALL)
+    with pytest.raises(TypeError, match="`X_pending` must be a torch.Tensor, got list"):
+        sampler.generate(2, X_pending=[[0.1, 0.1]])
+
+
 @pytest.mark.parametrize("name", ["X_pending", "choices"])
 @pytest.mark.parametrize(
     ("points", "error", "message"),
     [
-        ([[0.1, 0.1]], TypeError, "must be a torch.Tensor, got list"),
         (
             torch.zeros(3, 3, dtype=torch.float64),
             ValueError,

@@ -1,0 +1,320 @@
+"""Batches from what can be listed: each function takes its best of the candidates that no earlier
+one has taken, in one pass over a pool of any size.
+
+The functions choose in turn, so that a candidate that has come in the first c rows and that no
+function takes of these will not be taken of more: only the q that are taken are kept. A better one
+goes to the first function that prefers it, whose own goes on to those after it.
+
+Notation: q functions, c candidates of a part of the pool, d inputs.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from acquisition.constraints import FeasibleSet, TooFewPoints
+from acquisition.multistart import SCREENED_AT_ONCE
+from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints
+from surrogates.operators.tiles import spans
+
+NUMBERS_AT_ONCE = 2**24  # of the candidates that functions are evaluated at together
+
+
+class Preferences(Protocol):
+    """What chooses: s functions, such as paths."""
+
+    @property
+    def num_samples(self) -> int:
+        """The number of functions s."""
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Return every function at X (c, d): (s, c)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """Candidates of a pool, in the order of the functions that chose them.
+
+    Attributes:
+        points: (q, d).
+        rows: (q,) their positions in the pool, from 0.
+        labels: what the pool's parts said of them, q of them; ``None`` if they said nothing.
+    """
+
+    points: Tensor
+    rows: Tensor
+    labels: Any = None
+
+    def at(self, index: slice | Tensor) -> "Chosen":
+        """Return those at these places."""
+        labels = self.labels
+        if labels is not None:
+            labels = labels[index if isinstance(index, slice) else index.cpu()]
+        return Chosen(self.points[index], self.rows[index], labels)
+
+    def beside(self, other: "Chosen") -> "Chosen":
+        """Return these and, after them, others."""
+        labels = None
+        if self.labels is not None and other.labels is not None:
+            join = torch.cat if isinstance(self.labels, Tensor) else np.concatenate
+            labels = join([self.labels, other.labels])
+        return Chosen(
+            torch.cat([self.points, other.points]), torch.cat([self.rows, other.rows]), labels
+        )
+
+
+def choose(
+    functions: Preferences,
+    parts: Iterable[tuple[Tensor, Any]],
+    feasible: FeasibleSet,
+    known: KnownPoints | None = None,
+    *,
+    sign: float = 1.0,
+    repeats: bool = False,
+    after_part: Callable[[int], None] | None = None,
+) -> Chosen:
+    """Return each function's best of the pool's feasible candidates that are not known and that no
+    earlier one has taken.
+
+    Args:
+        parts: of the pool, as :func:`read_parts` returns them.
+        known: what is not to be chosen, unless there are repeats.
+        sign: 1 to maximise, −1 to minimise.
+        repeats: let functions take the same candidate, and known ones.
+        after_part: called with the number of rows that are done.
+
+    Raises:
+        ValueError: if a candidate is not finite, or there are too few.
+    """
+    sides = torch.where(feasible.scale > 0, feasible.scale, 1.0)
+    choosing = Choosing(functions, sides, known, sign=sign, repeats=repeats)
+    rows_at_once = max(1, NUMBERS_AT_ONCE // feasible.bounds.shape[1])
+    first = 0
+    for points, labels in parts:
+        for rows in spans(len(points), rows_at_once):
+            X = points[rows].to(feasible.bounds)
+            if not bool(torch.stack(X.aminmax()).isfinite().all()):
+                row = first + rows.start + int((~X.isfinite().all(1)).nonzero()[0])
+                raise ValueError(
+                    f"The pool must hold finite numbers, got others in row {row}. Leave it out."
+                )
+            allowed = feasible.contains(X).nonzero().squeeze(1)
+            part = None if labels is None else labels[rows]
+            positions = torch.arange(first + rows.start, first + rows.stop, device=X.device)
+            choosing.add(Chosen(X, positions, part).at(allowed))
+        first += len(points)
+        if after_part is not None:
+            after_part(first)
+    return choosing.chosen(first)
+
+
+class Choosing:
+    """What functions have chosen so far.
+
+    Args:
+        functions: of which some choose.
+        sides: (d,) of the box; points within ``DUPLICATE_DISTANCE`` of them are one. ``None`` if
+            all candidates count as different.
+        known: points that are not to be chosen.
+        which: the functions that choose, in order; all if ``None``.
+        sign: 1 to maximise, −1 to minimise.
+        repeats: let them take the same candidate, and known ones.
+    """
+
+    def __init__(
+        self,
+        functions: Preferences,
+        sides: Tensor | None = None,
+        known: KnownPoints | None = None,
+        *,
+        which: Tensor | None = None,
+        sign: float = 1.0,
+        repeats: bool = False,
+    ) -> None:
+        self.functions = functions
+        self.sides = sides
+        self.known = known
+        self.which = torch.arange(functions.num_samples) if which is None else which
+        self.sign = sign
+        self.repeats = repeats
+        self.kept: Chosen | None = None
+
+    def add(self, candidates: Chosen) -> None:
+        """Let the functions choose among their own and further candidates."""
+        at_once = max(1, SCREENED_AT_ONCE // self.functions.num_samples)
+        for part in spans(len(candidates.rows), at_once):
+            new = candidates.at(part)
+            values = self.sign * self.functions(new.points)[self.which.to(new.rows.device)]
+            if self.kept is None:
+                self.kept = new.at(slice(0))
+                self.values = values[:, :0]  # (q, k), of all functions at what was taken
+            num_taken = len(self.kept.rows)
+            if num_taken == len(values):
+                columns = (values > self.values.diagonal().unsqueeze(1)).any(0).nonzero().squeeze(1)
+                new = new.at(columns)
+                values = values[:, columns]
+            values = torch.cat([self.values, values], dim=1)
+            together = self.kept.beside(new)
+            columns = (
+                values.argmax(1) if self.repeats else self._distinct(together, values, num_taken)
+            )
+            self.kept = together.at(columns)
+            self.values = values[:, columns]
+
+    def chosen(self, num_rows: int) -> Chosen:
+        """Return what was chosen of so many rows.
+
+        Raises:
+            TooFewPoints: if some functions found nothing.
+        """
+        q = len(self.which)
+        found = 0 if self.kept is None else len(self.kept.rows)
+        if self.kept is None or found < q:
+            raise TooFewPoints(
+                f"The pool must hold q = {q} distinct points that are feasible, neither pending nor"
+                f" in the training data, got {found} among {num_rows} rows. Add candidates, or"
+                " lower `q`."
+            )
+        return self.kept
+
+    def _distinct(self, candidates: Chosen, values: Tensor, num_taken: int) -> Tensor:
+        """Return the candidates that the functions take in turn, without known or equal ones; the
+        first ``num_taken`` are neither.
+        """
+        usable = torch.ones(values.shape[1], dtype=torch.bool, device=values.device)
+        is_new = torch.arange(len(usable), device=values.device) >= num_taken
+        while True:
+            columns = _in_turn(values, usable)
+            new = is_new[columns]
+            refused = self._refused(candidates.points[columns], new)
+            if not refused.any():
+                return columns
+            usable[columns[refused]] = False
+            is_new[columns[~refused]] = False
+
+    def _refused(self, X: Tensor, is_new: Tensor) -> Tensor:
+        """Return which of the new points among X (k, d) are known, or equal to another of X."""
+        refused = torch.zeros_like(is_new)
+        new = is_new.nonzero().squeeze(1)
+        if not len(new):
+            return refused
+        if self.sides is not None:
+            scaled = X / self.sides
+            distances = torch.cdist(
+                scaled[new], scaled, compute_mode="donot_use_mm_for_euclid_dist"
+            )
+            # Of two new ones the first stays
+            before = torch.arange(len(X), device=X.device) < new.unsqueeze(1)
+            refused[new] = ((distances <= DUPLICATE_DISTANCE) & (before | ~is_new)).any(1)
+        if self.known is not None:
+            refused[new] |= self.known.near(X[new])
+        return refused
+
+
+@dataclass(frozen=True, eq=False)
+class Lots:
+    """Functions without a preference: each takes a candidate at random.
+
+    Args:
+        num_samples: functions.
+        generator: of the CPU.
+    """
+
+    num_samples: int
+    generator: torch.Generator
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Return values (s, c) for X (c, d)."""
+        lots = torch.rand(self.num_samples, len(X), generator=self.generator, dtype=torch.float64)
+        return lots.to(X.device)
+
+
+def _in_turn(values: Tensor, usable: Tensor) -> Tensor:
+    """Return for one function after the other, by the values (q, c), its best of the usable
+    candidates (c,) that is left, until none is.
+    """
+    left = torch.where(usable, values.clamp_min(torch.finfo(values.dtype).min), -torch.inf)
+    columns = []
+    for i in range(min(len(values), int(usable.sum()))):
+        columns.append(left[i].argmax())
+        left[:, columns[-1]] = -torch.inf
+    return torch.stack(columns) if columns else usable.nonzero().squeeze(1)
+
+
+def best_choices(
+    functions: Preferences,
+    choices: Tensor,
+    *,
+    rows: Tensor | None = None,
+    sign: float = 1.0,
+    repeats: bool = False,
+) -> Tensor:
+    """Return, one function after the other, its best of the choices (c, d), all of them different,
+    that no earlier one has taken: (number of rows, d).
+
+    Args:
+        rows: the functions that choose, in order; all s if ``None``. At most c, unless they may
+            take the same.
+        sign: 1 to maximise, −1 to minimise.
+        repeats: let functions take the same choice.
+    """
+    choosing = Choosing(functions, which=rows, sign=sign, repeats=repeats)
+    choosing.add(Chosen(choices, torch.arange(len(choices), device=choices.device)))
+    return choosing.chosen(len(choices)).points
+
+
+def read_parts(pool: Iterable[Any], like: Tensor) -> Iterator[tuple[Tensor, Any]]:
+    """Return the points (c, d) of a pool's parts, and their labels, ``None`` for none. The first
+    part has been read.
+
+    Args:
+        pool: parts: points (c, d), a tensor or an array of any kind of numbers, or a pair of them
+            and c labels.
+        like: (..., d).
+
+    Raises:
+        TypeError, ValueError: if the pool or its first part is none; of a later part when it comes.
+    """
+    if isinstance(pool, str | bytes) or not isinstance(pool, Iterable):
+        raise TypeError(
+            f"The pool must be an iterable of parts, points (c, {like.shape[1]}), got"
+            f" {type(pool).__name__}. Yield them, or give a list of them."
+        )
+    parts = _checked(pool, like)
+    return chain(list(islice(parts, 1)), parts)
+
+
+def _checked(pool: Iterable[Any], like: Tensor) -> Iterator[tuple[Tensor, Any]]:
+    labelled = False
+    for number, part in enumerate(pool):
+        points, labels = part if isinstance(part, tuple) else (part, None)
+        if not isinstance(points, Tensor | np.ndarray):
+            raise TypeError(
+                "The pool's parts must be tensors or arrays of points, or pairs of these and"
+                f" labels, got {type(points).__name__} in part {number}."
+            )
+        points = torch.as_tensor(points)
+        if points.ndim != 2 or points.shape[1] != like.shape[1] or points.is_complex():
+            raise ValueError(
+                f"The pool's parts must have shape (c, {like.shape[1]}), got"
+                f" {tuple(points.shape)} of {points.dtype} in part {number}."
+            )
+        if labels is not None and len(labels) != len(points):
+            raise ValueError(
+                f"The labels must be one for each of {len(points)} points, got {len(labels)} in"
+                f" part {number}."
+            )
+        if number and labelled != (labels is not None):
+            raise ValueError(
+                f"The labels must be given with every part of the pool or none, got part {number}"
+                f" {'without' if labelled else 'with'} them."
+            )
+        labelled = labels is not None
+        if labels is not None and not isinstance(labels, Tensor):
+            labels = np.asarray(labels)
+        yield points, labels

@@ -1,0 +1,221 @@
+"""Pools: a batch from any number of candidates, part by part, is the one from all at once."""
+
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from acquisition import AcquisitionProgress, ParallelThompsonSampling, pools
+from acquisition.constraints import FeasibleSet
+from acquisition.pools import Choosing, Chosen, Lots, choose, read_parts
+from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints
+from surrogates import SamplePaths
+
+UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+LINE = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+
+
+class Waves:
+    """Functions of one input with many maxima."""
+
+    def __init__(self, num_samples: int):
+        self.num_samples = num_samples
+
+    def __call__(self, X: Tensor) -> Tensor:
+        frequencies = torch.arange(1, self.num_samples + 1, dtype=X.dtype).unsqueeze(1)
+        return torch.sin(17.0 * frequencies * X.squeeze(1))
+
+
+def one_after_the_other(values: Tensor, X: Tensor, free: Tensor) -> list[int]:
+    """Return what the functions choose of all candidates, by the definition."""
+    chosen: list[int] = []
+    for row in values:
+        for j in row.argsort(descending=True, stable=True).tolist():
+            if free[j] and all(abs(X[j] - X[i]) > DUPLICATE_DISTANCE for i in chosen):
+                chosen.append(j)
+                break
+    return chosen
+
+
+@given(
+    seed=st.integers(0, 1000),
+    num_functions=st.integers(1, 6),
+    sizes=st.lists(st.integers(0, 9), min_size=1, max_size=6),
+    at_once=st.integers(1, 20),
+    sign=st.sampled_from([1.0, -1.0]),
+)
+def test_parts_of_a_pool_give_what_the_whole_gives(
+    seed: int, num_functions: int, sizes: list[int], at_once: int, sign: float
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    # Twelve values: many repeat
+    X = torch.randint(12, (sum(sizes) + 12, 1), generator=generator).double() / 11.0
+    X[-12:, 0] = torch.arange(12).double() / 11.0
+    parts = [*X.split([*sizes, 12])]
+    known = KnownPoints(X[-12:][:3], LINE)
+    functions = Waves(num_functions)
+    with patch.object(pools, "SCREENED_AT_ONCE", at_once):
+        chosen = choose(functions, read_parts(parts, LINE), FeasibleSet.of(LINE), known, sign=sign)
+    expected = one_after_the_other(sign * functions(X), X, ~known.near(X))
+    assert torch.equal(chosen.points, X[expected])
+    assert torch.equal(X[chosen.rows], chosen.points)
+
+
+def test_with_repeats_each_function_has_its_best_even_if_it_is_known() -> None:
+    X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(1)
+    functions = Waves(3)
+    chosen = choose(
+        functions,
+        read_parts(X.split(7), LINE),
+        FeasibleSet.of(LINE),
+        KnownPoints(X, LINE),
+        repeats=True,
+    )
+    assert torch.equal(chosen.rows, functions(X).argmax(1))
+
+
+def test_only_what_was_taken_is_kept() -> None:
+    choosing = Choosing(Waves(3), torch.ones(1, dtype=torch.float64))
+    X = torch.rand(500, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for rows in torch.arange(500).split(10):
+        choosing.add(Chosen(X[rows], rows))
+        assert choosing.kept is not None and len(choosing.kept.rows) == 3
+
+
+def test_lots_take_every_candidate_equally_often() -> None:
+    counts = torch.zeros(8)
+    parts = [LINE.new_tensor([[0.1], [0.2], [0.3]]), torch.arange(4, 9).unsqueeze(1) / 10.0]
+    for seed in range(400):
+        lots = Lots(2, torch.Generator().manual_seed(seed))
+        rows = choose(lots, read_parts(parts, LINE), FeasibleSet.of(LINE)).rows
+        assert rows[0] != rows[1]
+        counts[rows] += 1
+    assert (counts - 100.0).abs().max() < 4.0 * (100.0 * 0.75) ** 0.5
+
+
+def grid(num_parts: int) -> Tensor:
+    points = torch.rand(90, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    return points.repeat(num_parts, 1)
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_a_stream_gives_the_batch_of_the_same_choices_in_a_tensor(
+    make_model: Any, maximize: bool
+) -> None:
+    model = make_model(UNIT)
+    X = torch.cat([grid(2), model.train_inputs[0]])
+    sampler = ParallelThompsonSampling(
+        model,
+        UNIT,
+        maximize=maximize,
+        seed=1,
+        inequality_constraints=[(torch.tensor([0, 1]), torch.ones(2).double(), 0.4)],
+    )
+    expected = sampler.generate(6, choices=X, X_pending=X[:5])
+    batch = sampler.generate(6, choices=iter(X.split(17)), X_pending=X[:5])
+    torch.testing.assert_close(batch, expected, rtol=0, atol=0)
+
+
+def test_labels_and_rows_tell_which_candidates_they_are(make_model: Any) -> None:
+    X = grid(1)
+    names = np.array([f"point {i}" for i in range(len(X))])
+    parts = [(X[i : i + 20].numpy(), names[i : i + 20]) for i in range(0, len(X), 20)]
+    chosen = ParallelThompsonSampling(make_model(UNIT), UNIT, seed=0).choose(4, parts)
+    assert torch.equal(X[chosen.rows], chosen.points)
+    assert chosen.labels.tolist() == names[chosen.rows.numpy()].tolist()
+
+
+def test_progress_counts_rows_and_knows_the_total_of_a_pool_that_tells_it(make_model: Any) -> None:
+    class Told(list[Tensor]):
+        num_rows = 90
+
+    for kind, total in ((Told, 90), (list, None)):
+        seen: list[AcquisitionProgress] = []
+        sampler = ParallelThompsonSampling(make_model(UNIT), UNIT, callback=seen.append)
+        sampler.choose(2, kind(grid(1).split(40)))
+        assert [(moment.stage, moment.done, moment.total) for moment in seen] == [
+            ("pool", 40, total),
+            ("pool", 80, total),
+            ("pool", 90, total),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("pool", "error", "message"),
+    [
+        (5, TypeError, "The pool must be an iterable of parts"),
+        ("rows.parquet", TypeError, "The pool must be an iterable of parts"),
+        ([[0.1, 0.2]], TypeError, "must be tensors or arrays .* got list in part 0"),
+        ([torch.zeros(3, 3)], ValueError, r"must have shape \(c, 2\), got \(3, 3\).* in part 0"),
+        ([(torch.zeros(3, 2), [1])], ValueError, "one for each of 3 points, got 1 in part 0"),
+    ],
+)
+def test_what_is_no_pool_is_refused_before_paths_are_drawn(
+    make_model: Any, monkeypatch: Any, pool: Any, error: type[Exception], message: str
+) -> None:
+    model = make_model(UNIT)
+    monkeypatch.setattr(model, "paths", lambda *args, **kwargs: pytest.fail("drawn"))
+    with pytest.raises(error, match=message):
+        ParallelThompsonSampling(model, UNIT).choose(2, pool)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([torch.zeros(4, 2), torch.tensor([[0.1, 0.2], [torch.nan, 0.1]])], "others in row 5"),
+        ([torch.zeros(4, 2), torch.zeros(1, 3)], "in part 1"),
+        ([torch.zeros(4, 2), (torch.zeros(1, 2), [1])], "none, got part 1 with them"),
+        ([torch.zeros(4, 2)], "must hold q = 2 distinct points .* got 1 among 4 rows"),
+        ([torch.full((4, 2), 2.0)], "got 0 among 4 rows"),
+        ([], "got 0 among 0 rows"),
+    ],
+)
+def test_a_bad_part_is_named(make_model: Any, parts: list[Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ParallelThompsonSampling(make_model(UNIT), UNIT).choose(2, parts)
+
+
+def test_paths_of_several_processes_are_refused(make_model: Any) -> None:
+    sampler = ParallelThompsonSampling(make_model(UNIT), UNIT, shared=True)
+    with pytest.raises(ValueError, match="`shared` must be False for a pool"):
+        sampler.choose(2, [grid(1)])
+
+
+def test_an_interrupt_closes_the_stream(make_model: Any) -> None:
+    closed = []
+
+    def stream() -> Iterator[Tensor]:
+        try:
+            yield from grid(1).split(30)
+        finally:
+            closed.append(True)
+
+    def stop(progress: AcquisitionProgress) -> None:
+        raise KeyboardInterrupt
+
+    sampler = ParallelThompsonSampling(make_model(UNIT), UNIT, callback=stop)
+    with pytest.raises(KeyboardInterrupt):
+        sampler.choose(2, stream())
+    assert closed == [True]
+
+
+def test_values_are_computed_for_a_bounded_number_of_candidates(
+    make_model: Any, monkeypatch: Any
+) -> None:
+    sizes = []
+    evaluate = SamplePaths.__call__
+
+    def counted(self: SamplePaths, X: Tensor) -> Tensor:
+        sizes.append(len(X))
+        return evaluate(self, X)
+
+    monkeypatch.setattr(SamplePaths, "__call__", counted)
+    monkeypatch.setattr(pools, "NUMBERS_AT_ONCE", 2 * 16)
+    ParallelThompsonSampling(make_model(UNIT), UNIT).choose(3, [grid(1)])
+    assert max(sizes) <= 16
