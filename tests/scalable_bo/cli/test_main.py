@@ -2,9 +2,9 @@
 
 import json
 import re
+import resource
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -610,6 +610,12 @@ def test_the_names_of_solvers_are_those_of_the_registry() -> None:
     assert solver_names() == list(SOLVERS)
 
 
+def seconds_of_children() -> float:
+    """Return the processor seconds of all children so far: of a busy machine, too."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_help_and_version_import_nothing_heavy_and_answer_at_once() -> None:
     script = (
         "import sys, scalable_bo, scalable_bo.cli.main as cli\n"
@@ -620,10 +626,10 @@ def test_help_and_version_import_nothing_heavy_and_answer_at_once() -> None:
     )
     seconds = []
     for option in ("--help", "--version", "bench solvers --help"):
-        start = time.perf_counter()
+        start = seconds_of_children()
         command = [sys.executable, "-c", script, *option.split()]
         run = subprocess.run(command, capture_output=True, text=True)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(seconds_of_children() - start)
         assert (run.returncode, run.stderr) == (0, "")
         assert "scalable-bo" in run.stdout or "Usage" in run.stdout
     assert min(seconds) < 0.5
