@@ -62,6 +62,12 @@ class Connection:
         answer = await reader.readexactly(int(fields["content-length"]))
         return int(lines[0].split(" ")[1]), json.loads(answer)
 
+    async def close(self) -> None:
+        """Close it."""
+        if self._streams is not None:
+            self._streams[1].close()
+            await self._streams[1].wait_closed()
+
 
 async def work(
     name: str, connection: Connection, seconds: float, end: float, times: dict[str, list[float]]
@@ -92,10 +98,13 @@ async def work_together(
     """Return what the requests of all workers took."""
     times: dict[str, list[float]] = {"ask": [], "tell": [], "empty": []}
     end = time.perf_counter() + duration
+    connections = [Connection(url, token) for _ in range(num_workers)]
     workers = (
-        work(f"worker-{k}", Connection(url, token), seconds, end, times) for k in range(num_workers)
+        work(f"worker-{number}", connection, seconds, end, times)
+        for number, connection in enumerate(connections)
     )
     await asyncio.gather(*workers)
+    await asyncio.gather(*(connection.close() for connection in connections))
     return times
 
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import pandas as pd
 
+from scalable_bo._packages import require
 from scalable_bo.report import plots
 from scalable_bo.report.charts import shorten
 from scalable_bo.report.plots import Chart
@@ -23,6 +23,10 @@ from scalable_bo.serving.desk import Desk
 from scalable_bo.storage.shown import describe_params
 from scalable_bo.storage.snapshot import Snapshot, to_frame
 from scalable_bo.study.asking import FEWEST_VALUES
+
+require("pandas", extra="serve", user="scalable-bo serve")
+
+import pandas as pd
 
 SECONDS_KEPT = 2.0  # for which what has been computed is shown at least
 SHARE_OF_LOOKING = 0.1  # at most, of the time: what takes long is kept for longer

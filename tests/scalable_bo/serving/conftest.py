@@ -1,13 +1,18 @@
 """A small study that is served on the loopback device."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from scalable_bo.serving.client import RemoteStudy
-from scalable_bo.serving.server import Server
 from scalable_bo.space.space import Categorical, Float, Space
 from scalable_bo.study.study import Study
+
+if TYPE_CHECKING:
+    from scalable_bo.serving.server import Server
 
 SPACE = Space(x=Float(0.0, 1.0), kind=Categorical(["a", "b"]))
 DESIGN = 10_000  # points of the design alone, so that an ask takes no time
@@ -20,6 +25,8 @@ def study() -> Study:
 
 @pytest.fixture
 def server(study: Study) -> Iterator[Server]:
+    from scalable_bo.serving.server import Server  # which needs the packages of an extra
+
     with Server(study) as server:
         yield server
 
