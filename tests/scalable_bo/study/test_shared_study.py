@@ -1,10 +1,13 @@
 """Studies whose batches several real processes make together."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
+from scalable_bo.study.team import Team
 from tests.scalable_bo.study import shared_study
 from tests.surrogates import shared_rows
 from tests.surrogates.shared_rows import as_text
@@ -32,9 +35,26 @@ def test_a_process_alone_has_none_to_assist() -> None:
         assert not study.assist()
 
 
-def test_few_points_and_other_strategies_are_the_first_processs_own(tmp_path: Path) -> None:
-    for strategy in ("auto", "log-ei"):
-        with shared_study.make(strategy=strategy, sampler=None, num_initial=2) as study:
-            batch = study.ask(2)
-            study.tell(batch.ids, [1.0, 2.0])
-            assert len(study.ask(1).ids) == 1
+@pytest.mark.parametrize(
+    ("strategy", "q", "is_shared"),
+    [("auto", 2, False), ("log-ei", 2, False), ("thompson", 1, False), ("thompson", 2, True)],
+)
+def test_others_are_sent_batches_of_paths_alone_of_which_each_process_has_one(
+    monkeypatch: pytest.MonkeyPatch, strategy: str, q: int, is_shared: bool
+) -> None:
+    sent = []
+
+    @contextmanager
+    def working(team: Team, job: dict[str, torch.Tensor]) -> Iterator[None]:
+        sent.append(int(job["q"]))
+        yield
+
+    monkeypatch.setattr(Team, "working", working)
+    sampler = shared_study.SAMPLER if strategy == "thompson" else None
+    with shared_study.make(strategy=strategy, sampler=sampler, num_initial=2) as study:
+        assert study._team is not None
+        study._team.size = 2
+        batch = study.ask(2)
+        study.tell(batch.ids, [1.0, 2.0])
+        assert len(study.ask(q).ids) == q
+    assert sent == ([q] if is_shared else [])
