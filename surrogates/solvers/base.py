@@ -219,6 +219,12 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         which would wait for the device.
         """
 
+    def recursion(self, state: StateT) -> tuple[Tensor, Tensor] | None:
+        """Return W and R = B − H W of the running columns, (n, s) each, of a method that finds R by
+        a recursion, which does not notice what float32 products lose; ``None`` of others.
+        """
+        return None
+
     def epochs_per_step(self, system: SystemT, num_columns: int) -> float:
         """Return the epochs that a step uses, of a solve for so many columns."""
         return 1.0
@@ -240,18 +246,19 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         if saved is not None:
             run.prepared_from = saved["run.prepared_from"]
             generator.set_state(run.prepared_from)
+        precise = run.system.doubled()
+        watched = precise if precise is not None and self._would_refine(run, precise) else None
         if saved is not None or self._goes_on(run):
             prepared = self.prepare(run.system, generator)
             sweep = self._begin(run, prepared, self.tolerance, 0, saved)
             while True:
-                stalls = 0 if self._sweep(run, sweep, keeper) else sweep.stalls + 1
-                if stalls == STALLS_ALLOWED or not self._goes_on(run):
+                stalls = 0 if self._sweep(run, sweep, keeper, watched) else sweep.stalls + 1
+                if stalls == STALLS_ALLOWED or run.is_exhausted or not self._goes_on(run):
                     break
                 # What the method took for the tolerance was not: ask it for more
                 target = max(0.5 * sweep.target, 0.1 * self.tolerance)
                 sweep = self._begin(run, prepared, target, stalls, None)
             del prepared, sweep
-        precise = run.system.doubled()
         if precise is not None:
             self._refine(run, precise)
         if keeper is not None:
@@ -275,7 +282,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         wanted = self.refine and not self.keep_descent and (is_wrong or is_unsolved)
         if not wanted or self._is_spent(run):
             return
-        if not self._fits(precise, len(run.norms)):
+        if not self._would_refine(run, precise):
             run.note = "; ".join(filter(None, [run.note, "float64 does not fit in free memory"]))
             return
         request = run.in_float64(precise)
@@ -285,6 +292,11 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         lost = (run.residual > self.tolerance) & (solution.residual <= self.tolerance)
         if bool(lost.any()):
             run.note += ", whose solution float32 cannot hold: its weights are too large"
+
+    def _would_refine(self, run: Run[SystemT], precise: BlockSystem) -> bool:
+        """Return whether a solve may go on in float64, its system ``precise``, and that fits."""
+        may = self.refine and not self.keep_descent
+        return may and self._fits(precise, len(run.norms))
 
     def _fits(self, system: LinearSystem, num_columns: int) -> bool:
         """Return whether what a solve of ``system`` holds fits in free memory."""
@@ -341,9 +353,16 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         settings = repr(replace(self, checkpoint=None, max_seconds=None))
         return digest(settings, [*run.system.fingerprint(), *start, *noise_draw])
 
-    def _sweep(self, run: Run[SystemT], sweep: Sweep[StateT], keeper: Keeper | None) -> bool:
-        """Run the method until it claims the sweep's target for all columns or the budget is spent;
-        return whether it got anywhere.
+    def _sweep(
+        self,
+        run: Run[SystemT],
+        sweep: Sweep[StateT],
+        keeper: Keeper | None,
+        precise: BlockSystem | None,
+    ) -> bool:
+        """Run the method until it claims the sweep's target for all columns, or float32 cannot
+        reach it and ``precise``, the system in float64, could, or the budget is spent; return
+        whether it got anywhere.
         """
         request = run.request
         rhs = columns_of(run.rhs, sweep.columns[sweep.running])
@@ -357,6 +376,11 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
                 residual = news / norms
             if request.callback is not None and request.epochs >= sweep.next_report:
                 self._report(run, sweep, residual, request.callback)
+            recursion = self.recursion(sweep.state)
+            if precise is not None and recursion is not None:
+                columns = sweep.columns[sweep.running]
+                lost = run.beyond_float32(columns, *recursion, precise, self.tolerance)
+                residual = residual.masked_fill(lost, 0.0)
             # `not >` so that a column whose estimate is not a number stops, too; it is evaluated
             # below like the others.
             if news is not None and not bool((going := residual > sweep.target).all()):

@@ -36,9 +36,10 @@ class CG(IterativeSolver[LinearSystem, Apply, CGState]):
         Hestenes, Stiefel (1952); Saad (2003), "Iterative Methods for Sparse Linear Systems",
         Algorithm 9.1.
         Differs: (1) not block CG, whose s × s systems collapse in float32; (2) a column whose
-            recursion breaks down stops at its last
-        finite iterate; (3) the recursion's residual only decides when to stop, and the evaluated
-        one restarts it if it was wrong.
+            recursion breaks down stops at its last finite iterate; (3) the recursion's residual
+            only decides when to stop, and the evaluated one restarts it if it was wrong; (4) a
+            float32 column whose recursion has left the true residual, which is looked at when its
+            weights are large, goes on in float64 at once.
     """
 
     preconditioner: Preconditioner | None = field(default_factory=Nystrom)
@@ -103,3 +104,6 @@ class CG(IterativeSolver[LinearSystem, Apply, CGState]):
 
     def residual_norm(self, system: LinearSystem, state: CGState) -> Tensor:
         return system.rows.norm(state.R)
+
+    def recursion(self, state: CGState) -> tuple[Tensor, Tensor]:
+        return state.W, state.R

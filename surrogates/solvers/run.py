@@ -24,6 +24,7 @@ StateT = TypeVar("StateT", bound=State)
 
 CLEAR_DESCENT = 1e-3  # relative decrease of the objective beyond what rounding feigns
 NUM_ROWS = 256  # whose residuals are looked at in float64
+LARGEST_DRIFT = 0.5  # of a recursion, in tolerances
 NEGLIGIBLE = 0.1  # an error of a residual, relative to the larger of it and the tolerance
 
 
@@ -225,6 +226,9 @@ class Run(Generic[SystemT]):
         self.column_steps = torch.zeros(len(norms), dtype=torch.long, device=self.rhs.device)
         self.steps = request.steps_before
         self.note = ""
+        # ‖w‖ of each column from which on float32 is looked at, and whether it was found wanting
+        self.largest_weights: Tensor | None = None
+        self.is_exhausted = False
         # The generator's state when the method prepares itself
         self.prepared_from = request.generator.get_state()
 
@@ -260,6 +264,42 @@ class Run(Generic[SystemT]):
         self.residual[taken] = residual[better]
         return bool((finite & ((residual < 0.9 * before) | descended)).any())
 
+    def beyond_float32(
+        self, columns: Tensor, W: Tensor, R: Tensor, precise: BlockSystem, tolerance: float
+    ) -> Tensor:
+        """Return which of the running ``columns`` float32 cannot bring to the tolerance, and note
+        it: those whose recursion of the residual has left the true one.
+
+        The latter is looked at, by random rows in float64, when the weights are so large that
+        products may be off by the tolerance, and whenever they have doubled since.
+
+        Args:
+            W, R: (n, len(columns)) the iterates, and their residuals by recursion.
+            precise: the run's system in float64. The entries of the rows count for nothing.
+        """
+        weights = self.system.rows.norm(W)
+        if self.largest_weights is None:
+            self.largest_weights = tolerance * self.norms / self.rounding
+        lost = weights > self.largest_weights[columns]
+        if not bool(lost.any()):
+            return lost
+        large = lost.nonzero().squeeze(1)
+        index, share = self._random_rows()
+        gap = self.rhs[index][:, columns[large]]
+        gap = gap - precise.rows_matmul(index, W[:, large].double())
+        drift = share * torch.linalg.vector_norm(gap - R[index][:, large], dim=0)
+        lost[large] = ~(drift <= LARGEST_DRIFT * tolerance * self.norms[columns[large]])
+        self.largest_weights[columns[large]] = 2.0 * weights[large]
+        self.is_exhausted |= bool(lost.any())
+        return lost
+
+    def _random_rows(self) -> tuple[Tensor, float]:
+        """Return 256 random rows, and the norm of a vector over that of its entries there."""
+        n = len(self.rhs)
+        generator = torch.Generator().manual_seed(0)
+        index = torch.randperm(n, generator=generator)[:NUM_ROWS].to(self.value.device)
+        return index, math.sqrt(n / len(index))
+
     def _objective(self, columns: Tensor, value: Tensor, gap: Tensor) -> Tensor:
         """Return ½ wᵀHw − wᵀb of each column, from ``gap = b − H w``."""
         rows = self.system.rows
@@ -279,17 +319,14 @@ class Run(Generic[SystemT]):
             precise: the run's system in float64. The entries of these rows count for nothing.
             unrounded: the float64 value that the residuals are of; ``None`` for the run's own.
         """
-        n = precise.n
-        generator = torch.Generator().manual_seed(0)
-        index = torch.randperm(n, generator=generator)[:NUM_ROWS].to(self.value.device)
+        index, share = self._random_rows()
         gap = self.rhs[index] - precise.rows_matmul(index, self.value.double())
         shown = self.gap[index]
         if unrounded is not None:
             shown = self.rhs[index] - precise.rows_matmul(index, unrounded)
-        share = math.sqrt(n / len(index)) / self.norms
-        error = share * torch.linalg.vector_norm(gap - shown, dim=0)
+        error = share * torch.linalg.vector_norm(gap - shown, dim=0) / self.norms
         wrong = ~(error <= NEGLIGIBLE * self.residual.clamp_min(tolerance))
-        residual = share * torch.linalg.vector_norm(gap, dim=0)
+        residual = share * torch.linalg.vector_norm(gap, dim=0) / self.norms
         self.residual = torch.where(wrong, residual, self.residual).to(self.residual.dtype)
         return bool(wrong.any())
 

@@ -82,6 +82,31 @@ def test_the_rows_that_are_looked_at_count_for_nothing(hard: Hard) -> None:
     assert hard.system.entries > before
 
 
+def test_conjugate_gradients_leave_weights_that_float32_loses_to_float64() -> None:
+    hard = Hard(1e-6)
+    solver = CG(tolerance=1e-2, max_epochs=60.0)
+    rhs = problems.normal(N, 4, seed=2, dtype=torch.float32)
+    alone = replace(solver, refine=False).solve(hard.system, rhs)
+    assert alone.epochs > 50.0
+    assert not alone.converged.all()
+    solution = solver.solve(hard.system, rhs)
+    assert solution.epochs < 30.0
+    assert "went on in float64" in solution.note
+    assert (solution.residual < alone.residual).all()
+
+
+def test_conjugate_gradients_stay_in_float32_where_it_shows_their_tolerance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Run, "in_float64", None)
+    system = problems.system(N, 0.1, dtype=torch.float32)
+    rhs = problems.normal(N, 4, dtype=torch.float32)
+    solution = CG(tolerance=1e-3).solve(system, rhs)
+    alone = CG(tolerance=1e-3, refine=False).solve(system, rhs)
+    assert solution.converged.all()
+    assert torch.equal(solution.value, alone.value)
+
+
 def test_float64_keeps_to_what_is_left_of_the_budget(hard: Hard) -> None:
     alone = replace(ASAP, refine=False).solve(hard.system, hard.rhs)
     budget = alone.epochs + 2.5
