@@ -28,7 +28,7 @@ WORKERS ?= 2
 
 PICTURES := $(patsubst examples/%.py,results/%.png,$(wildcard examples/*.py))
 
-.PHONY: help venv bench smoke test test-slow test-botorch lint types examples docs dist dist-lowest clean
+.PHONY: help venv bench smoke test test-slow test-gpu test-botorch lint types examples docs dist dist-lowest clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -46,6 +46,11 @@ test: $(INSTALLED) ## run the tests, WORKERS files of them at a time
 
 test-slow: $(INSTALLED) ## run the tests that take long
 	$(BIN)/python -m pytest -m slow
+
+test-gpu: $(INSTALLED) ## run the tests that need a CUDA device, on it
+	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { \
+		echo "There is no CUDA device that this build of torch can use. Choose a build: make test-gpu TORCH_INDEX=..."; exit 1; }
+	$(BIN)/python -m pytest -m gpu
 
 test-botorch: $(INSTALLED) ## run BoTorch's own tests on PathwiseGP: BOTORCH_TESTS=<test/ of its repository> [BOTORCH_MODE=paths]
 	@$(BIN)/python -m tests.botorch_suite.runner '$(BOTORCH_TESTS)' --mode '$(BOTORCH_MODE)' -q --disable-warnings

@@ -137,7 +137,9 @@ def kernel_of(cell: SweepSystem) -> MaternKernel:
     return kernel.requires_grad_(False)
 
 
-def measure(cell: SweepSystem, repeats: int, seed: int, console: Console) -> dict[str, Any]:
+def measure(
+    cell: SweepSystem, repeats: int, seed: int, console: Console, device: torch.device
+) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(seed)
     X = inputs(cell, generator)
     prior = PriorPaths.draw(
@@ -146,11 +148,14 @@ def measure(cell: SweepSystem, repeats: int, seed: int, console: Console) -> dic
     B = (
         prior(X) + cell.noise**0.5 * torch.randn(cell.s, cell.n, generator=generator)
     ).T.contiguous()
+    X = X.to(device)
+    B = B.to(device)
+    kernel = kernel_of(cell).to(device)
 
     def solve(make: Any, tolerance: float, max_seconds: float | None) -> dict[str, Any]:
         trace: list[Progress] = []
         started = time.perf_counter()  # the kernel matrix, kept or not, is part of the work
-        system = KernelSystem(kernel_operator(kernel_of(cell), X), cell.noise)
+        system = KernelSystem(kernel_operator(kernel, X), cell.noise)
         solver: Solver = make(tolerance=tolerance, max_epochs=200.0, max_seconds=max_seconds)
         solution = solver.solve(system, B, callback=trace.append)
         seconds = time.perf_counter() - started
@@ -241,6 +246,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=2000, help="n")
     parser.add_argument("--fraction", type=int, default=6, help="take one of so many cells")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument(
         "--summary", action="store_true", help="only summarise what the record holds"
     )
@@ -250,13 +256,14 @@ def main() -> None:
     record: dict[str, Any] = {"benchmark": "solver_sweep", "cells": {}}
     if arguments.out is not None and arguments.out.exists():
         record = json.loads(arguments.out.read_text())
-    environment = describe_environment(torch.device("cpu"))
+    device = torch.device(arguments.device)
+    environment = describe_environment(device)
     for number, cell in enumerate([] if arguments.summary else cells):
         if cell.name in record["cells"]:
             continue
         console.print(f"{number + 1}/{len(cells)} {cell.name}", highlight=False)
         record["cells"][cell.name] = {
-            **measure(cell, arguments.repeats, number, console),
+            **measure(cell, arguments.repeats, number, console, device),
             "environment": environment,
         }
         if arguments.out is not None:

@@ -109,6 +109,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     # BoTorch's, on the scaling of data that are what they are
     warnings.filterwarnings("ignore", category=UserWarning)
@@ -120,7 +121,14 @@ def main() -> None:
     for seed in range(arguments.seeds):
         for method in arguments.methods.split(","):
             solver = "cholesky" if method.startswith("botorch") else method
-            cell = ThompsonCell(preset, solver, lengthscale, seed, sampler=sampler_of(method))
+            cell = ThompsonCell(
+                preset,
+                solver,
+                lengthscale,
+                seed,
+                sampler=sampler_of(method),
+                device=arguments.device,
+            )
             record = run_cell(cell)
             record["settings"]["solver"] = method
             console.print(cell.describe(record), soft_wrap=True)
@@ -149,7 +157,9 @@ def main() -> None:
     )
     keys = ("settings", "initial", "rounds", "random_search")
     compact = [{key: record[key] for key in keys} for record in runs]
-    write_benchmark(arguments.out, "thompson_round", summary=summary, runs=compact)
+    write_benchmark(
+        arguments.out, "thompson_round", device=arguments.device, summary=summary, runs=compact
+    )
 
 
 def summarise(runs: list[Record]) -> Record:

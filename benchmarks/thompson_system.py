@@ -32,9 +32,10 @@ NOISE = 1e-6
 UNREACHED = 1e-7  # a tolerance that makes every solver spend its budget
 
 
-def solvers(n: int, epochs: float) -> dict[str, Solver]:
+def solvers(n: int, epochs: float, block_size: int | None = None) -> dict[str, Solver]:
+    """Return the solvers by name; ``block_size`` takes the place of n/5."""
     budget: dict[str, Any] = {"tolerance": UNREACHED, "max_epochs": epochs}
-    blocks: dict[str, Any] = {"block_size": n // 5}
+    blocks: dict[str, Any] = {"block_size": block_size or n // 5}
     return {
         "adasap": SketchAndProject.adasap(**blocks, **budget),
         "auto": Auto(tolerance=1e-4, max_epochs=epochs, direct=False),
@@ -47,14 +48,17 @@ def solvers(n: int, epochs: float) -> dict[str, Solver]:
     }
 
 
-def drawn_system(n: int, columns: int, lengthscale: float) -> tuple[KernelSystem, torch.Tensor]:
+def drawn_system(
+    n: int, columns: int, lengthscale: float, device: torch.device
+) -> tuple[KernelSystem, torch.Tensor]:
     """Return the system of n uniform points, and noisy prior draws at them."""
     generator = torch.Generator().manual_seed(0)
     kernel = MaternKernel(nu=1.5).requires_grad_(False)
     kernel.lengthscale = lengthscale
-    X = torch.rand(n, DIM, generator=generator)
+    kernel.to(device)
+    X = torch.rand(n, DIM, generator=generator).to(device)
     prior = PriorPaths.draw(kernel, DIM, columns, num_features=2000, generator=generator, like=X)
-    B = prior(X) + NOISE**0.5 * torch.randn(columns, n, generator=generator)
+    B = prior(X) + NOISE**0.5 * torch.randn(columns, n, generator=generator).to(device)
     return KernelSystem(kernel_operator(kernel, X), NOISE), B.T.contiguous()
 
 
@@ -66,12 +70,19 @@ def main() -> None:
         "--epochs", type=float, default=10.0, help="budget, the evaluation of the residual included"
     )
     parser.add_argument("--lengthscales", default="0.5,2")
+    parser.add_argument("--block-size", type=int, default=None, help="in place of n/5")
+    parser.add_argument("--solvers", default=None, help="only these, separated by commas")
+    parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    wanted = None if arguments.solvers is None else arguments.solvers.split(",")
     console = Console()
     runs = []
     for lengthscale in map(float, arguments.lengthscales.split(",")):
-        system, B = drawn_system(arguments.n, arguments.columns, lengthscale)
-        for name, solver in solvers(arguments.n, arguments.epochs).items():
+        system, B = drawn_system(arguments.n, arguments.columns, lengthscale, device)
+        for name, solver in solvers(arguments.n, arguments.epochs, arguments.block_size).items():
+            if wanted is not None and name not in wanted:
+                continue
             solution = solver.solve(system, B)
             runs.append(
                 {
@@ -98,8 +109,9 @@ def main() -> None:
         "noise": NOISE,
         "columns": arguments.columns,
         "epochs": arguments.epochs,
+        "block_size": arguments.block_size,
     }
-    write_benchmark(arguments.out, "thompson_system", settings=settings, runs=runs)
+    write_benchmark(arguments.out, "thompson_system", device=device, settings=settings, runs=runs)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ _PACKAGES = (
     *("optuna", "cma", "cmaes", "coco-experiment"),
 )
 _ROOT = Path(__file__).resolve().parents[2]
+COMMIT = "SCALABLE_BO_COMMIT"  # in the environment: of a copy of the source without its repository
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
@@ -127,8 +128,8 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def _commit() -> str | None:
-    """Return the commit of the source tree, marked if it has changes;
-    ``None`` for an installed package.
+    """Return the commit of the source tree, marked if it has changes; for a copy without its
+    repository what ``SCALABLE_BO_COMMIT`` says; ``None`` for an installed package.
     """
 
     def git(*arguments: str) -> str:
@@ -140,10 +141,10 @@ def _commit() -> str | None:
     try:
         # Installed inside somebody's own repository
         if Path(git("rev-parse", "--show-toplevel")) != _ROOT:
-            return None
+            return os.environ.get(COMMIT)
         return git("rev-parse", "HEAD") + (" with changes" if git("status", "--porcelain") else "")
     except (OSError, subprocess.SubprocessError):
-        return None
+        return os.environ.get(COMMIT)
 
 
 def _version(package: str) -> str | None:

@@ -38,6 +38,7 @@ from botorch.models.kernels.categorical import CategoricalKernel
 from scipy.special import betainc, betaincinv, gammainccinv, gammaincinv, gammaln, ive, kve
 from torch import Tensor
 
+MOST_FROM_CPU = 2**22  # numbers; more take longer to draw there than to use
 NUM_DIRECTIONS = 8
 NUM_VALUES = 64  # so many functions show their leading directions
 DRAWS_PER_DIRECTION = 8  # fewer draws would no longer be normal in the directions

@@ -38,7 +38,7 @@ from surrogates.operators.tanimoto import TanimotoKernel
 
 logger = logging.getLogger(__name__)
 
-ENTRIES_BEFORE_COMPILING = {"cpu": 10**10, "cuda": 10**12}
+ENTRIES_BEFORE_COMPILING = {"cpu": 10**10, "cuda": 10**11}
 # Entries: larger temporaries go back to the system and are mapped anew, at four times the cost
 EAGER_PART = {"cpu": 2**16}
 # Below this the call's own overhead dominates, and sizes 0 and 1 would be specialised

@@ -87,6 +87,10 @@ class KernelTiles(ABC):
     def to(self, dtype: torch.dtype) -> "KernelTiles":
         """Return the tiles in another precision."""
 
+    @abstractmethod
+    def diagonal(self) -> Tensor:
+        """Return k(x, x) for the rows x of X1, (m,)."""
+
     @property
     def stationary(self) -> StationaryKernel | None:
         """The closed form of the kernel, ``None`` where its own evaluation is used."""
@@ -194,6 +198,9 @@ class StationaryTiles(KernelTiles):
     def transposed(self) -> KernelTiles:
         return StationaryTiles(self.kernel, self.X2, self.X1)
 
+    def diagonal(self) -> Tensor:
+        return self.outputscale.repeat(len(self.X1))
+
     @property
     def stationary(self) -> StationaryKernel:
         return self.kernel
@@ -296,6 +303,9 @@ class TanimotoTiles(KernelTiles):
         x = self.form.active(X1)
         return TanimotoTiles(self.form, X1, self.X2, (squared_lengths(x), self.squares[1]))
 
+    def diagonal(self) -> Tensor:
+        return self.outputscale.repeat(len(self.X1))
+
     def transposed(self) -> KernelTiles:
         return TanimotoTiles(self.form, self.X2, self.X1, self.squares[::-1])
 
@@ -331,6 +341,11 @@ class GenericTiles(KernelTiles):
 
     def between(self, X1: Tensor) -> KernelTiles:
         return GenericTiles(self.kernel, X1, self.X2)
+
+    @torch.no_grad()
+    def diagonal(self) -> Tensor:
+        parts = spans(len(self.X1), tile_side(self.X1.device) ** 2 // max(1, self.X1.shape[1]))
+        return torch.cat([self.kernel(self.X1[i], diag=True) for i in parts])
 
     def transposed(self) -> KernelTiles:
         return GenericTiles(self.kernel, self.X2, self.X1)

@@ -172,12 +172,22 @@ def _rowwise(
 @triton.jit
 def _squared_distances(X, Z, i, j, m, n, DIM: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
     d2 = tl.zeros((ROWS, COLS), X.dtype.element_ty)
-    for a in range(DIM):
-        x = tl.load(X + a * m + i, mask=i < m, other=0.0)
-        z = tl.load(Z + a * n + j, mask=j < n, other=0.0)
-        difference = x[:, None] - z[None, :]
-        d2 += difference * difference
+    if DIM <= 10:  # unrolled: half of the instructions, and no spills
+        for a in tl.static_range(DIM):
+            difference = _differences(X, Z, i, j, m, n, a)
+            d2 += difference * difference
+    else:
+        for a in range(DIM):
+            difference = _differences(X, Z, i, j, m, n, a)
+            d2 += difference * difference
     return d2
+
+
+@triton.jit
+def _differences(X, Z, i, j, m, n, a):
+    x = tl.load(X + a * m + i, mask=i < m, other=0.0)
+    z = tl.load(Z + a * n + j, mask=j < n, other=0.0)
+    return x[:, None] - z[None, :]
 
 
 @triton.jit

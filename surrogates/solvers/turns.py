@@ -48,7 +48,8 @@ class Turns:
         of them.
 
         Raises:
-            ValueError: in all processes, if one cannot factorise its block.
+            ValueError, MemoryError: in all processes, if one cannot factorise its block; in that
+                one, what it ran into.
         """
         size = system.rows.size
         if before is not None and 0 < order.position < before.first + len(before.blocks):
@@ -60,15 +61,15 @@ class Turns:
         )
         own = system.restrict_own(blocks)
         invert = None
-        failure = None
+        failure: Exception | None = None
         try:
             invert = None if own is None else factorise(own)
-        except ValueError as error:
+        except (ValueError, MemoryError, torch.OutOfMemoryError) as error:
             failure = error
         if not system.rows.least(failure is None):
             raise failure or ValueError(
                 "`kernel` must be finite and positive semi-definite, got a block in another process"
-                " that is not."
+                " that is not, or does not fit in its memory. Its message says which."
             )
         return cls(system, first, blocks, invert)
 

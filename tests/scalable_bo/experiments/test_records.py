@@ -61,6 +61,15 @@ def test_the_commit_of_a_repository_around_an_installed_package_is_not_taken(
     assert describe_environment(CPU)["commit"] is None
 
 
+def test_a_copy_without_its_repository_is_told_its_commit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(records.COMMIT, "7328b0c")
+    for place in (Path(records.__file__).parent, tmp_path):
+        monkeypatch.setattr(records, "_ROOT", place)
+        assert describe_environment(CPU)["commit"] == "7328b0c"
+
+
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux resets the peak")
 def test_peak_memory_is_that_since_the_reset() -> None:
     size = 2**27

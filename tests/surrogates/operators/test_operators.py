@@ -73,6 +73,16 @@ def test_every_part_agrees_with_gpytorch(
         close(K.rows(index).rows(slice(1, 3)).to_dense(), expected[index][1:3])
 
 
+def test_a_diagonal_takes_no_block_of_the_matrix(
+    kind: type[KernelOperator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = problems.uniform(N, DIM)
+    made = [problems.operator(kind, make(), X) for make in KERNELS.values()]
+    monkeypatch.setattr(KernelOperator, "block", lambda *_: pytest.fail("a block"))
+    for K in made:
+        assert K.diagonal().shape == (N,)
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_symmetric_operators_give_blocks_and_their_diagonal(
     kind: type[KernelOperator], name: str

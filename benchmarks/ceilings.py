@@ -1,0 +1,157 @@
+"""What a device can do at best: matrix products by precision and size, factorisations, copies.
+
+    python benchmarks/ceilings.py --device cuda --out results/ceilings.json
+
+Products are A @ B of n × n matrices, in 10¹² operations a second (2 n³), with the error relative to
+the largest entry of the product in float64; factorisations likewise (n³/3). ``tf32x3`` is float32
+by three TF32 products of matrices split into what TF32 holds of them and the rest. Copies are in
+10⁹ bytes a second, each byte counted once. Every time is the median of several calls; the record is
+written after each.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
+from scalable_bo.experiments.thompson.samplers import Stopwatch
+
+PRODUCTS = ("float32", "tf32", "tf32x3", "float64", "bfloat16")
+KEYS = ("tera_operations", "error", "giga_bytes")
+TF32_BITS = 13  # of float32's mantissa that TF32 drops
+
+
+@contextmanager
+def tf32(allowed: bool) -> Iterator[None]:
+    settings = torch.backends.cuda.matmul
+    before = settings.allow_tf32
+    settings.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        settings.allow_tf32 = before
+
+
+def split(A: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what TF32 holds of float32 numbers, and the rest."""
+    high = (A.view(torch.int32) & (-1 << TF32_BITS)).view(torch.float32)
+    return high, A - high
+
+
+def prepared(name: str, A: Tensor, B: Tensor) -> Callable[[], Tensor]:
+    """Return A @ B, of float64 matrices, in the precision ``name``, to be called."""
+    if name in ("float64", "bfloat16"):
+        dtype = getattr(torch, name)
+        return partial(torch.matmul, A.to(dtype), B.to(dtype))
+    if name == "tf32x3":
+        return partial(split_product, split(A.float()), split(B.float()))
+    return partial(float_product, A.float(), B.float(), name == "tf32")
+
+
+def split_product(A: tuple[Tensor, Tensor], B: tuple[Tensor, Tensor]) -> Tensor:
+    with tf32(True):
+        return (A[0] @ B[1]).addmm_(A[1], B[0]).addmm_(A[0], B[0])
+
+
+def float_product(A: Tensor, B: Tensor, allowed: bool) -> Tensor:
+    with tf32(allowed):
+        return A @ B
+
+
+def timed(call: Callable[[], Any], device: torch.device, repeats: int) -> float:
+    """Return the median seconds of a call, after a first one."""
+    seconds = []
+    for _ in range(repeats + 1):
+        with Stopwatch(device) as watch:
+            call()
+        seconds.append(watch.seconds)
+    return statistics.median(seconds[1:])
+
+
+def products(sizes: list[int], device: torch.device, repeats: int) -> Iterator[dict[str, Any]]:
+    for n in sizes:
+        generator = torch.Generator().manual_seed(n)
+        A, B = (torch.randn(n, n, generator=generator).to(device).double() for _ in range(2))
+        exact = A @ B
+        for name in PRODUCTS:
+            call = prepared(name, A, B)
+            error = (call().double() - exact).abs().max() / exact.abs().max()
+            seconds = timed(call, device, repeats)
+            yield {
+                "what": f"product {name}",
+                "n": n,
+                "tera_operations": 2e-12 * n**3 / seconds,
+                "error": error.item(),
+            }
+
+
+def factorisations(
+    sizes: list[int], device: torch.device, repeats: int
+) -> Iterator[dict[str, Any]]:
+    for n in sizes:
+        generator = torch.Generator().manual_seed(n)
+        A = torch.randn(n, n, generator=generator).to(device).double()
+        A = A @ A.T / n + torch.eye(n).to(A)
+        for dtype in (torch.float32, torch.float64):
+            seconds = timed(partial(torch.linalg.cholesky, A.to(dtype)), device, repeats)
+            yield {
+                "what": f"cholesky {str(dtype).removeprefix('torch.')}",
+                "n": n,
+                "tera_operations": 1e-12 * n**3 / 3.0 / seconds,
+            }
+
+
+def copies(num_bytes: int, device: torch.device, repeats: int) -> Iterator[dict[str, Any]]:
+    here = torch.ones(num_bytes, dtype=torch.uint8)
+    there = here.to(device)
+    pinned = here.pin_memory() if device.type == "cuda" else here
+    ways: dict[str, Callable[[], Any]] = {
+        "on the device": there.clone,
+        "to the device": partial(there.copy_, here),
+        "to the device, pinned": partial(there.copy_, pinned),
+        "from the device": there.cpu if device.type != "cpu" else there.clone,
+    }
+    for name, call in ways.items():
+        seconds = timed(call, device, repeats)
+        yield {"what": f"copy {name}", "n": num_bytes, "giga_bytes": 1e-9 * num_bytes / seconds}
+
+
+def main() -> None:
+    parser = script_parser(__doc__)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384])
+    parser.add_argument("--bytes", type=int, default=2**30, help="that are copied")
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+
+    device = torch.device(arguments.device)
+    settings = {**vars(arguments), "out": None}
+    results: list[dict[str, Any]] = []
+    for measured in (
+        copies(arguments.bytes, device, arguments.repeats),
+        products(arguments.sizes, device, arguments.repeats),
+        factorisations(arguments.sizes, device, arguments.repeats),
+    ):
+        for result in measured:
+            results.append(result)
+            write_benchmark(
+                arguments.out, "ceilings", device=device, settings=settings, results=results
+            )
+    rows = [
+        (
+            result["what"],
+            str(result["n"]),
+            *(f"{result[key]:.3g}" if key in result else "" for key in KEYS),
+        )
+        for result in results
+    ]
+    print_rows(f"{device}", ("", "n", "10¹² operations/s", "error", "10⁹ bytes/s"), rows)
+
+
+if __name__ == "__main__":
+    main()

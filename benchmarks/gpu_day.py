@@ -1,0 +1,265 @@
+"""A day with a GPU, in stages that stand alone and end at a deadline.
+
+    python benchmarks/gpu_day.py ceilings --deadline 1200 --out results/gpu
+    python benchmarks/gpu_day.py lin2023 --deadline 3600 --out results/gpu
+
+A stage is a list of commands that write records of their own into the folder: (1) ``ceilings``, the
+tests of the device and what it can do at best; (2) ``products``, kernel products; (3) ``lin2023``,
+two rounds of ``lin2023-small`` by every solver, then all rounds by the best; (4) ``adasap``, the
+rounds of ``adasap2025`` by ADASAP, auto and SDD; (5) ``variants``, of precision, compilation, block
+sizes and batches.
+
+STAGE.json says of each step, as soon as it is over, how it ended and how long it took. A step that
+fails does not stop the others. At the deadline the running step is ended, and nothing is begun;
+the same command goes on later, with finished steps kept and interrupted rounds resumed.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scalable_bo.experiments.records import (
+    Record,
+    describe_environment,
+    read_record,
+    read_records,
+    write_record,
+)
+from scalable_bo.experiments.scripts import script_parser
+from scalable_bo.experiments.thompson.cell import ThompsonCell
+from surrogates.solvers.registry import SOLVERS
+
+ROOT = Path(__file__).resolve().parents[1]
+SECONDS_TO_END = 20.0  # that a step has between SIGTERM and SIGKILL
+LAST_CHARACTERS = 4000  # of a step's output, kept
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command, and what its environment has besides."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Day:
+    """Where a stage runs, and how large it is.
+
+    Attributes:
+        device: of PyTorch.
+        folder: of the records.
+        small: take sizes that a CPU does in seconds: a rehearsal.
+    """
+
+    device: str
+    folder: Path
+    small: bool
+
+    def script(self, name: str, record: str, *arguments: str) -> tuple[str, ...]:
+        """Return the command of a script beside this one, which writes a ``record``."""
+        out = str(self.folder / f"{record}.json")
+        return sys.executable, str(ROOT / "benchmarks" / name), *arguments, "--out", out
+
+    def bench(self, folder: str, preset: str, *arguments: str) -> tuple[str, ...]:
+        """Return the command of a Thompson benchmark with records in a ``folder``."""
+        return (
+            *(sys.executable, "-m", "scalable_bo", "bench", "thompson", "--preset", preset),
+            *("--seeds", "0", "--device", self.device, "--out", str(self.folder / folder)),
+            *arguments,
+        )
+
+
+def ceilings(day: Day) -> Iterator[Step]:
+    tests = ("tests/surrogates/operators/test_sparse.py",) if day.small else ("-m", "gpu")
+    pytest = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    yield Step("tests", pytest)
+    few = ("--sizes", "64", "--bytes", "100000", "--repeats", "1")
+    sizes = few if day.small else ()
+    command = day.script("ceilings.py", "ceilings_of_device", "--device", day.device, *sizes)
+    yield Step("ceilings", command)
+
+
+def products(day: Day) -> Iterator[Step]:
+    for n, dim in ((500, 2),) if day.small else ((50_000, 8), (250_000, 8), (50_000, 20)):
+        for dtype in ("float32", "float64"):
+            sizes = ("--n", str(n), "--dim", str(dim), "--dtype", dtype, "--device", day.device)
+            few = ("--rows", "50", "--columns", "2", "--repeats", "1")
+            many = ("--rows", "16384", "--columns", "1", "8", "32", "64", "256", "1000")
+            name = f"kernel_product_{n}_{dim}_{dtype}"
+            yield Step(
+                name, day.script("kernel_product.py", name, *sizes, *(few if day.small else many))
+            )
+
+
+def lin2023(day: Day) -> Iterator[Step]:
+    preset = "smoke" if day.small else "lin2023-small"
+    solvers = ("cg", "sdd") if day.small else tuple(SOLVERS)
+    settings = ("--lengthscale", "0.5", "--solver")
+    for solver in solvers:
+        command = day.bench("lin2023_two", preset, *settings, solver, "--rounds", "2")
+        yield Step(f"two rounds by {solver}", command)
+    best = best_solver(day.folder / "lin2023_two")
+    if best is not None:
+        yield Step(f"all rounds by {best}", day.bench("lin2023", preset, *settings, best))
+
+
+def adasap(day: Day) -> Iterator[Step]:
+    preset = "smoke" if day.small else "adasap2025"
+    for lengthscale in ("2", "3"):
+        for solver in ("adasap", "auto", "sdd"):
+            arguments = ("--solver", solver, "--lengthscale", lengthscale)
+            name = f"{solver} at lengthscale {lengthscale}"
+            yield Step(name, day.bench("adasap", preset, *arguments))
+
+
+def variants(day: Day) -> Iterator[Step]:
+    n = "300" if day.small else "50000"
+    rows = "50" if day.small else "16384"
+    device = ("--device", day.device)
+    for mode in ("always", "never"):
+        name = f"kernel_product_compile_{mode}"
+        command = day.script(
+            "kernel_product.py", name, "--n", n, "--rows", rows, "--columns", "64", *device
+        )
+        yield Step(name, command, {"SCALABLE_BO_COMPILE": mode})
+    columns = ("--columns", "8" if day.small else "1000", "--lengthscales", "0.5")
+    for block_size in ("64",) if day.small else ("2000", "4000", "8000", "16000"):
+        name = f"system_blocks_{block_size}"
+        blocks = ("--solvers", "asap-n/5,adasap", "--block-size", block_size)
+        command = day.script("thompson_system.py", name, "--n", n, *columns, *blocks, *device)
+        yield Step(name, command)
+    preset = "smoke" if day.small else "lin2023-small"
+    settings = ("--solver", "auto", "--lengthscale", "0.5", "--rounds", "1")
+    for dtype in ("float32", "float64"):
+        command = day.bench(f"round_{dtype}", preset, *settings, "--dtype", dtype)
+        yield Step(f"a round in {dtype}", command)
+    for q in ("4",) if day.small else ("250", "2000"):
+        yield Step(f"a round of {q}", day.bench(f"round_of_{q}", preset, *settings, "--q", q))
+
+
+STAGES: dict[str, Callable[[Day], Iterator[Step]]] = {
+    "ceilings": ceilings,
+    "products": products,
+    "lin2023": lin2023,
+    "adasap": adasap,
+    "variants": variants,
+}
+
+
+def best_solver(folder: Path) -> str | None:
+    """Return the solver of the records in a folder whose last round has found the best value, of
+    equal ones the fastest; ``None`` if there is no complete record.
+    """
+    found = []
+    for record in read_records(folder, "*.json", [ThompsonCell.experiment]):
+        last = record["rounds"][-1]
+        seconds = last["seconds_solve"] + last["seconds_acquisition"]
+        found.append((last["best_noiseless"], -seconds, record["settings"]["solver"]))
+    return max(found)[2] if found else None
+
+
+def run_stage(name: str, day: Day, deadline: float) -> Record:
+    """Run what is left of a stage until so many seconds have passed; return its record."""
+    end = time.monotonic() + deadline
+    path = day.folder / f"{name}.json"
+    record: Record = {
+        "stage": name,
+        "complete": False,
+        "environment": describe_environment(torch.device(day.device)),
+        "steps": {},
+    }
+    if path.is_file():
+        record["steps"] = read_record(path)["steps"]
+    for step in STAGES[name](day):
+        if record["steps"].get(step.name, {}).get("returned") == 0:
+            continue
+        left = end - time.monotonic()
+        if left <= 0:
+            write_record(path, record)
+            return record
+        print(f"{name}: {step.name}, {left:.0f} s left", flush=True)
+        record["steps"][step.name] = run_step(step, left)
+        write_record(path, record)
+    record["complete"] = all(entry["returned"] == 0 for entry in record["steps"].values())
+    write_record(path, record)
+    return record
+
+
+def run_step(step: Step, seconds: float) -> dict[str, Any]:
+    """Run a command for so many seconds at most; return how it ended."""
+    start = time.monotonic()
+    process = subprocess.Popen(
+        step.command,
+        cwd=ROOT,
+        env=os.environ | step.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # what it starts ends with it
+    )
+    late = False
+    try:
+        output, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        late = True
+        output = end_process(process)
+    except BaseException:
+        end_process(process)
+        raise
+    return {
+        "command": list(step.command),
+        "environment": step.environment,
+        "returned": process.returncode,
+        "ended_by_deadline": late,
+        "seconds": time.monotonic() - start,
+        "output": output[-LAST_CHARACTERS:],
+    }
+
+
+def end_process(process: "subprocess.Popen[str]") -> str:
+    """End a process and those it has started; return what it wrote."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            return process.communicate(timeout=SECONDS_TO_END)[0]
+        except subprocess.TimeoutExpired:
+            continue
+        except ProcessLookupError:
+            break
+    return process.communicate()[0]
+
+
+def main() -> None:
+    parser = script_parser(__doc__, "folder of the records")
+    parser.add_argument("stage", choices=STAGES)
+    parser.add_argument("--deadline", type=float, required=True, help="seconds from now")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--small", action="store_true", help="a rehearsal, in seconds on a CPU")
+    arguments = parser.parse_args()
+    if arguments.out is None:
+        parser.error("--out, the folder of the records, is required")
+    device = torch.device(arguments.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda needs a CUDA device, got none. Rehearse with --device cpu.")
+    day = Day(arguments.device, arguments.out.resolve(), arguments.small)
+    record = run_stage(arguments.stage, day, arguments.deadline)
+    for name, step in record["steps"].items():
+        state = (
+            "done" if step["returned"] == 0 else "ended" if step["ended_by_deadline"] else "failed"
+        )
+        print(f"{state:6s} {step['seconds']:8.1f} s  {name}")
+    sys.exit(0 if record["complete"] else 1)
+
+
+if __name__ == "__main__":
+    main()
