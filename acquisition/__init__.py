@@ -6,7 +6,13 @@ from acquisition.log_ei import LogEIStrategy
 from acquisition.multistart import ascend, screen
 from acquisition.pathwise import PathwiseMaxPosteriorSampling, PathwiseThompsonSampling
 from acquisition.pools import Chosen
-from acquisition.strategies import STRATEGIES, AutoStrategy, ThompsonStrategy, TrustRegionStrategy
+from acquisition.strategies import (
+    STRATEGIES,
+    AutoStrategy,
+    SeveralRegionsStrategy,
+    ThompsonStrategy,
+    TrustRegionStrategy,
+)
 from acquisition.strategy import Request, Strategy
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
 from acquisition.trust_region import TrustRegion
@@ -22,6 +28,7 @@ __all__ = [
     "PathwiseThompsonSampling",
     "Request",
     "STRATEGIES",
+    "SeveralRegionsStrategy",
     "Strategy",
     "ThompsonStrategy",
     "TrustRegion",

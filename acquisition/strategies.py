@@ -1,5 +1,5 @@
-"""The strategies there are: Thompson sampling in the whole box, and in a trust region; expected
-improvement; and what chooses among them.
+"""The strategies there are: Thompson sampling in the whole box, in a trust region, and in several
+at once; expected improvement; and what chooses among them.
 
 A further one is a class with a ``generate`` in a file of its own, and a line in ``STRATEGIES``.
 """
@@ -25,6 +25,11 @@ FEW_POINTS = 8  # chosen one by one
 SOME_POINTS = 50  # begun like that
 NUM_IMPROVING = 4  # of some points
 LEAST_TOLERANCE = 3  # batches without success in a trust region
+LENGTHS = (0.8, 0.4, 0.2)  # of several regions, in units of the box
+# Where many points lie in regions, few ascents do: those of the whole box are to stay near the data
+FEW_ASCENTS = partial(
+    ParallelThompsonSampling, num_candidates=1500, num_rounds=10, num_starts=10, num_steps=60
+)
 NUM_CANDIDATES = 30_000  # of all screening rounds
 MOST_STARTS = 120
 FEWEST_STARTS = 10
@@ -119,6 +124,55 @@ class TrustRegionStrategy:
 
 
 @dataclass(frozen=True)
+class SeveralRegionsStrategy:
+    """Thompson sampling in the whole box and in regions of several sizes around the best data
+    point, an equal share of the batch in each.
+
+    A large batch leaves few rounds in which a trust region could learn its size: so all sizes are
+    tried in each round. A region is as long as :class:`TrustRegion` has it, in the ratios of the
+    lengthscales; where one holds too few points, such as on a grid, the whole box is searched.
+
+    Args:
+        sampler: as in :class:`TrustRegionStrategy`; ``None`` for one with ten ascents a path.
+    """
+
+    sampler: Sampler | None = None
+
+    @staticmethod
+    def is_for_few(q: int, num_values: int) -> bool:
+        """Whether the surrogate of so many values is to be the best that there is."""
+        return num_values <= FEW_VALUES
+
+    @staticmethod
+    def reason(q: int, num_values: int) -> str:
+        """Return in a line how points are chosen."""
+        return "regions: as the study was told"
+
+    def generate(self, request: Request) -> Tensor:
+        """Return the batch; as :class:`Strategy` has it."""
+        sampler = self.sampler or FEW_ASCENTS
+        whole = ThompsonStrategy(sampler)
+        if request.choices is not None:
+            return whole.generate(request)
+        maximize = request.goal.get("maximize", True)
+        dim = request.bounds.shape[1]
+        sizes = [len(part) for part in torch.arange(request.q).tensor_split(1 + len(LENGTHS))]
+        batch = request.bounds[:0]
+        for length, q in zip((None, *LENGTHS), sizes, strict=True):
+            if not q:
+                continue
+            known = batch if request.X_pending is None else torch.cat([request.X_pending, batch])
+            part = replace(request, q=q, paths=None, X_pending=known)
+            try:
+                region = length and TrustRegion(dim, q, length=length, maximize=maximize)
+                found = ThompsonStrategy(partial(sampler, trust_region=region)).generate(part)
+            except TooFewPoints:
+                found = whole.generate(part)
+            batch = torch.cat([batch, found])
+        return batch
+
+
+@dataclass(frozen=True)
 class AutoStrategy:
     """Expected improvement for few points, Thompson sampling for many, and for some both.
 
@@ -169,6 +223,7 @@ STRATEGIES: Mapping[str, Callable[[Sampler | None], Strategy]] = {
     "auto": AutoStrategy,
     "thompson": ThompsonStrategy,
     "turbo": TrustRegionStrategy,
+    "regions": SeveralRegionsStrategy,
     "log-ei": LogEIStrategy,
 }
 

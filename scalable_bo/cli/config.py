@@ -75,7 +75,7 @@ class StudySection(_Table):
     maximize: bool | None = None
     seed: int = Field(0, ge=0)
     num_initial: int | None = Field(None, ge=1)
-    strategy: Literal["auto", "thompson", "turbo", "log-ei"] | None = None
+    strategy: Literal["auto", "thompson", "turbo", "regions", "log-ei"] | None = None
     dtype: Literal["float32", "float64"] = "float64"
     device: str | None = None
     objectives: dict[str, Literal["minimize", "maximize"]] | None = None

@@ -61,7 +61,7 @@ class ThompsonSampler(BaseSampler):
         independent_sampler: uniform if ``None``.
         solver: of the surrogate's linear systems; ``None`` for the model's default.
         strategy: how a batch is chosen, as in ``Study``: ``"auto"``, ``"thompson"``, ``"turbo"``,
-            ``"log-ei"`` or an ``acquisition.Strategy`` of your own.
+            ``"regions"``, ``"log-ei"`` or an ``acquisition.Strategy`` of your own.
         sampler: of a strategy given by name: makes the acquisition of a model, bounds and ``seed``,
             such as ``partial(ParallelThompsonSampling, num_starts=30)``; ``None`` for that of a
             study.

@@ -15,10 +15,12 @@ from acquisition import (
     LogEIStrategy,
     ParallelThompsonSampling,
     Request,
+    SeveralRegionsStrategy,
     Strategy,
     ThompsonStrategy,
     TrustRegion,
     TrustRegionStrategy,
+    strategies,
 )
 from acquisition.candidates import original_inputs
 from acquisition.selection import DUPLICATE_DISTANCE
@@ -209,6 +211,22 @@ def test_the_batch_lies_in_the_region_unless_that_has_too_few_points(make_model:
     assert len(strategy.generate(on_grid).unique(dim=0)) == 6
 
 
+def test_several_regions_share_a_batch_around_the_best_point(make_model: Any) -> None:
+    request = make_request(make_model)
+    model = request.model
+    assert isinstance(model, PathwiseGP)
+    best = original_inputs(model)[model.train_targets.argmax()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strategies, "LENGTHS", (0.4, 0.02))
+        batch = SeveralRegionsStrategy(QUICK).generate(replace(request, q=8))
+    # The first three points of the whole box, three of the larger region, two of the smaller one
+    distances = (batch - best).abs().amax(1)
+    assert (distances[3:6] <= 0.2 + 1e-9).all()
+    assert (distances[6:] <= 0.01 + 1e-9).all()
+    whole = ThompsonStrategy(QUICK).generate(replace(make_request(make_model), q=3))
+    assert torch.equal(batch[:3], whole)
+
+
 def test_thompson_takes_the_paths_that_it_is_given(make_model: Any) -> None:
     request = make_request(make_model)
     model = request.model
@@ -286,10 +304,10 @@ def test_a_strategy_is_made_by_its_name_or_taken_as_it_is() -> None:
             "thomson",
             None,
             ValueError,
-            "one of auto, thompson, turbo, log-ei, got 'thomson'. Did you mean",
+            "one of auto, thompson, turbo, regions, log-ei, got 'thomson'. Did you mean",
         ),
         (RandomPoints, None, TypeError, "a name or an object with a method `generate"),
-        (None, None, TypeError, "Names are auto, thompson, turbo, log-ei"),
+        (None, None, TypeError, "Names are auto, thompson, turbo, regions, log-ei"),
         (RandomPoints(), QUICK, ValueError, "`sampler` must be None with a strategy that is made"),
     ],
 )

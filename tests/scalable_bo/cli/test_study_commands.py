@@ -107,7 +107,7 @@ def test_a_configuration_may_name_the_strategy(file: Path) -> None:
         assert study._record.settings["strategy"] == "turbo"
     change(file, '"turbo"', '"best"')
     with pytest.raises(
-        ValueError, match="`study.strategy`: .*'auto', 'thompson', 'turbo' or 'log-ei'"
+        ValueError, match="`study.strategy`: .*'auto', 'thompson', 'turbo', 'regions' or 'log-ei'"
     ):
         read_config(file)
 

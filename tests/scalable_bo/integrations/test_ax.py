@@ -282,6 +282,7 @@ def test_bad_arguments_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"`{name}` must be at least 1, got 0"):
         pathwise_generation_strategy(**{name: 0})
     with pytest.raises(
-        ValueError, match="`strategy` must be one of auto, thompson, turbo, log-ei, got 'best'"
+        ValueError,
+        match="`strategy` must be one of auto, thompson, turbo, regions, log-ei, got 'best'",
     ):
         pathwise_generation_strategy(strategy="best")

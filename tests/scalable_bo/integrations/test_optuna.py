@@ -360,7 +360,7 @@ def test_few_values_get_the_surrogate_that_a_study_would_give_them(
         (
             {"strategy": "best"},
             ValueError,
-            "`strategy` must be one of auto, thompson, turbo, log-ei, got 'best'",
+            "`strategy` must be one of auto, thompson, turbo, regions, log-ei, got 'best'",
         ),
     ],
 )

@@ -88,7 +88,8 @@ def test_a_strategy_is_told_what_a_study_knows() -> None:
 def test_a_strategy_is_checked_before_the_folder_is_made(tmp_path: Path) -> None:
     path = tmp_path / "study"
     with pytest.raises(
-        ValueError, match="`strategy` must be one of auto, thompson, turbo, log-ei, got 'best'"
+        ValueError,
+        match="`strategy` must be one of auto, thompson, turbo, regions, log-ei, got 'best'",
     ):
         Study(PLANE, maximize=True, path=path, strategy="best")
     assert not path.exists()
