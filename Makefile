@@ -36,7 +36,7 @@ help: ## list these targets
 venv: $(INSTALLED) ## create .venv with the project and all it needs
 
 bench: $(INSTALLED) ## run the main job, a small Thompson benchmark: a table, and a plot in results/
-	$(BENCH) --preset laptop --solver cg --seeds 0 --out results
+	$(BENCH) --preset laptop --seeds 0 --out results
 
 smoke: $(INSTALLED) ## run the same benchmark, one round of it
 	$(BENCH) --preset laptop --solver cg --seeds 0 --rounds 1 --out results/smoke

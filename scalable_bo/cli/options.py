@@ -39,7 +39,9 @@ class ThompsonOptions:
     preset: Annotated[
         str, Option(help="Settings: smoke, laptop, lin2023-small, lin2023-large or adasap2025.")
     ] = "laptop"
-    solver: Annotated[str, Option(help=f"Methods, separated by commas: {_SOLVERS}, svgp.")] = "cg"
+    solver: Annotated[str, Option(help=f"Methods, separated by commas: {_SOLVERS}, svgp.")] = (
+        "auto,cg"
+    )
     seeds: Annotated[Text, Option(help="Seeds, such as 0-4 or 0,3; by default the preset's.")] = (
         None
     )

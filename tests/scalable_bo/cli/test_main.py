@@ -215,7 +215,10 @@ def test_ctrl_c_exits_with_130_and_says_what_has_been_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     interrupt_after(2, ThompsonCell, monkeypatch)
-    arguments = ["bench", "thompson", "--preset", "smoke", "--seeds", "0-3", "--out", str(tmp_path)]
+    arguments = [
+        *("bench", "thompson", "--preset", "smoke"),
+        *("--solver", "cg", "--seeds", "0-3", "--out", str(tmp_path)),
+    ]
     assert call(monkeypatch, *arguments) == 130
     last = capsys.readouterr().err.splitlines()[-1]
     assert (
