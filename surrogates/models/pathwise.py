@@ -16,7 +16,7 @@ import torch
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
-from botorch.models.utils import gpt_posterior_settings
+from botorch.models.utils import add_output_dim, gpt_posterior_settings
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.transformed import TransformedPosterior
 from botorch.settings import validate_input_scaling
@@ -323,11 +323,15 @@ class PathwiseGP(FreshGP):
                 X, observation_noise=observation_noise, posterior_transform=posterior_transform
             )
             return fine(posterior, self._units)
-        checks.batch_of_points(X, self.batch_shape)
+        if not is_exact:  # whose shapes GPyTorch checks
+            checks.batch_of_points(X, self.batch_shape)
         with constant(None if is_exact else getattr(self, "input_transform", None)):
             X = self.transform_inputs(X)
         with gpt_posterior_settings():
-            distribution = self(X.unsqueeze(-3) if self.num_outputs > 1 else X)
+            points = X
+            if self.num_outputs > 1:
+                points, _ = add_output_dim(X, self._input_batch_shape)
+            distribution = self(points)
         return assemble(
             self,
             self._units,

@@ -211,6 +211,14 @@ def test_batches_and_transforms_of_inputs() -> None:
     torch.testing.assert_close(*results, rtol=1e-2, atol=1e-3)  # of inputs rounded to 1e-4
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_batches_that_do_not_broadcast_are_refused_as_by_botorch(dtype: torch.dtype) -> None:
+    X = queries(2, 8, dtype=dtype)
+    given = PathwiseGP(X, torch.cat([X.sin(), X.cos()], -1)[..., :2])
+    with pytest.raises(RuntimeError, match="trailing batch dimensions of X"):
+        given.posterior(queries(3, 4, dtype=dtype))
+
+
 def test_it_follows_the_model_and_is_not_copied() -> None:
     given = model(torch.float32)
     Q = queries(4)
