@@ -62,12 +62,13 @@ def die_above_three_quarters(params: dict[str, Any]) -> float:
 
 
 def note_and_wait(params: dict[str, Any]) -> float:
-    """Write a line to the file ``begun`` in the current folder,
-    and take as long as the file ``seconds`` says.
+    """Take as long as the file ``seconds`` in the current folder says, and write that as a line to
+    the file ``begun`` before.
     """
+    seconds = Path("seconds").read_text()
     with Path("begun").open("a") as file:
-        file.write("begun\n")
-    time.sleep(float(Path("seconds").read_text()))
+        file.write(f"{seconds}\n")
+    time.sleep(float(seconds))
     return square(params)
 
 

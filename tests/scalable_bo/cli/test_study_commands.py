@@ -24,6 +24,7 @@ from scalable_bo.space.parameters import Categorical, Float, Int
 from scalable_bo.space.space import Space
 from scalable_bo.study import prediction
 from scalable_bo.study.study import Study
+from surrogates.atomic import write_atomically
 from tests.scalable_bo.cli.test_main import call
 
 CONFIG = """
@@ -575,11 +576,13 @@ def test_ctrl_c_keeps_what_finished_and_says_how_to_go_on(
     ) as process:
         try:
             wait_until(lambda: begun.exists() and begun.read_text().count("\n") >= 10)
-            seconds.write_text("1.5" if waits else "60")
+            long = "1.5" if waits else "60"
+            write_atomically(seconds, long.encode())  # which the threads read meanwhile
+            wait_until(lambda: begun.read_text().split()[-2:] == [long] * 2)
             for number in signals:
-                time.sleep(0.5)  # both threads have begun a long evaluation
                 process.send_signal(number)
-            _, errors = process.communicate(timeout=20)
+                time.sleep(1.0)  # or two would be one
+            _, errors = process.communicate(timeout=60)
         finally:
             process.kill()
     assert process.returncode == 128 + signals[-1]
