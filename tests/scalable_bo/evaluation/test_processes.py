@@ -53,11 +53,15 @@ SCRIPTS = {
 
 
 @pytest.fixture(autouse=True)
-def _hangups_end_processes() -> Iterator[None]:
-    """Under `nohup` they do not, in no process that is begun there."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def _signals_end_processes() -> Iterator[None]:
+    """Under `nohup`, or in the background of a shell, some do not, in no process that is begun
+    there.
+    """
+    handlers = {signal.SIGHUP: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     yield
-    signal.signal(signal.SIGHUP, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def wait_until(condition: Callable[[], object], seconds: float) -> bool:

@@ -98,15 +98,15 @@ def test_an_ask_that_does_not_fit_in_memory_is_refused_before_anything_is_done(
     X = torch.rand(20, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     study.add_data(X, X[:, 0])
     with monkeypatch.context() as patch:
-        patch.setattr("surrogates.memory.available", lambda device: 11 * 20 * 4 * 8 - 1)
+        patch.setattr("surrogates.memory.available", lambda device: 2**16)
         with pytest.raises(
             MemoryError,
             match=(
-                "An ask for 3 points among 20 rows needs .* Ask for fewer at a time, or use"
+                "An ask for 200 points among 20 rows needs .* Ask for fewer at a time, or use"
                 " `dtype=torch"
             ),
         ):
-            study.ask(3)
+            study.ask(200)
         assert study.model is None
         assert len(study.to_dataframe()) == 20
         assert study.ask(2).ids == [20, 21]

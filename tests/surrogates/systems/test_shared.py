@@ -196,7 +196,7 @@ def mistakes(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
             "factor",
             (
                 "ValueError: `kernel` must be finite and positive semi-definite, got a block in"
-                " another process that is not."
+                " another process that is not, or does not fit in its memory."
             ),
         ),
         ("kinds", "ValueError: `X` must have the same columns and dtype in all processes"),

