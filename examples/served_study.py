@@ -57,7 +57,7 @@ frame = study.to_dataframe()
 figure, axes = plt.subplots(figsize=(7, 4))
 for name, ids in done.items():
     axes.plot(ids, frame["value"][ids], "o", label=name)
-axes.step(frame.index, frame["value"].cummax(), "k", where="post", label="best so far")
+axes.step(frame.index, frame["value"].cummax().ffill(), "k", where="post", label="best so far")
 axes.set(xlabel="point", ylabel="value", title="Three workers, one study")
 axes.legend()
 figure.tight_layout()
