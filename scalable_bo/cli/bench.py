@@ -74,6 +74,7 @@ def thompson(options: ThompsonOptions) -> None:
             share_features=options.share_features,
             coordinate_features=options.coordinate_features,
             published_weights=options.published_weights,
+            own_search=options.own_search,
         )
         overrides: dict[str, Any] = {
             "num_rounds": options.rounds,

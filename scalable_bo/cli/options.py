@@ -73,6 +73,13 @@ class ThompsonOptions:
             help="As published: candidates around data drawn by y + min y, in place of y - min y.",
         ),
     ] = False
+    own_search: Annotated[
+        bool,
+        Option(
+            "--own-search",
+            help="Maximise the paths by the defaults of this package, not the preset's settings.",
+        ),
+    ] = False
     scale: Annotated[
         float,
         Option(

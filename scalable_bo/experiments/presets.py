@@ -24,6 +24,16 @@ from scalable_bo.experiments.solvers import SPEND_IT_ALL, CGBudget, SDDBudget
 from scalable_bo.experiments.thompson.settings import ThompsonPreset
 from surrogates import checks
 
+# Of ``ParallelThompsonSampling`` by default, in place of the published search
+_OWN_SEARCH: dict[str, Any] = {
+    "num_candidates": 250,
+    "num_screenings": 120,
+    "num_starts": 120,
+    "num_ascent_steps": 80,
+    "learning_rate": None,
+    "prune_starts": True,
+}
+
 
 def _lin2023(name: str, budget_factor: int) -> ThompsonPreset:
     """Lin et al. (2023), Section 4.2 and Appendix A;
@@ -74,12 +84,7 @@ THOMPSON_PRESETS = {
             q=100,
             lengthscales=(0.5,),
             num_seeds=3,
-            num_candidates=250,
-            num_screenings=120,
-            num_starts=120,
-            num_ascent_steps=80,
-            learning_rate=None,
-            prune_starts=True,
+            **_OWN_SEARCH,
         ),
         _lin2023("lin2023-small", 1),
         _lin2023("lin2023-large", 5),
@@ -117,8 +122,10 @@ def vary(
     share_features: bool = False,
     coordinate_features: bool = False,
     published_weights: bool = False,
+    own_search: bool = False,
 ) -> ThompsonPreset:
-    """Return a preset made smaller, or closer to the published codes, with a name that says so.
+    """Return a preset made smaller, or closer to the published codes or to our defaults, with a
+    name that says so.
 
     Args:
         preset: to start from.
@@ -129,6 +136,7 @@ def vary(
             target.
         coordinate_features: likewise.
         published_weights: for ``candidate_weights="published"``.
+        own_search: maximise the paths as ``ParallelThompsonSampling`` does by default.
     Raises:
         ValueError: if ``scale`` is out of range.
     """
@@ -143,6 +151,7 @@ def vary(
         ("shared-features", share_features, {"share_features": True}),
         ("coordinate-features", coordinate_features, {"coordinate_features": True}),
         ("published-weights", published_weights, {"candidate_weights": "published"}),
+        ("own-search", own_search, _OWN_SEARCH),
     ):
         if chosen:
             words.append(name)

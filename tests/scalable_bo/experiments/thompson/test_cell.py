@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import asdict, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,22 @@ def test_a_scaled_preset_shrinks_the_data_and_keeps_the_passes() -> None:
     assert vary(small, scale=0.04, share_features=True).path_features == 1000
     with pytest.raises(ValueError, match="`scale` must be above 0 and at most 1, got 2.0"):
         vary(small, scale=2.0)
+
+
+def test_the_search_of_a_preset_can_be_our_own() -> None:
+    preset = vary(PRESETS["lin2023-small"], scale=0.04, own_search=True)
+    assert preset.name == "lin2023-small-x0.04-own-search"
+    defaults = signature(ParallelThompsonSampling).parameters
+    for name, argument in (
+        ("num_candidates", "num_candidates"),
+        ("num_screenings", "num_rounds"),
+        ("num_starts", "num_starts"),
+        ("num_ascent_steps", "num_steps"),
+        ("learning_rate", "learning_rate"),
+        ("prune_starts", "prune"),
+        ("uniform_fraction", "uniform_fraction"),
+    ):
+        assert getattr(preset, name) == defaults[argument].default
 
 
 def test_the_table_stands_beside_the_published_improvement(tmp_path: Path) -> None:
