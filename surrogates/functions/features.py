@@ -227,8 +227,12 @@ class RandomFeatures(Basis):
 
     @cached_property
     def doubled(self) -> "RandomFeatures":
-        amplitudes = tuple(factor.double() for factor in self.amplitudes)
-        return RandomFeatures(self.frequencies.double(), self.scale.double(), amplitudes)
+        return RandomFeatures(
+            self.frequencies.double(),
+            self.scale.double(),
+            tuple(factor.double() for factor in self.amplitudes),
+            tuple(part.doubled() for part in self.modulations),
+        )
 
     @property
     def _column_scale(self) -> Tensor:

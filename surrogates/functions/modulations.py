@@ -17,7 +17,7 @@ features are differentiable in their points.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -85,6 +85,10 @@ class Modulation:
             pad(self.rates, (before, after)),
             pad(self.active, (before, after)),
         )
+
+    def doubled(self) -> "Modulation":
+        """Return the same in float64."""
+        return replace(self, slopes=self.slopes.double(), rates=self.rates.double())
 
     def to(self, device: torch.device | str) -> "Modulation":
         parts = (self.columns, self.slopes, self.rates, self.active)

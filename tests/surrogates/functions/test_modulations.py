@@ -55,6 +55,18 @@ def points(kind: str, n: int = 14) -> Tensor:
     return torch.cat([bits, problems.uniform(n, 2, seed=1)], 1)
 
 
+@pytest.mark.parametrize("kind", ["binary", "counts"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_features_in_float64_are_those_in_float32(name: str, kind: str) -> None:
+    X = points(kind)
+    features = RandomFeatures.draw(
+        KERNELS[name](), X.shape[1], 200, generator=seeded(), like=X.float(), points=X.float()
+    )
+    values = features.doubled(X)
+    assert values.dtype == torch.float64
+    torch.testing.assert_close(values, features(X.float()).double(), atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("given", [True, False], ids=["lengths-of-the-data", "any-lengths"])
 @pytest.mark.parametrize("kind", ["binary", "counts"])
 @pytest.mark.parametrize("name", KERNELS)
