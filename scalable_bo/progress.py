@@ -129,6 +129,11 @@ def fit(
         return surrogates.fit(model, method, generator=generator, callback=on_step, **settings)
 
 
+def describe_fit(num_evaluations: int) -> str:
+    """Say how far a fit of hyperparameters has got."""
+    return f"fitting, {num_evaluations} evaluations"
+
+
 def describe_solve(progress: SolveProgress) -> str:
     """Say how far a solve has got."""
     done = progress.num_columns - progress.num_active

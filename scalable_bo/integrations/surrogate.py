@@ -23,7 +23,7 @@ def fitted_model(
         has_limit: whether the values have a limit to keep, so that they stay on their scale.
     """
     few = isinstance(strategy, ChoosingStrategy) and strategy.is_for_few(q, len(data.U))
-    if not few or has_limit:
+    if has_limit:
         return factory.build(data, factory.fit(data, generator))
-    fitted, data = factory.fit_few(data, generator)
+    fitted, data = factory.fit_warped(data, generator, few=few)
     return factory.build(data, fitted)

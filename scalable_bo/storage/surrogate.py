@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from torch import Tensor
 from scalable_bo.space.space import Space
 from scalable_bo.storage.checkpoints import Checkpoint
 from scalable_bo.storage.rows import Rows
-from scalable_bo.storage.warp import LogGap
+from scalable_bo.storage.warp import Fences, LogGap, Warp
 from surrogates import PathwiseGP, SamplePaths, Solver, fit_exact
 from surrogates.models.data import data_sets
 from surrogates.models.priors import ModerateLengthscalePrior
@@ -33,20 +34,32 @@ from surrogates.operators.differentiable import KernelBasis
 # Hyperparameters are fitted to at most so many observations, drawn anew each time: O(n³) a
 # likelihood evaluation.
 MAX_FIT_POINTS = 1000
-# To at most so many where a surrogate is the best that there is: it is fitted twice.
-MAX_FIT_POINTS_OF_FEW = 500
+# To so many of them first, from where few evaluations of the others' likelihood are left.
+FIRST_FIT_POINTS = 250
+# To at most so many where a surrogate is the best that there is: it is fitted twice, and often.
+MAX_FIT_POINTS_OF_FEW = 300
 # Up to so many observations they are fitted at every ask then.
 FITTED_ALWAYS_UP_TO = 300
 # They are fitted again when the observations are this many times those of the last fit.
 REFIT_GROWTH = 1.5
+REFIT_GROWTH_OF_FEW = 1.1
 # Values among which a direct solve tells how wide the band around the mean is
 BAND_UP_TO = 2000
 MEAN_WEIGHTS = "mean_weights"
-WARPED = "warped"  # in a checkpoint's tensors if its values are
+WARPED = "warped"  # in a checkpoint's tensors if its values are: the number of the scale
+# What values are taken as, by name, in the order of their numbers in a checkpoint
+SCALES = {
+    "plain": "",
+    "gaps": "values as the logarithm of their gaps",
+    "near": "a few wild values brought nearer",
+    "aside": "a few wild values aside",
+}
 # Of few values: less noise than that is none; a prior that lets it be as little
 LENGTHSCALE_WEIGHT = 0.1  # of the prior of lengthscales
 LEAST_NOISE = 1e-6
 FIRST_NOISE = 1e-2
+# Values farther from 0 are taken to lie there: such as the largest float, whose square is infinite
+FARTHEST = 1e150
 # In nats: what a warp has to win by, having taken its scale from the values themselves
 LEAST_EVIDENCE = 3.0
 
@@ -63,6 +76,9 @@ class TrainingData:
         offset: the mean of the same.
         signed: (n,) the values, of which the largest is best.
         warp: the scale that they are standardised on; ``None`` for their own.
+        scale_name: one of ``SCALES``.
+        kept: (N,) which of the values told these are, where wild ones were left out.
+        log_density: (N,) of values that are left out.
     """
 
     U: Tensor
@@ -71,12 +87,15 @@ class TrainingData:
     scale: float
     offset: float
     signed: Tensor
-    warp: LogGap | None = None
+    warp: Warp | None = None
+    scale_name: str = "plain"
+    kept: Tensor | None = None
+    log_density: Tensor | None = None
 
     @classmethod
     def of(cls, U: Tensor, values: Tensor, noise: Tensor | None, maximize: bool) -> TrainingData:
         """Standardise values (n,) and their variances (n,)."""
-        signed = values * (1.0 if maximize else -1.0)
+        signed = (values * (1.0 if maximize else -1.0)).clamp(-FARTHEST, FARTHEST)
         y, offset, scale = _standardised(signed)
         known = None if noise is None else noise[:, None] / scale**2
         return cls(U, y[:, None], known, scale, offset, signed)
@@ -88,26 +107,54 @@ class TrainingData:
         noise = rows.noise[ids] if rows.noise_is_known else None
         return cls.of(space.normalize(rows.X[ids]), rows.values[ids], noise, maximize)
 
-    def warped(self) -> TrainingData:
-        """Return the data with the logarithm of the gap to the best value; as they are where
-        there is none, or variances are known.
+    def on(self, scale_name: str) -> TrainingData:
+        """Return plain data on one of ``SCALES``; as they are where that changes nothing, or
+        variances are known.
         """
-        warp = LogGap.of(self.signed)
-        if warp is None or self.noise is not None:
+        if scale_name == "plain" or self.noise is not None:
             return self
-        y, offset, scale = _standardised(warp(self.signed))
-        return replace(self, y=y[:, None], offset=offset, scale=scale, warp=warp)
+        warp = LogGap.of(self.signed) if scale_name == "gaps" else Fences.of(self.signed)
+        if warp is None:
+            return self
+        U = self.U
+        signed = self.signed
+        kept = None
+        density = None
+        if isinstance(warp, Fences) and scale_name == "aside":
+            if warp.lower == -math.inf:
+                return self
+            kept = signed >= warp.lower
+            density = warp.log_density(signed)
+            U = U[kept]
+            signed = signed[kept]
+            warp = replace(warp, lower=-math.inf)
+        y, offset, scale = _standardised(warp(signed))
+        return TrainingData(
+            U, y[:, None], None, scale, offset, signed, warp, scale_name, kept, density
+        )
 
     def values_of(self, y: Tensor) -> Tensor:
         """Return values of which the largest is best from standardised ones."""
         values = self.offset + self.scale * y
         return values if self.warp is None else self.warp.inverse(values)
 
-    def log_jacobian(self, rows: Tensor) -> float:
-        """Return what the log likelihood of rows of ``y`` lacks to be that of the values."""
-        values = self.signed[rows]
+    def log_jacobian(self, told: Tensor) -> float:
+        """Return what the log likelihood of ``rows_of`` values told lacks to be that of all of
+        them.
+        """
+        values = self.signed[self.rows_of(told)]
         slopes = 0.0 if self.warp is None else float(self.warp.log_slope(values).sum())
+        if self.kept is not None and self.log_density is not None:
+            slopes += float(self.log_density[told[~self.kept[told]]].sum())
         return slopes - len(values) * math.log(self.scale)
+
+    def rows_of(self, told: Tensor) -> Tensor:
+        """Return the rows here of values told, by the numbers of those, but for what was left
+        out.
+        """
+        if self.kept is None:
+            return told
+        return (self.kept.cumsum(0) - 1)[told[self.kept[told]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +163,7 @@ class SurrogateFactory:
 
     Attributes:
         kernel: on the unit cube, not changed.
-        kernel_of_few: the one of :meth:`fit_few`; ``None`` for the same.
+        kernel_of_few: the one of few values; ``None`` for the same.
         solver: as in ``PathwiseGP``.
         dtype: of the models.
         device: of the models.
@@ -150,24 +197,40 @@ class SurrogateFactory:
         """Return a small model whose hyperparameters maximise the likelihood of a random subset; by
         :attr:`kernel_of_few` where there are few.
         """
-        rows = torch.randperm(len(data.U), generator=generator)[:MAX_FIT_POINTS]
-        return self._fit(data, self._modules(few), rows, None)
+        return self._fit(data, self._modules(few), _sample(data, MAX_FIT_POINTS, generator), None)
 
-    def fit_few(
-        self, data: TrainingData, generator: torch.Generator
+    def fit_warped(
+        self,
+        data: TrainingData,
+        generator: torch.Generator,
+        *,
+        few: bool,
+        callback: Callable[[int], None] | None = None,
     ) -> tuple[PathwiseGP, TrainingData]:
-        """Return a model by :attr:`kernel_of_few` and its data: warped, where their likelihood is
-        the larger, the change of variables included.
+        """Return a model and its data: on the one of ``SCALES`` where their likelihood is largest,
+        the change of variables included.
 
-        The noise may be next to nothing: late in an optimisation few values decide about little.
+        Few values are tried as the logarithm of their gaps, and their noise may be next to nothing:
+        late in an optimisation few values decide about little. A few wild values are brought nearer
+        or, where they are bad and say nothing of those around them, left out: each is then as
+        likely as any there, on the scale that brings them nearer.
+
+        Args:
+            few: whether it is to be by :attr:`kernel_of_few`.
+            callback: called with the number of evaluations of the likelihood so far.
         """
         best: tuple[float, PathwiseGP, TrainingData] | None = None
-        warped = data.warped()
-        rows = torch.randperm(len(data.U), generator=generator)[:MAX_FIT_POINTS_OF_FEW]
-        for given in (data,) if warped is data else (data, warped):
-            evidence: list[float] = []
-            model = self._fit(given, self._modules(few=True), rows, evidence)
-            value = max(evidence) + given.log_jacobian(rows)
+        size = MAX_FIT_POINTS_OF_FEW if few else MAX_FIT_POINTS
+        told = _sample(data, size, generator)
+        evidence: list[float] = []
+        note = partial(_note, evidence, callback)
+        for name in SCALES if few else ("plain", "near", "aside"):
+            given = data.on(name)
+            if name != "plain" and given is data:
+                continue
+            num_before = len(evidence)
+            model = self._fit(given, self._modules(few), given.rows_of(told), note)
+            value = max(evidence[num_before:]) + given.log_jacobian(told)
             if best is None or value > best[0] + LEAST_EVIDENCE:
                 best = value, model, given
         assert best is not None  # there are data
@@ -178,21 +241,23 @@ class SurrogateFactory:
         data: TrainingData,
         modules: dict[str, Any],
         rows: Tensor,
-        evidence: list[float] | None,
+        callback: Callable[[int, float], None] | None,
     ) -> PathwiseGP:
-        """Fit a small model of ``modules`` to some rows; append the log likelihoods on the way to
-        ``evidence``.
+        """Fit a small model of ``modules`` to some rows; ``callback`` receives the log likelihoods
+        on the way.
         """
         # In float64 whatever the surrogate's dtype: the optimiser's line search fails on float32
         # gradients.
         noise = None if data.noise is None else data.noise[rows]
-        options: dict[str, Any] = {}
-        if evidence is not None:
-            options["callback"] = lambda _, value: evidence.append(value)
-        return fit_exact(
-            PathwiseGP(data.U[rows], data.y[rows], noise, **_for_data(data, modules)),
-            **options,
-        )
+        if len(rows) > 2 * FIRST_FIT_POINTS:
+            first = self._fit(data, modules, rows[:FIRST_FIT_POINTS], None)
+            modules = {
+                "covar_module": first.covar_module,
+                "likelihood": first.likelihood,
+                "mean_module": first.mean_module,
+            }
+        model = PathwiseGP(data.U[rows], data.y[rows], noise, **_for_data(data, modules))
+        return fit_exact(model, callback=callback)
 
     def _modules(self, few: bool) -> dict[str, Any]:
         """Return a new kernel and, for few values, a new likelihood."""
@@ -219,12 +284,12 @@ class SurrogateFactory:
         ).eval()
 
     def checkpoint(
-        self, ask: int, model: PathwiseGP, mean_weights: Tensor, *, few: bool, warped: bool
+        self, ask: int, model: PathwiseGP, mean_weights: Tensor, *, few: bool, scale_name: str
     ) -> Checkpoint:
         """Return what ``restore`` needs to make ``model`` again."""
         tensors = {**model.state_dict(), MEAN_WEIGHTS: mean_weights}
-        if warped:
-            tensors[WARPED] = torch.ones(1)
+        if scale_name != "plain":
+            tensors[WARPED] = torch.tensor([float(list(SCALES).index(scale_name))])
         return Checkpoint(ask, _describe(self._modules(few)), tensors)
 
     def load(
@@ -255,8 +320,8 @@ class SurrogateFactory:
         if modules is None:
             return None
         tensors = dict(checkpoint.tensors)
-        if tensors.pop(WARPED, None) is not None:
-            data = data.warped()
+        if (number := tensors.pop(WARPED, None)) is not None:
+            data = data.on(list(SCALES)[int(number)])
         model = self._unfitted(data, modules)
         weights = tensors.pop(MEAN_WEIGHTS)
         if {n: t.shape for n, t in tensors.items()} != {
@@ -265,6 +330,22 @@ class SurrogateFactory:
             return None
         model.load_state_dict(tensors)
         return model.start_from(weights.to(self.device, self.dtype)), data
+
+
+def _note(
+    evidence: list[float],
+    callback: Callable[[int], None] | None,
+    _: int,
+    likelihood: float,
+) -> None:
+    evidence.append(likelihood)
+    if callback is not None:
+        callback(len(evidence))
+
+
+def _sample(data: TrainingData, size: int, generator: torch.Generator) -> Tensor:
+    """Return the numbers of at most so many random rows."""
+    return torch.randperm(len(data.U), generator=generator)[:size]
 
 
 def _for_data(data: TrainingData, modules: dict[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from acquisition.selection import KnownPoints
 from acquisition.strategies import ThompsonStrategy
 from acquisition.strategy import ChoosingStrategy, Request, SharingStrategy, Strategy
 from acquisition.thompson import ParallelThompsonSampling
-from scalable_bo.progress import describe_search, describe_solve
+from scalable_bo.progress import describe_fit, describe_search, describe_solve
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Space
 from scalable_bo.storage.checkpoints import (
@@ -41,6 +41,8 @@ from scalable_bo.storage.storage import Ask
 from scalable_bo.storage.surrogate import (
     FITTED_ALWAYS_UP_TO,
     REFIT_GROWTH,
+    REFIT_GROWTH_OF_FEW,
+    SCALES,
     SurrogateFactory,
     TrainingData,
     posterior_mean,
@@ -196,7 +198,7 @@ class Proposer:
         recorded, and what it cost.
 
         Args:
-            callback: receives a line of text whenever the solve or the search has got on.
+            callback: receives a line of text whenever the fit, the solve or the search has got on.
             pool: the candidates, which ``pool.chosen`` tells apart then; ``None`` for the space.
         Raises:
             NotEnoughLeftError: if fewer than q points are left.
@@ -227,10 +229,12 @@ class Proposer:
         few = self._is_for_few(q, known.num_observed)
         refit = self._is_to_be_fitted(known, few)
         generator = self._generator(number)
-        data = known.data(known.num_observed)
-        model, data = self._make_model(data, refit, few, generator)
+        told = known.data(known.num_observed)
+        model, data = self._make_model(told, refit, few, generator, callback)
         fitted = time.perf_counter()
         request = self._request(model, q, known, left, generator, callback)
+        if pool is not None:
+            request = _without(request, told, data)
         with nullcontext() if team is None else team.working(_job(request, data)):
             paths = model.paths(
                 q,
@@ -244,7 +248,7 @@ class Proposer:
         assert isinstance(paths, SamplePaths)  # of one data set
         X, num_drawn = self._completed(batch, num_of_design, known, pool)
         self.checkpoint = self._factory.checkpoint(
-            number, model, paths.mean_weights, few=few, warped=data.warp is not None
+            number, model, paths.mean_weights, few=few, scale_name=data.scale_name
         )
         if self._checkpoints is not None:
             save_checkpoint(self._checkpoints, self.checkpoint)
@@ -388,7 +392,7 @@ class Proposer:
             few = self._is_for_few(1, len(data.U))
             return self._make_model(data, True, few, self._generator(0))
         model, before = fitted
-        data = data if before.warp is None else data.warped()
+        data = data.on(before.scale_name)
         return self._factory.build(data, model), data
 
     def mean_of_last_ask(self, known: Known) -> Callable[[Tensor], Tensor] | None:
@@ -420,7 +424,8 @@ class Proposer:
         if self.model is None or self._of_few != few:
             return True
         cheap = few and known.num_observed <= FITTED_ALWAYS_UP_TO
-        return cheap or known.num_observed >= REFIT_GROWTH * fits[-1]
+        growth = REFIT_GROWTH_OF_FEW if few else REFIT_GROWTH
+        return cheap or known.num_observed >= growth * fits[-1]
 
     def _is_for_few(self, q: int, num_observed: int) -> bool:
         """Whether the surrogate of an ask is the one for few points and values."""
@@ -432,22 +437,31 @@ class Proposer:
         if not isinstance(self._strategy, ChoosingStrategy):
             return ""
         reason = self._strategy.reason(q, len(data.U))
-        return reason if data.warp is None else f"{reason}; values as the logarithm of their gaps"
+        return "; ".join(filter(None, [reason, SCALES[data.scale_name]]))
 
     def _make_model(
-        self, data: TrainingData, refit: bool, few: bool, generator: torch.Generator
+        self,
+        data: TrainingData,
+        refit: bool,
+        few: bool,
+        generator: torch.Generator,
+        callback: Callable[[str], None] | None = None,
     ) -> tuple[PathwiseGP, TrainingData]:
         """Return the surrogate of an ask and its data as it has them: refitted, or with the last
         hyperparameters and weights to start from.
         """
         if refit or self.fitted is None:
-            if few:
-                small, data = self._factory.fit_few(data, generator)
-            else:
-                small = self._factory.fit(data, generator)
+            small, data = self._factory.fit_warped(
+                data,
+                generator,
+                few=few,
+                callback=callback and (lambda number: callback(describe_fit(number))),
+            )
             return self._factory.build(data, small), data
         last, before = self.fitted
         model, data = self.surrogate_of(data, self.fitted)
+        if not torch.equal(before.U, data.U[: len(before.U)]):  # others are left out
+            return model, data
         return model.warm_start(last, scale=before.scale / data.scale), data
 
     def _request(
@@ -557,6 +571,15 @@ class Proposer:
         """Return the randomness of an ask."""
         state = np.random.SeedSequence((self._seed, number)).generate_state(1, np.uint64)
         return torch.Generator().manual_seed(int(state[0]))
+
+
+def _without(request: Request, told: TrainingData, data: TrainingData) -> Request:
+    """Return a request that also knows the points whose values a surrogate's data leave out."""
+    if data.kept is None:
+        return request
+    aside = told.U[~data.kept].to(request.bounds)
+    known = aside if request.X_pending is None else torch.cat([request.X_pending, aside])
+    return replace(request, X_pending=known)
 
 
 def _job(request: Request, data: TrainingData) -> dict[str, Tensor]:

@@ -91,10 +91,11 @@ class Study:
             around that point at once; ``"log-ei"``, expected improvement point by point;
             ``"auto"``, by that for up to 8 points among up to 1000 values, for the first 4 of up to
             50 points, and by ``"thompson"`` for the others. All but ``"thompson"`` fit the
-            surrogate of up to 300 values at every ask, and to their logarithms where these are
-            likelier. Or an ``acquisition.Strategy`` of your own. ``None`` for that of the study
-            that ``path`` holds, in one of before there was a choice ``"thompson"``; for a new study
-            ``"auto"`` or, with a ``sampler``, ``"thompson"``.
+            surrogate of up to 300 values at every ask, of up to 1000 when they have grown by a
+            tenth, and to their logarithms where these are likelier. Or an ``acquisition.Strategy``
+            of your own. ``None`` for that of the study that ``path`` holds, in one of before there
+            was a choice ``"thompson"``; for a new study ``"auto"`` or, with a ``sampler``,
+            ``"thompson"``.
         sampler: of a strategy given by name: makes the acquisition of a model, bounds, ``seed`` and
             what the space needs (``rounding``, constraints), such as
             ``partial(ParallelThompsonSampling, num_candidates=50_000)``; ``None`` for 30 000
@@ -304,8 +305,8 @@ class Study:
                 in the user's units, dicts, or an iterable of such parts, which is read once. They
                 are chosen by Thompson sampling, whatever the ``strategy``, and at random while
                 there are too few values for a surrogate; ``Batch.rows`` says which they are.
-            callback: receives a line of text whenever the solve or the search has got on: with 100
-                000 rows an ask takes minutes.
+            callback: receives a line of text whenever the fit, the solve or the search has got on:
+                with 100 000 rows an ask takes minutes.
         Raises:
             TypeError, ValueError: if ``q`` is not an int of at least 1, or exceeds the points that
                 are left, or the pool holds what is no point of the space.

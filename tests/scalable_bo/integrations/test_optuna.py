@@ -337,17 +337,17 @@ def test_the_sampler_chooses_the_size_of_batches_where_the_user_gave_none(
 def test_few_values_get_the_surrogate_that_a_study_would_give_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sizes: list[int] = []
-    fit_few = SurrogateFactory.fit_few
-    monkeypatch.setattr(
-        SurrogateFactory,
-        "fit_few",
-        lambda self, data, *rest: sizes.append(len(data.U)) or fit_few(self, data, *rest),
-    )
+    fits: list[tuple[int, bool]] = []
+    fit_warped = SurrogateFactory.fit_warped
+
+    def noted(self: Any, data: Any, generator: Any, *, few: bool) -> Any:
+        fits.append((len(data.U), few))
+        return fit_warped(self, data, generator, few=few)
+
+    monkeypatch.setattr(SurrogateFactory, "fit_warped", noted)
     make_study(n=5, strategy="auto", batch_size=2)
-    assert sizes == [3]
     make_study(n=5, strategy="thompson", batch_size=2)
-    assert sizes == [3]
+    assert fits == [(3, True), (3, False)]
 
 
 @pytest.mark.parametrize(

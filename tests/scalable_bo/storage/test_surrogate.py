@@ -21,10 +21,10 @@ def test_few_values_have_as_little_noise_as_they_say(
     noise: float, least: float, most: float
 ) -> None:
     factory = SurrogateFactory.default(2, torch.float64, CPU)
-    model, data = factory.fit_few(few_values(noise), torch.Generator().manual_seed(1))
+    model, data = factory.fit_warped(few_values(noise), torch.Generator().manual_seed(1), few=True)
     assert least <= model.likelihood.noise.item() <= most
     weights = torch.zeros(40, 1, dtype=torch.float64)
-    kept = factory.checkpoint(1, model, weights, few=True, warped=data.warp is not None)
+    kept = factory.checkpoint(1, model, weights, few=True, scale_name=data.scale_name)
     restored = factory.restore(few_values(noise), kept)
     assert restored is not None
     assert torch.equal(restored[0].likelihood.noise, model.likelihood.noise)

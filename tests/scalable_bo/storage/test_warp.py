@@ -1,13 +1,16 @@
-"""Values of many magnitudes: the scale on which they are alike, and when it is taken."""
+"""Values of many magnitudes, and wild ones: the scales on which they are alike, and when these are
+taken.
+"""
 
 import math
+import sys
 
 import pytest
 import torch
 from torch import Tensor
 
-from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
-from scalable_bo.storage.warp import LogGap
+from scalable_bo.storage.surrogate import SCALES, SurrogateFactory, TrainingData
+from scalable_bo.storage.warp import Fences, LogGap
 
 U = torch.rand(40, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 FACTORY = SurrogateFactory.default(2, torch.float64, torch.device("cpu"))
@@ -15,18 +18,32 @@ MANY_MAGNITUDES = -torch.exp(10.0 * (U - 0.4).square().sum(1) * 2.0)
 SMOOTH = torch.sin(3.0 * U).sum(1)
 
 
+def with_wild_ones(values: Tensor, wild: list[float]) -> Tensor:
+    """Return values of which three are replaced."""
+    values = values.clone()
+    values[[3, 17, 31]] = torch.tensor(wild, dtype=torch.float64)
+    return values
+
+
 def data_of(values: Tensor, noise: Tensor | None = None, maximize: bool = True) -> TrainingData:
     return TrainingData.of(U, values, noise, maximize)
 
 
-def test_the_scale_and_its_inverse_undo_each_other_and_its_slope_is_the_derivative() -> None:
-    warp = LogGap.of(MANY_MAGNITUDES)
+@pytest.mark.parametrize("kind", [LogGap, Fences])
+def test_a_scale_and_its_inverse_undo_each_other_and_its_slope_is_the_derivative(
+    kind: type[LogGap | Fences],
+) -> None:
+    given = with_wild_ones(SMOOTH, [1e6, -1e6, 3e5]) if kind is Fences else MANY_MAGNITUDES
+    warp = kind.of(given)
     assert warp is not None
-    values = MANY_MAGNITUDES.clone().requires_grad_()
+    values = given.clone().requires_grad_()
     scaled = warp(values)
     torch.testing.assert_close(warp.inverse(scaled), values)
     (slope,) = torch.autograd.grad(scaled.sum(), values)
-    torch.testing.assert_close(warp.log_slope(values), slope.log())
+    at_fence = (given == given.clamp(SMOOTH.min(), SMOOTH.max())) & (slope != 1.0)
+    if kind is Fences:
+        slope = torch.where(at_fence, 1.0, slope)
+    torch.testing.assert_close(warp.log_slope(given), slope.log())
     assert (scaled.argsort() == values.argsort()).all()
 
 
@@ -34,18 +51,63 @@ def test_the_scale_and_its_inverse_undo_each_other_and_its_slope_is_the_derivati
 def test_the_likelihood_takes_the_logarithm_of_many_magnitudes_alone(maximize: bool) -> None:
     sign = 1.0 if maximize else -1.0
     generator = torch.Generator().manual_seed(0)
-    _, many = FACTORY.fit_few(data_of(sign * MANY_MAGNITUDES, maximize=maximize), generator)
-    _, smooth = FACTORY.fit_few(data_of(sign * SMOOTH, maximize=maximize), generator)
-    assert many.warp is not None
-    assert smooth.warp is None
+    many, smooth = (
+        FACTORY.fit_warped(data_of(sign * values, maximize=maximize), generator, few=True)[1]
+        for values in (MANY_MAGNITUDES, SMOOTH)
+    )
+    assert many.scale_name == "gaps"
+    assert smooth.scale_name == "plain"
     torch.testing.assert_close(many.values_of(many.y[:, 0]), MANY_MAGNITUDES)
+
+
+@pytest.mark.parametrize(
+    ("few", "wild", "scale_name", "most"),
+    [
+        (True, [-1e6, -1e6, -3e5], "aside", 0.1),
+        (False, [-1e6, -1e6, -3e5], "aside", 0.1),
+        (True, [-sys.float_info.max] * 3, "aside", 0.1),
+        (True, [1e6, -1e6, 3e5], "aside", 0.6),
+        (False, [1e6, 1e6, 1e6], "near", 0.6),
+    ],
+)
+def test_a_few_wild_values_leave_a_usable_surrogate(
+    few: bool, wild: list[float], scale_name: str, most: float
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    given = data_of(with_wild_ones(SMOOTH, wild))
+    fitted, data = FACTORY.fit_warped(given, generator, few=few)
+    assert data.scale_name == scale_name
+    new = torch.rand(200, 2, dtype=torch.float64, generator=generator)
+    mean = data.values_of(FACTORY.build(data, fitted).posterior(new).mean[:, 0].detach())
+    truth = torch.sin(3.0 * new).sum(1)
+    assert (mean - truth).square().mean().sqrt() < most * truth.std()
+    weights = torch.zeros(len(data.U), 1, dtype=torch.float64)
+    kept = FACTORY.checkpoint(1, fitted, weights, few=few, scale_name=data.scale_name)
+    restored = FACTORY.restore(given, kept)
+    assert restored is not None
+    assert torch.equal(restored[1].y, data.y)
+
+
+def test_good_wild_values_are_never_left_out() -> None:
+    good = data_of(with_wild_ones(SMOOTH, [1e6, 1e6, 3e5]))
+    assert good.on("aside") is good
+    both = data_of(with_wild_ones(SMOOTH, [1e6, -1e6, 3e5])).on("aside")
+    assert len(both.U) == 39
+    assert both.y.argmax() == both.signed.argmax()
+    torch.testing.assert_close(both.values_of(both.y[:, 0]), both.signed)
+
+
+def test_values_of_one_magnitude_and_those_that_are_mostly_alike_have_no_fences() -> None:
+    assert Fences.of(SMOOTH) is None
+    mostly = with_wild_ones(torch.ones(40, dtype=torch.float64), [1e6, -1e6, 3e5])
+    assert Fences.of(mostly) is None
 
 
 def test_values_with_known_noise_or_without_a_gap_stay_as_they_are() -> None:
     known = data_of(MANY_MAGNITUDES, torch.ones(40, dtype=torch.float64))
-    assert known.warped() is known
+    assert all(known.on(name) is known for name in SCALES)
     constant = data_of(torch.ones(40, dtype=torch.float64))
-    assert constant.warped() is constant
+    assert all(constant.on(name) is constant for name in SCALES)
 
 
 def test_the_jacobian_makes_likelihoods_those_of_the_values() -> None:

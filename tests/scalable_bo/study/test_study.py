@@ -389,9 +389,9 @@ def test_many_data_are_fitted_by_a_random_subset_and_solved_by_the_given_solver(
 ) -> None:
     fitted = []
 
-    def fit(model: PathwiseGP) -> PathwiseGP:
+    def fit(model: PathwiseGP, **options: Any) -> PathwiseGP:
         fitted.append(model.train_inputs[0])
-        return fit_exact(model)
+        return fit_exact(model, **options)
 
     monkeypatch.setattr(surrogate_module, "MAX_FIT_POINTS", 30)
     monkeypatch.setattr(surrogate_module, "fit_exact", fit)

@@ -150,3 +150,50 @@ def test_a_surrogate_is_fitted_at_every_ask_while_values_are_few(
             assert study._proposer.fitted[1].warp is not None
     assert fitted == [None, True, True, True, False]
     assert kernels[-1] is kernels[-2]
+
+
+def test_later_fits_wait_until_few_values_have_grown_by_a_tenth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asking, "FITTED_ALWAYS_UP_TO", 1)
+    study = Study(PLANE, maximize=False, num_initial=20)
+    for number in (20, 1, 1, 1):  # after 0, 20, 21 and 22 values
+        batch = study.ask(number)
+        study.tell(batch.ids, batch.X.sum(1))
+    assert [ask.refitted for ask in study._record.asks] == [None, True, False, True]
+
+
+def with_wild_values() -> tuple[Study, Tensor]:
+    """Return a study of 40 values, of which three are wild, and the points of these."""
+    X = torch.rand(40, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    values = torch.sin(3.0 * X).sum(1)
+    wild = [3, 17, 31]
+    values[wild] = -1e6
+    study = Study(PLANE, maximize=True, strategy="thompson", sampler=QUICK)
+    study.add_data(X, values)
+    return study, X[wild]
+
+
+def test_a_study_goes_on_when_values_left_out_are_no_longer_few() -> None:
+    study, wild = with_wild_values()
+    study.ask(1)
+    assert study.model is not None
+    assert len(study.model.train_inputs[0]) == 37
+    study.add_data(wild + 0.001, torch.full((3,), -1e6))
+    study.ask(1)
+    assert study._record.asks[-1].refitted is False
+    assert len(study.model.train_inputs[0]) == 43
+
+
+def test_points_whose_values_are_left_out_are_not_chosen_from_a_pool_again() -> None:
+    study, wild = with_wild_values()
+    new = torch.tensor([[0.5, 0.25], [0.125, 0.75]], dtype=torch.float64)
+    with pytest.raises(ValueError, match="got 2 among 5 rows"):
+        study.ask(3, pool=torch.cat([wild, new]))
+
+
+def test_an_ask_speaks_of_its_fit() -> None:
+    study, _ = with_wild_values()
+    lines: list[str] = []
+    study.ask(1, callback=lines.append)
+    assert lines[0] == "fitting, 1 evaluations"
