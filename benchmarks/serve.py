@@ -1,10 +1,12 @@
 """How quickly a server answers a thousand workers: asks and tells over the loopback device.
 
 The study has ``--rows`` values already. Each simulated worker asks for a point, waits as long as an
-evaluation takes, a random time with the mean ``--seconds``, tells its value and asks again. Points
-come from a pool that is asked for ahead; with ``--points design`` of the initial design, so that
-the server alone is measured, with ``--points model`` by the surrogate, which is refreshed on the
-same machine meanwhile. Times are those that a worker sees.
+evaluation takes, an exponential time with the mean ``--seconds``, tells its value and asks again.
+Points come from a pool that is asked for ahead; with ``--points design`` of the initial design, so
+that the server alone is measured, with ``--points model`` by the surrogate, which is refreshed on
+the same machine meanwhile. The first ``--batch`` is waited for. Requests are counted for
+``--duration`` seconds, once the workers have come and had time for two evaluations. Times are those
+that a worker sees.
 
     python benchmarks/serve.py --workers 1000 --duration 30 \\
         --out benchmarks/results/serve.json
@@ -20,6 +22,7 @@ import json
 import multiprocessing
 import os
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -37,6 +40,8 @@ from scalable_bo.space.space import Float, Space
 from scalable_bo.study.study import Study
 
 PERCENTILES = (50, 90, 99)
+SECONDS_BETWEEN_LINES = 5.0
+Times = dict[str, list[tuple[float, float]]]  # when requests began and what they took, by kind
 DIM = 8
 
 
@@ -69,52 +74,108 @@ class Connection:
             await self._streams[1].wait_closed()
 
 
-async def work(
-    name: str, connection: Connection, seconds: float, end: float, times: dict[str, list[float]]
-) -> None:
-    """Be a worker until ``end``, and note what each request took."""
-    await asyncio.sleep(random.uniform(0.0, seconds))
-    while time.perf_counter() < end:
+class Worker:
+    """A simulated worker.
+
+    Args:
+        name: of the worker.
+        connection: its own.
+        times: receives when each request began and the seconds it took, by kind.
+    """
+
+    def __init__(self, name: str, connection: Connection, times: Times) -> None:
+        self._name = name
+        self._connection = connection
+        self._times = times
+
+    async def work(self, seconds: float, end: float) -> None:
+        """Ask and tell until ``end``, with evaluations of so many seconds in the mean."""
+        point: dict[str, Any] | None = None
+        wait = random.expovariate(1.0 / seconds)
+        while time.perf_counter() + wait < end:
+            await asyncio.sleep(wait)
+            if point is not None:
+                result = {"id": point["id"], "value": sum(point["params"].values())}
+                await self._post("tell", {"results": [result]})
+            found = await self._post("ask", {"worker": self._name})
+            point = found["points"][0] if found["points"] else None
+            wait = (
+                found["retry_after"] * random.uniform(1.0, 1.5)
+                if point is None
+                else random.expovariate(1.0 / seconds)
+            )
+
+    async def _post(self, kind: str, content: Mapping[str, Any]) -> Any:
         start = time.perf_counter()
-        status, found = await connection.post("/ask", {"worker": name})
-        assert status == 200, found
-        if not found["points"]:
-            times["empty"].append(time.perf_counter() - start)
-            await asyncio.sleep(found["retry_after"] * random.uniform(1.0, 1.5))
-            continue
-        times["ask"].append(time.perf_counter() - start)
-        await asyncio.sleep(random.expovariate(1.0 / seconds))
-        (point,) = found["points"]
-        result = {"id": point["id"], "value": sum(point["params"].values())}
-        start = time.perf_counter()
-        status, said = await connection.post("/tell", {"results": [result]})
-        assert status == 200, said
-        times["tell"].append(time.perf_counter() - start)
+        status, answer = await self._connection.post(f"/{kind}", content)
+        assert status == 200, answer
+        is_empty = kind == "ask" and not answer["points"]
+        taken = time.perf_counter() - start
+        self._times["empty" if is_empty else kind].append((start, taken))
+        return answer
 
 
 async def work_together(
     url: str, token: str, num_workers: int, seconds: float, duration: float
-) -> dict[str, list[float]]:
-    """Return what the requests of all workers took."""
-    times: dict[str, list[float]] = {"ask": [], "tell": [], "empty": []}
-    end = time.perf_counter() + duration
+) -> tuple[Times, float]:
+    """Let workers work until ``duration`` is over, after the time of two evaluations; return what
+    the requests took, and when those begin that count.
+    """
+    times: Times = {"ask": [], "tell": [], "empty": []}
+    begin = time.perf_counter() + 2.0 * seconds
     connections = [Connection(url, token) for _ in range(num_workers)]
-    workers = (
-        work(f"worker-{number}", connection, seconds, end, times)
+    workers = [
+        Worker(f"worker-{number}", connection, times)
         for number, connection in enumerate(connections)
-    )
-    await asyncio.gather(*workers)
+    ]
+    shown = asyncio.create_task(show_progress(times))
+    await asyncio.gather(*(worker.work(seconds, begin + duration) for worker in workers))
+    shown.cancel()
     await asyncio.gather(*(connection.close() for connection in connections))
-    return times
+    return times, begin
+
+
+async def show_progress(times: Times) -> None:
+    """Say again and again how many requests were answered."""
+    start = time.perf_counter()
+    while True:
+        await asyncio.sleep(SECONDS_BETWEEN_LINES)
+        counts = ", ".join(f"{len(found)} {name}" for name, found in times.items())
+        say(f"{time.perf_counter() - start:.0f} s: {counts}")
 
 
 def put_load(
     answers: Any, url: str, token: str, num_workers: int, seconds: float, duration: float
 ) -> None:
     """Run the workers in this process."""
+    answers.put(asyncio.run(work_together(url, token, num_workers, seconds, duration)))
+
+
+def prepare(server: Server, batch: int, patience: float) -> float:
+    """Wait until so many points are there, and return how long that took.
+
+    Raises:
+        TimeoutError: if they are not, after ``patience`` seconds.
+    """
     start = time.perf_counter()
-    times = asyncio.run(work_together(url, token, num_workers, seconds, duration))
-    answers.put((times, time.perf_counter() - start))
+    next_line = SECONDS_BETWEEN_LINES
+    while server.desk.num_waiting < batch:
+        elapsed = time.perf_counter() - start
+        if elapsed > patience:
+            raise TimeoutError(
+                f"The first {batch} points are not there after {patience:g} s. Use a smaller"
+                " `--batch`, fewer `--rows`, or more `--patience`."
+            )
+        if elapsed > next_line:
+            say(f"{elapsed:.0f} s: the first {batch} points are asked for")
+            next_line += SECONDS_BETWEEN_LINES
+        time.sleep(0.05)
+    return time.perf_counter() - start
+
+
+def say(line: str) -> None:
+    """Write a line of progress."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -132,10 +193,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
     with Server(study, lease=600.0, batch=arguments.batch) as server:
-        start = time.perf_counter()
-        while server.desk.num_waiting < arguments.batch:
-            time.sleep(0.05)
-        prepared = time.perf_counter() - start
+        prepared = prepare(server, arguments.batch, arguments.patience)
         asks = study.num_asks
         busy = time.process_time()
         load = context.Process(
@@ -150,22 +208,25 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
             ),
         )
         load.start()
-        times, elapsed = answers.get()
+        times, begin = answers.get()
         load.join()
         busy = time.process_time() - busy
         told = study.num_observations - arguments.rows
     study.close()
     assert told == len(times["tell"])
+    taken = {
+        kind: [seconds for at, seconds in found if at >= begin] for kind, found in times.items()
+    }
     record: dict[str, Any] = {
-        "asks_a_second": len(times["ask"]) / elapsed,
-        "tells_a_second": len(times["tell"]) / elapsed,
-        "empty_asks": len(times["empty"]),
+        "asks_a_second": len(taken["ask"]) / arguments.duration,
+        "tells_a_second": len(taken["tell"]) / arguments.duration,
+        "empty_asks": len(taken["empty"]),
         "cpu_ms_a_request": 1e3 * busy / sum(map(len, times.values())),
         "load_of_the_machine": os.getloadavg()[0],
         "asks_of_the_study": study.num_asks - asks,
         "seconds_to_prepare": prepared,
     }
-    for name, found in times.items():
+    for name, found in taken.items():
         if found:
             levels = np.percentile(found, PERCENTILES) * 1e3
             record[f"{name}_ms"] = dict(zip(map(str, PERCENTILES), levels.tolist(), strict=True))
@@ -180,6 +241,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="mean of an evaluation")
     parser.add_argument("--duration", type=float, default=30.0)
     parser.add_argument("--batch", type=int, default=1000)
+    parser.add_argument(
+        "--patience", type=float, default=600.0, help="seconds to wait for the first batch"
+    )
     parser.add_argument("--points", choices=["design", "model"], default="design")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

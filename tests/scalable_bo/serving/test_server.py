@@ -2,6 +2,7 @@
 
 import json
 import math
+import socket
 import ssl
 import subprocess
 import threading
@@ -15,6 +16,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from scalable_bo.serving import app, gate
+from scalable_bo.serving import server as server_module
 from scalable_bo.serving.client import LateError, RemoteStudy
 from scalable_bo.serving.server import Server
 from scalable_bo.serving.tokens import new_token
@@ -269,6 +271,16 @@ def test_texts_in_a_reason_come_back_as_they_were(remote: RemoteStudy, study: St
 def test_other_machines_are_not_served_without_tls(study: Study, host: str) -> None:
     with pytest.raises(ValueError, match="`certificate`"):
         Server(study, host=host)
+
+
+def test_the_second_part_of_an_answer_does_not_wait_for_the_first_to_be_acknowledged() -> None:
+    with (
+        server_module._listen("127.0.0.1", 0) as listener,
+        socket.create_connection(listener.getsockname()),
+    ):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_an_address_that_is_taken_is_named(server: Server, study: Study) -> None:
