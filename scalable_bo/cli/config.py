@@ -30,6 +30,9 @@ workers = 4
 timeout = 600.0
 max_failures = 100
 retry = "once"                # for points that failed
+asynchronous = true           # keep all workers busy, do not wait for the last of a round
+seconds = 3600.0              # after which nothing more is begun
+callbacks = ["train:watch"]   # of the study, which they may `stop`, and of each round's report
 
 [[enqueue]]                   # evaluated first
 rate = 1e-3
@@ -47,7 +50,7 @@ import tomllib
 from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
@@ -90,7 +93,9 @@ class ObjectiveSection(_Table):
 
 
 class RunSection(_Table):
-    """Arguments of ``optimize``; ``rounds`` are those of the whole study."""
+    """Arguments of ``optimize``; ``rounds`` are those of the whole study, ``callbacks`` functions,
+    "module:function", of the study and of the report of each round: ``study.stop()`` ends the run.
+    """
 
     rounds: int = Field(ge=1)
     batch: int = Field(ge=1)
@@ -100,6 +105,9 @@ class RunSection(_Table):
     timeout: Number | None = Field(None, gt=0)
     max_failures: int | None = Field(None, ge=0)
     retry: Literal["once"] | None = None
+    asynchronous: bool = False
+    seconds: Number | None = Field(None, gt=0)
+    callbacks: list[Annotated[str, Field(pattern=REFERENCE)]] = []
 
 
 class DataSection(_Table):
@@ -187,6 +195,17 @@ class Config(_Table):
     def _load_function(self, key: str, reference: str) -> Callable[..., Any]:
         return load_function(key, reference, self.folder)
 
+    def load_callbacks(self) -> list[Callable[..., None]]:
+        """Return what is called after each round.
+
+        Raises:
+            ValueError: if it cannot be imported.
+        """
+        return [
+            self._load_function(f"run.callbacks.{place}", reference)
+            for place, reference in enumerate(self.require_run().callbacks)
+        ]
+
     def make_executor(self) -> Callable[[], Executor] | None:
         """Return a function that makes the configured executor; ``None`` for no executor."""
         run = self.require_run()
@@ -232,6 +251,11 @@ def read_config(file: Path) -> Config:
     config._folder = file.parent
     if config.study.maximize is None and config.study.objectives is None:
         raise ValueError("`study.maximize` must be given, or `study.objectives`.")
+    if config.run is not None and config.run.asynchronous and config.run.executor == "none":
+        raise ValueError(
+            "`run.asynchronous` needs an executor, whose workers it keeps busy, got `executor` ="
+            ' "none". Leave `executor` out, for threads, or use processes or dask.'
+        )
     config.build_space(imports=False)
     return config
 

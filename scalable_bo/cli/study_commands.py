@@ -24,6 +24,7 @@ from scalable_bo.cli.results import read_results
 from scalable_bo.cli.solve_check import check_solve
 
 if TYPE_CHECKING:
+    from scalable_bo.cli.config import RunSection
     from scalable_bo.study.study import Study
 
 ConfigFile = Annotated[
@@ -54,22 +55,27 @@ def run(file: ConfigFile, as_json: AsJson = False) -> None:
         config = read_config(file)
         section = config.require_run()
         objective = config.build_objective()
+        callbacks = config.load_callbacks()
         executor = config.make_executor()
         study = config.open_study()
     again = f"Go on with: scalable-bo run {file}"
     try:
         with refusals(), signals_as_interruptions():
             config.add_data(study)
-            if study.num_asks < section.rounds or study.pending.ids:
+            rounds = _rounds_left(study, section)
+            if rounds or study.pending.ids:
                 run = Run(
                     study,
                     objective,
-                    max(0, section.rounds - study.num_asks),
+                    rounds,
                     section.batch,
                     executor=executor,
                     timeout=section.timeout,
                     max_failures=section.max_failures,
                     retry=section.retry,
+                    callbacks=callbacks,
+                    asynchronous=section.asynchronous and section.workers,
+                    seconds=section.seconds,
                 )
                 run()
     except KeyboardInterrupt as error:
@@ -293,6 +299,7 @@ def _check_study(file: Path, as_json: bool) -> None:
         objective = config.build_objective()
         if isinstance(objective, Command):
             objective.require_program()
+        config.load_callbacks()
         rows = [
             read_history(
                 space, config.folder / d.file, None, target=d.target, noise=d.noise, name=None
@@ -393,6 +400,16 @@ def _summary(study: Study) -> dict[str, Any]:
         "best_value": None if result is None else result.best_value,
         "best_params": None if result is None else result.best_params,
     }
+
+
+def _rounds_left(study: Study, section: RunSection) -> int:
+    """Return how many of the configured rounds are to be asked for. An asynchronous ask has no
+    fixed size, so its points count.
+    """
+    if not section.asynchronous:
+        return max(0, section.rounds - study.num_asks)
+    num_asked = int((study.snapshot().rows.asks > 0).sum())
+    return max(0, math.ceil(section.rounds - num_asked / section.batch))
 
 
 def _counts(study: Study) -> dict[str, Any]:

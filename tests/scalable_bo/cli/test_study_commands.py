@@ -22,6 +22,7 @@ from scalable_bo.cli.results import read_results
 from scalable_bo.space.constraints import LinearConstraint
 from scalable_bo.space.parameters import Categorical, Float, Int
 from scalable_bo.space.space import Space
+from scalable_bo.storage.snapshot import read_snapshot
 from scalable_bo.study import prediction
 from scalable_bo.study.study import Study
 from surrogates.atomic import write_atomically
@@ -151,6 +152,50 @@ def test_a_run_ends_and_the_same_command_goes_on(
     after = json.loads(output.out)
     assert after["num_observations"] + after["num_failed"] == 15
     assert after["best_params"]["fixed"] == "yes"
+
+
+WATCHED = """
+def watch(study, report):
+    print("round", report.number)
+    if report.number == 2:
+        study.stop()
+"""
+
+
+def test_a_run_that_keeps_its_workers_busy_asks_for_no_more_points_than_configured(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(file, 'executor = "none"', "workers = 8\nasynchronous = true")
+    change(file, "rounds = 2\nbatch = 5", "rounds = 5\nbatch = 2")
+    for _ in range(2):  # in two asks, for 8 and for 2 points, and in none
+        assert call(monkeypatch, "run", str(file), "--json") == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["num_observations"] + found["num_failed"] == 10
+    change(file, "rounds = 5", "rounds = 6")
+    assert call(monkeypatch, "run", str(file), "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["num_observations"] + found["num_failed"] == 12
+
+
+def test_a_callback_of_the_file_may_stop_a_run_and_the_same_command_goes_on(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file.parent / "objective_of_the_test.py").write_text(OBJECTIVE + WATCHED)
+    callbacks = 'executor = "none"\ncallbacks = ["objective_of_the_test:watch"]'
+    change(file, 'executor = "none"', callbacks)
+    change(file, "rounds = 2", "rounds = 5")
+    assert call(monkeypatch, "run", str(file)) == 0
+    assert capsys.readouterr().out.startswith("round 1\nround 2\nbest")
+    assert call(monkeypatch, "run", str(file)) == 0
+    assert capsys.readouterr().out.startswith("round 3\nround 4\nround 5\nbest")
+
+
+def test_a_run_begins_nothing_after_its_seconds(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(file, 'executor = "none"', 'executor = "none"\nseconds = 1e-9')
+    assert call(monkeypatch, "run", str(file), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["num_observations"] == 0
 
 
 def test_a_run_in_which_all_fails_ends_without_a_best_value(
@@ -434,6 +479,18 @@ def test_any_results_are_read_or_refused(content: bytes, tmp_path: Path) -> None
             'command = "run"\nfunction = "',
             "`objective` must have either `function`.*or `command`",
         ),
+        (
+            'executor = "none"',
+            'executor = "none"\nasynchronous = true',
+            '`run.asynchronous` needs an executor.*got `executor` = "none"',
+        ),
+        (
+            'executor = "none"',
+            'callbacks = ["objective_of_the_test:missing"]',
+            "`run.callbacks.0` must be importable.*missing",
+        ),
+        ('executor = "none"', 'callbacks = ["watch"]', "`run.callbacks.0`: String should match"),
+        ('executor = "none"', "seconds = 0", "`run.seconds`: Input should be greater than 0"),
         ("[study]", "[study", "study.toml is no TOML"),
         ("[study]", "x = " + "[" * 10_000, "study.toml is no TOML"),
         ("[study]", "#" * MAX_BYTES + "\n[study]", f"must have at most {MAX_BYTES} bytes"),
@@ -579,6 +636,8 @@ def test_ctrl_c_keeps_what_finished_and_says_how_to_go_on(
             long = "1.5" if waits else "60"
             write_atomically(seconds, long.encode())  # which the threads read meanwhile
             wait_until(lambda: begun.read_text().split()[-2:] == [long] * 2)
+            num_ended = begun.read_text().count("\n") - 2
+            wait_until(lambda: read_snapshot(file.parent / "kept").rows.num_told >= num_ended)
             for number in signals:
                 process.send_signal(number)
                 time.sleep(1.0)  # or two would be one
