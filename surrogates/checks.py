@@ -3,8 +3,10 @@ the requirement, the value and the remedy.
 """
 
 import math
+import os
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -56,6 +58,18 @@ def positive_float(name: str, value: Any, remedy: str = "") -> float:
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(f"`{name}` must be finite and above 0, got {value}. {remedy}".rstrip())
     return float(value)
+
+
+def existing_file(name: str, value: str | os.PathLike[str]) -> Path:
+    """Return ``value`` if it is the path of a file."""
+    path = Path(value)
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"`{name}` must be the path of a file, got {os.fspath(path)!r}, which"
+            f" {'is a folder' if path.is_dir() else 'does not exist'}. Check the path: relative"
+            f" ones start at {os.getcwd()!r}."
+        )
+    return path
 
 
 def device(name: str, value: Any) -> torch.device:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
 from scalable_bo._packages import require
+from surrogates import checks
 
 require("pyarrow", extra="tables", user="A file of fingerprints")
 
@@ -48,7 +48,7 @@ class FingerprintFile:
     def __init__(
         self, path: str | os.PathLike[str], column: str, *, label: str | None = None
     ) -> None:
-        self.path = Path(path)
+        self.path = checks.existing_file("path", path)
         self.column = column
         self.label = label
         with self._open() as file:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from scalable_bo.space.space import Space
 from scalable_bo.storage.history import is_frame
+from surrogates import checks
 
 
 class Pool:
@@ -37,12 +38,15 @@ class Pool:
         rows: where these stand in the source.
 
     Raises:
+        FileNotFoundError: if there is no such file.
         TypeError, ValueError: if the source or its first part is none; of a later part when it
             comes.
     """
 
     def __init__(self, space: Space, source: Any) -> None:
         self.space = space
+        if isinstance(source, str | os.PathLike):
+            checks.existing_file("pool", source)
         if not isinstance(source, os.PathLike | Iterable):
             raise TypeError(
                 "`pool` must be a file, a DataFrame, points, dicts, or an iterable of such parts,"

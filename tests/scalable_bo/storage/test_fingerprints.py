@@ -56,6 +56,8 @@ def test_a_file_without_fingerprints_is_refused_at_once(tmp_path: Path) -> None:
         FingerprintFile(path, "name")
     with pytest.raises(ValueError, match="got no rows"):
         FingerprintFile(write(tmp_path / "e.parquet", [], pa.binary()), "bits")
+    with pytest.raises(FileNotFoundError, match=r"`path` must be .*absent.parquet.* not exist"):
+        FingerprintFile(tmp_path / "absent.parquet", "bits")
     (tmp_path / "t.parquet").write_text("text")
     with pytest.raises(ValueError, match=r"t.parquet could not be read"):
         FingerprintFile(tmp_path / "t.parquet", "bits")

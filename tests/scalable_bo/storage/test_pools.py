@@ -86,7 +86,6 @@ def test_rows_that_break_a_constraint_are_left_out() -> None:
         (7, TypeError, "`pool` must be a file, a DataFrame, points, dicts, .* got int"),
         (FRAME.drop(columns="k"), ValueError, "must have the columns x, k, kind, got none for k"),
         (torch.zeros(2, 2), ValueError, r"must have shape \(.*, 3\)"),
-        ("pool.txt", ValueError, "must end in .parquet or .csv, got pool.txt"),
     ],
 )
 def test_what_is_no_pool_is_refused_at_once(
@@ -97,11 +96,27 @@ def test_what_is_no_pool_is_refused_at_once(
 
 
 def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pool.txt").write_text("x,k\n")
+    with pytest.raises(ValueError, match="must end in .parquet or .csv, got pool.txt"):
+        Pool(SPACE, tmp_path / "pool.txt")
     (tmp_path / "pool.parquet").write_text("x,k\n")
     with pytest.raises(ValueError, match=r"pool.parquet could not be read"):
         Pool(SPACE, tmp_path / "pool.parquet")
-    with pytest.raises(FileNotFoundError, match="absent.csv"):
-        Pool(SPACE, tmp_path / "absent.csv")
+
+
+@pytest.mark.parametrize("name", ["absent.csv", "absent.parquet", "absent"])
+def test_a_file_that_is_not_there_is_named_with_what_to_check(tmp_path: Path, name: str) -> None:
+    expected = (
+        rf"`pool` must be the path of a file, got '.*{name}', which does not exist\. Check the path"
+    )
+    for source in (tmp_path / name, str(tmp_path / name)):
+        with pytest.raises(FileNotFoundError, match=expected):
+            Pool(SPACE, source)
+
+
+def test_a_folder_is_no_pool(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="which is a folder"):
+        Pool(SPACE, tmp_path)
 
 
 def test_a_bad_row_of_a_later_part_is_numbered() -> None:
