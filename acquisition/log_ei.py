@@ -10,7 +10,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
@@ -32,7 +32,7 @@ from acquisition.constraints import FeasibleSet
 from acquisition.multistart import screen
 from acquisition.outcomes import Outcome, only_output
 from acquisition.selection import KnownPoints, Moves, best_first, distinct_best
-from acquisition.strategy import Request, Sampler
+from acquisition.strategy import ForFewValues, Request, Sampler
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
 from surrogates import PathwiseGP
 from surrogates.models.data import data_sets
@@ -50,7 +50,6 @@ LIGHT_SAMPLER = partial(
 NUM_SAMPLES = 128  # joint draws of outcomes behind the improvement of several points
 NUM_DRAWS = 64  # of the values at pending points
 LEAST_VARIANCE = 1e-14  # of a standardised value: what rounding leaves of none
-FEW_VALUES = 1000  # among which a point is found in about a second
 MOST_PENDING = 32  # points whose values are drawn with a new one's
 EVALUATED_AT_ONCE = 1024  # points
 NUM_UNIFORM = 1024  # candidates in the box
@@ -62,7 +61,7 @@ MOST_ITERATIONS = 60
 
 
 @dataclass(frozen=True)
-class LogEIStrategy:
+class LogEIStrategy(ForFewValues):
     """The largest expected improvement over the best mean at a data point: of the first point, then
     jointly with those chosen already and with pending ones.
 
@@ -84,17 +83,8 @@ class LogEIStrategy:
         pending points are drawn, where an output is improved itself.
     """
 
+    name: ClassVar[str] = "log-ei"
     sampler: Sampler | None = None
-
-    @staticmethod
-    def is_for_few(q: int, num_values: int) -> bool:
-        """Whether the surrogate of so many values is to be the best that there is."""
-        return num_values <= FEW_VALUES
-
-    @staticmethod
-    def reason(q: int, num_values: int) -> str:
-        """Return in a line how points are chosen."""
-        return "log-ei: as the study was told"
 
     def generate(self, request: Request) -> Tensor:
         """Return the batch; as :class:`Strategy` has it."""

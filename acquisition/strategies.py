@@ -14,9 +14,9 @@ from torch import Tensor
 
 from acquisition.candidates import all_inputs, model_list
 from acquisition.constraints import TooFewPoints
-from acquisition.log_ei import FEW_VALUES, LogEIStrategy
+from acquisition.log_ei import LogEIStrategy
 from acquisition.pools import Chosen
-from acquisition.strategy import Request, Sampler, Strategy
+from acquisition.strategy import FEW_VALUES, ForFewValues, Request, Sampler, Strategy
 from acquisition.thompson import ParallelThompsonSampling
 from acquisition.trust_region import TrustRegion
 from surrogates import PathwiseGP, checks
@@ -79,7 +79,7 @@ class ThompsonStrategy:
 
 
 @dataclass(frozen=True)
-class TrustRegionStrategy:
+class TrustRegionStrategy(ForFewValues):
     """Thompson sampling in a :class:`TrustRegion` around the best data point, which grows and
     shrinks by the batches so far.
 
@@ -91,18 +91,9 @@ class TrustRegionStrategy:
         sampler: as in :class:`ThompsonStrategy`, and ``trust_region``.
     """
 
+    name: ClassVar[str] = "turbo"
     shares: ClassVar[bool] = True
     sampler: Sampler | None = None
-
-    @staticmethod
-    def is_for_few(q: int, num_values: int) -> bool:
-        """Whether the surrogate of so many values is to be the best that there is."""
-        return num_values <= FEW_VALUES
-
-    @staticmethod
-    def reason(q: int, num_values: int) -> str:
-        """Return in a line how points are chosen."""
-        return "turbo: as the study was told"
 
     def generate(self, request: Request) -> Tensor:
         """Return the batch; as :class:`Strategy` has it."""
@@ -124,7 +115,7 @@ class TrustRegionStrategy:
 
 
 @dataclass(frozen=True)
-class SeveralRegionsStrategy:
+class SeveralRegionsStrategy(ForFewValues):
     """Thompson sampling in the whole box and in regions of several sizes around the best data
     point, an equal share of the batch in each.
 
@@ -136,17 +127,8 @@ class SeveralRegionsStrategy:
         sampler: as in :class:`TrustRegionStrategy`; ``None`` for one with ten ascents a path.
     """
 
+    name: ClassVar[str] = "regions"
     sampler: Sampler | None = None
-
-    @staticmethod
-    def is_for_few(q: int, num_values: int) -> bool:
-        """Whether the surrogate of so many values is to be the best that there is."""
-        return num_values <= FEW_VALUES
-
-    @staticmethod
-    def reason(q: int, num_values: int) -> str:
-        """Return in a line how points are chosen."""
-        return "regions: as the study was told"
 
     def generate(self, request: Request) -> Tensor:
         """Return the batch; as :class:`Strategy` has it."""
@@ -173,7 +155,7 @@ class SeveralRegionsStrategy:
 
 
 @dataclass(frozen=True)
-class AutoStrategy:
+class AutoStrategy(ForFewValues):
     """Expected improvement for few points, Thompson sampling for many, and for some both.
 
     Each of up to 8 points is worth its search. Of up to 50, the first 4 are chosen like that, for
@@ -184,16 +166,12 @@ class AutoStrategy:
         sampler: as in :class:`ThompsonStrategy`, which it is for.
     """
 
+    name: ClassVar[str] = "auto"
     shares: ClassVar[bool] = True
     sampler: Sampler | None = None
 
-    @staticmethod
-    def is_for_few(q: int, num_values: int) -> bool:
-        """Whether the surrogate of so many values is to be the best that there is."""
-        return num_values <= FEW_VALUES
-
-    @staticmethod
-    def reason(q: int, num_values: int) -> str:
+    @classmethod
+    def reason(cls, q: int, num_values: int) -> str:
         """Return in a line how q points among so many values are chosen, and why."""
         among = f"{q} among {num_values}"
         if num_values > FEW_VALUES:

@@ -4,6 +4,7 @@ a ``Request``.
 Notation: n values, d inputs, X (..., d) points, bounds (2, d), q points of a batch.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -18,6 +19,7 @@ from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
 from surrogates import PathwiseGP
 
 Sampler = Callable[..., ParallelThompsonSampling]
+FEW_VALUES = 1000  # among which expected improvement finds a point in about a second
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +91,30 @@ class ChoosingStrategy(Strategy, Protocol):
 
     def reason(self, q: int, num_values: int) -> str:
         """Return in a line how q points among so many values are chosen, and why."""
+
+
+class ForFewValues(ABC):
+    """A strategy that wants the best surrogate there is of up to 1000 values, whatever q.
+
+    Attributes:
+        name: by which a study is told to take it.
+    """
+
+    name: ClassVar[str]
+
+    @staticmethod
+    def is_for_few(q: int, num_values: int) -> bool:
+        """Return whether the values are few, as :class:`ChoosingStrategy` has it."""
+        return num_values <= FEW_VALUES
+
+    @classmethod
+    def reason(cls, q: int, num_values: int) -> str:
+        """Return in a line how points are chosen, as :class:`ChoosingStrategy` has it."""
+        return f"{cls.name}: as the study was told"
+
+    @abstractmethod
+    def generate(self, request: Request) -> Tensor:
+        """Return the batch, as :class:`Strategy` has it."""
 
 
 @runtime_checkable
