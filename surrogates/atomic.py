@@ -38,9 +38,10 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
+        is_away = isinstance(error, FileNotFoundError | NotADirectoryError)
+        remedy = "Make its folder" if is_away else "Free space or repair the disk"
         raise OSError(
-            f"{path} could not be written: {error}. Free space or repair the disk, and repeat the"
-            " call."
+            f"{path} could not be written: {error}. {remedy}, and repeat the call."
         ) from error
     finally:
         temporary.unlink(missing_ok=True)

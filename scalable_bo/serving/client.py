@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import math
 import os
 import random
@@ -27,10 +28,13 @@ from urllib.parse import urlsplit
 from scalable_bo.evaluation.evaluator import Evaluation, storable
 from scalable_bo.serving.tokens import read_token
 
+logger = logging.getLogger(__name__)
+
 SECONDS_OF_A_REQUEST = 60.0
 MOST_BYTES = 2**26  # of an answer
 FIRST_PAUSE = 0.1  # seconds before a request is repeated; twice as long before each further time
 LONGEST_PAUSE = 10.0
+SILENT_PAUSE = 1.0  # before a longer one the caller is told what it waits for
 RENEWALS = 3  # of a lease, in its time
 LONGEST_SLEEP = 0.5  # seconds between looks at whether the caller waits no more
 REPEATED = frozenset({429, 500, 502, 503, 504})  # answers after which a request is made again
@@ -301,6 +305,13 @@ class RemoteStudy:
                 raise ConnectionError(
                     f"The server at {self._host} does not answer {path}: {trouble}. Start it again,"
                     " or look at the network; points and values that it has are kept."
+                )
+            if pause <= SILENT_PAUSE < 2.0 * pause:
+                logger.warning(
+                    "No answer from %s: %s. The request is repeated for %.0f s more.",
+                    self._host if self._port is None else f"{self._host}:{self._port}",
+                    trouble,
+                    end - time.monotonic(),
                 )
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2.0 * pause, LONGEST_PAUSE)

@@ -40,8 +40,13 @@ def read_token(file: Path) -> str:
     """Return the token in a file.
 
     Raises:
-        ValueError, OSError: as ``read_or_make_token``.
+        ValueError, OSError: as ``read_or_make_token``, and if there is no file.
     """
+    if not file.exists():
+        raise FileNotFoundError(
+            f"The token's file must be there, got {file}. Copy it from the folder of the study that"
+            " is served."
+        )
     with file.open("rb") as stream:
         _require_private(file, stream.fileno())
         return _token_in(file, stream.read(LONGEST))

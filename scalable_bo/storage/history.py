@@ -19,6 +19,7 @@ from scalable_bo.evaluation.evaluator import storable
 from scalable_bo.space.space import Space
 from scalable_bo.storage.rows import Outcomes, Rows
 from scalable_bo.storage.storage import Source
+from surrogates import checks
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +94,8 @@ def read_history(
     """Read evaluations of points of ``space``, of several outcomes if they have ``names``; other
     arguments as in ``Study.add_data``.
     """
+    if isinstance(data, str | os.PathLike):
+        checks.existing_file("X", data)
     if isinstance(data, str | os.PathLike) or is_frame(data):
         from scalable_bo.storage.tables import read_outcomes, read_table  # which need an extra
 
@@ -102,7 +105,10 @@ def read_history(
             X, outcomes = read_table(space, data, y, target, noise)
     else:
         if y is None:
-            raise ValueError("`y` must be given with an array of points, got None.")
+            raise ValueError(
+                "`y` must be given with points or dicts, got None. Put the values there, or pass a"
+                " table that has them and name their column by `target`."
+            )
         X = space.read(data)
         outcomes = Outcomes.several(y, noise, names) if names else Outcomes.of(y, noise, "y")
     if len(X) != len(outcomes.values):

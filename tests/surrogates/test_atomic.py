@@ -59,8 +59,8 @@ def test_the_error_names_the_file_and_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(
         OSError,
         match=(
-            "none/file could not be written: .*No such file or directory.* Free space or repair the"
-            " disk"
+            "none/file could not be written: .*No such file or directory.* Make its folder, and"
+            " repeat the call"
         ),
     ):
         write_atomically(tmp_path / "none" / "file", b"new")

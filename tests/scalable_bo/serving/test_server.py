@@ -338,6 +338,22 @@ def test_wrong_arguments_of_the_client_are_named(server: Server, tmp_path: Path)
         remote.tell([1, 2], [1.0])
 
 
+def test_who_waits_for_a_server_is_told_its_address(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        port = taken.getsockname()[1]
+        remote = RemoteStudy(f"http://127.0.0.1:{port}", token="t", patience=3.0)
+        with remote, pytest.raises(ConnectionError, match="does not answer"):
+            remote.status()
+    (line,) = caplog.messages
+    assert line.startswith(f"No answer from 127.0.0.1:{port}: ConnectionRefusedError")
+
+
+def test_what_is_no_study_is_not_served() -> None:
+    with pytest.raises(TypeError, match=r"`study` must be a Study, got 'runs/tuning'.*Study.open"):
+        Server("runs/tuning")  # type: ignore[arg-type]
+
+
 def test_a_server_that_is_down_is_waited_for(study: Study, tmp_path: Path) -> None:
     file = tmp_path / "token"
     with Server(study, token_file=file) as server:

@@ -33,6 +33,11 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> No
             read(file)
 
 
+def test_who_has_no_file_is_told_where_it_is(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"must be there, got \S+token. Copy it from"):
+        read_token(tmp_path / "token")
+
+
 @pytest.mark.parametrize("content", [b"short", b"\xff" * 40, b"two words" * 10, b"\0" * 64])
 def test_a_file_with_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "token"

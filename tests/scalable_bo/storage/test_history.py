@@ -175,10 +175,14 @@ def test_bad_tables_are_refused_whole(
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "past.csv.gz").touch()
     with pytest.raises(ValueError, match=r"must end in .parquet or .csv, got past.csv.gz"):
         make().add_data(tmp_path / "past.csv.gz", target="score")
-    with pytest.raises(FileNotFoundError):
-        make().add_data(tmp_path / "past.csv", target="score")
+    for absent in ("past.csv", "past.parquet"):
+        with pytest.raises(
+            FileNotFoundError, match=rf"`X` must be .* got '.*{absent}'.* Check the"
+        ):
+            make().add_data(tmp_path / absent, target="score")
 
 
 def test_a_file_that_does_not_fit_in_memory_is_refused_before_it_is_read(

@@ -327,6 +327,24 @@ def test_the_identical_retry_does_nothing_and_another_value_is_refused(tmp_path:
         assert study.to_dataframe()["status"].tolist() == ["observed", "failed", "observed"]
 
 
+def test_a_program_that_is_started_again_makes_as_many_rounds_in_all(tmp_path: Path) -> None:
+    def run(stop_after: int | None = None) -> int:
+        with Study(Space(x=Float(0, 1)), maximize=True, seed=0, path=tmp_path / "run") as study:
+
+            def objective(params: dict[str, Any]) -> float:
+                if study.num_observations == stop_after:
+                    raise KeyboardInterrupt
+                return -params["x"]
+
+            rounds = max(0, 3 - study.num_asks)
+            study.optimize(objective, rounds=rounds, batch=2, progress=False)
+            return study.num_observations
+
+    with pytest.raises(KeyboardInterrupt):
+        run(stop_after=3)
+    assert [run(), run()] == [6, 6]
+
+
 def test_points_that_were_out_are_pending_after_a_restart(tmp_path: Path) -> None:
     with make(tmp_path) as study:
         batch = study.ask(3)
