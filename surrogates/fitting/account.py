@@ -10,7 +10,8 @@ class Stage:
     """One method that ``fit`` ran from the best hyperparameters before it.
 
     Attributes:
-        method: the function ``fit_<method>``, or ``"white noise"``.
+        method: the function ``fit_<method>``, or ``"simpler"``, fewer hyperparameters or those
+            without an expectation of little noise, or ``"white noise"``.
         seconds: that the method took.
         log_density: nats a point, the mean over random data, each predicted from its neighbours;
             NaN if the stage was not judged.

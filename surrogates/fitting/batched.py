@@ -86,6 +86,14 @@ class BatchedGP(gpytorch.Module):
     def leave_one_out(self, X: Tensor, y: Tensor, index: Tensor) -> Tensor:
         """Return the log predictive densities (b, m) of the data ``index`` (b, m), which are
         X (b, m, d) and y (b, m), each given the others of its set.
+        """
+        errors, variance = self.leave_one_out_errors(X, y, index)
+        return log_normal(errors, torch.zeros_like(errors), variance)
+
+    @torch.no_grad()
+    def leave_one_out_errors(self, X: Tensor, y: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return by how much the data ``index`` (b, m) exceed their predictions, each from the
+        others of its set, and the variances of these, the noise included, (b, m) each.
 
         With α = K⁻¹ r, datum i has the mean y_i − α_i / K⁻¹_ii and the variance 1 / K⁻¹_ii.
         """
@@ -93,7 +101,7 @@ class BatchedGP(gpytorch.Module):
         inverse = torch.cholesky_inverse(batched_cholesky(K))
         alpha = (inverse @ (y - self.mean_module(X)).unsqueeze(-1)).squeeze(-1)
         variance = inverse.diagonal(dim1=-2, dim2=-1).reciprocal()
-        return log_normal(y, y - alpha * variance, variance)
+        return alpha * variance, variance
 
     @torch.no_grad()
     def write_to(self, model: SingleTaskGP) -> None:

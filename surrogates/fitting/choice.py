@@ -17,6 +17,7 @@ from surrogates.fitting.exact import fit_exact
 from surrogates.fitting.iterative import fit_iterative
 from surrogates.fitting.minibatch import fit_minibatch
 from surrogates.fitting.sample import fit_sample
+from surrogates.fitting.simpler import simplify
 from surrogates.fitting.staged import Stages
 from surrogates.fitting.subsets import fit_subsets
 from surrogates.rules.finite_features_fit import fit_finite_features
@@ -29,7 +30,7 @@ FIT_EXACT_UP_TO = 1000
 WHOLE_UP_TO = 2000  # a few evaluations of the exact likelihood of all take no longer than solves
 SAMPLE_IS_DENSE_UP_TO = 3000  # a thousand of them see what all see
 REFINE_UP_TO = 10_000
-JUDGE_FROM = 100  # data; of fewer, the priors tell signal from noise
+JUDGE_FROM = 50  # data; of fewer, the priors tell signal from noise
 SAMPLES = 4  # of a thousand data, where all of them are too many to refine on
 # From hyperparameters that are nearly right
 REFINEMENT: dict[str, Any] = {"num_steps": 8, "first_step": 0.1}
@@ -66,12 +67,15 @@ def fit(
     """Learn the hyperparameters of ``model`` from its data; return it.
 
     Methods are run as :func:`choose_fit` says, each from the best hyperparameters before it. From
-    100 data on, each must earn its place: 2000 random data are predicted from their 100 nearest
+    50 data on, each must earn its place: 2000 random data are predicted from their 100 nearest
     others, and a stage is taken if their log density rises by more than two standard errors of the
-    paired differences, or, where the likelihood of all data has risen, unless it falls by two. In
-    the end all of the data are made noise about their mean, with the longest lengthscales, if
-    neither those densities, by two standard errors, nor the marginal likelihood, by two standard
-    deviations of what fitting noise alone gains, say that there is signal. A stage that fails
+    paired differences, or, where the likelihood of all data has risen, unless it falls by two. The
+    exact fit has competitors, ``"simpler"``: hyperparameters with lengthscales in proportion, and
+    those that the data prefer if BoTorch's default prior of little noise is left aside; the log
+    likelihood decides, less log log n for every hyperparameter. In the end all of the data are made
+    noise about their mean, with the longest lengthscales, if neither those densities, by two
+    standard errors, nor the marginal likelihood, by two standard deviations of what fitting noise
+    alone gains, say that there is signal. A stage that fails
     leaves the best before it, and says so in the log and the account. ``model.fit_account``, a
     :class:`FitAccount`, has what was tried and why the result was taken. The same model and
     generator give the same hyperparameters.
@@ -122,8 +126,8 @@ def fit(
             for place, name in enumerate(choice.methods):
                 again = name in choice.methods[:place]
                 run(name, **(settings if method else _settings(name, model, again)))
-            if choice.methods == ("exact",) and not stages.has_signal:
-                run("sample")
+            if choice.methods == ("exact",) and evidence is not None:
+                stages.simplify(partial(simplify, model, callback=told))
             stages.compare_with_noise()
         finally:
             object.__setattr__(model, "fit_account", stages.account)
@@ -135,11 +139,11 @@ def fit(
 def choose_fit(model: SingleTaskGP) -> FitChoice:
     """Return the methods that ``fit`` takes for ``model``, and the reason.
 
-    Up to 1000 points :func:`fit_exact`. Beyond, :func:`fit_sample` on 1000 random points, four
-    times as many beyond 10 000, which noise does not lead astray; then, from 3000 points on,
-    :func:`fit_minibatch`, which sees structure too fine for the sample; then all data: up to 2000
-    points by :func:`fit_sample` of them all from there, up to 10 000 by eight steps of
-    :func:`fit_iterative`. Models of several outputs or data sets are
+    Up to 1000 points :func:`fit_exact`, from 50 on against simpler explanations. Beyond,
+    :func:`fit_sample` on 1000 random points, four times as many beyond 10 000, which noise does not
+    lead astray; then, from 3000 points on, :func:`fit_minibatch`, which sees structure too fine for
+    the sample; then all data: up to 2000 points by :func:`fit_sample` of them all from there, up to
+    10 000 by eight steps of :func:`fit_iterative`. Models of several outputs or data sets are
     fitted by :func:`fit_exact` or not at all, and models with a method of their own by that one.
     What that rests on is in ``docs/measured.md``, "Fits".
 

@@ -9,14 +9,18 @@ import torch
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.optim.closures import get_loss_closure_with_grads
-from gpytorch.kernels import InducingPointKernel
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.fitting.batched import BatchedGP
-from surrogates.fitting.search import LITTLE_NOISE, SQUARES_HELD, Search, noisy_start
+from surrogates.fitting.search import (
+    LITTLE_NOISE,
+    SQUARES_HELD,
+    Search,
+    is_function_of_its_parts,
+    noisy_start,
+)
 from surrogates.rules.hyperparameters import StepCallback, restoring, training_data
 from surrogates.rules.limits import clamp_lengthscales
 
@@ -63,25 +67,11 @@ def fit_exact(model: M, *, callback: StepCallback | None = None, **optimizer_kwa
     checks.floating_tensor("model.train_inputs", model.train_inputs[0])
     checks.floating_tensor("model.train_targets", model.train_targets)
     with restoring(model):
-        if not optimizer_kwargs and _is_function_of_its_parts(model):
+        if not optimizer_kwargs and is_function_of_its_parts(model):
             _search(model, callback)
         else:
             _fit_by_botorch(model, callback, optimizer_kwargs)
     return model.eval()
-
-
-def _is_function_of_its_parts(model: SingleTaskGP) -> bool:
-    """Return whether the likelihood of ``model`` is that of its mean, kernel and noise, for one
-    data set, and nothing else is learned.
-    """
-    learned = [name.split(".")[0] for name, p in model.named_parameters() if p.requires_grad]
-    return (
-        model.train_targets.ndim == 1
-        and type(model).forward is SingleTaskGP.forward
-        and type(model.likelihood) in (GaussianLikelihood, FixedNoiseGaussianLikelihood)
-        and set(learned) <= {"mean_module", "covar_module", "likelihood"}
-        and not any(isinstance(part, InducingPointKernel) for part in model.modules())
-    )
 
 
 def _search(model: SingleTaskGP, callback: StepCallback | None) -> None:

@@ -4,13 +4,15 @@ Notation: X (n, d), y (n,); ``index`` (s, m): s sets of m data, whose log likeli
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import torch
-from gpytorch.likelihoods import GaussianLikelihood
+from botorch.models import SingleTaskGP
+from gpytorch.kernels import InducingPointKernel
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from scipy.optimize import minimize
 from torch import Tensor
 
@@ -45,17 +47,25 @@ class Search:
         self.best: BatchedGP
 
     def maximise(
-        self, start: BatchedGP, index: Tensor, options: dict[str, Any] = LBFGS_OPTIONS
+        self,
+        start: BatchedGP,
+        index: Tensor,
+        options: dict[str, Any] = LBFGS_OPTIONS,
+        *,
+        in_proportion: bool = False,
     ) -> BatchedGP:
         """Return the optimum that L-BFGS reaches from ``start`` on the sets ``index`` (s, m).
+
+        Args:
+            in_proportion: whether the lengthscales of a part of the kernel keep the ratios that
+                they have in ``start``, so that they are one hyperparameter.
 
         Raises:
             FloatingPointError: if the likelihood is not finite at the start.
         """
         gp = deepcopy(start)
         coordinates = Coordinates(gp, self._X)
-        sizes = [value.numel() for value in coordinates.values]
-        shapes = [value.shape for value in coordinates.values]
+        free = _Free(coordinates, in_proportion)
         X = self._X[index]
         y = self._y[index]
         least = math.inf
@@ -63,9 +73,7 @@ class Search:
 
         def evaluate(point: np.ndarray) -> tuple[float, np.ndarray]:
             nonlocal least
-            parts = torch.from_numpy(point).to(X.device).split(sizes)
-            for value, part, shape in zip(coordinates.values, parts, shapes, strict=True):
-                value.copy_(part.reshape(shape))
+            free.move_to(point)
             coordinates.write()
             with torch.enable_grad():
                 nll = gp.negative_log_likelihood(X, y, index).sum()
@@ -85,16 +93,15 @@ class Search:
             if self._callback is not None:
                 scale = len(self._X) / index.numel()
                 self._callback(self._evaluations, prior.item() - scale * nll.item())
-            return loss.item(), _flat([value.grad for value in coordinates.values])
+            return loss.item(), free.gradient()
 
-        first = _flat(coordinates.values)
         try:
             minimize(
                 evaluate,
-                first,
+                free.first,
                 jac=True,
                 method="L-BFGS-B",
-                bounds=_box(coordinates, first),
+                bounds=free.box(),
                 options=options,
             )
         except FloatingPointError:  # a line search went too far
@@ -113,6 +120,20 @@ class Search:
     def _log_posterior(self, gp: BatchedGP, index: Tensor) -> float:
         nll = gp.negative_log_likelihood(self._X[index], self._y[index], index).sum()
         return (log_prior(gp) - nll).item()
+
+
+def is_function_of_its_parts(model: SingleTaskGP) -> bool:
+    """Return whether the likelihood of ``model`` is that of its mean, kernel and noise, for one
+    data set, and nothing else is learned.
+    """
+    learned = [name.split(".")[0] for name, p in model.named_parameters() if p.requires_grad]
+    return (
+        model.train_targets.ndim == 1
+        and type(model).forward is SingleTaskGP.forward
+        and type(model.likelihood) in (GaussianLikelihood, FixedNoiseGaussianLikelihood)
+        and set(learned) <= {"mean_module", "covar_module", "likelihood"}
+        and not any(isinstance(part, InducingPointKernel) for part in model.modules())
+    )
 
 
 def noisy_start(gp: BatchedGP, variance: float) -> BatchedGP | None:
@@ -146,26 +167,69 @@ def _copy_parameters(source: BatchedGP, target: BatchedGP) -> None:
         parameter.copy_(value)
 
 
-def _flat(values: Sequence[Tensor | None]) -> np.ndarray:
-    flat = torch.cat([value.detach().flatten() for value in values if value is not None])
-    return flat.double().cpu().numpy().copy()
+class _Free:
+    """The numbers that a search changes: p coordinates, or the shifts by which those of the
+    lengthscales of one part of the kernel move together.
 
-
-def _box(coordinates: Coordinates, first: np.ndarray) -> np.ndarray:
-    """Return the (p, 2) bounds of a search that starts at ``first`` (p,).
-
-    Where a coordinate has no upper bound, the first step of L-BFGS-B has length 1 at most: a factor
-    e. Between two bounds each it is the whole gradient, which leads far from a start that explains
-    little.
+    Attributes:
+        first: (p,) where the search starts.
     """
-    box = np.stack([first - FARTHEST, np.full_like(first, np.inf)], axis=1)
-    place = 0
-    for value, limits, floor in zip(
-        coordinates.values, coordinates.limits, coordinates.floors, strict=True
-    ):
-        here = slice(place, place + value.numel())
-        box[here, 0] = np.maximum(box[here, 0], floor)
-        if limits is not None:
-            box[here] = np.stack([end.expand_as(value).cpu().flatten() for end in limits], axis=1)
-        place += value.numel()
-    return box
+
+    def __init__(self, coordinates: Coordinates, in_proportion: bool):
+        self._coordinates = coordinates
+        self._together = [in_proportion and limits is not None for limits in coordinates.limits]
+        self._origins = [
+            value.clone() if together else torch.zeros_like(value)
+            for value, together in zip(coordinates.values, self._together, strict=True)
+        ]
+        self.first = self._gather([value - origin for value, origin in self._pairs()], torch.amax)
+
+    def move_to(self, point: np.ndarray) -> None:
+        """Give the coordinates the values that the numbers ``point`` (p,) stand for."""
+        place = 0
+        for (value, origin), together in zip(self._pairs(), self._together, strict=True):
+            size = 1 if together else value.numel()
+            part = torch.from_numpy(point[place : place + size]).to(value)
+            value.copy_(origin + (part if together else part.reshape(value.shape)))
+            place += size
+
+    def gradient(self) -> np.ndarray:
+        """Return the slopes (p,) from those of the coordinates."""
+        slopes = [
+            torch.zeros_like(value) if value.grad is None else value.grad
+            for value in self._coordinates.values
+        ]
+        return self._gather(slopes, torch.sum)
+
+    def box(self) -> np.ndarray:
+        """Return the (p, 2) bounds of the search.
+
+        Where a coordinate has no upper bound, the first step of L-BFGS-B has length 1 at most: a
+        factor e. Between two bounds each it is the whole gradient, which leads far from a start
+        that explains little.
+        """
+        lower = []
+        upper = []
+        for (value, origin), limits, floor in zip(
+            self._pairs(), self._coordinates.limits, self._coordinates.floors, strict=True
+        ):
+            if limits is None:
+                lower.append((value - origin - FARTHEST).clamp_min(floor))
+                upper.append(torch.full_like(value, math.inf))
+            else:
+                lower.append(limits[0].expand_as(value) - origin)
+                upper.append(limits[1].expand_as(value) - origin)
+        # Together they stay where each is inside
+        return np.stack([self._gather(lower, torch.amax), self._gather(upper, torch.amin)], axis=1)
+
+    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
+        return list(zip(self._coordinates.values, self._origins, strict=True))
+
+    def _gather(self, values: list[Tensor], reduce: Callable[[Tensor], Tensor]) -> np.ndarray:
+        """Return one number for coordinates that move together, and each of the others."""
+        parts = [
+            (reduce(value) if together else value).reshape(-1)
+            for value, together in zip(values, self._together, strict=True)
+        ]
+        flat = torch.cat(parts)
+        return flat.detach().double().cpu().numpy().copy()

@@ -3,7 +3,8 @@
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from botorch.exceptions.errors import ModelFittingError
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from surrogates.fitting.account import FitAccount, Stage
 from surrogates.fitting.evidence import Evidence, paired_difference
+from surrogates.fitting.simpler import Simpler
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +30,7 @@ FAILURES = (
 # likelihood of all data has earned its place unless it clearly predicts worse
 NEEDED = 2.0
 NEEDED_OF_ALL_DATA = -2.0
+NEEDED_OF_SIMPLER = -math.inf  # left-out data prefer more hyperparameters, which have seen them
 # Nats a point that white noise may lose as a model of the kernel's, whose neighbours have to tell
 # the mean
 TOLERATED = 0.02
@@ -54,6 +57,7 @@ class Stages:
         self._given = _state(model)
         self._best: dict[str, Tensor] | None = None
         self._density: Tensor | None = None
+        self._saved = 0  # hyperparameters that the best does not use
 
     def run(
         self,
@@ -74,20 +78,28 @@ class Stages:
         """
         if anew:
             _restore(self._model, self._given)
-        start = time.perf_counter()
-        try:
+        with self._watching(name) as clock:
             method()
-        except KeyboardInterrupt as error:
-            self._interrupted(name, time.perf_counter() - start, error)
-            raise
-        except FAILURES as error:
-            self.failure = error
-            self._back()
-            note = f"it failed: {error}"
-            self._note(Stage(name, time.perf_counter() - start, accepted=False, note=note))
-            return
-        needed = NEEDED_OF_ALL_DATA if of_all_data else NEEDED
-        self._judge(name, time.perf_counter() - start, needed)
+            needed = NEEDED_OF_ALL_DATA if of_all_data else NEEDED
+            self._judge(name, clock(), needed)
+
+    def simplify(self, method: Callable[[], Simpler | None]) -> None:
+        """Run ``method``, which itself compares its results with the best before, and gives the
+        model what is better.
+
+        Raises:
+            KeyboardInterrupt: passed on, with a note of what the model has.
+        """
+        with self._watching("simpler") as clock:
+            result = method()
+            if result is None:
+                return
+            self._saved = result.saved
+            if result.note:
+                self._judge("simpler", clock(), NEEDED_OF_SIMPLER, result.note)
+            else:
+                note = "it does not explain the data as well for its number of hyperparameters"
+                self._note(Stage("simpler", clock(), accepted=False, note=note))
 
     @property
     def has_signal(self) -> bool:
@@ -97,7 +109,8 @@ class Stages:
         over_noise = paired_difference(self._density, self._evidence.white)
         if over_noise.mean > NEEDED * over_noise.error:
             return True
-        half = 0.5 * sum(p.numel() for p in self._model.parameters() if p.requires_grad)
+        learned = sum(p.numel() for p in self._model.parameters() if p.requires_grad)
+        half = 0.5 * (learned - self._saved)
         needed = half + NEEDED_OF_LIKELIHOOD * math.sqrt(half)
         try:
             return self._evidence.gain(self._model) > needed
@@ -132,18 +145,38 @@ class Stages:
             )
         )
 
-    def _judge(self, name: str, seconds: float, needed: float) -> None:
+    @contextmanager
+    def _watching(self, name: str) -> Iterator[Callable[[], float]]:
+        """Yield the seconds since the start; a failure or a Ctrl-C in the block leaves the best
+        before it, and is noted.
+        """
+        start = time.perf_counter()
+
+        def clock() -> float:
+            return time.perf_counter() - start
+
+        try:
+            yield clock
+        except KeyboardInterrupt as error:
+            self._interrupted(name, clock(), error)
+            raise
+        except FAILURES as error:
+            self.failure = error
+            self._back()
+            self._note(Stage(name, clock(), accepted=False, note=f"it failed: {error}"))
+
+    def _judge(self, name: str, seconds: float, needed: float, note: str = "") -> None:
         if self._evidence is None:
             self._best = _state(self._model)
-            self._note(Stage(name, seconds))
+            self._note(Stage(name, seconds, note=note))
             return
         try:
             density = self._evidence.log_densities(self._model)
         except FAILURES as error:
             self.failure = error
             self._back()
-            note = f"its predictions failed: {error}"
-            self._note(Stage(name, seconds, accepted=False, note=note))
+            failed = f"its predictions failed: {error}"
+            self._note(Stage(name, seconds, accepted=False, note=failed))
             return
         over_best = None
         accepted = True
@@ -156,7 +189,8 @@ class Stages:
         else:
             self._back()
         over_noise = paired_difference(density, self._evidence.white)
-        self._note(Stage(name, seconds, density.mean().item(), over_noise, over_best, accepted))
+        mean = density.mean().item()
+        self._note(Stage(name, seconds, mean, over_noise, over_best, accepted, note))
 
     def _interrupted(self, name: str, seconds: float, error: KeyboardInterrupt) -> None:
         """Go back to the best stage before, if there is one, and say so."""

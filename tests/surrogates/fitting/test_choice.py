@@ -95,7 +95,7 @@ def test_the_choice_follows_the_model(
 def test_what_was_chosen_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "surrogates.fitting"):
         fit(make_model())
-    chosen, stage = [record.getMessage() for record in caplog.records]
+    chosen, stage, *_ = [record.getMessage() for record in caplog.records]
     assert chosen == "fit_exact: 60 points, up to 1000 by the exact marginal likelihood"
     assert stage.startswith("exact: taken")
 

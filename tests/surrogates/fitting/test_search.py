@@ -62,3 +62,22 @@ def test_the_better_of_two_models_is_the_likelier() -> None:
     worse.likelihood.noise = math.exp(-8.0)
     search.best = worse
     assert search.better(best, INDEX) is best
+
+
+def test_lengthscales_in_proportion_are_one_hyperparameter() -> None:
+    model = noisy_model()
+    model.likelihood.noise = 0.3
+    X, y = training_data(model)
+    ratios = torch.tensor([1.0, 2.0, 5.0], dtype=X.dtype)
+    model.covar_module = problems.matern(1.5, ard_num_dims=3).to(X)
+    model.covar_module.lengthscale = ratios
+    together = Search(X, y, None).maximise(BatchedGP(model), INDEX, in_proportion=True)
+    found = together.covar_module.lengthscale[0] / ratios
+    torch.testing.assert_close(found, found[:1].expand(3))
+    # The same as one lengthscale for inputs in these units
+    model.covar_module = problems.matern(1.5).to(X)
+    alone = Search(X / ratios, y, None).maximise(BatchedGP(model), INDEX)
+    assert found[0].item() == pytest.approx(alone.covar_module.lengthscale.item(), rel=1e-2)
+    assert together.likelihood.noise.item() == pytest.approx(
+        alone.likelihood.noise.item(), rel=0.01
+    )

@@ -1,0 +1,121 @@
+"""Few data in many inputs: fewer hyperparameters, and noise that the prior does not expect."""
+
+import math
+
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.priors import LogNormalPrior
+from torch import Tensor
+
+from surrogates import PathwiseGP, fit, fit_exact
+from surrogates.fitting.simpler import simplify
+from tests import problems
+
+N = 100
+D = 10
+X = problems.uniform(N, D)
+NOISE = problems.normal(N, 1, seed=1)
+
+
+def draw(lengthscale: float) -> Tensor:
+    """Return a draw of variance 1 whose inputs matter alike."""
+    kernel = problems.rbf().to(X)
+    kernel.lengthscale = lengthscale
+    with torch.no_grad():
+        K = kernel(X).to_dense() + 1e-8 * torch.eye(N, dtype=X.dtype)
+    f = torch.linalg.cholesky(K) @ problems.normal(N, 1, seed=5)
+    return (f - f.mean()) / f.std()
+
+
+ALIKE = draw(1.5)
+ONE_INPUT = math.sqrt(2.0) * torch.sin(6.0 * X[:, :1])
+
+
+def make(Y: Tensor) -> PathwiseGP:
+    return PathwiseGP(X.to(Y), Y, covar_module=problems.matern(2.5, ard_num_dims=D).to(Y))
+
+
+def hyperparameters(model: PathwiseGP) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+@torch.no_grad()
+def log_likelihood(model: PathwiseGP) -> float:
+    """Return log p(y), without priors."""
+    X = model.train_inputs[0]
+    H = model.covar_module(X).to_dense() + model.noise * torch.eye(len(X), dtype=X.dtype)
+    law = torch.distributions.MultivariateNormal(model.mean_module(X), H)
+    return law.log_prob(model.train_targets).item()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_many_lengthscales_do_not_explain_noise(dtype: torch.dtype) -> None:
+    misled = fit_exact(make(NOISE.to(dtype)))
+    assert misled.noise.item() < 0.02  # of 1, by an optimum that seems likelier than noise
+    model = fit(make(NOISE.to(dtype)))
+    assert model.noise.item() == pytest.approx(1.0, rel=0.1)
+    assert str(model.fit_account).startswith("Hyperparameters of white noise")
+
+
+def test_inputs_that_matter_alike_have_lengthscales_in_proportion() -> None:
+    misled = fit_exact(make(ALIKE + NOISE))
+    model = fit(make(ALIKE + NOISE))
+    assert model.noise > 10.0 * misled.noise  # and less than the truth, which is half
+    errors = [(m.posterior(X).mean - ALIKE).square().mean().sqrt() for m in (model, misled)]
+    assert errors[0] < 0.85 * errors[1]
+    lengthscale = model.covar_module.lengthscale / (X.amax(0) - X.amin(0))
+    torch.testing.assert_close(lengthscale, lengthscale.mean().expand_as(lengthscale))
+    assert model.fit_account.chosen == "simpler"
+    assert "in proportion" in str(model.fit_account)
+    # By hand: the exact fit is likelier, but not by what its lengthscales more may gain
+    gain = log_likelihood(misled) - log_likelihood(model)
+    assert 0.0 < gain < (D - 1) * math.log(math.log(N))
+
+
+def test_an_input_that_matters_alone_keeps_its_lengthscale() -> None:
+    Y = ONE_INPUT + 0.3 * NOISE
+    model = fit(make(Y))
+    lengthscale = model.covar_module.lengthscale[0]
+    assert (lengthscale[1:] > 10.0 * lengthscale[0]).all()
+    assert model.noise.item() * Y.var().item() == pytest.approx(0.09, rel=0.3)
+
+
+def test_what_has_noise_for_its_errors_is_left_as_it_is() -> None:
+    points = problems.uniform(N, 1)
+    model = fit_exact(PathwiseGP(points, torch.sin(6.0 * points) + 0.5 * NOISE))
+    before = hyperparameters(model)
+    told: list[float] = []
+    assert simplify(model, callback=lambda _, value: told.append(value)) is None
+    assert torch.equal(hyperparameters(model), before) and not told
+
+
+def test_noise_that_is_known_has_no_competitor() -> None:
+    known = fit_exact(PathwiseGP(X, NOISE, torch.full_like(NOISE, 0.1)))
+    assert simplify(known) is None
+
+
+def test_a_prior_of_the_users_stays() -> None:
+    likelihood = GaussianLikelihood(noise_prior=LogNormalPrior(math.log(1e-3), 0.01)).to(X)
+    likelihood.noise = 1e-3
+    points = X[:, :1]
+    model = PathwiseGP(
+        points, ONE_INPUT + NOISE, likelihood=likelihood, covar_module=RBFKernel().to(X)
+    )
+    simplify(fit_exact(model))
+    assert model.noise.item() == pytest.approx(1e-3, rel=0.2)
+
+
+def test_the_default_prior_is_left_aside() -> None:
+    points = X[:, :2]
+    signal = torch.sin(6.0 * points.sum(1, keepdim=True))
+    Y = signal / signal.std() + NOISE
+    model = PathwiseGP(points, Y, covar_module=problems.matern(1.5, ard_num_dims=2).to(X))
+    assert fit_exact(model).noise.item() * Y.var().item() < 0.5 * NOISE.var().item()
+    assert fit(model).noise.item() * Y.var().item() == pytest.approx(NOISE.var().item(), rel=0.1)
+
+
+def test_a_model_that_learns_more_is_left_to_its_exact_fit() -> None:
+    two = fit_exact(PathwiseGP(X[:60, :2], NOISE[:60].expand(-1, 2)))
+    assert simplify(two) is None
