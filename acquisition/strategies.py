@@ -15,6 +15,7 @@ from torch import Tensor
 from acquisition.candidates import all_inputs, model_list
 from acquisition.constraints import TooFewPoints
 from acquisition.log_ei import LogEIStrategy
+from acquisition.multistart import starts_kept
 from acquisition.pools import Chosen
 from acquisition.strategy import FEW_VALUES, ForFewValues, Request, Sampler, Strategy
 from acquisition.thompson import ParallelThompsonSampling
@@ -31,6 +32,7 @@ FEW_ASCENTS = partial(
     ParallelThompsonSampling, num_candidates=1500, num_rounds=10, num_starts=10, num_steps=60
 )
 NUM_CANDIDATES = 30_000  # of all screening rounds
+NUM_STEPS = 80  # of an ascent
 MOST_STARTS = 120
 FEWEST_STARTS = 10
 ASCENT_BUDGET = 5 * 10**8  # paths × ascents × rows: about a minute on one core in float32
@@ -143,8 +145,7 @@ class SeveralRegionsStrategy(ForFewValues):
         for length, q in zip((None, *LENGTHS), sizes, strict=True):
             if not q:
                 continue
-            known = batch if request.X_pending is None else torch.cat([request.X_pending, batch])
-            part = replace(request, q=q, paths=None, X_pending=known)
+            part = _rest(request, batch, q)
             try:
                 region = length and TrustRegion(dim, q, length=length, maximize=maximize)
                 found = ThompsonStrategy(partial(sampler, trust_region=region)).generate(part)
@@ -192,8 +193,7 @@ class AutoStrategy(ForFewValues):
         if request.q <= FEW_POINTS:
             return LogEIStrategy().generate(request)
         first = LogEIStrategy().generate(replace(request, q=NUM_IMPROVING, paths=None))
-        pending = first if request.X_pending is None else torch.cat([request.X_pending, first])
-        rest = replace(request, q=request.q - NUM_IMPROVING, paths=None, X_pending=pending)
+        rest = _rest(request, first, request.q - NUM_IMPROVING)
         return torch.cat([first, others.generate(rest)])
 
 
@@ -233,6 +233,20 @@ def _given(request: Request) -> dict[str, Any]:
     return {"paths": request.paths, "X_pending": request.X_pending}
 
 
+def _rest(request: Request, chosen: Tensor, q: int) -> Request:
+    """Return the request for the next q points after those that have been chosen, (k, d): by the
+    paths from the k-th on.
+    """
+    paths = request.paths
+    own = slice(len(chosen), len(chosen) + q)
+    if isinstance(paths, Sequence):
+        paths = [part.part(own) for part in paths]
+    elif paths is not None:
+        paths = paths.part(own)
+    pending = chosen if request.X_pending is None else torch.cat([request.X_pending, chosen])
+    return replace(request, q=q, paths=paths, X_pending=pending)
+
+
 def default_sampler(
     q: int, model: PathwiseGP | Sequence[PathwiseGP], bounds: Tensor, **settings: Any
 ) -> ParallelThompsonSampling:
@@ -251,6 +265,7 @@ def default_sampler(
         num_candidates=num_candidates,
         num_rounds=num_starts,
         num_starts=num_starts,
+        num_steps=NUM_STEPS,
         **settings,
     )
 
@@ -258,3 +273,8 @@ def default_sampler(
 def default_num_starts(q: int, n: int) -> int:
     """Return from how many starts a study ascends each of q paths among n rows."""
     return max(FEWEST_STARTS, min(MOST_STARTS, ASCENT_BUDGET // (q * n)))
+
+
+def num_ascended(q: int, n: int) -> int:
+    """Return at how many points a study evaluates each of q paths among n rows in its ascents."""
+    return sum(starts_kept(default_num_starts(q, n), NUM_STEPS))

@@ -27,14 +27,13 @@ import psutil
 import torch
 
 from acquisition.multistart import starts_kept
-from acquisition.strategies import NUM_CANDIDATES, default_num_starts
+from acquisition.strategies import NUM_CANDIDATES, NUM_STEPS, default_num_starts
 from scalable_bo.cli.costs import Rates, Shape, predict
 from scalable_bo.experiments.models import matern_kernel
 from surrogates.operators.differentiable import KernelBasis
 from surrogates.rules.solved import NUM_LOOKS
 from surrogates.systems.shared import CHUNK_BYTES
 
-NUM_STEPS = 80  # as in ParallelThompsonSampling
 NUM_FEATURES = 2048  # as in PathwiseGP
 
 

@@ -249,6 +249,10 @@ class BatchPaths:
         """
         return self._evaluate(X, SamplePaths.mean)
 
+    def part(self, functions: slice) -> Self:
+        """Return some of the functions of every posterior, and the same means."""
+        return replace(self, parts=tuple(part.part(functions) for part in self.parts))
+
     def to(self, device: torch.device | str) -> Self:
         """Return the same functions on another device."""
         units = self.units

@@ -227,6 +227,40 @@ def test_several_regions_share_a_batch_around_the_best_point(make_model: Any) ->
     assert torch.equal(batch[:3], whole)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "q", "numbers"),
+    [
+        (SeveralRegionsStrategy(QUICK), 6, [[0, 1], [2, 3], [4], [5]]),
+        (AutoStrategy(QUICK), 12, [[4, 5, 6, 7, 8, 9, 10, 11]]),
+    ],
+)
+@pytest.mark.parametrize("of_several", [False, True])
+def test_parts_of_a_batch_are_by_their_own_of_the_paths_that_are_given(
+    make_model: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    strategy: Strategy,
+    q: int,
+    numbers: list[list[int]],
+    of_several: bool,
+) -> None:
+    given: list[Any] = []
+    generate = ThompsonStrategy.generate
+
+    def noted(self: ThompsonStrategy, request: Request) -> Tensor:
+        given.append(request.paths[0] if of_several else request.paths)  # type: ignore[index]
+        return generate(self, request)
+
+    monkeypatch.setattr(ThompsonStrategy, "generate", noted)
+    request = make_request(make_model)
+    model = request.model
+    assert isinstance(model, PathwiseGP)
+    paths = model.paths(q, generator=torch.Generator().manual_seed(4))
+    both: Any = [paths] if of_several else paths
+    assert len(strategy.generate(replace(request, q=q, paths=both)).unique(dim=0)) == q
+    for part, own in zip(given, numbers, strict=True):
+        torch.testing.assert_close(part.weights, paths.weights[:, own])
+
+
 def test_thompson_takes_the_paths_that_it_is_given(make_model: Any) -> None:
     request = make_request(make_model)
     model = request.model

@@ -152,6 +152,13 @@ def test_paths_and_posterior_agree_on_the_mean_in_the_users_units() -> None:
     assert paths(Z).mean() == pytest.approx(10, abs=6)
 
 
+def test_some_paths_of_several_outputs_are_those_of_all() -> None:
+    model = PathwiseGP(X, torch.cat([Y, -Y], 1), **settings())
+    paths = model.paths(5)
+    torch.testing.assert_close(paths.part(slice(1, 4))(Z), paths(Z)[1:4])
+    torch.testing.assert_close(paths.part(slice(1, 4)).mean(Z), paths.mean(Z))
+
+
 def test_a_kernel_without_features_has_an_exact_posterior_and_no_paths() -> None:
     model = PathwiseGP(X, Y, **settings(covar_module=CosineKernel(active_dims=[0])))
     exact = SingleTaskGP(X, Y, **settings(covar_module=CosineKernel(active_dims=[0]))).posterior(Z)
