@@ -79,6 +79,7 @@ class StudySection(_Table):
     seed: int = Field(0, ge=0)
     num_initial: int | None = Field(None, ge=1)
     strategy: Literal["auto", "thompson", "turbo", "regions", "log-ei"] | None = None
+    ask_seconds: Number | None = Field(None, gt=0)
     dtype: Literal["float32", "float64"] = "float64"
     device: str | None = None
     objectives: dict[str, Literal["minimize", "maximize"]] | None = None
@@ -161,6 +162,7 @@ class Config(_Table):
             "path": self.path,
             "num_initial": section.num_initial,
             "strategy": section.strategy,
+            "ask_seconds": section.ask_seconds,
             "dtype": getattr(torch, section.dtype),
             "device": section.device,
         }

@@ -7,10 +7,11 @@ Notation: n values; ``U (n, e)`` on the unit cube.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -133,6 +134,24 @@ class TrainingData:
             U, y[:, None], None, scale, offset, signed, warp, scale_name, kept, density
         )
 
+    def part(self, rows: Tensor) -> TrainingData:
+        """Return plain data of some rows (m,), standardised by themselves."""
+        noise = None if self.noise is None else self.noise[rows, 0] * self.scale**2
+        return TrainingData.of(self.U[rows], self.signed[rows], noise, True)
+
+    def in_units(self, rows: Tensor) -> TrainingData:
+        """Return some rows (m,) in the units, and on the scale, of all."""
+        noise = None if self.noise is None else self.noise[rows]
+        return replace(
+            self,
+            U=self.U[rows],
+            y=self.y[rows],
+            noise=noise,
+            signed=self.signed[rows],
+            kept=None,
+            log_density=None,
+        )
+
     def values_of(self, y: Tensor) -> Tensor:
         """Return values of which the largest is best from standardised ones."""
         values = self.offset + self.scale * y
@@ -197,7 +216,8 @@ class SurrogateFactory:
         """Return a small model whose hyperparameters maximise the likelihood of a random subset; by
         :attr:`kernel_of_few` where there are few.
         """
-        return self._fit(data, self._modules(few), _sample(data, MAX_FIT_POINTS, generator), None)
+        rows = _sample(data, MAX_FIT_POINTS, generator)
+        return self._fit(data, self._modules(few), rows, _Watch())
 
     def fit_warped(
         self,
@@ -206,6 +226,7 @@ class SurrogateFactory:
         *,
         few: bool,
         callback: Callable[[int], None] | None = None,
+        deadline: float | None = None,
     ) -> tuple[PathwiseGP, TrainingData]:
         """Return a model and its data: on the one of ``SCALES`` where their likelihood is largest,
         the change of variables included.
@@ -218,19 +239,19 @@ class SurrogateFactory:
         Args:
             few: whether it is to be by :attr:`kernel_of_few`.
             callback: called with the number of evaluations of the likelihood so far.
+            deadline: of ``time.perf_counter``, after which every fit ends with its next evaluation;
+                ``None`` for none.
         """
         best: tuple[float, PathwiseGP, TrainingData] | None = None
         size = MAX_FIT_POINTS_OF_FEW if few else MAX_FIT_POINTS
         told = _sample(data, size, generator)
-        evidence: list[float] = []
-        note = partial(_note, evidence, callback)
+        watch = _Watch(callback, deadline)
         for name in SCALES if few else ("plain", "near", "aside"):
             given = data.on(name)
             if name != "plain" and given is data:
                 continue
-            num_before = len(evidence)
-            model = self._fit(given, self._modules(few), given.rows_of(told), note)
-            value = max(evidence[num_before:]) + given.log_jacobian(told)
+            model = self._fit(given, self._modules(few), given.rows_of(told), watch)
+            value = watch.best + given.log_jacobian(told)
             if best is None or value > best[0] + LEAST_EVIDENCE:
                 best = value, model, given
         assert best is not None  # there are data
@@ -241,23 +262,24 @@ class SurrogateFactory:
         data: TrainingData,
         modules: dict[str, Any],
         rows: Tensor,
-        callback: Callable[[int, float], None] | None,
+        watch: _Watch,
     ) -> PathwiseGP:
-        """Fit a small model of ``modules`` to some rows; ``callback`` receives the log likelihoods
-        on the way.
-        """
+        """Return a small model of ``modules``, fitted to some rows."""
         # In float64 whatever the surrogate's dtype: the optimiser's line search fails on float32
         # gradients.
         noise = None if data.noise is None else data.noise[rows]
         if len(rows) > 2 * FIRST_FIT_POINTS:
-            first = self._fit(data, modules, rows[:FIRST_FIT_POINTS], None)
+            first = self._fit(data, modules, rows[:FIRST_FIT_POINTS], watch)
             modules = {
                 "covar_module": first.covar_module,
                 "likelihood": first.likelihood,
                 "mean_module": first.mean_module,
             }
         model = PathwiseGP(data.U[rows], data.y[rows], noise, **_for_data(data, modules))
-        return fit_exact(model, callback=callback)
+        watch.best = -math.inf
+        with suppress(_OutOfTimeError):  # the model has the best hyperparameters so far
+            fit_exact(model, callback=watch)
+        return model.eval()
 
     def _modules(self, few: bool) -> dict[str, Any]:
         """Return a new kernel and, for few values, a new likelihood."""
@@ -332,15 +354,33 @@ class SurrogateFactory:
         return model.start_from(weights.to(self.device, self.dtype)), data
 
 
-def _note(
-    evidence: list[float],
-    callback: Callable[[int], None] | None,
-    _: int,
-    likelihood: float,
-) -> None:
-    evidence.append(likelihood)
-    if callback is not None:
-        callback(len(evidence))
+class _OutOfTimeError(KeyboardInterrupt):
+    """The clock interrupts a fit."""
+
+
+@dataclass
+class _Watch:
+    """What several fits tell on the way, and when they end.
+
+    Attributes:
+        callback: called with the number of evaluations so far.
+        deadline: of ``time.perf_counter``.
+        number: of evaluations so far.
+        best: the largest log likelihood of the fit under way.
+    """
+
+    callback: Callable[[int], None] | None = None
+    deadline: float | None = None
+    number: int = 0
+    best: float = -math.inf
+
+    def __call__(self, _: int, likelihood: float) -> None:
+        self.number += 1
+        self.best = max(self.best, likelihood)
+        if self.callback is not None:
+            self.callback(self.number)
+        if self.deadline is not None and time.perf_counter() > self.deadline:
+            raise _OutOfTimeError
 
 
 def _sample(data: TrainingData, size: int, generator: torch.Generator) -> Tensor:

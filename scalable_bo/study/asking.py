@@ -10,7 +10,9 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from acquisition.constraints import FeasibleSet
+from acquisition.constraints import FeasibleSet, TooFewPoints
 from acquisition.pools import Lots, choose, read_parts
 from acquisition.selection import KnownPoints
 from acquisition.strategies import ThompsonStrategy
@@ -48,9 +50,11 @@ from scalable_bo.storage.surrogate import (
     posterior_mean,
 )
 from scalable_bo.study.design import Design, NotEnoughLeftError, remaining
+from scalable_bo.study.local import find_regions
 from scalable_bo.study.outcomes import OutcomeModels, acquisition_goal
+from scalable_bo.study.pace import PROBED_COLUMNS, SHARE, Plan, measure_rates, plan_ask
 from scalable_bo.study.team import Team
-from surrogates import PathwiseGP, SamplePaths, Solution, memory
+from surrogates import PathwiseGP, Progress, SamplePaths, Solution, memory
 from surrogates.rules.solved import COLUMNS_HELD, DIRECT_SOLVE_UP_TO, default_solver
 
 FEWEST_VALUES = 2  # for a model, unless the design is smaller
@@ -161,6 +165,8 @@ class Proposer:
         strategy: chooses the points then.
         checkpoints: the folder for them; ``None`` to keep none.
         team: the processes that make batches together; ``None`` for this one alone.
+        ask_seconds: that an ask is to take in an infinite space, by one objective and without a
+            pool; ``None`` for as long as all values take.
     """
 
     def __init__(
@@ -172,6 +178,7 @@ class Proposer:
         strategy: Strategy,
         checkpoints: Path | None,
         team: Team | None = None,
+        ask_seconds: float | None = None,
     ) -> None:
         self._space = space
         self._seed = seed
@@ -180,6 +187,7 @@ class Proposer:
         self._strategy = strategy
         self._checkpoints = checkpoints
         self._team = team
+        self._ask_seconds = ask_seconds
         self._design = Design(space, seed)
         self.model: PathwiseGP | None = None
         self._of_few = False  # whether it is the one for few points and values
@@ -214,23 +222,21 @@ class Proposer:
             else:
                 X, num_drawn = self._design.draw(q, known.num_drawn, known.taken)
             return X, Ask(number, q, known.num_observed, num_drawn, None), AskReport()
+        start = time.perf_counter()
+        plan = self._plan(q, known) if left is None and pool is None else None
+        if plan is not None and plan.num_rows is not None:
+            return self._propose_locally(plan, q, num_of_design, known, callback)
         team = self._team if pool is None and self._is_shared(q, known) else None
-        size = 1 if team is None else team.size
-        memory.require(
-            _columns_bytes(known.num_observed, q, self._factory.dtype) // size,
-            self._factory.device,
-            f"An ask for {q} points among {known.num_observed} rows",
-            "Ask for fewer at a time, or use `dtype=torch.float32`.",
-        )
+        self._require_memory(q, known, 1 if team is None else team.size)
         if known.goal is not None:
             return self._propose_for(known.goal, q, num_of_design, known, left, callback, pool)
-        start = time.perf_counter()
         self.restore(known)
         few = self._is_for_few(q, known.num_observed)
         refit = self._is_to_be_fitted(known, few)
         generator = self._generator(number)
         told = known.data(known.num_observed)
-        model, data = self._make_model(told, refit, few, generator, callback)
+        deadline = self._deadline(start)
+        model, data = self._make_model(told, refit, few, generator, callback, deadline)
         fitted = time.perf_counter()
         request = self._request(model, q, known, left, generator, callback)
         if pool is not None:
@@ -240,7 +246,7 @@ class Proposer:
                 q,
                 generator=generator,
                 shared=team is not None,
-                callback=callback and (lambda progress: callback(describe_solve(progress))),
+                callback=_solve_lines(callback),
             )
             solved = time.perf_counter()
             strategy = self._strategy if pool is None else _Choice(pool)
@@ -254,9 +260,86 @@ class Proposer:
             save_checkpoint(self._checkpoints, self.checkpoint)
         self._keep(model, data, few)
         assert model.solution is not None  # paths() has just made it
-        choice = self._reason(q, data) if pool is None else "thompson: among a pool"
+        choice = self._reason(q, data, plan) if pool is None else "thompson: among a pool"
         report = self._report((start, fitted, solved), known, [model.solution], choice)
         return X, Ask(number, q, known.num_observed, num_drawn, refit), report
+
+    def _require_memory(self, q: int, known: Known, num_processes: int) -> None:
+        memory.require(
+            _columns_bytes(known.num_observed, q, self._factory.dtype) // num_processes,
+            self._factory.device,
+            f"An ask for {q} points among {known.num_observed} rows",
+            "Ask for fewer at a time, or use `dtype=torch.float32`.",
+        )
+
+    def _plan(self, q: int, known: Known) -> Plan | None:
+        """Return what an ask is to be by, to keep to its time; ``None`` where it has none."""
+        if self._ask_seconds is None:
+            return None
+        factory = self._factory
+        U = known.data(min(known.num_observed, PROBED_COLUMNS)).U.to(factory.device, factory.dtype)
+        rates = measure_rates(deepcopy(factory.kernel).to(U), U, q)
+        return plan_ask(known.num_observed, q, self._ask_seconds, rates)
+
+    def _deadline(self, start: float) -> float | None:
+        """Return when the fit of an ask that began then is to end."""
+        return None if self._ask_seconds is None else start + (1.0 - SHARE) * self._ask_seconds
+
+    def _propose_locally(
+        self,
+        plan: Plan,
+        q: int,
+        num_of_design: int,
+        known: Known,
+        callback: Callable[[str], None] | None,
+    ) -> tuple[Tensor, Ask, AskReport]:
+        """Return what ``propose`` does, by a model of each of several regions, of which nothing is
+        kept.
+        """
+        start = time.perf_counter()
+        number = len(known.asks) + 1
+        generator = self._generator(number)
+        told = known.data(known.num_observed)
+        assert plan.num_rows is not None
+        regions = find_regions(told.U, told.signed, plan.num_rows, plan.num_regions)
+        sizes = [len(part) for part in torch.arange(q).tensor_split(len(regions))]
+        near = torch.cat([region.nearest(told.U) for region in regions]).unique()
+        hyperparameters, data = self._factory.fit_warped(
+            told.part(near),
+            generator,
+            few=self._is_for_few(max(sizes), plan.num_rows),
+            callback=_fit_lines(callback),
+            deadline=self._deadline(start),
+        )
+        fitted = time.perf_counter()
+        seconds_solve = 0.0
+        solutions: list[Solution] = []
+        batch = told.U[:0].to(self._factory.device, self._factory.dtype)
+        for place, (region, size) in enumerate(zip(regions, sizes, strict=True), 1):
+            lines = callback and partial(_prefixed, callback, f"region {place}/{len(regions)}: ")
+            model = self._factory.build(data.in_units(region.nearest(data.U)), hyperparameters)
+            solving = time.perf_counter()
+            paths = model.paths(size, generator=generator, callback=_solve_lines(lines))
+            seconds_solve += time.perf_counter() - solving
+            assert model.solution is not None  # paths() has just made it
+            solutions.append(model.solution)
+            request = self._request(model, size, known, None, generator, lines)
+            pending = request.X_pending
+            taken = batch if pending is None else torch.cat([pending, batch])
+            request = replace(request, paths=paths, X_pending=taken)
+            batch = torch.cat([batch, self._found_in(region.box.to(batch), request)])
+        X, num_drawn = self._completed(batch, num_of_design, known, None)
+        times = (start, fitted, fitted + seconds_solve)
+        report = self._report(times, known, solutions, self._reason(max(sizes), data, plan))
+        report = replace(report, solver=repr(self._factory.solver or default_solver(plan.num_rows)))
+        return X, Ask(number, q, known.num_observed, num_drawn, None), report
+
+    def _found_in(self, box: Tensor, request: Request) -> Tensor:
+        """Return the batch in a box or, where that has too few points, anywhere."""
+        try:
+            return self._strategy.generate(replace(request, bounds=box))
+        except TooFewPoints:
+            return self._strategy.generate(request)
 
     def _left(self, q: int, known: Known) -> Tensor | None:
         """Return the points of a small finite space that are not taken, at least q of them."""
@@ -324,7 +407,7 @@ class Proposer:
             model.paths(
                 q,
                 generator=generator,
-                callback=callback and (lambda progress: callback(describe_solve(progress))),
+                callback=_solve_lines(callback),
             )
             for model in models
         ]
@@ -432,12 +515,15 @@ class Proposer:
         strategy = self._strategy
         return isinstance(strategy, ChoosingStrategy) and strategy.is_for_few(q, num_observed)
 
-    def _reason(self, q: int, data: TrainingData) -> str:
-        """Return how points are chosen and why; nothing where the user has said how."""
+    def _reason(self, q: int, data: TrainingData, plan: Plan | None) -> str:
+        """Return how points are chosen and why; nothing where the user has said how and given no
+        time.
+        """
+        by = "" if plan is None else plan.reason
         if not isinstance(self._strategy, ChoosingStrategy):
-            return ""
+            return by
         reason = self._strategy.reason(q, len(data.U))
-        return "; ".join(filter(None, [reason, SCALES[data.scale_name]]))
+        return "; ".join(filter(None, [reason, by, SCALES[data.scale_name]]))
 
     def _make_model(
         self,
@@ -446,16 +532,14 @@ class Proposer:
         few: bool,
         generator: torch.Generator,
         callback: Callable[[str], None] | None = None,
+        deadline: float | None = None,
     ) -> tuple[PathwiseGP, TrainingData]:
         """Return the surrogate of an ask and its data as it has them: refitted, or with the last
         hyperparameters and weights to start from.
         """
         if refit or self.fitted is None:
             small, data = self._factory.fit_warped(
-                data,
-                generator,
-                few=few,
-                callback=callback and (lambda number: callback(describe_fit(number))),
+                data, generator, few=few, callback=_fit_lines(callback), deadline=deadline
             )
             return self._factory.build(data, small), data
         last, before = self.fitted
@@ -571,6 +655,20 @@ class Proposer:
         """Return the randomness of an ask."""
         state = np.random.SeedSequence((self._seed, number)).generate_state(1, np.uint64)
         return torch.Generator().manual_seed(int(state[0]))
+
+
+def _fit_lines(callback: Callable[[str], None] | None) -> Callable[[int], None] | None:
+    """Return what says of a fit how far it has got."""
+    return callback and (lambda number: callback(describe_fit(number)))
+
+
+def _solve_lines(callback: Callable[[str], None] | None) -> Callable[[Progress], None] | None:
+    """Return what says of a solve how far it has got."""
+    return callback and (lambda progress: callback(describe_solve(progress)))
+
+
+def _prefixed(callback: Callable[[str], None], prefix: str, line: str) -> None:
+    callback(prefix + line)
 
 
 def _without(request: Request, told: TrainingData, data: TrainingData) -> Request:

@@ -100,6 +100,14 @@ class Study:
             what the space needs (``rounding``, constraints), such as
             ``partial(ParallelThompsonSampling, num_candidates=50_000)``; ``None`` for 30 000
             candidates and 120 starts a path, or fewer, down to 10, with many paths and rows.
+        ask_seconds: that an ask is to take, within a factor of two on a machine as busy as at its
+            beginning, with one objective, an infinite space and no pool: by all values where a
+            solve and a search are predicted to take no longer, by the rates measured then;
+            otherwise by models of the values around the best points, as large as the time allows,
+            which search there. The same ask may then be another on another machine, and ``result``
+            recommends the best observed point if no ask was by all values.
+            ``study.last_ask.choice`` says which it was, and why. ``None`` for as long as all values
+            take.
         dtype: of the surrogate.
         device: of the surrogate.
         shared: let all processes that ``torchrun`` started make the batches of one objective
@@ -132,13 +140,14 @@ class Study:
         kernel: Kernel | None = None,
         strategy: str | Strategy | None = None,
         sampler: Sampler | None = None,
+        ask_seconds: float | None = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str | None = None,
         shared: bool = False,
     ) -> None:
         plain = isinstance(maximize, bool) and objectives is None and not outcome_constraints
         goal = None if plain else Goal.of(maximize, objectives, outcome_constraints)
-        _check(seed, path, storage, solver, dtype)
+        _check(seed, path, storage, solver, dtype, ask_seconds, goal)
         make = make_strategy if goal is None else goal_strategy(goal)
         if strategy is not None:
             make(strategy, sampler)  # checked before a folder is made
@@ -174,6 +183,7 @@ class Study:
             make(strategy, sampler),
             storage.checkpoints,
             self._team,
+            ask_seconds,
         )
 
     @classmethod
@@ -703,7 +713,15 @@ def _usual_strategy(storage: Storage, sampler: Sampler | None) -> str:
     return "auto" if sampler is None else "thompson"
 
 
-def _check(seed: Any, path: Any, storage: Any, solver: Any, dtype: Any) -> None:
+def _check(
+    seed: Any,
+    path: Any,
+    storage: Any,
+    solver: Any,
+    dtype: Any,
+    ask_seconds: Any,
+    goal: Goal | None,
+) -> None:
     checks.integer("seed", seed, 0)
     if path is not None and not isinstance(path, str | os.PathLike):
         raise TypeError(f"`path` must be a folder or None, got {path!r}.")
@@ -715,3 +733,10 @@ def _check(seed: Any, path: Any, storage: Any, solver: Any, dtype: Any) -> None:
         raise TypeError(f"`solver` must be a Solver, got {solver!r}. Try `CG()`.")
     if dtype not in (torch.float32, torch.float64):
         raise TypeError(f"`dtype` must be torch.float32 or torch.float64, got {dtype}.")
+    if ask_seconds is not None:
+        checks.positive_float("ask_seconds", ask_seconds)
+    if ask_seconds is not None and goal is not None:
+        raise ValueError(
+            f"`ask_seconds` must be None with several outcomes, got {ask_seconds}. Leave it out,"
+            " and ask for fewer points at a time."
+        )

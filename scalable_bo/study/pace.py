@@ -1,0 +1,119 @@
+"""How an ask among many values keeps to a time: by all of them where that is affordable, by models
+of those around the best points otherwise.
+
+Notation: n values, m of them in a model, U (n, e) on the unit cube, q points. A product is the
+kernel between one datum and one point, times the weights of q functions and their mean.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from acquisition.strategies import NUM_CANDIDATES, num_ascended
+from surrogates.operators.differentiable import KernelBasis, combine, combine_rowwise
+from surrogates.rules.solved import DIRECT_SOLVE_UP_TO
+
+SHARE = 0.75  # of the time, for what is predicted; the fit ends when the rest of it is over
+EPOCHS = 10.0  # n² products that an iterative solve is expected to take
+EPOCHS_OF_A_DIRECT_SOLVE = 2.0  # beside the factorisation
+PROBED_ROWS = 256
+PROBED_COLUMNS = 8192
+PROBED_POINTS = 4  # of each function
+PROBED_FACTOR = 1024  # rows of a matrix
+FEWEST_ROWS = 250  # of a region's model
+POINTS_A_REGION = 50
+MOST_REGIONS = 4
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How fast this machine is at an ask for q points.
+
+    Attributes:
+        product: seconds of a product.
+        gradient: seconds of one function's value and gradient by one datum at one point.
+        factor: seconds of a multiplication in a direct solve, which takes m³/6 of them.
+    """
+
+    product: float
+    gradient: float
+    factor: float
+
+
+def measure_rates(kernel: Kernel, U: Tensor, q: int) -> Rates:
+    """Return the rates of a few products and gradients with data U (n, e)."""
+    X = U[:PROBED_COLUMNS]
+    basis = KernelBasis(kernel, X)
+    weights = X.new_ones(len(X), q + 1)
+    points = X[:PROBED_POINTS].expand(q, -1, -1).clone().requires_grad_()
+
+    def ascend() -> None:
+        combine_rowwise(basis, points, weights[:, :q]).sum().backward()
+
+    rows = X[:PROBED_ROWS]
+    with torch.no_grad():
+        product = _fastest(lambda: combine(basis, rows, weights)) / (len(rows) * len(X))
+    gradient = _fastest(ascend) / (q * points.shape[1] * len(X))
+    matrix = torch.eye(PROBED_FACTOR).to(X)
+    factor = _fastest(lambda: torch.linalg.cholesky(matrix)) / (PROBED_FACTOR**3 / 6)
+    return Rates(product, gradient, factor)
+
+
+def predicted_seconds(m: int, q: int, rates: Rates) -> float:
+    """Return what a solve and a search for q points by a model of m values take."""
+    direct = m <= DIRECT_SOLVE_UP_TO
+    products = m * ((EPOCHS_OF_A_DIRECT_SOLVE if direct else EPOCHS) * m + NUM_CANDIDATES)
+    gradients = m * q * num_ascended(q, m)
+    multiplications = m**3 / 6 if direct else 0.0
+    return rates.product * products + rates.gradient * gradients + rates.factor * multiplications
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an ask is by.
+
+    Attributes:
+        num_rows: m of each region's model; ``None`` for one model of all values.
+        num_regions: how many.
+        reason: in a line.
+    """
+
+    num_rows: int | None
+    num_regions: int
+    reason: str
+
+
+def plan_ask(n: int, q: int, seconds: float, rates: Rates) -> Plan:
+    """Return what an ask for q points among n values is to be by, to take so many seconds."""
+    whole = predicted_seconds(n, q, rates)
+    if whole <= SHARE * seconds or n <= FEWEST_ROWS:
+        return Plan(None, 0, f"all {n} values, predicted to take {whole:.2g} of {seconds:g} s")
+    regions = min(MOST_REGIONS, math.ceil(q / POINTS_A_REGION))
+    share = math.ceil(q / regions)
+    m = FEWEST_ROWS
+    while 2 * m <= n and regions * predicted_seconds(2 * m, share, rates) <= SHARE * seconds:
+        m *= 2
+    local = regions * predicted_seconds(m, share, rates)
+    return Plan(
+        m,
+        regions,
+        f"the {m} values around each of up to {regions} of the best points, predicted to take"
+        f" {local:.2g} of {seconds:g} s, all {n} values {whole:.2g} s",
+    )
+
+
+def _fastest(call: Callable[[], object]) -> float:
+    """Return the seconds of the faster of two calls, after one that compiles."""
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times[1:])

@@ -1,0 +1,205 @@
+"""An ask that keeps to a time: what it is by, and where it searches."""
+
+import itertools
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from acquisition import ParallelThompsonSampling
+from scalable_bo.space.space import Float, Space
+from scalable_bo.storage import surrogate
+from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
+from scalable_bo.study import asking, pace
+from scalable_bo.study.local import find_regions
+from scalable_bo.study.pace import Rates, measure_rates, plan_ask, predicted_seconds
+from scalable_bo.study.study import Study
+from surrogates.functions import paths
+from surrogates.operators.differentiable import KernelBasis
+
+QUICK = partial(
+    ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
+)
+SPACE = Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0))
+RATES = Rates(product=1e-9, gradient=1e-8, factor=1e-11)
+TOP = torch.tensor([0.2, 0.7], dtype=torch.float64)
+
+
+def points(n: int) -> Tensor:
+    return torch.rand(n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def value(X: Tensor) -> Tensor:
+    return -(X - TOP).square().sum(1)
+
+
+def make_study(monkeypatch: pytest.MonkeyPatch, product: float, **options: Any) -> Study:
+    """Return a study of 600 values on a machine of this speed."""
+    monkeypatch.setattr(asking, "measure_rates", lambda *_: Rates(product, 0.0, 0.0))
+    monkeypatch.setattr(pace, "FEWEST_ROWS", 50)
+    study = Study(SPACE, maximize=True, ask_seconds=1000.0, sampler=QUICK, **options)
+    study.add_data(points(600), value(points(600)))
+    return study
+
+
+def test_all_values_are_taken_where_their_time_is_affordable() -> None:
+    whole = predicted_seconds(20_000, 200, RATES)
+    assert plan_ask(20_000, 200, whole / pace.SHARE, RATES).num_rows is None
+    plan = plan_ask(20_000, 200, whole, RATES)
+    assert plan.num_rows is not None
+    assert plan.num_regions == 4
+
+
+@pytest.mark.parametrize(
+    ("n", "q", "seconds"), [*itertools.product((20_000, 1_000_000), (1, 200, 1000), (3.0, 30.0))]
+)
+def test_models_are_as_large_as_the_time_allows(n: int, q: int, seconds: float) -> None:
+    plan = plan_ask(n, q, seconds, RATES)
+    m = plan.num_rows
+    if m is None:
+        return
+    share = math.ceil(q / plan.num_regions)
+    taken = plan.num_regions * predicted_seconds(m, share, RATES)
+    more = plan.num_regions * predicted_seconds(2 * m, share, RATES)
+    assert taken <= pace.SHARE * seconds or m == pace.FEWEST_ROWS
+    assert more > pace.SHARE * seconds or 2 * m > n
+
+
+def test_few_values_are_all_taken_whatever_the_time() -> None:
+    assert plan_ask(pace.FEWEST_ROWS, 200, 1e-9, RATES).num_rows is None
+
+
+def test_rates_are_of_this_machine() -> None:
+    kernel = Study(SPACE, maximize=True)._factory.kernel
+    rates = measure_rates(kernel, points(300), 3)
+    assert rates.product > 0
+    assert rates.gradient > 0
+    assert rates.factor > 0
+
+
+def test_regions_lie_around_points_that_are_good_among_their_neighbours() -> None:
+    U = points(2000)
+    values = value(U)
+    lucky = int((U - torch.tensor([0.9, 0.1])).square().sum(1).argmin())
+    values[lucky] = 0.3
+    first, *others = find_regions(U, values, 200, 3)
+    assert (first.centre - TOP).abs().max() < 0.1
+    (other,) = others  # all other leaders lie in the first
+    assert torch.equal(other.centre, U[lucky])
+    for region in (first, *others):
+        inside = ((region.box[0] <= U) & (region.box[1] >= U)).all(1)
+        known = region.nearest(U)
+        assert len(known.unique()) == 200
+        assert set(inside.nonzero()[:, 0].tolist()) <= set(known.tolist())
+        assert 100 <= inside.sum() <= 101
+
+
+@pytest.mark.parametrize("repeated", [60, 150])
+def test_a_region_is_a_box_where_points_repeat(repeated: int) -> None:
+    U = points(200)
+    U[:repeated] = TOP
+    (region,) = find_regions(U, value(U), 100, 1)
+    assert len(region.nearest(U)) == 100
+    assert (region.box[1] - region.box[0] > 0.01).all()
+
+
+def test_the_work_that_is_predicted_is_that_of_an_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    n, q = 2100, 2
+    monkeypatch.setattr(surrogate, "MAX_FIT_POINTS", 50)
+    work = {"combine": 0, "combine_rowwise": 0}
+    for name in work:
+        called = getattr(paths, name)
+
+        def counted(
+            basis: Any, X: Tensor, *rest: Any, name: str = name, called: Any = called
+        ) -> Any:
+            if isinstance(basis, KernelBasis):
+                work[name] += X[..., 0].numel() * n
+            return called(basis, X, *rest)
+
+        monkeypatch.setattr(paths, name, counted)
+    study = Study(SPACE, maximize=True, dtype=torch.float32)
+    study.add_data(points(n), value(points(n)))
+    study.ask(q)
+    assert study.model is not None
+    assert study.model.solution is not None
+    products = work["combine"] + study.model.solution.epochs * n**2
+    assert 0.5 < predicted_seconds(n, q, Rates(1.0, 0.0, 0.0)) / products < 2.0
+    assert 0.5 < predicted_seconds(n, q, Rates(0.0, 1.0, 0.0)) / work["combine_rowwise"] < 2.0
+
+
+def test_a_fit_ends_soon_after_its_deadline_with_what_it_has() -> None:
+    U = points(60)
+    data = TrainingData.of(U, torch.sin(6.0 * U).sum(1), None, True)
+    factory = SurrogateFactory.default(2, torch.float64, torch.device("cpu"))
+    given: dict[str, Any] = {"few": True}
+    numbers: list[int] = []
+    model, _ = factory.fit_warped(
+        data, torch.Generator().manual_seed(0), deadline=-math.inf, callback=numbers.append, **given
+    )
+    assert numbers == [1, 2]  # one of each scale
+    assert not model.training
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("strategy", ["auto", "thompson", "turbo", "regions", "log-ei"])
+def test_without_the_time_for_all_values_those_around_the_best_points_are_taken(
+    monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    study = make_study(monkeypatch, 1.0, strategy=strategy)
+    lines: list[str] = []
+    batch = study.ask(4, callback=lines.append)
+    assert "the 50 values around each of up to 1 of the best points" in study.last_ask.choice
+    assert len(batch.X.unique(dim=0)) == 4
+    (region,) = find_regions(points(600), value(points(600)), 50, 1)
+    assert (region.box[0] - 1e-5 <= batch.X).all()
+    assert (region.box[1] + 1e-5 >= batch.X).all()
+    assert lines[0].startswith("fitting, ")
+    assert any(line.startswith("region 1/1: ") for line in lines)
+    assert study.last_ask.residual is not None
+    study.tell(batch.ids, value(batch.X))
+    assert study.result.best_value >= float(value(points(600)).max())
+
+
+def test_several_regions_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "POINTS_A_REGION", 2)
+    study = make_study(monkeypatch, 1.0, strategy="thompson")
+    batch = study.ask(5)
+    regions = find_regions(points(600), value(points(600)), 50, 3)
+    for region, part in zip(regions, batch.X.split((2, 2, 1)), strict=True):
+        assert ((part >= region.box[0] - 1e-5) & (part <= region.box[1] + 1e-5)).all()
+
+
+def test_a_study_goes_on_from_an_ask_by_some_values_as_if_it_had_not_been_closed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def proceed(path: Path | None, reopened: bool) -> list[Tensor]:
+        study = make_study(monkeypatch, 1.0, path=path)
+        found = []
+        for product in (1.0, 0.0, 1.0):  # by some values, by all, by some
+            monkeypatch.setattr(asking, "measure_rates", lambda *_, p=product: Rates(p, 0.0, 0.0))
+            batch = study.ask(2)
+            study.tell(batch.ids, value(batch.X))
+            found.append(batch.X)
+            if reopened:
+                study.close()
+                study = Study(SPACE, maximize=True, ask_seconds=1000.0, sampler=QUICK, path=path)
+        return found
+
+    for one, two in zip(proceed(None, False), proceed(tmp_path, True), strict=True):
+        torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize(("given", "error"), [(0.0, ValueError), ("1", TypeError)])
+def test_a_time_is_a_number_above_zero(given: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="`ask_seconds` must be"):
+        Study(SPACE, maximize=True, ask_seconds=given)
+
+
+def test_several_outcomes_have_no_time() -> None:
+    with pytest.raises(ValueError, match="`ask_seconds` must be None with several outcomes"):
+        Study(SPACE, objectives={"a": "minimize", "b": "maximize"}, ask_seconds=3.0)
