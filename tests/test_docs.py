@@ -8,12 +8,17 @@ import subprocess
 import sys
 import tomllib
 import warnings
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from types import ModuleType
 
 import pytest
 
 from scalable_bo.cli.config import read_config
+from tests.scalable_bo.serving.browser import Browser, missing
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -173,6 +178,58 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
     assert (tmp_path / "index.html").exists()
     files = [*tmp_path.rglob("*.html"), *tmp_path.rglob("*.css")]
     assert not [file for file in files if FETCHED.search(file.read_text(encoding="utf-8"))]
+
+
+# Types into the field of the search, again until the page's script has come to listen
+SEARCHED = """(field => {
+    field.focus();
+    field.value = 'nystrom';
+    field.dispatchEvent(new Event('keyup'));
+    return document.querySelector('.md-search-result__link') !== null;
+})(document.querySelector('.md-search__input'))"""
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Write nothing: the browser says what it lacks."""
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """Where the site that was built last is served."""
+    site = ROOT / "build/site"
+    if not (site / "index.html").exists():
+        pytest.skip("there is no site in build/site: `make docs` builds it")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(bool(missing()), reason=f"there is no {missing()}")
+@pytest.mark.parametrize(("width", "dark"), [(1300, False), (500, True)])
+def test_a_browser_finds_all_of_a_page_at_home_and_searches_it(
+    address: str, tmp_path: Path, width: int, dark: bool
+) -> None:
+    with Browser(tmp_path, width, 900, dark=dark) as browser:
+        for page in ("reference/scalable_bo-study", "papers", "gallery/index", "index"):
+            browser.open(f"{address}/{page}.html")
+            browser.wait_for("document.readyState === 'complete'")
+            fetched = browser.run(
+                "return performance.getEntriesByType('resource').map(entry => entry.name)"
+            )
+            assert fetched
+            assert not [name for name in fetched if not name.startswith(address)]
+            assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+            scheme = browser.run("return document.body.dataset.mdColorScheme")
+            assert scheme == ("slate" if dark else "default")
+        browser.run("document.querySelector('#__search').click()")
+        browser.wait_for(SEARCHED)
+        assert not browser.console()
 
 
 def test_what_an_example_has_drawn_is_on_its_page(
