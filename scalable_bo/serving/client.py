@@ -336,6 +336,8 @@ class RemoteStudy:
             connection.request(method, self._prefix + path, body, self._headers)
             response = connection.getresponse()
             answer = response.read(MOST_BYTES)
+            if response.length:  # no error of `read` with a limit: the server was killed meanwhile
+                raise http.client.IncompleteRead(answer, response.length)
         except BaseException:
             connection.close()
             raise

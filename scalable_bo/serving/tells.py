@@ -83,7 +83,10 @@ class Teller:
             except Empty:
                 pass
             is_over = None in jobs
-            self._do([job for job in jobs if job is not None])
+            found = [job for job in jobs if job is not None]
+            for job in found:  # who waited may have gone; the values count all the same
+                job.done.set_running_or_notify_cancel()
+            self._do(found)
 
     def _do(self, jobs: Sequence[_Job]) -> None:
         told = [one for job in jobs for one in job.told]
@@ -91,13 +94,15 @@ class Teller:
             self._store(told)
         except Exception as error:
             if len(jobs) == 1:
-                jobs[0].done.set_exception(error)
+                if not jobs[0].done.cancelled():
+                    jobs[0].done.set_exception(error)
             else:
                 for job in jobs:
                     self._do([job])
             return
         for job in jobs:
-            job.done.set_result(None)
+            if not job.done.cancelled():
+                job.done.set_result(None)
 
     def _store(self, told: Sequence[Told]) -> None:
         if not told:

@@ -371,6 +371,27 @@ def test_a_server_that_is_down_is_waited_for(study: Study, tmp_path: Path) -> No
     assert study.num_observations == 1
 
 
+def test_an_answer_that_breaks_off_is_no_answer() -> None:
+    """A server that is killed has sent the head of an answer, and not the body."""
+    content = b'{"best_value": 1.5}'
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(content)
+
+    def answer(listener: socket.socket) -> None:
+        for part in (b"", content[:7], content):
+            connection, _ = listener.accept()
+            with connection:
+                assert connection.recv(2**16)
+                connection.sendall(head + part)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, args=(listener,), daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with RemoteStudy(url, token="any", patience=20.0) as remote:
+            assert remote.best_value == 1.5
+        thread.join(60)
+
+
 def test_what_is_not_finite_is_null_in_json() -> None:
     content = {"a": math.nan, "b": [math.inf, 1.0], 3: (True, None)}
     answer = app.reply(content)

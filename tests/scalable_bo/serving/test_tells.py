@@ -56,6 +56,19 @@ def test_closing_tells_what_waits() -> None:
     assert max(map(len, notes.calls)) > 1
 
 
+def test_who_does_not_wait_any_more_keeps_nobody_else_from_telling() -> None:
+    notes = Notes()
+    teller = Teller(notes.tell, notes.after.extend)
+    done = [teller.tell([Told(id, 13.0 if id == 2 else 1.0)]) for id in range(4)]
+    for one in done[1:3]:
+        one.cancel()  # as when a server ends in the middle of them
+    notes.may_go_on.set()
+    done[0].result(60)
+    done[3].result(60)
+    teller.close()
+    assert sorted(notes.after) == [0, 1, 3]
+
+
 def test_variances_and_reasons_go_with_their_points() -> None:
     notes = Notes()
     notes.may_go_on.set()
