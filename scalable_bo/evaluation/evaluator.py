@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from numbers import Real
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -30,6 +31,7 @@ SECONDS_OF_GRACE = 10.0
 # breaks it
 MAX_SUSPECTS = 64
 MAX_REASON = 500
+MAX_PLACES = 4  # of a traceback, in a reason
 # So many evaluations that raise the same, before any that does not, end a run
 FAILURES_ALIKE = 3
 # From the number of evaluations that are out to the points to evaluate next, by id: none if there
@@ -65,6 +67,19 @@ class Evaluation:
         line = " ".join(storable(reason).split())
         line = line if len(line) <= MAX_REASON else line[: MAX_REASON - 1] + "…"
         return cls(id, math.nan, line, error)
+
+    @classmethod
+    def raised(cls, id: int, error: BaseException) -> Evaluation:
+        """Return the failure of what raised: the error and, innermost last, the places of the
+        user's code that it went through.
+        """
+        places = " → ".join(_places(error))
+        room = MAX_REASON - len(places) - len(" (in )")
+        line = " ".join(f"{type(error).__name__}: {error}".split())
+        if not places or room < len(type(error).__name__):
+            return cls.failed(id, line, error)
+        line = line if len(line) <= room else line[: room - 1] + "…"
+        return cls.failed(id, f"{line} (in {places})", error)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # An exception need not survive the way between processes; its text does.
@@ -135,7 +150,7 @@ def call(
     except _TooLateError as error:
         return Evaluation.failed(id, f"TimeoutError: {error}")
     except (Exception, SystemExit) as error:
-        return Evaluation.failed(id, f"{type(error).__name__}: {error}", error)
+        return Evaluation.raised(id, error)
 
 
 def storable(text: str) -> str:
@@ -435,6 +450,18 @@ class _TooLateError(Exception):
 def _item(value: Any) -> Any:
     """Return the one number of an array; a sparse tensor has none before it is dense."""
     return value.to_dense().item() if getattr(value, "is_sparse", False) else value.item()
+
+
+def _places(error: BaseException) -> list[str]:
+    """Return the places of an error's traceback beside this file, the innermost last; of many, the
+    first and the last ones.
+    """
+    places = [
+        f"{frame.name}, {Path(frame.filename).name}:{frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename != __file__
+    ]
+    return places if len(places) <= MAX_PLACES else [places[0], "…", *places[1 - MAX_PLACES :]]
 
 
 def _within(

@@ -1,6 +1,8 @@
 """Objectives on executors: what fails is a point, never the study."""
 
 import math
+import re
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import (
@@ -158,7 +160,7 @@ def test_what_cannot_be_sent_to_a_process_stops_at_once_with_the_remedy() -> Non
             2,
             (
                 "3 evaluations failed, more than `max_failures` = 2; the last reason:"
-                " ZeroDivisionError: division by zero. Mend"
+                r" ZeroDivisionError: division by zero \(in <lambda>, .*\). Mend"
             ),
             3,
         ),
@@ -166,7 +168,7 @@ def test_what_cannot_be_sent_to_a_process_stops_at_once_with_the_remedy() -> Non
             None,
             (
                 "The first 3 evaluations all raised the same; the last reason: ZeroDivisionError:"
-                " division by zero. Mend the objective, or set `max_failures`"
+                r" division by zero \(in <lambda>, .*\). Mend the objective, or set `max_failures`"
             ),
             3,
         ),
@@ -235,7 +237,47 @@ def test_an_objective_that_always_raises_in_processes_ends_the_run_with_its_trac
     assert (study.num_failed, study.num_observations) == (0, 20)
 
 
+def descend(depth: int) -> float:
+    if depth:
+        return descend(depth - 1)
+    raise ValueError("at\nthe end")
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_the_reason_of_a_failure_leads_through_the_objective_to_where_it_raised(
+    timeout: float | None,
+) -> None:
+    line = descend.__code__.co_firstlineno
+
+    def objective(params: dict[str, Any]) -> float:
+        return descend(params["depth"])
+
+    def places(depth: int) -> str:
+        reason = call(objective, timeout, 0, {"depth": depth}).reason
+        assert reason is not None
+        message, _, rest = reason.partition(" (in objective, test_evaluator.py:")
+        assert message == "ValueError: at the end"
+        return rest.partition(" → ")[2]
+
+    inner = f"descend, test_evaluator.py:{line + 2}"
+    last = f"descend, test_evaluator.py:{line + 3}"
+    assert places(0) == f"{last})"
+    assert places(2) == f"{inner} → {inner} → {last})"
+    assert places(9) == f"… → {inner} → {inner} → {last})"
+
+
+def test_a_long_message_leaves_room_for_its_place() -> None:
+    def objective(params: dict[str, Any]) -> float:
+        raise ValueError("x" * 10_000)
+
+    reason = call(objective, None, 0, {}).reason
+    assert reason is not None and len(reason) == 500
+    assert re.search(r"xxx… \(in objective, test_evaluator.py:\d+\)$", reason)
+
+
 def test_a_lone_surrogate_in_a_failure_is_kept_as_an_escape(tmp_path: Path) -> None:
+    line = sys._getframe().f_lineno + 3
+
     def objective(params: dict[str, Any]) -> float:
         raise ValueError("bad \udcff name")
 
@@ -246,7 +288,7 @@ def test_a_lone_surrogate_in_a_failure_is_kept_as_an_escape(tmp_path: Path) -> N
         study.tell(study.ask(1).ids, [math.nan], reasons={4: "\udcff"})
     with make(path=tmp_path) as study:
         assert study.reasons([1, 3, 4]) == [
-            "ValueError: bad \\udcff name",
+            f"ValueError: bad \\udcff name (in objective, test_evaluator.py:{line})",
             "not a number: str '\\udcff'",
             "\\udcff",
         ]
