@@ -40,6 +40,7 @@ __all__ = [
     "plot_history",
     "plot_importances",
     "plot_parallel_coordinates",
+    "plot_pareto_front",
     "plot_slice",
     "plot_timeline",
 ]
@@ -208,6 +209,53 @@ def plot_parallel_coordinates(study: Study, params: Sequence[str] | None = None)
         )
     )
     figure.update_layout(title="Parameters and values")
+    return figure
+
+
+def plot_pareto_front(study: Study) -> go.Figure:
+    """Return the outcomes that are optimised, of all points: those on the Pareto front, the other
+    feasible ones, and those that break a limit. Of three objectives or more, the first three.
+
+    Raises:
+        ValueError: unless the study has several objectives, and a value.
+    """
+    snapshot = study.snapshot()
+    goal = snapshot.goal
+    if goal is None or goal.num_objectives < 2:
+        raise ValueError("A Pareto front needs several objectives. Use `plot_history` for one.")
+    ids, _, _ = _observed(snapshot)
+    Y = snapshot.rows.outcomes(len(goal.names))
+    on_front = goal.front(Y).numpy()[ids]
+    feasible = goal.feasible(Y).numpy()[ids]
+    names = list(goal.objectives)[:3]
+    axes = [f"{name}, {goal.objectives[name]}" for name in names]
+    columns = [Y[ids, goal.names.index(name)].numpy() for name in names]
+    texts = np.array(_texts(snapshot, ids), dtype=object)
+    parts = {
+        "others": (~feasible & ~on_front, "#bbbbbb"),
+        "feasible": (feasible & ~on_front, "#1f77b4"),
+        "on the front": (on_front, "#ff7f0e"),
+    }
+    kind = go.Scatter if len(names) == 2 else go.Scatter3d
+    figure = go.Figure(
+        [
+            kind(
+                **{axis: column[kept] for axis, column in zip("xyz", columns, strict=False)},
+                mode="markers",
+                name=name,
+                text=texts[kept],
+                marker={"color": colour, "size": 7 if len(names) == 2 else 4},
+            )
+            for name, (kept, colour) in parts.items()
+            if kept.any()
+        ]
+    )
+    title = "Pareto front"
+    if len(names) == 2:
+        figure.update_layout(title=title, xaxis_title=axes[0], yaxis_title=axes[1])
+    else:
+        scene = {f"{axis}axis_title": label for axis, label in zip("xyz", axes, strict=True)}
+        figure.update_layout(title=title, scene=scene)
     return figure
 
 

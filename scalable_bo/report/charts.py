@@ -176,6 +176,15 @@ class Panel:
         box = f'x="{left:.2f}" y="{top:.2f}" width="{right - left:.2f}" height="{bottom - top:.2f}"'
         self.parts.append(f'<rect class="{style}" {box}><title>{escape(title)}</title></rect>')
 
+    def area(
+        self, x: tuple[float, float], y: tuple[float, float], style: str, opacity: float
+    ) -> None:
+        """Fill what lies between two horizontal and two vertical values."""
+        left, right = self._across(x)
+        bottom, top = self._down(y)
+        box = f'x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" height="{bottom - top:.1f}"'
+        self.parts.append(f'<rect class="{style}" {box} fill-opacity="{opacity:.2f}"/>')
+
     def upright(self, x: float, style: str) -> None:
         """Draw an upright line over the whole height."""
         (across,) = self._across([x])

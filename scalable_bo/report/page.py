@@ -18,6 +18,7 @@ import numpy as np
 from scalable_bo._packages import installed_version
 from scalable_bo.report import plots
 from scalable_bo.report.charts import escape, shorten
+from scalable_bo.report.contours import contour_of_mean
 from scalable_bo.report.plots import Chart
 from scalable_bo.space.goal import Goal
 from scalable_bo.storage.snapshot import Snapshot
@@ -122,6 +123,10 @@ def _of_values(snapshot: Snapshot) -> list[str]:
         sections.append(
             _section("Posterior mean around the best row", chart.svg, f"{what} {chart.note}")
         )
+        over_two = contour_of_mean(snapshot, slices, int(best[0]))
+        if over_two is not None:
+            drawn = plots.keys([("observed", "hollow"), ("best", "orange")]) + over_two.svg
+            sections.append(_section("Posterior mean over two parameters", drawn, over_two.note))
     else:
         why = (
             "There is no surrogate yet: all points asked so far are of the initial design."

@@ -53,7 +53,7 @@ def best_so_far(snapshot: Snapshot) -> Chart:
         worst = values.min() if snapshot.maximize else values.max()
         good = np.where(snapshot.goal.feasible(Y).numpy()[ids], values, worst)
     best = np.maximum.accumulate(good) if snapshot.maximize else np.minimum.accumulate(good)
-    kept = _thin(len(values), MAX_DOTS)
+    kept = thin(len(values), MAX_DOTS)
     # A few wild values would flatten all others.
     tail = 0.025 if len(values) > 40 else 0.0
     shown = np.quantile(values, [tail, 1.0] if snapshot.maximize else [0.0, 1.0 - tail])
@@ -70,7 +70,7 @@ def best_so_far(snapshot: Snapshot) -> Chart:
         radius=2.5,
     )
     steps = np.append(0, np.flatnonzero(best[1:] != best[:-1]) + 1)
-    steps = steps[_thin(len(steps), MAX_DOTS)]
+    steps = steps[thin(len(steps), MAX_DOTS)]
     corners = np.append(np.repeat(steps, 2)[1:], len(values) - 1) + 1
     panel.line(corners, np.repeat(best[steps], 2), "best")
     notes = [f"{len(kept)} of {len(values)} values are drawn."] if len(kept) < len(values) else []
@@ -85,7 +85,7 @@ def front_of(snapshot: Snapshot, goal: Goal) -> Chart:
     """Draw the first two objectives of all points, those of the Pareto front last."""
     Y = snapshot.rows.outcomes(len(goal.names))
     ids = np.array(snapshot.rows.observed)
-    kept = ids[_thin(len(ids), MAX_DOTS)]
+    kept = ids[thin(len(ids), MAX_DOTS)]
     front = goal.front(Y).nonzero().flatten().numpy()
     feasible = goal.feasible(Y).numpy()
     values = Y.numpy().clip(-LARGEST, LARGEST)
@@ -179,7 +179,7 @@ def find_slices(snapshot: Snapshot, best: int) -> list[Slice]:
         return []
     slices = []
     for column, (name, param) in enumerate(snapshot.space.params.items()):
-        numbers = _numbers_along(param)
+        numbers = numbers_along(param)
         X = snapshot.rows.X[best].repeat(len(numbers), 1)
         X[:, column] = torch.from_numpy(numbers)
         if not snapshot.rows.X[best, column].isnan():  # it is active there
@@ -291,7 +291,7 @@ def find_lines(snapshot: Snapshot, names: Sequence[str]) -> Lines:
     order = np.argsort(-values if snapshot.maximize else values, kind="stable")
     top = order[:NUM_BEST_LINES]
     rest = order[NUM_BEST_LINES:]
-    others = rest[_thin(len(rest), NUM_OTHER_LINES)]
+    others = rest[thin(len(rest), NUM_OTHER_LINES)]
     drawn = np.concatenate([top, others])
     shown = names[:MAX_PARAMETERS]
     scales = [
@@ -394,7 +394,7 @@ def _spans_magnitudes(values: np.ndarray) -> bool:
     return bool(values.min() > 0 and MAGNITUDES * values.min() <= values.max())
 
 
-def _numbers_along(param: Parameter) -> np.ndarray:
+def numbers_along(param: Parameter) -> np.ndarray:
     """Return the numbers of a parameter that a slice goes through."""
     if param.num_values <= POINTS_OF_SLICE:
         return param.values().numpy()
@@ -402,7 +402,7 @@ def _numbers_along(param: Parameter) -> np.ndarray:
     return np.unique(param.placed(spread).numpy())
 
 
-def _thin(count: int, limit: int) -> np.ndarray:
+def thin(count: int, limit: int) -> np.ndarray:
     """Return at most so many positions, evenly spread, the first and the last among them."""
     return (
         np.arange(count) if count <= limit else np.linspace(0, count - 1, limit).round().astype(int)

@@ -18,6 +18,7 @@ import numpy as np
 from scalable_bo._packages import require
 from scalable_bo.report import plots
 from scalable_bo.report.charts import shorten
+from scalable_bo.report.contours import contour_of_mean
 from scalable_bo.report.plots import Chart
 from scalable_bo.serving.desk import Desk
 from scalable_bo.storage.shown import describe_params
@@ -147,6 +148,8 @@ class LiveView:
         assert best is not None  # there are values
         if slices := plots.find_slices(snapshot, best):
             found["slices"] = _chart(plots.slices_of_mean(snapshot, slices, best))
+            if (contour := contour_of_mean(snapshot, slices, best)) is not None:
+                found["contour"] = _chart(contour)
         return found | {
             "note": "Mean and, where it is known, a band of two standard deviations, as of the last"
             " ask, all other parameters as in the best row."
@@ -174,6 +177,8 @@ def _charts(snapshot: Snapshot) -> dict[str, Any]:
             for reason, number in counts.most_common(NUM_REASONS)
         ],
     }
+    if snapshot.costs:
+        shown["timeline"] = _chart(plots.times(snapshot))
     if not rows.observed:
         return shown
     if several:

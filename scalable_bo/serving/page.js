@@ -88,6 +88,7 @@ async function look() {
     find("#waiting").textContent = number(live.num_waiting);
     show("history", live.history);
     show("front", live.front);
+    show("timeline", live.timeline);
     showWorkers(live);
     showFailures(live.failures);
     showLines(live.lines);
@@ -130,6 +131,7 @@ async function lookAtModel() {
     const model = await get("/model");
     show("importances", model.importances);
     show("slices", model.slices);
+    show("contour", model.contour);
     for (const id of ["importances", "slices"]) {
       const note = find(`#${id} .note`);
       const of = model[id] ? model[id].note : "";

@@ -30,6 +30,7 @@ from acquisition import ParallelThompsonSampling
 from scalable_bo.cli import main as cli
 from scalable_bo.report import page, plots
 from scalable_bo.report.charts import LARGEST, Scale, escape
+from scalable_bo.report.contours import contour_of_mean
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
 from scalable_bo.storage.record import describe_settings, make_settings
 from scalable_bo.storage.rounds import AskReport
@@ -521,7 +522,7 @@ def test_a_page_stays_small_however_much_there_is() -> None:
     ]
     costs = {number: AskReport(1.0, 1.0, 1.0, 1e-3, "CG()") for number in range(1, 5001)}
     content = page.render(snapshot_of(values, space=Space(**params), costs=costs))
-    assert len(content.encode()) < 700_000
+    assert len(content.encode()) < 750_000
     Page(content)
     assert "1500 of 100000 values are drawn." in content
     assert "The 60 parameters of 80 along which the mean changes most." in content
@@ -654,6 +655,54 @@ def test_importances_are_bars_as_long_as_shares_and_the_first_twelve() -> None:
     np.testing.assert_allclose(bars, bars[0] / np.arange(1, 13), atol=0.1)
     assert chart.note == "12 of 20 parameters."
     assert plots.importances({"x": 0.0}).note == ""
+
+
+def contour(snapshot: Snapshot, best: int = 0) -> ElementTree.Element | None:
+    chart = contour_of_mean(snapshot, plots.find_slices(snapshot, best), best)
+    return None if chart is None else ElementTree.fromstring(chart.svg)
+
+
+def test_a_contour_is_of_the_mean_over_the_two_parameters_that_change_it_most() -> None:
+    def mean(X: torch.Tensor) -> torch.Tensor:
+        return 9.0 * X[:, 2] + X[:, 0]
+
+    space = Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0), z=Float(0.0, 1.0))
+    picture = contour(snapshot_of([1.0, 2.0], space=space, mean=mean))
+    assert picture is not None
+    texts = [part.text for part in picture.iter("text")]
+    assert "z" in texts and "x" in texts and "y" not in texts
+    areas: dict[float, list[tuple[float, float, float]]] = {}
+    for part in picture.iter("rect"):
+        place = float(part.get("x", "")), float(part.get("width", ""))
+        areas.setdefault(float(part.get("y", "")), []).append(
+            (*place, float(part.get("fill-opacity", "")))
+        )
+    assert len(areas) == 41
+    for row in areas.values():  # z is across: each row goes up from left to right, without gaps
+        left, width, opacity = map(np.array, zip(*row, strict=True))
+        np.testing.assert_allclose(left[1:], (left + width)[:-1], atol=0.11)
+        assert (np.diff(opacity) > 0).all()
+        assert (left[0], (left + width)[-1]) == pytest.approx((70.0, 890.0), abs=0.11)
+    below, above = areas[max(areas)], areas[min(areas)]
+    assert (below[0][2], above[-1][2]) == (0.05, 1.0)  # x is up
+    dots = [part.get("class") for part in picture.iter("circle")]
+    assert dots == ["point", "point", "best"]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"x": Float(0.0, 1.0)},
+        {"x": Categorical(["a", HOSTILE]), "y": Int(1, 2)},
+        {"x": Float(0.0, 1.0), HOSTILE: Float(1e-9, 1e9, log=True)},
+    ],
+)
+def test_a_contour_is_drawn_of_any_two_parameters(params: dict[str, Any]) -> None:
+    space = Space(**params)
+    picture = contour(snapshot_of([1.0, 2.0], space=space))
+    assert (picture is None) == (len(params) < 2)
+    flat = contour(snapshot_of([1.0], space=space, mean=lambda X: torch.zeros(len(X))))
+    assert (flat is None) == (len(params) < 2)
 
 
 @pytest.mark.browser

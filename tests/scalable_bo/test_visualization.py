@@ -89,6 +89,38 @@ def test_parallel_coordinates_have_an_axis_for_each_parameter_and_the_value(stud
     assert list(axes[2].ticktext) == ["plain", "<b>bold"]
 
 
+def several(names: str) -> Study:
+    study = Study(
+        Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0)),
+        objectives=dict.fromkeys(names, "minimize"),
+        outcome_constraints={"limited": (None, 0.5)},
+    )
+    study.add_data(
+        [[0.1, 0.9], [0.9, 0.1], [0.9, 0.9], [0.05, 0.05]],
+        [(0.1, 0.9, 0.5, 0.0), (0.9, 0.1, 0.5, 0.0), (0.9, 0.9, 0.9, 0.0), (0.0, 0.0, 0.0, 1.0)]
+        if len(names) == 3
+        else [(0.1, 0.9, 0.0), (0.9, 0.1, 0.0), (0.9, 0.9, 0.0), (0.0, 0.0, 1.0)],
+    )
+    return study
+
+
+@pytest.mark.parametrize("names", ["ab", "abc"])
+def test_the_front_is_set_apart_from_points_that_are_worse_or_break_a_limit(names: str) -> None:
+    with several(names) as study:
+        figure = vis.plot_pareto_front(study)
+        front = named(figure, "on the front")
+        assert sorted(zip(front.x, front.y, strict=True)) == [(0.1, 0.9), (0.9, 0.1)]
+        assert sorted(front.x) == sorted(point.outcomes["a"] for point in study.result.front)
+        assert (named(figure, "feasible").x, named(figure, "others").y) == ((0.9,), (0.0,))
+        axes = figure.layout if names == "ab" else figure.layout.scene
+        assert axes.yaxis.title.text == "b, minimize"
+
+
+def test_a_front_needs_several_objectives(study: Study) -> None:
+    with pytest.raises(ValueError, match="needs several objectives"):
+        vis.plot_pareto_front(study)
+
+
 def test_importances_are_the_study_s(study: Study) -> None:
     bar = vis.plot_importances(study).data[0]
     assert dict(zip(bar.y, bar.x, strict=True)) == pytest.approx(study.importances())

@@ -75,7 +75,9 @@ def test_the_numbers_and_the_workers_are_there(view: LiveView, desk: Desk) -> No
 
 def test_charts_escape_every_text_of_the_study(view: LiveView) -> None:
     model = view.model()
-    charts = [view.live()["history"], model["slices"], model["importances"]]
+    shown = view.live()
+    charts = [shown["history"], shown["timeline"]]
+    charts += [model[kind] for kind in ("slices", "contour", "importances")]
     for chart in charts:
         assert re.fullmatch(r'<div class="scroll"><svg .*</svg></div>', chart["svg"], re.DOTALL)
         tags = set(re.findall(r"</?(\w+)", chart["svg"]))
