@@ -252,6 +252,8 @@ def main() -> None:
     print(json.dumps({**settings, **found}, indent=1))
     runs = [*read_record(arguments.out)["runs"]] if arguments.out and arguments.out.exists() else []
     write_benchmark(arguments.out, "serve", runs=[*runs, {**settings, **found}])
+    sys.stdout.flush()
+    os._exit(0)  # an ask may compute on in a thread, whose points nobody will get
 
 
 if __name__ == "__main__":
