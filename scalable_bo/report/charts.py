@@ -15,6 +15,7 @@ import numpy as np
 
 LARGEST = 1e300  # beyond, the width of an axis could overflow
 WIDTH = 900.0  # of a chart that is as wide as the page
+_WIDTH_OF_A_CHARACTER = 6.8  # of a tick's label
 _NUMBER_OF_TICKS = 5
 
 
@@ -81,9 +82,7 @@ class Scale:
         """Return a few round values with their labels."""
         if self.labels:
             every = math.ceil(len(self.labels) / 8)
-            return [
-                (float(number), shorten(label, 10)) for number, label in enumerate(self.labels)
-            ][::every]
+            return [(float(number), label) for number, label in enumerate(self.labels)][::every]
         if self.log and len(powers := self._powers()) > 1:
             return [(value, _number(value, 6)) for value in powers]
         step = _round_step((self.high - self.low) / _NUMBER_OF_TICKS)
@@ -93,6 +92,12 @@ class Scale:
         return [
             (value, "0" if abs(value) < 1e-6 * step else _number(value, digits)) for value in inside
         ]
+
+    def tick(self, label: str, width: float, x: float, y: float, style: str) -> str:
+        """Return a label as a text; a choice is cut to this width, and whole under a pointer."""
+        room = max(int(width / _WIDTH_OF_A_CHARACTER), 4) if self.labels else len(label)
+        shown = shorten(label, room)
+        return text(shown, x, y, style, label if shown != label else "")
 
     def _powers(self) -> list[float]:
         """Return powers of ten, and over few of them also twice and five times those."""
@@ -132,11 +137,14 @@ class Panel:
             (height,) = self._down([value])
             self.parts.append(_line("grid", self.left, height, right, height))
             if y_ticks:
-                self.parts.append(text(label, self.left - 6, height + 4, "tick end"))
-        for value, label in self.x.ticks():
+                tick = self.y.tick(label, self.left - 6, self.left - 6, height + 4, "tick end")
+                self.parts.append(tick)
+        ticks = self.x.ticks()
+        for value, label in ticks:
             (across,) = self._across([value])
             self.parts.append(_line("grid", across, bottom, across, bottom + 4))
-            self.parts.append(text(label, across, bottom + 17, "tick middle"))
+            room = self.width / len(ticks)
+            self.parts.append(self.x.tick(label, room, across, bottom + 17, "tick middle"))
         self.parts.append(_line("axis", self.left, bottom, right, bottom))
         if x_label:
             self.parts.append(

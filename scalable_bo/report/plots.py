@@ -363,7 +363,8 @@ def _draw_axes(
         frame.parts.append(text(title, x, frame.top - 20, style, name, slant))
         for value, label in scale.ticks():
             height = frame.top + frame.height * (1 - float(scale.place(value)))
-            frame.parts.append(text(label, x + 5, height + 4, "tick halo"))
+            room = gap - 8 if position < len(names) - 1 else frame.left - 8
+            frame.parts.append(scale.tick(label, room, x + 5, height + 4, "tick halo"))
 
 
 def scale_of(param: Parameter) -> Scale:

@@ -34,6 +34,7 @@ SHARE_OF_LOOKING = 0.1  # at most, of the time: what takes long is kept for long
 NUM_REASONS = 20
 MOST_WORKERS = 200  # in the table
 LONGEST = 400  # characters of a text
+LONGEST_TICK = 10  # of a choice at an axis
 COMPARISON = re.compile(r"(.+?)(<=|>=|<|>|=)(.*)")
 Kept = TypeVar("Kept")
 
@@ -200,7 +201,10 @@ def _lines(snapshot: Snapshot) -> dict[str, Any]:
         "axes": [
             {
                 "name": name,
-                "ticks": [[float(scale.place(value)), label] for value, label in scale.ticks()],
+                "ticks": [
+                    [float(scale.place(value)), shorten(label, LONGEST_TICK)]
+                    for value, label in scale.ticks()
+                ],
             }
             for name, scale in zip(lines.names, lines.scales, strict=True)
         ],

@@ -29,7 +29,7 @@ from matplotlib.image import imread
 from acquisition import ParallelThompsonSampling
 from scalable_bo.cli import main as cli
 from scalable_bo.report import page, plots
-from scalable_bo.report.charts import LARGEST, Scale, escape
+from scalable_bo.report.charts import LARGEST, Panel, Scale, escape
 from scalable_bo.report.contours import contour_of_mean
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
 from scalable_bo.storage.record import describe_settings, make_settings
@@ -703,6 +703,18 @@ def test_a_contour_is_drawn_of_any_two_parameters(params: dict[str, Any]) -> Non
     assert (picture is None) == (len(params) < 2)
     flat = contour(snapshot_of([1.0], space=space, mean=lambda X: torch.zeros(len(X))))
     assert (flat is None) == (len(params) < 2)
+
+
+def test_choices_have_the_room_there_is_and_are_whole_under_a_pointer() -> None:
+    long = ["palladium on carbon, five per cent", "nickel"]
+    few = Panel(Scale(-0.4, 1.4, labels=long), Scale(0, 1), 60, 20, 600, 100)
+    few.axes()
+    assert all(f">{label}</text>" in "".join(few.parts) for label in long)
+    many = Panel(Scale(-0.4, 1.4, labels=long), Scale(0, 1), 60, 20, 140, 100)
+    many.axes()
+    drawn = "".join(many.parts)
+    assert f">palladium…<title>{long[0]}</title></text>" in drawn
+    assert ">nickel</text>" in drawn
 
 
 @pytest.mark.browser
