@@ -37,7 +37,7 @@ from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.records import peak_memory_bytes, reset_peak_memory
 from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
 from surrogates import SketchAndProject, UnsolvedWarning, processes
-from surrogates.systems.shared import SharedRows, own_rows
+from surrogates.systems.shared import SharedRows, shares
 
 MEBIBYTE = 2**20
 CPU = torch.device("cpu")
@@ -96,8 +96,9 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     )
     batch = sampler.generate(q, paths=paths)
     done = clocks()
-    rows = SharedRows(len(range(q)[own_rows(q)]), CPU)
-    own = batch[own_rows(q)].unsqueeze(1)
+    share = shares("q", q)
+    rows = SharedRows(share.stop - share.start, CPU)
+    own = batch[share].unsqueeze(1)
     with torch.no_grad():
         values = rows.gather(paths.parts[0].each(own)).squeeze(1)
     mine = torch.zeros(rows.size, 7, dtype=torch.float64)

@@ -76,7 +76,9 @@ def balanced_normal(values: Tensor, generator: torch.Generator) -> Tensor:
     return draws + U @ _correction((U.T @ draws).double()).to(values)
 
 
-def balanced_rows(values: Tensor, draws: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
+def balanced_rows(
+    values: Tensor, draws: Tensor, product: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
     """Return N(0, 1) draws, balanced over the columns, of which several processes hold rows.
 
     The directions come from the squares of their lengths, in float64: those below 5e-7 of the
@@ -85,18 +87,18 @@ def balanced_rows(values: Tensor, draws: Tensor, total: Callable[[Tensor], Tenso
     Args:
         values: (n_r, S) prior functions at the points of this process, in units of the noise there.
         draws: (n_r, S), the rows of this process.
-        total: sums over the processes.
+        product: AᵀB over the rows of all processes, for this one's of A and B.
     """
     k = _num_directions(draws)
     values = values[:, :NUM_VALUES].double()
-    squares = total(values.T @ values)
+    squares = product(values, values)
     if k == 0 or not squares.isfinite().all():
         return draws
     squares, axes = torch.linalg.eigh(squares)
     leading = squares > 1e3 * torch.finfo(squares.dtype).eps * squares[-1]
     leading[:-k] = False
     U = values @ (axes[:, leading] / squares[leading].sqrt())
-    return draws + (U @ _correction(total(U.T @ draws.double()))).to(draws)
+    return draws + (U @ _correction(product(U, draws.double()))).to(draws)
 
 
 def _num_directions(draws: Tensor) -> int:

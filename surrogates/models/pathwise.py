@@ -230,10 +230,11 @@ class PathwiseGP(FreshGP):
             prior: the s prior functions to condition, on the model's (transformed) inputs; drawn if
                 ``None``.
             shared: draw them in all processes of ``torch.distributed`` together, and return this
-                one's share, the ``own_rows(num_samples)``. All processes have the same data and
-                call this in the same way. Iterative solvers share the rows of the data; each
-                process then holds all points and the weights of its own paths, which it evaluates
-                alone. Any number of processes draws the same paths, but for rounding.
+                one's share, about equally many. All processes have the same data and call this in
+                the same way. Iterative solvers share the rows of the data; each process then holds
+                all points and the weights of its own paths, which it evaluates alone. Any number of
+                processes draws the same paths, but for rounding; one and two, by block solvers, to
+                the last bit.
             callback: receives the solve's :class:`Progress`.
 
         Returns:

@@ -239,7 +239,7 @@ def right_hand_sides(
     """
     std = system.noise.sqrt().unsqueeze(-1)
     draws = system.rows.normal(values.shape[1], generator, like=values)
-    noise = std * balanced_rows(values / std, draws, system.rows.sum)
+    noise = std * balanced_rows(values / std, draws, system.rows.product)
     first = misfit.unsqueeze(1)
     targets = Targets(
         torch.cat([first, values], dim=1), torch.cat([torch.zeros_like(first), noise], dim=1)

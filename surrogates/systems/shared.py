@@ -7,7 +7,7 @@ s) of all n rows; b is the size of a block.
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from datetime import timedelta
@@ -25,6 +25,10 @@ from surrogates.operators.tiles import KernelTiles
 from surrogates.systems.base import Rows
 from surrogates.systems.kernel import KernelSystem
 
+# Parts of all rows, within which and over which sums are taken in one order, however the rows are
+# shared: one and two processes get the same to the last bit
+NUM_PARTS = 16
+PATHS_TOGETHER = 16  # of those that are shared, where there are enough
 CHUNK_BYTES = 2**26  # of rows on their way to all processes; two chunks are held at a time
 ROWS_PER_STREAM = 4096  # that have a stream of random numbers of their own
 DEFAULT_TIMEOUT = 300.0
@@ -92,6 +96,17 @@ class SharedRows(Rows):
                 dist.broadcast(value, group=self.group, group_src=rank)
         return value
 
+    def parts(self) -> list[slice]:
+        """Return this process's rows in the parts of all n rows, at most ``NUM_PARTS``."""
+        ends = {number * self.n // NUM_PARTS for number in range(NUM_PARTS + 1)}
+        stop = self.start + self.num_held
+        own = sorted({self.start, stop} | {end for end in ends if self.start < end < stop})
+        return [slice(a - self.start, b - self.start) for a, b in pairwise(own)]
+
+    def product(self, A: Tensor, B: Tensor) -> Tensor:
+        """Return Aᵀ B, (k, s), for this process's rows of A (n, k) and B (n, s)."""
+        return self.sum(summed(A[part].T @ B[part] for part in self.parts()))
+
     def owned(self, index: Tensor) -> tuple[Tensor, Tensor]:
         own = index - self.start
         positions = ((own >= 0) & (own < self.num_held)).nonzero().squeeze(1)
@@ -108,12 +123,15 @@ class SharedRows(Rows):
         return torch.cat([part for (part,) in self.chunks(flat)]).reshape(self.n, *W.shape[1:])
 
     def to_columns(self, W: Tensor) -> Tensor:
-        """Return the columns ``own_rows(s)`` of W (n, s), of which every process gives its rows.
+        """Return the columns ``shares(name, s)`` of W (n, s), of which every process gives its
+        rows.
 
         All send each other their parts, chunk by chunk, n_r s (p − 1)/p numbers each.
         """
-        ends = [rank * W.shape[1] // self.size for rank in range(self.size + 1)]
-        widths = [end - start for start, end in pairwise(ends)]
+        widths = [
+            own.stop - own.start
+            for own in (_share(W.shape[1], rank, self.size) for rank in range(self.size))
+        ]
         own = widths[self.rank]
         if self.size == 1:
             return W
@@ -357,6 +375,26 @@ class DistributedKernelSystem(KernelSystem):
             return None
         return self._of_points(*self._gathered[self.rows.rank][1:])
 
+    def _part_of_rows_matmul(self, index: Tensor, W: Tensor, minus: Tensor | None) -> Tensor:
+        self.entries += len(index) * self.n
+        points, _ = self._gather(index)
+        return summed(self._of_part(part, index, points, W, minus) for part in self.rows.parts())
+
+    def _of_part(
+        self, part: slice, index: Tensor, points: Tensor, W: Tensor, minus: Tensor | None
+    ) -> Tensor:
+        """Return what the rows ``part`` of this process contribute to (H W − minus)[index]."""
+        X = self.kernel.tiles.X1[part]
+        product = Tiled(KernelTiles.of(self.gpytorch_kernel, points, X), False) @ W[part]
+        positions, rows = self.rows.owned(index)
+        inside = (rows >= part.start) & (rows < part.stop)
+        positions = positions[inside]
+        rows = rows[inside]
+        noise = self._noise_column()
+        own = product[positions].addcmul_(noise[rows] if noise.ndim == 2 else noise, W[rows])
+        product[positions] = own if minus is None else own.sub_(minus[rows])
+        return product
+
     def _of_points(self, points: Tensor, noise: Tensor) -> KernelSystem:
         return KernelSystem(
             Dense(KernelTiles.of(self.gpytorch_kernel, points, points), True), noise
@@ -430,19 +468,46 @@ def own_rows(n: int, group: dist.ProcessGroup | None = None) -> slice:
     return slice(rank * n // size, (rank + 1) * n // size)
 
 
+def summed(parts: Iterable[Tensor]) -> Tensor:
+    """Return the sum of the parts in pairs, of their sums in pairs, and so on: of half of 2ᵏ parts,
+    what the whole sum has of it.
+    """
+    sums: list[tuple[int, Tensor]] = []  # of 2ᵏ parts each, and k, of which no two are equal
+    for part in parts:
+        level = 0
+        while sums and sums[-1][0] == level:
+            part = sums.pop()[1].add_(part)
+            level += 1
+        sums.append((level, part))
+    total = sums.pop()[1]
+    while sums:
+        total = sums.pop()[1].add_(total)
+    return total
+
+
 def shares(name: str, number: int) -> slice:
-    """Return ``own_rows(number)`` of what every process is to have a part of.
+    """Return this process's share of ``number`` paths, of which every one is to have some: about
+    equally many, and a multiple of ``PATHS_TOGETHER`` where that is a third of a share or less,
+    since products of matrices of other widths may round differently.
 
     Raises:
         ValueError: if there are fewer than processes; ``name`` says of what.
     """
-    _, size = _place(None)
+    rank, size = _place(None)
     if number < size:
         raise ValueError(
             f"`{name}` must be at least {size}, the number of processes that share them, got"
             f" {number}. Take more, or start fewer processes."
         )
-    return own_rows(number)
+    return _share(number, rank, size)
+
+
+def _share(number: int, rank: int, size: int) -> slice:
+    groups = -(-number // PATHS_TOGETHER)
+    if groups < 3 * size:
+        return slice(rank * number // size, (rank + 1) * number // size)
+    first = rank * groups // size * PATHS_TOGETHER
+    return slice(first, min(number, (rank + 1) * groups // size * PATHS_TOGETHER))
 
 
 def bytes_of_first(message: bytes | None, group: dist.ProcessGroup | None = None) -> bytes | None:

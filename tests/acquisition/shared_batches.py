@@ -2,6 +2,7 @@
 
 import os
 import signal
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,15 @@ from torch import Tensor
 
 from acquisition import AcquisitionProgress, ParallelThompsonSampling
 from acquisition.outcomes import Scalarisations
-from surrogates import CG, Cholesky, PathwiseGP, SketchAndProject, Solver, gaussian_likelihood
+from surrogates import (
+    CG,
+    Cholesky,
+    PathwiseGP,
+    SketchAndProject,
+    Solver,
+    UnsolvedWarning,
+    gaussian_likelihood,
+)
 from surrogates.models.inducing import InducingPathwiseGP
 from tests import problems
 from tests.surrogates.shared_rows import Results, as_bytes
@@ -101,6 +110,27 @@ def batches() -> dict[str, Callable[[], Tensor]]:
 
 def make_batches(part: slice) -> Results:
     return {name: make() for name, make in batches().items()}
+
+
+def ascend_far(part: slice) -> Results:
+    """Make a batch in float32 by an unfinished solve and long steps, which amplify rounding."""
+    X = problems.uniform(230, 4)
+    solver = SketchAndProject.asap(block_size=50, max_epochs=4.0, tolerance=1e-6)
+    given = PathwiseGP(
+        X,
+        torch.sin(9.0 * X).sum(1, keepdim=True),
+        likelihood=gaussian_likelihood(0.01).double(),
+        covar_module=ScaleKernel(problems.matern(1.5, 0.4)).double(),
+        solver=solver,
+        num_features=64,
+    )
+    single = given.requires_grad_(False).float()
+    bounds = torch.tensor([[0.0] * 4, [1.0] * 4])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnsolvedWarning)
+        paths = single.paths(64, shared=True)
+    sampler = ParallelThompsonSampling(single, bounds, shared=True, num_rounds=20, num_starts=20)
+    return {"weights": paths.weights, "batch": sampler.generate(64, paths=paths)}
 
 
 def lose_a_process(part: slice) -> Results:

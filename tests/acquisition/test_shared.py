@@ -40,6 +40,17 @@ def test_two_processes_find_the_batch_of_one(made: list[Results], name: str) -> 
     torch.testing.assert_close(made[0][name], alone, rtol=0, atol=1e-6)
 
 
+def test_long_ascents_of_two_processes_end_where_those_of_one_do(tmp_path: Path) -> None:
+    (alone,) = shared_rows.results(shared_batches.ascend_far, 1, tmp_path / "alone")
+    parts = shared_rows.results(shared_batches.ascend_far, 2, tmp_path / "two")
+    weights = torch.cat([part["weights"] for part in parts], dim=1)
+    assert weights.dtype == torch.float32
+    # To the last bit: were it 1e-7 off, a path might end anywhere
+    assert (weights == alone["weights"]).all(0).double().mean() > 0.9
+    for part in parts:
+        assert (part["batch"] == alone["batch"]).all(1).double().mean() > 0.9
+
+
 def test_paths_of_one_process_are_the_posterior_that_others_draw() -> None:
     model = shared_batches.model()
     mean = model.paths(3, shared=True).mean(BOUNDS)

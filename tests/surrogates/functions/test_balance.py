@@ -68,20 +68,20 @@ def test_draws_are_normal_in_the_leading_directions() -> None:
 def test_rows_that_processes_share_are_balanced_together() -> None:
     values = smooth_values()
     draws = standard_normal(values.shape, values, seeded())
-    alone = balanced_rows(values, draws, lambda part: part)
+    alone = balanced_rows(values, draws, lambda A, B: A.T @ B)
     torch.testing.assert_close(alone, balanced_normal(values, seeded()), rtol=0, atol=1e-6)
     parts: dict[int, Tensor] = {}
     barrier = threading.Barrier(2)
 
     def half(rows: slice) -> Tensor:
-        def total(part: Tensor) -> Tensor:
-            parts[rows.start] = part
+        def product(A: Tensor, B: Tensor) -> Tensor:
+            parts[rows.start] = A.T @ B
             barrier.wait(10)
             both = parts[0] + parts[25]
             barrier.wait(10)
             return both
 
-        return balanced_rows(values[rows], draws[rows], total)
+        return balanced_rows(values[rows], draws[rows], product)
 
     with ThreadPoolExecutor(2) as pool:
         together = torch.cat(list(pool.map(half, [slice(0, 25), slice(25, N)])))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from surrogates import CG, DistributedKernelSystem, KernelSystem, shared_paths
-from surrogates.systems.shared import SharedRows, own_rows
+from surrogates.systems.shared import PATHS_TOGETHER, SharedRows, own_rows, shares, summed
 from tests import problems
 from tests.contracts import true_residual
 from tests.surrogates import shared_rows
@@ -348,6 +348,35 @@ def test_rows_are_shared_evenly(monkeypatch: pytest.MonkeyPatch, n: int, size: i
     assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
     assert parts[-1].stop == n
     assert {part.stop - part.start for part in parts} <= {n // size, -(-n // size)}
+
+
+@pytest.mark.parametrize(("number", "size"), [(2, 2), (31, 2), (100, 2), (1000, 3), (64, 1)])
+def test_paths_are_shared_evenly_in_sixteens(
+    monkeypatch: pytest.MonkeyPatch, number: int, size: int
+) -> None:
+    parts = []
+    for rank in range(size):
+        monkeypatch.setattr(
+            "surrogates.systems.shared._place", lambda group, rank=rank: (rank, size)
+        )
+        parts.append(shares("q", number))
+    assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
+    assert parts[-1].stop == number
+    lengths = [part.stop - part.start for part in parts]
+    assert max(lengths) <= 1.5 * number / size
+    if number >= 48 * size:
+        assert all(length % PATHS_TOGETHER == 0 for length in lengths[:-1])
+
+
+def test_the_sum_of_halves_is_that_of_the_whole_to_the_last_bit() -> None:
+    parts = list(problems.normal(16, 50).float().unbind())
+    half = [summed(part.clone() for part in group) for group in (parts[:8], parts[8:])]
+    whole = summed(part.clone() for part in parts)
+    assert torch.equal(whole, half[0] + half[1])
+    assert not torch.equal(whole, sum(parts[1:], start=parts[0]))  # which rounds otherwise
+    for count in (1, 3, 11):
+        total = summed(part.clone() for part in parts[:count])
+        torch.testing.assert_close(total, torch.stack(parts[:count]).sum(0))
 
 
 def test_a_process_alone_needs_no_group() -> None:
