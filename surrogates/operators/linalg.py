@@ -14,6 +14,10 @@ from torch import Tensor
 from surrogates import memory
 
 LEAST_WORK = 2**20  # m · n · s, below which setting up oneDNN takes longer than the product
+# The same for few columns, at which MKL is several times as slow. Gradients are such products: of
+# how many paths at once, which sharing them changes, must not decide how they are rounded
+FEW_COLUMNS = 16
+LEAST_WORK_OF_FEW = 2**17
 TOLERANCE = 1e-5  # of float32 products; one in bfloat16 is off by 2e-3
 # Times eps · trace: below 4, blocks of clustered points in float32 were found to diverge; 10 slows
 # the largest blocks
@@ -30,7 +34,7 @@ def matmul(A: Tensor, B: Tensor, add_to: Tensor | None = None) -> Tensor:
     if (
         A.dtype == B.dtype == torch.float32
         and B.shape[1] > 1
-        and A.numel() * B.shape[1] >= LEAST_WORK
+        and A.numel() * B.shape[1] >= _least_work(B)
         and A.device.type == "cpu"
         and not (torch.is_grad_enabled() and (A.requires_grad or B.requires_grad))
         and onednn_is_faster()
@@ -40,6 +44,11 @@ def matmul(A: Tensor, B: Tensor, add_to: Tensor | None = None) -> Tensor:
         product = torch.ops.mkldnn._linear_pointwise(A, weight, None, "none", [], "")
         return product if add_to is None else add_to.add_(product)
     return A @ B if add_to is None else add_to.addmm_(A, B)
+
+
+def _least_work(B: Tensor) -> int:
+    few = B.shape[1] <= FEW_COLUMNS < B.shape[0]
+    return LEAST_WORK_OF_FEW if few else LEAST_WORK
 
 
 @cache
