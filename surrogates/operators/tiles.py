@@ -31,6 +31,9 @@ SMALLEST_SIDE = 64  # where memory for less is not there, nothing else is either
 # Rows for every column: beyond 512 columns the product for d² slows down, and tall tiles make fewer
 # calls
 TILE_ASPECT = {"cpu": 4}
+# Parts of this many functions, or of a power of two, are rounded alike wherever they are evaluated:
+# in one process, or shared by several
+FUNCTIONS_TOGETHER = 16
 LARGEST_CANCELLATION = 1e-4  # of d², at the distances where the kernel changes
 
 
@@ -439,7 +442,7 @@ def tiled_rowwise(side: int, tiles: KernelTiles, W: Tensor) -> tuple[Tensor, Ten
     gradient = torch.zeros_like(tiles.X1)
     weights = W.T.unsqueeze(1)
     point_step = min(points, side)
-    for group in spans(num_functions, max(1, side // point_step)):
+    for group in spans(num_functions, _functions_at_once(side // point_step)):
         for part in spans(points, point_step):
             rows = (
                 slice(group.start * points, group.stop * points)
@@ -451,3 +454,9 @@ def tiled_rowwise(side: int, tiles: KernelTiles, W: Tensor) -> tuple[Tensor, Ten
                 values[rows] += value
                 gradient[rows] += slope
     return values.view(num_functions, points), gradient.view(num_functions, points, -1)
+
+
+def _functions_at_once(most: int) -> int:
+    if most >= FUNCTIONS_TOGETHER:
+        return most - most % FUNCTIONS_TOGETHER
+    return 2 ** max(0, most.bit_length() - 1)

@@ -21,14 +21,13 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.operators.kernel_matrix import Dense, KernelOperator, Tiled, kernel_operator
-from surrogates.operators.tiles import KernelTiles
+from surrogates.operators.tiles import FUNCTIONS_TOGETHER, KernelTiles
 from surrogates.systems.base import Rows
 from surrogates.systems.kernel import KernelSystem
 
 # Parts of all rows, within which and over which sums are taken in one order, however the rows are
 # shared: one and two processes get the same to the last bit
 NUM_PARTS = 16
-PATHS_TOGETHER = 16  # of those that are shared, where there are enough
 CHUNK_BYTES = 2**26  # of rows on their way to all processes; two chunks are held at a time
 ROWS_PER_STREAM = 4096  # that have a stream of random numbers of their own
 DEFAULT_TIMEOUT = 300.0
@@ -487,7 +486,7 @@ def summed(parts: Iterable[Tensor]) -> Tensor:
 
 def shares(name: str, number: int) -> slice:
     """Return this process's share of ``number`` paths, of which every one is to have some: about
-    equally many, and a multiple of ``PATHS_TOGETHER`` where that is a third of a share or less,
+    equally many, and a multiple of ``FUNCTIONS_TOGETHER`` where that is a third of a share or less,
     since products of matrices of other widths may round differently.
 
     Raises:
@@ -503,11 +502,11 @@ def shares(name: str, number: int) -> slice:
 
 
 def _share(number: int, rank: int, size: int) -> slice:
-    groups = -(-number // PATHS_TOGETHER)
+    groups = -(-number // FUNCTIONS_TOGETHER)
     if groups < 3 * size:
         return slice(rank * number // size, (rank + 1) * number // size)
-    first = rank * groups // size * PATHS_TOGETHER
-    return slice(first, min(number, (rank + 1) * groups // size * PATHS_TOGETHER))
+    first = rank * groups // size * FUNCTIONS_TOGETHER
+    return slice(first, min(number, (rank + 1) * groups // size * FUNCTIONS_TOGETHER))
 
 
 def bytes_of_first(message: bytes | None, group: dist.ProcessGroup | None = None) -> bytes | None:

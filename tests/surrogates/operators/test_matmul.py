@@ -29,6 +29,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 def onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linalg, "onednn_is_faster", lambda: True)
     monkeypatch.setattr(linalg, "LEAST_WORK", 0)
+    monkeypatch.setattr(linalg, "LEAST_WORK_OF_FEW", 0)
 
 
 def refuse(*_: object) -> NoReturn:
@@ -58,9 +59,20 @@ def test_products_have_single_precision_in_any_shape_and_layout(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(linalg, "onednn_is_faster", lambda: True)
         patch.setattr(linalg, "LEAST_WORK", 0)
+        patch.setattr(linalg, "LEAST_WORK_OF_FEW", 0)
         product = linalg.matmul(A, B)
         require_single_precision(product, A, B)
         assert torch.equal(linalg.matmul(A, B, add_to=torch.ones(m, s)), product + 1.0)
+
+
+def test_few_columns_are_rounded_alike_in_any_number_of_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(linalg, "onednn_is_faster", lambda: True)
+    A = problems.normal(500, 512, dtype=torch.float32)
+    B = problems.normal(512, 9, seed=1, dtype=torch.float32)
+    assert A.numel() * 9 > linalg.LEAST_WORK > A[:40].numel() * 9
+    assert torch.equal(linalg.matmul(A, B)[:40], linalg.matmul(A[:40], B))
 
 
 @pytest.mark.parametrize("kind", [Dense, Tiled])

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from surrogates import CG, DistributedKernelSystem, KernelSystem, shared_paths
-from surrogates.systems.shared import PATHS_TOGETHER, SharedRows, own_rows, shares, summed
+from surrogates.operators.tiles import FUNCTIONS_TOGETHER
+from surrogates.systems.shared import SharedRows, own_rows, shares, summed
 from tests import problems
 from tests.contracts import true_residual
 from tests.surrogates import shared_rows
@@ -365,7 +366,7 @@ def test_paths_are_shared_evenly_in_sixteens(
     lengths = [part.stop - part.start for part in parts]
     assert max(lengths) <= 1.5 * number / size
     if number >= 48 * size:
-        assert all(length % PATHS_TOGETHER == 0 for length in lengths[:-1])
+        assert all(length % FUNCTIONS_TOGETHER == 0 for length in lengths[:-1])
 
 
 def test_the_sum_of_halves_is_that_of_the_whole_to_the_last_bit() -> None:
