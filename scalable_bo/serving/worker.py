@@ -7,7 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from scalable_bo.evaluation.evaluator import Evaluation, FailureLimit
+from scalable_bo.evaluation.evaluator import Evaluation
+from scalable_bo.evaluation.failures import FailureLimit
 from scalable_bo.serving.client import LateError, RemoteStudy
 
 FAILURES_IN_A_ROW = 10

@@ -23,7 +23,7 @@ import pytest
 import torch
 
 from scalable_bo.evaluation import evaluator as evaluation
-from scalable_bo.evaluation.evaluator import Evaluation, Evaluator, FailureLimit, call
+from scalable_bo.evaluation.evaluator import Evaluation, Evaluator, call
 from scalable_bo.space.space import Categorical, Float, Space
 from scalable_bo.storage.rounds import Round
 from scalable_bo.study.study import Study
@@ -202,27 +202,6 @@ def test_numbers_of_any_kind_are_values() -> None:
     assert (
         Evaluation.of(7, torch.tensor([1.0, 2.0])).reason == "not a number: Tensor tensor([1., 2.])"
     )
-
-
-def test_failures_between_successes_do_not_end_a_run_without_a_limit() -> None:
-    limit = FailureLimit(None, 3)
-    bad = Evaluation.failed(0, "bad", ValueError("bad"))
-    for _ in range(5):
-        limit.check([bad, bad, Evaluation(0, 1.0)])
-    with pytest.raises(RuntimeError, match="The last 3 evaluations failed"):
-        limit.check([bad, bad, bad])
-
-
-def test_failures_of_points_do_not_end_a_run_at_once_as_those_of_the_objective_do() -> None:
-    nan = Evaluation.of(0, math.nan)
-    other = Evaluation.failed(0, "ValueError: 1", ValueError("1"))
-    for first in ([nan] * 3, [other, other, nan], [other, nan, other, other, other]):
-        FailureLimit(None, 10).check(first)
-        FailureLimit(100, 10).check([other] * 10)
-    with pytest.raises(RuntimeError, match="The last 10 evaluations failed, and `max_failures`"):
-        FailureLimit(None, 10).check([nan] * 10)
-    with pytest.raises(RuntimeError, match="The first 3 evaluations all raised the same"):
-        FailureLimit(None, 10).check([other] * 4)
 
 
 def test_an_objective_that_always_raises_in_processes_ends_the_run_with_its_trace() -> None:

@@ -1,0 +1,63 @@
+"""How many evaluations may fail before a run ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scalable_bo.evaluation.evaluator import Evaluation
+
+# So many evaluations that raise the same, before any that does not, end a run
+FAILURES_ALIKE = 3
+
+
+class FailureLimit:
+    """Counts failures.
+
+    Without a maximum, a number of failures in a row is too many, and so are three evaluations that
+    raise the same before any gave a value: the objective does not work at all.
+
+    Args:
+        maximum: of failures, over all evaluations; ``None`` for the rules above.
+        in_a_row: that number.
+    """
+
+    def __init__(self, maximum: int | None, in_a_row: int) -> None:
+        self._maximum = maximum
+        self._in_a_row = in_a_row
+        self._total = 0
+        self._row = 0
+        self._alike: str | None = None  # what all so far have raised
+        self._num_checked = 0
+        self._last: Evaluation | None = None
+
+    def check(self, evaluations: Sequence[Evaluation]) -> None:
+        """Count evaluations.
+
+        Raises:
+            RuntimeError: beyond the limit, from what the objective raised last.
+        """
+        for one in evaluations:
+            failed = one.reason is not None
+            raised = one.reason if one.error is not None else None
+            self._alike = raised if raised == self._alike or not self._num_checked else None
+            self._num_checked += 1
+            self._row = self._row + 1 if failed else 0
+            self._total += failed
+            if failed:
+                self._last = one
+            if self._maximum is None and self._alike and self._row == FAILURES_ALIKE:
+                break
+        if self._maximum is not None and self._total > self._maximum:
+            what = f"{self._total} evaluations failed, more than `max_failures` = {self._maximum}"
+        elif self._maximum is None and self._alike and self._row >= FAILURES_ALIKE:
+            what = f"The first {self._row} evaluations all raised the same"
+        elif self._maximum is None and self._row >= self._in_a_row:
+            what = f"The last {self._row} evaluations failed, and `max_failures` is not set"
+        else:
+            return
+        assert self._last is not None
+        raise RuntimeError(
+            f"{what}; the last reason: {self._last.reason}. Mend the objective, or set"
+            " `max_failures` to go on; all values are kept, and `retry` has what failed evaluated"
+            " again."
+        ) from self._last.error
