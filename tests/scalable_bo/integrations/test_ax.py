@@ -115,6 +115,17 @@ def test_trials_asked_together_come_of_one_draw_and_are_distinct(
     assert all(len(means["value"]) == 1 for means, _ in predictions)
 
 
+@pytest.mark.parametrize("num_initial", [6, 7, 8])
+def test_no_point_is_left_of_a_batch_for_the_next_call(
+    monkeypatch: pytest.MonkeyPatch, num_initial: int
+) -> None:
+    client = make_client(PLANE, num_initial=num_initial, batch_size=4, strategy="thompson")
+    sizes = count_draws(monkeypatch)
+    for _ in range(4):
+        run(client, 4)
+    assert sizes == [4, 4]
+
+
 def test_one_call_makes_a_batch_trial_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     client = make_client(PLANE, strategy="thompson")
     sizes = count_draws(monkeypatch)
