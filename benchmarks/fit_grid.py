@@ -124,6 +124,7 @@ SUBSETS: dict[str, Callable[[], Iterator[Cell]]] = {
     "middle": lambda: some(("sine", "prior"), (5000,), (3, 6), RATIOS, ("rbf",)),
     "large": lambda: some(("sine", "prior"), (20_000,), (3, 6), RATIOS, ("matern32",)),
     "whole": lambda: some(SOURCES, (1500, 5000, 20_000), DIMS, RATIOS, KERNELS, DTYPES),
+    "few": lambda: chain(spread(50), spread(100)),
     "spread": lambda: chain(spread(200), spread(500), spread(5000), spread(20_000, sparse=True)),
 }
 
