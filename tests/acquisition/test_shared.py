@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from surrogates.operators import linalg
 from tests.acquisition import shared_batches
 from tests.acquisition.shared_batches import BOUNDS, Q
 from tests.surrogates import shared_rows
@@ -45,6 +46,10 @@ def test_long_ascents_of_two_processes_end_where_those_of_one_do(tmp_path: Path)
     parts = shared_rows.results(shared_batches.ascend_far, 2, tmp_path / "two")
     weights = torch.cat([part["weights"] for part in parts], dim=1)
     assert weights.dtype == torch.float32
+    torch.testing.assert_close(weights, alone["weights"], rtol=1e-3, atol=1e-4)
+    A, B = torch.rand(2, 512, 64)
+    if not torch.equal(linalg.matmul(A, B.T)[:, :32], linalg.matmul(A, B[:32].T)):
+        pytest.skip("products are rounded by how many columns they have on this processor")
     # To the last bit: were it 1e-7 off, a path might end anywhere
     assert (weights == alone["weights"]).all(0).double().mean() > 0.9
     for part in parts:
