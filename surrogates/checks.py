@@ -151,6 +151,15 @@ def box(bounds: Any, name: str = "bounds") -> Tensor:
     return bounds
 
 
+def point_width(X: Tensor, dim: int) -> None:
+    """Require points X (..., q, d) of the dimension ``dim``; X (q,) are points of one dimension."""
+    if X.ndim > 1 and X.shape[-1] != dim:
+        raise ValueError(
+            f"`X` must have shape (..., q, {dim}), as the data, got {tuple(X.shape)}. Give points a"
+            " column for every input."
+        )
+
+
 def batch_of_points(X: Tensor, batch_shape: tuple[int, ...]) -> None:
     """Require points X (..., q, d) whose batch broadcasts with ``batch_shape``,
     that of the data sets.

@@ -312,7 +312,8 @@ class PathwiseGP(FreshGP):
                 each point) or the given variances (..., q, m), in standardised units.
 
         Raises:
-            ValueError: for a posterior of paths, if the data require gradients.
+            ValueError: for X of another dimension than the data; for a posterior of paths, if the
+                data require gradients.
         """
         self.eval()
         # BoTorch's lists of models may ask for it by its number in the list
@@ -350,6 +351,7 @@ class PathwiseGP(FreshGP):
         """
         if self.training or gpytorch.settings.prior_mode.on():
             return super().__call__(*inputs, **kwargs)
+        checks.point_width(inputs[0], self.train_inputs[0].shape[-1])
         if not self._is_exact:
             return path_distribution(
                 self._posterior_paths(), inputs[0].to(self.train_inputs[0].dtype)

@@ -33,7 +33,16 @@ from gpytorch.likelihoods.noise_models import HomoskedasticNoise
 from gpytorch.means import ConstantMean, ZeroMean
 from torch import Tensor
 
-from surrogates import CG, SDD, Cholesky, Nystrom, PathwiseGP, PriorPaths, gaussian_likelihood
+from surrogates import (
+    CG,
+    SDD,
+    Cholesky,
+    Nystrom,
+    PathwiseGP,
+    PriorPaths,
+    Solver,
+    gaussian_likelihood,
+)
 from surrogates.rules.solved import AllData
 from tests import problems
 
@@ -320,6 +329,7 @@ def test_it_works_in_botorch_acquisition_functions(
 
 
 def test_a_joint_batch_of_points_is_optimised() -> None:
+    torch.manual_seed(0)  # which starts BoTorch keeps of those that it tries
     function = qLogExpectedImprovement(
         pathwise(), Y.max(), sampler=SobolQMCNormalSampler(torch.Size([128]), seed=0)
     )
@@ -586,3 +596,13 @@ def test_categories_that_are_no_integers_are_refused_where_paths_need_them() -> 
     model.posterior(codes[:2])  # needs none
     with pytest.raises(ValueError, match="integers, got 0.5 in column 2. Number the categories"):
         model.paths(2)
+
+
+@pytest.mark.parametrize("solver", [Cholesky(), CG()])
+def test_points_of_another_dimension_are_refused(solver: Solver) -> None:
+    model = PathwiseGP(X, Y, solver=solver)
+    for width in (D - 1, D + 1):
+        with pytest.raises(
+            ValueError, match=rf"`X` must have shape \(..., q, {D}\).*\(4, {width}\)"
+        ):
+            model.posterior(torch.zeros(4, width, dtype=X.dtype))
