@@ -94,11 +94,11 @@ def read_history(
     """Read evaluations of points of ``space``, of several outcomes if they have ``names``; other
     arguments as in ``Study.add_data``.
     """
-    if isinstance(data, str | os.PathLike):
-        checks.existing_file("X", data)
     if isinstance(data, str | os.PathLike) or is_frame(data):
         from scalable_bo.storage.tables import read_outcomes, read_table  # which need an extra
 
+        if isinstance(data, str | os.PathLike):
+            checks.existing_file("X", data)
         if names and y is None:
             X, outcomes = read_outcomes(space, data, target, noise, names)
         else:
