@@ -4,6 +4,7 @@ JSON record.
 
 from __future__ import annotations
 
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -128,7 +129,7 @@ def run_cells(
         path, state = files(cell, folder)
         found = shared.of_first(None if rerun else finished_record(path, cell.settings()))
         if rerun or found is not None:
-            state.unlink(missing_ok=True)
+            remove_state(state)
         if found is not None:
             yield Step(cell, found, kept=True)
             continue
@@ -180,3 +181,14 @@ def records(
 def files(cell: Cell[Any], folder: Path) -> tuple[Path, Path]:
     """Return the files of the cell's record, and of its state between two steps."""
     return folder / f"{cell.name}.json", folder / f"{cell.name}.safetensors"
+
+
+def solves_beside(state: Path) -> Path:
+    """Return the folder for checkpoints of the solve that a step is in."""
+    return state.with_suffix(".solve")
+
+
+def remove_state(state: Path) -> None:
+    """Remove the state between two steps, and what is left of the solve beside it."""
+    state.unlink(missing_ok=True)
+    shutil.rmtree(solves_beside(state), ignore_errors=True)

@@ -10,6 +10,7 @@ from surrogates import (
     SDD,
     SGD,
     Auto,
+    Checkpoint,
     IterativeSolver,
     Nystrom,
     PivotedCholesky,
@@ -70,7 +71,11 @@ class SDDBudget:
 
 
 def solver_for(
-    name: str, n: int, cg: CGBudget | None = None, sdd: SDDBudget | None = None
+    name: str,
+    n: int,
+    cg: CGBudget | None = None,
+    sdd: SDDBudget | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Solver:
     """Return the named solver for a system of ``n`` points, with the budgets given.
 
@@ -79,6 +84,7 @@ def solver_for(
         n: number of data; budgets in steps, and batches as fractions of the data, depend on it.
         cg: budget of conjugate gradients; ``None`` for the defaults, a relative residual of 1e-2.
         sdd: budget of stochastic dual descent; likewise.
+        checkpoint: where a solve is saved as it goes on; ``None`` for nowhere.
     Raises:
         ValueError: if the name is unknown.
     """
@@ -99,6 +105,8 @@ def solver_for(
         settings = {"tolerance": cg.tolerance} | _iterations(cg)
     else:
         settings = {"tolerance": cg.tolerance} if isinstance(solver, IterativeSolver) else {}
+    if isinstance(solver, Auto | IterativeSolver):
+        settings["checkpoint"] = checkpoint
     if isinstance(solver, IterativeSolver):
         settings["keep_descent"] = True  # what a method has within a budget is what is compared
     return replace(solver, **settings)  # type: ignore[type-var]  # every solver is a dataclass

@@ -17,9 +17,10 @@ from surrogates import checks, memory
 from surrogates.operators.linalg import onednn_is_faster
 from surrogates.solvers.base import IterativeSolver, Request, Solver
 from surrogates.solvers.cg import CG
+from surrogates.solvers.checkpoint import Checkpoint, check_checkpoint
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.forecast import SpectrumModel
-from surrogates.solvers.run import Solution
+from surrogates.solvers.run import Solution, now
 from surrogates.solvers.sketch_and_project import SketchAndProject, default_block_size
 from surrogates.systems.base import Apply, BlockSystem, LinearSystem
 from surrogates.systems.preconditioners import Nystrom
@@ -96,6 +97,7 @@ class Auto(Solver):
         max_epochs: budget of the iterative methods, in n² kernel entries.
         max_seconds: budget of time; ``None`` for none. A direct solve, once begun, is not stopped.
         direct: whether ``Cholesky()`` may be chosen.
+        checkpoint: where the iterative methods save a solve as it goes on; ``None`` for nowhere.
 
     The solution's note begins with the choice and its reason.
     """
@@ -106,6 +108,7 @@ class Auto(Solver):
     max_epochs: float = field(default=100.0, kw_only=True)
     max_seconds: float | None = field(default=None, kw_only=True)
     direct: bool = field(default=True, kw_only=True)
+    checkpoint: Checkpoint | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         checks.budget(self.tolerance, self.max_epochs, self.max_seconds)
@@ -113,6 +116,7 @@ class Auto(Solver):
             raise TypeError(
                 f"`direct` must be True or False, got {type(self.direct).__name__} {self.direct!r}."
             )
+        check_checkpoint(self.checkpoint)
 
     @torch.no_grad()
     def choose(
@@ -178,6 +182,7 @@ class Auto(Solver):
             "tolerance": self.tolerance,
             "max_epochs": self.max_epochs,
             "max_seconds": self.max_seconds,
+            "checkpoint": self.checkpoint,
         }
 
         def candidate(
@@ -233,6 +238,7 @@ class Auto(Solver):
         def run(
             solver: Solver, system: LinearSystem, B: Tensor | Targets, initial: Tensor | None
         ) -> Solution:
+            began, entries = now(), system.entries
             solution = solver.solve(
                 system,
                 B,
@@ -240,6 +246,10 @@ class Auto(Solver):
                 generator=request.generator,
                 callback=request.callback,
             )
+            # What it had taken before the checkpoint that it went on from counts, too
+            request.started -= max(0.0, solution.seconds - (now() - began))
+            used = round(solution.epochs * system.entries_per_epoch)
+            system.entries = max(system.entries, entries + used)
             steps.add_(solution.steps)
             if solution.note:
                 notes.append(solution.note)
@@ -278,7 +288,10 @@ class Auto(Solver):
 
     def _asap(self) -> SketchAndProject:
         return SketchAndProject.asap(
-            tolerance=self.tolerance, max_epochs=self.max_epochs, max_seconds=self.max_seconds
+            tolerance=self.tolerance,
+            max_epochs=self.max_epochs,
+            max_seconds=self.max_seconds,
+            checkpoint=self.checkpoint,
         )
 
     def _first(self, solver: Solver, request: Request) -> Solver:

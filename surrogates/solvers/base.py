@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from surrogates import checks, memory
-from surrogates.solvers.checkpoint import Checkpoint, Keeper, digest
+from surrogates.solvers.checkpoint import Checkpoint, Keeper, check_checkpoint, digest
 from surrogates.solvers.footprint import Footprint, Size
 from surrogates.solvers.run import Callback as Callback
 from surrogates.solvers.run import Progress, Run, Solution, Start, Sweep, columns_of, now, selected
@@ -174,11 +174,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
 
     def __post_init__(self) -> None:
         checks.budget(self.tolerance, self.max_epochs, self.max_seconds)
-        if self.checkpoint is not None and not isinstance(self.checkpoint, Checkpoint):
-            raise TypeError(
-                f"`checkpoint` must be a Checkpoint, got {type(self.checkpoint).__name__}. Use"
-                " `Checkpoint(folder)`."
-            )
+        check_checkpoint(self.checkpoint)
 
     @abstractmethod
     def accepts(self, system: LinearSystem) -> SystemT:

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scalable_bo.experiments.cells import Cell, Status, files
+from scalable_bo.experiments.cells import Cell, Status, files, remove_state, solves_beside
 from scalable_bo.experiments.models import coordinate_kernel, matern_kernel
 from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.records import (
@@ -47,6 +47,7 @@ from scalable_bo.experiments.thompson.state import (
     require_same_settings,
     save_state,
 )
+from surrogates import Checkpoint
 
 # One independent random stream a purpose, so that every solver meets the same target, data and
 # observation noise.
@@ -67,7 +68,8 @@ class ThompsonCell(Cell[None]):
     """One run: a preset with one solver (or ``svgp``), lengthscale and seed.
 
     An interrupted run goes on after its last finished round, with the same target, data and random
-    numbers. On the same machine the results are those of an uninterrupted run, to the last bit.
+    numbers, and within a round's solve from its last checkpoint, of which there is one in ten
+    minutes. On the same machine the results are those of an uninterrupted run, to the last bit.
 
     Args:
         preset: the settings.
@@ -122,12 +124,14 @@ class ThompsonCell(Cell[None]):
         Args:
             data: not used.
             on_status: called with a few words on what is happening now.
-            state: file of the state after the last finished round, removed at the end; a damaged
-                one is passed over with a warning.
+            state: file of the state after the last finished round, with a folder of the round's
+                solve beside it, both removed at the end; a damaged one is passed over with a
+                warning.
         Raises:
             ValueError: if ``state`` is of a run with other settings.
         """
-        rounds = _Rounds(self, on_status)
+        checkpoint = None if state is None else Checkpoint(solves_beside(state))
+        rounds = _Rounds(self, on_status, checkpoint)
         record: Record = {
             "complete": False,
             "environment": describe_environment(rounds.device) | {"processes": num_processes()},
@@ -154,7 +158,7 @@ class ThompsonCell(Cell[None]):
                 save_state(state, RunState(about | record, rounds.carried()))
             yield record
         if state is not None:
-            state.unlink(missing_ok=True)
+            remove_state(state)
 
     def describe(self, record: Record) -> str:
         settings = record["settings"]
@@ -194,7 +198,9 @@ def check_settings(cells: Sequence[ThompsonCell], folder: Path) -> None:
 class _Rounds:
     """The rounds of a run: its target, its data and those of random search, and its streams."""
 
-    def __init__(self, cell: ThompsonCell, on_status: Status) -> None:
+    def __init__(
+        self, cell: ThompsonCell, on_status: Status, checkpoint: Checkpoint | None
+    ) -> None:
         preset = cell.preset
         self.preset = preset
         self.device = torch.device(cell.device)
@@ -216,7 +222,7 @@ class _Rounds:
         self.thompson = _Observed.at(X, self.target, self.generators["initial noise"])
         self.random_search = replace(self.thompson)
         self.propose = cell.sampler(
-            preset, cell.solver, self.target, kernel, self.generators, on_status
+            preset, cell.solver, self.target, kernel, self.generators, on_status, checkpoint
         )
 
     def next(self, number: int) -> tuple[Record, Record]:

@@ -20,7 +20,7 @@ from scalable_bo.experiments.shared import num_processes
 from scalable_bo.experiments.solvers import solver_for
 from scalable_bo.experiments.thompson.settings import ThompsonPreset
 from scalable_bo.progress import describe_search, describe_solve
-from surrogates import PathwiseGP, PriorPaths, UnsolvedWarning, checks
+from surrogates import Checkpoint, PathwiseGP, PriorPaths, UnsolvedWarning, checks
 from surrogates.models.variational import VariationalGP
 from surrogates.solvers.registry import SOLVERS
 
@@ -88,6 +88,7 @@ class PathwiseSampler:
     kernel: Kernel
     generators: dict[str, torch.Generator]
     on_status: Status = silent
+    checkpoint: Checkpoint | None = None
     mean_weights: Tensor | None = None
     _previous: PathwiseGP | None = field(default=None, init=False)
 
@@ -139,7 +140,8 @@ class PathwiseSampler:
             solution.residual.max().item(),
             solution.epochs,
             solution.note,
-            solve.seconds,
+            # A solve that went on from a checkpoint counts what it had taken before
+            max(solve.seconds, solution.seconds),
             acquisition.seconds,
         )
 
@@ -160,7 +162,7 @@ class PathwiseSampler:
                 VariationalGP,
                 **options,
             )
-        solver = solver_for(self.solver, len(X), preset.cg, preset.sdd)
+        solver = solver_for(self.solver, len(X), preset.cg, preset.sdd, self.checkpoint)
         model = fixed_model(X, y, self.kernel, preset.noise, solver, preset.path_features)
         if self._previous is not None:
             model.warm_start(self._previous)

@@ -1,6 +1,7 @@
 """Solves that were cut short and go on from their last checkpoint."""
 
 import itertools
+import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,13 +16,16 @@ from surrogates import (
     CG,
     SDD,
     SGD,
+    Auto,
     Checkpoint,
     IterativeSolver,
     KernelSystem,
     Nystrom,
     SketchAndProject,
+    Solution,
     Targets,
 )
+from surrogates.solvers import auto
 from surrogates.solvers import checkpoint as files
 from tests import problems
 
@@ -91,6 +95,41 @@ def test_an_interrupted_solve_ends_at_the_same_iterates(name: str, tmp_path: Pat
             assert torch.equal(getattr(resumed, field), getattr(whole, field))
         assert resumed.epochs == whole.epochs
         assert torch.equal(same_random.get_state(), random.get_state())
+
+
+def test_auto_goes_on_within_the_method_that_it_chose(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    system, rhs = columns_of_unlike_difficulty()
+    candidates = Auto._candidates
+    monkeypatch.setattr(auto, "SMALLEST_ITERATIVE", 0)
+    monkeypatch.setattr(
+        Auto, "_candidates", lambda *given: [c for c in candidates(*given) if c.name == "CG(None)"]
+    )
+    step = CG.step
+
+    def solve_until(cut: float) -> tuple[Solution, int]:
+        count = itertools.count()
+
+        def interruptible(self: CG, *given: Any) -> Any:
+            if next(count) == cut:
+                raise Interrupted
+            return step(self, *given)
+
+        monkeypatch.setattr(CG, "step", interruptible)
+        saved = Checkpoint(tmp_path, every_seconds=None, every_steps=3)
+        solver = Auto(direct=False, checkpoint=saved, tolerance=5e-4)
+        generator = torch.Generator().manual_seed(5)
+        return solver.solve(system, rhs, generator=generator), next(count)
+
+    whole, steps = solve_until(math.inf)
+    with pytest.raises(Interrupted):
+        solve_until(7)
+    resumed, rest = solve_until(math.inf)
+    assert rest == steps - 6
+    assert torch.equal(resumed.value, whole.value)
+    assert resumed.epochs == whole.epochs
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_saving_changes_nothing(tmp_path: Path) -> None:

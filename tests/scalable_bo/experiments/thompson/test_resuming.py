@@ -11,9 +11,11 @@ import pytest
 
 from scalable_bo.experiments.cells import run_cell, run_cells
 from scalable_bo.experiments.presets import THOMPSON_PRESETS
+from scalable_bo.experiments.thompson import cell as cell_module
 from scalable_bo.experiments.thompson import samplers
 from scalable_bo.experiments.thompson.cell import ThompsonCell, check_settings
-from surrogates import CG
+from surrogates import CG, Checkpoint, SketchAndProject
+from surrogates.solvers import sketch_and_project
 
 TINY = replace(
     THOMPSON_PRESETS["smoke"],
@@ -88,6 +90,38 @@ def test_a_run_may_be_interrupted_again_and_in_the_middle_of_a_round(
     assert [entry["after_round"] for entry in resumed["resumed"]] == [1, 2]
     assert "(resumed)" in run.describe(resumed)
     assert "(resumed)" not in run.describe(resumed | {"resumed": resumed["resumed"][:1]})
+
+
+def test_a_run_interrupted_within_a_solve_goes_on_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = cell("asap")
+    monkeypatch.setattr(cell_module, "Checkpoint", lambda folder: Checkpoint(folder, None, 1))
+    monkeypatch.setattr(sketch_and_project, "SMALLEST_DEFAULT_BLOCK", 10)
+    step = SketchAndProject.step
+    taken: list[int] = []
+
+    def steps_of(cut: int | None) -> list[dict[str, Any]]:
+        taken.clear()
+
+        def counted(self: SketchAndProject, *given: Any) -> Any:
+            if len(taken) == cut:
+                raise KeyboardInterrupt
+            taken.append(1)
+            return step(self, *given)
+
+        monkeypatch.setattr(SketchAndProject, "step", counted)
+        return run_in(tmp_path, run)
+
+    (whole,) = steps_of(None)
+    all_steps = len(taken)
+    (tmp_path / f"{run.name}.json").unlink()
+    with pytest.raises(KeyboardInterrupt):
+        steps_of(5)
+    (resumed,) = steps_of(None)
+    assert len(taken) == all_steps - 5
+    assert results(resumed) == results(whole)
+    assert [file.name for file in tmp_path.iterdir()] == [f"{run.name}.json"]
 
 
 def test_finished_rounds_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
