@@ -102,7 +102,10 @@ def solver_for(
     elif isinstance(solver, SketchAndProject) and name != "asap":  # which chooses its own blocks
         settings = _blocks(n, solver, sdd) | {"tolerance": cg.tolerance}
     elif isinstance(solver, Auto):
-        settings = {"tolerance": cg.tolerance} | _iterations(cg)
+        # What chooses itself knows when to end; a published budget only bounds it
+        own = cg.tolerance == SPEND_IT_ALL
+        settings = {} if own else {"tolerance": cg.tolerance}
+        settings |= _iterations(cg)
     else:
         settings = {"tolerance": cg.tolerance} if isinstance(solver, IterativeSolver) else {}
     if isinstance(solver, Auto | IterativeSolver):

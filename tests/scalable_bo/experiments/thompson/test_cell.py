@@ -22,7 +22,16 @@ from scalable_bo.experiments.tables import summarise, write_table
 from scalable_bo.experiments.thompson.cell import ThompsonCell
 from scalable_bo.experiments.thompson.samplers import published_weights
 from scalable_bo.experiments.thompson.settings import ThompsonPreset
-from surrogates import CG, SDD, Cholesky, PivotedCholesky, RandomFeatures, SamplePaths, Solution
+from surrogates import (
+    CG,
+    SDD,
+    Auto,
+    Cholesky,
+    PivotedCholesky,
+    RandomFeatures,
+    SamplePaths,
+    Solution,
+)
 from surrogates.solvers.registry import SOLVERS
 
 TINY = replace(PRESETS["smoke"], name="tiny", num_initial=60, q=6, dim=2, num_candidates=200)
@@ -319,6 +328,10 @@ def test_budgets_become_solvers() -> None:
     assert isinstance(cg, CG)
     assert cg.preconditioner == PivotedCholesky(100)
     assert 12 <= cg.max_epochs < 13
+    auto = solver_for("auto", 50_000, small.cg, small.sdd)
+    assert isinstance(auto, Auto)
+    assert (auto.tolerance, auto.max_epochs) == (1e-2, 12.0)
+    assert solver_for("auto", 100, CGBudget(1e-3)).tolerance == 1e-3  # type: ignore[attr-defined]
     sdd = solver_for("sdd", 50_000, small.cg, small.sdd)
     assert isinstance(sdd, SDD)
     assert (sdd.batch_size, sdd.step_size, sdd.max_epochs) == (500, 50.0, 152.0)
