@@ -21,6 +21,7 @@ from acquisition import ParallelThompsonSampling
 from scalable_bo.experiments.models import fixed_model, matern_kernel
 from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
+from scalable_bo.experiments.thompson.samplers import Stopwatch
 from surrogates import Cholesky, PathwiseGP, SamplePaths
 
 PROBLEMS = (
@@ -52,18 +53,24 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def draw_problem(
-    problem: str, num_paths: int, seed: int
+    problem: str, num_paths: int, seed: int, device: torch.device
 ) -> tuple[PathwiseGP, SamplePaths, torch.Tensor]:
     """Return model, paths and bounds of the problem's round;
     the rounds before it are cheap ones.
     """
     d, n, round_number = (int(part) for part in (problem.split(":")[i] for i in (0, 1, 3)))
     generator = torch.Generator().manual_seed(seed)
-    kernel = matern_kernel(float(problem.split(":")[2]), 1.0).float()
+    kernel = matern_kernel(float(problem.split(":")[2]), 1.0).float().to(device)
     target = GPPrior(
-        kernel, d, noise=NOISE, num_features=5000, generator=generator, dtype=torch.float32
+        kernel,
+        d,
+        noise=NOISE,
+        num_features=5000,
+        generator=generator,
+        dtype=torch.float32,
+        device=device,
     )
-    X = torch.rand(n - POINTS_A_ROUND * (round_number - 1), d, generator=generator)
+    X = torch.rand(n - POINTS_A_ROUND * (round_number - 1), d, generator=generator).to(device)
     y = target.add_noise(target(X), generator)
     for number in range(1, round_number):
         model = fixed_model(X, y, kernel, NOISE, Cholesky(), NUM_FEATURES)
@@ -79,20 +86,22 @@ def draw_problem(
     return model, paths, target.bounds
 
 
-def measure(problem: str, ways: list[str], num_paths: int, seed: int) -> list[dict[str, Any]]:
+def measure(
+    problem: str, ways: list[str], num_paths: int, seed: int, device: torch.device
+) -> list[dict[str, Any]]:
     """Return one row a way: seconds, processor seconds,
     mean value of the batch and mean shortfall.
     """
-    model, paths, bounds = draw_problem(problem, num_paths, seed)
+    model, paths, bounds = draw_problem(problem, num_paths, seed, device)
     rows = {}
     found = {}
     for way in ways[seed % len(ways) :] + ways[: seed % len(ways)]:
         sampler = ParallelThompsonSampling(model, bounds, seed=seed, **WAYS[way])
-        wall = time.perf_counter()
         processor = time.process_time()
-        batch = sampler.generate(num_paths, paths=paths)
+        with Stopwatch(device) as watch:
+            batch = sampler.generate(num_paths, paths=paths)
         rows[way] = {
-            "seconds": time.perf_counter() - wall,
+            "seconds": watch.seconds,
             "processor_seconds": time.process_time() - processor,
         }
         found[way] = paths.each(batch.unsqueeze(1)).squeeze(1)
@@ -123,15 +132,17 @@ def main() -> None:
     )
     parser.add_argument("--paths", type=int, default=50)
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
 
+    device = torch.device(arguments.device)
     ways = arguments.ways.split(";")
     rows = []
     for problem in arguments.problems.split(","):
         here = [
             row
             for seed in range(arguments.seeds)
-            for row in measure(problem, ways, arguments.paths, seed)
+            for row in measure(problem, ways, arguments.paths, seed, device)
         ]
         print_rows(
             f"{problem}, {arguments.paths} paths, {arguments.seeds} seeds",
@@ -141,7 +152,9 @@ def main() -> None:
         rows += here
         settings = {"num_paths": arguments.paths, "noise": NOISE, "num_features": NUM_FEATURES}
         settings |= {"ways": {way: WAYS[way] for way in ways}}
-        write_benchmark(arguments.out, "acquired_value", settings=settings, rows=rows)
+        write_benchmark(
+            arguments.out, "acquired_value", device=device, settings=settings, rows=rows
+        )
 
 
 def mean_row(way: str, rows: list[dict[str, Any]]) -> list[str]:

@@ -252,6 +252,7 @@ def main() -> None:
     if device.type == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda needs a CUDA device, got none. Rehearse with --device cpu.")
     day = Day(arguments.device, arguments.out.resolve(), arguments.small)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the step, too
     record = run_stage(arguments.stage, day, arguments.deadline)
     for name, step in record["steps"].items():
         state = (

@@ -133,12 +133,13 @@ def run_rounds(
     *,
     carry: bool,
     dtype: torch.dtype = torch.float64,
+    device: torch.device,
 ) -> Run:
     """Run Thompson rounds from n uniform points; either kind of paths meets the same target,
     data and noise.
     """
     streams = [torch.Generator().manual_seed(1000 * seed + i) for i in range(4)]
-    kernel = matern_kernel(lengthscale, 1.0).to(dtype)
+    kernel = matern_kernel(lengthscale, 1.0).to(device, dtype)
     target = GPPrior(
         kernel,
         DIM,
@@ -146,9 +147,9 @@ def run_rounds(
         num_features=5000,
         generator=streams[0],
         dtype=dtype,
-        device=torch.device("cpu"),
+        device=device,
     )
-    X = torch.rand(n, DIM, generator=streams[1], dtype=dtype)
+    X = torch.rand(n, DIM, generator=streams[1], dtype=dtype).to(device)
     values = target(X)
     y = target.add_noise(values, streams[2])
     best = [float(values.max())]
@@ -178,9 +179,11 @@ def system_of(kernel: Kernel, X: Tensor) -> KernelSystem:
     return KernelSystem(kernel_operator(kernel, X), NOISE)
 
 
-def cost(n: int, lengthscale: float, rounds: int, seed: int) -> list[dict[str, Any]]:
+def cost(
+    n: int, lengthscale: float, rounds: int, seed: int, device: torch.device
+) -> list[dict[str, Any]]:
     """Return epochs and seconds a round of every solver and start, from the second round on."""
-    run = run_rounds(n, lengthscale, rounds, seed, carry=False, dtype=torch.float32)
+    run = run_rounds(n, lengthscale, rounds, seed, carry=False, dtype=torch.float32, device=device)
     rows = []
     for solver in SOLVERS:
         for start in ("zero",) if solver == "cholesky" else STARTS:
@@ -243,20 +246,22 @@ def coarse_nystrom(system: KernelSystem) -> Callable[[Tensor], Tensor]:
 
 def coarse_subset(system: KernelSystem) -> Callable[[Tensor], Tensor]:
     m = system.n // 4
-    factor = torch.linalg.cholesky(system.block(torch.arange(m)))
+    factor = torch.linalg.cholesky(system.block(torch.arange(m, device=system.device)))
     return lambda B: torch.cat([torch.cholesky_solve(B[:m], factor), torch.zeros_like(B[m:])])
 
 
 COARSE = {"nystrom": coarse_nystrom, "subset": coarse_subset}
 
 
-def compare_carried(n: int, lengthscale: float, rounds: int, seed: int) -> dict[str, Any]:
+def compare_carried(
+    n: int, lengthscale: float, rounds: int, seed: int, device: torch.device
+) -> dict[str, Any]:
     """Return what fresh and carried paths found from one seed,
     and the statistics of the paths after the last round.
     """
     result: dict[str, Any] = {"n": n, "lengthscale": lengthscale, "rounds": rounds, "seed": seed}
     for name in ("fresh", "carried"):
-        run = run_rounds(n, lengthscale, rounds, seed, carry=name == "carried")
+        run = run_rounds(n, lengthscale, rounds, seed, carry=name == "carried", device=device)
         result[name] = {"best": run.best, **path_statistics(run, lengthscale, seed)}
     return result
 
@@ -268,10 +273,11 @@ def path_statistics(run: Run, lengthscale: float, seed: int) -> dict[str, float]
     generator = torch.Generator().manual_seed(seed)
     own = torch.stack(run.batches, dim=1)  # (q, rounds, d)
     step = torch.nn.functional.normalize(
-        torch.randn(own.shape, generator=generator, dtype=own.dtype), dim=-1
+        torch.randn(own.shape, generator=generator, dtype=own.dtype).to(own.device), dim=-1
     )
     beside = own + BESIDE * lengthscale * step
-    uniform = torch.rand(200, DIM, generator=generator, dtype=own.dtype).expand(Q, -1, -1)
+    uniform = torch.rand(200, DIM, generator=generator, dtype=own.dtype).to(own.device)
+    uniform = uniform.expand(Q, -1, -1)
     moments: dict[str, float] = {}
     with torch.no_grad():
         factor = torch.linalg.cholesky(system_of(run.kernel, run.X).to_dense())
@@ -371,11 +377,13 @@ def main() -> None:
     parser.add_argument(
         "--seeds", type=int, default=10, help="of the runs with carried paths; the cost has one"
     )
+    parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
+    device = torch.device(arguments.device)
     lengthscales = [float(part) for part in arguments.lengthscales.split(",")]
     record: dict[str, Any] = {
         "benchmark": "warm_starts",
-        "environment": describe_environment(torch.device("cpu")),
+        "environment": describe_environment(device),
         "cost": [],
         "carrying": [],
     }
@@ -395,7 +403,7 @@ def main() -> None:
                 if not done("cost", num_initial=n, lengthscale=lengthscale):
                     record["cost"] += [
                         {"num_initial": n, **row}
-                        for row in cost(n, lengthscale, arguments.rounds, 0)
+                        for row in cost(n, lengthscale, arguments.rounds, 0, device)
                     ]
                     save()
         print_cost(record["cost"])
@@ -409,7 +417,7 @@ def main() -> None:
                     "seed": seed,
                 }
                 if not done("carrying", **settings):
-                    record["carrying"].append(compare_carried(**settings))
+                    record["carrying"].append(compare_carried(**settings, device=device))
                     save()
         print_carrying(record["carrying"])
 

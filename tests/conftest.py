@@ -1,5 +1,7 @@
 """What every test may use: a seeded generator, and the rule that `gpu` tests need a CUDA device."""
 
+import importlib.util
+
 import pytest
 import torch
 from hypothesis import settings
@@ -7,6 +9,19 @@ from hypothesis import settings
 from tests import simulated_device
 
 pytest.register_assert_rewrite("tests.contracts")  # a suite, though not in a test file
+
+# A machine with a device may have no more than numerics need: `pytest -m gpu` collects there
+# without the files that read a study's settings
+collect_ignore = (
+    []
+    if importlib.util.find_spec("pydantic")
+    else [
+        "scalable_bo/cli/test_study_commands.py",
+        "scalable_bo/study/test_several_outcomes.py",
+        "test_docs.py",
+        "test_walks.py",
+    ]
+)
 
 # The problems are small: on a busy machine, threads would wait for one another 10 times longer than
 # they work

@@ -1,5 +1,6 @@
 """A day with a GPU, rehearsed on the CPU: stages end at their deadline, go on, and keep records."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,29 @@ def test_at_the_deadline_the_running_step_ends_and_none_begins(
     assert record["steps"]["endless"]["ended_by_deadline"]
     assert record["steps"]["endless"]["returned"] != 0
     assert not record["complete"]
+
+
+def test_a_step_ends_with_the_stage_that_is_told_to_end(
+    day: Day, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = day.folder / "number"
+    code = f"""
+import os, pathlib, signal, time
+pathlib.Path({str(note)!r}).write_text(str(os.getpid()))
+os.kill(os.getppid(), signal.SIGTERM)
+time.sleep(10**6)
+"""
+    stage_of(monkeypatch, python("endless", code))
+    arguments = ["stage", "--deadline", str(LONG), "--device", "cpu", "--out", str(day.folder)]
+    monkeypatch.setattr(sys, "argv", ["gpu_day.py", *arguments])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            gpu_day.main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert not Path(f"/proc/{note.read_text()}").exists()
 
 
 def test_the_environment_of_a_step_reaches_it(day: Day, monkeypatch: pytest.MonkeyPatch) -> None:

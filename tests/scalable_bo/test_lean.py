@@ -133,3 +133,17 @@ def test_all_takes_in_every_extra_that_is_not_for_developers() -> None:
     named = set(everything.partition("[")[2].rstrip("]").split(","))
     # PyKeOps compiles at import
     assert named == set(EXTRAS) - {"all", "test", "docs", "dist", "keops"}
+
+
+@pytest.mark.slow
+def test_the_tests_of_a_device_are_collected_without_pydantic() -> None:
+    collect = """
+import sys
+sys.modules["pydantic"] = None
+import pytest
+options = ["-m", "gpu", "--collect-only", "-q", "-p", "no:cacheprovider"]
+sys.exit(pytest.main(options))
+"""
+    command = [sys.executable, "-c", collect]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert found.returncode == 0, found.stdout[-2000:]
