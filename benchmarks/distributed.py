@@ -24,7 +24,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -39,6 +38,7 @@ from scalable_bo.experiments.formats import number
 from scalable_bo.experiments.models import matern_kernel
 from scalable_bo.experiments.records import peak_memory_bytes, reset_peak_memory
 from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
+from scalable_bo.experiments.thompson.samplers import Stopwatch
 from surrogates import CG, IterativeSolver
 from surrogates.solvers.run import Start
 from surrogates.systems.shared import DistributedKernelSystem, own_rows, processes
@@ -47,6 +47,7 @@ LENGTHSCALE = 0.5
 NOISE = 1e-2
 ROWS_PER_STREAM = 2**16
 MEBIBYTE = 2**20
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}  # by device
 
 
 def inputs(rows: slice, dim: int) -> Tensor:
@@ -56,10 +57,9 @@ def inputs(rows: slice, dim: int) -> Tensor:
 
 def targets(X: Tensor, rows: slice, columns: int) -> Tensor:
     """Return a right-hand side for each column: waves with noise."""
-    waves = torch.arange(1, columns + 1, dtype=X.dtype)
-    return torch.sin(3.0 * X.sum(1, keepdim=True) * waves / columns).add_(
-        streamed(rows, columns, torch.randn, seed=2**40), alpha=NOISE**0.5
-    )
+    waves = torch.arange(1, columns + 1, dtype=X.dtype, device=X.device)
+    noise = streamed(rows, columns, torch.randn, seed=2**40).to(X.device)
+    return torch.sin(3.0 * X.sum(1, keepdim=True) * waves / columns).add_(noise, alpha=NOISE**0.5)
 
 
 def streamed(rows: slice, width: int, draw: Callable[..., Tensor], seed: int) -> Tensor:
@@ -89,34 +89,34 @@ def make_solver(shape: Shape, **settings: Any) -> IterativeSolver:
     return solver
 
 
-def work(shape: Shape, steps: int, epochs: float) -> dict[str, Any]:
+def work(shape: Shape, steps: int, epochs: float, device: torch.device) -> dict[str, Any]:
     """Run on this process's rows: so many steps, or a solve of so many epochs if there are no
     steps. Return what it took.
     """
     os.environ["SCALABLE_BO_COMPILE"] = "always"
     generator = torch.Generator().manual_seed(0)
-    kernel = matern_kernel(LENGTHSCALE, 1.0).float()
+    kernel = matern_kernel(LENGTHSCALE, 1.0).float().to(device)
     # Compiles, and opens the connections
-    warm = DistributedKernelSystem(kernel, inputs(slice(0, 4096), shape.dim), NOISE)
-    few = torch.arange(min(256, warm.n))
-    warm.rows_matmul(few, torch.zeros(4096, shape.columns), minus=torch.zeros(4096, shape.columns))
+    warm = DistributedKernelSystem(kernel, inputs(slice(0, 4096), shape.dim).to(device), NOISE)
+    few = torch.arange(min(256, warm.n), device=device)
+    zeros = torch.zeros(4096, shape.columns, device=device)
+    warm.rows_matmul(few, zeros, minus=zeros)
     warm.block(few)
-    del warm
-    device = torch.device("cpu")
+    del warm, zeros
     reset_peak_memory(device)
     base = peak_memory_bytes(device)
 
     rows = own_rows(shape.n)
-    X = inputs(rows, shape.dim)
+    X = inputs(rows, shape.dim).to(device)
     rhs = targets(X, rows, shape.columns)
     system = DistributedKernelSystem(kernel, X, NOISE)
     solver = make_solver(shape, max_epochs=epochs)
     found: dict[str, Any] = {}
     if steps == 0:
-        started = time.perf_counter()
-        solution = solver.solve(system, rhs, generator=generator)
+        with Stopwatch(device) as watch:
+            solution = solver.solve(system, rhs, generator=generator)
         found |= {
-            "seconds": time.perf_counter() - started,
+            "seconds": watch.seconds,
             "epochs": solution.epochs,
             "residual": float(solution.residual.max()),
         }
@@ -129,13 +129,13 @@ def work(shape: Shape, steps: int, epochs: float) -> dict[str, Any]:
         moved = []
         for _ in range(steps):
             before = system.bytes_moved
-            started = time.perf_counter()
-            state = solver.step(system, rhs, state, generator)
-            seconds.append(time.perf_counter() - started)
+            with Stopwatch(device) as watch:
+                state = solver.step(system, rhs, state, generator)
+            seconds.append(watch.seconds)
             moved.append(system.bytes_moved - before)
         # Means, as processes that factorise blocks side by side do so in one of several steps.
         found |= {"seconds": statistics.fmean(seconds), "network_bytes": statistics.fmean(moved)}
-    peaks = torch.zeros(system.rows.size, dtype=torch.long)
+    peaks = torch.zeros(system.rows.size, dtype=torch.long, device=device)
     peaks[system.rows.rank] = peak_memory_bytes(device)
     bases = torch.zeros_like(peaks)
     bases[system.rows.rank] = base
@@ -145,14 +145,15 @@ def work(shape: Shape, steps: int, epochs: float) -> dict[str, Any]:
     }
 
 
-def launch(shape: Shape, steps: int, epochs: float, timeout: float) -> dict[str, Any]:
+def launch(shape: Shape, steps: int, epochs: float, timeout: float, device: str) -> dict[str, Any]:
     """Run ``work`` in ``shape.ranks`` single-thread processes and return what the first one
     found.
     """
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
         job = json.dumps(
-            {"shape": asdict(shape), "steps": steps, "epochs": epochs, "answer": str(answer)}
+            {"shape": asdict(shape), "steps": steps, "epochs": epochs}
+            | {"answer": str(answer), "device": device}
         )
         torchrun = [
             sys.executable,
@@ -178,14 +179,16 @@ def launch(shape: Shape, steps: int, epochs: float, timeout: float) -> dict[str,
 
 def run_job(text: str) -> None:
     job = json.loads(text)
-    with processes():
-        found = work(Shape(**job["shape"]), job["steps"], job["epochs"])
+    with processes(backend=BACKENDS[job["device"]]) as device:
+        found = work(Shape(**job["shape"]), job["steps"], job["epochs"], device)
         if not dist.is_initialized() or dist.get_rank() == 0:
             Path(job["answer"]).write_text(json.dumps(found))
 
 
-def measured_memory(shape: Shape, rates: Rates, steps: int, timeout: float) -> dict[str, Any]:
-    found = launch(shape, steps, 100.0, timeout)
+def measured_memory(
+    shape: Shape, rates: Rates, steps: int, timeout: float, device: str
+) -> dict[str, Any]:
+    found = launch(shape, steps, 100.0, timeout, device)
     costs = predict(shape, rates, process_bytes=max(found["bases"]))
     return {
         "shape": asdict(shape),
@@ -239,6 +242,9 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--timeout", type=float, default=600.0, help="seconds that one launch may take"
     )
+    parser.add_argument(
+        "--device", default="cpu", choices=BACKENDS, help="cuda: one for each process"
+    )
     parser.add_argument("--plot", type=Path, default=None, help="PNG to write")
     parser.add_argument("--job", default=None, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -258,12 +264,17 @@ def main() -> None:
         for solver in arguments.solvers.split(","):
             for ranks in arguments.ranks:
                 shape = Shape(n, arguments.dim, 1, ranks, solver, arguments.block_size)
-                memory.append(measured_memory(shape, rates, arguments.steps, arguments.timeout))
+                memory.append(
+                    measured_memory(
+                        shape, rates, arguments.steps, arguments.timeout, arguments.device
+                    )
+                )
                 print(line(memory[-1]), file=sys.stderr, flush=True)
     settings = {
         name: value for name, value in vars(arguments).items() if name not in ("out", "plot", "job")
     }
     parts: dict[str, Any] = {"settings": settings, "rates": asdict(rates), "memory": memory}
+    parts |= {"device": arguments.device}
     # Written before, too: a process that fails in the solves below does not take it with it
     write_benchmark(arguments.out, "distributed", **parts, speed_up=[])
     speed = speed_ups(arguments) if arguments.speedup_n else []
@@ -291,7 +302,11 @@ def speed_ups(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         for _ in range(arguments.repeats):
             for ranks in arguments.ranks:
                 found = launch(
-                    replace(shape, ranks=ranks), 0, arguments.speedup_epochs, arguments.timeout
+                    replace(shape, ranks=ranks),
+                    0,
+                    arguments.speedup_epochs,
+                    arguments.timeout,
+                    arguments.device,
                 )
                 seconds[ranks].append(found["seconds"])
                 residuals[ranks] = found["residual"]

@@ -133,7 +133,8 @@ def variants(day: Day) -> Iterator[Step]:
         )
         yield Step(name, command, {"SCALABLE_BO_COMPILE": mode})
     columns = ("--columns", "8" if day.small else "1000", "--lengthscales", "0.5")
-    for block_size in ("64",) if day.small else ("2000", "4000", "8000", "16000"):
+    # As many as the sketches have columns, at least
+    for block_size in ("100",) if day.small else ("2000", "4000", "8000", "16000"):
         name = f"system_blocks_{block_size}"
         blocks = ("--solvers", "asap-n/5,adasap", "--block-size", block_size)
         command = day.script("thompson_system.py", name, "--n", n, *columns, *blocks, *device)

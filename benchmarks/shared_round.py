@@ -40,13 +40,13 @@ from surrogates import SketchAndProject, UnsolvedWarning, processes
 from surrogates.systems.shared import SharedRows, shares
 
 MEBIBYTE = 2**20
-CPU = torch.device("cpu")
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}  # by device
 ANY_RATES = Rates(1e-9, 1e11, 1e10, 1e9, 1e-4)  # of which memory does not depend
 
 
-def data(job: dict[str, Any]) -> tuple[Tensor, Tensor]:
+def data(job: dict[str, Any], device: torch.device) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(job["seed"])
-    kernel = matern_kernel(job["lengthscale"], 1.0).float()
+    kernel = matern_kernel(job["lengthscale"], 1.0).float().to(device)
     target = GPPrior(
         kernel,
         job["dim"],
@@ -54,35 +54,37 @@ def data(job: dict[str, Any]) -> tuple[Tensor, Tensor]:
         num_features=1000,
         generator=generator,
         dtype=torch.float32,
-        device=CPU,
+        device=device,
     )
-    X = torch.rand(job["n"], job["dim"], generator=generator)
+    X = torch.rand(job["n"], job["dim"], generator=generator).to(device)
     values = torch.cat([target(part) for part in X.split(2**16)])
     return X, target.add_noise(values, generator)
 
 
-def clocks() -> tuple[float, float]:
+def clocks(device: torch.device) -> tuple[float, float]:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
     return time.perf_counter(), time.process_time()
 
 
-def work(job: dict[str, Any]) -> dict[str, Any]:
+def work(job: dict[str, Any], device: torch.device) -> dict[str, Any]:
     """Make a round, and return what it took and found."""
     warnings.simplefilter("ignore", UnsolvedWarning)  # a budget may be spent on purpose
     os.environ["SCALABLE_BO_COMPILE"] = "never"
-    X, y = data(job)
-    kernel = matern_kernel(job["lengthscale"], 1.0).float()
+    X, y = data(job, device)
+    kernel = matern_kernel(job["lengthscale"], 1.0).float().to(device)
     solver = SketchAndProject.asap(
         block_size=job["block_size"], max_epochs=job["epochs"], tolerance=job["tolerance"]
     )
-    reset_peak_memory(CPU)
-    base = peak_memory_bytes(CPU) - X.numel() * 4 - y.numel() * 4
+    reset_peak_memory(device)
+    base = peak_memory_bytes(device) - X.numel() * 4 - y.numel() * 4
     model = fixed_model(X, y, kernel, job["noise"], solver)
     q = job["q"]
-    bounds = torch.tensor([[0.0] * job["dim"], [1.0] * job["dim"]])
-    began = clocks()
+    bounds = torch.tensor([[0.0] * job["dim"], [1.0] * job["dim"]], device=device)
+    began = clocks(device)
     paths = model.paths(q, generator=torch.Generator().manual_seed(1), shared=True)
-    solved = clocks()
-    solve_peak = peak_memory_bytes(CPU)
+    solved = clocks(device)
+    solve_peak = peak_memory_bytes(device)
     starts = job["starts"] or default_num_starts(q, job["n"])
     sampler = ParallelThompsonSampling(
         model,
@@ -95,13 +97,13 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
         shared=True,
     )
     batch = sampler.generate(q, paths=paths)
-    done = clocks()
+    done = clocks(device)
     share = shares("q", q)
-    rows = SharedRows(share.stop - share.start, CPU)
+    rows = SharedRows(share.stop - share.start, device)
     own = batch[share].unsqueeze(1)
     with torch.no_grad():
         values = rows.gather(paths.parts[0].each(own)).squeeze(1)
-    mine = torch.zeros(rows.size, 7, dtype=torch.float64)
+    mine = torch.zeros(rows.size, 7, dtype=torch.float64, device=device)
     mine[rows.rank] = torch.tensor(
         [
             solved[0] - began[0],
@@ -110,8 +112,9 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
             done[1] - solved[1],
             base,
             solve_peak,
-            peak_memory_bytes(CPU),
-        ]
+            peak_memory_bytes(device),
+        ],
+        dtype=torch.float64,
     )
     names = ("solve", "solve_cpu", "search", "search_cpu", "base", "solve_peak", "peak")
     found = dict(zip(names, rows.sum(mine).T.tolist(), strict=True))
@@ -148,8 +151,8 @@ def launch(job: dict[str, Any], ranks: int, timeout: float) -> dict[str, Any]:
 
 def run_job(text: str) -> None:
     job = json.loads(text)
-    with processes(timeout_seconds=7200.0):
-        found = work(job)
+    with processes(timeout_seconds=7200.0, backend=BACKENDS[job["device"]]) as device:
+        found = work(job, device)
         if not dist.is_initialized() or dist.get_rank() == 0:
             Path(job["answer"]).write_text(json.dumps(found))
 
@@ -211,6 +214,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--repeats", type=int, default=1, help="of each round, in turn")
     parser.add_argument("--timeout", type=float, default=36_000.0, help="seconds of one launch")
+    parser.add_argument(
+        "--device", default="cpu", choices=BACKENDS, help="cuda: one for each process"
+    )
     parser.add_argument("--job", default=None, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -241,7 +247,13 @@ def main() -> None:
                 own["speed_up" + clock] = whole / (own["solve" + clock] + own["search" + clock])
             own |= {"n": n, "difference": difference(found[0], alone[0])}
             results.append(own)
-            write_benchmark(arguments.out, "shared_round", settings=settings, rounds=results)
+            write_benchmark(
+                arguments.out,
+                "shared_round",
+                device=arguments.device,
+                settings=settings,
+                rounds=results,
+            )
     print_results(results)
 
 

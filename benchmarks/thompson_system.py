@@ -76,6 +76,14 @@ def main() -> None:
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     wanted = None if arguments.solvers is None else arguments.solvers.split(",")
+    settings = {
+        "n": arguments.n,
+        "dim": DIM,
+        "noise": NOISE,
+        "columns": arguments.columns,
+        "epochs": arguments.epochs,
+        "block_size": arguments.block_size,
+    }
     console = Console()
     runs = []
     for lengthscale in map(float, arguments.lengthscales.split(",")):
@@ -103,15 +111,9 @@ def main() -> None:
                 soft_wrap=True,
                 highlight=False,
             )
-    settings = {
-        "n": arguments.n,
-        "dim": DIM,
-        "noise": NOISE,
-        "columns": arguments.columns,
-        "epochs": arguments.epochs,
-        "block_size": arguments.block_size,
-    }
-    write_benchmark(arguments.out, "thompson_system", device=device, settings=settings, runs=runs)
+            write_benchmark(
+                arguments.out, "thompson_system", device=device, settings=settings, runs=runs
+            )
 
 
 if __name__ == "__main__":

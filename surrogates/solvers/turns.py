@@ -59,10 +59,10 @@ class Turns:
         blocks = tuple(
             order.part(number) for number in range(first, min(first + size, order.num_parts))
         )
-        own = system.restrict_own(blocks)
         invert = None
         failure: Exception | None = None
         try:
+            own = system.restrict_own(blocks)  # which evaluates this process's block
             invert = None if own is None else factorise(own)
         except (ValueError, MemoryError, torch.OutOfMemoryError) as error:
             failure = error

@@ -7,12 +7,12 @@ s) of all n rows; b is the size of a block.
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from datetime import timedelta
 from itertools import pairwise
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -34,6 +34,11 @@ DEFAULT_TIMEOUT = 300.0
 # Gloo's threads need the interpreter to free the last messages, and abort a process whose
 # interpreter is ending
 SECONDS_TO_LEAVE = 0.1
+# By default NCCL ends a process whose message has failed before Python hears of it. These make the
+# process wait for its messages, and raise
+NCCL_SETTINGS = {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
+
+Send = Callable[..., dist.Work]  # a collective function and its arguments, but for the group
 
 
 class SharedRows(Rows):
@@ -85,14 +90,14 @@ class SharedRows(Rows):
     def sum_for(self, rank: int, part: Tensor) -> Tensor:
         if self.size > 1:
             part = part.contiguous()
-            with self._contact(part):
-                dist.reduce(part, group=self.group, group_dst=rank)
+            with self._contact(part) as send:
+                send(dist.reduce, part, group_dst=rank).wait()
         return part
 
     def of(self, rank: int, value: Tensor) -> Tensor:
         if self.size > 1:
-            with self._contact(value):
-                dist.broadcast(value, group=self.group, group_src=rank)
+            with self._contact(value) as send:
+                send(dist.broadcast, value, group_src=rank).wait()
         return value
 
     def parts(self) -> list[slice]:
@@ -142,14 +147,10 @@ class SharedRows(Rows):
             lengths = [len(range(done, min(done + size, count))) for count in self.counts]
             message = torch.cat([columns.flatten() for columns in part.split(widths, dim=1)])
             coming = W.new_empty(sum(lengths) * own)
-            with self._contact(message):
-                dist.all_to_all_single(
-                    coming,
-                    message,
-                    [length * own for length in lengths],
-                    [len(part) * width for width in widths],
-                    group=self.group,
-                )
+            with self._contact(message) as send:
+                received = [length * own for length in lengths]
+                sent = [len(part) * width for width in widths]
+                send(dist.all_to_all_single, coming, message, received, sent).wait()
             arrived = coming.view(sum(lengths), own).split(lengths)
             for first, length, rows in zip(firsts, lengths, arrived, strict=True):
                 out[first + done : first + done + length] = rows
@@ -194,8 +195,8 @@ class SharedRows(Rows):
                 chunk = matrices[0].new_empty(part.stop - part.start, sum(widths))
             if self.size == 1:
                 return chunk, None
-            with self._contact(chunk):
-                return chunk, dist.broadcast(chunk, group=self.group, group_src=rank, async_op=True)
+            with self._contact(chunk) as send:
+                return chunk, send(dist.broadcast, chunk, group_src=rank)
 
         coming = send(*parts[0])
         for following in [*parts[1:], None]:
@@ -226,18 +227,19 @@ class SharedRows(Rows):
     def _reduce(self, part: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
         if self.size > 1:
             part = part.contiguous()
-            with self._contact(part, passes=2):
-                dist.all_reduce(part, operation, group=self.group)
+            with self._contact(part, passes=2) as send:
+                send(dist.all_reduce, part, operation).wait()
         return part
 
     @contextmanager
-    def _contact(self, message: Tensor | None = None, passes: int = 1) -> Iterator[None]:
+    def _contact(self, message: Tensor | None = None, passes: int = 1) -> Iterator[Send]:
+        """Count a message's bytes; give what sends it."""
         if message is not None:
             self.bytes_moved += (
                 passes * (self.size - 1) * message.numel() * message.element_size() // self.size
             )
-        with _contact(self.rank, self.size):
-            yield
+        with _contact(self.rank, self.size, self.group) as send:
+            yield send
 
 
 class DistributedKernelSystem(KernelSystem):
@@ -433,31 +435,60 @@ class DistributedKernelSystem(KernelSystem):
 
 
 @contextmanager
-def processes(timeout_seconds: float = DEFAULT_TIMEOUT) -> Iterator[torch.device]:
+def processes(
+    timeout_seconds: float = DEFAULT_TIMEOUT, *, backend: str | None = None
+) -> Iterator[torch.device]:
     """Join the processes that ``torchrun`` started, and leave them at the end; give the device of
     this one.
 
-    With CUDA devices they communicate by NCCL, a device a process, otherwise by gloo. Started
-    alone, without ``torchrun``, the program is the only process.
+    Started alone, without ``torchrun``, the program is the only process.
 
     Args:
         timeout_seconds: a process that is not heard of for so long ends the others, with an error.
             A killed one usually does so at once.
+        backend: of ``torch.distributed``: ``"nccl"``, a CUDA device for each process, or one of
+            CPUs such as ``"gloo"``; ``None`` for ``"nccl"`` where there are CUDA devices and
+            ``"gloo"`` where there are none.
+
+    Raises:
+        ValueError: if PyTorch has no such backend, or this machine fewer CUDA devices than
+            processes.
     """
     checks.positive_float("timeout_seconds", timeout_seconds)
-    cuda = torch.cuda.is_available()
-    device = (
-        torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}") if cuda else torch.device("cpu")
-    )
+    if backend is None:
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+    device = _own_device(backend)
     if not dist.is_torchelastic_launched():
         yield device
         return
-    if cuda:
+    if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(seconds=timeout_seconds))
+        for name, value in NCCL_SETTINGS.items():
+            os.environ.setdefault(name, value)
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
     yield device
     dist.destroy_process_group()  # not after an error: others may be gone
     time.sleep(SECONDS_TO_LEAVE)
+
+
+def _own_device(backend: str) -> torch.device:
+    """Return where this process computes if messages go by ``backend``."""
+    if not dist.is_backend_available(backend):
+        raise ValueError(
+            f"`backend` must be one that this build of PyTorch has, got {backend!r}. Try 'gloo', by"
+            " which processes compute on CPUs."
+        )
+    if backend != "nccl":
+        return torch.device("cpu")
+    num_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    num_devices = torch.cuda.device_count()
+    if num_processes > num_devices:
+        raise ValueError(
+            f"`backend` 'nccl' needs a CUDA device for each process, got {num_processes} processes"
+            f" on a machine with {num_devices}. Start one a device, or pass 'gloo', by which"
+            " processes compute on CPUs."
+        )
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
 def own_rows(n: int, group: dist.ProcessGroup | None = None) -> slice:
@@ -519,29 +550,42 @@ def bytes_of_first(message: bytes | None, group: dist.ProcessGroup | None = None
     if size == 1:
         return message
     device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
-    with _contact(rank, size):
+    with _contact(rank, size, group) as send:
         length = torch.tensor(0 if message is None else len(message), device=device)
-        dist.broadcast(length, group=group, group_src=0)
+        send(dist.broadcast, length, group_src=0).wait()
         if not length:
             return None
         data = torch.empty(int(length), dtype=torch.uint8, device=device)
         if rank == 0:
             assert message is not None  # its length is sent
             data.copy_(torch.frombuffer(bytearray(message), dtype=torch.uint8))
-        dist.broadcast(data, group=group, group_src=0)
+        send(dist.broadcast, data, group_src=0).wait()
     return data.cpu().numpy().tobytes()
 
 
 @contextmanager
-def _contact(rank: int, size: int) -> Iterator[None]:
+def _contact(rank: int, size: int, group: dist.ProcessGroup | None) -> Iterator[Send]:
+    """Give what sends a message to the ``group``; what fails on the way is a lost process."""
+
+    def send(call: Callable[..., dist.Work], message: Tensor, *others: Any, **named: int) -> Any:
+        # What the device has still to do would count as silence of the others
+        _wait_for(message.device)
+        # A call that waits by itself does so on the device alone, where no error is raised
+        return call(message, *others, group=group, async_op=True, **named)
+
     try:
-        yield
+        yield send
     except RuntimeError as error:
         raise ConnectionError(
             f"Process {rank} of {size} lost contact with another, which ended or was not heard of"
             f" in time ({error}). Start all again; a solver with a `checkpoint` goes on from its"
             " last one."
         ) from error
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _place(group: dist.ProcessGroup | None) -> tuple[int, int]:

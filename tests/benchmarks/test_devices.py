@@ -13,6 +13,7 @@ from tests.simulated_device import simulated_device
 
 SCRIPTS = ("acquired_value", "kernel_product", "solver_sweep", "study", "thompson_round")
 SCRIPTS += ("ceilings", "fingerprint_pool", "gpu_day", "thompson_system", "warm_starts")
+SHARED = ("distributed", "shared_round")
 
 
 @pytest.fixture
@@ -26,6 +27,13 @@ def test_a_script_takes_a_device(name: str) -> None:
     source = Path(acquired_value.__file__).with_name(f"{name}.py").read_text()
     assert 'add_argument("--device"' in source
     assert "arguments.device" in source
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_script_of_several_processes_takes_a_device(name: str) -> None:
+    source = Path(acquired_value.__file__).with_name(f"{name}.py").read_text()
+    assert '"--device", default="cpu", choices=BACKENDS' in source
+    assert 'backend=BACKENDS[job["device"]]' in source
 
 
 def test_the_paths_of_a_round_are_maximised_there(

@@ -253,6 +253,7 @@ def make_mistakes(part: slice) -> Results:
         "factor": (
             lambda: SketchAndProject(Failing(fails=part.start > 0), block_size=B).solve(shared, rhs)
         ),
+        "memory": lambda: _solve_where_a_block_does_not_fit(part),
         "targets": lambda: shared_paths(shared, rhs, 4),
         "kinds": lambda: DistributedKernelSystem(
             KERNEL, torch.ones(4, 2 + (part.start > 0)).double(), 0.1
@@ -264,9 +265,22 @@ def make_mistakes(part: slice) -> Results:
 def _message(mistake: Callable[[], object]) -> str:
     try:
         mistake()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, torch.OutOfMemoryError) as error:
         return f"{type(error).__name__}: {error}"
     return "nothing"
+
+
+def _solve_where_a_block_does_not_fit(part: slice) -> None:
+    """Solve, where the second process has no memory for a block of the matrix."""
+
+    def exhausted(*_: object) -> KernelSystem:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    shared = system(part)
+    with pytest.MonkeyPatch.context() as patch:
+        if part.start > 0:
+            patch.setattr(shared, "_of_points", exhausted)
+        SketchAndProject(block_size=B).solve(shared, data()[2][part])
 
 
 def solve_by_clocks_that_differ(part: slice) -> Results:

@@ -200,6 +200,13 @@ def mistakes(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
                 " another process that is not, or does not fit in its memory."
             ),
         ),
+        (
+            "memory",
+            (
+                "ValueError: `kernel` must be finite and positive semi-definite, got a block in"
+                " another process that is not, or does not fit in its memory."
+            ),
+        ),
         ("kinds", "ValueError: `X` must have the same columns and dtype in all processes"),
         (
             "targets",
@@ -215,6 +222,10 @@ def test_what_shared_rows_cannot_do_is_said_with_the_remedy(
     mistakes: list[Results], name: str, message: str
 ) -> None:
     assert as_text(mistakes[0][name]).startswith(message)
+
+
+def test_a_process_without_memory_for_its_block_says_so(mistakes: list[Results]) -> None:
+    assert as_text(mistakes[1]["memory"]) == "OutOfMemoryError: CUDA out of memory."
 
 
 def test_paths_of_shared_weights_are_those_of_one_process(tmp_path: Path) -> None:
