@@ -158,7 +158,7 @@ class FreshGP(SingleTaskGP):
 
     def warm_start(self, previous: "FreshGP", *, scale: float = 1.0) -> Self:
         """Start the mean's next solve from ``previous``, a model of the first rows of the same
-        data; return this model.
+        data, and at new points from what solves their own rows; return this model.
 
         Args:
             scale: one unit of its targets in the units of this model's, where the caller

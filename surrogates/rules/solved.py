@@ -30,6 +30,7 @@ from surrogates.rules.limits import check_codes
 from surrogates.solvers.auto import Auto
 from surrogates.solvers.base import Callback, Solver
 from surrogates.solvers.cholesky import Cholesky
+from surrogates.solvers.growing import extended
 from surrogates.solvers.run import Solution
 from surrogates.systems.base import Apply, LinearSystem
 from surrogates.systems.kernel import KernelSystem
@@ -114,10 +115,7 @@ class SolvedRule(Rule):
         )
         if solver.needs_precision:
             targets = targets.to(system.dtype)
-        initial = None
-        if warm is not None and len(warm) <= system.n:
-            initial = system.noise.new_zeros(system.n, num_paths + 1)
-            initial[: len(warm), :1] = warm
+        initial = None if solver.needs_precision else _initial(system, residuals, warm, num_paths)
         rhs = targets if solver.splits_targets else system.rhs(targets)
         del targets, values, noise  # many columns: only one copy of them is kept
         solution = solver.solve(
@@ -185,14 +183,11 @@ class AllData(SolvedRule):
         _require_memory(X, num_paths)
         noise = data.noise[rows] if data.noise.ndim else data.noise
         system = DistributedKernelSystem(data.kernel, X, noise)
-        initial = None
-        if warm is not None and len(warm) <= system.n:
-            initial = X.new_zeros(len(X), num_paths + 1)
-            held = warm[rows]
-            initial[: len(held), :1] = held
+        misfit = data.y[rows] - data.mean_module(X)
+        initial = _initial(system, misfit.unsqueeze(1), warm, num_paths)
         rhs = right_hand_sides(
             system,
-            data.y[rows] - data.mean_module(X),
+            misfit,
             prior_values(prior, data.X, data.noise, rows).T,
             solver,
             generator,
@@ -245,6 +240,22 @@ def right_hand_sides(
         torch.cat([first, values], dim=1), torch.cat([torch.zeros_like(first), noise], dim=1)
     )
     return targets if solver.splits_targets else system.rhs(targets)
+
+
+def _initial(
+    system: LinearSystem, misfit: Tensor, warm: Tensor | None, num_paths: int
+) -> Tensor | None:
+    """Return the weights (n_r, 1 + s) that a solve starts from: zero but for the mean's, in the
+    first column, which go on from ``warm`` (k, 1); ``None`` where all are zero, as they are beyond
+    so many new points that their own block is a system to iterate on.
+
+    Args:
+        misfit: y − μ(X) of the data held here, (·, 1).
+    """
+    if warm is None or not 0 <= system.n - len(warm) <= DIRECT_SOLVE_UP_TO:
+        return None
+    start = extended(system, misfit, warm)
+    return torch.cat([start, start.new_zeros(len(start), num_paths)], dim=1)
 
 
 def default_solver(n: int) -> Solver:

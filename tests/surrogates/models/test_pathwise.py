@@ -40,6 +40,7 @@ from surrogates import (
     Nystrom,
     PathwiseGP,
     PriorPaths,
+    SketchAndProject,
     Solver,
     gaussian_likelihood,
 )
@@ -284,6 +285,30 @@ def test_a_warm_start_needs_fewer_epochs_and_finds_the_same_mean() -> None:
     again.paths(1)
     # The same data: the mean is solved
     assert again.solution is not None and again.solution.steps[0] == 0
+
+
+@pytest.mark.parametrize("solver", [CG(), SketchAndProject.asap()], ids=["cg", "asap"])
+def test_a_warm_start_takes_in_a_new_value_that_is_little_beside_all_data(solver: Solver) -> None:
+    n = 400
+    inputs = problems.uniform(n + 1, D)
+    targets = torch.sin(5 * inputs.sum(1, keepdim=True))
+    targets[-1] += 0.1
+
+    def built(rows: int, solver: Solver) -> PathwiseGP:
+        return PathwiseGP(
+            inputs[:rows],
+            targets[:rows],
+            **settings(solver=solver, likelihood=gaussian_likelihood(1e-3), outcome_transform=None),
+        )
+
+    previous = built(n, solver)
+    previous.paths(1)
+    warm = built(n + 1, solver).warm_start(previous)
+    before, mean, exact = (
+        model.paths(1).mean(inputs[-1:]).item()
+        for model in (previous, warm, built(n + 1, Cholesky()))
+    )
+    assert abs(mean - exact) < 0.3 * abs(before - exact)
 
 
 @pytest.mark.parametrize(
