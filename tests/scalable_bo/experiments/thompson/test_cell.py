@@ -146,7 +146,6 @@ def test_each_round_starts_the_mean_from_the_round_before(monkeypatch: pytest.Mo
     assert starts[1] is not None
     assert starts[1][:, 0].abs().min() > 0
     assert starts[1][:, 1:].eq(0).all()
-    assert starts[1][:, 1:].eq(0).all()
 
 
 def test_features_are_shared_only_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
