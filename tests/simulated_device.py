@@ -42,6 +42,7 @@ _SCALARS_TOO = {
 _WAITS = {_aten._local_scalar_dense.default, _aten.nonzero.default}  # for numbers and sizes
 
 _waits: list[Any] | None = None
+_seeds_there: set[int] = set()
 _library = torch.library.Library("aten", "IMPL")
 
 
@@ -108,6 +109,22 @@ class SimulatedTensor(Tensor):
         self.numpy()
 
 
+class SimulatedGenerator(torch.Generator):
+    """A generator that draws on the device. Operators know it by its seed: one of the CPU must not
+    have the same.
+    """
+
+    def __new__(cls, seed: int) -> "SimulatedGenerator":
+        made = super().__new__(cls)
+        made.manual_seed(seed)
+        _seeds_there.add(seed)
+        return made
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(NAME, 0)
+
+
 class _Mode(TorchDispatchMode):
     def __torch_dispatch__(
         self,
@@ -127,9 +144,11 @@ def _run(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     result_there = there if device is None else torch.device(device).type == NAME
     if not there and not result_there:
         return function(*args, **kwargs)
-    if result_there and kwargs.get("generator") is not None:
+    generator = kwargs.get("generator")
+    if generator is not None and result_there != (generator.initial_seed() in _seeds_there):
         raise RuntimeError(
-            f"Expected a '{NAME}' device type for generator but found 'cpu' ({function})."
+            f"Expected a generator of the device of the result, but found one of"
+            f" '{generator.device}' ({function})."
         )
     if there and function not in _COPIES:
         _require_one_device(

@@ -38,7 +38,8 @@ from botorch.models.kernels.categorical import CategoricalKernel
 from scipy.special import betainc, betaincinv, gammainccinv, gammaincinv, gammaln, ive, kve
 from torch import Tensor
 
-MOST_FROM_CPU = 2**22  # numbers; more take longer to draw there than to use
+from surrogates.operators import generators
+
 NUM_DIRECTIONS = 8
 NUM_VALUES = 64  # so many functions show their leading directions
 DRAWS_PER_DIRECTION = 8  # fewer draws would no longer be normal in the directions
@@ -51,11 +52,11 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generator) -> Tensor:
-    """Return N(0, 1) draws of the dtype and device of ``like``, drawn in float64 where the
-    generator is: a seed means the same everywhere, and in either dtype.
+    """Return N(0, 1) draws of the dtype and device of ``like``, drawn in float64: a seed means the
+    same in either dtype and, unless they are so many that the device draws them, everywhere.
     """
-    device = generator.device
-    return torch.randn(*shape, generator=generator, device=device, dtype=torch.float64).to(like)
+    own = generators.of(generator, like.device, math.prod(shape))
+    return torch.randn(*shape, generator=own, device=own.device, dtype=torch.float64).to(like)
 
 
 def balanced_normal(values: Tensor, generator: torch.Generator) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from surrogates import checks
+from surrogates.operators import generators
 from surrogates.operators.linalg import (
     matmul,
     shifted_cholesky,
@@ -121,8 +122,9 @@ class Nystrom(Preconditioner):
 
     def _from_sketch(self, system: BlockSystem, rank: int, generator: torch.Generator) -> Apply:
         system.rows.require_all("Nystrom(sketch='gaussian')", "Use sketch='columns'.")
+        own = generators.of(generator, system.device, system.n * rank)
         normal = torch.randn(
-            system.n, rank, generator=generator, device=generator.device, dtype=system.dtype
+            system.n, rank, generator=own, device=own.device, dtype=system.dtype
         ).to(system.device)
         test = torch.linalg.qr(normal).Q
         U, eigenvalues = nystrom_approximation(system.kernel_matmul(test), test)

@@ -20,6 +20,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from surrogates import checks
+from surrogates.operators import generators
 from surrogates.operators.kernel_matrix import Dense, KernelOperator, Tiled, kernel_operator
 from surrogates.operators.tiles import FUNCTIONS_TOGETHER, KernelTiles
 from surrogates.systems.base import Rows
@@ -214,10 +215,12 @@ class SharedRows(Rows):
         """
         seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
         out = like.new_empty(self.num_held, num_columns)
+        device = generators.drawing_device(out.device, self.n * num_columns)
+        shape = ROWS_PER_STREAM, num_columns
         end = self.start + len(out)
         for stream in range(self.start // ROWS_PER_STREAM, -(-end // ROWS_PER_STREAM)):
-            own = torch.Generator().manual_seed(seed + stream)
-            rows = torch.randn(ROWS_PER_STREAM, num_columns, generator=own, dtype=torch.float64)
+            own = generators.seeded(device, seed + stream)
+            rows = torch.randn(shape, generator=own, device=device, dtype=torch.float64)
             first = stream * ROWS_PER_STREAM
             low = max(first, self.start)
             high = min(first + ROWS_PER_STREAM, end)

@@ -1,0 +1,109 @@
+"""Many numbers are drawn where they are used, by generators that follow from the one given; few by
+that one.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from surrogates import KernelSystem, Nystrom, SketchAndProject, kernel_operator
+from surrogates.functions.draws import standard_normal
+from surrogates.operators import generators
+from surrogates.systems import shared
+from surrogates.systems.shared import SharedRows
+from tests import problems
+from tests.simulated_device import NAME, SimulatedGenerator, simulated_device
+
+MANY = 200
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
+    """A device with generators of its own."""
+    monkeypatch.setattr(generators, "DEVICE_TYPES", {NAME})
+    monkeypatch.setattr(generators, "MANY", MANY)
+
+    on_cpu = generators.seeded
+    monkeypatch.setattr(
+        generators,
+        "seeded",
+        lambda device, seed: (
+            SimulatedGenerator(seed) if device.type == NAME else on_cpu(device, seed)
+        ),
+    )
+    with simulated_device() as there:
+        yield there
+
+
+def seed() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.mark.parametrize("count", [MANY - 1, MANY])
+def test_few_numbers_are_those_of_the_cpu_and_many_the_devices_own(
+    count: int, device: torch.device
+) -> None:
+    like = torch.ones((), dtype=torch.float64)
+    on_cpu = standard_normal((count,), like, seed())
+    there = standard_normal((count,), like.to(device), seed())
+    assert there.device == device
+    assert torch.equal(there.cpu(), on_cpu) == (count < MANY)
+    assert torch.equal(standard_normal((count,), like.to(device), seed()).cpu(), there.cpu())
+
+
+def test_draws_of_a_device_are_normal_and_differ_from_one_another(device: torch.device) -> None:
+    given = seed()
+    like = torch.ones((), dtype=torch.float32, device=device)
+    first, second = (standard_normal((40, 1000), like, given).cpu() for _ in range(2))
+    assert first.dtype == torch.float32
+    assert not torch.equal(first, second)
+    for draws in (first, second):
+        assert abs(draws.mean()) < 5 / draws.numel() ** 0.5
+        assert abs(draws.var() - 1.0) < 5 * (2 / draws.numel()) ** 0.5
+
+
+def test_rows_drawn_there_are_the_same_however_they_are_shared(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "ROWS_PER_STREAM", 16)
+    drawn_on = set()
+    seeded = generators.seeded
+
+    def noted(device: torch.device, seed: int) -> torch.Generator:
+        drawn_on.add(device)
+        return seeded(device, seed)
+
+    monkeypatch.setattr(generators, "seeded", noted)
+    like = torch.ones((), dtype=torch.float64, device=device)
+    whole = SharedRows(90, device).normal(3, seed(), like=like)
+    parts = []
+    for start, count in ((0, 37), (37, 2), (39, 51)):
+        rows = SharedRows(count, device)
+        rows.start = start
+        rows.n = 90
+        parts.append(rows.normal(3, seed(), like=like))
+    assert torch.equal(torch.cat(parts), whole)
+    assert drawn_on == {device}
+
+
+def test_sketches_drawn_there_solve_the_system(device: torch.device) -> None:
+    X = problems.uniform(120, 2)
+    rhs = problems.normal(120, 2)
+    system = KernelSystem(kernel_operator(problems.matern(1.5, 0.4).to(device), X.to(device)), 0.1)
+    solver = SketchAndProject(
+        Nystrom(20, sketch="gaussian"), block_size=40, tolerance=1e-6, max_epochs=100.0
+    )
+    solution = solver.solve(system, rhs.to(device), generator=seed())
+    exact = torch.linalg.solve(system.to_dense().cpu(), rhs)
+    assert solution.converged.all()
+    assert problems.relative_error(solution.value.cpu(), exact) < 1e-4
+
+
+@pytest.mark.gpu
+def test_a_seed_means_the_same_whenever_a_cuda_device_draws() -> None:
+    like = torch.ones((), device="cuda")
+    first, again = (standard_normal((generators.MANY,), like, seed()) for _ in range(2))
+    assert first.is_cuda
+    assert torch.equal(first, again)
+    assert not torch.equal(first.cpu(), standard_normal((generators.MANY,), like.cpu(), seed()))
