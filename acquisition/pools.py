@@ -106,7 +106,8 @@ def choose(
             allowed = feasible.contains(X).nonzero().squeeze(1)
             part = None if labels is None else labels[rows]
             positions = torch.arange(first + rows.start, first + rows.stop, device=X.device)
-            choosing.add(Chosen(X, positions, part).at(allowed))
+            candidates = Chosen(X, positions, part)
+            choosing.add(candidates if len(allowed) == len(X) else candidates.at(allowed))
         first += len(points)
         if after_part is not None:
             after_part(first)

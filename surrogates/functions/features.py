@@ -17,7 +17,7 @@ from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.functions.draws import orthogonal_directions, standard_normal
-from surrogates.functions.modulations import Modulation, modulated
+from surrogates.functions.modulations import Modulation, Product, modulated
 from surrogates.functions.spectra import (
     DEGREES_OF_FREEDOM,
     Waves,
@@ -138,21 +138,30 @@ class RandomFeatures(Basis):
 
     def __call__(self, X: Tensor) -> Tensor:
         """Return Φ(X), (m, F)."""
-        return self._features(X, torch.matmul)
+        return self._column_scale * torch.cat(self._waves(X, torch.matmul), dim=1)
 
-    def _features(self, X: Tensor, product: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Return Φ(X), (m, F), by a ``product`` of rows (m, d) and columns."""
+    def _waves(self, X: Tensor, product: Product) -> tuple[Tensor, Tensor]:
+        """Return the cosines and the sines of the features at X (m, d), (m, F/2) each, without
+        their scale, by a ``product`` of rows and columns.
+        """
         angles = product(X, self.frequencies)
-        waves = self._column_scale * torch.cat([torch.cos(angles), torch.sin(angles)], dim=1)
+        waves = torch.cos(angles), torch.sin(angles)
         if self.modulations:
             amplitude = modulated(self.modulations, self.scale.square(), X, product)
-            waves = waves * amplitude.repeat(1, 2)
-        return waves * self._amplitude(X)[0].repeat(1, 2) if self.amplitudes else waves
+            waves = waves[0] * amplitude, waves[1] * amplitude
+        if self.amplitudes:
+            amplitude = self._amplitude(X)[0]
+            waves = waves[0] * amplitude, waves[1] * amplitude
+        return waves
 
     def matmul(self, X: Tensor, W: Tensor) -> Tensor:
         product = matmul_rows if self.modulations else torch.matmul
-        chunks = self._chunks(len(X))
-        return torch.cat([matmul(self._features(X[rows], product), W) for rows in chunks])
+        weights = self._scaled(W).chunk(2)
+        out = []
+        for rows in self._chunks(len(X)):
+            cosines, sines = self._waves(X[rows], product)
+            out.append(matmul(sines, weights[1], add_to=matmul(cosines, weights[0])))
+        return torch.cat(out)
 
     def matmul_gradient(self, X: Tensor, W: Tensor, cotangent: Tensor) -> Tensor:
         if self.modulations:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 DENSEST = 1 / 16  # share of entries; above, a dense product is faster
 FEWEST_COLUMNS = 256  # of X
-COLUMNS_AT_ONCE = 512  # of W, which then stays in the cache
+COLUMNS_AT_ONCE = 128  # of W, which then stays in a core's cache
 
 
 class SparseRows(NamedTuple):
