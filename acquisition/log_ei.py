@@ -23,6 +23,7 @@ from botorch.models.model_list_gp_regression import ModelListGP
 from botorch.models.transforms.outcome import Standardize
 from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.sampling import draw_sobol_normal_samples
+from gpytorch.likelihoods import GaussianLikelihood
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
@@ -58,6 +59,12 @@ DISTANCES = (0.1, 0.01, 0.001)
 NUM_BEST = 4
 NUM_STARTS = 6
 MOST_ITERATIONS = 60
+# Of the values' variance: a surrogate of a function without noise may take that much of it for
+# noise. More is noise, or ripples that the kernel is too smooth for.
+NEGLIGIBLE_NOISE = 1e-2
+FEWEST_REPEATED = 30  # values, before which a fit says little of noise
+NEAR = 1e-4  # in units of the box's sides: where two values differ by noise alone
+BESIDE = 1e-5  # of a repeated point, which is a new one all the same
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,10 @@ class LogEIStrategy(ForFewValues):
 
     Of one output, the improvement given values at pending points has a closed form; it is averaged
     over draws of these. Of objectives and constraints on outcomes all is drawn.
+
+    Where the model has learned noise that may as well be ripples, because no two points are near
+    each other, one point lies beside that of the best value: both values are then almost the same,
+    or there is noise. Not on grids, nor where variances are known.
 
     Args:
         sampler: makes the search in a set that is more than a box, of a model, bounds, ``seed`` and
@@ -92,7 +103,9 @@ class LogEIStrategy(ForFewValues):
         bounds = request.bounds
         improvement = _Improvement.of(models, request)
         pending = bounds[:0] if request.X_pending is None else request.X_pending
-        for done in range(1, request.q + 1):
+        repeated = _repeated(models[0], request, improvement.sign)
+        pending = torch.cat([pending, repeated])
+        for done in range(1 + len(repeated), request.q + 1):
             seed = int(torch.randint(2**62, (), generator=request.generator))
             with warnings.catch_warnings():
                 # Of rows that nearly repeat, and of line searches that end early: what was reached
@@ -255,6 +268,37 @@ class _Improvement:
             constraints=list(self.constraints) or None,
         )
         return _Logarithm(lambda X: joint(X.unsqueeze(-2)))
+
+
+@torch.no_grad()
+def _repeated(model: PathwiseGP, request: Request, sign: float | None) -> Tensor:
+    """Return a point (1, d) beside that of the best value, if two values there are to tell noise
+    from ripples; none (0, d) if they are told apart already, or cannot be.
+
+    Args:
+        sign: of the model's one output, as in ``_Improvement``.
+    """
+    feasible = request.feasible_set
+    none = request.bounds[:0]
+    if sign is None or request.choices is not None or feasible.rounding is not None:
+        return none
+    if not isinstance(model.likelihood, GaussianLikelihood):  # variances are known
+        return none
+    (data,) = data_sets(model)
+    negligible = NEGLIGIBLE_NOISE * data.y.var()
+    if len(data.y) < FEWEST_REPEATED or bool(data.noise.max() <= negligible):
+        return none
+    lower, upper = request.bounds.double()
+    width = upper - lower
+    X = all_inputs((model,)).double()
+    pending = X[:0] if request.X_pending is None else request.X_pending.double()
+    scaled = torch.cat([X, pending]) / torch.where(width > 0, width, 1.0)
+    if torch.pdist(scaled, p=math.inf).min() < NEAR:
+        return none
+    best = X[(sign * data.y).argmax()]
+    inwards = torch.where(best > 0.5 * (lower + upper), -1.0, 1.0) * (feasible.scale > 0)
+    point = (best + BESIDE * width * inwards).to(request.bounds).unsqueeze(0)
+    return point[feasible.contains(point)]
 
 
 def _is_gaussian(model: PathwiseGP | ModelListGP) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from acquisition.log_ei import NEGLIGIBLE_NOISE
 from scalable_bo.space.space import Space
 from scalable_bo.storage.record import StudyRecord
 from scalable_bo.storage.rounds import Result
@@ -25,10 +26,7 @@ from scalable_bo.study.roughness import evidence_of_roughness
 from surrogates import PathwiseGP, checks
 from surrogates.models.data import data_sets
 
-# Of the values' variance: below, the best observed value is the one to recommend. A surrogate of a
-# function without noise may take that much of it for noise; or more, where it has ripples, of
-# which the values give this evidence in nats.
-NEGLIGIBLE_NOISE = 1e-2
+# In nats, of ripples in the place of noise: the best observed value is the one to recommend then
 LEAST_EVIDENCE = 1.0
 MOST_RECOMMENDABLE = 500  # of the best observed points, from which one is recommended
 PREDICTED_AT_ONCE = 500

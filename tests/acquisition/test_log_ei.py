@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from botorch.acquisition.analytic import LogExpectedImprovement
 from botorch.acquisition.logei import qLogExpectedImprovement
@@ -71,3 +72,68 @@ def test_a_point_is_sought_where_an_outcome_is_feasible() -> None:
     assert x1 > 0.9
     down = replace(request, goal={"objective": lambda Y: Y[..., 0], "maximize": False})
     assert LogEIStrategy().generate(down).sum() < 0.3
+
+
+UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+
+
+def noisy_request(
+    n: int = 40, noise: float = 0.1, near: Tensor | None = None, **options: Any
+) -> Request:
+    """Return a request for 3 points by a model of n rough values and, at points ``near`` (k, 2), of
+    one that is worse than all of them.
+    """
+    X = torch.rand(n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    y = (37 * X).sin().sum(1, keepdim=True)
+    if near is not None:
+        X = torch.cat([X, near])
+        y = torch.cat([y, y.min() - torch.ones_like(near[:, :1])])
+    model = PathwiseGP(X, y, likelihood=gaussian_likelihood(noise))
+    return Request(model, 3, UNIT, torch.Generator().manual_seed(3), **options)
+
+
+def distances_from_best(request: Request) -> Tensor:
+    """Return the sorted distances (3,) of the chosen points from that of the best value."""
+    model = request.model
+    assert isinstance(model, PathwiseGP)
+    best = model.train_inputs[0][model.train_targets.argmax()]
+    return (LogEIStrategy().generate(request) - best).abs().amax(1).sort().values
+
+
+def test_the_best_value_is_measured_again_where_noise_may_be_ripples() -> None:
+    beside, *others = distances_from_best(noisy_request()).tolist()
+    assert 1e-6 < beside < 1e-4
+    assert min(others) > 1e-4
+
+
+def test_a_second_value_that_is_pending_is_not_asked_for_again() -> None:
+    first = LogEIStrategy().generate(noisy_request())
+    assert distances_from_best(noisy_request(X_pending=first))[0] > 1e-4
+
+
+PAIR = torch.tensor([[0.5, 0.5], [0.5, 0.50001]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"noise": 1e-3},
+        {"n": 20},
+        {"near": PAIR},
+        {"constraints": {"rounding": lambda X: (64 * X).round() / 64}},
+        {"choices": torch.cartesian_prod(*[torch.linspace(0, 1, 5, dtype=torch.float64)] * 2)},
+    ],
+    ids=["little noise", "few values", "known already", "grid", "choices"],
+)
+def test_no_value_is_measured_again_in_vain(options: dict[str, Any]) -> None:
+    assert distances_from_best(noisy_request(**options))[0] > 1e-4
+
+
+def test_known_variances_need_no_second_value() -> None:
+    request = noisy_request()
+    model = request.model
+    assert isinstance(model, PathwiseGP)
+    (X,) = model.train_inputs
+    y = model.train_targets.unsqueeze(1)
+    known = PathwiseGP(X, y, torch.full_like(y, 0.1))
+    assert distances_from_best(replace(request, model=known))[0] > 1e-4

@@ -89,6 +89,19 @@ def test_ripples_that_look_like_noise_are_none() -> None:
     assert result.values[mean.argmin()] > 0.5  # what the best mean would have cost
 
 
+@pytest.mark.parametrize("scale", [0.0, NOISE])
+def test_a_second_value_beside_the_best_tells_ripples_from_noise(scale: float) -> None:
+    study = Study(SPACE, maximize=False, strategy="log-ei", seed=0)
+    X = points(60)
+    study.add_data(X, rippled(X) if scale == 0.0 else noisy(X, scale))
+    batch = study.ask(2)
+    study.tell(batch.ids, rippled(batch.X) if scale == 0.0 else noisy(batch.X, scale))
+    belief = study._answers._belief(fits=False)
+    assert belief is not None
+    assert float(belief.model.likelihood.noise.detach()) > answers.NEGLIGIBLE_NOISE
+    assert belief.is_noisy == (scale > 0.0)
+
+
 def test_before_a_surrogate_the_best_value_is_recommended_and_nothing_predicted() -> None:
     study = Study(SPACE, maximize=True)
     batch = study.ask(2)
