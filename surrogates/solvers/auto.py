@@ -43,6 +43,9 @@ BLOCK_FACTORISE = 1.5  # of smaller factorisations
 PRECONDITION = 7.0
 DIRECT_ADVANTAGE = 1.15  # a direct solve may cost so much more: it ends far below the tolerance
 PLAIN_SLOWER = 1.5  # times the forecast of CG(None), the median found
+# Of the free memory that a direct solve may fill: for the minutes that the largest take, others may
+# want some, and running out of it ends the process without a word
+DIRECT_SHARE = 0.75
 LEAST = 1e-3  # epochs, and seconds, of a solver that may only evaluate what it is given
 EPOCHS_OF_DIRECT = 2.0  # entries evaluated for the factor and the residual
 WORTH_GOING_ON = 3.0  # epochs, of which one evaluates the start and one the end
@@ -74,7 +77,8 @@ class Auto(Solver):
     With n points, s columns, and m_r the mean of what r random columns leave of K's diagonal
     (measured for up to n/20 and 400 columns, extrapolated beyond), the candidates are
 
-    * ``Cholesky()``, if it fits in memory and its rounding error allows the tolerance;
+    * ``Cholesky()``, if it fits in three quarters of the free memory and its rounding error allows
+      the tolerance;
     * ``CG(Nystrom(r))`` for r = n/20, n/10, n/5, and ``CG(None)`` for nearly diagonal K: the
       recursion itself is run on a model of the spectrum, see :class:`SpectrumModel`. Of the
       preconditioned solves that reached 1e-2, four in five took within a factor 1.4 of the
@@ -310,7 +314,7 @@ class Auto(Solver):
 
     def _fits_directly(self, system: BlockSystem) -> bool:
         num_bytes = 2 * system.n**2 * system.precise().dtype.itemsize
-        return self.direct and num_bytes <= memory.available(system.device)
+        return self.direct and num_bytes <= DIRECT_SHARE * memory.available(system.device)
 
     def _may_end_directly(self, request: Request) -> bool:
         """Return whether a direct solve fits, and costs no more than the rest of the budget."""

@@ -198,9 +198,9 @@ def test_a_direct_solve_that_does_not_fit_in_memory_is_not_chosen(
 ) -> None:
     system = kernel_system(n, 1e-6)
     bytes_needed = 2 * n**2 * 8
-    monkeypatch.setattr(memory, "available", lambda device: bytes_needed)
+    monkeypatch.setattr(memory, "available", lambda device: 4 * bytes_needed // 3)
     assert Auto().choose(system, 16).solver == Cholesky()
-    monkeypatch.setattr(memory, "available", lambda device: bytes_needed - 1)
+    monkeypatch.setattr(memory, "available", lambda device: 4 * bytes_needed // 3 - 2)
     choice = Auto().choose(system, 16)
     assert isinstance(choice.solver, IterativeSolver)
     assert "Cholesky" not in choice.reason
