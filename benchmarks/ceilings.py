@@ -11,7 +11,6 @@ written after each.
 
 import statistics
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -20,27 +19,11 @@ from torch import Tensor
 
 from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
 from scalable_bo.experiments.thompson.samplers import Stopwatch
+from surrogates import memory
+from surrogates.operators.split import Halves, add_product
 
 PRODUCTS = ("float32", "tf32", "tf32x3", "float64", "bfloat16")
 KEYS = ("tera_operations", "error", "giga_bytes")
-TF32_BITS = 13  # of float32's mantissa that TF32 drops
-
-
-@contextmanager
-def tf32(allowed: bool) -> Iterator[None]:
-    settings = torch.backends.cuda.matmul
-    before = settings.allow_tf32
-    settings.allow_tf32 = allowed
-    try:
-        yield
-    finally:
-        settings.allow_tf32 = before
-
-
-def split(A: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what TF32 holds of float32 numbers, and the rest."""
-    high = (A.view(torch.int32) & (-1 << TF32_BITS)).view(torch.float32)
-    return high, A - high
 
 
 def prepared(name: str, A: Tensor, B: Tensor) -> Callable[[], Tensor]:
@@ -49,17 +32,16 @@ def prepared(name: str, A: Tensor, B: Tensor) -> Callable[[], Tensor]:
         dtype = getattr(torch, name)
         return partial(torch.matmul, A.to(dtype), B.to(dtype))
     if name == "tf32x3":
-        return partial(split_product, split(A.float()), split(B.float()))
+        return partial(split_product, Halves.of(A.float()), Halves.of(B.float()))
     return partial(float_product, A.float(), B.float(), name == "tf32")
 
 
-def split_product(A: tuple[Tensor, Tensor], B: tuple[Tensor, Tensor]) -> Tensor:
-    with tf32(True):
-        return (A[0] @ B[1]).addmm_(A[1], B[0]).addmm_(A[0], B[0])
+def split_product(A: Halves, B: Halves) -> Tensor:
+    return add_product(A, B, torch.zeros_like(B.high))
 
 
-def float_product(A: Tensor, B: Tensor, allowed: bool) -> Tensor:
-    with tf32(allowed):
+def float_product(A: Tensor, B: Tensor, in_tf32: bool) -> Tensor:
+    with memory.tf32() if in_tf32 else memory.full_precision():
         return A @ B
 
 

@@ -28,6 +28,7 @@ DEFAULT_CPU_BUDGET = 2 * GIBIBYTE
 # Of float32: d², values, slopes, weights and the temporaries between them, or half as many of
 # float64
 TILES_HELD = 16
+NUM_CALLS = 3  # that are timed
 SECONDS_BETWEEN_LOOKS = 1.0  # at a device's free memory: asking takes longer than a small product
 
 CHUNK_ENTRIES = {"cpu": 2**20, "cuda": 2**28}  # of a matrix of features, evaluated at a time
@@ -181,20 +182,53 @@ def full_precision() -> Iterator[None]:
     if not may_change():
         yield
         return
+    with _precision("ieee", allow_tf32=False):
+        yield
+
+
+@contextmanager
+def tf32() -> Iterator[None]:
+    """Multiply float32 matrices on CUDA in TF32 inside the context, and as before after it. Not
+    where :func:`may_change` forbids it.
+    """
+    with _precision("tf32", allow_tf32=True):
+        yield
+
+
+@contextmanager
+def _precision(name: str, *, allow_tf32: bool) -> Iterator[None]:
     settings = torch.backends.cuda.matmul
     # PyTorch is replacing the one setting by the other, and refuses to read the old one once the
     # new one was set.
-    name, value = ("fp32_precision", "ieee") if _has_precisions() else ("allow_tf32", False)
-    before = getattr(settings, name)
-    setattr(settings, name, value)
+    setting, value = ("fp32_precision", name) if _has_precisions() else ("allow_tf32", allow_tf32)
+    before = getattr(settings, setting)
+    setattr(settings, setting, value)
     try:
         yield
     finally:
-        setattr(settings, name, before)
+        setattr(settings, setting, before)
 
 
 def _has_precisions() -> bool:
     return hasattr(torch.backends.cuda.matmul, "fp32_precision")
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until ``device`` has done what it was told."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds(call: Callable[[], object], device: torch.device) -> float:
+    """Return the least seconds of a few calls: the first of them warms up."""
+    times = []
+    for _ in range(NUM_CALLS):
+        wait_for(device)
+        started = time.perf_counter()
+        call()
+        wait_for(device)
+        times.append(time.perf_counter() - started)
+    return min(times)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from surrogates import memory
 from surrogates.operators.linalg import matmul
+from surrogates.operators.split import Halves, add_product, halves_if_faster
 from surrogates.operators.tiles import (
     Index,
     KernelTiles,
@@ -110,7 +111,11 @@ class Dense(KernelOperator):
         self.matrix = evaluate(tiles) if matrix is None else matrix
 
     def __matmul__(self, W: Tensor) -> Tensor:
-        return matmul(self.matrix, W)
+        W_halves = halves_if_faster(W)
+        if W_halves is None:
+            return matmul(self.matrix, W)
+        parts = self.matrix.split(_rows_at_once(self.matrix))
+        return torch.cat([_product(part, W, W_halves) for part in parts])
 
     def rows(self, index: Index) -> KernelOperator:
         if isinstance(index, Tensor):
@@ -161,8 +166,10 @@ class Gathered(KernelOperator):
 
     def __matmul__(self, W: Tensor) -> Tensor:
         out = W.new_empty(len(self.index), W.shape[1])
+        W_halves = halves_if_faster(W)
         for part in spans(len(self.index), _rows_at_once(self.matrix)):
-            out[part] = matmul(self.matrix.index_select(0, self.index[part]), W)
+            rows = self.matrix.index_select(0, self.index[part])
+            out[part] = _product(rows, W, W_halves)
         return out
 
     def rows(self, index: Index) -> KernelOperator:
@@ -234,6 +241,12 @@ def kernel_operator(
     num_bytes = len(tiles.X1) * len(tiles.X2) * X1.element_size()
     kind = Dense if num_bytes <= budget else Tiled
     return kind(tiles, symmetric=X2 is None)
+
+
+def _product(matrix: Tensor, W: Tensor, W_halves: Halves | None) -> Tensor:
+    if W_halves is None:
+        return matmul(matrix, W)
+    return add_product(Halves.of(matrix), W_halves, W.new_zeros(len(matrix), W.shape[1]))
 
 
 def _rows_at_once(matrix: Tensor) -> int:

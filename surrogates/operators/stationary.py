@@ -35,6 +35,7 @@ from gpytorch.kernels import (
 from torch import Tensor
 
 from surrogates.operators.tanimoto import TanimotoKernel
+from surrogates.operators.tf32 import halves
 
 logger = logging.getLogger(__name__)
 
@@ -198,6 +199,7 @@ class Profile:
     Attributes:
         value: ``(d2, outputscale) -> outputscale · κ(d2)``.
         value_: the same in the place of d2 (N,).
+        halves: the same as what TF32 holds of it, and the rest; see :mod:`.split`.
         contract: ``(d2 (g, r, c), weights (g, 1 or r, c)) -> (Σ_c κ w (g, r), κ' w (g, r, c))``.
         exact_distances: whether d² must be free of cancellation: κ has infinite slope at 0
             (Matérn-1/2).
@@ -205,6 +207,7 @@ class Profile:
 
     value: Callable[[Tensor, Tensor], Tensor]
     value_: Callable[[Tensor, Tensor], Tensor]
+    halves: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
     contract: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
     exact_distances: bool = False
 
@@ -215,11 +218,14 @@ def _profile(
     def value(d2: Tensor, outputscale: Tensor) -> Tensor:
         return formula(d2)[0] * outputscale
 
+    def split(d2: Tensor, outputscale: Tensor) -> tuple[Tensor, Tensor]:
+        return halves(formula(d2)[0] * outputscale)
+
     def contract(d2: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         kernel, slope = formula(d2)
         return (kernel * weights).sum(-1), slope * weights
 
-    return Profile(Fused(value), InPlace(value), Fused(contract), exact_distances)
+    return Profile(Fused(value), InPlace(value), Fused(split), Fused(contract), exact_distances)
 
 
 PROFILES = {

@@ -19,6 +19,7 @@ from surrogates import memory
 from surrogates.operators import cuda
 from surrogates.operators.linalg import matmul
 from surrogates.operators.sparse import SparseRows, sparse_rows
+from surrogates.operators.split import Halves, add_product, halves_if_faster
 from surrogates.operators.stationary import PROFILES, StationaryKernel
 from surrogates.operators.tanimoto import TanimotoForm, squared_lengths
 
@@ -60,6 +61,10 @@ class KernelTiles(ABC):
     @abstractmethod
     def tile(self, i: Index, j: Index, out: Tensor | None = None) -> Tensor:
         """Return k(X1[i], X2[j]), written to ``out``, contiguous, if that is given."""
+
+    def halves(self, i: Index, j: Index) -> Halves:
+        """Return the halves of k(X1[i], X2[j])."""
+        return Halves.of(self.tile(i, j))
 
     @abstractmethod
     def contract(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -158,6 +163,11 @@ class StationaryTiles(KernelTiles):
         d2 = self._squared_distances(i, j, out)
         # Flat: compiled once for all shapes
         return self.profile.value_(d2.view(-1), self.outputscale).view_as(d2)
+
+    def halves(self, i: Index, j: Index) -> Halves:
+        d2 = self._squared_distances(i, j)
+        high, low = self.profile.halves(d2.view(-1), self.outputscale)
+        return Halves(high.view_as(d2), low.view_as(d2))
 
     def contract(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
         values, slopes = self.contract_distances(i, j, weights)
@@ -410,8 +420,12 @@ def tiled_matmul(side: int, tiles: KernelTiles, W: Tensor) -> Tensor:
     if (fused := tiles.fused_matmul(W)) is not None:
         return fused
     out = W.new_zeros(len(tiles.X1), W.shape[1])
+    W_halves = halves_if_faster(W)
     for i, j in tile_spans(len(tiles.X1), len(tiles.X2), side, W.device):
-        matmul(tiles.tile(i, j), W[j], add_to=out[i])
+        if W_halves is None:
+            matmul(tiles.tile(i, j), W[j], add_to=out[i])
+        else:
+            add_product(tiles.halves(i, j), W_halves.rows(j), out[i])
     return out
 
 

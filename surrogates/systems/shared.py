@@ -19,7 +19,7 @@ import torch.distributed as dist
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from surrogates import checks
+from surrogates import checks, memory
 from surrogates.operators import generators
 from surrogates.operators.kernel_matrix import Dense, KernelOperator, Tiled, kernel_operator
 from surrogates.operators.tiles import FUNCTIONS_TOGETHER, KernelTiles
@@ -572,7 +572,7 @@ def _contact(rank: int, size: int, group: dist.ProcessGroup | None) -> Iterator[
 
     def send(call: Callable[..., dist.Work], message: Tensor, *others: Any, **named: int) -> Any:
         # What the device has still to do would count as silence of the others
-        _wait_for(message.device)
+        memory.wait_for(message.device)
         # A call that waits by itself does so on the device alone, where no error is raised
         return call(message, *others, group=group, async_op=True, **named)
 
@@ -584,11 +584,6 @@ def _contact(rank: int, size: int, group: dist.ProcessGroup | None) -> Iterator[
             f" in time ({error}). Start all again; a solver with a `checkpoint` goes on from its"
             " last one."
         ) from error
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _place(group: dist.ProcessGroup | None) -> tuple[int, int]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from surrogates import memory
 from surrogates.systems import shared
 from surrogates.systems.shared import SharedRows, processes
 from tests.simulated_device import NAME, simulated_device
@@ -92,7 +93,7 @@ class Messages:
         self.events: list[str] = []
         for name in ("all_reduce", "reduce", "broadcast", "all_to_all_single"):
             monkeypatch.setattr(dist, name, self.sender(name))
-        monkeypatch.setattr(shared, "_wait_for", self.wait_for)
+        monkeypatch.setattr(memory, "wait_for", self.wait_for)
         monkeypatch.setattr(shared, "_place", lambda group: (0, 2))
 
     def wait_for(self, device: torch.device) -> None:
