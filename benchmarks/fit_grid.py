@@ -3,20 +3,23 @@
     python benchmarks/fit_grid.py --subset small --out benchmarks/results/fit_grid.json
     python benchmarks/fit_grid.py --subset whole --sizes 1500 --sample 60
     python benchmarks/fit_grid.py --subset spread --methods fit,reference
+    python benchmarks/fit_grid.py --subset weak --methods fit,reference,likeliest
 
 A cell draws n uniform points in d dimensions, a function of variance 1 (``prior``: random features
 of the cell's own kernel; ``sine``: a sine of the first input; ``ripples``: several inputs with
-unequal lengthscales) and noise of variance 1 / ratio, or noise alone where the ratio is 0. Three
+unequal lengthscales) and noise of variance 1 / ratio, or noise alone where the ratio is 0. Four
 fits are compared:
 
 * ``fit``: ``fit(model)``;
 * ``reference``: ``fit_exact`` on 1000 random points, its hyperparameters used with all data;
+* ``likeliest``: ``fit_exact`` of 1000 random points without any prior;
 * ``former``: nearest-neighbour minibatches, refined on all data up to 10 000 points.
 
 Each record has the noise relative to the truth, the root mean squared error to the noiseless
 function at new points, the log density of noisy values there (nats a point), processor seconds,
 and the commit. Predictions are exact up to 5000 points and by 256 nearest neighbours beyond.
-Finished cells of the record are kept, so that a run goes on where it was stopped; ``--misses``
+Finished cells of the record are kept, so that a run goes on where it was stopped; ``--table`` has
+the mean error and density for every number of data and ratio; ``--misses``
 lists those where ``fit`` has an error above 1.1 times the reference's, a log density more than 0.02
 nats below it, or, where the reference finds it, a noise off by more than a tenth.
 """
@@ -31,10 +34,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain, product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
-from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, RQKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor
 
@@ -56,6 +60,7 @@ NUM_TEST = 1000
 EXACT_UP_TO = 5000
 NUM_NEIGHBOURS = 256
 NUM_FEATURES = 8192
+WEAK = (0.0, 0.09, 0.49, 1.0, 4.0)  # the squares of 0, .3, .7, 1, 2
 KERNELS = ("rbf", "matern32", "matern52", "scaled", "matern12")
 SOURCES = ("prior", "sine", "ripples")
 SMOOTHNESS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
@@ -115,6 +120,14 @@ def spread(n: int, *, sparse: bool = False) -> Iterator[Cell]:
             yield Cell(source, n, d, ratio, kernel, DTYPES[(i + j) % len(DTYPES)])
 
 
+def weak() -> Iterator[Cell]:
+    """Yield cells of little signal, eight seeds of each."""
+    for seed, n, d, ratio, kernel in product(
+        range(8), (50, 80, 150, 400, 1500), (1, 3, 6, 12), WEAK, ("rbf", "scaled", "rq")
+    ):
+        yield Cell(SOURCES[seed % len(SOURCES)], n, d, ratio, kernel, seed=seed)
+
+
 SUBSETS: dict[str, Callable[[], Iterator[Cell]]] = {
     "smoke": lambda: some(("sine",), (1100,), (2,), (1.0,), ("matern52",)),
     "small": lambda: some(("prior", "sine"), (1500,), (6, 3, 15, 1), RATIOS, ("matern52",)),
@@ -124,6 +137,7 @@ SUBSETS: dict[str, Callable[[], Iterator[Cell]]] = {
     "middle": lambda: some(("sine", "prior"), (5000,), (3, 6), RATIOS, ("rbf",)),
     "large": lambda: some(("sine", "prior"), (20_000,), (3, 6), RATIOS, ("matern32",)),
     "whole": lambda: some(SOURCES, (1500, 5000, 20_000), DIMS, RATIOS, KERNELS, DTYPES),
+    "weak": weak,
     "few": lambda: chain(spread(50), spread(100)),
     "spread": lambda: chain(spread(200), spread(500), spread(5000), spread(20_000, sparse=True)),
 }
@@ -135,6 +149,8 @@ def kernel_of(cell: Cell) -> Kernel | None:
         return None
     if cell.kernel == "scaled":
         return ScaleKernel(RBFKernel(ard_num_dims=cell.d))
+    if cell.kernel == "rq":
+        return RQKernel(ard_num_dims=cell.d)
     return MaternKernel(nu=SMOOTHNESS[cell.kernel], ard_num_dims=cell.d)
 
 
@@ -181,6 +197,23 @@ def by_fit(cell: Cell, data: Data) -> PathwiseGP:
 
 
 def by_reference(cell: Cell, data: Data) -> PathwiseGP:
+    return by_sample(cell, data, model_of)
+
+
+def by_likeliest(cell: Cell, data: Data) -> PathwiseGP:
+    return by_sample(cell, data, model_without_priors)
+
+
+def model_without_priors(cell: Cell, X: Tensor, y: Tensor) -> PathwiseGP:
+    model = model_of(cell, X, y)
+    for part in model.modules():
+        getattr(part, "_priors", {}).clear()
+    return model
+
+
+def by_sample(
+    cell: Cell, data: Data, model_of: Callable[[Cell, Tensor, Tensor], PathwiseGP]
+) -> PathwiseGP:
     chosen = torch.randperm(cell.n, generator=torch.Generator().manual_seed(7))[:FIT_EXACT_UP_TO]
     small = fit_exact(model_of(cell, data.X[chosen], data.y[chosen]))
     model = model_of(cell, data.X, data.y)
@@ -195,7 +228,7 @@ def by_former(cell: Cell, data: Data) -> PathwiseGP:
     return fit_iterative(model, **REFINEMENT) if cell.n <= REFINE_UP_TO else model
 
 
-METHODS = {"fit": by_fit, "reference": by_reference, "former": by_former}
+METHODS = {"fit": by_fit, "reference": by_reference, "likeliest": by_likeliest, "former": by_former}
 
 
 @torch.no_grad()
@@ -270,6 +303,24 @@ def is_miss(record: dict[str, Any]) -> bool:
     )
 
 
+def print_table(cells: dict[str, Any]) -> None:
+    """Print the mean error and log density of every method, over the cells that all have."""
+    methods = [name for name in METHODS if any(name in cell for cell in cells.values())]
+    groups: dict[tuple[int, float], list[dict[str, Any]]] = {}
+    for name, record in cells.items():
+        if set(methods) <= set(record):
+            _, size, _, ratio_of_cell, *_ = name.split("-")
+            groups.setdefault((int(size), float(ratio_of_cell)), []).append(record)
+    for (n, ratio), records in sorted(groups.items()):
+        silent = fmean(record["fit"]["chosen"] == "white noise" for record in records)
+        parts = [
+            f"{method} {fmean(record[method]['rmse'] for record in records):.3f}"
+            f" {fmean(record[method]['density'] for record in records):+.4f}"
+            for method in methods
+        ]
+        print(f"n {n} ratio {ratio}: {len(records)} cells, white {silent:.2f};", "; ".join(parts))
+
+
 def write(path: Path, environment: dict[str, Any], cells: dict[str, Any]) -> None:
     """Write the record with one line a cell."""
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(cells[name])}" for name in sorted(cells))
@@ -286,10 +337,14 @@ def main() -> None:
     parser.add_argument("--methods", default="fit,reference,former")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/fit_grid.json"))
     parser.add_argument("--misses", action="store_true", help="list what the record has, and end")
+    parser.add_argument("--table", action="store_true", help="sum the record up, and end")
     options = parser.parse_args()
     cells: dict[str, Any] = {}
     if options.out.exists():
         cells = json.loads(options.out.read_text())["cells"]
+    if options.table:
+        print_table(cells)
+        return
     if options.misses:
         judged = {name: cell for name, cell in cells.items() if {"fit", "reference"} <= set(cell)}
         missed = [name for name in judged if is_miss(judged[name])]

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from surrogates import GPRegressor as GPRegressor
     from surrogates import InducingPathwiseGP as InducingPathwiseGP
     from surrogates import Minimax as Minimax
+    from surrogates import NoSignalWarning as NoSignalWarning
     from surrogates import Nystrom as Nystrom
     from surrogates import NystromFeatures as NystromFeatures
     from surrogates import NystromSGM as NystromSGM

@@ -1,6 +1,6 @@
 """Hyperparameters from data."""
 
-from surrogates.fitting.account import FitAccount
+from surrogates.fitting.account import FitAccount, NoSignalWarning
 from surrogates.fitting.choice import FitChoice, choose_fit, fit
 from surrogates.fitting.exact import fit_exact
 from surrogates.fitting.iterative import fit_iterative
@@ -16,6 +16,7 @@ __all__ = [
     "FitAccount",
     "FitChoice",
     "Minimax",
+    "NoSignalWarning",
     "choose_fit",
     "fit",
     "fit_exact",

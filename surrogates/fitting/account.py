@@ -5,6 +5,10 @@ from dataclasses import dataclass, field, replace
 from surrogates.fitting.evidence import Difference
 
 
+class NoSignalWarning(UserWarning):
+    """A fit found nothing in the data but noise about their mean."""
+
+
 @dataclass(frozen=True)
 class Stage:
     """One method that ``fit`` ran from the best hyperparameters before it.

@@ -3,6 +3,7 @@ by the method that suits the model.
 """
 
 import logging
+import warnings
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -12,13 +13,14 @@ import torch
 from botorch.models import SingleTaskGP
 
 from surrogates import checks, memory
+from surrogates.fitting.account import NoSignalWarning
 from surrogates.fitting.evidence import Evidence
 from surrogates.fitting.exact import fit_exact
 from surrogates.fitting.iterative import fit_iterative
 from surrogates.fitting.minibatch import fit_minibatch
 from surrogates.fitting.sample import fit_sample
 from surrogates.fitting.simpler import simplify
-from surrogates.fitting.staged import Stages
+from surrogates.fitting.staged import WHITE_NOISE, Stages
 from surrogates.fitting.subsets import fit_subsets
 from surrogates.rules.finite_features_fit import fit_finite_features
 from surrogates.rules.hyperparameters import ModelT, StepCallback, restoring
@@ -73,12 +75,13 @@ def fit(
     exact fit has competitors, ``"simpler"``: hyperparameters with lengthscales in proportion, and
     those that the data prefer if BoTorch's default prior of little noise is left aside; the log
     likelihood decides, less log log n for every hyperparameter. In the end all of the data are made
-    noise about their mean, with the longest lengthscales, if neither those densities, by two
-    standard errors, nor the marginal likelihood, by two standard deviations of what fitting noise
-    alone gains, say that there is signal. A stage that fails
-    leaves the best before it, and says so in the log and the account. ``model.fit_account``, a
-    :class:`FitAccount`, has what was tried and why the result was taken. The same model and
-    generator give the same hyperparameters.
+    noise about their mean, with the longest lengthscales, if nothing says that there is signal: of
+    the exact fit, the marginal likelihood must exceed that of noise by 1.5 log log n nats for every
+    hyperparameter of the kernel, or, where lengthscales are in proportion, by half a nat; of other
+    stages, by two standard deviations more than fitting noise alone gains, or those densities by
+    two standard errors. A stage that fails leaves the best before it, and says so in the log and
+    the account. ``model.fit_account``, a :class:`FitAccount`, has what was tried and why the result
+    was taken. The same model and generator give the same hyperparameters.
 
     Args:
         method: ``"exact"``, ``"sample"``, ``"subsets"``, ``"minibatch"``, ``"iterative"``,
@@ -97,6 +100,9 @@ def fit(
             as it was.
         KeyboardInterrupt: passed on; the model has the best hyperparameters so far, those of the
             best stage before the interrupted one if there is one.
+
+    Warns:
+        NoSignalWarning: if all of the data were made noise.
     """
     if method is not None:
         checks.one_of("method", method, METHODS)
@@ -133,6 +139,8 @@ def fit(
             object.__setattr__(model, "fit_account", stages.account)
         if not stages.account.chosen and stages.failure is not None:
             raise stages.failure
+    if stages.account.chosen == WHITE_NOISE:
+        _warn_of_noise(model, choice.methods[0])
     return model
 
 
@@ -210,6 +218,17 @@ def _evidence(model: SingleTaskGP, generator: torch.Generator | None) -> Evidenc
     if generator is not None:
         own.manual_seed(int(torch.randint(2**62, (), generator=generator, device=generator.device)))
     return Evidence(model, own)
+
+
+def _warn_of_noise(model: SingleTaskGP, method: str) -> None:
+    warnings.warn(
+        f"`fit` takes all {len(model.train_targets)} targets for noise about their mean, and"
+        " predicts that mean everywhere: no explanation is likelier by more than hyperparameters"
+        " gain on noise alone; see `model.fit_account`. If there is a signal, add data or leave out"
+        f" inputs, or take the likeliest explanation, whatever it is, by `fit(model, {method!r})`.",
+        NoSignalWarning,
+        stacklevel=4,  # `fit` is decorated
+    )
 
 
 def _settings(name: str, model: SingleTaskGP, again: bool) -> dict[str, Any]:

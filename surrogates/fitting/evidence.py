@@ -40,6 +40,24 @@ def paired_difference(ours: Tensor, theirs: Tensor) -> Difference:
     return Difference(pairs.mean().item(), pairs.std().item() / math.sqrt(len(pairs)))
 
 
+@torch.no_grad()
+def gain_over_noise(gp: BatchedGP, X: Tensor, y: Tensor, index: Tensor) -> float:
+    """Return by how much the log marginal likelihood of the data ``index`` (1, m) exceeds that of
+    noise about their mean alone, in nats.
+
+    Args:
+        X, y: (n, d) and (n,) data, of which these are some.
+    """
+    own = y[index]
+    white = log_normal(own, own.mean(), _variance(own)).sum()
+    return -gp.negative_log_likelihood(X[index], own, index).item() - white.item()
+
+
+def num_learned(module: torch.nn.Module) -> int:
+    """Return the number of hyperparameters of ``module`` that are learned."""
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)
+
+
 class Evidence:
     """The same random data, to compare hyperparameters of one model by.
 
@@ -54,7 +72,7 @@ class Evidence:
         order = torch.randperm(len(X), generator=generator, device=generator.device)
         self._points = order[:NUM_POINTS].to(X.device)
         self._mean = self._y.mean()
-        self._variance = self._y.var().clamp_min(torch.finfo(torch.float64).tiny)
+        self._variance = _variance(self._y)
         self.white = log_normal(self._y[self._points], self._mean, self._variance)
 
     @torch.no_grad()
@@ -78,15 +96,12 @@ class Evidence:
             parts.append(log_normal(self._y[points], mean, variance))
         return torch.cat(parts)
 
-    @torch.no_grad()
     def gain(self, model: SingleTaskGP) -> float:
         """Return by how much the log marginal likelihood of the points exceeds that of noise alone,
         in nats.
         """
-        gp = BatchedGP(model)
         index = self._points.unsqueeze(0)
-        nll = gp.negative_log_likelihood(self._X[index], self._y[index], index)
-        return -nll.item() - self.white.sum().item()
+        return gain_over_noise(BatchedGP(model), self._X, self._y, index)
 
     @torch.no_grad()
     def silence(self, model: SingleTaskGP) -> bool:
@@ -115,3 +130,7 @@ class Evidence:
         if constant is not None and constant.requires_grad:
             model.mean_module.constant = self._mean.to(constant)
         return True
+
+
+def _variance(y: Tensor) -> Tensor:
+    return y.var().clamp_min(torch.finfo(y.dtype).tiny)

@@ -7,7 +7,10 @@ have seen them. Explanations therefore compete by
     log p(y | θ) − p log log n
 
 with p hyperparameters and n data: the slowest growth of a penalty by which the right number of
-parameters is found in the end.
+parameters is found in the end. Noise about a mean competes, too: k hyperparameters of the kernel
+must gain 1.5 k log log n on it, or, where lengthscales are in proportion, k / 2, which is what they
+gain on noise on average. If the latter is a mistake little is lost, since so few hyperparameters
+cannot follow the noise, and a weak signal, if there is one, is kept.
 
 References:
     Hannan and Quinn (1979), "The Determination of the Order of an Autoregression".
@@ -25,10 +28,13 @@ from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
 from surrogates.fitting.batched import BatchedGP
+from surrogates.fitting.evidence import gain_over_noise, num_learned
 from surrogates.fitting.search import Search, is_function_of_its_parts, smooth_start
 from surrogates.rules.hyperparameters import StepCallback, training_data
 from surrogates.rules.limits import lengthscale_limits
 
+NEEDED_OF_SIGNAL = 1.5  # times log log n, for a hyperparameter of the kernel
+NEEDED_OF_FEWEST = 0.5  # nats, for a hyperparameter where lengthscales are in proportion
 NOISE_OF_ERRORS = 0.8  # of the squared errors of data left out: there is little else to explain
 NEEDED_NATS = 2.0  # by which as many hyperparameters must be likelier, against the prior
 
@@ -43,13 +49,14 @@ class Simpler(NamedTuple):
 def simplify(model: SingleTaskGP, *, callback: StepCallback | None = None) -> Simpler | None:
     """Give ``model``, an optimum of the exact likelihood, better hyperparameters, if there are any;
     return what was done, or ``None`` if there was nothing to compete with: the noise is given, or
-    explains nearly all of the errors of data left out, or the model learns more than its mean,
-    kernel and noise.
+    explains nearly all of the errors of data left out that a signal leaves, or the model learns
+    more than its mean, kernel and noise.
 
     Two more optima compete with the one that the model has, from a start that is half noise, with
     long lengthscales: one whose lengthscales keep the proportions of the inputs' ranges, and, from
     there, one whose lengthscales are free. Neither has the prior of the noise that BoTorch gives a
-    model by default, which expects a fiftieth of the variance; a prior of the user's stays.
+    model by default, which expects a fiftieth of the variance; a prior of the user's stays. What
+    does not gain enough on noise about a mean gives way to lengthscales in proportion.
 
     Raises:
         FloatingPointError: if a likelihood is not finite; the model is then as it was.
@@ -60,9 +67,17 @@ def simplify(model: SingleTaskGP, *, callback: StepCallback | None = None) -> Si
     X = X.double()
     y = y.double()
     index = torch.arange(len(X), device=X.device).unsqueeze(0)
+
+    def gain(gp: BatchedGP) -> float:
+        return gain_over_noise(gp, X, y, index)
+
     present = BatchedGP(model)
     start = smooth_start(present, X, y.var(correction=0).item())
-    if start is None or _is_settled(present, X, y, index):
+    if start is None:
+        return None
+    penalty = math.log(math.log(len(X)))
+    needed = NEEDED_OF_SIGNAL * penalty * num_learned(present.covar_module)
+    if gain(present) > needed and _is_settled(present, X, y, index):
         return None
     search = Search(X, y, callback)
     shared = search.maximise(_without_default_prior(start), index, in_proportion=True)
@@ -70,10 +85,10 @@ def simplify(model: SingleTaskGP, *, callback: StepCallback | None = None) -> Si
     best, note = present, ""
     if saved:
         free = search.maximise(shared, index)
-        if _log_likelihood(free, X, y, index) > _log_likelihood(best, X, y, index) + NEEDED_NATS:
+        if gain(free) > gain(best) + NEEDED_NATS:
             best, note = free, "the data are likelier than where little noise is expected"
-    allowance = saved * math.log(math.log(len(X))) if saved else -NEEDED_NATS
-    if _log_likelihood(shared, X, y, index) + allowance > _log_likelihood(best, X, y, index):
+    allowance = saved * penalty if saved else -NEEDED_NATS
+    if gain(shared) + allowance > gain(best) or gain(best) <= needed:
         best, note = shared, "lengthscales in proportion explain as much as their number can tell"
     if best is present:
         return Simpler("")
@@ -85,11 +100,6 @@ def _is_settled(gp: BatchedGP, X: Tensor, y: Tensor, index: Tensor) -> bool:
     """Return whether the noise is nearly all of what data left out, one at a time, are off by."""
     errors, _ = gp.leave_one_out_errors(X[index], y[index], index)
     return gp.likelihood.noise.item() > NOISE_OF_ERRORS * errors.square().mean().item()
-
-
-@torch.no_grad()
-def _log_likelihood(gp: BatchedGP, X: Tensor, y: Tensor, index: Tensor) -> float:
-    return -gp.negative_log_likelihood(X[index], y[index], index).item()
 
 
 def _num_proportions(gp: BatchedGP, X: Tensor) -> int:

@@ -13,8 +13,8 @@ from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
 from surrogates.fitting.account import FitAccount, Stage
-from surrogates.fitting.evidence import Evidence, paired_difference
-from surrogates.fitting.simpler import Simpler
+from surrogates.fitting.evidence import Evidence, num_learned, paired_difference
+from surrogates.fitting.simpler import NEEDED_OF_FEWEST, NEEDED_OF_SIGNAL, Simpler
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +26,7 @@ FAILURES = (
     NotPSDError,
     torch.linalg.LinAlgError,  # type: ignore[attr-defined]
 )
+WHITE_NOISE = "white noise"  # the name of the last stage
 # Standard errors by which a stage must predict better than the best before; one that raised the
 # likelihood of all data has earned its place unless it clearly predicts worse
 NEEDED = 2.0
@@ -58,6 +59,8 @@ class Stages:
         self._best: dict[str, Tensor] | None = None
         self._density: Tensor | None = None
         self._saved = 0  # hyperparameters that the best does not use
+        # Nats that a hyperparameter of the kernel must gain on noise, once the fit was simplified
+        self._nats: float | None = None
 
     def run(
         self,
@@ -91,10 +94,12 @@ class Stages:
             KeyboardInterrupt: passed on, with a note of what the model has.
         """
         with self._watching("simpler") as clock:
+            self._nats = NEEDED_OF_SIGNAL * math.log(math.log(len(self._model.train_targets)))
             result = method()
             if result is None:
                 return
             self._saved = result.saved
+            self._nats = NEEDED_OF_FEWEST
             if result.note:
                 self._judge("simpler", clock(), NEEDED_OF_SIMPLER, result.note)
             else:
@@ -106,12 +111,14 @@ class Stages:
         """Whether the best hyperparameters explain the data better than noise about their mean."""
         if self._evidence is None or self._density is None:
             return True
-        over_noise = paired_difference(self._density, self._evidence.white)
-        if over_noise.mean > NEEDED * over_noise.error:
-            return True
-        learned = sum(p.numel() for p in self._model.parameters() if p.requires_grad)
-        half = 0.5 * (learned - self._saved)
-        needed = half + NEEDED_OF_LIKELIHOOD * math.sqrt(half)
+        if self._nats is not None:
+            needed = self._nats * (num_learned(self._model.covar_module) - self._saved)
+        else:
+            over_noise = paired_difference(self._density, self._evidence.white)
+            if over_noise.mean > NEEDED * over_noise.error:
+                return True
+            half = 0.5 * num_learned(self._model)
+            needed = half + NEEDED_OF_LIKELIHOOD * math.sqrt(half)
         try:
             return self._evidence.gain(self._model) > needed
         except FloatingPointError:
@@ -135,7 +142,7 @@ class Stages:
             self._back()
         self._note(
             Stage(
-                "white noise",
+                WHITE_NOISE,
                 time.perf_counter() - start,
                 density.mean().item(),
                 over_noise,

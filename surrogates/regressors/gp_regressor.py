@@ -90,7 +90,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.callback = callback
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Fit to X (n, d) and y (n,) or (n, m)."""
+        """Fit to X (n, d) and y (n,) or (n, m).
+
+        Warns:
+            NoSignalWarning: if nothing was found in y but noise; ``fit_account_`` says why.
+        """
         inputs, targets = validate_data(
             self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True
         )

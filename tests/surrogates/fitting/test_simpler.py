@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from gpytorch.kernels import RBFKernel
+from gpytorch.kernels import RBFKernel, RQKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
-from surrogates import PathwiseGP, fit, fit_exact
+from surrogates import NoSignalWarning, PathwiseGP, fit, fit_exact
 from surrogates.fitting.simpler import simplify
 from tests import problems
 
@@ -54,7 +54,10 @@ def log_likelihood(model: PathwiseGP) -> float:
 def test_many_lengthscales_do_not_explain_noise(dtype: torch.dtype) -> None:
     misled = fit_exact(make(NOISE.to(dtype)))
     assert misled.noise.item() < 0.02  # of 1, by an optimum that seems likelier than noise
-    model = fit(make(NOISE.to(dtype)))
+    with pytest.warns(
+        NoSignalWarning, match=r"`fit` takes all 100 targets .* `fit\(model, 'exact'\)`"
+    ):
+        model = fit(make(NOISE.to(dtype)))
     assert model.noise.item() == pytest.approx(1.0, rel=0.1)
     assert str(model.fit_account).startswith("Hyperparameters of white noise")
 
@@ -72,6 +75,31 @@ def test_inputs_that_matter_alike_have_lengthscales_in_proportion() -> None:
     # By hand: the exact fit is likelier, but not by what its lengthscales more may gain
     gain = log_likelihood(misled) - log_likelihood(model)
     assert 0.0 < gain < (D - 1) * math.log(math.log(N))
+
+
+@pytest.mark.parametrize("seed", [5, 9])
+def test_a_weak_signal_is_kept_in_proportion(seed: int) -> None:
+    points = problems.uniform(60, 4)
+    signal = torch.sin(3.0 * points[:, :1]) + points[:, 1:2] * points[:, 2:3]
+    signal = (signal - signal.mean()) / signal.std()
+    Y = 1e6 + 1e4 * (signal + 1.4 * problems.normal(60, 1, seed=seed))
+    kernel = RQKernel(ard_num_dims=4)
+    model = fit(PathwiseGP(points.float(), Y.float(), covar_module=kernel))
+    assert model.fit_account.chosen == "simpler"
+    mean = (model.posterior(points.float()).mean.double() - 1e6) / 1e4
+    assert (mean - signal).square().mean().sqrt() < 0.8
+
+
+@pytest.mark.parametrize("seed", [1, 5])
+def test_left_out_data_that_hyperparameters_have_seen_are_no_evidence(seed: int) -> None:
+    """Of noise, many lengthscales predict them better than chance would by two standard errors."""
+    points = problems.uniform(80, 6, seed=seed)
+    noise = problems.normal(80, 1, seed=seed + 10)
+    with pytest.warns(NoSignalWarning):
+        model = fit(PathwiseGP(points, noise))
+    first, *_ = model.fit_account.stages
+    assert first.over_noise.mean > 2.0 * first.over_noise.error
+    assert model.noise.item() == pytest.approx(1.0, rel=0.05)
 
 
 def test_an_input_that_matters_alone_keeps_its_lengthscale() -> None:

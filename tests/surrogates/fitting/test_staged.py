@@ -9,7 +9,7 @@ import torch
 from gpytorch.kernels import MaternKernel, ScaleKernel
 from torch import Tensor
 
-from surrogates import PathwiseGP, fit, fit_sample
+from surrogates import NoSignalWarning, PathwiseGP, fit, fit_sample
 from surrogates.fitting import choice
 from tests import problems
 
@@ -74,7 +74,9 @@ def test_noise_is_not_taken_for_signal(dtype: torch.dtype) -> None:
 def test_pure_noise_is_white(n: int, scaled: bool) -> None:
     kernel = MaternKernel(nu=1.5, ard_num_dims=3).to(X)
     kernel = ScaleKernel(kernel).to(X) if scaled else kernel
-    model = fit(PathwiseGP(X[:n], 3.0 + NOISE[:n], covar_module=kernel))
+    with pytest.warns(NoSignalWarning, match=f"`fit` takes all {n} targets for noise") as caught:
+        model = fit(PathwiseGP(X[:n], 3.0 + NOISE[:n], covar_module=kernel))
+    assert caught[0].filename == __file__
     assert model.noise.item() == pytest.approx(1.0, rel=0.1)
     mean = model.posterior(problems.uniform(50, 3, seed=7)).mean
     assert (mean - (3.0 + NOISE[:n].mean())).abs().max() < 0.25

@@ -27,6 +27,7 @@ def test_it_meets_the_conventions_of_scikit_learn(estimator: BaseEstimator, chec
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::surrogates.NoSignalWarning")  # some checks fit noise
 @parametrize_with_checks([GPRegressor()])
 def test_it_meets_them_with_its_defaults(estimator: BaseEstimator, check: Any) -> None:
     check(estimator)
