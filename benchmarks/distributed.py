@@ -17,37 +17,33 @@ speed-up  a whole solve of n = 50 000 points and 64 right-hand sides, the same s
 """
 
 import argparse
-import json
 import math
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from scalable_bo.cli.costs import Costs, Rates, Shape, measure_rates, predict
 from scalable_bo.experiments.formats import number
+from scalable_bo.experiments.launching import BACKENDS, launch, run_job
 from scalable_bo.experiments.models import matern_kernel
 from scalable_bo.experiments.records import peak_memory_bytes, reset_peak_memory
 from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
 from scalable_bo.experiments.thompson.samplers import Stopwatch
 from surrogates import CG, IterativeSolver
 from surrogates.solvers.run import Start
-from surrogates.systems.shared import DistributedKernelSystem, own_rows, processes
+from surrogates.systems.shared import DistributedKernelSystem, own_rows
 
 LENGTHSCALE = 0.5
 NOISE = 1e-2
 ROWS_PER_STREAM = 2**16
 MEBIBYTE = 2**20
-BACKENDS = {"cpu": "gloo", "cuda": "nccl"}  # by device
 
 
 def inputs(rows: slice, dim: int) -> Tensor:
@@ -145,50 +141,22 @@ def work(shape: Shape, steps: int, epochs: float, device: torch.device) -> dict[
     }
 
 
-def launch(shape: Shape, steps: int, epochs: float, timeout: float, device: str) -> dict[str, Any]:
-    """Run ``work`` in ``shape.ranks`` single-thread processes and return what the first one
-    found.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder) / "answer.json"
-        job = json.dumps(
-            {"shape": asdict(shape), "steps": steps, "epochs": epochs}
-            | {"answer": str(answer), "device": device}
-        )
-        torchrun = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            str(shape.ranks),
-        ]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        run = subprocess.run(
-            [*torchrun, __file__, "--job", job],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
-        if run.returncode:
-            raise RuntimeError(f"{shape} failed:\n{run.stderr[-4000:]}")
-        found: dict[str, Any] = json.loads(answer.read_text())
-        return found
+def found_by(
+    shape: Shape, steps: int, epochs: float, timeout: float, device: str = "cpu"
+) -> dict[str, Any]:
+    """Return what the first of ``shape.ranks`` processes found by ``work``."""
+    job = {"shape": asdict(shape), "steps": steps, "epochs": epochs, "device": device}
+    return launch(__file__, job, shape.ranks, timeout)
 
 
-def run_job(text: str) -> None:
-    job = json.loads(text)
-    with processes(backend=BACKENDS[job["device"]]) as device:
-        found = work(Shape(**job["shape"]), job["steps"], job["epochs"], device)
-        if not dist.is_initialized() or dist.get_rank() == 0:
-            Path(job["answer"]).write_text(json.dumps(found))
+def work_of(job: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    return work(Shape(**job["shape"]), job["steps"], job["epochs"], device)
 
 
 def measured_memory(
-    shape: Shape, rates: Rates, steps: int, timeout: float, device: str
+    shape: Shape, rates: Rates, steps: int, timeout: float, device: str = "cpu"
 ) -> dict[str, Any]:
-    found = launch(shape, steps, 100.0, timeout, device)
+    found = found_by(shape, steps, 100.0, timeout, device)
     costs = predict(shape, rates, process_bytes=max(found["bases"]))
     return {
         "shape": asdict(shape),
@@ -253,7 +221,7 @@ def options() -> argparse.Namespace:
 def main() -> None:
     arguments = options()
     if arguments.job is not None:
-        run_job(arguments.job)
+        run_job(arguments.job, work_of)
         return
 
     torch.set_num_threads(1)
@@ -301,7 +269,7 @@ def speed_ups(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         residuals = {}
         for _ in range(arguments.repeats):
             for ranks in arguments.ranks:
-                found = launch(
+                found = found_by(
                     replace(shape, ranks=ranks),
                     0,
                     arguments.speedup_epochs,

@@ -12,19 +12,13 @@ calculator predicts.
 """
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
@@ -32,15 +26,15 @@ from acquisition.strategies import NUM_CANDIDATES, default_num_starts
 from scalable_bo.cli.costs import Rates, Shape
 from scalable_bo.cli.search_costs import predict_round
 from scalable_bo.experiments.formats import number
+from scalable_bo.experiments.launching import BACKENDS, launch, run_job
 from scalable_bo.experiments.models import fixed_model, matern_kernel
 from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.records import peak_memory_bytes, reset_peak_memory
 from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
-from surrogates import SketchAndProject, UnsolvedWarning, processes
+from surrogates import SketchAndProject, UnsolvedWarning
 from surrogates.systems.shared import SharedRows, shares
 
 MEBIBYTE = 2**20
-BACKENDS = {"cpu": "gloo", "cuda": "nccl"}  # by device
 ANY_RATES = Rates(1e-9, 1e11, 1e10, 1e9, 1e-4)  # of which memory does not depend
 
 
@@ -130,33 +124,6 @@ def work(job: dict[str, Any], device: torch.device) -> dict[str, Any]:
     }
 
 
-def launch(job: dict[str, Any], ranks: int, timeout: float) -> dict[str, Any]:
-    """Run ``work`` in so many single-thread processes; return what the first found."""
-    with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder) / "answer.json"
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command = [*torchrun, "--nproc-per-node", str(ranks), __file__]
-        run = subprocess.run(
-            [*command, "--job", json.dumps(job | {"answer": str(answer)})],
-            env=os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
-        if run.returncode:
-            raise RuntimeError(f"{ranks} processes failed:\n{run.stderr[-4000:]}")
-        found: dict[str, Any] = json.loads(answer.read_text())
-        return found
-
-
-def run_job(text: str) -> None:
-    job = json.loads(text)
-    with processes(timeout_seconds=7200.0, backend=BACKENDS[job["device"]]) as device:
-        found = work(job, device)
-        if not dist.is_initialized() or dist.get_rank() == 0:
-            Path(job["answer"]).write_text(json.dumps(found))
-
-
 def difference(found: dict[str, Any], alone: dict[str, Any]) -> dict[str, float]:
     """Return how far the batch is from that of the fewest processes, and how much lower its paths
     are there.
@@ -228,7 +195,7 @@ def numbers(text: str) -> list[int]:
 def main() -> None:
     arguments = options()
     if arguments.job is not None:
-        run_job(arguments.job)
+        run_job(arguments.job, work, timeout_seconds=7200.0)
         return
     settings = {k: v for k, v in vars(arguments).items() if k not in ("out", "job", "timeout")}
     results: list[dict[str, Any]] = []
@@ -237,7 +204,7 @@ def main() -> None:
         runs: dict[int, list[dict[str, Any]]] = {ranks: [] for ranks in arguments.ranks}
         for _ in range(arguments.repeats):
             for ranks, found in runs.items():
-                found.append(launch(job, ranks, arguments.timeout))
+                found.append(launch(__file__, job, ranks, arguments.timeout))
         alone = runs[min(runs)]
         first = summary(alone, job, min(runs))
         for ranks, found in runs.items():

@@ -33,7 +33,7 @@ def test_a_script_takes_a_device(name: str) -> None:
 def test_a_script_of_several_processes_takes_a_device(name: str) -> None:
     source = Path(acquired_value.__file__).with_name(f"{name}.py").read_text()
     assert '"--device", default="cpu", choices=BACKENDS' in source
-    assert 'backend=BACKENDS[job["device"]]' in source
+    assert "run_job(arguments.job" in source
 
 
 def test_the_paths_of_a_round_are_maximised_there(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from acquisition.strategies import NUM_CANDIDATES
-from benchmarks.distributed import inputs, launch, measured_memory
+from benchmarks.distributed import found_by, inputs, measured_memory
 from scalable_bo.cli import costs
 from scalable_bo.cli.costs import Rates, Shape, measure_rates, predict
 from scalable_bo.cli.search_costs import measure_slopes, predict_round
@@ -190,7 +190,7 @@ def test_measured_memory_and_traffic_are_those_predicted(name: str) -> None:
 @pytest.mark.distributed
 def test_a_shared_solve_of_the_benchmark_reaches_the_residual_of_one_process() -> None:
     alone, shared = (
-        launch(Shape(3000, 3, 4, ranks, "asap", 300), 0, 3.0, 120.0) for ranks in (1, 2)
+        found_by(Shape(3000, 3, 4, ranks, "asap", 300), 0, 3.0, 120.0) for ranks in (1, 2)
     )
     assert shared["residual"] == pytest.approx(alone["residual"], rel=1e-2)
 
