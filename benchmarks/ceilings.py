@@ -6,11 +6,12 @@ Products are A @ B of n × n matrices, in 10¹² operations a second (2 n³), wi
 the largest entry of the product in float64; factorisations likewise (n³/3). ``tf32x3`` is float32
 by three TF32 products of matrices split into what TF32 holds of them and the rest. Copies are in
 10⁹ bytes a second, each byte counted once. Every time is the median of several calls; the record is
-written after each.
+written after each. It has the rates, too, by which ``Auto`` chooses on the device.
 """
 
 import statistics
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch import Tensor
 from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
 from scalable_bo.experiments.thompson.samplers import Stopwatch
 from surrogates import memory
+from surrogates.operators.rates import rates_of
 from surrogates.operators.split import Halves, add_product
 
 PRODUCTS = ("float32", "tf32", "tf32x3", "float64", "bfloat16")
@@ -113,6 +115,7 @@ def main() -> None:
 
     device = torch.device(arguments.device)
     settings = {**vars(arguments), "out": None}
+    rates = asdict(rates_of(device))
     results: list[dict[str, Any]] = []
     for measured in (
         copies(arguments.bytes, device, arguments.repeats),
@@ -122,7 +125,12 @@ def main() -> None:
         for result in measured:
             results.append(result)
             write_benchmark(
-                arguments.out, "ceilings", device=device, settings=settings, results=results
+                arguments.out,
+                "ceilings",
+                device=device,
+                settings=settings,
+                rates=rates,
+                results=results,
             )
     rows = [
         (

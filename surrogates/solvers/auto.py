@@ -1,9 +1,9 @@
 """A solver that chooses itself: direct, conjugate gradients or accelerated sketch-and-project,
 whichever is predicted to be fastest.
 
-Costs are counted in floating-point operations of a large matrix product by MKL, which
-factorisations use, too. The constants come from a sweep over systems easy and hard on a CPU
-(``benchmarks/solver_sweep.py``); only their ratios matter.
+Costs are counted in floating-point operations of a large matrix product, at the rates of the
+system's device, see :mod:`surrogates.operators.rates`; only their ratios matter. The constants here
+come from a sweep over systems easy and hard on a CPU (``benchmarks/solver_sweep.py``).
 """
 
 import math
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from surrogates import checks, memory
-from surrogates.operators.linalg import onednn_is_faster
+from surrogates.operators.rates import rates_of
 from surrogates.solvers.base import IterativeSolver, Request, Solver
 from surrogates.solvers.cg import CG
 from surrogates.solvers.checkpoint import Checkpoint, check_checkpoint
@@ -28,17 +28,6 @@ from surrogates.systems.targets import Targets
 
 SolverT = TypeVar("SolverT", bound=Solver)
 
-EVALUATE = 300.0  # operations that a kernel entry is worth to evaluate
-READ = 20.0  # likewise to read, one after another
-GATHER = 160.0  # likewise to read in random blocks
-# operations an entry and column
-COLUMN = 2.2
-COLUMN_BY_ONEDNN = 1.1
-# of a direct solve: n³/3 operations below the rate of a product, and n² entries brought into place
-FACTORISE = 1.2
-COPY = 400.0
-DOUBLE = 2.0  # times an operation in float32, one in float64
-BLOCK_FACTORISE = 1.5  # of smaller factorisations
 # Operations n r² that a preconditioner of r columns is worth, of which the triangular solve is half
 PRECONDITION = 7.0
 DIRECT_ADVANTAGE = 1.15  # a direct solve may cost so much more: it ends far below the tolerance
@@ -177,10 +166,11 @@ class Auto(Solver):
     ) -> list[_Candidate]:
         n = system.n
         s = num_columns
+        rates = rates_of(system.device)
         column = _column_cost(system)
         free = memory.available(system.device)
         digits = max(1.0, -math.log10(self.tolerance)) / 2.0
-        evaluate = 0.0 if system.is_stored else EVALUATE
+        evaluate = 0.0 if system.is_stored else rates.evaluate
         epoch = _epoch_cost(system, s)
         limits: dict[str, Any] = {
             "tolerance": self.tolerance,
@@ -195,8 +185,8 @@ class Auto(Solver):
             return _Candidate(solver, name, epochs + 1.0, setup + epochs * (epoch + extra) + epoch)
 
         block = default_block_size(n, s)
-        blocks = n * block * (BLOCK_FACTORISE * block / 3.0 + 2.0 * s + evaluate) + (
-            0.0 if evaluate else GATHER * n**2
+        blocks = n * block * (rates.block_factorise * block / 3.0 + 2.0 * s + evaluate) + (
+            0.0 if evaluate else rates.gather * n**2
         )
         epochs = digits * (
             5.0 + 1.3 * math.log10(1.0 + 30.0 * probe.missed_by(block) / probe.smallest)
@@ -222,7 +212,7 @@ class Auto(Solver):
                 continue
             epochs = 1.0 + probe.iterations(rank, self.tolerance)
             setup = n * rank * (PRECONDITION * rank + evaluate)
-            applied = 2.0 * n * rank * (READ + column * s)
+            applied = 2.0 * n * rank * (rates.read + column * s)
             found.append(
                 candidate(
                     CG(Nystrom(rank), **limits), f"CG(Nystrom({rank}))", epochs, applied, setup
@@ -358,21 +348,24 @@ def _as_draft(solver: Solver) -> Solver:
 
 def _column_cost(system: BlockSystem) -> float:
     """Return the operations that a kernel entry's product with a column is worth."""
-    is_float32 = system.dtype == torch.float32 and system.device.type == "cpu"
-    return COLUMN_BY_ONEDNN if is_float32 and onednn_is_faster() else COLUMN
+    rates = rates_of(system.device)
+    return rates.column if system.dtype == torch.float32 else rates.double_column
 
 
 def _epoch_cost(system: BlockSystem, num_columns: int) -> float:
     """Return the operations that a product with K is worth."""
-    entry = READ if system.is_stored else EVALUATE
+    rates = rates_of(system.device)
+    entry = rates.read if system.is_stored else rates.evaluate
     return system.n**2 * (entry + _column_cost(system) * num_columns)
 
 
 def _direct_cost(system: BlockSystem, num_columns: int) -> float:
     """Return the operations that a direct solve is worth, less the advantage it has."""
     n = system.n
-    slower = DOUBLE if system.precise().dtype == torch.float64 else 1.0
-    return slower * n**2 * (FACTORISE * n / 3 + COPY + 4.0 * num_columns) / DIRECT_ADVANTAGE
+    rates = rates_of(system.device)
+    slower = rates.double if system.precise().dtype == torch.float64 else 1.0
+    entry = rates.factorise * n / 3 + rates.copy + 4.0 * num_columns
+    return slower * n**2 * entry / DIRECT_ADVANTAGE
 
 
 def _better_columns(first: Solution, second: Solution) -> Solution:

@@ -46,7 +46,7 @@ S = 3
 D = 2
 B = 30
 TIMEOUT = 20.0
-SHARES = {1: [0, N], 2: [0, 55, N], 3: [0, 20, 65, N]}
+SHARES = {1: [0, N], 2: [0, 55, N], 3: [0, 20, 65, N], 4: [0, 20, 45, 65, N]}
 KERNEL = problems.scaled(problems.matern(1.5, 0.4), 1.5).double()
 ACCURATE: dict[str, Solver] = {
     "cg": CG(None, tolerance=1e-4),
@@ -302,7 +302,7 @@ def lose_a_process(part: slice, hangs: bool) -> Results:
 
     def fail(_: object) -> None:
         steps.append(1)
-        if part.start == SHARES[3][1] and len(steps) == 3:
+        if part.start == SHARES[3][1] == SHARES[4][1] and len(steps) == 3:
             if not hangs:
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(6.0)

@@ -310,7 +310,8 @@ def test_a_direct_solve_that_costs_more_than_the_budget_does_not_take_over(
 ) -> None:
     stalling = Stalling(None, tolerance=3e-3)
     monkeypatch.setattr(Auto, "choose", lambda *_: Choice(stalling, "CG(None): by order"))
-    monkeypatch.setattr(auto, "FACTORISE", 1e9)
+    dear = replace(auto.rates_of(torch.device("cpu")), factorise=1e9)
+    monkeypatch.setattr(auto, "rates_of", lambda device: dear)
     system = kernel_system(N, 1e-4, problems.matern(1.5, 2.0))
     solution = Auto(tolerance=3e-3).solve(system, problems.normal(N, 2))
     assert "Cholesky()" not in solution.note

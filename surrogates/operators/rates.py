@@ -1,0 +1,132 @@
+"""What a device is good at, which choices of methods rest on.
+
+Costs are counted in floating-point operations of a large product of float32 matrices; only their
+ratios matter. Those of a CPU come from a sweep over systems easy and hard
+(``benchmarks/solver_sweep.py``). Those of a CUDA device are measured when they are first asked for,
+in about a second, and kept as long as the process runs. They are rounded to powers of two, so that
+measuring again seldom leads to another choice.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from surrogates.memory import seconds
+from surrogates.operators.linalg import matmul, onednn_is_faster
+from surrogates.operators.split import Halves, add_product, halves_if_faster
+from surrogates.operators.stationary import PROFILES
+
+MEASURED_TYPES = {"cuda"}
+SIDE = 4096  # of the matrices that are timed
+DIM = 8
+NUM_COLUMNS = 512
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Operations that things are worth.
+
+    Attributes:
+        evaluate: a kernel entry, evaluated.
+        read: likewise read, one after another.
+        gather: likewise read in random blocks.
+        column: a float32 entry's product with a column.
+        double_column: likewise in float64.
+        double: an operation of a factorisation in float64.
+        factorise: one in float32, of a large matrix.
+        block_factorise: likewise of a smaller one.
+        copy: an entry of a matrix to be factorised, brought into place.
+    """
+
+    evaluate: float
+    read: float
+    gather: float
+    column: float
+    double_column: float
+    double: float
+    factorise: float
+    block_factorise: float
+    copy: float
+
+
+def rates_of(device: torch.device) -> Rates:
+    """Return the rates of ``device``; those of a CPU for a device of another kind."""
+    if device.type in MEASURED_TYPES:
+        return _measured(device)
+    return Rates(
+        evaluate=300.0,
+        read=20.0,
+        gather=160.0,
+        column=1.1 if device.type == "cpu" and onednn_is_faster() else 2.2,
+        double_column=2.2,
+        double=2.0,
+        factorise=1.2,
+        block_factorise=1.5,
+        copy=400.0,
+    )
+
+
+@cache
+def _measured(device: torch.device) -> Rates:
+    return measured_rates(device, SIDE, NUM_COLUMNS)
+
+
+@torch.no_grad()
+def measured_rates(device: torch.device, n: int, num_columns: int) -> Rates:
+    """Return the rates of ``device``, measured on matrices of n rows and columns, and products with
+    ``num_columns``.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator).to(device)
+
+    points = uniform(n, DIM)
+    A = uniform(n, n)
+    W = uniform(n, num_columns)
+    H = A @ A.T / n + torch.eye(n, device=device)
+    order = torch.randperm(n, generator=generator).to(device)
+    operation = seconds(lambda: matmul(A, W), device) / (2.0 * n**2 * num_columns)
+
+    def worth(call: Callable[[], Any], count: float) -> float:
+        """Return the operations that one of ``count`` parts of a call is worth."""
+        return 2.0 ** round(math.log2(seconds(call, device) / count / operation))
+
+    def factorised(matrix: Tensor) -> float:
+        count = len(matrix) ** 3 / 3.0
+        return worth(lambda: torch.linalg.cholesky_ex(matrix), count)
+
+    factorise = factorised(H)
+    doubles = points.double()
+    doubled = A.double()
+    W_doubled = W.double()
+    return Rates(
+        evaluate=worth(lambda: evaluated(points, points), n**2),
+        read=worth(lambda: matmul(A, W[:, :1]), n**2),
+        gather=worth(lambda: A.index_select(0, order).index_select(1, order), n**2),
+        column=worth(lambda: multiplied(A, W), n**2 * num_columns),
+        double_column=worth(lambda: matmul(doubled, W_doubled), n**2 * num_columns),
+        double=max(1.0, factorised(H.double()) / factorise),
+        factorise=factorise,
+        block_factorise=factorised(H[: n // 2, : n // 2]),
+        copy=worth(lambda: evaluated(doubles, doubles).clone(), n**2),
+    )
+
+
+def multiplied(A: Tensor, W: Tensor) -> Tensor:
+    """Return A W by the route that products with a kernel matrix take."""
+    halves = halves_if_faster(W)
+    if halves is None:
+        return matmul(A, W)
+    return add_product(Halves.of(A), halves, torch.zeros_like(W))
+
+
+def evaluated(X: Tensor, Z: Tensor) -> Tensor:
+    """Return a tile of a Matérn-3/2 kernel, evaluated as tiles are."""
+    d2 = matmul(X, -2.0 * Z.T)
+    return PROFILES["matern32"].value_(d2.view(-1), d2.new_ones(())).view_as(d2)

@@ -1,0 +1,85 @@
+"""What devices are good at: measured once, anywhere, and what choices make of it."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+
+from surrogates import CG, Auto, Cholesky, Dense, KernelSystem
+from surrogates.operators import rates
+from surrogates.operators.rates import Rates, measured_rates, rates_of
+from tests import problems
+from tests.simulated_device import NAME, simulated_device
+
+CPU = torch.device("cpu")
+SMALL = {"n": 64, "num_columns": 16}
+
+
+@pytest.fixture
+def device() -> Iterator[torch.device]:
+    with simulated_device() as there:
+        yield there
+
+
+def test_rates_are_measured_on_the_device_and_are_powers_of_two(device: torch.device) -> None:
+    for value in asdict(measured_rates(device, **SMALL)).values():
+        assert 0.0 < value < math.inf
+        assert math.log2(value) == round(math.log2(value))
+
+
+def test_a_rate_is_the_time_of_a_part_over_that_of_an_operation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Whatever is called takes a second: 64² entries and 2 · 64² · 16 operations of the product
+    monkeypatch.setattr(rates, "seconds", lambda call, device: 1.0)
+    found = measured_rates(CPU, **SMALL)
+    assert found.evaluate == found.read == found.gather == found.copy == 32.0
+    assert found.column == found.double_column == 2.0
+    assert found.double == 1.0
+    assert found.factorise == 2.0 ** round(math.log2(2 * 16 * 3 / 64))
+
+
+def test_a_device_is_measured_once(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
+    made = []
+
+    def noted(*arguments: object) -> Rates:
+        made.append(arguments)
+        return replace(rates_of(CPU), evaluate=128.0)
+
+    monkeypatch.setattr(rates, "MEASURED_TYPES", {NAME})
+    monkeypatch.setattr(rates, "measured_rates", noted)
+    rates._measured.cache_clear()
+    try:
+        assert [rates_of(device).evaluate for _ in range(2)] == [128.0, 128.0]
+        assert len(made) == 1
+    finally:
+        rates._measured.cache_clear()
+
+
+def test_a_cpu_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "measured_rates", None)
+    assert rates_of(CPU) == rates_of(CPU)
+
+
+def test_choices_follow_the_rates_of_the_device(
+    monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> None:
+    X = problems.uniform(1500, 2).to(device)
+    system = KernelSystem(problems.operator(Dense, problems.matern(1.5), X), 1e-2)
+    own = rates_of(CPU)
+    chosen = []
+    for factorise in (1e-3, 1e3):  # beside a product: nothing, and everything
+        given = replace(own, factorise=factorise, block_factorise=factorise, copy=1.0)
+        monkeypatch.setattr("surrogates.solvers.auto.rates_of", lambda device, given=given: given)
+        chosen.append(type(Auto().choose(system, 1).solver))
+    assert chosen == [Cholesky, CG]
+
+
+@pytest.mark.gpu
+def test_the_rates_of_a_cuda_device_are_measured_in_seconds() -> None:
+    device = torch.device("cuda", 0)
+    found = rates_of(device)
+    assert found is rates_of(device)
+    assert found.column <= 2.0 and found.double < 64.0
