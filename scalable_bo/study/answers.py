@@ -10,20 +10,20 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from acquisition.log_ei import NEGLIGIBLE_NOISE
+from acquisition.log_ei import LIGHT_SAMPLER, NEGLIGIBLE_NOISE
 from scalable_bo.space.space import Space
 from scalable_bo.storage.record import StudyRecord
 from scalable_bo.storage.rounds import Result
 from scalable_bo.storage.surrogate import TrainingData
 from scalable_bo.study.asking import FEWEST_VALUES, Known, Proposer
 from scalable_bo.study.roughness import evidence_of_roughness
-from surrogates import PathwiseGP, checks
+from surrogates import PathwiseGP, SamplePaths, checks
 from surrogates.models.data import data_sets
 
 # In nats, of ripples in the place of noise: the best observed value is the one to recommend then
@@ -32,6 +32,7 @@ MOST_RECOMMENDABLE = 500  # of the best observed points, from which one is recom
 PREDICTED_AT_ONCE = 500
 SOBOL_POINTS = 1024
 SEED_OF_INDICES = 0
+SEED_OF_SEARCH = 0
 # Values of which a posterior is a direct solve, quick enough for a result to ask for it
 QUICK_UP_TO = 2000
 
@@ -101,6 +102,24 @@ class Belief:
         if self.is_noisy:
             best = ranked[(self.sign * self.mean(X[ranked])).argmax()]
         return int(best)
+
+    def best_of_space(self, X: Tensor, values: Tensor) -> Tensor:
+        """Return the point (1, d) of the whole space that has the best mean; where noise is
+        negligible, the best of the evaluated points X (n, d) with ``values`` (n,).
+        """
+        recommended = X[[self.recommend(X, values)]]
+        if not self.is_noisy:
+            return recommended
+        like = self.model.train_inputs[0]
+        box = torch.tensor([[0.0], [1.0]]).to(like).repeat(1, like.shape[1])
+        options = self.space.acquisition_options(like)
+        search = LIGHT_SAMPLER(self.model, box, seed=SEED_OF_SEARCH, repeats=True, **options)
+        paths = self.model.paths(1, generator=torch.Generator().manual_seed(SEED_OF_SEARCH))
+        assert isinstance(paths, SamplePaths)  # of one data set
+        mean = replace(paths, prior=None, weights=paths.mean_weights)
+        found = search.generate(1, paths=mean).to("cpu", torch.float64)
+        points = torch.cat([recommended, self.space.unnormalize(found)])
+        return points[[int((self.sign * self.predict(points)[0]).argmax())]]
 
     def importances(self) -> dict[str, float]:
         """Return the total Sobol' index of each parameter in the mean over the whole space, divided
@@ -180,6 +199,20 @@ class Answers:
             mean, std = belief.predict(point)
             predicted = float(mean), float(std)
         return result.recommending(self._space, best, predicted)
+
+    def recommend(self) -> dict[str, Any]:
+        """Return the best point of the whole space; as ``Study.recommend``."""
+        with self._record.lock:
+            goal = self._record.goal
+            if goal is not None:
+                raise ValueError(
+                    "A study must have one objective, and no limits on outcomes, for `recommend`,"
+                    f" got the outcomes {', '.join(goal.names)}. Take `result`."
+                )
+            rows = self._record.rows
+            X, values = rows.X[rows.observed], rows.values[rows.observed]
+        best = self._required().best_of_space(X, values)
+        return self._space.to_dicts(best)[0]
 
     def predict(self, params: Any) -> tuple[Tensor, Tensor]:
         """Return means and standard deviations; as ``Study.predict``."""

@@ -581,6 +581,16 @@ class Study:
         """Whether ``stop`` has been called since ``optimize`` began."""
         return self._stop.is_set()
 
+    def recommend(self) -> dict[str, Any]:
+        """Return the parameters that the surrogate holds for the best of the whole space, evaluated
+        or not: where values are noisy the maximiser of its posterior mean, by a search; where they
+        are not the best observed point. ``result.best_params`` is the best evaluated one.
+
+        Raises:
+            ValueError: if there are fewer than two values, or several outcomes.
+        """
+        return self._answers.recommend()
+
     def predict(self, params: Any) -> tuple[Tensor, Tensor]:
         """Return the surrogate's posterior of the objective, given all values so far: the mean and
         the standard deviation without the noise, in the user's units.

@@ -32,4 +32,4 @@ class StudySearch(Optimiser):
         self._study.tell(self._ids, values)
 
     def recommend(self) -> Tensor:
-        return self.space.from_dicts([self._study.result.best_params])[0]
+        return self.space.from_dicts([self._study.recommend()])[0]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
+from scalable_bo.space.constraints import LinearConstraint
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.study import answers
 from scalable_bo.study.study import Study
@@ -68,6 +69,44 @@ def test_without_noise_the_best_value_is_recommended(scale: float) -> None:
     assert result.best_params == result.best_observed_params
     assert result.best_value == result.best_observed_value == result.values.min()
     assert result.predicted_value == pytest.approx(result.best_value, abs=0.05)
+
+
+def test_under_noise_the_best_of_the_space_need_not_have_been_evaluated() -> None:
+    study = asked(noisy)
+    found = study.recommend()
+    X = torch.cat([points(4000), study.result.X])
+    mean, _ = study.predict(X)
+    assert study.predict(found)[0] <= mean.min() + 0.01 * mean.std()
+    assert found != study.best_params
+    assert study.recommend() == found
+
+
+def test_the_best_of_a_space_of_counts_and_limits_lies_in_it() -> None:
+    limit = LinearConstraint({"k": 1, "x": 1}, at_most=6)
+    space = Space(limit, k=Int(0, 8), x=Float(0.0, 3.0))
+    study = Study(space, maximize=True, strategy="log-ei", seed=1)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(4):
+        batch = study.ask(12)
+        noise = torch.randn(12, dtype=torch.float64, generator=generator)
+        study.tell(batch.ids, batch.X.sum(1) + NOISE * noise)
+    found = study.recommend()
+    assert found["k"] in range(9)
+    assert found["k"] + found["x"] <= 6
+    assert study.predict(found)[0] >= study.predict(study.result.X)[0].max() - 1e-6
+
+
+def test_without_noise_the_best_of_the_space_is_the_best_observed() -> None:
+    study = asked(bowl)
+    assert study.recommend() == study.result.best_observed_params
+
+
+def test_the_best_of_the_space_wants_values_of_one_objective() -> None:
+    with pytest.raises(ValueError, match="at least 2 values"):
+        Study(SPACE, maximize=True).recommend()
+    several = Study(SPACE, objectives={"cost": "minimize", "gain": "maximize"})
+    with pytest.raises(ValueError, match="one objective.*cost, gain.*`result`"):
+        several.recommend()
 
 
 def rippled(X: Tensor) -> Tensor:
