@@ -18,7 +18,6 @@ from botorch.acquisition.analytic import _log_ei_helper as log_improvement
 from botorch.acquisition.logei import qLogExpectedImprovement
 from botorch.acquisition.objective import GenericMCObjective
 from botorch.exceptions.warnings import BotorchWarning
-from botorch.generation.gen import gen_candidates_scipy
 from botorch.models.model_list_gp_regression import ModelListGP
 from botorch.models.transforms.outcome import Standardize
 from botorch.sampling.normal import SobolQMCNormalSampler
@@ -29,10 +28,9 @@ from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from acquisition.candidates import all_inputs, model_list
-from acquisition.constraints import FeasibleSet
-from acquisition.multistart import screen
+from acquisition.climbing import climb
 from acquisition.outcomes import Outcome, only_output
-from acquisition.selection import KnownPoints, Moves, best_first, distinct_best
+from acquisition.selection import KnownPoints, Moves, distinct_best
 from acquisition.strategy import ForFewValues, Request, Sampler
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
 from surrogates import PathwiseGP
@@ -53,12 +51,7 @@ NUM_DRAWS = 64  # of the values at pending points
 LEAST_VARIANCE = 1e-14  # of a standardised value: what rounding leaves of none
 MOST_PENDING = 32  # points whose values are drawn with a new one's
 EVALUATED_AT_ONCE = 1024  # points
-NUM_UNIFORM = 1024  # candidates in the box
-NUM_NEAR = 64  # around the best data points, at each of these distances, in units of its sides
-DISTANCES = (0.1, 0.01, 0.001)
-NUM_BEST = 4
-NUM_STARTS = 6
-MOST_ITERATIONS = 60
+NUM_BEST = 4  # data points that it is sought around
 # Of the values' variance: a surrogate of a function without noise may take that much of it for
 # noise. More is noise, or ripples that the kernel is too smooth for.
 NEGLIGIBLE_NOISE = 1e-2
@@ -72,9 +65,11 @@ class LogEIStrategy(ForFewValues):
     """The largest expected improvement over the best mean at a data point: of the first point, then
     jointly with those chosen already and with pending ones.
 
-    In a box its logarithm is maximised by L-BFGS-B from several starts, between constraints, on
-    grids and among choices by the search that paths are maximised by. An ask takes time
-    ∝ q (n + p)², p points being pending: for few points among up to some hundred values.
+    In a box its logarithm is maximised by L-BFGS-B from several starts and, in the inputs that are
+    rounded, by steps to neighbours: ``rounding`` must be made of torch operations. Between
+    constraints and among given choices it is maximised by the search that paths are maximised by.
+    An ask takes time ∝ q (n + p)², p points being pending: for few points among up to some hundred
+    values.
 
     Of one output, the improvement given values at pending points has a closed form; it is averaged
     over draws of these. Of objectives and constraints on outcomes all is drawn.
@@ -130,22 +125,25 @@ class LogEIStrategy(ForFewValues):
         """Return the free point (1, d) that improves most, jointly with pending ones."""
         objective = improvement.beside(pending, seed)
         feasible = request.feasible_set
-        X = all_inputs(models)
-        if request.choices is None and feasible.rounding is None and not feasible.constrained:
+        taken = torch.cat([all_inputs(models), pending])
+        if request.choices is None and not feasible.constrained:
             generator = torch.Generator().manual_seed(seed)
-            ranked = _climbed(objective, improvement.leaders, feasible, generator)
-            known = KnownPoints(torch.cat([X, pending]), request.bounds)
-            point, found = distinct_best(ranked, request.bounds, known, Moves(objective, feasible))
-            if found.all():
-                return point
+            ranked = climb(objective, improvement.leaders, feasible, generator)
+            known = KnownPoints(taken, request.bounds)
+            if feasible.rounding is not None:
+                ranked = ranked[:, ~known.near(ranked[0])]
+            if ranked.shape[1]:
+                moves = Moves(objective, feasible)
+                point, found = distinct_best(ranked, request.bounds, known, moves)
+                if found.all():
+                    return point
         first = models[0] if models[0].num_outputs == 1 else models[0].subset_output([0])
         sampler = (self.sampler or LIGHT_SAMPLER)(
             first, request.bounds, seed=seed, **request.constraints
         )
         options = {} if request.choices is None else {"choices": request.choices}
-        others = torch.cat([X, pending])
         functions = cast(Any, (objective,))  # it maximises any function as it does a path
-        return sampler.generate(1, paths=functions, X_pending=others, **options)
+        return sampler.generate(1, paths=functions, X_pending=taken, **options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,44 +340,3 @@ def _without_inputs(objective: Outcome) -> Callable[[Tensor, Tensor | None], Ten
         return objective(Y)
 
     return of_outputs
-
-
-def _climbed(
-    objective: _Logarithm, leaders: Tensor, feasible: FeasibleSet, generator: torch.Generator
-) -> Tensor:
-    """Return local maxima of ``objective`` in a box, the best first: (1, k, d).
-
-    Candidates are uniform, and normal around the best data points at several distances: late in an
-    optimisation the improvement is a peak as narrow as what is left to gain. The best of each part
-    of them is a start.
-
-    Args:
-        leaders: (b, d) the best data points.
-    """
-    lower = feasible.bounds[0].double()
-    width = feasible.scale.double()
-
-    def from_cube(U: Tensor) -> Tensor:
-        X = (lower + width * U).to(feasible.bounds)
-        return torch.clamp(X, feasible.bounds[0], feasible.bounds[1])
-
-    d = len(lower)
-    like: dict[str, Any] = {"dtype": torch.float64, "generator": generator}
-    around = ((leaders - lower) / torch.where(width > 0, width, 1.0)).repeat(
-        NUM_NEAR // NUM_BEST, 1
-    )
-    near = [around + spread * torch.randn(around.shape, **like).to(around) for spread in DISTANCES]
-    U = torch.cat([torch.rand(NUM_UNIFORM, d, **like).to(around), *near]).clamp(0.0, 1.0)
-    U = U[torch.randperm(len(U), generator=generator).to(U.device)]
-    starts = screen(objective, from_cube(U).chunk(NUM_STARTS)).squeeze(0)
-    U = (starts.double() - lower) / torch.where(width > 0, width, 1.0)
-    # BoTorch shows what a line search that ends early says whatever the filters are
-    with warnings.catch_warnings(record=True):
-        climbed, values = gen_candidates_scipy(
-            U.unsqueeze(1),
-            lambda U: objective.each((lower + width * U).transpose(0, 1)).squeeze(0),  # type: ignore[arg-type]
-            lower_bounds=0.0,
-            upper_bounds=1.0,
-            options={"maxiter": MOST_ITERATIONS},
-        )
-    return best_first(from_cube(climbed.transpose(0, 1)), values.unsqueeze(0))

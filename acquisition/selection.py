@@ -191,12 +191,32 @@ def distinct_best(
 
 def grid_neighbours(X: Tensor, feasible: FeasibleSet) -> Tensor:
     """Return feasible points (c, d) around X (p, d) after rounding: the next along each coordinate,
-    whatever the distance of a grid's points.
+    whatever the distance of a grid's points, and the other choices, where one of several inputs is
+    at its upper bound and the others are at their lower ones.
     """
     distances = 3.0 ** -torch.arange(NUM_DISTANCES, dtype=X.dtype, device=X.device)
     steps = torch.diag(feasible.scale)[feasible.scale > 0]
     steps = (distances[:, None, None] * torch.cat([steps, -steps])).flatten(0, 1)
-    moved = (X.unique(dim=0).unsqueeze(1) + steps).flatten(0, 1)
+    distinct = X.unique(dim=0)
+    moved = torch.cat(
+        [(distinct.unsqueeze(1) + steps).flatten(0, 1), _exchanged(distinct, feasible)]
+    )
     rounded = feasible.rounded(torch.clamp(moved, feasible.bounds[0], feasible.bounds[1]))
     rounded = rounded.unique(dim=0)
     return rounded[feasible.contains(rounded)]
+
+
+def _exchanged(X: Tensor, feasible: FeasibleSet) -> Tensor:
+    """Return the points X (p, d) with an input at its upper bound and one at its lower exchanged,
+    for each such pair.
+    """
+    lower, upper = feasible.bounds
+    free = feasible.scale > 0
+    at_upper = (upper == X) & free
+    at_lower = (lower == X) & free
+    rows, down, up = (at_upper.unsqueeze(2) & at_lower.unsqueeze(1)).nonzero().unbind(1)
+    exchanged = X[rows]
+    pairs = torch.arange(len(rows), device=X.device)
+    exchanged[pairs, down] = lower[down]
+    exchanged[pairs, up] = upper[up]
+    return exchanged

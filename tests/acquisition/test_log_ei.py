@@ -41,6 +41,26 @@ def test_one_point_has_the_largest_improvement_of_all(make_model: Any) -> None:
 
 
 @torch.no_grad()
+def test_where_an_input_is_rounded_a_point_has_the_largest_improvement_of_all() -> None:
+    def rounding(X: Tensor) -> Tensor:
+        return torch.cat([(10 * X[..., :1]).round() / 10, X[..., 1:]], dim=-1)
+
+    box = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+    X = rounding(torch.rand(40, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    Y = -(X - torch.tensor([0.53, 0.3217])).square().sum(1, keepdim=True)
+    model = PathwiseGP(X, Y, likelihood=gaussian_likelihood(1e-6))
+    constraints = {"rounding": rounding}
+    request = Request(model, 1, box, torch.Generator().manual_seed(0), constraints=constraints)
+    point = LogEIStrategy().generate(request)
+    assert torch.equal(point, rounding(point))
+    axis = torch.linspace(0.0, 1.0, 2001, dtype=torch.float64)
+    others = torch.cartesian_prod(torch.linspace(0.0, 1.0, 11, dtype=torch.float64), axis)
+    logarithm = LogExpectedImprovement(model, means(request).max())
+    values = logarithm(torch.cat([point, others]).unsqueeze(1))
+    assert values[0] > values[1:].max() - 1e-3
+
+
+@torch.no_grad()
 def test_the_second_point_adds_most_to_the_first(make_model: Any) -> None:
     request = make_request(make_model, q=2)
     first, second = LogEIStrategy().generate(request)

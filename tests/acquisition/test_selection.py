@@ -225,3 +225,15 @@ def test_neighbours_on_a_grid_are_the_next_along_each_coordinate(levels: int) ->
     for move in ([step, 0.0], [-step, 0.0], [0.0, step]):
         expected = (X + torch.tensor(move, dtype=torch.float64)).clamp(0.0, 1.0)
         assert torch.isclose(neighbours, expected).all(1).any()
+
+
+def test_the_neighbours_of_a_choice_are_all_other_choices() -> None:
+    def rounding(X: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot(X.argmax(-1), 4).to(X)
+
+    box = torch.tensor([[0.0], [1.0]], dtype=torch.float64).repeat(1, 4)
+    feasible = FeasibleSet.of(box, rounding=rounding)
+    choices = torch.eye(4, dtype=torch.float64)
+    for choice in choices:
+        found = grid_neighbours(choice[None], feasible)
+        assert torch.equal(found, choices.unique(dim=0))

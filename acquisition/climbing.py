@@ -1,0 +1,130 @@
+"""Maximise one function in a box, where some inputs may be rounded: by gradients from the best of
+many candidates and, on a grid and among choices, by steps to neighbours.
+
+Notation: d inputs, X (..., d) points, bounds (2, d).
+"""
+
+import math
+import warnings
+from typing import Any
+
+import torch
+from botorch.generation.gen import gen_candidates_scipy
+from torch import Tensor
+
+from acquisition.constraints import FeasibleSet
+from acquisition.multistart import Functions, screen
+from acquisition.selection import best_first, grid_neighbours
+
+NUM_UNIFORM = 1024  # candidates in the box
+NUM_NEAR = 64  # around the best data points, at each of these distances, in units of its sides
+DISTANCES = (0.1, 0.01, 0.001)
+NUM_STARTS = 6
+MOST_ITERATIONS = 60
+NUM_KEPT = 64  # best points of a walk
+MOST_STEPS = 16  # of a walk
+MOST_TURNS = 4  # of a walk and an ascent
+
+
+def climb(
+    function: Functions, leaders: Tensor, feasible: FeasibleSet, generator: torch.Generator
+) -> Tensor:
+    """Return points of a box that a function was maximised to, the best first: (1, k, d).
+
+    Candidates are uniform, and normal around the best data points at several distances: late in an
+    optimisation an expected improvement is a peak as narrow as what is left to gain. The best of
+    each part of them is a start of L-BFGS-B. Where points are rounded, its gradients are those of
+    the function after rounding, so that it moves real inputs alone; before each ascent a walk on
+    the grid goes from the best points to their best neighbours, as long as these are better.
+
+    Args:
+        function: one function.
+        leaders: (b, d) the best data points.
+        feasible: a box; its rounding must be made of torch operations.
+    """
+    candidates = _candidates(leaders, feasible, generator)
+    if feasible.rounding is None:
+        starts = screen(function, candidates.chunk(NUM_STARTS)).squeeze(0)
+        return best_first(*_ascended(function, starts, feasible))
+    near = grid_neighbours(leaders.to(candidates), feasible)
+    candidates = torch.cat([feasible.rounded(candidates), near])
+    candidates = candidates[torch.randperm(len(candidates), generator=generator)]
+    starts = screen(function, candidates.chunk(NUM_STARTS)).squeeze(0)
+    points, best = _ranked(function, starts)
+    for _ in range(MOST_TURNS):
+        points = _walked(function, points, feasible)
+        ends, _ = _ascended(function, points[:NUM_STARTS], feasible)
+        points, found = _ranked(function, torch.cat([points, ends.squeeze(0)]))
+        if found <= best:
+            break
+        best = found
+    return points.unsqueeze(0)
+
+
+def _walked(function: Functions, points: Tensor, feasible: FeasibleSet) -> Tensor:
+    """Return the points of a walk on the grid from the first of some (k, d), each step to the best
+    neighbours of the best so far, ranked.
+    """
+    best = -math.inf
+    for _ in range(MOST_STEPS):
+        neighbours = grid_neighbours(points[:NUM_STARTS], feasible)
+        points, found = _ranked(function, torch.cat([points, neighbours]))
+        if found <= best:
+            break
+        best = found
+    return points
+
+
+def _ranked(function: Functions, points: Tensor) -> tuple[Tensor, float]:
+    """Return the best of distinct points (k, d), those with the largest values first, and the
+    largest value.
+    """
+    distinct = points.unique(dim=0)
+    values, order = function(distinct).squeeze(0).sort(descending=True)
+    return distinct[order[:NUM_KEPT]], float(values[0])
+
+
+def _candidates(leaders: Tensor, feasible: FeasibleSet, generator: torch.Generator) -> Tensor:
+    """Return points of the box (c, d) in random order, not rounded."""
+    d = leaders.shape[1]
+    like: dict[str, Any] = {"dtype": torch.float64, "generator": generator}
+    around = _to_cube(leaders, feasible).repeat(math.ceil(NUM_NEAR / len(leaders)), 1)
+    near = [around + spread * torch.randn(around.shape, **like).to(around) for spread in DISTANCES]
+    U = torch.cat([torch.rand(NUM_UNIFORM, d, **like).to(around), *near]).clamp(0.0, 1.0)
+    U = U[torch.randperm(len(U), generator=generator).to(U.device)]
+    return _inside(_from_cube(U, feasible), feasible)
+
+
+def _ascended(function: Functions, starts: Tensor, feasible: FeasibleSet) -> tuple[Tensor, Tensor]:
+    """Return local maxima (1, k, d) from starts (k, d), and their values (1, k)."""
+
+    def values_at(U: Tensor) -> Tensor:
+        X = feasible.rounded(_from_cube(U, feasible))
+        return function.each(X.transpose(0, 1)).squeeze(0)
+
+    # BoTorch shows what a line search that ends early says whatever the filters are
+    with warnings.catch_warnings(record=True):
+        U, values = gen_candidates_scipy(
+            _to_cube(starts, feasible).unsqueeze(1),
+            values_at,  # type: ignore[arg-type]
+            lower_bounds=0.0,
+            upper_bounds=1.0,
+            options={"maxiter": MOST_ITERATIONS},
+        )
+    points = feasible.rounded(_inside(_from_cube(U, feasible), feasible))
+    return points.transpose(0, 1), values.unsqueeze(0)
+
+
+def _to_cube(X: Tensor, feasible: FeasibleSet) -> Tensor:
+    """Return points (..., d) on the unit cube, in float64; a fixed input is 0 there."""
+    width = feasible.scale.double()
+    return (X.double() - feasible.bounds[0].double()) / torch.where(width > 0, width, 1.0)
+
+
+def _from_cube(U: Tensor, feasible: FeasibleSet) -> Tensor:
+    return feasible.bounds[0].double() + feasible.scale.double() * U
+
+
+def _inside(X: Tensor, feasible: FeasibleSet) -> Tensor:
+    """Return points in the box's dtype, within its bounds whatever the rounding."""
+    return torch.clamp(X.to(feasible.bounds), feasible.bounds[0], feasible.bounds[1])
