@@ -10,6 +10,7 @@ from typing import Any
 from acquisition.strategies import STRATEGIES
 from scalable_bo._packages import require
 from scalable_bo.experiments.formats import mean_and_error
+from scalable_bo.experiments.optimisers.registry import PEERS
 from scalable_bo.experiments.optimisers.standings import divisions, mean_ranks
 from scalable_bo.experiments.published import SCORES
 from scalable_bo.experiments.records import Record
@@ -24,6 +25,8 @@ from matplotlib.ticker import NullFormatter
 # Okabe and Ito's colours, told apart by colour-blind readers; random search is grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 GREY = "#777777"
+# Optimisers keep their hues from plot to plot: these, and further ones, mostly of Tol's
+HUES = (*COLOURS, "#000000", "#882255", "#999933", "#44AA99", "#DDCC77")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 _TRACED = (
     ("residual", "relative residual"),
@@ -211,7 +214,7 @@ def plot_fits(records: Sequence[Record], path: Path) -> None:
 
 def plot_optimisers(records: Sequence[Record], path: Path) -> None:
     """Draw the mean rank over problems against evaluations: a panel for each budget, size of
-    batches and noise, a line an optimiser; ours are solid.
+    batches and noise, a line of its own hue an optimiser; ours are solid.
 
     Args:
         records: complete runs.
@@ -222,21 +225,34 @@ def plot_optimisers(records: Sequence[Record], path: Path) -> None:
     found = divisions(records)
     if not found:
         raise ValueError("`records` must hold at least one complete run, got none.")
-    names = list(dict.fromkeys(name for one in found for name in one.optimisers))
     figure = _figure(4.8 * len(found), 4.6)
     panels: list[Axes] = list(figure.subplots(1, len(found), squeeze=False)[0])
     for panel, division in zip(panels, found, strict=True):
         steps = list(range(division.q, division.budget, division.q))
         steps.append(division.budget)
         for name, ranks in mean_ranks(division, steps).items():
-            style = "-" if name in STRATEGIES else "--"
-            panel.plot(steps, ranks, style, color=_colour(names.index(name)), label=name)
+            ours = name in STRATEGIES
+            panel.plot(
+                steps,
+                ranks,
+                "-" if ours else "--",
+                color=optimiser_colours()[name],
+                linewidth=2.5 if ours else 1.5,
+                label=name,
+            )
         panel.invert_yaxis()
         panel.set(xlabel="evaluations", title=division.title)
         panel.title.set_fontsize("small")
     panels[0].set_ylabel("mean rank of the median regret")
     _legend(figure, panels, 4 if len(panels) > 1 else 3)
     _save(figure, path)
+
+
+def optimiser_colours() -> dict[str, str]:
+    """Return the colour of each optimiser of the league: a hue, or grey for Sobol points."""
+    first = ["auto", *(name for name in PEERS if name != "sobol")]
+    others = [name for name in STRATEGIES if name not in first]
+    return {"sobol": GREY} | dict(zip([*first, *others], HUES, strict=False))
 
 
 def _recovery(records: Sequence[Record], panels: list[Axes]) -> None:

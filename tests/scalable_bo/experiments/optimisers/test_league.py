@@ -11,6 +11,7 @@ from scalable_bo.experiments.cells import run_cell, run_cells
 from scalable_bo.experiments.optimisers import cell as module
 from scalable_bo.experiments.optimisers.base import Optimiser, SobolSearch
 from scalable_bo.experiments.optimisers.cell import OptimiserCell
+from scalable_bo.experiments.optimisers.registry import OPTIMISERS
 from scalable_bo.experiments.optimisers.standings import (
     divisions,
     mean_ranks,
@@ -20,7 +21,7 @@ from scalable_bo.experiments.optimisers.standings import (
 )
 from scalable_bo.experiments.optimisers.subsets import SUBSETS, plan_league
 from scalable_bo.experiments.optimisers.table import league_table
-from scalable_bo.experiments.plots import plot_optimisers
+from scalable_bo.experiments.plots import optimiser_colours, plot_optimisers
 from scalable_bo.experiments.tables import write_table
 
 
@@ -173,6 +174,12 @@ def test_a_plot_is_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="at least one complete run, got none"):
         plot_optimisers([], tmp_path / "plot.png")
+
+
+def test_every_optimiser_has_a_hue_of_its_own() -> None:
+    colours = optimiser_colours()
+    assert set(colours) == set(OPTIMISERS)
+    assert len(set(colours.values())) == len(OPTIMISERS)
 
 
 def test_a_subset_is_planned_a_seed_after_the_other() -> None:
