@@ -14,7 +14,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from types import TracebackType
@@ -184,6 +184,11 @@ def full_precision() -> Iterator[None]:
         return
     with _precision("ieee", allow_tf32=False):
         yield
+
+
+def full_precision_on(device: torch.device) -> AbstractContextManager[None]:
+    """Return the context of :func:`full_precision` for a CUDA device, and none for another."""
+    return full_precision() if device.type == "cuda" else nullcontext()
 
 
 @contextmanager

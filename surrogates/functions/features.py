@@ -25,7 +25,7 @@ from surrogates.functions.spectra import (
     isotropic,
 )
 from surrogates.operators.differentiable import Basis, combine, combine_rowwise
-from surrogates.operators.linalg import matmul
+from surrogates.operators.linalg import matmul, precise_matmul
 from surrogates.operators.sparse import matmul_rows
 from surrogates.operators.stationary import StationaryKernel
 from surrogates.operators.terms import FunctionMap
@@ -138,7 +138,7 @@ class RandomFeatures(Basis):
 
     def __call__(self, X: Tensor) -> Tensor:
         """Return Φ(X), (m, F)."""
-        return self._column_scale * torch.cat(self._waves(X, torch.matmul), dim=1)
+        return self._column_scale * torch.cat(self._waves(X, precise_matmul), dim=1)
 
     def _waves(self, X: Tensor, product: Product) -> tuple[Tensor, Tensor]:
         """Return the cosines and the sines of the features at X (m, d), (m, F/2) each, without
@@ -155,7 +155,7 @@ class RandomFeatures(Basis):
         return waves
 
     def matmul(self, X: Tensor, W: Tensor) -> Tensor:
-        product = matmul_rows if self.modulations else torch.matmul
+        product = matmul_rows if self.modulations else precise_matmul
         weights = self._scaled(W).chunk(2)
         out = []
         for rows in self._chunks(len(X)):
@@ -171,7 +171,7 @@ class RandomFeatures(Basis):
         cosines, sines = self._scaled(W).chunk(2)
         parts = []
         for rows in self._chunks(len(X)):
-            angles = X[rows] @ self.frequencies
+            angles = precise_matmul(X[rows], self.frequencies)
             of_cosines = matmul(cotangent[rows], cosines.T)
             of_sines = matmul(cotangent[rows], sines.T)
             parts.append(
@@ -190,7 +190,7 @@ class RandomFeatures(Basis):
         values = X.new_empty(num_functions, points)
         gradient = torch.empty_like(X)
         for group in self._chunks(num_functions, points):
-            angles = X[group] @ self.frequencies
+            angles = precise_matmul(X[group], self.frequencies)
             # Not compiled: the vendor library's sine and cosine are twice as fast as the
             # compiler's.
             cosine = torch.cos(angles)
@@ -258,9 +258,9 @@ class RandomFeatures(Basis):
         """
         slope = cosine * of_sines - sine * of_cosines
         if not self.amplitudes:
-            return slope @ self.frequencies.T
+            return precise_matmul(slope, self.frequencies.T)
         amplitude, others = self._amplitude(X)
-        gradient = (amplitude * slope) @ self.frequencies.T
+        gradient = precise_matmul(amplitude * slope, self.frequencies.T)
         waves = cosine * of_cosines + sine * of_sines
         for factor, other in zip(self.amplitudes, others, strict=True):
             gradient += (other * waves) @ factor[:-1].T

@@ -62,13 +62,20 @@ def _kernels_for(X: Tensor, minus_2Z: Tensor, W: Tensor) -> ModuleType | None:
     if not s or m * n < FEWEST_ENTRIES or os.environ.get("SCALABLE_BO_COMPILE") == "never":
         return None
     kernels = _triton_kernels()
-    if (
-        kernels is None
-        or d > kernels.LARGEST_DIM
-        or max(m, n) * max(d + 1, s) > kernels.LARGEST_OFFSET
-    ):
+    if kernels is None or d > kernels.LARGEST_DIM:
+        return None
+    if max(m, n) * max(d + 1, s) > kernels.LARGEST_OFFSET:
+        _say_too_large(kernels.LARGEST_OFFSET)
         return None
     return kernels
+
+
+@functools.cache
+def _say_too_large(largest: int) -> None:
+    logger.info(
+        "points with more than %d numbers have no fused products: they are evaluated tile by tile",
+        largest,
+    )
 
 
 @functools.cache

@@ -128,6 +128,29 @@ def times_inverse_transpose(rows: Tensor, lower: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(lower.T, rows, upper=True, left=False).contiguous()
 
 
+def left_singular(A: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the left singular vectors U (n, r) and singular values (r,), descending, of a tall A
+    (n, r), by the eigenvectors of AᵀA in float64: on a device, in a fraction of the time of a
+    decomposition of A, and for float32 more exactly.
+
+    Vectors of singular values below 1e-8 of the largest are not orthonormal.
+    """
+    rows = A.double()
+    squares, V = torch.linalg.eigh(rows.T @ rows)
+    singular = squares.flip(0).clamp_min(0.0).sqrt()
+    smallest = (torch.finfo(rows.dtype).eps * singular[:1]).clamp_min(torch.finfo(rows.dtype).tiny)
+    U = (rows @ V.flip(1)) / singular.maximum(smallest)
+    return U.to(A.dtype), singular.to(A.dtype)
+
+
+def precise_matmul(A: Tensor, B: Tensor) -> Tensor:
+    """Return A @ B by PyTorch's own route, on CUDA in full precision whatever the user chose for
+    other work; for any batch, and differentiable.
+    """
+    with memory.full_precision_on(A.device):
+        return A @ B
+
+
 def joined(parts: Sequence[Tensor]) -> Tensor:
     """Return the parts below one another; a single one without a copy."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))

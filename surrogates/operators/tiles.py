@@ -6,7 +6,6 @@ slices or index tensors i, j.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from copy import deepcopy
 from functools import cached_property, wraps
 from typing import Concatenate, ParamSpec, TypeVar
@@ -151,7 +150,7 @@ class StationaryTiles(KernelTiles):
         if not self.takes_differences:
             if out is None:
                 return matmul(L, R.T)
-            with memory.full_precision() if L.is_cuda else nullcontext():
+            with memory.full_precision_on(L.device):
                 return torch.mm(L, R.T, out=out)
         d = L.shape[1] - 2
         d2 = torch.cdist(

@@ -87,9 +87,10 @@ class Solver(ABC):
         request = Request(
             exact, system.dtype, B, targets, initial, generator, callback, started, entries
         )
+        precision = memory.full_precision_on(exact.device)
         # No tensor of a small solve is mapped anew
         is_large = exact.n * max(exact.n, B.shape[1]) * B.element_size() > memory.MAPPED_ANEW
-        with memory.keeping_freed() if is_large else nullcontext():
+        with memory.keeping_freed() if is_large else nullcontext(), precision:
             solution = self._solve(request)
         if exact is not system:
             system.entries += exact.entries

@@ -15,6 +15,7 @@ from torch import Tensor
 from surrogates import checks
 from surrogates.operators import generators
 from surrogates.operators.linalg import (
+    left_singular,
     matmul,
     shifted_cholesky,
     stable_cholesky,
@@ -194,7 +195,7 @@ def nystrom_approximation(sketch: Tensor, test: Tensor) -> tuple[Tensor, Tensor]
     # The shift goes into the sketch and, by it, into the core, and comes off the eigenvalues again.
     factor, shift = shifted_cholesky(test.T @ sketch, torch.finfo(test.dtype).eps)
     shifted = sketch + shift * test
-    U, singular, _ = torch.linalg.svd(times_inverse_transpose(shifted, factor), full_matrices=False)
+    U, singular = left_singular(times_inverse_transpose(shifted, factor))
     return U, (singular.square() - shift).clamp_min(0.0)
 
 

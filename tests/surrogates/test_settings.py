@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import psutil
 import pytest
 import torch
 
-from surrogates import Dense, Tiled, memory
+from surrogates import CG, Dense, RandomFeatures, Tiled, memory
 from surrogates.operators.linalg import matmul
 from tests import problems
 
@@ -66,6 +67,43 @@ def test_the_precision_is_restored_after_an_error(setting: str) -> None:
     with pytest.raises(torch.cuda.OutOfMemoryError), memory.full_precision():
         raise torch.cuda.OutOfMemoryError("no")
     assert getattr(SETTINGS, setting) == before
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("cuda", False), ("cpu", True)])
+def test_the_precision_is_full_for_the_work_of_a_cuda_device(
+    setting: str, kind: str, kept: bool
+) -> None:
+    allowed = "tf32" if setting == "fp32_precision" else True
+    setattr(SETTINGS, setting, allowed)
+    with memory.full_precision_on(torch.device(kind)):
+        assert (getattr(SETTINGS, setting) == allowed) == kept
+        with memory.tf32():
+            assert getattr(SETTINGS, setting) == allowed
+        assert (getattr(SETTINGS, setting) == allowed) == kept
+
+
+def test_solves_and_features_are_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def noted(device: torch.device) -> AbstractContextManager[None]:
+        asked.append(device)
+        return nullcontext()
+
+    monkeypatch.setattr(memory, "full_precision_on", noted)
+    X = problems.uniform(20, 2)
+    features = RandomFeatures.draw(
+        problems.rbf().double(), 2, 8, generator=torch.Generator().manual_seed(0)
+    )
+    for use in (
+        lambda: CG().solve(problems.system(20), problems.normal(20, 1)),
+        lambda: features(X),
+        lambda: features.matmul(X, problems.normal(8, 3)),
+        lambda: features.matmul_gradient(X, problems.normal(8, 3), problems.normal(20, 3)),
+        lambda: features.rowwise(X.unsqueeze(1), problems.normal(8, 20)),
+    ):
+        asked.clear()
+        use()
+        assert torch.device("cpu") in asked
 
 
 @pytest.mark.gpu

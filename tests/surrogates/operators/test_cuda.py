@@ -218,11 +218,16 @@ def test_tiles_do_what_has_no_fused_kernel(
     [("LARGEST_WIDTH", S - 1), ("LARGEST_DIM", DIM - 1), ("LARGEST_OFFSET", N * S - 1)],
 )
 def test_tiles_do_what_is_beyond_the_kernels_limits(
-    kernels: Kernels, limit: str, value: int
+    kernels: Kernels, limit: str, value: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     setattr(kernels, limit, value)
-    tiled_matmul(stationary_tiles(), problems.normal(N, S))
+    cuda._say_too_large.cache_clear()
+    with caplog.at_level(logging.INFO, cuda.logger.name):
+        for _ in range(2):
+            tiled_matmul(stationary_tiles(), problems.normal(N, S))
     assert not kernels.calls
+    said = [record for record in caplog.records if "have no fused products" in record.getMessage()]
+    assert len(said) == (limit == "LARGEST_OFFSET")  # once
 
 
 def test_other_kernels_are_never_fused(kernels: Kernels) -> None:

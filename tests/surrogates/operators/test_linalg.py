@@ -11,11 +11,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from surrogates.operators.linalg import SHIFT, stable_cholesky, times_inverse_transpose
+from surrogates.operators.linalg import (
+    SHIFT,
+    left_singular,
+    stable_cholesky,
+    times_inverse_transpose,
+)
 from tests import problems
 
 N = 30
-SECONDS = 2
+SECONDS = 60
 DTYPES = pytest.mark.parametrize(
     "dtype", [torch.float32, torch.float64], ids=["float32", "float64"]
 )
@@ -149,3 +154,29 @@ def test_rows_times_an_inverse_transpose(transposed: bool) -> None:
     product = times_inverse_transpose(rows, L)
     torch.testing.assert_close(product @ L.T, rows)
     assert product.is_contiguous()
+
+
+@DTYPES
+def test_left_singular_vectors_are_those_of_a_decomposition(dtype: torch.dtype) -> None:
+    spread = torch.logspace(0, -5, 8, dtype=torch.float64)
+    A = (torch.linalg.qr(problems.normal(200, 8)).Q * spread @ problems.normal(8, 8)).to(dtype)
+    U, singular = left_singular(A)
+    exact = torch.linalg.svd(A.double(), full_matrices=False)
+    assert U.dtype == singular.dtype == dtype
+    eps = torch.finfo(torch.float32).eps if dtype == torch.float32 else 1e-8
+    torch.testing.assert_close(
+        singular.double(), exact.S, rtol=0, atol=10 * eps * exact.S[0].item()
+    )
+    gram = (U.T @ U).double()
+    torch.testing.assert_close(gram, torch.eye(8).double(), rtol=0, atol=1e-3)
+    outer = (U * singular) @ (U * singular).T
+    torch.testing.assert_close(outer.double(), A.double() @ A.double().T, rtol=0, atol=1e-5)
+
+
+def test_left_singular_vectors_of_a_matrix_of_lower_rank_are_numbers() -> None:
+    A = problems.normal(50, 3) @ problems.normal(3, 6)
+    for matrix in (A, torch.zeros_like(A)):
+        U, singular = left_singular(matrix)
+        assert U.isfinite().all() and (singular >= 0.0).all()
+        outer = (U * singular) @ (U * singular).T
+        torch.testing.assert_close(outer, matrix @ matrix.T, rtol=0, atol=1e-6)
