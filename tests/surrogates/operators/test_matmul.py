@@ -164,3 +164,43 @@ def test_the_residual_reported_is_evaluated_in_the_systems_precision(
     ) / torch.linalg.vector_norm(B.double(), dim=0)
     assert exact.max() < 2e-4
     torch.testing.assert_close(solution.residual.double(), exact, rtol=0, atol=2e-5)
+
+
+@settings(max_examples=40)
+@given(
+    m=st.integers(1, 70),
+    n=st.integers(1, 100),
+    s=st.integers(2, 40),
+    right=st.sampled_from([*LAYOUTS]),
+)
+def test_products_of_columns_that_are_filled_up_have_single_precision(
+    m: int, n: int, s: int, right: str
+) -> None:
+    A = problems.normal(m, n, dtype=torch.float32)
+    B = LAYOUTS[right](problems.normal(n, s, seed=1, dtype=torch.float32))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(linalg, "onednn_is_faster", lambda: False)
+        patch.setattr(linalg, "mkl_wants_vectors", lambda: True)
+        patch.setattr(linalg, "LEAST_WORK", 0)
+        patch.setattr(linalg, "LEAST_WORK_OF_FEW", 0)
+        product = linalg.matmul(A, B)
+        assert product.is_contiguous()
+        require_single_precision(product, A, B)
+        added = torch.ones(m, s)
+        assert linalg.matmul(A, B, add_to=added) is added
+        torch.testing.assert_close(added, product + 1.0)
+
+
+@pytest.mark.parametrize(
+    ("n", "s", "columns"), [(64, 17, 24), (64, 201, 208), (64, 208, 208), (64, 7, 7), (63, 17, 17)]
+)
+def test_columns_are_filled_up_to_whole_vectors(
+    monkeypatch: pytest.MonkeyPatch, n: int, s: int, columns: int
+) -> None:
+    B = torch.empty(n, s)
+    assert s + linalg._columns_lacking(B) == columns
+    for name, expected in [("AMD EPYC", True), ("Intel(R) Xeon(R)", False)]:
+        found = {"cpu_name": name, "avx512_f": False}
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=found: found)
+        monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+        assert linalg.mkl_wants_vectors.__wrapped__() is expected
