@@ -18,7 +18,8 @@ from ax.exceptions.core import SearchSpaceExhausted, UnsupportedError
 
 from acquisition import STRATEGIES, ParallelThompsonSampling, Request, TrustRegionStrategy
 from acquisition.strategies import AutoStrategy
-from scalable_bo.integrations.ax import ThompsonNode, _Grid, pathwise_generation_strategy
+from scalable_bo.integrations.ax import _Grid, pathwise_generation_strategy
+from scalable_bo.integrations.ax_node import ThompsonNode
 from surrogates import CG, Nystrom, PathwiseGP
 
 pytestmark = pytest.mark.filterwarnings(r"ignore::DeprecationWarning:ax\..*")  # of Ax to itself
