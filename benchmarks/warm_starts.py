@@ -1,24 +1,34 @@
-"""What the sample columns of a Thompson round may start from: in cost, in statistics and in what is
-found.
+"""What a round of Thompson sampling may take over from the last, as its data grow: in cost, in
+statistics and in what is found.
 
-    python benchmarks/warm_starts.py --parts cost,carrying --out benchmarks/results/warm_starts.json
+    python benchmarks/warm_starts.py --parts cost,rounds --out benchmarks/results/warm_starts.json
 
-Every round of parallel Thompson sampling solves (K + Σ) a = f(X) + ε anew for q prior functions f.
-Compared are
+Every round of parallel Thompson sampling solves (K + Σ) v = y for the mean and (K + Σ) a = f(X) + ε
+for q prior functions f. Compared are
 
 * ``zero``: fresh functions, from zero;
 * ``nystrom``, ``subset``: fresh functions, from a coarse solve whose set-up could be kept over the
   rounds (it is not charged for): P⁻¹B with the Nyström approximation P by n/10 columns, or the
   exact solve of the first n/4 points alone, and zero elsewhere;
-* ``carried``: the functions and noise of the last round, evaluated at the new points too, from
-  their old weights.
+* ``mean``, ``mean-block``: fresh functions from zero, the mean from its last weights;
+* ``kept``, ``kept-diagonal``, ``kept-block``: the functions and noise of the last round, evaluated
+  at the new points too, from their old weights;
+* ``mixed-block``: the same, after a random rotation of the q functions among each other.
 
-``cost`` gives epochs and processor seconds a round, on the same growing data, to a residual of
-1e-2; a kept K is not charged for. ``carrying`` runs Thompson rounds with fresh and with carried
-paths on the same target, initial data and noise: the best value found, the mean maximum of the last
-paths less that of fresh paths on the same data, and z = (path − mean) / standard deviation of the
-exact posterior, of which fresh paths are draws: at uniform points, and a tenth of a lengthscale
-from the points that the same path (``own``) or another (``others``) chose.
+New points start at zero, at what the diagonal of their rows suggests (``diagonal``), or at what
+solves their own rows (``block``).
+
+``cost`` gives epochs and processor seconds a round on the same growing data, and the misfit that is
+left at the new points and at all; a kept K is not charged for. ``rounds`` runs Thompson rounds by
+each start on the same target, initial data and noise: the best value found, the epochs, the mean
+distance between the points of a batch, the mean maximum of the last paths less that of fresh paths
+on the same data, and z = (path − mean) / standard deviation of the exact posterior, of which fresh
+paths are draws: at uniform points, and a tenth of a lengthscale from the points that the same path
+(``own``) or another (``others``) chose.
+
+References:
+    Dong, Lin, Hernández-Lobato (2025), "Warm-Starting Iterative Gaussian Processes for Faster
+    Sequential Inference", for functions that are kept.
 """
 
 import json
@@ -26,8 +36,10 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from gpytorch.kernels import Kernel
@@ -49,72 +61,194 @@ from surrogates import (
     PriorPaths,
     SamplePaths,
     SketchAndProject,
+    Solution,
     Solver,
 )
 from surrogates.functions.draws import standard_normal
 from surrogates.operators.differentiable import KernelBasis
 from surrogates.operators.kernel_matrix import kernel_operator
+from surrogates.solvers.growing import extended
 
 DIM = 8
 NOISE = 1e-6
 Q = 100
 NUM_FEATURES = 2048
-SOLVERS: dict[str, Solver] = {
-    "asap": SketchAndProject.asap(),
-    "cg": CG(),
-    "sdd": SDD(),
-    "auto": Auto(),
-    "cholesky": Cholesky(),
+SOLVERS: dict[str, Callable[[float], Solver]] = {
+    "asap": lambda tolerance: SketchAndProject.asap(tolerance=tolerance),
+    "cg": lambda tolerance: CG(tolerance=tolerance),
+    "sdd": lambda tolerance: SDD(tolerance=tolerance),
+    "auto": lambda tolerance: Auto(tolerance=tolerance),
+    "cholesky": lambda tolerance: Cholesky(),
 }
-STARTS = ("zero", "nystrom", "subset", "carried")
 BESIDE = 0.1  # lengthscales from a path's earlier maximisers
+NUM_UNIFORM = 20  # uniform points a path
 STATISTICS = (
-    "uniform_mean",
     "uniform_square",
     "own_mean",
     "own_square",
-    "own_outside",
-    "others_mean",
     "others_square",
     "maximum_less_fresh",
+    "distance",
 )
 
 
-@dataclass
-class Draws:
-    """q prior functions and their noise at the data: new ones, or those of before,
-    extended to further data.
+class Start(NamedTuple):
+    """What a round takes over from the last.
+
+    Attributes:
+        functions: ``fresh``, ``kept``, or kept and ``mixed`` by a random rotation.
+        new_rows: where the weights of new points start, of ``NEW_ROWS``, beside the last weights of
+            all columns, or of the mean's alone if the functions are fresh.
+        coarse: a coarse solve to start from, of ``COARSE``. With neither, all starts at zero.
     """
 
+    functions: str = "fresh"
+    new_rows: str | None = None
+    coarse: str | None = None
+
+
+STARTS = {
+    "zero": Start(),
+    "nystrom": Start(coarse="nystrom"),
+    "subset": Start(coarse="subset"),
+    "mean": Start(new_rows="zero"),
+    "mean-block": Start(new_rows="block"),
+    "kept": Start("kept", "zero"),
+    "kept-diagonal": Start("kept", "diagonal"),
+    "kept-block": Start("kept", "block"),
+    "mixed-block": Start("mixed", "block"),
+}
+
+
+class Method(NamedTuple):
+    """A solver of ``SOLVERS`` with a tolerance, and a start of ``STARTS``."""
+
+    solver: str
+    tolerance: float
+    start: str
+
+    def make_solver(self) -> Solver:
+        return SOLVERS[self.solver](self.tolerance)
+
+
+Methods = list[Method]
+
+
+class Solve(NamedTuple):
+    """The solve of a round: its system, right-hand sides (n, 1 + q), start, result, seconds."""
+
+    system: KernelSystem
+    B: Tensor
+    initial: Tensor | None
+    solution: Solution
+    seconds: float
+
+
+@dataclass
+class Columns:
+    """The mean, q prior functions and their noise at the data, with their last weights."""
+
     kernel: Kernel
+    start: Start
     generator: torch.Generator
     prior: PriorPaths | None = field(default=None, init=False)
-    noise: Tensor = field(init=False)
+    noise: Tensor = field(init=False)  # (n, q)
+    weights: Tensor | None = field(default=None, init=False)  # (n, 1 + q) of the last round
 
-    def at(self, X: Tensor, carry: bool) -> Tensor:
-        """Return f(X) + ε, (n, q)."""
-        if self.prior is None or not carry:
+    def solve(self, X: Tensor, y: Tensor, solver: Solver) -> Solve:
+        """Return the solve of the next round."""
+        B = torch.cat([y.unsqueeze(1), self.functions_at(X)], dim=1)
+        system = system_of(self.kernel, X)
+        coarse = self.start.coarse
+        prepared = None if coarse is None else COARSE[coarse](system_of(self.kernel, X))
+        began = time.process_time()
+        initial = self.initial(system, B) if prepared is None else prepared(B)
+        solution = solver.solve(
+            system, B, initial=initial, generator=torch.Generator().manual_seed(len(X))
+        )
+        seconds = time.process_time() - began
+        self.weights = solution.value
+        return Solve(system, B, initial, solution, seconds)
+
+    def functions_at(self, X: Tensor) -> Tensor:
+        """Return f(X) + ε of the round's functions, (n, q)."""
+        if self.prior is None or self.start.functions == "fresh":
             self.prior = PriorPaths.draw(
                 self.kernel, DIM, Q, num_features=NUM_FEATURES, generator=self.generator, like=X
             )
             self.noise = X.new_empty(0, Q)
+        elif self.start.functions == "mixed":
+            self.mix()
         new = math.sqrt(NOISE) * standard_normal((len(X) - len(self.noise), Q), X, self.generator)
         self.noise = torch.cat([self.noise, new])
         return self.prior(X).T + self.noise
 
-    def paths(self, X: Tensor, y: Tensor, carry: bool) -> SamplePaths:
-        """Return the functions conditioned on y at X exactly."""
-        B = torch.cat([y.unsqueeze(1), self.at(X, carry)], dim=1)
-        weights = Cholesky().solve(system_of(self.kernel, X), B).value
-        v = weights[:, :1]
-        a = weights[:, 1:]
-        return SamplePaths(self.prior, KernelBasis(self.kernel, X), v - a, v, ZeroMean())
+    def mix(self) -> None:
+        """Rotate the functions among each other: as all is linear, noise and weights with them."""
+        assert self.prior is not None
+        ((features, combination),) = self.prior.draws
+        rotation = random_rotation(Q, self.noise, self.generator)
+        self.prior = replace(self.prior, draws=((features, combination @ rotation),))
+        self.noise = self.noise @ rotation
+        if self.weights is not None:
+            self.weights[:, 1:] = self.weights[:, 1:] @ rotation
+
+    def initial(self, system: KernelSystem, B: Tensor) -> Tensor | None:
+        """Return the weights (n, 1 + q) that the solve starts from; ``None`` for zeros."""
+        if self.weights is None or self.start.new_rows is None:
+            return None
+        taken = slice(1 if self.start.functions == "fresh" else None)
+        W = torch.zeros_like(B)
+        W[:, taken] = NEW_ROWS[self.start.new_rows](system, B[:, taken], self.weights[:, taken])
+        return W
+
+    def paths(self, X: Tensor, y: Tensor, solver: Solver) -> tuple[SamplePaths, Solution]:
+        """Return the round's functions conditioned on y at X."""
+        solution = self.solve(X, y, solver).solution
+        v = solution.value[:, :1]
+        a = solution.value[:, 1:]
+        data = KernelBasis(self.kernel, X)
+        return SamplePaths(self.prior, data, v - a, v, ZeroMean()), solution
+
+
+def random_rotation(size: int, like: Tensor, generator: torch.Generator) -> Tensor:
+    """Return an orthogonal (size, size) matrix, drawn uniformly (Haar)."""
+    Q, R = torch.linalg.qr(standard_normal((size, size), like.double(), generator))
+    return (Q * R.diagonal().sign()).to(like)
+
+
+def at_zero(system: KernelSystem, B: Tensor, W: Tensor) -> Tensor:
+    return torch.cat([W, W.new_zeros(system.n - len(W), W.shape[1])])
+
+
+def by_diagonal(system: KernelSystem, B: Tensor, W: Tensor) -> Tensor:
+    start = at_zero(system, B, W)
+    new = torch.arange(len(W), system.n, device=system.device)
+    gap = -system.rows_matmul(new, start, minus=B)
+    start[new] = gap / (system.diagonal[new] + system.noise).unsqueeze(1)
+    return start
+
+
+NEW_ROWS = {"zero": at_zero, "diagonal": by_diagonal, "block": extended}
+
+
+def coarse_nystrom(system: KernelSystem) -> Callable[[Tensor], Tensor]:
+    return Nystrom(system.n // 10)(system, torch.Generator().manual_seed(0))
+
+
+def coarse_subset(system: KernelSystem) -> Callable[[Tensor], Tensor]:
+    m = system.n // 4
+    factor = torch.linalg.cholesky(system.block(torch.arange(m, device=system.device)))
+    return lambda B: torch.cat([torch.cholesky_solve(B[:m], factor), torch.zeros_like(B[m:])])
+
+
+COARSE = {"nystrom": coarse_nystrom, "subset": coarse_subset}
 
 
 @dataclass
 class Run:
-    """Thompson rounds: the data after them, the best value before and after each,
-    their batches, and paths on all data.
+    """Thompson rounds: the data after them, the best value before and after each, their batches,
+    the epochs of their solves, and paths on all data.
     """
 
     kernel: Kernel
@@ -122,6 +256,7 @@ class Run:
     y: Tensor
     best: list[float]
     batches: list[Tensor]
+    epochs: list[float]
     paths: SamplePaths
 
 
@@ -131,13 +266,17 @@ def run_rounds(
     rounds: int,
     seed: int,
     *,
-    carry: bool,
+    start: Start = STARTS["zero"],
+    solver: Solver | None = None,
     dtype: torch.dtype = torch.float64,
     device: torch.device,
 ) -> Run:
-    """Run Thompson rounds from n uniform points; either kind of paths meets the same target,
-    data and noise.
+    """Run Thompson rounds from n uniform points; every start meets the same target, data and noise.
+
+    Args:
+        solver: of the rounds; exact if ``None``.
     """
+    solver = Cholesky() if solver is None else solver
     streams = [torch.Generator().manual_seed(1000 * seed + i) for i in range(4)]
     kernel = matern_kernel(lengthscale, 1.0).to(device, dtype)
     target = GPPrior(
@@ -154,15 +293,18 @@ def run_rounds(
     y = target.add_noise(values, streams[2])
     best = [float(values.max())]
     batches = []
-    draws = Draws(kernel, streams[3])
+    epochs = []
+    columns = Columns(kernel, start, streams[3])
     for number in range(rounds):
-        batch = maximisers(draws.paths(X, y, carry), X, y, kernel, 1000 * seed + number)
+        paths, solution = columns.paths(X, y, solver)
+        batch = maximisers(paths, X, y, kernel, 1000 * seed + number)
         values = target(batch)
         X = torch.cat([X, batch])
         y = torch.cat([y, target.add_noise(values, streams[2])])
         best.append(max(best[-1], float(values.max())))
         batches.append(batch)
-    return Run(kernel, X, y, best, batches, draws.paths(X, y, carry))
+        epochs.append(solution.epochs)
+    return Run(kernel, X, y, best, batches, epochs, columns.paths(X, y, solver)[0])
 
 
 def maximisers(paths: SamplePaths, X: Tensor, y: Tensor, kernel: Kernel, seed: int) -> Tensor:
@@ -179,96 +321,60 @@ def system_of(kernel: Kernel, X: Tensor) -> KernelSystem:
     return KernelSystem(kernel_operator(kernel, X), NOISE)
 
 
-def cost(
-    n: int, lengthscale: float, rounds: int, seed: int, device: torch.device
-) -> list[dict[str, Any]]:
-    """Return epochs and seconds a round of every solver and start, from the second round on."""
-    run = run_rounds(n, lengthscale, rounds, seed, carry=False, dtype=torch.float32, device=device)
-    rows = []
-    for solver in SOLVERS:
-        for start in ("zero",) if solver == "cholesky" else STARTS:
-            for row in solves(run, n, solver, start):
-                rows.append(
-                    {
-                        "lengthscale": lengthscale,
-                        "seed": seed,
-                        "solver": solver,
-                        "start": start,
-                        **row,
-                    }
-                )
-    return rows
-
-
 @torch.no_grad()
-def solves(run: Run, n: int, solver: str, start: str) -> list[dict[str, Any]]:
+def solves(run: Run, n: int, solver: Solver, start: Start) -> list[dict[str, Any]]:
     """Return what the solve of every round took, from the first n points to all of them."""
-    draws = Draws(run.kernel, torch.Generator().manual_seed(0))
+    columns = Columns(run.kernel, start, torch.Generator().manual_seed(0))
     rows = []
-    value = None
     for size in range(n, len(run.X) + 1, Q):
-        X = run.X[:size]
-        B = draws.at(X, carry=start == "carried")
-        coarse = COARSE[start](system_of(run.kernel, X)) if start in COARSE else None
-        system = system_of(run.kernel, X)
-        began = time.process_time()
-        initial = None
-        if coarse is not None:
-            initial = coarse(B)
-        elif start == "carried" and value is not None:
-            initial = torch.cat([value, value.new_zeros(Q, Q)])
-        solution = SOLVERS[solver].solve(
-            system, B, initial=initial, generator=torch.Generator().manual_seed(size)
-        )
-        seconds = time.process_time() - began
-        value = solution.value
-        gap = (
-            1.0
-            if initial is None
-            else float((system.rows.norm(B - system @ initial) / system.rows.norm(B)).mean())
-        )
-        residual = float(solution.residual.max())
+        system, B, initial, solution, seconds = columns.solve(run.X[:size], run.y[:size], solver)
+        gap = B - system @ solution.value
         rows.append(
             {
                 "n": size,
-                "start_residual": gap,
-                "residual": residual,
+                "start_residual": 1.0 if initial is None else residual_of(B - system @ initial, B),
+                "residual": float(solution.residual.max()),
                 "epochs": solution.epochs,
                 "seconds": seconds,
+                "misfit_mean": root_mean_square(gap[:, :1]),
+                "misfit_mean_new": root_mean_square(gap[-Q:, :1]),
+                "misfit_paths": root_mean_square(gap[:, 1:]),
+                "misfit_paths_new": root_mean_square(gap[-Q:, 1:]),
             }
         )
     return rows[1:]
 
 
-def coarse_nystrom(system: KernelSystem) -> Callable[[Tensor], Tensor]:
-    return Nystrom(system.n // 10)(system, torch.Generator().manual_seed(0))
-
-
-def coarse_subset(system: KernelSystem) -> Callable[[Tensor], Tensor]:
-    m = system.n // 4
-    factor = torch.linalg.cholesky(system.block(torch.arange(m, device=system.device)))
-    return lambda B: torch.cat([torch.cholesky_solve(B[:m], factor), torch.zeros_like(B[m:])])
-
-
-COARSE = {"nystrom": coarse_nystrom, "subset": coarse_subset}
-
-
-def compare_carried(
-    n: int, lengthscale: float, rounds: int, seed: int, device: torch.device
+def rounds_of(
+    n: int,
+    lengthscale: float,
+    num_rounds: int,
+    seed: int,
+    *,
+    start: str,
+    solver: Solver,
+    device: torch.device,
 ) -> dict[str, Any]:
-    """Return what fresh and carried paths found from one seed,
-    and the statistics of the paths after the last round.
-    """
-    result: dict[str, Any] = {"n": n, "lengthscale": lengthscale, "rounds": rounds, "seed": seed}
-    for name in ("fresh", "carried"):
-        run = run_rounds(n, lengthscale, rounds, seed, carry=name == "carried", device=device)
-        result[name] = {"best": run.best, **path_statistics(run, lengthscale, seed)}
-    return result
+    """Return what Thompson rounds found, and the statistics of the paths after the last."""
+    run = run_rounds(
+        n, lengthscale, num_rounds, seed, start=STARTS[start], solver=solver, device=device
+    )
+    found = {"best": run.best, "epochs": run.epochs}
+    return found | statistics_of(run, lengthscale, seed)
 
 
-def path_statistics(run: Run, lengthscale: float, seed: int) -> dict[str, float]:
-    """Return mean, mean square and share beyond 1.96 of z at three kinds of points,
-    and the mean maximum less that of fresh paths.
+def residual_of(gap: Tensor, B: Tensor) -> float:
+    """Return the relative residual, a mean over the columns."""
+    return float((gap.norm(dim=0) / B.norm(dim=0)).mean())
+
+
+def root_mean_square(values: Tensor) -> float:
+    return float(values.square().mean().sqrt())
+
+
+def statistics_of(run: Run, lengthscale: float, seed: int) -> dict[str, float]:
+    """Return mean, mean square and share beyond 1.96 of z at three kinds of points, the mean
+    maximum less that of fresh paths, and the mean distance within the batches, in lengthscales.
     """
     generator = torch.Generator().manual_seed(seed)
     own = torch.stack(run.batches, dim=1)  # (q, rounds, d)
@@ -276,32 +382,33 @@ def path_statistics(run: Run, lengthscale: float, seed: int) -> dict[str, float]
         torch.randn(own.shape, generator=generator, dtype=own.dtype).to(own.device), dim=-1
     )
     beside = own + BESIDE * lengthscale * step
-    uniform = torch.rand(200, DIM, generator=generator, dtype=own.dtype).to(own.device)
-    uniform = uniform.expand(Q, -1, -1)
+    uniform = torch.rand(Q, NUM_UNIFORM, DIM, generator=generator, dtype=own.dtype)
+    uniform = uniform.to(own.device)
     moments: dict[str, float] = {}
     with torch.no_grad():
         factor = torch.linalg.cholesky(system_of(run.kernel, run.X).to_dense())
+        v = torch.cholesky_solve(run.y.unsqueeze(1), factor)
         for name, points in {
             "uniform": uniform,
             "own": beside,
             "others": beside.roll(1, 0),
         }.items():
             cross = run.kernel(run.X, points.reshape(-1, DIM)).to_dense()
-            explained = (
-                torch.linalg.solve_triangular(factor, cross, upper=False)
-                .square()
-                .sum(0)
-                .reshape(points.shape[:2])
-            )
+            explained = torch.linalg.solve_triangular(factor, cross, upper=False).square().sum(0)
+            mean = (cross.T @ v).reshape(points.shape[:2])
             # The prior variance is 1
-            z = (run.paths.each(points) - run.paths.mean(points)) / (1.0 - explained).sqrt()
+            std = (1.0 - explained).sqrt().reshape(points.shape[:2])
+            z = (run.paths.each(points) - mean) / std
             moments |= {f"{name}_mean": z.mean().item(), f"{name}_square": z.square().mean().item()}
             moments |= {f"{name}_outside": (z.abs() > 1.96).double().mean().item()}
-    reference = Draws(run.kernel, generator).paths(run.X, run.y, carry=False)
+    fresh = Columns(run.kernel, STARTS["zero"], generator)
+    reference = fresh.paths(run.X, run.y, Cholesky())[0]
+    distances = [torch.pdist(batch).mean().item() / lengthscale for batch in run.batches]
     return moments | {
         "maximum_less_fresh": (
             mean_maximum(run.paths, run, seed) - mean_maximum(reference, run, seed)
-        )
+        ),
+        "distance": statistics.fmean(distances),
     }
 
 
@@ -315,111 +422,143 @@ def mean_maximum(paths: SamplePaths, run: Run, seed: int) -> float:
 def print_cost(rows: list[dict[str, Any]]) -> None:
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        key = (row["num_initial"], row["lengthscale"], row["solver"], row["start"])
-        groups.setdefault(key, []).append(row)
-    numbers = (("start_residual", 2), ("epochs", 1), ("seconds", 2))
+        key = tuple(row[name] for name in ("num_initial", "lengthscale", "tolerance", "solver"))
+        groups.setdefault((*key, row["start"]), []).append(row)
+    numbers = {
+        "start_residual": ".2f",
+        "epochs": ".1f",
+        "seconds": ".2f",
+        "misfit_paths": ".0e",
+        "misfit_paths_new": ".0e",
+        "misfit_mean_new": ".0e",
+    }
     print_rows(
-        "A round's solve (medians)",
-        ("n, lengthscale", "solver", "start", "starting residual", "epochs", "seconds"),
+        "A round's solve (means)",
+        ("n, lengthscale", "tolerance", "solver", "start", *numbers),
         [
             [
                 f"{n}, {lengthscale:g}",
+                f"{tolerance:g}",
                 solver,
                 start,
                 *(
-                    f"{statistics.median(row[key] for row in group):.{digits}f}"
-                    for key, digits in numbers
+                    format(statistics.fmean(row[name] for row in group), digits)
+                    for name, digits in numbers.items()
                 ),
             ]
-            for (n, lengthscale, solver, start), group in groups.items()
+            for (n, lengthscale, tolerance, solver, start), group in groups.items()
         ],
-        num_words=6,
+        num_words=4,
     )
 
 
-def print_carrying(results: list[dict[str, Any]]) -> None:
+def print_rounds(results: list[dict[str, Any]]) -> None:
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for result in results:
+        key = tuple(result[name] for name in ("lengthscale", "solver", "tolerance", "start"))
+        groups.setdefault(key, []).append(result)
     rows = []
-    for lengthscale in sorted({result["lengthscale"] for result in results}):
-        group = [result for result in results if result["lengthscale"] == lengthscale]
-        for statistic in (*STATISTICS, "best"):
-            fresh, carried = (
-                [
-                    result[kind][statistic][-1] if statistic == "best" else result[kind][statistic]
-                    for result in group
-                ]
-                for kind in ("fresh", "carried")
-            )
-            difference = [c - f for c, f in zip(carried, fresh, strict=True)]
-            values = map(with_error, (fresh, carried, difference))
-            rows.append([f"{lengthscale:g}", statistic, *values])
+    for (lengthscale, solver, tolerance, start), group in sorted(groups.items()):
+        values = [
+            [result["best"][-1] for result in group],
+            [statistics.fmean(result["epochs"][1:]) for result in group],
+            *([result[statistic] for result in group] for statistic in STATISTICS),
+        ]
+        words = [f"{lengthscale:g}", f"{solver} {tolerance:g}", start]
+        rows.append(words + [with_error(value) for value in values])
     print_rows(
-        "Carried paths beside fresh ones (mean ± standard error over seeds)",
-        ("lengthscale", "statistic", "fresh", "carried", "difference"),
+        "Rounds (mean ± standard error over seeds)",
+        ("lengthscale", "solver", "start", "best", "epochs", *STATISTICS),
         rows,
-        num_words=5,
+        num_words=3,
     )
 
 
 def with_error(values: list[float]) -> str:
     error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return f"{statistics.fmean(values):.3f} ± {error:.3f}"
+    return f"{statistics.fmean(values):.2f} ± {error:.2f}"
+
+
+class Record:
+    """The record of a run of this script, which goes on where it was left."""
+
+    def __init__(self, path: Path | None, device: torch.device):
+        self.path = path
+        self.device = device
+        if path is not None and path.exists():
+            self.parts = json.loads(path.read_text())
+        else:
+            environment = describe_environment(device)
+            self.parts = {"benchmark": "warm_starts", "environment": environment}
+            self.parts |= {"cost": [], "rounds": []}
+
+    def lacks(self, part: str, settings: dict[str, Any]) -> bool:
+        return not any(settings.items() <= row.items() for row in self.parts[part])
+
+    def add(self, part: str, settings: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+        self.parts[part] += [settings | row for row in rows]
+        if self.path is not None:
+            write_record(self.path, self.parts)
+
+
+def add_costs(record: Record, n: int, lengthscale: float, rounds: int, methods: Methods) -> None:
+    run = None
+    for method in methods:
+        settings = {"num_initial": n, "lengthscale": lengthscale} | method._asdict()
+        if record.lacks("cost", settings):
+            if run is None:
+                run = run_rounds(
+                    n, lengthscale, rounds, 0, dtype=torch.float32, device=record.device
+                )
+            rows = solves(run, n, method.make_solver(), STARTS[method.start])
+            record.add("cost", settings, rows)
+
+
+def add_rounds(
+    record: Record, n: int, lengthscale: float, rounds: int, seed: int, methods: Methods
+) -> None:
+    for method in methods:
+        run: dict[str, Any] = {"n": n, "num_rounds": rounds}
+        run |= {"lengthscale": lengthscale, "seed": seed}
+        settings = run | method._asdict()
+        if record.lacks("rounds", settings):
+            found = rounds_of(
+                **run, start=method.start, solver=method.make_solver(), device=record.device
+            )
+            record.add("rounds", settings, [found])
 
 
 def main() -> None:
     parser = script_parser(__doc__, "JSON record; what it has already is not run again")
-    parser.add_argument("--parts", default="cost,carrying")
+    parser.add_argument("--parts", default="cost,rounds")
     parser.add_argument("--sizes", default="2000,5000", help="initial points of the cost")
-    parser.add_argument(
-        "--initial", type=int, default=2000, help="initial points of the runs with carried paths"
-    )
-    parser.add_argument("--lengthscales", default="0.3,0.5")
+    parser.add_argument("--initial", type=int, default=2000, help="initial points of the rounds")
+    parser.add_argument("--lengthscales", default="0.2,0.5,2")
+    parser.add_argument("--solvers", default="asap,cg,sdd,auto,cholesky")
+    parser.add_argument("--tolerances", default="0.01,0.1")
+    parser.add_argument("--starts", default=",".join(STARTS))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--seeds", type=int, default=10, help="of the runs with carried paths; the cost has one"
-    )
+    parser.add_argument("--seeds", default="0,1,2,3", help="of the rounds; the cost has one")
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
-    device = torch.device(arguments.device)
-    lengthscales = [float(part) for part in arguments.lengthscales.split(",")]
-    record: dict[str, Any] = {
-        "benchmark": "warm_starts",
-        "environment": describe_environment(device),
-        "cost": [],
-        "carrying": [],
-    }
-    if arguments.out is not None and arguments.out.exists():
-        record = json.loads(arguments.out.read_text())
 
-    def done(part: str, **settings: Any) -> bool:
-        return any(settings.items() <= row.items() for row in record[part])
+    def choices(name: str, kind: Callable[[str], Any] = str) -> list[Any]:
+        return [kind(part) for part in getattr(arguments, name).split(",")]
 
-    def save() -> None:
-        if arguments.out is not None:
-            write_record(arguments.out, record)
-
-    if "cost" in arguments.parts.split(","):
-        for n in map(int, arguments.sizes.split(",")):
-            for lengthscale in lengthscales:
-                if not done("cost", num_initial=n, lengthscale=lengthscale):
-                    record["cost"] += [
-                        {"num_initial": n, **row}
-                        for row in cost(n, lengthscale, arguments.rounds, 0, device)
-                    ]
-                    save()
-        print_cost(record["cost"])
-    if "carrying" in arguments.parts.split(","):
-        for seed in range(arguments.seeds):
-            for lengthscale in lengthscales:
-                settings = {
-                    "n": arguments.initial,
-                    "rounds": arguments.rounds,
-                    "lengthscale": lengthscale,
-                    "seed": seed,
-                }
-                if not done("carrying", **settings):
-                    record["carrying"].append(compare_carried(**settings, device=device))
-                    save()
-        print_carrying(record["carrying"])
+    record = Record(arguments.out, torch.device(arguments.device))
+    lengthscales = choices("lengthscales", float)
+    methods = [
+        Method(*method)
+        for method in product(choices("solvers"), choices("tolerances", float), choices("starts"))
+    ]
+    if "cost" in choices("parts"):
+        for n, lengthscale in product(choices("sizes", int), lengthscales):
+            add_costs(record, n, lengthscale, arguments.rounds, methods)
+        print_cost(record.parts["cost"])
+    if "rounds" in choices("parts"):
+        for seed, lengthscale in product(choices("seeds", int), lengthscales):
+            add_rounds(record, arguments.initial, lengthscale, arguments.rounds, seed, methods)
+        print_rounds(record.parts["rounds"])
 
 
 if __name__ == "__main__":

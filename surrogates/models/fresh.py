@@ -3,10 +3,10 @@ data or hyperparameters.
 
 Notation: X (n, d) training inputs, s paths; weights as in :mod:`surrogates.functions.paths`.
 
-From one round of an optimisation to the next, the mean's column starts from its last weights, and
-paths are drawn afresh, from zero: a coarse solve or the last paths save at most a seventh of the
-epochs, and paths that are carried over are no draws of the posterior any more, since the data were
-chosen by them (``docs/measured.md``, "Where the sample columns start").
+From one round of an optimisation to the next, the mean's column goes on from its last weights, and
+paths are drawn afresh, from zero: paths that are kept are no draws of the posterior any more, since
+the data were chosen by them, and a coarse solve saves nothing (``docs/measured.md``, "What a round
+takes over from the last").
 """
 
 import sys

@@ -9,6 +9,7 @@ import torch
 from benchmarks import acquired_value, study, warm_starts
 from scalable_bo.storage.rounds import Batch
 from scalable_bo.study.study import Study
+from surrogates import CG
 from tests.simulated_device import simulated_device
 
 SCRIPTS = ("acquired_value", "kernel_product", "solver_sweep", "study", "thompson_round")
@@ -56,11 +57,14 @@ def test_warm_starts_are_compared_there(
 ) -> None:
     monkeypatch.setattr(warm_starts, "Q", 5)
     monkeypatch.setattr(warm_starts, "NUM_FEATURES", 64)
-    monkeypatch.setattr(warm_starts, "SOLVERS", {"auto": warm_starts.SOLVERS["auto"]})
-    rows = warm_starts.cost(40, 0.5, 1, 0, device)
-    assert {row["start"] for row in rows} == set(warm_starts.STARTS)
-    carried = warm_starts.compare_carried(n=40, lengthscale=0.5, rounds=1, seed=0, device=device)
-    assert carried["carried"]["own_square"] > 0.0
+    run = warm_starts.run_rounds(40, 0.5, 1, 0, dtype=torch.float32, device=device)
+    for start in warm_starts.STARTS.values():
+        rows = warm_starts.solves(run, 40, CG(tolerance=1e-2), start)
+        assert rows[0]["residual"] <= 1e-2
+    found = warm_starts.rounds_of(
+        40, 0.5, 1, 0, start="mixed-block", solver=CG(tolerance=1e-2), device=device
+    )
+    assert found["own_square"] > 0.0
 
 
 @pytest.mark.slow
