@@ -114,7 +114,10 @@ class Evidence:
         limits = list(lengthscale_limits(kernel, model.train_inputs[0]))
         learned = [part.raw_lengthscale.requires_grad for part, _, _ in limits]
         noise_is_learned = (
-            isinstance(likelihood, GaussianLikelihood) and likelihood.raw_noise.requires_grad
+            isinstance(likelihood, GaussianLikelihood)
+            and likelihood.raw_noise.requires_grad
+            # Targets that hardly vary leave no noise that the model could have
+            and self._variance > likelihood.noise_covar.raw_noise_constraint.lower_bound.max()
         )
         if not (noise_is_learned and learned and all(learned)):
             return False

@@ -242,6 +242,19 @@ def test_degenerate_data_give_a_finite_posterior(
         torch.testing.assert_close(posterior.mean, targets[:4], rtol=0.0, atol=1e-2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [0.0, 3.0, 1e8])
+@pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
+def test_targets_that_do_not_vary_are_neither_noise_nor_an_error(
+    value: float, dtype: torch.dtype
+) -> None:
+    model = fit(PathwiseGP(X.to(dtype), torch.full_like(Y, value, dtype=dtype)))
+    assert model.fit_account.chosen != "white noise"
+    posterior = model.posterior(X[:4].to(dtype))
+    torch.testing.assert_close(posterior.mean, torch.full_like(posterior.mean, value))
+    assert (posterior.variance >= 0.0).all()
+
+
 @pytest.mark.parametrize("method", choice.METHODS)
 @pytest.mark.parametrize("part", ["inputs", "targets"])
 def test_data_that_are_not_finite_are_refused(part: str, method: str) -> None:
