@@ -21,7 +21,9 @@ LEAST_WORK = 2**20  # m · n · s, below which setting up oneDNN takes longer th
 FEW_COLUMNS = 16
 LEAST_WORK_OF_FEW = 2**17
 WHOLE_VECTORS = 8  # columns
-FEWEST_ROWS = 64  # of B, below which copying the product takes longer than it saves
+# Below which copying takes longer than whole vectors save: of A the copy of B, of B the product's
+FEWEST_ROWS_OF_A = 256
+FEWEST_ROWS = 64
 TOLERANCE = 1e-5  # of float32 products; one in bfloat16 is off by 2e-3
 # Times eps · trace: below 4, blocks of clustered points in float32 were found to diverge; 10 slows
 # the largest blocks
@@ -47,7 +49,7 @@ def matmul(A: Tensor, B: Tensor, add_to: Tensor | None = None) -> Tensor:
         weight = B.T if B.T.is_contiguous() else B.contiguous().T
         product = torch.ops.mkldnn._linear_pointwise(A, weight, None, "none", [], "")
         return product if add_to is None else add_to.add_(product)
-    if is_large_float32 and (lacking := _columns_lacking(B)) and mkl_wants_vectors():
+    if is_large_float32 and (lacking := _columns_lacking(A, B)) and mkl_wants_vectors():
         product = (A @ torch.nn.functional.pad(B, (0, lacking)))[:, : B.shape[1]]
         return product.contiguous() if add_to is None else add_to.add_(product)
     return A @ B if add_to is None else add_to.addmm_(A, B)
@@ -58,12 +60,13 @@ def _least_work(B: Tensor) -> int:
     return LEAST_WORK_OF_FEW if few else LEAST_WORK
 
 
-def _columns_lacking(B: Tensor) -> int:
+def _columns_lacking(A: Tensor, B: Tensor) -> int:
     """Return how many columns fill up the vectors of those of B; none where that is no gain, or
     there are few.
     """
     n, s = B.shape
-    return -s % WHOLE_VECTORS if s > FEW_COLUMNS and n >= FEWEST_ROWS else 0
+    pays = s > FEW_COLUMNS and n >= FEWEST_ROWS and len(A) >= FEWEST_ROWS_OF_A
+    return -s % WHOLE_VECTORS if pays else 0
 
 
 @cache

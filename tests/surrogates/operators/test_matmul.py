@@ -181,6 +181,7 @@ def test_products_of_columns_that_are_filled_up_have_single_precision(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(linalg, "onednn_is_faster", lambda: False)
         patch.setattr(linalg, "mkl_wants_vectors", lambda: True)
+        patch.setattr(linalg, "FEWEST_ROWS_OF_A", 1)
         patch.setattr(linalg, "LEAST_WORK", 0)
         patch.setattr(linalg, "LEAST_WORK_OF_FEW", 0)
         product = linalg.matmul(A, B)
@@ -192,13 +193,20 @@ def test_products_of_columns_that_are_filled_up_have_single_precision(
 
 
 @pytest.mark.parametrize(
-    ("n", "s", "columns"), [(64, 17, 24), (64, 201, 208), (64, 208, 208), (64, 7, 7), (63, 17, 17)]
+    ("m", "n", "s", "columns"),
+    [
+        (256, 64, 17, 24),
+        (256, 64, 201, 208),
+        (256, 64, 208, 208),
+        (256, 64, 7, 7),
+        (256, 63, 17, 17),
+        (255, 64, 17, 17),
+    ],
 )
-def test_columns_are_filled_up_to_whole_vectors(
-    monkeypatch: pytest.MonkeyPatch, n: int, s: int, columns: int
+def test_columns_are_filled_up_to_whole_vectors_where_that_pays(
+    monkeypatch: pytest.MonkeyPatch, m: int, n: int, s: int, columns: int
 ) -> None:
-    B = torch.empty(n, s)
-    assert s + linalg._columns_lacking(B) == columns
+    assert s + linalg._columns_lacking(torch.empty(m, n), torch.empty(n, s)) == columns
     for name, expected in [("AMD EPYC", True), ("Intel(R) Xeon(R)", False)]:
         found = {"cpu_name": name, "avx512_f": False}
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=found: found)
