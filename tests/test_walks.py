@@ -54,7 +54,7 @@ def test_drawing_paths() -> None:
     PathwiseGP(X, Y, solver=CG()).paths(4)  # which imports what PyTorch puts off
     model = PathwiseGP(X, Y, solver=CG())
     taken = walk(lambda: model.paths(4))
-    assert len(taken.files) <= 22, taken
+    assert len(taken.files) <= 24, taken
     assert taken.depth <= 14, taken
 
 
@@ -62,7 +62,7 @@ def test_the_mean_of_a_posterior_of_paths() -> None:
     PathwiseGP(X, Y, solver=CG(), num_paths=16).posterior(X[:5])  # likewise
     model = PathwiseGP(X, Y, solver=CG(), num_paths=16)
     taken = walk(lambda: model.posterior(X[:5]).mean)
-    assert len(taken.files) <= 23, taken
+    assert len(taken.files) <= 25, taken
     assert taken.depth <= 16, taken
 
 
@@ -70,11 +70,11 @@ def test_a_solve_by_conjugate_gradients() -> None:
     system = KernelSystem(kernel_operator(RBFKernel(), X), 0.1)
     solver = CG()
     taken = walk(lambda: solver.solve(system, Y))
-    assert len(taken.files) <= 9, taken
+    assert len(taken.files) <= 11, taken
     assert taken.depth <= 7, taken
 
 
-@pytest.mark.parametrize(("strategy", "files", "depth"), [("auto", 46, 16), ("thompson", 42, 18)])
+@pytest.mark.parametrize(("strategy", "files", "depth"), [("auto", 48, 16), ("thompson", 44, 18)])
 def test_asking_a_study(strategy: str, files: int, depth: int) -> None:
     space = scalable_bo.Space(a=scalable_bo.Float(0, 1), b=scalable_bo.Float(0, 1))
     study = scalable_bo.Study(space, maximize=True, seed=0, strategy=strategy)
@@ -96,7 +96,7 @@ def test_a_file_of_a_study_to_its_first_value(
     taken = walk(lambda: run(file))
     sys.modules.pop("an_objective_of_the_walk")
     # Two of them for what ends well: how signals end a run, and the seals of its rows; one for how
-    # tables are read, functions are named by text, the prior of lengthscales, and one that sees
-    # what the objective imports
-    assert len(taken.files) <= 25, taken
+    # tables are read, functions are named by text, the prior of lengthscales, the box of a design,
+    # and one that sees what the objective imports
+    assert len(taken.files) <= 26, taken
     assert taken.depth <= 11, taken

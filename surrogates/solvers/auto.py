@@ -15,9 +15,9 @@ from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.operators.rates import rates_of
-from surrogates.solvers.base import IterativeSolver, Request, Solver
+from surrogates.solvers.base import IterativeSolver, Request, Solver, check_checkpoint
 from surrogates.solvers.cg import CG
-from surrogates.solvers.checkpoint import Checkpoint, check_checkpoint
+from surrogates.solvers.checkpoint import Checkpoint
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.forecast import SpectrumModel
 from surrogates.solvers.run import Solution, now

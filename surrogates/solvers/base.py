@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from surrogates import checks, memory
-from surrogates.solvers.checkpoint import Checkpoint, Keeper, check_checkpoint, digest
+from surrogates.solvers.checkpoint import Checkpoint, Keeper, digest
 from surrogates.solvers.footprint import Footprint, Size
 from surrogates.solvers.run import Callback as Callback
 from surrogates.solvers.run import Progress, Run, Solution, Start, Sweep, columns_of, now, selected
@@ -140,6 +140,19 @@ class Solver(ABC):
         that cannot be said.
         """
         return None
+
+
+def check_checkpoint(checkpoint: object) -> None:
+    """Require a ``Checkpoint`` or ``None``.
+
+    Raises:
+        TypeError: if it is something else.
+    """
+    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+        raise TypeError(
+            f"`checkpoint` must be a Checkpoint, got {type(checkpoint).__name__}. Use"
+            " `Checkpoint(folder)`."
+        )
 
 
 @dataclass(frozen=True)

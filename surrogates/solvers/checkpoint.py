@@ -58,19 +58,6 @@ class Checkpoint:
             raise ValueError("`every_seconds` or `every_steps` must be given, got None for both.")
 
 
-def check_checkpoint(checkpoint: object) -> None:
-    """Require a ``Checkpoint`` or ``None``.
-
-    Raises:
-        TypeError: if it is something else.
-    """
-    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
-        raise TypeError(
-            f"`checkpoint` must be a Checkpoint, got {type(checkpoint).__name__}. Use"
-            " `Checkpoint(folder)`."
-        )
-
-
 class Processes(Protocol):
     """The processes that keep their parts of a solve together, as ``Rows`` of a system do."""
 
