@@ -149,7 +149,11 @@ print(first, kept, faults())
 )
 @pytest.mark.parametrize(
     ("environment", "keeps"),
-    [({}, True), ({"MALLOC_TRIM_THRESHOLD_": "131072"}, False), ({memory.SWITCH: "keep"}, False)],
+    [
+        ({}, True),
+        pytest.param({"MALLOC_TRIM_THRESHOLD_": "131072"}, False, marks=pytest.mark.slow),
+        ({memory.SWITCH: "keep"}, False),
+    ],
 )
 def test_freed_memory_is_kept_inside_the_context_alone(
     environment: dict[str, str], keeps: bool

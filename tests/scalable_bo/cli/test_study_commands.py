@@ -608,7 +608,11 @@ def test_a_configuration_can_ask_for_processes_or_dask(file: Path) -> None:
 
 @pytest.mark.parametrize(
     "signals",
-    [[signal.SIGINT], [signal.SIGINT] * 2, [signal.SIGTERM]],
+    [
+        [signal.SIGINT],
+        pytest.param([signal.SIGINT] * 2, marks=pytest.mark.slow),
+        pytest.param([signal.SIGTERM], marks=pytest.mark.slow),
+    ],
     ids=["once", "twice", "term"],
 )
 def test_ctrl_c_keeps_what_finished_and_says_how_to_go_on(

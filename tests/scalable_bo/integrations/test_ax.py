@@ -81,7 +81,7 @@ def count_draws(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("sign", [1, pytest.param(-1, marks=pytest.mark.slow)])
 def test_batches_close_in_on_the_optimum_in_either_direction(sign: int, strategy: str) -> None:
     objective = "value" if sign == 1 else "-value"
     client = make_client(PLANE, objective, batch_size=6, strategy=strategy)

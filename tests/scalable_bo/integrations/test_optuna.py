@@ -100,7 +100,9 @@ def bowl(trial: Any) -> float:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+@pytest.mark.parametrize(
+    "direction", ["minimize", pytest.param("maximize", marks=pytest.mark.slow)]
+)
 def test_the_optimum_is_found_much_closer_than_by_random_search(
     direction: str, strategy: str
 ) -> None:

@@ -93,7 +93,13 @@ def test_no_point_of_a_front_is_worse_than_another_in_all_objectives() -> None:
         assert row["front"] != strictly.any()
 
 
-@pytest.mark.parametrize("strategy", ["thompson", "auto", "turbo", "log-ei"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "auto",
+        *(pytest.param(s, marks=pytest.mark.slow) for s in ("thompson", "turbo", "log-ei")),
+    ],
+)
 def test_the_best_point_keeps_the_limits(strategy: str) -> None:
     study = make_limited(strategy=strategy)
     result = study.optimize(limited, rounds=5, batch=4, progress=False)

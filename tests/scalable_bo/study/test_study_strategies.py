@@ -35,7 +35,9 @@ def loss(params: dict[str, Any]) -> float:
     return float(params["layers"]) - params.get("rate", 0.0)
 
 
-@pytest.mark.parametrize("space", [MIXED, FINITE], ids=["mixed", "finite"])
+@pytest.mark.parametrize(
+    "space", [MIXED, pytest.param(FINITE, marks=pytest.mark.slow)], ids=["mixed", "finite"]
+)
 @pytest.mark.parametrize("options", BY_STRATEGY)
 def test_a_study_resumes_to_the_same_design_with_every_strategy(
     tmp_path: Path, options: dict[str, Any], space: Space

@@ -67,7 +67,11 @@ def test_features_in_float64_are_those_in_float32(name: str, kind: str) -> None:
     torch.testing.assert_close(values, features(X.float()).double(), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("given", [True, False], ids=["lengths-of-the-data", "any-lengths"])
+@pytest.mark.parametrize(
+    "given",
+    [True, pytest.param(False, marks=pytest.mark.slow)],
+    ids=["lengths-of-the-data", "any-lengths"],
+)
 @pytest.mark.parametrize("kind", ["binary", "counts"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_prior_variance_is_exact_and_the_mean_kernel_is_right(

@@ -501,6 +501,7 @@ def test_a_solve_accounts_for_every_output_and_data_set() -> None:
     assert model.solution.converged.all() and model.solution.residual.shape == (30,)
 
 
+@pytest.mark.slow
 def test_hypervolume_improvement_of_paths_factorises_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

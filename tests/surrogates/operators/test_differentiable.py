@@ -125,7 +125,9 @@ def wavy(basis: Basis, own: bool) -> Scalar:
     return lambda X: combine(basis, X, W).sin().sum()
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["together", "own"])
+@pytest.mark.parametrize(
+    "own", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["together", "own"]
+)
 def test_second_derivatives_agree_with_differences_of_the_first(basis: Basis, own: bool) -> None:
     f = wavy(basis, own)
     X = problems.uniform(4, DIM, seed=1)

@@ -36,7 +36,7 @@ def assert_within_monte_carlo_error(
 
 
 @pytest.mark.parametrize("rank", [3, N])
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_determinantal_blocks_have_the_probabilities_of_their_determinants(
     rank: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

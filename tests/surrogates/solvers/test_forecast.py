@@ -38,7 +38,7 @@ def clustered(n: int) -> Tensor:
 
 
 @pytest.mark.parametrize("rank", [0, 60, 120])
-@pytest.mark.parametrize("noise", [1e-4, 1e-2, 1.0])
+@pytest.mark.parametrize("noise", [1e-4, pytest.param(1e-2, marks=pytest.mark.slow), 1.0])
 @pytest.mark.parametrize(
     "inputs",
     [uniform(1200), uniform(1200, 1e4), uniform(1200, 1.0, 8), clustered(1200)],

@@ -129,7 +129,9 @@ def test_the_residual_of_the_batch_is_that_of_the_system() -> None:
     torch.testing.assert_close(gap, (system @ A - rhs)[index])
 
 
-@pytest.mark.parametrize("split", [False, True], ids=["one_part", "two_parts"])
+@pytest.mark.parametrize(
+    "split", [pytest.param(False, marks=pytest.mark.slow), True], ids=["one_part", "two_parts"]
+)
 def test_a_well_conditioned_system_is_solved(split: bool) -> None:
     # Far apart: K is nearly diagonal
     system = problems.system(noise=1.0, X=10.0 * problems.uniform(N, 2))

@@ -39,6 +39,7 @@ ITERATIVE = {
     "from-outside": ConjugateResiduals(),
     "adasap-identity": SketchAndProject.adasap_identity(block_size=30, mu=1e-3, tail_average=False),
 }
+MANY_EPOCHS = {"adasap-identity"}  # to a small residual
 
 
 @pytest.mark.parametrize("solver", [Cholesky(), Auto()], ids=["cholesky", "auto"])
@@ -54,7 +55,14 @@ class TestAutoIterating(SolverContract):
         monkeypatch.setattr(auto, "DIRECT_ADVANTAGE", 1e-9)
 
 
-@pytest.mark.parametrize("solver", ITERATIVE.values(), ids=ITERATIVE.keys())
+@pytest.mark.parametrize(
+    "solver",
+    [
+        pytest.param(solver, marks=pytest.mark.slow if name in MANY_EPOCHS else ())
+        for name, solver in ITERATIVE.items()
+    ],
+    ids=ITERATIVE.keys(),
+)
 class TestIterativeSolvers(IterativeSolverContract):
     pass
 
