@@ -163,11 +163,15 @@ def times_inverse_transpose(rows: Tensor, lower: Tensor) -> Tensor:
 
 def left_singular(A: Tensor) -> tuple[Tensor, Tensor]:
     """Return the left singular vectors U (n, r) and singular values (r,), descending, of a tall A
-    (n, r), by the eigenvectors of AᵀA in float64: on a device, in a fraction of the time of a
-    decomposition of A, and for float32 more exactly.
+    (n, r); in float32 by the eigenvectors of AᵀA in float64: on a device, in a fraction of the time
+    of a decomposition of A, and more exactly.
 
-    Vectors of singular values below 1e-8 of the largest are not orthonormal.
+    Vectors of singular values below 1e-8 of the largest are not orthonormal then, which float32
+    does not resolve; for float64 A itself is decomposed.
     """
+    if A.dtype == torch.float64:
+        U, singular, _ = torch.linalg.svd(A, full_matrices=False)
+        return U, singular
     rows = A.double()
     squares, V = torch.linalg.eigh(rows.T @ rows)
     singular = squares.flip(0).clamp_min(0.0).sqrt()

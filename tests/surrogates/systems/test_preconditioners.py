@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
 from surrogates import Identity, KernelSystem, Nystrom, PivotedCholesky
@@ -96,3 +97,18 @@ def test_the_default_rank_is_a_fifth_of_n_within_its_limits(
 def test_the_identity_changes_nothing() -> None:
     R = problems.normal(N, 2)
     assert torch.equal(Identity()(problems.system(N), generator())(R), R)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "error"), [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=["float64", "float32"]
+)
+def test_the_approximation_of_a_smooth_kernel_has_orthonormal_vectors(
+    dtype: torch.dtype, error: float
+) -> None:
+    kernel = RBFKernel()
+    kernel.lengthscale = 2.0
+    with torch.no_grad():
+        matrix = kernel(problems.uniform(300, 2)).to_dense().to(dtype)
+    test = torch.linalg.qr(problems.normal(300, 100)).Q.to(dtype)
+    U, _ = preconditioners.nystrom_approximation(matrix @ test, test)
+    torch.testing.assert_close(U.T @ U, torch.eye(100, dtype=dtype), rtol=0, atol=error)
