@@ -191,4 +191,9 @@ def solves_beside(state: Path) -> Path:
 def remove_state(state: Path) -> None:
     """Remove the state between two steps, and what is left of the solve beside it."""
     state.unlink(missing_ok=True)
+    remove_solves(state)
+
+
+def remove_solves(state: Path) -> None:
+    """Remove what is left of the solve beside the state."""
     shutil.rmtree(solves_beside(state), ignore_errors=True)

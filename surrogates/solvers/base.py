@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from surrogates import checks, memory
-from surrogates.solvers.checkpoint import Checkpoint, Keeper, digest
+from surrogates.solvers.checkpoint import ENDED, Checkpoint, Keeper, digest
 from surrogates.solvers.footprint import Footprint, Size
 from surrogates.solvers.run import Callback as Callback
 from surrogates.solvers.run import Progress, Run, Solution, Start, Sweep, columns_of, now, selected
@@ -253,6 +253,9 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         if self.checkpoint is not None:
             keeper = Keeper(self.checkpoint, run.system.rows, self._key(run))
             saved = keeper.load()
+        if saved is not None and ENDED in saved:
+            run.restore(saved)
+            return self._solution(run)
         if saved is not None:
             run.prepared_from = saved["run.prepared_from"]
             generator.set_state(run.prepared_from)
@@ -272,14 +275,17 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         if precise is not None:
             self._refine(run, precise)
         if keeper is not None:
-            keeper.clear()
+            keeper.end(run.steps, run.parts() | {ENDED: True})
+        return self._solution(run)
+
+    def _solution(self, run: Run[SystemT]) -> Solution:
         return Solution(
             run.value,
             run.residual,
             run.residual <= self.tolerance,
             run.column_steps,
-            request.epochs,
-            request.seconds,
+            run.request.epochs,
+            run.request.seconds,
             run.note,
         )
 

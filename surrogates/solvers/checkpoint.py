@@ -23,6 +23,7 @@ from surrogates.atomic import replacing
 from surrogates.solvers.state import Parts
 
 NUM_KEPT = 2
+ENDED = "ended"  # is among the parts of a solve that has come to its end
 
 
 @dataclass(frozen=True)
@@ -32,18 +33,22 @@ class Checkpoint:
     The same call, made again after the program was stopped, goes on from the last step that all
     processes have saved, and ends at the same iterates as without the interruption: bit by bit,
     where the kernel is evaluated the same way (it is compiled once that pays;
-    ``SCALABLE_BO_COMPILE=never`` or ``always`` fixes it). When a solve ends, its files are removed.
+    ``SCALABLE_BO_COMPILE=never`` or ``always`` fixes it). When a solve ends, its files are removed,
+    unless ``keep_solution`` is set.
 
     Args:
         folder: of the files, made if it is not there. Processes on several machines may have
             folders of their own.
         every_seconds: seconds from one checkpoint to the next; ``None`` for none by the clock.
         every_steps: likewise in steps.
+        keep_solution: leave a file with the solution, so that the same call returns it at once
+            where what follows the solve is interrupted. Remove the folder when it has served.
     """
 
     folder: str | Path
     every_seconds: float | None = 600.0
     every_steps: int | None = None
+    keep_solution: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.folder, str | Path):
@@ -111,8 +116,7 @@ class Keeper:
             except SafetensorError as error:  # what it makes of a full disk
                 raise OSError(str(error)) from error
         self.rows.least(1)
-        for old in self._steps()[NUM_KEPT:]:
-            self._path(old).unlink()
+        self._remove(self._steps()[NUM_KEPT:])
         self._saved_at = time.monotonic()
         self._saved_steps = steps
 
@@ -131,11 +135,21 @@ class Keeper:
         self._saved_steps = steps
         return read[steps]
 
-    def clear(self) -> None:
-        """Remove the checkpoints of a solve that every process has ended."""
+    def end(self, steps: int, parts: Parts) -> None:
+        """Remove the checkpoints of a solve that every process has ended,
+        but for one of its ``parts`` in the end if the solution is to be kept.
+        """
+        if self.checkpoint.keep_solution:
+            self.save(steps + 1, parts)
+            self._remove(self._steps()[1:])
+            return
         self.rows.least(1)
         for path in self.folder.glob(f"{self._start}*{self._end}*"):
             path.unlink()
+
+    def _remove(self, steps: list[int]) -> None:
+        for old in steps:
+            self._path(old).unlink()
 
     def _path(self, steps: int) -> Path:
         return self.folder / f"{self._start}{steps:010d}{self._end}"

@@ -23,7 +23,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scalable_bo.experiments.cells import Cell, Status, files, remove_state, solves_beside
+from scalable_bo.experiments.cells import (
+    Cell,
+    Status,
+    files,
+    remove_solves,
+    remove_state,
+    solves_beside,
+)
 from scalable_bo.experiments.models import coordinate_kernel, matern_kernel
 from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.records import (
@@ -69,7 +76,8 @@ class ThompsonCell(Cell[None]):
 
     An interrupted run goes on after its last finished round, with the same target, data and random
     numbers, and within a round's solve from its last checkpoint, of which there is one in ten
-    minutes. On the same machine the results are those of an uninterrupted run, to the last bit.
+    minutes, or from its end. On the same machine the results are those of an uninterrupted run, to
+    the last bit.
 
     Args:
         preset: the settings.
@@ -130,7 +138,7 @@ class ThompsonCell(Cell[None]):
         Raises:
             ValueError: if ``state`` is of a run with other settings.
         """
-        checkpoint = None if state is None else Checkpoint(solves_beside(state))
+        checkpoint = None if state is None else Checkpoint(solves_beside(state), keep_solution=True)
         rounds = _Rounds(self, on_status, checkpoint)
         record: Record = {
             "complete": False,
@@ -156,6 +164,7 @@ class ThompsonCell(Cell[None]):
             if state is not None and not record["complete"]:
                 about = {"settings": self.settings()}
                 save_state(state, RunState(about | record, rounds.carried()))
+                remove_solves(state)
             yield record
         if state is not None:
             remove_state(state)

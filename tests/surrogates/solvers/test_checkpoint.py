@@ -62,6 +62,7 @@ def solve(
     *,
     steps: int | None = None,
     every: int = 3,
+    keep: bool = False,
     **arguments: Any,
 ) -> Any:
     """Solve with a checkpoint every few steps, interrupted in step number ``steps + 1``;
@@ -77,7 +78,7 @@ def solve(
                 raise Interrupted
             return super().step(*given)
 
-    saved = None if folder is None else Checkpoint(folder, every_seconds=None, every_steps=every)
+    saved = None if folder is None else Checkpoint(folder, None, every, keep_solution=keep)
     same = Interruptible(**vars(solver) | {"checkpoint": saved})
     solution = same.solve(system, arguments.pop("rhs", rhs), generator=generator, **arguments)
     return solution, generator, next(count)
@@ -192,6 +193,21 @@ def test_the_last_two_checkpoints_are_kept_until_the_solve_ends(tmp_path: Path) 
     assert all(name.endswith(".0-of-1.safetensors") for name in names)
     solve(SOLVERS["asap"], tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["cg-nystrom", "asap", "sdd"])
+def test_a_solution_that_is_kept_is_returned_at_once(name: str, tmp_path: Path) -> None:
+    whole, random, steps = solve(SOLVERS[name], tmp_path, keep=True)
+    assert len(list(tmp_path.iterdir())) == 1
+    again, same_random, rest = solve(SOLVERS[name], tmp_path, keep=True)
+    assert steps > 0 == rest
+    for field in ("value", "residual", "converged", "steps"):
+        assert torch.equal(getattr(again, field), getattr(whole, field))
+    assert (again.epochs, again.note) == (whole.epochs, whole.note)
+    assert torch.equal(same_random.get_state(), random.get_state())
+    _, rhs = columns_of_unlike_difficulty()
+    *_, other = solve(SOLVERS[name], tmp_path, keep=True, rhs=2.0 * rhs)
+    assert other > 0
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> None:

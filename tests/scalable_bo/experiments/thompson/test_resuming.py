@@ -4,11 +4,13 @@ others go on after their last finished round.
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from acquisition import ParallelThompsonSampling
 from scalable_bo.experiments.cells import run_cell, run_cells
 from scalable_bo.experiments.presets import THOMPSON_PRESETS
 from scalable_bo.experiments.thompson import cell as cell_module
@@ -96,7 +98,8 @@ def test_a_run_interrupted_within_a_solve_goes_on_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = cell("asap")
-    monkeypatch.setattr(cell_module, "Checkpoint", lambda folder: Checkpoint(folder, None, 1))
+    every_step = partial(Checkpoint, every_seconds=None, every_steps=1)
+    monkeypatch.setattr(cell_module, "Checkpoint", every_step)
     monkeypatch.setattr(sketch_and_project, "SMALLEST_DEFAULT_BLOCK", 10)
     step = SketchAndProject.step
     taken: list[int] = []
@@ -122,6 +125,33 @@ def test_a_run_interrupted_within_a_solve_goes_on_there(
     assert len(taken) == all_steps - 5
     assert results(resumed) == results(whole)
     assert [file.name for file in tmp_path.iterdir()] == [f"{run.name}.json"]
+
+
+def test_a_run_interrupted_after_a_solve_does_not_solve_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = cell("asap")
+    monkeypatch.setattr(sketch_and_project, "SMALLEST_DEFAULT_BLOCK", 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(ParallelThompsonSampling, "generate", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run_in(tmp_path, run)
+    solves = []
+    step = SketchAndProject.step
+
+    def noting(self: SketchAndProject, system: Any, *given: Any) -> Any:
+        solves.append(system.n)
+        return step(self, system, *given)
+
+    monkeypatch.setattr(SketchAndProject, "step", noting)
+    (resumed,) = run_in(tmp_path, run)
+    assert run.preset.num_initial not in solves
+    assert results(resumed) == results(run_cell(run))
+    assert [file.name for file in tmp_path.iterdir()] == [f"{run.name}.json"]
+
+
+def interrupt(*given: Any, **named: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def test_finished_rounds_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
