@@ -75,8 +75,9 @@ class LogEIStrategy(ForFewValues):
     over draws of these. Of objectives and constraints on outcomes all is drawn.
 
     Where the model has learned noise that may as well be ripples, because no two points are near
-    each other, one point lies beside that of the best value: both values are then almost the same,
-    or there is noise. Not on grids, nor where variances are known.
+    each other, one point lies beside that of the best value, in the inputs that are not rounded:
+    both values are then almost the same, or there is noise. Not where all are rounded, nor where
+    variances are known.
 
     Args:
         sampler: makes the search in a set that is more than a box, of a model, bounds, ``seed`` and
@@ -278,7 +279,7 @@ def _repeated(model: PathwiseGP, request: Request, sign: float | None) -> Tensor
     """
     feasible = request.feasible_set
     none = request.bounds[:0]
-    if sign is None or request.choices is not None or feasible.rounding is not None:
+    if sign is None or request.choices is not None:
         return none
     if not isinstance(model.likelihood, GaussianLikelihood):  # variances are known
         return none
@@ -295,8 +296,10 @@ def _repeated(model: PathwiseGP, request: Request, sign: float | None) -> Tensor
         return none
     best = X[(sign * data.y).argmax()]
     inwards = torch.where(best > 0.5 * (lower + upper), -1.0, 1.0) * (feasible.scale > 0)
-    point = (best + BESIDE * width * inwards).to(request.bounds).unsqueeze(0)
-    return point[feasible.contains(point)]
+    point = feasible.rounded((best + BESIDE * width * inwards).to(request.bounds).unsqueeze(0))
+    # A grid leads it back to the best point, which is not asked for twice
+    is_new = ~KnownPoints(best.unsqueeze(0), request.bounds).near(point)
+    return point[feasible.contains(point) & is_new]
 
 
 def _is_gaussian(model: PathwiseGP | ModelListGP) -> bool:

@@ -11,7 +11,7 @@ from acquisition.strategies import STRATEGIES
 from scalable_bo._packages import require
 from scalable_bo.experiments.formats import mean_and_error
 from scalable_bo.experiments.optimisers.registry import PEERS
-from scalable_bo.experiments.optimisers.standings import divisions, mean_ranks
+from scalable_bo.experiments.optimisers.standings import Division, divisions, mean_ranks
 from scalable_bo.experiments.published import SCORES
 from scalable_bo.experiments.records import Record
 
@@ -214,7 +214,8 @@ def plot_fits(records: Sequence[Record], path: Path) -> None:
 
 def plot_optimisers(records: Sequence[Record], path: Path) -> None:
     """Draw the mean rank over problems against evaluations: a panel for each budget, size of
-    batches and noise, a line of its own hue an optimiser; ours are solid.
+    batches and noise, a line of its own hue an optimiser; ours are solid. One that stands on some
+    of a panel's problems only is dotted, and how many these are is written below.
 
     Args:
         records: complete runs.
@@ -230,22 +231,36 @@ def plot_optimisers(records: Sequence[Record], path: Path) -> None:
     for panel, division in zip(panels, found, strict=True):
         steps = list(range(division.q, division.budget, division.q))
         steps.append(division.budget)
+        partial = _partial(division)
         for name, ranks in mean_ranks(division, steps).items():
             ours = name in STRATEGIES
             panel.plot(
                 steps,
                 ranks,
-                "-" if ours else "--",
+                ":" if name in partial else "-" if ours else "--",
                 color=optimiser_colours()[name],
                 linewidth=2.5 if ours else 1.5,
                 label=name,
             )
         panel.invert_yaxis()
-        panel.set(xlabel="evaluations", title=division.title)
+        notes = [f"dotted: {name}, on {count}" for name, count in partial.items()]
+        below = ["evaluations", f"ranks on {len(division.medians)} problems", *notes]
+        panel.set(xlabel="\n".join(below), title=division.title)
         panel.title.set_fontsize("small")
     panels[0].set_ylabel("mean rank of the median regret")
     _legend(figure, panels, 4 if len(panels) > 1 else 3)
     _save(figure, path)
+
+
+def _partial(division: Division) -> dict[str, int]:
+    """Return how many problems an optimiser stands on, of those that do not stand on all: their
+    ranks are among fewer problems than those of the others.
+    """
+    counts = {
+        name: sum(name in medians for medians in division.medians.values())
+        for name in division.optimisers
+    }
+    return {name: count for name, count in counts.items() if count < len(division.medians)}
 
 
 def optimiser_colours() -> dict[str, str]:

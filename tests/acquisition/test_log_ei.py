@@ -1,5 +1,6 @@
 """Expected improvement: its maximiser in a box, beside pending points, of several outcomes."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -98,12 +99,16 @@ UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 
 
 def noisy_request(
-    n: int = 40, noise: float = 0.1, near: Tensor | None = None, **options: Any
+    n: int = 40,
+    noise: float = 0.1,
+    near: Tensor | None = None,
+    before: Callable[[Tensor], Tensor] = lambda X: X,
+    **options: Any,
 ) -> Request:
     """Return a request for 3 points by a model of n rough values and, at points ``near`` (k, 2), of
-    one that is worse than all of them.
+    one that is worse than all of them; ``before`` changes the n points.
     """
-    X = torch.rand(n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    X = before(torch.rand(n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(4)))
     y = (37 * X).sin().sum(1, keepdim=True)
     if near is not None:
         X = torch.cat([X, near])
@@ -126,9 +131,27 @@ def test_the_best_value_is_measured_again_where_noise_may_be_ripples() -> None:
     assert min(others) > 1e-4
 
 
+def test_among_integers_the_best_value_is_measured_again_beside_it_in_the_real_inputs() -> None:
+    def rounded(X: Tensor) -> Tensor:
+        return torch.stack([(8 * X[..., 0]).round() / 8, X[..., 1]], dim=-1)
+
+    request = noisy_request(constraints={"rounding": rounded}, before=rounded)
+    model = request.model
+    assert isinstance(model, PathwiseGP)
+    best = model.train_inputs[0][model.train_targets.argmax()]
+    gaps = (LogEIStrategy().generate(request) - best).abs()
+    gap = gaps[gaps.amax(1).argmin()]
+    assert gap[0] == 0.0
+    assert 1e-6 < gap[1] < 1e-4
+
+
 def test_a_second_value_that_is_pending_is_not_asked_for_again() -> None:
     first = LogEIStrategy().generate(noisy_request())
     assert distances_from_best(noisy_request(X_pending=first))[0] > 1e-4
+
+
+def on_grid(X: Tensor) -> Tensor:
+    return (64 * X).round() / 64
 
 
 PAIR = torch.tensor([[0.5, 0.5], [0.5, 0.50001]], dtype=torch.float64)
@@ -140,7 +163,7 @@ PAIR = torch.tensor([[0.5, 0.5], [0.5, 0.50001]], dtype=torch.float64)
         {"noise": 1e-3},
         {"n": 20},
         {"near": PAIR},
-        {"constraints": {"rounding": lambda X: (64 * X).round() / 64}},
+        {"constraints": {"rounding": on_grid}, "before": on_grid},
         {"choices": torch.cartesian_prod(*[torch.linspace(0, 1, 5, dtype=torch.float64)] * 2)},
     ],
     ids=["little noise", "few values", "known already", "grid", "choices"],

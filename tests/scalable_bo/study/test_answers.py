@@ -141,6 +141,30 @@ def test_a_second_value_beside_the_best_tells_ripples_from_noise(scale: float) -
     assert belief.is_noisy == (scale > 0.0)
 
 
+@pytest.mark.parametrize("scale", [0.0, NOISE])
+def test_on_a_grid_a_repeated_value_tells_ripples_from_noise(scale: float) -> None:
+    space = Space(k=Int(-100, 100), idle=Int(0, 5))
+    U = torch.rand(60, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    X = space.unnormalize(U)
+
+    def values(X: Tensor) -> Tensor:
+        x = X * torch.tensor([0.02, 1.0], dtype=torch.float64)
+        return rippled(x) if scale == 0.0 else noisy(x, scale)
+
+    study = Study(space, maximize=False, strategy="log-ei", seed=0)
+    study.add_data(X, values(X))
+    best = X[values(X).argmin()].unsqueeze(0)
+    batch = study.ask(2)
+    assert (best != batch.X).any(dim=1).all()
+    study.enqueue(space.to_dicts(best))
+    batch = study.ask(1)
+    study.tell(batch.ids, values(best))
+    belief = study._answers._belief(fits=False)
+    assert belief is not None
+    assert float(belief.model.likelihood.noise.detach()) > answers.NEGLIGIBLE_NOISE
+    assert belief.is_noisy == (scale > 0.0)
+
+
 def test_before_a_surrogate_the_best_value_is_recommended_and_nothing_predicted() -> None:
     study = Study(SPACE, maximize=True)
     batch = study.ask(2)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from scalable_bo.experiments import plots
 from scalable_bo.experiments.cells import run_cell, run_cells
 from scalable_bo.experiments.optimisers import cell as module
 from scalable_bo.experiments.optimisers.base import Optimiser, SobolSearch
@@ -174,6 +175,23 @@ def test_a_plot_is_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="at least one complete run, got none"):
         plot_optimisers([], tmp_path / "plot.png")
+
+
+def test_a_plot_says_who_stands_on_some_of_the_problems_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(plots, "_save", lambda figure, path: figures.append(figure))
+    runs = [
+        *(record(name, 1.0) for name in ("auto", "cma", "sobol")),
+        *(record(name, 1.0, problem="levy-4") for name in ("auto", "sobol")),
+    ]
+    plot_optimisers(runs, tmp_path / "plot.png")
+    (panel,) = figures[0].axes
+    assert "2 problems" in panel.get_xlabel()
+    assert panel.get_xlabel().endswith("dotted: cma, on 1")
+    styles = {line.get_label(): line.get_linestyle() for line in panel.lines}
+    assert styles == {"auto": "-", "cma": ":", "sobol": "--"}
 
 
 def test_every_optimiser_has_a_hue_of_its_own() -> None:
