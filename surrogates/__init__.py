@@ -42,6 +42,7 @@ from surrogates.solvers.run import Progress, Solution, UnsolvedWarning
 from surrogates.solvers.sdd import SDD
 from surrogates.solvers.sgd import SGD
 from surrogates.solvers.sketch_and_project import SketchAndProject
+from surrogates.systems.base import Targets
 from surrogates.systems.inducing import InducingSystem
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.preconditioners import (
@@ -52,7 +53,6 @@ from surrogates.systems.preconditioners import (
     Preconditioner,
 )
 from surrogates.systems.shared import DistributedKernelSystem, SharedRows, own_rows, processes
-from surrogates.systems.targets import Targets
 
 __all__ = [
     "CG",

@@ -37,8 +37,8 @@ from surrogates.models.pathwise import PathwiseGP
 from surrogates.operators.differentiable import Basis, KernelBasis, combine, combine_rowwise
 from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.rules.solved import COLUMNS_HELD, default_solver
+from surrogates.systems.base import Targets
 from surrogates.systems.kernel import KernelSystem
-from surrogates.systems.targets import Targets
 
 
 class PathwiseSamplePath(SamplePath):

@@ -32,10 +32,9 @@ from surrogates.solvers.base import Callback, Solver
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.growing import extended
 from surrogates.solvers.run import Solution
-from surrogates.systems.base import Apply, LinearSystem
+from surrogates.systems.base import Apply, LinearSystem, Targets
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.shared import DistributedKernelSystem, own_rows
-from surrogates.systems.targets import Targets
 
 DIRECT_SOLVE_UP_TO = 4096
 # In the posterior's covariance: several feature draws average the features' own error out

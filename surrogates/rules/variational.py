@@ -33,8 +33,8 @@ from surrogates.rules.base import FiniteRank, Rule
 from surrogates.rules.data import DataSet
 from surrogates.rules.solved import draw_prior
 from surrogates.solvers.base import Callback
+from surrogates.systems.base import Targets
 from surrogates.systems.inducing import InducingSystem
-from surrogates.systems.targets import Targets
 
 INDUCING_SQUARES_HELD = 6  # copies of an (m, m) matrix, in float64, at once
 CROSSES_HELD = 5  # copies of an (m, k) matrix, for k points, at once

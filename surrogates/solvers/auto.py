@@ -22,9 +22,8 @@ from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.forecast import SpectrumModel
 from surrogates.solvers.run import Solution, now
 from surrogates.solvers.sketch_and_project import SketchAndProject, default_block_size
-from surrogates.systems.base import Apply, BlockSystem, LinearSystem
+from surrogates.systems.base import Apply, BlockSystem, LinearSystem, Targets
 from surrogates.systems.preconditioners import Nystrom
-from surrogates.systems.targets import Targets
 
 SolverT = TypeVar("SolverT", bound=Solver)
 

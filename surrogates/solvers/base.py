@@ -20,8 +20,13 @@ from surrogates.solvers.run import Callback as Callback
 from surrogates.solvers.run import Progress, Run, Solution, Start, Sweep, columns_of, now, selected
 from surrogates.solvers.run import Request as Request
 from surrogates.solvers.state import State, parts, restore
-from surrogates.systems.base import Apply, BlockSystem, LinearSystem, check_right_hand_sides
-from surrogates.systems.targets import Targets
+from surrogates.systems.base import (
+    Apply,
+    BlockSystem,
+    LinearSystem,
+    Targets,
+    check_right_hand_sides,
+)
 
 SystemT = TypeVar("SystemT", bound=LinearSystem)
 PreparedT = TypeVar("PreparedT")

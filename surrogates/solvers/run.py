@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from surrogates.solvers.state import Parts, State, parts, restore
-from surrogates.systems.base import BlockSystem, LinearSystem
-from surrogates.systems.targets import Targets
+from surrogates.systems.base import BlockSystem, LinearSystem, Targets
 
 SystemT = TypeVar("SystemT", bound=LinearSystem)
 PreparedT = TypeVar("PreparedT")

@@ -1,5 +1,5 @@
 """What a linear system gives the solvers: products, parts of its matrix, an account of its cost;
-and the rows of its matrices.
+the rows of its matrices; and what it is solved for.
 
 Notation: K (n, n) kernel matrix, Σ = diag(noise) with ``noise`` a variance or n of them, H = K + Σ,
 B (n, s) right-hand sides, W (n, s) unknowns.
@@ -7,13 +7,12 @@ B (n, s) right-hand sides, W (n, s) unknowns.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.systems.targets import Regression, Targets
 
 Apply = Callable[[Tensor], Tensor]
 
@@ -118,6 +117,38 @@ class Rows:
                 f"{what} needs all rows of the system in one process, got one whose rows are"
                 f" shared. {remedy}"
             )
+
+
+class Targets(NamedTuple):
+    """What the representer weights have to fit at the n data points, in two parts.
+
+    Attributes:
+        values: (n, s) function values f: ``y − μ(X)`` for the mean, prior values for samples.
+        noise_draw: (n, s) noise ε ~ N(0, Σ) of the samples, 0 for the mean. Solvers that reduce
+            variance by it keep it apart.
+    """
+
+    values: Tensor
+    noise_draw: Tensor
+
+    def to(self, dtype: torch.dtype) -> "Targets":
+        """Return both parts in another precision."""
+        return Targets(self.values.to(dtype), self.noise_draw.to(dtype))
+
+
+class Regression(NamedTuple):
+    """What the weights are fitted to, for methods that draw batches of data.
+
+    Attributes:
+        rhs: (num_data, s) f + ε.
+        noise_draw: (num_data, s) ε, 0 if it is not known apart.
+        projected_noise: (n, s) K_ZX Σ⁻¹ ε, exactly, where the unknowns weigh other points than the
+            data; ``None`` where they weigh those.
+    """
+
+    rhs: Tensor
+    noise_draw: Tensor
+    projected_noise: Tensor | None
 
 
 class LinearSystem(ABC):

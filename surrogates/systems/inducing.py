@@ -17,8 +17,7 @@ from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.operators.linalg import stable_cholesky, times_inverse_transpose
 from surrogates.operators.stationary import StationaryKernel
 from surrogates.operators.tiles import SMALLEST_SIDE, spans, tile_side
-from surrogates.systems.base import LinearSystem, Rows
-from surrogates.systems.targets import Regression, Targets
+from surrogates.systems.base import LinearSystem, Regression, Rows, Targets
 
 SQUARES_TO_WHITEN = 4  # (m, m) matrices held at once by InducingSystem.whitened
 

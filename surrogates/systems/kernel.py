@@ -13,8 +13,7 @@ from torch import Tensor
 from surrogates import memory
 from surrogates.operators.kernel_matrix import Dense, KernelOperator, Tiled
 from surrogates.operators.stationary import StationaryKernel
-from surrogates.systems.base import BlockSystem, Rows
-from surrogates.systems.targets import Regression, Targets
+from surrogates.systems.base import BlockSystem, Regression, Rows, Targets
 
 
 class KernelSystem(BlockSystem):
