@@ -34,7 +34,7 @@ from scalable_bo.experiments.records import (
 from scalable_bo.experiments.scripts import script_parser
 from scalable_bo.experiments.thompson.samplers import Stopwatch
 from scalable_bo.space.space import Float, Space
-from scalable_bo.study.asking import predicted_bytes
+from scalable_bo.study.prediction import predicted_bytes
 from scalable_bo.study.study import Study
 from surrogates import memory
 

@@ -23,7 +23,7 @@ from scalable_bo.report.plots import Chart
 from scalable_bo.serving.desk import Desk
 from scalable_bo.storage.shown import describe_params
 from scalable_bo.storage.snapshot import Snapshot, to_frame
-from scalable_bo.study.asking import FEWEST_VALUES
+from scalable_bo.study.surrogate import FEWEST_VALUES
 
 require("pandas", extra="serve", user="scalable-bo serve")
 

@@ -21,8 +21,10 @@ from scalable_bo.space.space import Space
 from scalable_bo.storage.record import StudyRecord
 from scalable_bo.storage.rounds import Result
 from scalable_bo.storage.surrogate import TrainingData
-from scalable_bo.study.asking import FEWEST_VALUES, Known, Proposer
+from scalable_bo.study.asking import Known
+from scalable_bo.study.outcomes import OutcomeModels
 from scalable_bo.study.roughness import evidence_of_roughness
+from scalable_bo.study.surrogate import FEWEST_VALUES, KeptSurrogate
 from surrogates import PathwiseGP, SamplePaths, checks
 from surrogates.models.data import data_sets
 
@@ -159,8 +161,9 @@ class Answers:
         space: of the study.
         maximize: its direction.
         record: what it knows.
-        proposer: keeps the surrogate of the last ask.
-        asking: held while that changes.
+        surrogate: of the last ask.
+        outcome_models: of several outcomes, for nobody else: the next fit depends on the last.
+        asking: held while the surrogate changes.
     """
 
     def __init__(
@@ -168,17 +171,17 @@ class Answers:
         space: Space,
         maximize: bool,
         record: StudyRecord,
-        proposer: Proposer,
+        surrogate: KeptSurrogate,
+        outcome_models: OutcomeModels,
         asking: threading.Lock,
     ) -> None:
         self._space = space
         self._maximize = maximize
         self._record = record
-        self._proposer = proposer
+        self._surrogate = surrogate
+        self._outcome_models = outcome_models
         self._asking = asking
         self._kept: tuple[Any, Tensor, Belief] | None = None
-        # Not those of the proposer, whose next fit depends on its last
-        self._outcome_models = proposer.new_outcome_models()
 
     @property
     def result(self) -> Result:
@@ -267,21 +270,21 @@ class Answers:
         ``None`` or, if it ``fits``, by those of a fit.
         """
         known = Known.of(self._space, self._record, self._maximize)
-        proposer = self._proposer
+        surrogate = self._surrogate
         few_enough = known.num_observed <= QUICK_UP_TO
-        if proposer.model is None:
+        if surrogate.model is None:
             with self._asking:
-                proposer.restore(known, solves=fits or few_enough)
-        fitted = proposer.fitted
+                surrogate.restore(known.asks, known.data, solves=fits or few_enough)
+        fitted = surrogate.fitted
         if fitted is None and not (fits and known.num_observed >= FEWEST_VALUES):
             return None
         data = known.data(known.num_observed)
         kept = self._kept
         if kept is not None and kept[0] is fitted and torch.equal(kept[1], data.signed):
             return kept[2]
-        model, data = proposer.surrogate_of(data, fitted)
+        model, data = surrogate.of(data, fitted)
         sign = 1.0 if self._maximize else -1.0
-        mean = None if few_enough else proposer.mean_of_last_ask(known)
+        mean = None if few_enough else surrogate.mean_of_last_ask(known.asks, known.data)
         quick = None if mean is None else (lambda X: sign * mean(self._space.normalize(X)))
         belief = Belief(self._space, sign, model, data, quick)
         self._kept = fitted, data.signed, belief

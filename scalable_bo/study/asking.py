@@ -1,5 +1,4 @@
-"""Where to evaluate next: points of the design, then maximisers of paths; and how a study finds
-back to where it was.
+"""Where to evaluate next: points of the design, then maximisers of paths.
 
 Notation: n values known to an ask, q points; ``X`` in the user's units, ``U`` on the unit cube.
 """
@@ -20,48 +19,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from acquisition.constraints import FeasibleSet, TooFewPoints
-from acquisition.pools import Lots, choose, read_parts
-from acquisition.selection import KnownPoints
-from acquisition.strategies import ThompsonStrategy
+from acquisition.constraints import TooFewPoints
 from acquisition.strategy import ChoosingStrategy, Request, SharingStrategy, Strategy
-from acquisition.thompson import ParallelThompsonSampling
-from scalable_bo.progress import describe_fit, describe_search, describe_solve
+from scalable_bo.progress import describe_search, describe_solve
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Space
-from scalable_bo.storage.checkpoints import (
-    Checkpoint,
-    load_checkpoint,
-    remove_checkpoints,
-    save_checkpoint,
-)
 from scalable_bo.storage.pools import Pool
 from scalable_bo.storage.record import StudyRecord
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Rows, keys
 from scalable_bo.storage.storage import Ask
 from scalable_bo.storage.surrogate import (
-    FITTED_ALWAYS_UP_TO,
-    REFIT_GROWTH,
-    REFIT_GROWTH_OF_FEW,
     SCALES,
     SurrogateFactory,
     TrainingData,
-    posterior_mean,
 )
+from scalable_bo.study.choices import BestOfPool, draw_from_pool, knowing_all
 from scalable_bo.study.design import Design, NotEnoughLeftError, remaining
 from scalable_bo.study.local import find_regions
 from scalable_bo.study.outcomes import OutcomeModels, acquisition_goal
 from scalable_bo.study.pace import PROBED_COLUMNS, SHARE, Plan, measure_rates, plan_ask
-from scalable_bo.study.team import Team
+from scalable_bo.study.surrogate import FEWEST_VALUES, KeptSurrogate, fit_lines
+from scalable_bo.study.team import Team, make_job, read_job
 from surrogates import PathwiseGP, Progress, SamplePaths, Solution, memory
-from surrogates.rules.solved import COLUMNS_HELD, DIRECT_SOLVE_UP_TO, default_solver
-
-FEWEST_VALUES = 2  # for a model, unless the design is smaller
-SQUARES_OF_A_FACTOR = 4  # (n, n) matrices that a direct solve holds at once
-COLUMNS_OF_A_PRECONDITIONER = 3  # copies of its (n, n/20) factor held at once
-WORKSPACE = 2**28  # bytes
-STATE = "state."  # before the names of a model's state, in what other processes are sent
+from surrogates.rules.solved import COLUMNS_HELD, default_solver
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,14 +166,10 @@ class Proposer:
         self._num_initial = num_initial
         self._factory = factory
         self._strategy = strategy
-        self._checkpoints = checkpoints
         self._team = team
         self._ask_seconds = ask_seconds
         self._design = Design(space, seed)
-        self.model: PathwiseGP | None = None
-        self._of_few = False  # whether it is the one for few points and values
-        self.fitted: tuple[PathwiseGP, TrainingData] | None = None  # it and its data
-        self.checkpoint: Checkpoint | None = None
+        self.surrogate = KeptSurrogate(factory, self._generator, self._is_for_few, checkpoints)
         self._outcome_models: OutcomeModels | None = None
 
     def propose(
@@ -217,7 +194,10 @@ class Proposer:
         num_of_design = self._num_of_design(q, known)
         if num_of_design == q:
             if pool is not None and q:
-                X = self._drawn_from(pool, q, number, known)
+                taken = self._space.normalize(known.unusable)
+                if known.num_observed:
+                    taken = torch.cat([known.data(known.num_observed).U, taken])
+                X = draw_from_pool(pool, q, taken, self._generator(number))
                 num_drawn = known.num_drawn
             else:
                 X, num_drawn = self._design.draw(q, known.num_drawn, known.taken)
@@ -230,18 +210,19 @@ class Proposer:
         self._require_memory(q, known, 1 if team is None else team.size)
         if known.goal is not None:
             return self._propose_for(known.goal, q, num_of_design, known, left, callback, pool)
-        self.restore(known)
+        kept = self.surrogate
+        kept.restore(known.asks, known.data)
         few = self._is_for_few(q, known.num_observed)
-        refit = self._is_to_be_fitted(known, few)
+        refit = kept.is_to_be_fitted(known.asks, known.num_observed, few)
         generator = self._generator(number)
         told = known.data(known.num_observed)
         deadline = self._deadline(start)
-        model, data = self._make_model(told, refit, few, generator, callback, deadline)
+        model, data = kept.make(told, refit, few, generator, callback, deadline)
         fitted = time.perf_counter()
         request = self._request(model, q, known, left, generator, callback)
         if pool is not None:
-            request = _without(request, told, data)
-        with nullcontext() if team is None else team.working(_job(request, data)):
+            request = knowing_all(request, told, data)
+        with nullcontext() if team is None else team.working(make_job(request, data)):
             paths = model.paths(
                 q,
                 generator=generator,
@@ -249,16 +230,12 @@ class Proposer:
                 callback=_solve_lines(callback),
             )
             solved = time.perf_counter()
-            strategy = self._strategy if pool is None else _Choice(pool)
+            strategy = self._strategy if pool is None else BestOfPool(pool)
             batch = strategy.generate(replace(request, paths=paths, shared=team is not None))
         assert isinstance(paths, SamplePaths)  # of one data set
         X, num_drawn = self._completed(batch, num_of_design, known, pool)
-        self.checkpoint = self._factory.checkpoint(
-            number, model, paths.mean_weights, few=few, scale_name=data.scale_name
-        )
-        if self._checkpoints is not None:
-            save_checkpoint(self._checkpoints, self.checkpoint)
-        self._keep(model, data, few)
+        kept.save(number, model, paths.mean_weights, few, data.scale_name)
+        kept.keep(model, data, few)
         assert model.solution is not None  # paths() has just made it
         choice = self._reason(q, data, plan) if pool is None else "thompson: among a pool"
         report = self._report((start, fitted, solved), known, [model.solution], choice)
@@ -266,7 +243,7 @@ class Proposer:
 
     def _require_memory(self, q: int, known: Known, num_processes: int) -> None:
         memory.require(
-            _columns_bytes(known.num_observed, q, self._factory.dtype) // num_processes,
+            columns_bytes(known.num_observed, q, self._factory.dtype) // num_processes,
             self._factory.device,
             f"An ask for {q} points among {known.num_observed} rows",
             "Ask for fewer at a time, or use `dtype=torch.float32`.",
@@ -308,7 +285,7 @@ class Proposer:
             told.part(near),
             generator,
             few=self._is_for_few(max(sizes), plan.num_rows),
-            callback=_fit_lines(callback),
+            callback=fit_lines(callback),
             deadline=self._deadline(start),
         )
         fitted = time.perf_counter()
@@ -353,16 +330,6 @@ class Proposer:
                 len(left) + len(known.queued),
             )
         return left
-
-    def _drawn_from(self, pool: Pool, q: int, number: int, known: Known) -> Tensor:
-        """Return points of a pool drawn uniformly, none of them known."""
-        box = torch.tensor([[0.0], [1.0]], dtype=torch.float64).repeat(1, self._space.encoded_dim)
-        taken = self._space.normalize(known.unusable)
-        if known.num_observed:
-            taken = torch.cat([known.data(known.num_observed).U, taken])
-        lots = Lots(q, self._generator(number))
-        best = choose(lots, read_parts(pool, box), FeasibleSet.of(box), KnownPoints(taken, box))
-        return pool.take(best.labels)
 
     def _report(
         self,
@@ -414,10 +381,10 @@ class Proposer:
         solved = time.perf_counter()
         request = self._request(models[0], q, known, left, generator, callback)
         wanted = acquisition_goal(goal, data, q, generator, models[0].train_inputs[0])
-        strategy = self._strategy if pool is None else _Choice(pool)
+        strategy = self._strategy if pool is None else BestOfPool(pool)
         batch = strategy.generate(replace(request, model=models, paths=paths, goal=wanted))
         X, num_drawn = self._completed(batch, num_of_design, known, pool)
-        self.model = models[0]
+        self.surrogate.model = models[0]
         solutions = [model.solution for model in models if model.solution is not None]
         choice = f"a model of each of {len(models)} outcomes"
         report = self._report((start, fitted, solved), known, solutions, choice)
@@ -425,19 +392,8 @@ class Proposer:
 
     def assist(self, job: dict[str, Tensor]) -> None:
         """Make a batch with the first process, which has sent the job."""
-        U, y = job["U"], job["y"]
-        data = TrainingData(U, y, job.get("noise"), 1.0, 0.0, y[:, 0])
-        state = {
-            name.removeprefix(STATE): part for name, part in job.items() if name.startswith(STATE)
-        }
-        model = self._factory.load(data, state, job.get("start"))
-        generator = torch.Generator()
-        generator.set_state(job["generator"])
-        q = int(job["q"])
-        like = model.train_inputs[0]
-        given = {name: job[name].to(like) for name in ("X_pending", "choices") if name in job}
-        batches = job["batches"].split(job["sizes"].tolist())
-        request = self._on_cube(model, q, generator, shared=True, batches=batches, **given)
+        model, q, generator, given = read_job(job, self._factory)
+        request = self._on_cube(model, q, generator, shared=True, **given)
         paths = model.paths(q, generator=generator, shared=True)
         self._strategy.generate(replace(request, paths=paths))
 
@@ -465,51 +421,6 @@ class Proposer:
         """Return models of several outcomes that have not been fitted."""
         return OutcomeModels(self._factory, self._generator)
 
-    def surrogate_of(
-        self, data: TrainingData, fitted: tuple[PathwiseGP, TrainingData] | None
-    ) -> tuple[PathwiseGP, TrainingData]:
-        """Return a surrogate of data and these as it has them: by the hyperparameters of one that
-        was ``fitted``, or by a fit.
-        """
-        if fitted is None:
-            few = self._is_for_few(1, len(data.U))
-            return self._make_model(data, True, few, self._generator(0))
-        model, before = fitted
-        data = data.on(before.scale_name)
-        return self._factory.build(data, model), data
-
-    def mean_of_last_ask(self, known: Known) -> Callable[[Tensor], Tensor] | None:
-        """Return the mean behind the last ask, from the unit cube (k, e) to values (k,) of which
-        the largest is best, without a solve; ``None`` without a checkpoint.
-        """
-        checkpoint = self._last_checkpoint(known)
-        if checkpoint is None or checkpoint.ask > len(known.asks):
-            return None
-        data = known.data(known.asks[checkpoint.ask - 1].num_observed)
-        return posterior_mean(self._factory, data, checkpoint)
-
-    def _last_checkpoint(self, known: Known) -> Checkpoint | None:
-        if self.checkpoint is not None or self._checkpoints is None or not known.asks:
-            return self.checkpoint
-        return load_checkpoint(self._checkpoints, known.asks[-1].number)
-
-    def _keep(self, model: PathwiseGP, data: TrainingData, few: bool) -> None:
-        """Keep the surrogate of an ask for the next one."""
-        self.model = model
-        self.fitted = model, data
-        self._of_few = few
-
-    def _is_to_be_fitted(self, known: Known, few: bool) -> bool:
-        """Whether hyperparameters are to be fitted again: to many more values, by another kernel,
-        or where that is cheap.
-        """
-        fits = [ask.num_observed for ask in known.asks if ask.refitted]
-        if self.model is None or self._of_few != few:
-            return True
-        cheap = few and known.num_observed <= FITTED_ALWAYS_UP_TO
-        growth = REFIT_GROWTH_OF_FEW if few else REFIT_GROWTH
-        return cheap or known.num_observed >= growth * fits[-1]
-
     def _is_for_few(self, q: int, num_observed: int) -> bool:
         """Whether the surrogate of an ask is the one for few points and values."""
         strategy = self._strategy
@@ -524,29 +435,6 @@ class Proposer:
             return by
         reason = self._strategy.reason(q, len(data.U))
         return "; ".join(filter(None, [reason, by, SCALES[data.scale_name]]))
-
-    def _make_model(
-        self,
-        data: TrainingData,
-        refit: bool,
-        few: bool,
-        generator: torch.Generator,
-        callback: Callable[[str], None] | None = None,
-        deadline: float | None = None,
-    ) -> tuple[PathwiseGP, TrainingData]:
-        """Return the surrogate of an ask and its data as it has them: refitted, or with the last
-        hyperparameters and weights to start from.
-        """
-        if refit or self.fitted is None:
-            small, data = self._factory.fit_warped(
-                data, generator, few=few, callback=_fit_lines(callback), deadline=deadline
-            )
-            return self._factory.build(data, small), data
-        last, before = self.fitted
-        model, data = self.surrogate_of(data, self.fitted)
-        if not torch.equal(before.U, data.U[: len(before.U)]):  # others are left out
-            return model, data
-        return model.warm_start(last, scale=before.scale / data.scale), data
 
     def _request(
         self,
@@ -611,55 +499,10 @@ class Proposer:
         X[~usable] = drawn[num_more:]
         return torch.cat([drawn[:num_more], X]), num_drawn
 
-    def restore(self, known: Known, *, solves: bool = True) -> None:
-        """Bring back the surrogate after the last ask: from its checkpoint or, from where there is
-        none, by solving again; without ``solves``, only where a checkpoint is all that it takes.
-        """
-        asks = [
-            ask  # with values, of which some may have been withdrawn
-            for ask in known.asks
-            if ask.refitted is not None and ask.num_observed >= FEWEST_VALUES
-        ]
-        if self.model is not None or not asks:
-            return
-        first = max((ask.number for ask in asks if ask.refitted), default=asks[0].number)
-        checkpoint = self._last_checkpoint(known)
-        if not solves and (checkpoint is None or checkpoint.ask < asks[-1].number):
-            return
-        if checkpoint is not None:
-            ask = known.asks[checkpoint.ask - 1]
-            restored = self._factory.restore(known.data(ask.num_observed), checkpoint)
-            if restored is not None:
-                self._keep(*restored, self._is_for_few(ask.num_points, ask.num_observed))
-                first = checkpoint.ask + 1
-        for ask in asks:
-            if ask.number >= first:
-                generator = self._generator(ask.number)
-                data = known.data(ask.num_observed)
-                few = self._is_for_few(ask.num_points, ask.num_observed)
-                model, data = self._make_model(data, bool(ask.refitted), few, generator)
-                model.paths(ask.num_points, generator=generator)
-                self._keep(model, data, few)
-
-    def forget(self) -> None:
-        """Leave the surrogate of the last ask, and its checkpoints: its values have changed, and it
-        is made again from those that are left.
-        """
-        self.model = None
-        self.fitted = None
-        self.checkpoint = None
-        if self._checkpoints is not None:
-            remove_checkpoints(self._checkpoints)
-
     def _generator(self, number: int) -> torch.Generator:
         """Return the randomness of an ask."""
         state = np.random.SeedSequence((self._seed, number)).generate_state(1, np.uint64)
         return torch.Generator().manual_seed(int(state[0]))
-
-
-def _fit_lines(callback: Callable[[str], None] | None) -> Callable[[int], None] | None:
-    """Return what says of a fit how far it has got."""
-    return callback and (lambda number: callback(describe_fit(number)))
 
 
 def _solve_lines(callback: Callable[[str], None] | None) -> Callable[[Progress], None] | None:
@@ -671,66 +514,8 @@ def _prefixed(callback: Callable[[str], None], prefix: str, line: str) -> None:
     callback(prefix + line)
 
 
-def _without(request: Request, told: TrainingData, data: TrainingData) -> Request:
-    """Return a request that also knows the points whose values a surrogate's data leave out."""
-    if data.kept is None:
-        return request
-    aside = told.U[~data.kept].to(request.bounds)
-    known = aside if request.X_pending is None else torch.cat([request.X_pending, aside])
-    return replace(request, X_pending=known)
-
-
-def _job(request: Request, data: TrainingData) -> dict[str, Tensor]:
-    """Return what ``Proposer.assist`` makes the batch of: tensors by name."""
-    model = request.model
-    assert isinstance(model, PathwiseGP)  # of one objective
-    found = {
-        "q": torch.tensor(request.q),
-        "U": data.U,
-        "y": data.y,
-        "noise": data.noise,
-        "start": model.mean_start,
-        "generator": request.generator.get_state(),
-        "X_pending": request.X_pending,
-        "choices": request.choices,
-        "batches": torch.cat([torch.empty(0, dtype=torch.float64), *request.batches]),
-        "sizes": torch.tensor([len(part) for part in request.batches], dtype=torch.long),
-    }
-    state = {STATE + name: part for name, part in model.state_dict().items()}
-    return {name: part for name, part in found.items() if part is not None} | state
-
-
-@dataclass(frozen=True)
-class _Choice:
-    """The strategy that takes the best of a pool."""
-
-    pool: Pool
-
-    def generate(self, request: Request) -> Tensor:
-        """Return the batch, which the pool is told of."""
-        best = ThompsonStrategy(ParallelThompsonSampling).choose(request, self.pool)
-        self.pool.take(best.labels)
-        return best.points
-
-
-def predicted_bytes(n: int, q: int, dtype: torch.dtype, free: int) -> int:
-    """Return about how much memory an ask for q points among n rows takes with the default solver,
-    beyond the study's own.
-
-    Right-hand sides and solutions, tiles and candidates; the kernel matrix, where it is kept, with
-    its factor or its copy in float32, in which solves begin; and a preconditioner of n/20 columns,
-    if ``free`` bytes hold it beside the rest: the solver can do without.
+def columns_bytes(n: int, q: int, dtype: torch.dtype) -> int:
+    """Return the memory of right-hand sides and solutions for q points among n rows, which no
+    solver can do without.
     """
-    size = torch.finfo(dtype).bits // 8
-    needed = _columns_bytes(n, q, dtype) + WORKSPACE
-    if n <= DIRECT_SOLVE_UP_TO:
-        return needed + SQUARES_OF_A_FACTOR * n * n * size
-    if n * n * size <= memory.DEFAULT_CPU_BUDGET:
-        needed += n * n * (size if dtype == torch.float32 else size + 4)
-    preconditioner = COLUMNS_OF_A_PRECONDITIONER * n * (n // 20) * 4
-    return needed + preconditioner if needed + preconditioner <= free else needed
-
-
-def _columns_bytes(n: int, q: int, dtype: torch.dtype) -> int:
-    """Return the part of it that no solver can do without."""
     return COLUMNS_HELD * n * (q + 1) * (torch.finfo(dtype).bits // 8)

@@ -11,12 +11,17 @@ import psutil
 import torch
 
 from scalable_bo.space.space import Space
-from scalable_bo.study.asking import predicted_bytes
+from scalable_bo.study.asking import columns_bytes
 from scalable_bo.study.study import Study
+from surrogates import memory
+from surrogates.rules.solved import DIRECT_SOLVE_UP_TO
 
 REHEARSED_ROWS = 500
 REHEARSED_POINTS = 10
 BYTES_A_ROW = 120  # of what is known beside its parameters
+SQUARES_OF_A_FACTOR = 4  # (n, n) matrices that a direct solve holds at once
+COLUMNS_OF_A_PRECONDITIONER = 3  # copies of its (n, n/20) factor held at once
+WORKSPACE = 2**28  # bytes
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,24 @@ def predict(
         seconds_last_ask=seconds[-1] if seconds else 0.0,
         seconds_asks=sum(seconds),
     )
+
+
+def predicted_bytes(n: int, q: int, dtype: torch.dtype, free: int) -> int:
+    """Return about how much memory an ask for q points among n rows takes with the default solver,
+    beyond the study's own.
+
+    Right-hand sides and solutions, tiles and candidates; the kernel matrix, where it is kept, with
+    its factor or its copy in float32, in which solves begin; and a preconditioner of n/20 columns,
+    if ``free`` bytes hold it beside the rest: the solver can do without.
+    """
+    size = torch.finfo(dtype).bits // 8
+    needed = columns_bytes(n, q, dtype) + WORKSPACE
+    if n <= DIRECT_SOLVE_UP_TO:
+        return needed + SQUARES_OF_A_FACTOR * n * n * size
+    if n * n * size <= memory.DEFAULT_CPU_BUDGET:
+        needed += n * n * (size if dtype == torch.float32 else size + 4)
+    preconditioner = COLUMNS_OF_A_PRECONDITIONER * n * (n // 20) * 4
+    return needed + preconditioner if needed + preconditioner <= free else needed
 
 
 def _rehearse(space: Space, dtype: torch.dtype) -> tuple[float, float, float]:

@@ -256,7 +256,7 @@ class Study:
         """The surrogate behind the last batch: unit-cube inputs,
         standardised outputs to be maximised; ``None`` before.
         """
-        return self._proposer.model
+        return self._proposer.surrogate.model
 
     @property
     def last_ask(self) -> AskReport:
@@ -629,7 +629,7 @@ class Study:
                 self.num_initial,
                 self._record,
                 self._factory,
-                self._proposer.checkpoint,
+                self._proposer.surrogate.checkpoint,
             )
 
     def report(self, path: str | os.PathLike[str]) -> None:
@@ -692,12 +692,19 @@ class Study:
     def _change(self, ids: Sequence[int], outcomes: Outcomes, kind: str, why: str) -> None:
         with self._asking:
             self._record.replace(ids, outcomes, kind, why)
-            self._proposer.forget()
+            self._proposer.surrogate.forget()
             self.__dict__.pop("_answers", None)
 
     @cached_property
     def _answers(self) -> Answers:
-        return Answers(self.space, self.maximize, self._record, self._proposer, self._asking)
+        return Answers(
+            self.space,
+            self.maximize,
+            self._record,
+            self._proposer.surrogate,
+            self._proposer.new_outcome_models(),
+            self._asking,
+        )
 
 
 def _storage(

@@ -1,7 +1,7 @@
 """The processes that make the batches of a study together: the first has the study, and the others
 help it to ask.
 
-They are sent numbers, of which each builds the surrogate anew.
+They are sent jobs, tensors by name, of which each builds the surrogate anew.
 """
 
 from __future__ import annotations
@@ -9,15 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
+import torch
 import torch.distributed as dist
 from safetensors.torch import load, save
 from torch import Tensor
 
+from acquisition.strategy import Request
+from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
+from surrogates import PathwiseGP
 from surrogates.systems.shared import bytes_of_first
 
 # Objectives take as long as they like; a process that ends is noticed at once
 LONGEST_WAIT = timedelta(days=365)
+STATE = "state."  # before the names of a model's state in a job
 
 
 class Team:
@@ -43,7 +49,7 @@ class Team:
 
     @contextmanager
     def working(self, job: dict[str, Tensor]) -> Iterator[None]:
-        """Send a job, tensors by name, to the others; what follows is done by all. On an error they
+        """Send a job to the others; what follows is done by all. On an error they
         are not sent another one: they may be anywhere.
         """
         self._others_wait = False
@@ -62,3 +68,43 @@ class Team:
         if self._others_wait:
             self._others_wait = False
             bytes_of_first(None, self._group)
+
+
+def make_job(request: Request, data: TrainingData) -> dict[str, Tensor]:
+    """Return the job of a batch by a model of one objective."""
+    model = request.model
+    assert isinstance(model, PathwiseGP)  # of one objective
+    found = {
+        "q": torch.tensor(request.q),
+        "U": data.U,
+        "y": data.y,
+        "noise": data.noise,
+        "start": model.mean_start,
+        "generator": request.generator.get_state(),
+        "X_pending": request.X_pending,
+        "choices": request.choices,
+        "batches": torch.cat([torch.empty(0, dtype=torch.float64), *request.batches]),
+        "sizes": torch.tensor([len(part) for part in request.batches], dtype=torch.long),
+    }
+    state = {STATE + name: part for name, part in model.state_dict().items()}
+    return {name: part for name, part in found.items() if part is not None} | state
+
+
+def read_job(
+    job: dict[str, Tensor], factory: SurrogateFactory
+) -> tuple[PathwiseGP, int, torch.Generator, dict[str, Any]]:
+    """Return the model of a job, how many points it is for, its generator, and what else the
+    ``Request`` was given, by name.
+    """
+    U, y = job["U"], job["y"]
+    data = TrainingData(U, y, job.get("noise"), 1.0, 0.0, y[:, 0])
+    state = {name.removeprefix(STATE): part for name, part in job.items() if name.startswith(STATE)}
+    model = factory.load(data, state, job.get("start"))
+    generator = torch.Generator()
+    generator.set_state(job["generator"])
+    like = model.train_inputs[0]
+    given: dict[str, Any] = {
+        name: job[name].to(like) for name in ("X_pending", "choices") if name in job
+    }
+    given["batches"] = job["batches"].split(job["sizes"].tolist())
+    return model, int(job["q"]), generator, given

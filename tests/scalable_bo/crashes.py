@@ -19,7 +19,7 @@ from acquisition import ParallelThompsonSampling
 from scalable_bo.evaluation.external import Command
 from scalable_bo.space.space import Float, Int, Space
 from scalable_bo.storage import database, sqlite
-from scalable_bo.study import asking
+from scalable_bo.study import surrogate
 from scalable_bo.study.study import Study
 from surrogates import CG
 from tests.scalable_bo.objectives import with_a_child
@@ -156,8 +156,8 @@ FAULTS: dict[str, Callable[[], None]] = {
     ),
     "before a tell is stored": partial(_kill, sqlite.SQLiteStorage, "add_outcomes", "before", 11),
     "after a tell is stored": partial(_kill, sqlite.SQLiteStorage, "add_outcomes", "after", 11),
-    "before a checkpoint is written": partial(_kill, asking, "save_checkpoint", "before", 2),
+    "before a checkpoint is written": partial(_kill, surrogate, "save_checkpoint", "before", 2),
     "before a checkpoint gets its name": partial(_kill, os, "replace", "before", 2),
-    "between a checkpoint and its ask": partial(_kill, asking, "save_checkpoint", "after", 2),
+    "between a checkpoint and its ask": partial(_kill, surrogate, "save_checkpoint", "after", 2),
     "before an ask is returned": partial(_kill, sqlite.SQLiteStorage, "add_ask", "after", 4),
 }

@@ -121,7 +121,7 @@ def test_ripples_that_look_like_noise_are_none() -> None:
     study.ask(1)
     result = study.result
     assert result.best_params == result.best_observed_params
-    model = study._proposer.model
+    model = study._proposer.surrogate.model
     assert model is not None
     assert float(model.likelihood.noise.detach()) > answers.NEGLIGIBLE_NOISE
     mean, _ = study.predict(result.X)

@@ -12,7 +12,7 @@ from torch import Tensor
 from acquisition import STRATEGIES, ParallelThompsonSampling, Request, Strategy
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.storage.snapshot import read_snapshot
-from scalable_bo.study import asking
+from scalable_bo.study import surrogate
 from scalable_bo.study.study import Study
 from tests.acquisition.random_points import RandomPoints
 
@@ -138,7 +138,7 @@ def test_auto_says_what_it_chose_and_predicts_in_the_units_of_the_values(tmp_pat
 def test_a_surrogate_is_fitted_at_every_ask_while_values_are_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(asking, "FITTED_ALWAYS_UP_TO", 14)
+    monkeypatch.setattr(surrogate, "FITTED_ALWAYS_UP_TO", 14)
     study = Study(PLANE, maximize=False, num_initial=12)
     fitted = []
     kernels = []
@@ -148,8 +148,8 @@ def test_a_surrogate_is_fitted_at_every_ask_while_values_are_few(
         fitted.append(study._record.asks[-1].refitted)
         if study.model is not None:
             kernels.append(study.model.covar_module)
-            assert study._proposer.fitted is not None
-            assert study._proposer.fitted[1].warp is not None
+            assert study._proposer.surrogate.fitted is not None
+            assert study._proposer.surrogate.fitted[1].warp is not None
     assert fitted == [None, True, True, True, False]
     assert kernels[-1] is kernels[-2]
 
@@ -157,7 +157,7 @@ def test_a_surrogate_is_fitted_at_every_ask_while_values_are_few(
 def test_later_fits_wait_until_few_values_have_grown_by_a_tenth(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(asking, "FITTED_ALWAYS_UP_TO", 1)
+    monkeypatch.setattr(surrogate, "FITTED_ALWAYS_UP_TO", 1)
     study = Study(PLANE, maximize=False, num_initial=20)
     for number in (20, 1, 1, 1):  # after 0, 20, 21 and 22 values
         batch = study.ask(number)

@@ -1,0 +1,212 @@
+"""The surrogate of a study from one ask to the next: when it is fitted again, and how it is found
+again after a restart.
+
+Notation: n values known to an ask; ``U (k, e)`` points of the unit cube.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from scalable_bo.progress import describe_fit
+from scalable_bo.storage.checkpoints import (
+    Checkpoint,
+    load_checkpoint,
+    remove_checkpoints,
+    save_checkpoint,
+)
+from scalable_bo.storage.storage import Ask
+from scalable_bo.storage.surrogate import (
+    FITTED_ALWAYS_UP_TO,
+    REFIT_GROWTH,
+    REFIT_GROWTH_OF_FEW,
+    SurrogateFactory,
+    TrainingData,
+    posterior_mean,
+)
+from surrogates import PathwiseGP
+
+FEWEST_VALUES = 2  # for a model, unless the design is smaller
+
+
+@dataclass(eq=False)
+class KeptSurrogate:
+    """The surrogate of the last ask.
+
+    Attributes:
+        factory: of models.
+        randomness: returns that of an ask, by its number.
+        is_for_few: whether the model of an ask is the one for few points and values, by the numbers
+            of both.
+        folder: for checkpoints; ``None`` to keep none.
+        model: behind the last ask, the first of several outcomes; ``None`` before.
+        fitted: the model of one objective and its data; ``None`` before.
+        checkpoint: of the last ask that made one.
+    """
+
+    factory: SurrogateFactory
+    randomness: Callable[[int], torch.Generator]
+    is_for_few: Callable[[int, int], bool]
+    folder: Path | None
+    model: PathwiseGP | None = field(default=None, init=False)
+    fitted: tuple[PathwiseGP, TrainingData] | None = field(default=None, init=False)
+    checkpoint: Checkpoint | None = field(default=None, init=False)
+    _of_few: bool = field(default=False, init=False)  # whether it is the one for few
+
+    def is_to_be_fitted(self, asks: Sequence[Ask], num_observed: int, few: bool) -> bool:
+        """Whether hyperparameters are to be fitted again: to many more values, by another kernel,
+        or where that is cheap.
+
+        Args:
+            asks: those before.
+            num_observed: n.
+            few: whether the model is to be the one for few points and values.
+        """
+        fits = [ask.num_observed for ask in asks if ask.refitted]
+        if self.model is None or self._of_few != few:
+            return True
+        cheap = few and num_observed <= FITTED_ALWAYS_UP_TO
+        growth = REFIT_GROWTH_OF_FEW if few else REFIT_GROWTH
+        return cheap or num_observed >= growth * fits[-1]
+
+    def make(
+        self,
+        data: TrainingData,
+        refit: bool,
+        few: bool,
+        generator: torch.Generator,
+        callback: Callable[[str], None] | None = None,
+        deadline: float | None = None,
+    ) -> tuple[PathwiseGP, TrainingData]:
+        """Return the surrogate of an ask and its data as it has them: refitted, or with the last
+        hyperparameters and weights to start from.
+
+        Args:
+            callback: receives a line of text whenever the fit has got on.
+            deadline: of ``time.perf_counter``, when the fit ends; ``None`` for none.
+        """
+        if refit or self.fitted is None:
+            small, data = self.factory.fit_warped(
+                data, generator, few=few, callback=fit_lines(callback), deadline=deadline
+            )
+            return self.factory.build(data, small), data
+        last, before = self.fitted
+        model, data = self.of(data, self.fitted)
+        if not torch.equal(before.U, data.U[: len(before.U)]):  # others are left out
+            return model, data
+        return model.warm_start(last, scale=before.scale / data.scale), data
+
+    def of(
+        self, data: TrainingData, fitted: tuple[PathwiseGP, TrainingData] | None
+    ) -> tuple[PathwiseGP, TrainingData]:
+        """Return a surrogate of data and these as it has them: by the hyperparameters of one that
+        was ``fitted``, or by a fit.
+        """
+        if fitted is None:
+            return self.make(data, True, self.is_for_few(1, len(data.U)), self.randomness(0))
+        model, before = fitted
+        data = data.on(before.scale_name)
+        return self.factory.build(data, model), data
+
+    def keep(self, model: PathwiseGP, data: TrainingData, few: bool) -> None:
+        """Keep the surrogate of an ask for the next one."""
+        self.model = model
+        self.fitted = model, data
+        self._of_few = few
+
+    def save(
+        self, number: int, model: PathwiseGP, mean_weights: Tensor, few: bool, scale_name: str
+    ) -> None:
+        """Make the checkpoint of an ask, and write it where there is a folder for it.
+
+        Args:
+            number: of the ask.
+            mean_weights: (n, 1) of the model's posterior mean.
+            scale_name: of the values, one of ``SCALES``.
+        """
+        self.checkpoint = self.factory.checkpoint(
+            number, model, mean_weights, few=few, scale_name=scale_name
+        )
+        if self.folder is not None:
+            save_checkpoint(self.folder, self.checkpoint)
+
+    def restore(
+        self,
+        asks: Sequence[Ask],
+        data: Callable[[int], TrainingData],
+        *,
+        solves: bool = True,
+    ) -> None:
+        """Bring back the surrogate after the last ask: from its checkpoint or, from where there is
+        none, by solving again; without ``solves``, only where a checkpoint is all that it takes.
+
+        Args:
+            asks: those before.
+            data: returns the first values.
+        """
+        made = [
+            ask  # with values, of which some may have been withdrawn
+            for ask in asks
+            if ask.refitted is not None and ask.num_observed >= FEWEST_VALUES
+        ]
+        if self.model is not None or not made:
+            return
+        first = max((ask.number for ask in made if ask.refitted), default=made[0].number)
+        checkpoint = self._last_checkpoint(asks)
+        if not solves and (checkpoint is None or checkpoint.ask < made[-1].number):
+            return
+        if checkpoint is not None:
+            ask = asks[checkpoint.ask - 1]
+            restored = self.factory.restore(data(ask.num_observed), checkpoint)
+            if restored is not None:
+                self.keep(*restored, self.is_for_few(ask.num_points, ask.num_observed))
+                first = checkpoint.ask + 1
+        for ask in made:
+            if ask.number >= first:
+                generator = self.randomness(ask.number)
+                few = self.is_for_few(ask.num_points, ask.num_observed)
+                told = data(ask.num_observed)
+                model, told = self.make(told, bool(ask.refitted), few, generator)
+                model.paths(ask.num_points, generator=generator)
+                self.keep(model, told, few)
+
+    def mean_of_last_ask(
+        self, asks: Sequence[Ask], data: Callable[[int], TrainingData]
+    ) -> Callable[[Tensor], Tensor] | None:
+        """Return the mean behind the last ask, from the unit cube (k, e) to values (k,) of which
+        the largest is best, without a solve; ``None`` without a checkpoint.
+
+        Args:
+            asks: those before.
+            data: returns the first values.
+        """
+        checkpoint = self._last_checkpoint(asks)
+        if checkpoint is None or checkpoint.ask > len(asks):
+            return None
+        told = data(asks[checkpoint.ask - 1].num_observed)
+        return posterior_mean(self.factory, told, checkpoint)
+
+    def forget(self) -> None:
+        """Leave the surrogate of the last ask, and its checkpoints: its values have changed, and it
+        is made again from those that are left.
+        """
+        self.model = None
+        self.fitted = None
+        self.checkpoint = None
+        if self.folder is not None:
+            remove_checkpoints(self.folder)
+
+    def _last_checkpoint(self, asks: Sequence[Ask]) -> Checkpoint | None:
+        if self.checkpoint is not None or self.folder is None or not asks:
+            return self.checkpoint
+        return load_checkpoint(self.folder, asks[-1].number)
+
+
+def fit_lines(callback: Callable[[str], None] | None) -> Callable[[int], None] | None:
+    """Return what says of a fit how far it has got."""
+    return callback and (lambda number: callback(describe_fit(number)))
