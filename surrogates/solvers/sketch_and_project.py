@@ -18,7 +18,13 @@ from surrogates.solvers.order import LARGEST_HELD, Order
 from surrogates.solvers.run import Start
 from surrogates.solvers.state import State
 from surrogates.solvers.turns import Turns
-from surrogates.systems.base import Apply, BlockSystem, LinearSystem, require_blocks
+from surrogates.systems.base import (
+    ORDERED_SIZES,
+    Apply,
+    BlockSystem,
+    LinearSystem,
+    require_blocks,
+)
 from surrogates.systems.preconditioners import Exact, Identity, Nystrom, Preconditioner
 
 NUM_POWER_ITERATIONS = 10
@@ -169,7 +175,9 @@ class SketchAndProject(IterativeSolver[BlockSystem, RowSampler | None, SketchAnd
     def footprint(self, size: Size) -> Footprint:
         b = min(self.block_size or default_block_size(size.n, size.columns), size.n)
         s = size.columns
+        slices = 0  # of a sum in a fixed order for the process whose turn it is
         if self.preconditioner.is_exact:
+            slices = b * s // size.ranks if size.ranks in ORDERED_SIZES else 0
             # K_bb, its shifted copy and its factor; with several processes the factor before it
             kept = {
                 "block": (3 if size.ranks == 1 else 4) * b * b,
@@ -194,7 +202,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, RowSampler | None, SketchAnd
             order=size.n if size.n <= LARGEST_HELD else 0,
             block_entries=entries,
             flops=flops,
-            summed=2 * b * (size.dim + s),
+            summed=2 * b * (size.dim + s) + slices,
             messages=2,
         )
 

@@ -20,8 +20,8 @@ class Turns:
     """The next p blocks of an order, each factorised by the process whose turn it is.
 
     A block costs two messages: the parts of G are summed for that process alone, and D comes back,
-    with the squared norms of G. That is as many bytes as a sum that all processes receive, after
-    which each of them would factorise every block.
+    with the squared norms of G. That is about as many bytes as a sum that all processes receive,
+    after which each of them would factorise every block.
 
     Attributes:
         system: of the processes.

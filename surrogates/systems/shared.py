@@ -23,11 +23,11 @@ from surrogates import checks, memory
 from surrogates.operators import generators
 from surrogates.operators.kernel_matrix import Dense, KernelOperator, Tiled, kernel_operator
 from surrogates.operators.tiles import FUNCTIONS_TOGETHER, KernelTiles
-from surrogates.systems.base import Rows
+from surrogates.systems.base import ORDERED_SIZES, Rows
 from surrogates.systems.kernel import KernelSystem
 
 # Parts of all rows, within which and over which sums are taken in one order, however the rows are
-# shared: one and two processes get the same to the last bit
+# shared: one process, two, four, eight and sixteen get the same to the last bit
 NUM_PARTS = 16
 CHUNK_BYTES = 2**26  # of rows on their way to all processes; two chunks are held at a time
 ROWS_PER_STREAM = 4096  # that have a stream of random numbers of their own
@@ -54,7 +54,8 @@ class SharedRows(Rows):
         counts: the number of rows in each process.
         start: the first row of this one.
         bytes_moved: sent so far, and as many received, on average over the processes: (p − 1)/p of
-            what goes from or to one process, twice that of a sum that all receive.
+            what goes from or to one process, twice that of a sum that all receive; of a sum in a
+            fixed order for one process (p + 1)/p times as much.
     """
 
     is_shared = True
@@ -82,13 +83,17 @@ class SharedRows(Rows):
         return self.max((~mask).any(0).to(torch.uint8)) == 0
 
     def sum(self, part: Tensor) -> Tensor:
-        return self._reduce(part, dist.ReduceOp.SUM)
+        if self.size not in ORDERED_SIZES:
+            return self._reduce(part, dist.ReduceOp.SUM)
+        return self._ordered_sum(part, range(self.size))
 
     def max(self, part: Tensor) -> Tensor:
         """Return the largest of the processes' entries; ``part`` is overwritten."""
         return self._reduce(part, dist.ReduceOp.MAX)
 
     def sum_for(self, rank: int, part: Tensor) -> Tensor:
+        if self.size in ORDERED_SIZES:
+            return self._ordered_sum(part, (rank,))
         if self.size > 1:
             part = part.contiguous()
             with self._contact(part) as send:
@@ -226,6 +231,24 @@ class SharedRows(Rows):
             high = min(first + ROWS_PER_STREAM, end)
             out[low - self.start : high - self.start] = rows[low - first : high - first]
         return out
+
+    def _ordered_sum(self, part: Tensor, ranks: Sequence[int]) -> Tensor:
+        """Return the sum of the processes' parts to those of ``ranks``: in pairs of processes, of
+        their sums in pairs, and so on. Each sums a slice of the numbers, and sends it on.
+        """
+        length = -(-part.numel() // self.size)
+        message = torch.nn.functional.pad(part.flatten(), (0, self.size * length - part.numel()))
+        coming = torch.empty_like(message)
+        with self._contact(message) as send:
+            send(dist.all_to_all_single, coming, message).wait()
+        own = summed(coming.view(self.size, length))
+        sent = [length if rank in ranks else 0 for rank in range(self.size)]
+        received = [length if self.rank in ranks else 0] * self.size
+        message = own.repeat(len(ranks))
+        whole = own.new_empty(sum(received))
+        with self._contact(message) as send:
+            send(dist.all_to_all_single, whole, message, received, sent).wait()
+        return whole[: part.numel()].view_as(part) if len(whole) else part
 
     def _reduce(self, part: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
         if self.size > 1:

@@ -112,6 +112,13 @@ def make_batches(part: slice) -> Results:
     return {name: make() for name, make in batches().items()}
 
 
+def make_quickly(part: slice) -> Results:
+    """Make a batch of a few short steps, which leave rounding as small as it is."""
+    few = TIGHT | {"num_rounds": 3, "num_starts": 2, "num_steps": 6}
+    given = model(SketchAndProject.asap(block_size=40, tolerance=1e-9))
+    return {"batch": ParallelThompsonSampling(given, BOUNDS, shared=True, **few).generate(Q)}
+
+
 def ascend_far(part: slice) -> Results:
     """Make a batch in float32 by an unfinished solve and long steps, which amplify rounding."""
     X = problems.uniform(230, 4)

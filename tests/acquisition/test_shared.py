@@ -19,6 +19,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
     return shared_rows.results(shared_batches.make_batches, 2, tmp_path_factory.mktemp("batches"))
 
 
+@pytest.fixture(scope="module")
+def far(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """What one process finds by long ascents."""
+    folder = tmp_path_factory.mktemp("alone")
+    (alone,) = shared_rows.results(shared_batches.ascend_far, 1, folder)
+    return alone
+
+
 def test_each_process_has_its_share_of_the_paths_of_one(tmp_path: Path) -> None:
     parts = shared_rows.results(shared_batches.draw, 2, tmp_path)
     alone = shared_batches.draw(slice(0, shared_rows.N))
@@ -41,19 +49,28 @@ def test_two_processes_find_the_batch_of_one(made: list[Results], name: str) -> 
     torch.testing.assert_close(made[0][name], alone, rtol=0, atol=1e-6)
 
 
-def test_long_ascents_of_two_processes_end_where_those_of_one_do(tmp_path: Path) -> None:
-    (alone,) = shared_rows.results(shared_batches.ascend_far, 1, tmp_path / "alone")
-    parts = shared_rows.results(shared_batches.ascend_far, 2, tmp_path / "two")
+@pytest.mark.parametrize("size", [3, 4])
+def test_more_processes_find_the_batch_of_one(size: int, tmp_path: Path) -> None:
+    alone = shared_batches.make_quickly(slice(0, shared_rows.N))["batch"]
+    for part in shared_rows.results(shared_batches.make_quickly, size, tmp_path):
+        torch.testing.assert_close(part["batch"], alone, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_long_ascents_of_several_processes_end_where_those_of_one_do(
+    size: int, far: Results, tmp_path: Path
+) -> None:
+    parts = shared_rows.results(shared_batches.ascend_far, size, tmp_path)
     weights = torch.cat([part["weights"] for part in parts], dim=1)
     assert weights.dtype == torch.float32
-    torch.testing.assert_close(weights, alone["weights"], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(weights, far["weights"], rtol=1e-3, atol=1e-4)
     A, B = torch.rand(2, 512, 64)
-    if not torch.equal(linalg.matmul(A, B.T)[:, :32], linalg.matmul(A, B[:32].T)):
+    if not torch.equal(linalg.matmul(A, B.T)[:, :16], linalg.matmul(A, B[:16].T)):
         pytest.skip("products are rounded by how many columns they have on this processor")
     # To the last bit: were it 1e-7 off, a path might end anywhere
-    assert (weights == alone["weights"]).all(0).double().mean() > 0.9
+    assert (weights == far["weights"]).all(0).double().mean() > 0.9
     for part in parts:
-        assert (part["batch"] == alone["batch"]).all(1).double().mean() > 0.9
+        assert (part["batch"] == far["batch"]).all(1).double().mean() > 0.9
 
 
 def test_paths_of_one_process_are_the_posterior_that_others_draw() -> None:

@@ -38,6 +38,7 @@ from surrogates.solvers.run import Start
 from surrogates.systems import shared as shared_systems
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.preconditioners import Apply, Exact
+from surrogates.systems.shared import SharedRows
 from tests import problems
 
 Results = dict[str, Tensor]
@@ -194,6 +195,16 @@ class Failing(Exact):
         if self.fails:
             raise ValueError("`matrix` must be another one.")
         return super().__call__(system, generator)
+
+
+def sum_up(part: slice) -> Results:
+    """Sum numbers whose sum in float32 depends on the order of the processes."""
+    rows = SharedRows(part.stop - part.start, torch.device("cpu"))
+    own = problems.normal(998, 1, seed=part.start).float().squeeze(1).view(2, 499)
+    before = rows.bytes_moved
+    found = {"own": own, "sum": rows.sum(own.clone()), "sum for 2": rows.sum_for(2, own.clone())}
+    moved = torch.tensor(rows.bytes_moved - before)
+    return found | {"bytes": moved, "number": rows.sum(torch.tensor(1))}
 
 
 def _bytes_of_steps(solver: Solver, shared: DistributedKernelSystem, rhs: Tensor) -> Tensor:

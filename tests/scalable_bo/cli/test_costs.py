@@ -60,6 +60,9 @@ def test_a_step_moves_the_points_and_the_sums_of_a_block() -> None:
         assert found.network_bytes == pytest.approx(
             2 * (ranks - 1) / ranks * 1000 * (9 + 65) * 4, abs=1
         )
+    # A sum in pairs of processes, for the one whose turn it is, comes to it in slices
+    ordered = predict(Shape(10**6, 9, 65, 4, "sap", 1000), RATES)
+    assert ordered.network_bytes == 2 * 0.75 * 1000 * (9 + 65) * 4 + 0.75 * 1000 * 65
     passing = predict(Shape(10**6, 9, 65, 4, "cg", rank=0), RATES)
     assert passing.network_bytes == 0.75 * 10**6 * (9 + 65) * 4
 

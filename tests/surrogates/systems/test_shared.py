@@ -133,6 +133,21 @@ def test_random_rows_are_the_same_however_they_are_shared(used: list[Results]) -
     assert torch.equal(joined(used, "normal"), alone)
 
 
+def test_sums_over_processes_are_taken_in_pairs(tmp_path: Path) -> None:
+    parts = shared_rows.results(shared_rows.sum_up, 4, tmp_path)
+    expected = summed([part["own"].clone() for part in parts])
+    in_turn = parts[0]["own"] + parts[1]["own"] + parts[2]["own"] + parts[3]["own"]
+    assert not torch.equal(expected, in_turn)
+    for part in parts:
+        assert torch.equal(part["sum"], expected)
+        assert part["number"] == 4 and part["number"].dtype == torch.long
+    assert torch.equal(parts[2]["sum for 2"], expected)
+    # Both sums cost each process 3/4 of 998 numbers, all of the one and a quarter of the other
+    # going out again
+    sent = 0.75 * 998 * 4
+    assert parts[0]["bytes"] == pytest.approx(sent * (2.0 + 1.25), rel=0.01)
+
+
 def test_random_rows_go_on_from_stream_to_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("surrogates.systems.shared.ROWS_PER_STREAM", 8)
     rows = SharedRows(30, torch.device("cpu"))
