@@ -86,6 +86,7 @@ class Simulation:
         num_workers: evaluations at the same time.
         seconds_of_ask: by the clock.
         num_initial: points of the design; the study's own choice if ``None``.
+        device: of the study's surrogate.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Simulation:
         num_workers: int,
         seconds_of_ask: float,
         num_initial: int | None = None,
+        device: str = "cpu",
     ) -> None:
         self._problem = problem
         self._num_workers = num_workers
@@ -105,7 +107,9 @@ class Simulation:
         self._told: list[float] = []
         bounds = torch.as_tensor(problem.bounds).T.tolist()
         space = Space(**{f"x{k}": Float(low, high) for k, (low, high) in enumerate(bounds)})
-        self._study = Study(space, maximize=False, seed=seed, num_initial=num_initial)
+        self._study = Study(
+            space, maximize=False, seed=seed, num_initial=num_initial, device=device
+        )
 
     def in_rounds(self, budget: int) -> Run:
         """Evaluate so many points, as many at a time as there are workers."""
@@ -167,8 +171,9 @@ def compare(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, An
     problem = PROBLEMS[name]().to(torch.float64)
     budget = arguments.evaluations
     settings = problem, seed, arguments.workers, arguments.ask
-    rounds = Simulation(*settings).in_rounds(budget)
-    asynchronous = Simulation(*settings).asynchronously(budget, arguments.batch)
+    device = arguments.device
+    rounds = Simulation(*settings, device=device).in_rounds(budget)
+    asynchronous = Simulation(*settings, device=device).asynchronously(budget, arguments.batch)
     plenty = Simulation(*settings, num_initial=10**9).asynchronously(5 * budget, arguments.batch)
     end = rounds.seconds[-1]
     found = {
@@ -190,7 +195,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=64)
     parser.add_argument("--evaluations", type=int, default=384, help="a multiple of the workers")
     parser.add_argument("--batch", type=int, default=32, help="the least of an asynchronous ask")
-    parser.add_argument("--ask", type=float, default=0.1, help="seconds of an ask")
+    parser.add_argument("--ask", type=float, default=0.1, help="seconds of an ask, by the clock")
+    parser.add_argument(
+        "--device",
+        default="cpu",
+        help="of the surrogates; seconds are the simulation's, and do not depend on it",
+    )
     arguments = parser.parse_args()
     settings = {name: value for name, value in vars(arguments).items() if name != "out"}
     runs: list[dict[str, Any]] = []
@@ -198,7 +208,9 @@ def main() -> None:
     for name in names:
         for seed in range(arguments.seeds):
             runs.append(compare(name, seed, arguments))
-            write_benchmark(arguments.out, "asynchronous", settings=settings, runs=runs)
+            write_benchmark(
+                arguments.out, "asynchronous", device=arguments.device, settings=settings, runs=runs
+            )
     print_rows(
         f"{arguments.workers} workers, {arguments.evaluations} values, {arguments.seeds} seeds",
         ("problem", "values in the same time", *(f"regret, {way}" for way in WAYS)),

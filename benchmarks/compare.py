@@ -87,6 +87,7 @@ def compare(
     repeats: int,
     *,
     threads: int = 1,
+    device: str = "cpu",
     on_workload: Callable[[Comparison], None] | None = None,
 ) -> list[Comparison]:
     """Return how fast each workload of ``script`` runs on the code of two commits.
@@ -100,6 +101,7 @@ def compare(
         workloads: their names.
         repeats: processes of each commit and workload.
         threads: of each process.
+        device: that the script is to use, in its environment.
         on_workload: called when a workload is done.
 
     Raises:
@@ -119,20 +121,27 @@ def compare(
                 unpack(repository, commit, folder)
             folders.append(folder)
         for workload in workloads:
-            found.append(compare_one(workload, folders, script, repeats, threads))
+            found.append(compare_one(workload, folders, script, repeats, threads, device))
             if on_workload is not None:
                 on_workload(found[-1])
     return found
 
 
 def compare_one(
-    workload: str, folders: Sequence[Path], script: Path, repeats: int, threads: int
+    workload: str,
+    folders: Sequence[Path],
+    script: Path,
+    repeats: int,
+    threads: int,
+    device: str,
 ) -> Comparison:
     before = []
     after = []
     for repeat in range(repeats):
         order = (0, 1) if repeat % 2 == 0 else (1, 0)
-        answers = {side: run_once(script, workload, folders[side], threads) for side in order}
+        answers = {
+            side: run_once(script, workload, folders[side], threads, device) for side in order
+        }
         if absent := [answers[side]["absent"] for side in (0, 1) if "absent" in answers[side]]:
             return Comparison(workload, [], [], absent[-1], lost="seconds" in answers[0])
         before.append(answers[0]["seconds"])
@@ -140,11 +149,14 @@ def compare_one(
     return Comparison(workload, before, after)
 
 
-def run_once(script: Path, workload: str, folder: Path, threads: int) -> dict[str, Any]:
+def run_once(
+    script: Path, workload: str, folder: Path, threads: int, device: str
+) -> dict[str, Any]:
     environment = os.environ | {
         "PYTHONPATH": str(folder),
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
+        "WORKLOADS_DEVICE": device,
     }
     environment.pop("SCALABLE_BO_COMPILE", None)
     run = subprocess.run(
@@ -222,6 +234,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--repeats", type=int, default=5, help="processes of each commit and workload"
     )
     parser.add_argument("--threads", type=int, default=1, help="of each process")
+    parser.add_argument("--device", default="cpu", help="of the workloads")
     parser.add_argument(
         "--fail-above", type=float, default=1.2, help="ratio above which a workload is slower"
     )
@@ -254,6 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             names,
             options.repeats,
             threads=options.threads,
+            device=options.device,
             on_workload=report,
         )
     except (ValueError, RuntimeError, subprocess.SubprocessError) as error:
@@ -290,7 +304,14 @@ def write(options: argparse.Namespace, found: Sequence[Comparison], slower: Sequ
     results = [
         asdict(entry) | {"ratio": entry.ratio, "interval": entry.interval} for entry in found
     ]
-    write_benchmark(options.out, "compare", settings=settings, slower=list(slower), results=results)
+    write_benchmark(
+        options.out,
+        "compare",
+        device=options.device,
+        settings=settings,
+        slower=list(slower),
+        results=results,
+    )
 
 
 def identity(repository: Path, commit: str) -> str:

@@ -60,18 +60,20 @@ class Problem:
     Attributes:
         dim, nu, lengthscale: d, ν, ℓ.
         num_data: n.
+        device: of the points, and so of all that is computed.
     """
 
     dim: int
     nu: float
     lengthscale: float
     num_data: int
+    device: str = "cpu"
 
     @cached_property
     def kernel(self) -> Kernel:
         kernel = RBFKernel() if math.isinf(self.nu) else MaternKernel(nu=self.nu)
         kernel.lengthscale = self.lengthscale
-        return kernel.double().requires_grad_(False)
+        return kernel.double().to(self.device).requires_grad_(False)
 
     @cached_property
     def points(self) -> tuple[Tensor, Tensor]:
@@ -79,7 +81,7 @@ class Problem:
         generator = torch.Generator().manual_seed(0)
         sizes = (self.num_data, NUM_TEST)
         X, T = (torch.rand(m, self.dim, generator=generator, dtype=torch.float64) for m in sizes)
-        return X, T
+        return X.to(self.device), T.to(self.device)
 
     @cached_property
     def data(self) -> DataSet:
@@ -94,7 +96,7 @@ class Problem:
     def exact(self, noise: float) -> tuple[Tensor, Tensor]:
         """Return the covariance at the test points, and A."""
         K, cross, prior = self.covariances
-        L = torch.linalg.cholesky(K + noise * torch.eye(len(K), dtype=K.dtype))
+        L = torch.linalg.cholesky(K + noise * torch.eye(len(K)).to(K))
         half = torch.linalg.solve_triangular(L, cross, upper=False)
         A = torch.linalg.solve_triangular(L.T, half, upper=True).T
         return prior - half.T @ half, A
@@ -209,11 +211,11 @@ def distances(
     return rows
 
 
-def checked(num_data: int) -> list[dict[str, Any]]:
+def checked(num_data: int, device: str) -> list[dict[str, Any]]:
     """Return the largest differences of a variance from the one of the model itself."""
     rows = []
     for dim, nu, lengthscale, noise in CHECKED:
-        problem = Problem(dim, nu, lengthscale, num_data)
+        problem = Problem(dim, nu, lengthscale, num_data, device)
         X, T = problem.points
         generator = torch.Generator().manual_seed(3)
         prior = draw_prior(problem.data, NUM_PATHS, 2048, True, generator)
@@ -255,17 +257,18 @@ def main() -> None:
     parser.add_argument("--num-features", type=int, default=2048)
     parser.add_argument("--dims", type=int, nargs="*", default=DIMS, help="of the grid")
     parser.add_argument("--check", action="store_true", help="compare some with the model's own")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=None, help="JSON record to write")
     arguments = parser.parse_args()
     started = time.perf_counter()
     n = arguments.num_data
     cells: list[dict[str, Any]] = []
     for values in itertools.product(arguments.dims, NUS, LENGTHSCALES):
-        cells += ratios(Problem(*values, n), arguments.num_features)
+        cells += ratios(Problem(*values, n, arguments.device), arguments.num_features)
     Console().print(summary(cells))
     rows = []
     for dim, lengthscale, noise in PROBLEMS if arguments.repeats else ():
-        problem = Problem(dim, 1.5, lengthscale, DISTANCE_POINTS)
+        problem = Problem(dim, 1.5, lengthscale, DISTANCE_POINTS, arguments.device)
         for weighted in (False, True):
             own = distances(problem, noise, weighted, arguments.repeats)
             place = {"dim": dim, "lengthscale": lengthscale, "noise": noise}
@@ -273,7 +276,7 @@ def main() -> None:
             Console().print(place, "weighted" if weighted else "unweighted")
             for row in own:
                 Console().print(row)
-    against_model = checked(n) if arguments.check else []
+    against_model = checked(n, arguments.device) if arguments.check else []
     Console().print(against_model, f"{time.perf_counter() - started:.0f} s")
     if arguments.out is not None:
         settings = {
@@ -289,7 +292,7 @@ def main() -> None:
             {
                 "benchmark": "feature_covariance",
                 "settings": settings,
-                "environment": describe_environment(torch.device("cpu")),
+                "environment": describe_environment(torch.device(arguments.device)),
                 "variances": cells,
                 "distances": rows,
                 "checked": against_model,

@@ -51,6 +51,7 @@ from surrogates import (
     fit_exact,
     fit_iterative,
     fit_minibatch,
+    memory,
     predict_by_neighbours,
 )
 from surrogates.atomic import write_atomically
@@ -154,7 +155,7 @@ def kernel_of(cell: Cell) -> Kernel | None:
     return MaternKernel(nu=SMOOTHNESS[cell.kernel], ard_num_dims=cell.d)
 
 
-def draw(cell: Cell) -> Data:
+def draw(cell: Cell, device: torch.device | str = "cpu") -> Data:
     """Return the data of a cell; cells that differ in kernel or dtype alone share points, noise."""
     seed = zlib.crc32(f"{cell.n} {cell.d} {cell.seed}".encode())
     generator = torch.Generator().manual_seed(seed)
@@ -164,7 +165,7 @@ def draw(cell: Cell) -> Data:
     f = torch.zeros_like(noise) if cell.ratio == 0.0 else function(cell, X, generator)
     y = f + (noise if cell.ratio == 0.0 else noise / math.sqrt(cell.ratio))
     dtype = getattr(torch, cell.dtype)
-    X, f, y = (values.to(dtype) for values in (X, f, y))
+    X, f, y = (values.to(device, dtype) for values in (X, f, y))
     n = cell.n
     return Data(X[:n], y[:n], X[n:], f[n:], y[n:])
 
@@ -215,6 +216,7 @@ def by_sample(
     cell: Cell, data: Data, model_of: Callable[[Cell, Tensor, Tensor], PathwiseGP]
 ) -> PathwiseGP:
     chosen = torch.randperm(cell.n, generator=torch.Generator().manual_seed(7))[:FIT_EXACT_UP_TO]
+    chosen = chosen.to(data.X.device)
     small = fit_exact(model_of(cell, data.X[chosen], data.y[chosen]))
     model = model_of(cell, data.X, data.y)
     with torch.no_grad():
@@ -238,7 +240,7 @@ def measure(cell: Cell, data: Data, model: PathwiseGP) -> dict[str, Any]:
         exact = PathwiseGP(
             data.X.double(),
             data.y.double(),
-            likelihood=GaussianLikelihood().double(),
+            likelihood=GaussianLikelihood().double().to(data.X.device),
             covar_module=model.covar_module.double(),
             mean_module=model.mean_module.double(),
             solver=Cholesky(),
@@ -262,17 +264,24 @@ def measure(cell: Cell, data: Data, model: PathwiseGP) -> dict[str, Any]:
     }
 
 
-def run(cell: Cell, methods: list[str], done: dict[str, Any], commit: str) -> dict[str, Any]:
+def run(
+    cell: Cell,
+    methods: list[str],
+    done: dict[str, Any],
+    commit: str,
+    device: torch.device | str = "cpu",
+) -> dict[str, Any]:
     """Return the record of a cell: what was ``done`` before, and the other ``methods``."""
-    data = draw(cell)
+    data = draw(cell, device)
     record = dict(done)
     for name in methods:
         if name in record:
             continue
         start = time.process_time()
         model = METHODS[name](cell, data)
+        memory.wait_for(data.X.device)
         seconds = time.process_time() - start
-        record[name] = {"commit": commit, "seconds": round(seconds, 1)}
+        record[name] = {"commit": commit, "device": str(device), "seconds": round(seconds, 1)}
         if name == "fit":
             record[name]["chosen"] = model.fit_account.chosen
         record[name] |= measure(cell, data, model)
@@ -336,6 +345,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, help="so many random cells, the same every time")
     parser.add_argument("--methods", default="fit,reference,former")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/fit_grid.json"))
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--misses", action="store_true", help="list what the record has, and end")
     parser.add_argument("--table", action="store_true", help="sum the record up, and end")
     options = parser.parse_args()
@@ -352,11 +362,11 @@ def main() -> None:
             print(name, verdict(cells[name]), cells[name]["fit"]["chosen"])
         print(f"{len(missed)} of {len(judged)} cells")
         return
-    environment = describe_environment(torch.device("cpu"))
+    environment = describe_environment(torch.device(options.device))
     commit = str(environment["commit"])[:7]
     for cell in chosen_cells(options.subset, options.sizes, options.sample):
         done = cells.get(cell.name, {})
-        cells[cell.name] = run(cell, options.methods.split(","), done, commit)
+        cells[cell.name] = run(cell, options.methods.split(","), done, commit, options.device)
         print(cell.name, verdict(cells[cell.name]), cells[cell.name], flush=True)
         write(options.out, environment, cells)
 

@@ -185,7 +185,14 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     space = Space(**{f"x{k}": Float(0.0, 1.0) for k in range(DIM)})
     is_design = arguments.points == "design"
     num_initial = 10**9 if is_design else None
-    study = Study(space, maximize=True, seed=0, path=folder, num_initial=num_initial)
+    study = Study(
+        space,
+        maximize=True,
+        seed=0,
+        path=folder,
+        num_initial=num_initial,
+        device=arguments.device,
+    )
     X = torch.rand(
         arguments.rows, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
     )
@@ -245,13 +252,20 @@ def main() -> None:
         "--patience", type=float, default=600.0, help="seconds to wait for the first batch"
     )
     parser.add_argument("--points", choices=["design", "model"], default="design")
+    parser.add_argument(
+        "--device", default="cpu", help="of the surrogate, which only --points model asks"
+    )
     arguments = parser.parse_args()
+    if arguments.points == "design" and arguments.device != "cpu":
+        parser.error("--device needs --points model: points of the design need no surrogate.")
     with tempfile.TemporaryDirectory() as folder:
         found = measure(arguments, Path(folder) / "study")
     settings = {name: value for name, value in vars(arguments).items() if name != "out"}
     print(json.dumps({**settings, **found}, indent=1))
     runs = [*read_record(arguments.out)["runs"]] if arguments.out and arguments.out.exists() else []
-    write_benchmark(arguments.out, "serve", runs=[*runs, {**settings, **found}])
+    write_benchmark(
+        arguments.out, "serve", device=arguments.device, runs=[*runs, {**settings, **found}]
+    )
     sys.stdout.flush()
     os._exit(0)  # an ask may compute on in a thread, whose points nobody will get
 

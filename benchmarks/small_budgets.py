@@ -50,10 +50,12 @@ PROBLEMS: dict[str, Callable[[], SyntheticTestFunction]] = {
 BATCHES = (1, 5)
 
 
-def run_study(problem: SyntheticTestFunction, q: int, seed: int, strategy: str) -> list[float]:
+def run_study(
+    problem: SyntheticTestFunction, q: int, seed: int, strategy: str, device: str = "cpu"
+) -> list[float]:
     """Return the values of a study with a strategy, ``"default"`` for its own, in their order."""
     options: dict[str, Any] = {} if strategy == "default" else {"strategy": strategy}
-    study = Study(problem.bounds, maximize=False, seed=seed, **options)
+    study = Study(problem.bounds, maximize=False, seed=seed, device=device, **options)
     values: list[float] = []
     while len(values) < BUDGET:
         batch = study.ask(min(q, BUDGET - len(values)))
@@ -87,18 +89,27 @@ def run_optuna(problem: SyntheticTestFunction, q: int, seed: int, sampler: str) 
     return values
 
 
-def run(problem_name: str, q: int, method: str, seed: int) -> dict[str, Any]:
+def device_of(method: str, device: str) -> str:
+    """Return where ``method`` computes if studies do so on ``device``."""
+    return "cpu" if method.startswith("optuna-") else device
+
+
+def run(problem_name: str, q: int, method: str, seed: int, device: str) -> dict[str, Any]:
     """Return the record of a run: its regret after the budget, and seconds."""
     problem = PROBLEMS[problem_name]()
     start = time.perf_counter()
     peer = method.removeprefix("optuna-")
-    values = (run_study if peer == method else run_optuna)(problem, q, seed, peer)
+    if peer == method:
+        values = run_study(problem, q, seed, method, device)
+    else:
+        values = run_optuna(problem, q, seed, peer)
     seconds = time.perf_counter() - start
     return {
         "problem": problem_name,
         "batch": q,
         "method": method,
         "seed": seed,
+        "device": device_of(method, device),
         "regret": min(values) - float(problem.optimal_value),
         "seconds": seconds,
     }
@@ -123,18 +134,23 @@ def main() -> None:
     parser.add_argument("--problems", default=",".join(PROBLEMS))
     parser.add_argument("--batches", default=",".join(map(str, BATCHES)))
     parser.add_argument("--seeds", default="0-2", help="first-last")
+    parser.add_argument(
+        "--device", default="cpu", help="of the studies; Optuna's samplers compute on the CPU"
+    )
     options = parser.parse_args()
     first, last = map(int, options.seeds.split("-"))
     records = json.loads(options.out.read_text()) if options.out.is_file() else []
-    done = {(r["problem"], r["batch"], r["method"], r["seed"]) for r in records}
+    done = {
+        (r["problem"], r["batch"], r["method"], r["seed"], r.get("device", "cpu")) for r in records
+    }
     for seed, problem, q, method in product(
         range(first, last + 1),
         options.problems.split(","),
         map(int, options.batches.split(",")),
         options.methods.split(","),
     ):
-        if (problem, q, method, seed) not in done:
-            records.append(run(problem, q, method, seed))
+        if (problem, q, method, seed, device_of(method, options.device)) not in done:
+            records.append(run(problem, q, method, seed, options.device))
             write_atomically(options.out, (json.dumps(records, indent=1) + "\n").encode())
     print("\n".join(table(records)))
 

@@ -53,26 +53,29 @@ class Pathwise:
         self.modules = prior(dim)
 
     def __call__(self, X: Tensor, Y: Tensor, region: TrustRegion, seed: int) -> Tensor:
-        model = fit_subsets(PathwiseGP(X, Y, **self.modules, seed=seed), **FIT)
+        modules = {name: module.to(X) for name, module in self.modules.items()}
+        model = fit_subsets(PathwiseGP(X, Y, **modules, seed=seed), **FIT)
         return ParallelThompsonSampling(
-            model, unit_box(region.dim), trust_region=region, **SEARCH
+            model, unit_box(region.dim).to(X), trust_region=region, **SEARCH
         ).generate(region.batch_size)
 
 
 def tutorial_batch(X: Tensor, Y: Tensor, region: TrustRegion, seed: int) -> Tensor:
     """Return a Thompson batch as BoTorch's tutorial makes it."""
-    model = SingleTaskGP(X, Y, **prior(region.dim))
+    model = SingleTaskGP(X, Y, **prior(region.dim)).to(X)
     fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
     center = X[Y.argmax()]
     num_candidates = min(5000, max(2000, 200 * region.dim))
     corners = region.bounds(
-        center, unit_box(region.dim), model.covar_module.base_kernel.lengthscale.detach().squeeze(0)
+        center,
+        unit_box(region.dim).to(X),
+        model.covar_module.base_kernel.lengthscale.detach().squeeze(0),
     )
-    points = draw_sobol_samples(corners, num_candidates, 1, seed=seed).squeeze(1)
+    points = draw_sobol_samples(corners.cpu(), num_candidates, 1, seed=seed).squeeze(1)
     generator = torch.Generator().manual_seed(seed)
     changed = torch.rand(points.shape, generator=generator) < min(20 / region.dim, 1.0)
     one = torch.randint(region.dim, (num_candidates, 1), generator=generator)
-    candidates = torch.where(changed.scatter(1, one, True), points, center)
+    candidates = torch.where(changed.scatter(1, one, True).to(X.device), points.to(X), center)
     with torch.no_grad(), manual_seed(seed):
         return MaxPosteriorSampling(model, replacement=False)(
             candidates, num_samples=region.batch_size
@@ -100,10 +103,16 @@ def unit_box(dim: int) -> Tensor:
 
 
 def optimise(
-    name: str, method: str, seed: int, num_evaluations: int, num_initial: int, batch_size: int
+    name: str,
+    method: str,
+    seed: int,
+    num_evaluations: int,
+    num_initial: int,
+    batch_size: int,
+    device: torch.device,
 ) -> list[dict[str, float]]:
     """Return a row a round: evaluations, best value, region's length,
-    seconds (process and wall) of proposing that round's batch.
+    seconds (process and wall) of proposing that round's batch on ``device``.
     """
     problem = PROBLEMS[name]()
     rounds: list[dict[str, float]] = []
@@ -117,16 +126,16 @@ def optimise(
         if region is None or region.restart:
             region = TrustRegion(problem.dim, batch_size)
             propose = METHODS[method](problem.dim)
-            X = torch.zeros(0, problem.dim, dtype=DTYPE)
-            Y = torch.zeros(0, 1, dtype=DTYPE)
+            X = torch.zeros(0, problem.dim, dtype=DTYPE, device=device)
+            Y = torch.zeros(0, 1, dtype=DTYPE, device=device)
             batch = draw_sobol_samples(unit_box(problem.dim), num_initial, 1, seed=draw).squeeze(1)
         else:
-            batch = propose(X, Y, region, draw)
+            batch = propose(X, Y, region, draw).cpu()  # which waits for the device
         wall = time.perf_counter() - wall
         process = time.process_time() - process
         values = problem(unnormalize(batch, torch.as_tensor(problem.bounds).to(batch))).unsqueeze(1)
-        X = torch.cat([X, batch])
-        Y = torch.cat([Y, values])
+        X = torch.cat([X, batch.to(device)])
+        Y = torch.cat([Y, values.to(device)])
         region = region.update(values)
         count = count + len(batch)
         best = max(best, values.max().item())
@@ -176,14 +185,22 @@ def main() -> None:
     parser.add_argument("--initial", type=int, default=200, help="Sobol points of every start")
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--device", default="cpu", help="of the surrogates of both methods")
     arguments = parser.parse_args()
+    device = torch.device(arguments.device)
     console = Console()
     runs = []
     for seed in range(arguments.seeds):
         for name in arguments.problems.split(","):
             for method in arguments.methods.split(","):
                 rounds = optimise(
-                    name, method, seed, arguments.evaluations, arguments.initial, arguments.batch
+                    name,
+                    method,
+                    seed,
+                    arguments.evaluations,
+                    arguments.initial,
+                    arguments.batch,
+                    device,
                 )
                 runs.append({"problem": name, "method": method, "seed": seed, "rounds": rounds})
                 total = sum(entry["process_seconds"] for entry in rounds)
@@ -197,6 +214,7 @@ def main() -> None:
                 write_benchmark(
                     arguments.out,
                     "turbo",
+                    device=device,
                     settings=settings | {"fit": FIT, "search": SEARCH},
                     summary=summarise(runs),
                     runs=runs,

@@ -2,6 +2,7 @@
 
     python benchmarks/workloads.py             # the names, as JSON
     python benchmarks/workloads.py product-64  # {"seconds": 0.31}
+    WORKLOADS_DEVICE=cuda python benchmarks/workloads.py product-64
 
 The answer is {"absent": "..."} where the code has no such thing.
 
@@ -25,21 +26,21 @@ MOST_CALLS = 7
 DIM = 8
 LENGTHSCALE = 0.5
 NOISE = 1e-3
+DEVICE = os.environ.get("WORKLOADS_DEVICE", "cpu")  # of the data, but for those that are stored
 Call = Callable[[], Any]
 
 
 def points(n: int, dtype: str = "float32") -> Any:
     import torch
 
-    return torch.rand(
-        n, DIM, generator=torch.Generator().manual_seed(0), dtype=getattr(torch, dtype)
-    )
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(n, DIM, generator=generator, dtype=getattr(torch, dtype)).to(DEVICE)
 
 
 def columns(n: int, s: int) -> Any:
     import torch
 
-    return torch.randn(n, s, generator=torch.Generator().manual_seed(1))
+    return torch.randn(n, s, generator=torch.Generator().manual_seed(1)).to(DEVICE)
 
 
 def values(X: Any) -> Any:
@@ -134,7 +135,7 @@ def add_data() -> Call:
     """Time what it takes to put 50 000 rows into a study on disk."""
     from scalable_bo import Float, Space, Study
 
-    X = points(50_000, "float64")
+    X = points(50_000, "float64").cpu()
     y = values(X).squeeze(1)
     space = Space(**{f"x{i}": Float(0.0, 1.0) for i in range(DIM)})
 
@@ -166,6 +167,7 @@ def measure(prepare: Callable[[], Call]) -> dict[str, Any]:
     try:
         call = prepare()
         call()
+        wait()
     # What an older commit says of a name, an argument or a value that it does not know
     except Exception as error:
         return {"absent": f"{type(error).__name__}: {error}"}
@@ -173,8 +175,17 @@ def measure(prepare: Callable[[], Call]) -> dict[str, Any]:
     while len(seconds) < MOST_CALLS and sum(seconds) < SECONDS:
         started = time.perf_counter()
         call()
+        wait()
         seconds.append(time.perf_counter() - started)
     return {"seconds": statistics.median(seconds)}
+
+
+def wait() -> None:
+    """Wait until the device has done what it was told."""
+    if DEVICE.startswith("cuda"):
+        import torch
+
+        torch.cuda.synchronize(DEVICE)
 
 
 def main() -> None:

@@ -1,12 +1,24 @@
 """Scripts of benchmarks compute on the device that they are told."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import acquired_value, study, warm_starts
+from acquisition import TrustRegion
+from benchmarks import (
+    acquired_value,
+    asynchronous,
+    compare,
+    feature_covariance,
+    fit_grid,
+    small_budgets,
+    study,
+    turbo,
+    warm_starts,
+)
 from scalable_bo.storage.rounds import Batch
 from scalable_bo.study.study import Study
 from surrogates import CG
@@ -14,6 +26,8 @@ from tests.simulated_device import simulated_device
 
 SCRIPTS = ("acquired_value", "kernel_product", "solver_sweep", "study", "thompson_round")
 SCRIPTS += ("ceilings", "fingerprint_pool", "gpu_day", "thompson_system", "warm_starts")
+SCRIPTS += ("asynchronous", "compare", "feature_covariance", "fit_grid", "serve")
+SCRIPTS += ("small_budgets", "turbo")
 SHARED = ("distributed", "shared_round")
 
 
@@ -26,8 +40,8 @@ def device() -> Iterator[torch.device]:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_takes_a_device(name: str) -> None:
     source = Path(acquired_value.__file__).with_name(f"{name}.py").read_text()
-    assert 'add_argument("--device"' in source
-    assert "arguments.device" in source
+    assert re.search(r'add_argument\(\s*"--device"', source)
+    assert re.search(r"(arguments|options)\.device", source)
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -86,3 +100,67 @@ def test_a_study_is_measured_there(
     runs = study.resume(tmp_path / "study", study.Place(device, torch.float64))
     assert [run["what"] for run in runs] == ["ordinary round", "open and round"]
     assert set(used) == {device}
+
+
+def test_a_batch_in_a_trust_region_is_made_there(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turbo, "FIT", {"num_subsets": 1, "subset_size": 20, "num_steps": 1})
+    few = {"num_candidates": 20, "num_rounds": 2, "num_starts": 2, "num_steps": 2}
+    monkeypatch.setattr(turbo, "SEARCH", few)
+    X = torch.rand(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    there = X.to(device)
+    Y = -there.square().sum(1, keepdim=True)
+    batch = turbo.Pathwise(2)(there, Y, TrustRegion(2, 3), 0)
+    assert batch.shape == (3, 2)
+    assert batch.device == device
+
+
+def test_small_budgets_and_simulated_workers_have_their_studies_there(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = []
+    init = Study.__init__
+
+    def noted(self: Study, *arguments: object, **options: object) -> None:
+        used.append(options["device"])
+        init(self, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Study, "__init__", noted)
+    monkeypatch.setattr(small_budgets, "BUDGET", 3)
+    assert small_budgets.run("branin", 3, "default", 0, str(device))["device"] == str(device)
+    problem = asynchronous.PROBLEMS["hartmann-6"]().to(torch.float64)
+    asynchronous.Simulation(problem, 0, 2, 0.0, device=str(device)).in_rounds(4)
+    assert used == [str(device)] * 2
+
+
+def test_variances_of_features_are_those_of_the_cpu(device: torch.device) -> None:
+    found = [
+        list(feature_covariance.ratios(feature_covariance.Problem(1, 0.5, 0.5, 20, there), 64))
+        for there in ("cpu", str(device))
+    ]
+    assert len(found[0]) == len(found[1]) == len(feature_covariance.NOISES)
+    for here, there in zip(*found, strict=True):
+        assert here["paths"] == pytest.approx(there["paths"], abs=2e-3)
+
+
+def test_a_fit_is_judged_there(device: torch.device) -> None:
+    cell = fit_grid.Cell("sine", 40, 2, 10.0, "matern12")
+    found = []
+    for there in ("cpu", device):
+        data = fit_grid.draw(cell, there)
+        assert data.test_f.device == torch.device(there)
+        model = fit_grid.model_of(cell, data.X, data.y)
+        assert model.train_inputs[0].device == torch.device(there)
+        found.append(fit_grid.measure(cell, data, model))
+    assert found[0] == pytest.approx(found[1], rel=1e-3)
+
+
+def test_compared_workloads_are_told_the_device(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import json, os\n"
+        "print(json.dumps({'seconds': 1.0 + (os.environ['WORKLOADS_DEVICE'] == 'cuda')}))\n"
+    )
+    for there, seconds in (("cpu", 1.0), ("cuda", 2.0)):
+        assert compare.run_once(script, "any", tmp_path, 1, there) == {"seconds": seconds}
