@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from surrogates import Cholesky as Cholesky
     from surrogates import DistributedKernelSystem as DistributedKernelSystem
     from surrogates import FeatureKernel as FeatureKernel
+    from surrogates import FineStructureWarning as FineStructureWarning
     from surrogates import FiniteFeatureGP as FiniteFeatureGP
     from surrogates import FitAccount as FitAccount
     from surrogates import FourierFeatures as FourierFeatures

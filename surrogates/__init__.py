@@ -1,6 +1,6 @@
 """Gaussian processes whose posterior is a set of functions, computed by iterative solvers."""
 
-from surrogates.fitting.account import FitAccount, NoSignalWarning
+from surrogates.fitting.account import FineStructureWarning, FitAccount, NoSignalWarning
 from surrogates.fitting.choice import choose_fit, fit
 from surrogates.fitting.exact import fit_exact
 from surrogates.fitting.hook import custom_fit as _  # noqa: F401  # which registers itself
@@ -70,6 +70,7 @@ __all__ = [
     "FantasyGP",
     "FeatureKernel",
     "FiniteFeatureGP",
+    "FineStructureWarning",
     "FitAccount",
     "FourierFeatures",
     "GPRegressor",

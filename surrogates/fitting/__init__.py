@@ -1,6 +1,6 @@
 """Hyperparameters from data."""
 
-from surrogates.fitting.account import FitAccount, NoSignalWarning
+from surrogates.fitting.account import FineStructureWarning, FitAccount, NoSignalWarning
 from surrogates.fitting.choice import FitChoice, choose_fit, fit
 from surrogates.fitting.exact import fit_exact
 from surrogates.fitting.iterative import fit_iterative
@@ -13,6 +13,7 @@ from surrogates.rules.variational_fit import fit_variational
 
 __all__ = [
     "SCGD",
+    "FineStructureWarning",
     "FitAccount",
     "FitChoice",
     "Minimax",

@@ -9,6 +9,10 @@ class NoSignalWarning(UserWarning):
     """A fit found nothing in the data but noise about their mean."""
 
 
+class FineStructureWarning(UserWarning):
+    """The data vary over shorter distances than the kernel's lengthscales may have."""
+
+
 @dataclass(frozen=True)
 class Stage:
     """One method that ``fit`` ran from the best hyperparameters before it.

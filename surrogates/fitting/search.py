@@ -4,14 +4,15 @@ Notation: X (n, d), y (n,); ``index`` (s, m): s sets of m data, whose log likeli
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import torch
 from botorch.models import SingleTaskGP
-from gpytorch.kernels import InducingPointKernel
+from gpytorch.constraints import Positive
+from gpytorch.kernels import InducingPointKernel, Kernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from scipy.optimize import minimize
 from torch import Tensor
@@ -23,6 +24,7 @@ from surrogates.rules.limits import LONGEST, lengthscale_limits
 SQUARES_HELD = 6  # copies of an (s, m, m) array that an evaluation holds at once
 NOISE_SHARE = 0.5  # of the targets' variance, at the start that is all but noise
 LITTLE_NOISE = 0.1  # a share that leaves nothing for a second start to explain
+FINER = 0.1**0.5  # of a start's lengthscales, those of the next
 FARTHEST = 30.0  # a coordinate may fall so far, which is a factor e³⁰
 LBFGS_OPTIONS = {"maxiter": 200, "ftol": 1e-7}
 
@@ -113,11 +115,12 @@ class Search:
         """Return the best model of the run under way, or ``before`` if that is likelier on the
         sets ``index``: the first steps from far away can lead downhill.
         """
-        values = [self._log_posterior(gp, index) for gp in (before, self.best)]
+        values = [self.log_posterior(gp, index) for gp in (before, self.best)]
         return self.best if values[1] > values[0] else before
 
     @torch.no_grad()
-    def _log_posterior(self, gp: BatchedGP, index: Tensor) -> float:
+    def log_posterior(self, gp: BatchedGP, index: Tensor) -> float:
+        """Return the log likelihood of the sets ``index``, with the priors, in nats."""
         nll = gp.negative_log_likelihood(self._X[index], self._y[index], index).sum()
         return (log_prior(gp) - nll).item()
 
@@ -136,14 +139,16 @@ def is_function_of_its_parts(model: SingleTaskGP) -> bool:
     )
 
 
-def noisy_start(gp: BatchedGP, variance: float) -> BatchedGP | None:
-    """Return a copy with half of the ``variance`` as noise; ``None`` if that is not learned."""
+def noisy_start(gp: BatchedGP, variance: float, share: float = NOISE_SHARE) -> BatchedGP | None:
+    """Return a copy with a ``share`` of the ``variance`` as noise; ``None`` if that is not
+    learned.
+    """
     likelihood = gp.likelihood
     if not isinstance(likelihood, GaussianLikelihood) or not likelihood.raw_noise.requires_grad:
         return None
     copied = deepcopy(gp)
     bounds = likelihood.noise_covar.raw_noise_constraint
-    copied.likelihood.noise = max(NOISE_SHARE * variance, 1.1 * float(bounds.lower_bound))
+    copied.likelihood.noise = max(share * variance, 1.1 * float(bounds.lower_bound))
     return copied
 
 
@@ -159,6 +164,61 @@ def smooth_start(gp: BatchedGP, X: Tensor, variance: float) -> BatchedGP | None:
             # Random points are about √(d / 6) ranges apart
             part.lengthscale = 0.5 * math.sqrt(X.shape[1]) * longest.to(X) / LONGEST
     return noisy
+
+
+def finer_starts(gp: BatchedGP, X: Tensor, variance: float) -> Iterator[BatchedGP]:
+    """Yield copies with a tenth of the ``variance`` as noise, whose lengthscales are ever smaller
+    shares of the inputs' ranges, each √10 times the next, as long as most points have a neighbour
+    at that distance; none if the noise is not learned.
+
+    Lengthscales may lie below the bounds of the kernel of ``gp``, which the copies do not have.
+    """
+    start = noisy_start(gp, variance, LITTLE_NOISE)
+    if start is None:
+        return
+    parts = [
+        (part, longest.to(X) / LONGEST)
+        for part, _, longest in lengthscale_limits(start.covar_module, X)
+        if part.raw_lengthscale.requires_grad
+    ]
+    for part, _ in parts:
+        part.register_constraint("raw_lengthscale", Positive())
+    nearest = _distance_of_neighbours(X)
+    share = FINER
+    while parts and share > nearest:
+        for part, width in parts:
+            part.lengthscale = share * width
+        yield deepcopy(start)
+        share *= FINER
+
+
+def within_bounds(finer: BatchedGP, gp: BatchedGP) -> BatchedGP | None:
+    """Return ``finer``, one of the :func:`finer_starts` of ``gp``, with the bounds of its
+    lengthscales; ``None`` if these exclude it.
+    """
+    copied = deepcopy(gp)
+    copied.likelihood.noise = finer.likelihood.noise.detach()
+    for part, other in zip(with_lengthscales(copied), with_lengthscales(finer), strict=True):
+        bounds = part.raw_lengthscale_constraint
+        if bounds is not None and not bounds.check(other.lengthscale):
+            return None
+        part.lengthscale = other.lengthscale.detach()
+    return copied
+
+
+def with_lengthscales(gp: BatchedGP) -> list[Kernel]:
+    """Return the parts of the kernel that have lengthscales."""
+    return [part for part in gp.covar_module.modules() if getattr(part, "has_lengthscale", False)]
+
+
+@torch.no_grad()
+def _distance_of_neighbours(X: Tensor) -> float:
+    """Return the median distance from a point to the nearest other one, in ranges of the inputs."""
+    width = X.amax(0) - X.amin(0)
+    Z = X / torch.where(width > 0, width, 1.0)
+    distance = torch.cdist(Z, Z, compute_mode="donot_use_mm_for_euclid_dist")
+    distance.masked_fill_(distance == 0.0, math.inf)  # itself, and duplicates
+    return distance.amin(1).median().item()
 
 
 @torch.no_grad()
