@@ -4,11 +4,12 @@
     python benchmarks/fit_grid.py --subset whole --sizes 1500 --sample 60
     python benchmarks/fit_grid.py --subset spread --methods fit,reference
     python benchmarks/fit_grid.py --subset weak --methods fit,reference,likeliest
+    python benchmarks/fit_grid.py --subset sparse --methods fit,reference,likeliest --sample 60
 
 A cell draws n uniform points in d dimensions, a function of variance 1 (``prior``: random features
-of the cell's own kernel; ``sine``: a sine of the first input; ``ripples``: several inputs with
-unequal lengthscales) and noise of variance 1 / ratio, or noise alone where the ratio is 0. Four
-fits are compared:
+of the cell's own kernel; ``sine``: a sine of the first input; ``two``: a function of the first two;
+``ripples``: several inputs with unequal lengthscales) and noise of variance 1 / ratio, or noise
+alone where the ratio is 0. Four fits are compared:
 
 * ``fit``: ``fit(model)``;
 * ``reference``: ``fit_exact`` on 1000 random points, its hyperparameters used with all data;
@@ -129,6 +130,14 @@ def weak() -> Iterator[Cell]:
         yield Cell(SOURCES[seed % len(SOURCES)], n, d, ratio, kernel, seed=seed)
 
 
+def sparse() -> Iterator[Cell]:
+    """Yield cells of functions of one or two of many inputs, and noise, eight seeds of each."""
+    for seed, n, d, ratio, kernel in product(
+        range(8), (50, 80, 150, 200, 400), (6, 9, 15), WEAK, ("rbf", "scaled", "matern52")
+    ):
+        yield Cell(("sine", "two")[seed % 2], n, d, ratio, kernel, seed=100 + seed)
+
+
 SUBSETS: dict[str, Callable[[], Iterator[Cell]]] = {
     "smoke": lambda: some(("sine",), (1100,), (2,), (1.0,), ("matern52",)),
     "small": lambda: some(("prior", "sine"), (1500,), (6, 3, 15, 1), RATIOS, ("matern52",)),
@@ -139,6 +148,7 @@ SUBSETS: dict[str, Callable[[], Iterator[Cell]]] = {
     "large": lambda: some(("sine", "prior"), (20_000,), (3, 6), RATIOS, ("matern32",)),
     "whole": lambda: some(SOURCES, (1500, 5000, 20_000), DIMS, RATIOS, KERNELS, DTYPES),
     "weak": weak,
+    "sparse": sparse,
     "few": lambda: chain(spread(50), spread(100)),
     "spread": lambda: chain(spread(200), spread(500), spread(5000), spread(20_000, sparse=True)),
 }
@@ -174,6 +184,8 @@ def function(cell: Cell, X: Tensor, generator: torch.Generator) -> Tensor:
     """Return values (n, 1) of mean 0 and variance 1 over the points."""
     if cell.source == "sine":
         f = torch.sin(6.0 * X[:, :1])
+    elif cell.source == "two":
+        f = torch.sin(5.0 * X[:, :1]) + 2.0 * (X[:, 1:2] - 0.3).square()
     elif cell.source == "ripples":
         frequencies = 8.0 / torch.arange(1, cell.d + 1, dtype=X.dtype)
         f = torch.cos(X * frequencies).sum(1, keepdim=True) + torch.sin(5.0 * X[:, :1] * X[:, -1:])

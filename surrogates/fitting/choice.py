@@ -72,13 +72,13 @@ def fit(
     50 data on, each must earn its place: 2000 random data are predicted from their 100 nearest
     others, and a stage is taken if their log density rises by more than two standard errors of the
     paired differences, or, where the likelihood of all data has risen, unless it falls by two. The
-    exact fit has competitors, ``"simpler"``: hyperparameters with lengthscales in proportion, and
-    those that the data prefer if BoTorch's default prior of little noise is left aside; the log
-    likelihood decides, less log log n for every hyperparameter. In the end all of the data are made
-    noise about their mean, with the longest lengthscales, if nothing says that there is signal: of
-    the exact fit, the marginal likelihood must exceed that of noise by 1.5 log log n nats for every
-    hyperparameter of the kernel, or, where lengthscales are in proportion, by half a nat; of other
-    stages, by two standard deviations more than fitting noise alone gains, or those densities by
+    exact fit has competitors, ``"simpler"``: lengthscales in proportion, and free ones, both found
+    with lengthscales that one expects and without BoTorch's default prior of little noise; the log
+    likelihood decides, less what lengthscales cost that are shorter than expected, as
+    :mod:`surrogates.fitting.simpler` has it. In the end all of the data are made noise about their
+    mean, with the longest lengthscales, if nothing says that there is signal: of the exact fit, if
+    no competitor exceeds noise by half a nat; of other stages, if the marginal likelihood does not
+    exceed that of noise by two standard deviations more than fitting noise gains, nor densities by
     two standard errors. A stage that fails leaves the best before it, and says so in the log and
     the account. ``model.fit_account``, a :class:`FitAccount`, has what was tried and why the result
     was taken. The same model and generator give the same hyperparameters.

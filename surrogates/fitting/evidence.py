@@ -53,6 +53,17 @@ def gain_over_noise(gp: BatchedGP, X: Tensor, y: Tensor, index: Tensor) -> float
     return -gp.negative_log_likelihood(X[index], own, index).item() - white.item()
 
 
+def gained_by_chance(k: int) -> float:
+    """Return the nats that fitting k hyperparameters hardly ever gains on noise alone: the mean of
+    χ²_k / 2 and two of its standard deviations.
+
+    References:
+        Wilks (1938), "The Large-Sample Distribution of the Likelihood Ratio for Testing Composite
+        Hypotheses".
+    """
+    return 0.5 * k + 2.0 * math.sqrt(0.5 * k)
+
+
 def num_learned(module: torch.nn.Module) -> int:
     """Return the number of hyperparameters of ``module`` that are learned."""
     return sum(p.numel() for p in module.parameters() if p.requires_grad)

@@ -1,22 +1,17 @@
-"""Explanations of few data by fewer hyperparameters, or without an expectation of little noise.
+"""Explanations of few data by hyperparameters that are expected, in place of the likeliest ones.
 
 Few data in many inputs can be told by many lengthscales, whatever they are: the likelihood of noise
 rises with every input, and that of data left out, one at a time, too, since the hyperparameters
-have seen them. Explanations therefore compete by
+have seen them. What tells these explanations from a signal, in all inputs or in few, is that they
+need short lengthscales in many inputs and no noise. Explanations therefore compete by
 
-    log p(y | θ) − p log log n
+    log p(y | θ) − log p(y | noise about a mean) + log p(θ) − max_θ log p(θ)
 
-with p hyperparameters and n data: the slowest growth of a penalty by which the right number of
-parameters is found in the end. Noise about a mean competes, too: k hyperparameters of the kernel
-must gain 1.5 k log log n on it, or, where lengthscales are in proportion, k / 2, which is what they
-gain on noise on average. If the latter is a mistake little is lost, since so few hyperparameters
-cannot follow the noise, and a weak signal, if there is one, is kept.
-
-References:
-    Hannan and Quinn (1979), "The Determination of the Order of an Autoregression".
+with the law p of :mod:`surrogates.fitting.expectation`: an input that does not matter costs nothing
+there, one that varies quickly two or three nats. Noise about a mean scores 0. From the simplest to
+the one with the most hyperparameters, each must exceed the best before by half a nat.
 """
 
-import math
 from copy import deepcopy
 from typing import NamedTuple
 
@@ -28,22 +23,25 @@ from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
 from surrogates.fitting.batched import BatchedGP
-from surrogates.fitting.evidence import gain_over_noise, num_learned
+from surrogates.fitting.evidence import gain_over_noise, gained_by_chance, num_learned
+from surrogates.fitting.expectation import Expectation
 from surrogates.fitting.search import Search, is_function_of_its_parts, smooth_start
 from surrogates.rules.hyperparameters import StepCallback, training_data
 from surrogates.rules.limits import lengthscale_limits
 
-NEEDED_OF_SIGNAL = 1.5  # times log log n, for a hyperparameter of the kernel
-NEEDED_OF_FEWEST = 0.5  # nats, for a hyperparameter where lengthscales are in proportion
 NOISE_OF_ERRORS = 0.8  # of the squared errors of data left out: there is little else to explain
-NEEDED_NATS = 2.0  # by which as many hyperparameters must be likelier, against the prior
+IN_PROPORTION = "lengthscales in proportion explain as much as their number can tell"
+EXPECTED = "lengthscales and noise that are expected explain as much"
+NEEDED_NATS = 0.5  # what one hyperparameter gains on noise, on average: χ²_1 / 2
 
 
 class Simpler(NamedTuple):
-    """Why an explanation was taken, empty if none was, and how many hyperparameters it saves."""
+    """Why an explanation was taken, empty if the present one stayed, and whether any was better
+    than noise about a mean.
+    """
 
     note: str
-    saved: int = 0
+    has_signal: bool
 
 
 def simplify(model: SingleTaskGP, *, callback: StepCallback | None = None) -> Simpler | None:
@@ -53,10 +51,11 @@ def simplify(model: SingleTaskGP, *, callback: StepCallback | None = None) -> Si
     more than its mean, kernel and noise.
 
     Two more optima compete with the one that the model has, from a start that is half noise, with
-    long lengthscales: one whose lengthscales keep the proportions of the inputs' ranges, and, from
-    there, one whose lengthscales are free. Neither has the prior of the noise that BoTorch gives a
-    model by default, which expects a fiftieth of the variance; a prior of the user's stays. What
-    does not gain enough on noise about a mean gives way to lengthscales in proportion.
+    long lengthscales: one whose lengthscales keep the proportions of the inputs' ranges, and one
+    whose lengthscales are free, both with lengthscales as they are expected to be. Neither has the
+    priors that BoTorch gives a model by default, of which that of the noise expects a fiftieth of
+    the variance; a prior of the user's stays. Where none is better than noise about a mean, the
+    model gets lengthscales in proportion.
 
     Raises:
         FloatingPointError: if a likelihood is not finite; the model is then as it was.
@@ -67,33 +66,37 @@ def simplify(model: SingleTaskGP, *, callback: StepCallback | None = None) -> Si
     X = X.double()
     y = y.double()
     index = torch.arange(len(X), device=X.device).unsqueeze(0)
-
-    def gain(gp: BatchedGP) -> float:
-        return gain_over_noise(gp, X, y, index)
-
     present = BatchedGP(model)
     start = smooth_start(present, X, y.var(correction=0).item())
     if start is None:
         return None
-    penalty = math.log(math.log(len(X)))
-    needed = NEEDED_OF_SIGNAL * penalty * num_learned(present.covar_module)
-    if gain(present) > needed and _is_settled(present, X, y, index):
+    expectation = Expectation(present, X)
+
+    def score(gp: BatchedGP, *, in_proportion: bool = False) -> float:
+        cost = expectation.cost(gp, in_proportion=in_proportion)
+        return gain_over_noise(gp, X, y, index) - cost
+
+    of_present = score(present)
+    if of_present > gained_by_chance(num_learned(present)) and _is_settled(present, X, y, index):
         return None
     search = Search(X, y, callback)
-    shared = search.maximise(_without_default_prior(start), index, in_proportion=True)
-    saved = _num_proportions(present, X)
-    best, note = present, ""
-    if saved:
-        free = search.maximise(shared, index)
-        if gain(free) > gain(best) + NEEDED_NATS:
-            best, note = free, "the data are likelier than where little noise is expected"
-    allowance = saved * penalty if saved else -NEEDED_NATS
-    if gain(shared) + allowance > gain(best) or gain(best) <= needed:
-        best, note = shared, "lengthscales in proportion explain as much as their number can tell"
-    if best is present:
-        return Simpler("")
+    start = _without_default_prior(start)
+    shared_start = expectation.given_to(start, in_proportion=True)
+    shared = search.maximise(shared_start, index, in_proportion=True)
+    explanations = [(shared, score(shared, in_proportion=True), IN_PROPORTION)]
+    if _has_proportions(present, X):
+        free = search.maximise(expectation.given_to(start), index)
+        explanations.append((free, score(free), EXPECTED))
+    explanations.append((present, of_present, ""))
+    best, note, highest = None, "", 0.0
+    for gp, value, reason in explanations:
+        if value > highest + NEEDED_NATS:
+            best, note, highest = gp, reason, value
+    if best is None:
+        shared.write_to(model)
+        return Simpler(IN_PROPORTION, has_signal=False)
     best.write_to(model)
-    return Simpler(note, saved if best is shared else 0)
+    return Simpler(note, has_signal=True)
 
 
 def _is_settled(gp: BatchedGP, X: Tensor, y: Tensor, index: Tensor) -> bool:
@@ -102,10 +105,10 @@ def _is_settled(gp: BatchedGP, X: Tensor, y: Tensor, index: Tensor) -> bool:
     return gp.likelihood.noise.item() > NOISE_OF_ERRORS * errors.square().mean().item()
 
 
-def _num_proportions(gp: BatchedGP, X: Tensor) -> int:
-    """Return by how many the lengthscales that are learned exceed the parts that have them."""
+def _has_proportions(gp: BatchedGP, X: Tensor) -> bool:
+    """Return whether a part of the kernel learns more than one lengthscale."""
     parts = [part.raw_lengthscale for part, _, _ in lengthscale_limits(gp.covar_module, X)]
-    return sum(raw.numel() - 1 for raw in parts if raw.requires_grad)
+    return any(raw.numel() > 1 and raw.requires_grad for raw in parts)
 
 
 def _without_default_prior(gp: BatchedGP) -> BatchedGP:

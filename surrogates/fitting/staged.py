@@ -13,8 +13,13 @@ from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
 from surrogates.fitting.account import FitAccount, Stage
-from surrogates.fitting.evidence import Evidence, num_learned, paired_difference
-from surrogates.fitting.simpler import NEEDED_OF_FEWEST, NEEDED_OF_SIGNAL, Simpler
+from surrogates.fitting.evidence import (
+    Evidence,
+    gained_by_chance,
+    num_learned,
+    paired_difference,
+)
+from surrogates.fitting.simpler import Simpler
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +40,6 @@ NEEDED_OF_SIMPLER = -math.inf  # left-out data prefer more hyperparameters, whic
 # Nats a point that white noise may lose as a model of the kernel's, whose neighbours have to tell
 # the mean
 TOLERATED = 0.02
-# Standard deviations above what fitting p hyperparameters gains on noise alone, χ²_p / 2 nats
-NEEDED_OF_LIKELIHOOD = 2.0
 
 
 class Stages:
@@ -58,9 +61,8 @@ class Stages:
         self._given = _state(model)
         self._best: dict[str, Tensor] | None = None
         self._density: Tensor | None = None
-        self._saved = 0  # hyperparameters that the best does not use
-        # Nats that a hyperparameter of the kernel must gain on noise, once the fit was simplified
-        self._nats: float | None = None
+        self._was_simplified = False  # then hyperparameters have seen all data, left out or not
+        self._found_signal: bool | None = None  # by the comparison with simpler explanations
 
     def run(
         self,
@@ -94,16 +96,15 @@ class Stages:
             KeyboardInterrupt: passed on, with a note of what the model has.
         """
         with self._watching("simpler") as clock:
-            self._nats = NEEDED_OF_SIGNAL * math.log(math.log(len(self._model.train_targets)))
+            self._was_simplified = True
             result = method()
             if result is None:
                 return
-            self._saved = result.saved
-            self._nats = NEEDED_OF_FEWEST
+            self._found_signal = result.has_signal
             if result.note:
                 self._judge("simpler", clock(), NEEDED_OF_SIMPLER, result.note)
             else:
-                note = "it does not explain the data as well for its number of hyperparameters"
+                note = "it does not explain the data as well"
                 self._note(Stage("simpler", clock(), accepted=False, note=note))
 
     @property
@@ -111,16 +112,14 @@ class Stages:
         """Whether the best hyperparameters explain the data better than noise about their mean."""
         if self._evidence is None or self._density is None:
             return True
-        if self._nats is not None:
-            needed = self._nats * (num_learned(self._model.covar_module) - self._saved)
-        else:
+        if self._found_signal is not None:
+            return self._found_signal
+        if not self._was_simplified:
             over_noise = paired_difference(self._density, self._evidence.white)
             if over_noise.mean > NEEDED * over_noise.error:
                 return True
-            half = 0.5 * num_learned(self._model)
-            needed = half + NEEDED_OF_LIKELIHOOD * math.sqrt(half)
         try:
-            return self._evidence.gain(self._model) > needed
+            return self._evidence.gain(self._model) > gained_by_chance(num_learned(self._model))
         except FloatingPointError:
             return False
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from gpytorch.kernels import RBFKernel, RQKernel
+from gpytorch.kernels import RBFKernel, RQKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.priors import LogNormalPrior
 from torch import Tensor
@@ -41,6 +41,18 @@ def hyperparameters(model: PathwiseGP) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
+def in_two_of_nine(n: int, seed: int) -> tuple[Tensor, Tensor]:
+    points = problems.uniform(n, 9, seed=seed)
+    return points, torch.sin(5.0 * points[:, :1]) + 2.0 * (points[:, 1:2] - 0.3).square()
+
+
+def cost(model: PathwiseGP) -> Tensor:
+    """Return the nats by which short lengthscales are less likely than what is expected."""
+    share = model.covar_module.lengthscale.detach() / (X.amax(0) - X.amin(0))
+    expected = math.sqrt(2.0) + 0.5 * math.log(D)
+    return (share.log() - expected).clamp_max(0.0).square() / 6.0
+
+
 @torch.no_grad()
 def log_likelihood(model: PathwiseGP) -> float:
     """Return log p(y), without priors."""
@@ -72,9 +84,22 @@ def test_inputs_that_matter_alike_have_lengthscales_in_proportion() -> None:
     torch.testing.assert_close(lengthscale, lengthscale.mean().expand_as(lengthscale))
     assert model.fit_account.chosen == "simpler"
     assert "in proportion" in str(model.fit_account)
-    # By hand: the exact fit is likelier, but not by what its lengthscales more may gain
+    # By hand: the exact fit is likelier, but its lengthscales are shorter than one expects
     gain = log_likelihood(misled) - log_likelihood(model)
-    assert 0.0 < gain < (D - 1) * math.log(math.log(N))
+    assert 0.0 < gain < cost(misled).sum() - cost(model).mean()
+
+
+@pytest.mark.parametrize("seed", [11, 12, 13])
+def test_two_inputs_of_nine_are_found_in_noise(seed: int) -> None:
+    points, f = in_two_of_nine(200, seed)
+    noise = 2.0 * f.std() * problems.normal(200, 1, seed=seed + 100)
+    kernel = ScaleKernel(RBFKernel(ard_num_dims=9))
+    model = fit(PathwiseGP(points, f + noise, covar_module=kernel))
+    assert model.noise.item() * (f + noise).var().item() == pytest.approx(noise.var(), rel=0.25)
+    lengthscale = model.covar_module.base_kernel.lengthscale[0]
+    assert (lengthscale[2:] > 4.0 * lengthscale[:2].min()).sum() >= 5
+    Z, truth = in_two_of_nine(400, seed + 200)
+    assert (model.posterior(Z).mean - truth).square().mean().sqrt() < 0.6 * truth.std()
 
 
 @pytest.mark.parametrize("seed", [5, 9])
