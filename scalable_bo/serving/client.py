@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -180,7 +181,7 @@ class RemoteStudy:
 
     def tell(
         self,
-        ids: Sequence[int],
+        ids: RemoteBatch | Sequence[int],
         values: Sequence[Any],
         noise: Sequence[float] | float | None = None,
         reasons: Mapping[int, str] | None = None,
@@ -193,12 +194,12 @@ class RemoteStudy:
             ValueError: as ``Study.tell``.
             ConnectionError: if the server does not answer in time.
         """
-        ids = [int(id) for id in ids]
+        ids = [int(id) for id in (ids.ids if isinstance(ids, RemoteBatch) else ids)]
         if len(ids) != len(values):
             raise ValueError(
                 f"`values` must have one entry for each of the {len(ids)} `ids`, got {len(values)}."
             )
-        variances = [noise] * len(ids) if noise is None or isinstance(noise, float) else noise
+        variances = [noise] * len(ids) if noise is None or isinstance(noise, Real) else noise
         found = [
             Evaluation.of(id, value, self.outcomes) for id, value in zip(ids, values, strict=True)
         ]

@@ -38,15 +38,16 @@ class Pool:
         rows: where these stand in the source.
 
     Raises:
-        FileNotFoundError: if there is no such file.
+        FileNotFoundError: if there is no such file; of a later part of an iterator when it comes.
         TypeError, ValueError: if the source or its first part is none; of a later part when it
             comes.
     """
 
     def __init__(self, space: Space, source: Any) -> None:
         self.space = space
-        if isinstance(source, str | os.PathLike):
-            checks.existing_file("pool", source)
+        for part in source if isinstance(source, list | tuple) else [source]:
+            if isinstance(part, str | os.PathLike):
+                checks.existing_file("pool", part)
         if not isinstance(source, os.PathLike | Iterable):
             raise TypeError(
                 "`pool` must be a file, a DataFrame, points, dicts, or an iterable of such parts,"
@@ -81,6 +82,8 @@ class Pool:
         if isinstance(source, str | os.PathLike) or is_frame(source):
             from scalable_bo.storage.tables import table_frames  # which needs an extra
 
+            if not is_frame(source):
+                checks.existing_file("pool", source)
             wanted = {*self.space.names, *self.space.fixed}
             for frame in table_frames(self.space, source, wanted, whole=False):
                 yield self.space.from_frame(frame, first)

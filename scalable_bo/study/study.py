@@ -380,7 +380,7 @@ class Study:
 
     def tell(
         self,
-        ids: Sequence[int],
+        ids: Batch | Sequence[int],
         values: Any,
         noise: Any = None,
         reasons: Mapping[int, str] | None = None,
@@ -392,17 +392,18 @@ class Study:
         Telling the same again does nothing. Nothing is recorded on an error.
 
         Args:
-            ids: from ``Batch.ids``, any subset in any order.
+            ids: a ``Batch``, for all of its points, or any of its ``ids`` in any order.
             values: one for each id; of several outcomes, a dict or a tuple for each.
             noise: known variances of the values, one for each id or one for all; ``None`` if they
                 are to be inferred.
             reasons: why evaluations failed, by id, in place of what their values say, which is NaN.
         Raises:
-            TypeError: if ``values`` is no sequence.
+            TypeError: if ``ids`` are no whole numbers, or ``values`` is no sequence.
             ValueError: if the lengths differ, an id is unknown, repeated or was told another value,
                 a reason is given beside a finite value, or the variances of some values are known
                 and those of others are not.
         """
+        ids = ids.ids if isinstance(ids, Batch) else ids
         self._record.tell(*read_told(ids, values, noise, reasons, self.outcomes))
 
     def retry(self, ids: Sequence[int] | None = None) -> Batch:

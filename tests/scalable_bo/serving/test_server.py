@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def test_a_study_is_asked_and_told_as_one_at_hand(remote: RemoteStudy, study: St
     assert (len(batch.ids), len(batch.params)) == (3, 3)
     at_hand = dict(zip(study.pending.ids, study.pending.params, strict=True))
     assert [at_hand[id] for id in batch.ids] == batch.params
-    remote.tell(batch.ids[:2], [0.1, 0.7])
+    remote.tell(replace(batch, ids=batch.ids[:2]), [0.1, 0.7])
     remote.fail(batch.ids[2], "it broke")
     assert study.reasons(batch.ids) == [None, None, "it broke"]
     assert (remote.num_observations, remote.num_failed) == (2, 1)
@@ -105,6 +106,9 @@ def test_known_variances_travel_with_their_values(remote: RemoteStudy, study: St
     ids = remote.ask(2).ids
     remote.tell(ids, [1.0, 2.0], noise=[0.1, 0.2])
     assert list(study.to_dataframe()["noise"][ids]) == [0.1, 0.2]
+    batch = remote.ask(1)
+    remote.tell(batch, [1.0], noise=1)  # of all
+    assert study.to_dataframe()["noise"][batch.ids[0]] == 1.0
     with pytest.raises(ValueError, match="`noise` must be given"):
         remote.tell(remote.ask(1).ids, [1.0])
 

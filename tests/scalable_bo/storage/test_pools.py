@@ -112,6 +112,12 @@ def test_a_file_that_is_not_there_is_named_with_what_to_check(tmp_path: Path, na
     for source in (tmp_path / name, str(tmp_path / name)):
         with pytest.raises(FileNotFoundError, match=expected):
             Pool(SPACE, source)
+    FRAME.to_csv(tmp_path / "there.csv", index=False)
+    with pytest.raises(FileNotFoundError, match=expected):  # before the first is read
+        Pool(SPACE, [tmp_path / "there.csv", tmp_path / name])
+    stream = Pool(SPACE, iter([tmp_path / "there.csv", tmp_path / name]))
+    with pytest.raises(FileNotFoundError, match=expected):
+        list(stream)
 
 
 def test_a_folder_is_no_pool(tmp_path: Path) -> None:

@@ -115,6 +115,15 @@ def test_values_are_kept_with_their_ids_in_any_order() -> None:
     assert result.best_params == batch.params[3]
 
 
+def test_a_batch_stands_for_all_of_its_ids() -> None:
+    study = make_study()
+    study.ask(2)
+    batch = study.ask(2)
+    study.tell(batch, [5.0, 7.0])
+    torch.testing.assert_close(study.result.X, batch.X)
+    assert study.result.values.tolist() == [5.0, 7.0]
+
+
 @pytest.mark.parametrize(
     ("failure", "reason"),
     [
@@ -231,8 +240,12 @@ def test_nothing_is_recorded_on_an_error() -> None:
     with pytest.raises(TypeError, match="`values` must be numbers"):
         study.tell([1], None)
     batch = study.ask(1)
-    with pytest.raises(TypeError, match="`ids` must be whole numbers, such as `batch.ids`, got Ba"):
-        study.tell(batch, [1.0])  # type: ignore[arg-type]
+    with pytest.raises(
+        TypeError, match="`ids` must be whole numbers, such as `batch.ids`, got \\[{"
+    ):
+        study.tell(batch.params, [1.0])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="one entry for each of the 1 `ids`, got 2"):
+        study.tell(batch, [1.0, 2.0])
     study.tell(batch.ids, [1.0])
     assert study.result.num_pending == 2
     study.tell([1, 2], [2.0, 3.0])
