@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from surrogates.atomic import write_atomically
+from surrogates.callers import warn
 
 NUM_KEPT = 2
 FORMAT = 1
@@ -72,10 +72,9 @@ def load_checkpoint(folder: Path, up_to: int) -> Checkpoint | None:
         try:
             return _read(path, number)
         except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            warnings.warn(
+            warn(
                 f"The checkpoint {path} is damaged and was passed over ({error}). The surrogate is"
                 " computed again from the stored rows.",
-                stacklevel=2,
             )
     return None
 

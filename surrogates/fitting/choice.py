@@ -3,7 +3,6 @@ by the method that suits the model.
 """
 
 import logging
-import warnings
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -13,6 +12,7 @@ import torch
 from botorch.models import SingleTaskGP
 
 from surrogates import checks, memory
+from surrogates.callers import warn
 from surrogates.fitting.account import NoSignalWarning
 from surrogates.fitting.evidence import Evidence
 from surrogates.fitting.exact import fit_exact
@@ -221,13 +221,12 @@ def _evidence(model: SingleTaskGP, generator: torch.Generator | None) -> Evidenc
 
 
 def _warn_of_noise(model: SingleTaskGP, method: str) -> None:
-    warnings.warn(
+    warn(
         f"`fit` takes all {len(model.train_targets)} targets for noise about their mean, and"
         " predicts that mean everywhere: no explanation is likelier by more than hyperparameters"
         " gain on noise alone; see `model.fit_account`. If there is a signal, add data or leave out"
         f" inputs, or take the likeliest explanation, whatever it is, by `fit(model, {method!r})`.",
         NoSignalWarning,
-        stacklevel=4,  # `fit` is decorated
     )
 
 

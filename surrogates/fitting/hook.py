@@ -2,7 +2,6 @@
 :class:`PathwiseGP` and its subclasses the ``custom_fit`` that it looks for.
 """
 
-import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -10,6 +9,7 @@ import botorch.fit
 from botorch.models import SingleTaskGP
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
+from surrogates.callers import warn
 from surrogates.fitting.choice import fit
 from surrogates.fitting.exact import EXACT_FIT_UP_TO
 from surrogates.models.pathwise import PathwiseGP
@@ -50,11 +50,10 @@ def custom_fit(
         )
     unused = [f"`{name}`" for name, value in settings.items() if value is not None]
     if unused:
-        warnings.warn(
+        warn(
             f"{', '.join(unused)} of fit_gpytorch_mll do nothing for {n} points, which BoTorch's"
             " optimisers cannot fit. Omit them, or call a fitting function of this package with"
-            " settings of its own.",
-            stacklevel=3,
+            " settings of its own."
         )
     fit(model)
     return mll.eval()

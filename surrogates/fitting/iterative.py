@@ -7,13 +7,12 @@ solutions U = H⁻¹ Z. The gradient of the log marginal likelihood in a hyperpa
     ∂L  =  ½ vᵀ ∂H v  +  vᵀ ∂μ(X)  −  ½ tr(H⁻¹ ∂H).
 """
 
-import warnings
-
 import torch
 from gpytorch.models import ExactGP
 from torch import Tensor
 
 from surrogates import checks
+from surrogates.callers import warn
 from surrogates.functions.draws import standard_normal
 from surrogates.functions.features import PriorPaths
 from surrogates.operators.kernel_matrix import kernel_operator
@@ -220,13 +219,12 @@ def _is_solved(solution: Solution, solver: Solver) -> bool:
 
 
 def _warn_of_unsolved(step: int, solution: Solution) -> None:
-    warnings.warn(
+    warn(
         f"fit_iterative stopped before step {step}: a linear system was solved to a relative"
         f" residual of {solution.residual.max().item():.1e} only, which nothing is learned from."
         " The model has the last hyperparameters whose systems were solved. Use float64, a solver"
         " with more epochs, or more noise to start from.",
         UnsolvedFitWarning,
-        stacklevel=3,
     )
 
 

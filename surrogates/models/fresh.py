@@ -281,7 +281,7 @@ class FreshGP(SingleTaskGP):
             solutions.append(solution)
         self.solution = _joined(solutions)
         if self.solution is not None:
-            self.solution.warn_if_unsolved("The model's mean and paths", stacklevel=3)
+            self.solution.warn_if_unsolved("The model's mean and paths")
         self._warm_mean_weights = tuple(part.mean_weights for part in parts)
         return parts
 

@@ -7,7 +7,6 @@ size η, batch size b. One pass is n / b steps.
 """
 
 import math
-import warnings
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any, Self
@@ -23,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from surrogates import checks, memory
+from surrogates.callers import warn
 from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.operators.tiles import spans, tile_side
 from surrogates.regressors.nystrom_steps import (
@@ -247,12 +247,11 @@ class NystromSGM(RegressorMixin, BaseEstimator):
 
     def _warn_of_the_cap(self, errors: list[Tensor]) -> None:
         if len(errors) - _last_improvement(errors) <= 0.1 * len(errors):
-            warnings.warn(
+            warn(
                 f"The held-out error was still falling after `max_passes` = {len(errors)} passes:"
                 " the fit is smoother than the data ask for. Raise `max_passes`, or choose a"
                 " shorter lengthscale.",
                 ConvergenceWarning,
-                stacklevel=3,
             )
 
     def predict(self, X: ArrayLike) -> np.ndarray:

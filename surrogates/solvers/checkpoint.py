@@ -9,7 +9,6 @@ import hashlib
 import json
 import re
 import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.atomic import replacing
+from surrogates.callers import warn
 from surrogates.solvers.state import Parts
 
 NUM_KEPT = 2
@@ -172,10 +172,9 @@ class Keeper:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
                 return tensors | json.loads((file.metadata() or {})["numbers"])
         except (SafetensorError, OSError, ValueError, KeyError) as error:
-            warnings.warn(
+            warn(
                 f"The checkpoint {path} is damaged and was passed over ({error}). An earlier one is"
-                " used.",
-                stacklevel=2,
+                " used."
             )
             return None
 

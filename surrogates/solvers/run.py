@@ -6,7 +6,6 @@ Notation: H (n, n) the system's matrix, B (n, s) right-hand sides, W (n, s) thei
 
 import math
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, TypeVar
@@ -14,6 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from surrogates.callers import warn
 from surrogates.solvers.state import Parts, State, parts, restore
 from surrogates.systems.base import BlockSystem, LinearSystem, Targets
 
@@ -126,12 +126,11 @@ class Solution:
             note=f"{self.note}; {note}" if self.note else note,
         )
 
-    def warn_if_unsolved(self, what: str, stacklevel: int = 2) -> None:
+    def warn_if_unsolved(self, what: str) -> None:
         """Warn if a column missed the tolerance.
 
         Args:
             what: is computed from the solution, in the plural.
-            stacklevel: of the warning, 1 for the caller.
 
         Warns:
             UnsolvedWarning: with the number of these columns, the worst residual, and what helps.
@@ -140,14 +139,13 @@ class Solution:
         if not missed:
             return
         precision = "float64, " if self.value.dtype == torch.float32 else ""
-        warnings.warn(
+        warn(
             f"{what} are those of an unsolved linear system: {missed} of {self.converged.numel()}"
             " columns missed the solver's tolerance, the worst with a relative residual of"
             f" {self.residual.max().item():.1e}. Use {precision}a solver with a"
             " larger budget such as `Auto(max_epochs=1000)`, or `Cholesky()` where n² numbers fit"
             " in memory.",
             UnsolvedWarning,
-            stacklevel=stacklevel + 1,
         )
 
     def __str__(self) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from scalable_bo.experiments.records import Record, differences
 from surrogates.atomic import write_atomically
+from surrogates.callers import warn
 
 FORMAT = 1
 
@@ -61,9 +61,8 @@ def load_state(path: Path) -> RunState | None:
             raise ValueError("its digest is another")
         return RunState(json.loads(about["record"]), tensors)
     except (SafetensorError, OSError, ValueError, KeyError) as error:
-        warnings.warn(
+        warn(
             f"The state {path} is damaged and was passed over ({error}). The run starts again.",
-            stacklevel=2,
         )
         return None
 
