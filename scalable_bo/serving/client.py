@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from numbers import Real
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -199,7 +198,7 @@ class RemoteStudy:
             raise ValueError(
                 f"`values` must have one entry for each of the {len(ids)} `ids`, got {len(values)}."
             )
-        variances = [noise] * len(ids) if noise is None or isinstance(noise, Real) else noise
+        variances = [noise] * len(ids) if noise is None or isinstance(noise, int | float) else noise
         found = [
             Evaluation.of(id, value, self.outcomes) for id, value in zip(ids, values, strict=True)
         ]
