@@ -21,6 +21,7 @@ LEAST_WORK = 2**20  # m · n · s, below which setting up oneDNN takes longer th
 FEW_COLUMNS = 16
 LEAST_WORK_OF_FEW = 2**17
 WHOLE_VECTORS = 8  # columns
+FEWEST_ALIKE = 16  # rows of A: fewer are rounded in another way, transposed
 # Below which copying takes longer than whole vectors save: of A the copy of B, of B the product's
 FEWEST_ROWS_OF_A = 256
 FEWEST_ROWS = 64
@@ -37,27 +38,30 @@ def matmul(A: Tensor, B: Tensor, add_to: Tensor | None = None) -> Tensor:
     if A.is_cuda:
         with memory.full_precision():
             return A @ B if add_to is None else add_to.addmm_(A, B)
-    is_large_float32 = (
+    is_float32 = (
         A.dtype == B.dtype == torch.float32
         and B.shape[1] > 1
-        and A.numel() * B.shape[1] >= _least_work(B)
         and A.device.type == "cpu"
         and not (torch.is_grad_enabled() and (A.requires_grad or B.requires_grad))
     )
+    few = B.shape[1] <= FEW_COLUMNS < B.shape[0]
+    least_work = LEAST_WORK_OF_FEW if few else LEAST_WORK
+    is_large_float32 = is_float32 and A.numel() * B.shape[1] >= least_work
     if is_large_float32 and onednn_is_faster():
         # A part of a wider matrix would take a thousand times as long
         weight = B.T if B.T.is_contiguous() else B.contiguous().T
         product = torch.ops.mkldnn._linear_pointwise(A, weight, None, "none", [], "")
         return product if add_to is None else add_to.add_(product)
+    lacks_columns = few and B.shape[1] < FEW_COLUMNS
+    if is_float32 and lacks_columns and mkl_wants_vectors() and not onednn_is_faster():
+        lacking = FEWEST_ALIKE - len(A)
+        rows = A if lacking <= 0 else torch.nn.functional.pad(A, (0, 0, 0, lacking))
+        product = (B.T @ rows.T)[:, : len(A)].T
+        return product.contiguous() if add_to is None else add_to.add_(product)
     if is_large_float32 and (lacking := _columns_lacking(A, B)) and mkl_wants_vectors():
         product = (A @ torch.nn.functional.pad(B, (0, lacking)))[:, : B.shape[1]]
         return product.contiguous() if add_to is None else add_to.add_(product)
     return A @ B if add_to is None else add_to.addmm_(A, B)
-
-
-def _least_work(B: Tensor) -> int:
-    few = B.shape[1] <= FEW_COLUMNS < B.shape[0]
-    return LEAST_WORK_OF_FEW if few else LEAST_WORK
 
 
 def _columns_lacking(A: Tensor, B: Tensor) -> int:

@@ -169,27 +169,28 @@ def has_cpp_compiler() -> bool:
     return any(shutil.which(candidate) for candidate in candidates)
 
 
-def _rbf(d2: Tensor) -> tuple[Tensor, Tensor]:
-    value = torch.exp(-0.5 * d2.clamp_min(0.0))
-    return value, -0.5 * value
+# κ = level · decay and dκ/d(d²) = slope · decay, as (decay, level, slope)
+Terms = tuple[Tensor, Tensor | float, Tensor | float]
 
 
-def _matern12(d2: Tensor) -> tuple[Tensor, Tensor]:
-    r = d2.clamp_min(torch.finfo(d2.dtype).tiny).sqrt()
-    value = torch.exp(-r)
-    return value, -0.5 * value / r
+def _rbf(d2: Tensor) -> Terms:
+    return d2.clamp_min(0.0).mul_(-0.5).exp_(), 1.0, -0.5
 
 
-def _matern32(d2: Tensor) -> tuple[Tensor, Tensor]:
-    r = (3.0 * d2.clamp(0.0, FAR)).sqrt()
-    decay = torch.exp(-r)
-    return (1.0 + r) * decay, -1.5 * decay
+def _matern12(d2: Tensor) -> Terms:
+    r = d2.clamp_min(torch.finfo(d2.dtype).tiny).sqrt_()
+    return (-r).exp_(), 1.0, -0.5 / r
 
 
-def _matern52(d2: Tensor) -> tuple[Tensor, Tensor]:
-    r = (5.0 * d2.clamp(0.0, FAR)).sqrt()
-    decay = torch.exp(-r)
-    return (1.0 + r + r * r / 3.0) * decay, -(5.0 / 6.0) * (1.0 + r) * decay
+def _matern32(d2: Tensor) -> Terms:
+    r = d2.clamp(0.0, FAR).mul_(3.0).sqrt_()
+    return (-r).exp_(), 1.0 + r, -1.5
+
+
+def _matern52(d2: Tensor) -> Terms:
+    r = d2.clamp(0.0, FAR).mul_(5.0).sqrt_()
+    linear = 1.0 + r
+    return (-r).exp_(), linear.addcmul(r, r, value=1.0 / 3.0), linear.mul_(-5.0 / 6.0)
 
 
 @dataclass(frozen=True)
@@ -212,18 +213,18 @@ class Profile:
     exact_distances: bool = False
 
 
-def _profile(
-    formula: Callable[[Tensor], tuple[Tensor, Tensor]], exact_distances: bool = False
-) -> Profile:
+def _profile(formula: Callable[[Tensor], Terms], exact_distances: bool = False) -> Profile:
     def value(d2: Tensor, outputscale: Tensor) -> Tensor:
-        return formula(d2)[0] * outputscale
+        decay, level, _ = formula(d2)
+        return decay.mul_(level).mul_(outputscale)
 
     def split(d2: Tensor, outputscale: Tensor) -> tuple[Tensor, Tensor]:
-        return halves(formula(d2)[0] * outputscale)
+        return halves(value(d2, outputscale))
 
     def contract(d2: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        kernel, slope = formula(d2)
-        return (kernel * weights).sum(-1), slope * weights
+        decay, level, slope = formula(d2)
+        weighted = decay.mul_(weights)
+        return (level * weighted).sum(-1), weighted.mul_(slope)
 
     return Profile(Fused(value), InPlace(value), Fused(split), Fused(contract), exact_distances)
 

@@ -173,7 +173,7 @@ class StationaryTiles(KernelTiles):
         # ∂d²/∂x = 2 (x − z): sum over columns with R, which holds −2z and 1.
         d = self.L.shape[1] - 2
         sums = matmul(slopes, self.R[j][:, : d + 1])
-        gradient = 2.0 * self.L[i][:, :d] * sums[:, d:] + sums[:, :d]
+        gradient = torch.addcmul(sums[:, :d], self.L[i][:, :d], sums[:, d:], value=2.0)
         gradient = self.kernel.unscaled_gradient(gradient, self.X1.shape[1])
         return self.outputscale * values, self.outputscale * gradient
 
@@ -453,9 +453,9 @@ def tiled_rowwise(side: int, tiles: KernelTiles, W: Tensor) -> tuple[Tensor, Ten
         return fused[0].view(num_functions, points), fused[1].view(num_functions, points, -1)
     values = W.new_zeros(len(tiles.X1))
     gradient = torch.zeros_like(tiles.X1)
-    weights = W.T.unsqueeze(1)
     point_step = min(points, side)
     for group in spans(num_functions, _functions_at_once(side // point_step)):
+        weights = W[:, group].T.contiguous().unsqueeze(1)  # by columns they are read half as fast
         for part in spans(points, point_step):
             rows = (
                 slice(group.start * points, group.stop * points)
@@ -463,7 +463,7 @@ def tiled_rowwise(side: int, tiles: KernelTiles, W: Tensor) -> tuple[Tensor, Ten
                 else slice(group.start * points + part.start, group.start * points + part.stop)
             )
             for j in spans(len(tiles.X2), side):
-                value, slope = tiles.contract(rows, j, weights[group, :, j])
+                value, slope = tiles.contract(rows, j, weights[..., j])
                 values[rows] += value
                 gradient[rows] += slope
     return values.view(num_functions, points), gradient.view(num_functions, points, -1)

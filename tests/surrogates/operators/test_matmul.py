@@ -75,6 +75,17 @@ def test_few_columns_are_rounded_alike_in_any_number_of_rows(
     assert torch.equal(linalg.matmul(A, B)[:40], linalg.matmul(A[:40], B))
 
 
+@pytest.mark.parametrize("s", [2, 5, 9, 15])
+def test_few_columns_are_rounded_alike_in_any_number_of_rows_by_mkl(s: int) -> None:
+    if linalg.onednn_is_faster() or not linalg.mkl_wants_vectors():
+        pytest.skip("other products are taken on this processor")
+    A = problems.normal(500, 512, dtype=torch.float32)
+    B = problems.normal(512, s, seed=1, dtype=torch.float32)
+    product = linalg.matmul(A, B)
+    for m in (1, 5, 11, 12, 16, 100):
+        assert torch.equal(product[:m], linalg.matmul(A[:m], B))
+
+
 @pytest.mark.parametrize("kind", [Dense, Tiled])
 @pytest.mark.parametrize("s", [1, 2, 70])
 def test_kernel_products_have_single_precision(kind: type[Dense | Tiled], s: int) -> None:
