@@ -39,7 +39,8 @@ from acquisition.trust_region import TrustRegion
 from surrogates import PathwiseGP, SamplePaths, checks, memory
 from surrogates.functions.paths import BatchPaths
 from surrogates.systems.base import Rows
-from surrogates.systems.shared import SharedRows, shares
+from surrogates.systems.processes import shares
+from surrogates.systems.shared_rows import SharedRows
 
 # Learning rate in units of the default proposal_std: a quarter of the lengthscale, measured best
 # for lengthscales 0.2 and 0.5

@@ -38,7 +38,8 @@ from scalable_bo.experiments.scripts import print_rows, script_parser, write_ben
 from scalable_bo.experiments.thompson.samplers import Stopwatch
 from surrogates import CG, IterativeSolver
 from surrogates.solvers.run import Start
-from surrogates.systems.shared import DistributedKernelSystem, own_rows
+from surrogates.systems.processes import own_rows
+from surrogates.systems.shared import DistributedKernelSystem
 
 LENGTHSCALE = 0.5
 NOISE = 1e-2

@@ -32,7 +32,8 @@ from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.records import peak_memory_bytes, reset_peak_memory
 from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
 from surrogates import SketchAndProject, UnsolvedWarning
-from surrogates.systems.shared import SharedRows, shares
+from surrogates.systems.processes import shares
+from surrogates.systems.shared_rows import SharedRows
 
 MEBIBYTE = 2**20
 ANY_RATES = Rates(1e-9, 1e11, 1e10, 1e9, 1e-4)  # of which memory does not depend

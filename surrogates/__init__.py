@@ -52,7 +52,9 @@ from surrogates.systems.preconditioners import (
     PivotedCholesky,
     Preconditioner,
 )
-from surrogates.systems.shared import DistributedKernelSystem, SharedRows, own_rows, processes
+from surrogates.systems.processes import own_rows, processes
+from surrogates.systems.shared import DistributedKernelSystem
+from surrogates.systems.shared_rows import SharedRows
 
 __all__ = [
     "CG",

@@ -66,7 +66,7 @@ def thompson(options: ThompsonOptions) -> None:
     with bad_input():
         from scalable_bo.experiments.presets import find_preset, vary
         from scalable_bo.experiments.thompson.cell import ThompsonCell, check_settings
-        from surrogates.systems.shared import shares
+        from surrogates.systems.processes import shares
 
         chosen = vary(
             find_preset(options.preset),

@@ -40,7 +40,7 @@ from surrogates.solvers.base import Solver
 from surrogates.solvers.footprint import Footprint, Size
 from surrogates.solvers.registry import check_solver, make_solver
 from surrogates.systems.preconditioners import Identity
-from surrogates.systems.shared import CHUNK_BYTES
+from surrogates.systems.shared_rows import CHUNK_BYTES
 
 BYTES_AN_INDEX = 8
 # Iterates held while the residual of a result is evaluated: the value before, its residual, the

@@ -32,7 +32,7 @@ from scalable_bo.cli.costs import Rates, Shape, predict
 from scalable_bo.experiments.models import matern_kernel
 from surrogates.operators.differentiable import KernelBasis
 from surrogates.rules.solved import NUM_LOOKS
-from surrogates.systems.shared import CHUNK_BYTES
+from surrogates.systems.shared_rows import CHUNK_BYTES
 
 NUM_FEATURES = 2048  # as in PathwiseGP
 

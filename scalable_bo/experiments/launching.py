@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from surrogates.systems.shared import DEFAULT_TIMEOUT, processes
+from surrogates.systems.processes import DEFAULT_TIMEOUT, processes
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}  # by device
 

@@ -25,12 +25,8 @@ from surrogates import Cholesky, KernelSystem, Solution, Solver, kernel_operator
 from surrogates.atomic import write_atomically
 from surrogates.solvers.base import Callback
 from surrogates.solvers.registry import SOLVERS
-from surrogates.systems.shared import (
-    DistributedKernelSystem,
-    bytes_of_first,
-    own_rows,
-    processes,
-)
+from surrogates.systems.processes import bytes_of_first, own_rows, processes
+from surrogates.systems.shared import DistributedKernelSystem
 
 
 def num_processes() -> int:

@@ -19,7 +19,7 @@ from torch import Tensor
 from acquisition.strategy import Request
 from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
 from surrogates import PathwiseGP
-from surrogates.systems.shared import bytes_of_first
+from surrogates.systems.processes import bytes_of_first
 
 # Objectives take as long as they like; a process that ends is noticed at once
 LONGEST_WAIT = timedelta(days=365)

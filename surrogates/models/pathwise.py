@@ -39,7 +39,7 @@ from surrogates.models.stored import load_model, save_model
 from surrogates.rules.base import Rule
 from surrogates.rules.solved import AllData
 from surrogates.solvers.base import Callback, Solver
-from surrogates.systems.shared import shares
+from surrogates.systems.processes import shares
 
 DEFAULT_NUM_FEATURES = 2048
 DEFAULT_NUM_PATHS = 256

@@ -21,7 +21,8 @@ from surrogates.rules.solved import right_hand_sides
 from surrogates.solvers.base import Callback, Solver
 from surrogates.solvers.run import Solution
 from surrogates.solvers.sketch_and_project import SketchAndProject
-from surrogates.systems.shared import DistributedKernelSystem, SharedRows
+from surrogates.systems.shared import DistributedKernelSystem
+from surrogates.systems.shared_rows import SharedRows
 
 
 @dataclass(frozen=True, eq=False)

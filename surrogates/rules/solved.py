@@ -34,7 +34,8 @@ from surrogates.solvers.growing import extended
 from surrogates.solvers.run import Solution
 from surrogates.systems.base import Apply, LinearSystem, Targets
 from surrogates.systems.kernel import KernelSystem
-from surrogates.systems.shared import DistributedKernelSystem, own_rows
+from surrogates.systems.processes import own_rows
+from surrogates.systems.shared import DistributedKernelSystem
 
 DIRECT_SOLVE_UP_TO = 4096
 # In the posterior's covariance: several feature draws average the features' own error out

@@ -35,10 +35,10 @@ from surrogates import (
     shared_paths,
 )
 from surrogates.solvers.run import Start
-from surrogates.systems import shared as shared_systems
+from surrogates.systems import shared_rows
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.preconditioners import Apply, Exact
-from surrogates.systems.shared import SharedRows
+from surrogates.systems.shared_rows import SharedRows
 from tests import problems
 
 Results = dict[str, Tensor]
@@ -164,7 +164,7 @@ def use_the_system(part: slice) -> Results:
     }
     before = shared.bytes_moved
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared_systems, "CHUNK_BYTES", 7 * S * 8)  # of seven rows
+        patch.setattr(shared_rows, "CHUNK_BYTES", 7 * S * 8)  # of seven rows
         found["turned"] = shared.rows.to_columns(W[:, :2])
     found["turned bytes"] = torch.tensor(shared.bytes_moved - before)
     for name in ("asap", "sdd", "sgd", "adasap"):

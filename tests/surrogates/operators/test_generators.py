@@ -10,8 +10,8 @@ import torch
 from surrogates import KernelSystem, Nystrom, SketchAndProject, kernel_operator
 from surrogates.functions.draws import standard_normal
 from surrogates.operators import generators
-from surrogates.systems import shared
-from surrogates.systems.shared import SharedRows
+from surrogates.systems import shared_rows
+from surrogates.systems.shared_rows import SharedRows
 from tests import problems
 from tests.simulated_device import NAME, SimulatedGenerator, simulated_device
 
@@ -66,7 +66,7 @@ def test_draws_of_a_device_are_normal_and_differ_from_one_another(device: torch.
 def test_rows_drawn_there_are_the_same_however_they_are_shared(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared, "ROWS_PER_STREAM", 16)
+    monkeypatch.setattr(shared_rows, "ROWS_PER_STREAM", 16)
     drawn_on = set()
     seeded = generators.seeded
 

@@ -11,8 +11,9 @@ import torch
 import torch.distributed as dist
 
 from surrogates import memory
-from surrogates.systems import shared
-from surrogates.systems.shared import SharedRows, processes
+from surrogates.systems import shared_rows
+from surrogates.systems.processes import DEFAULT_TIMEOUT, NCCL_SETTINGS, processes
+from surrogates.systems.shared_rows import SharedRows
 from tests.simulated_device import NAME, simulated_device
 
 
@@ -24,7 +25,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
     groups: list[tuple[str, float]] = []
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    for name in shared.NCCL_SETTINGS:
+    for name in NCCL_SETTINGS:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -55,7 +56,7 @@ def test_processes_have_a_cuda_device_each_and_wait_for_their_messages(
 def test_another_backend_has_processes_compute_on_cpus(joined: list[tuple[str, float]]) -> None:
     with processes(backend="gloo") as device:
         assert device == torch.device("cpu")
-    assert joined == [("gloo", shared.DEFAULT_TIMEOUT)]
+    assert joined == [("gloo", DEFAULT_TIMEOUT)]
     assert "TORCH_NCCL_BLOCKING_WAIT" not in os.environ
 
 
@@ -94,7 +95,7 @@ class Messages:
         for name in ("all_reduce", "reduce", "broadcast", "all_to_all_single"):
             monkeypatch.setattr(dist, name, self.sender(name))
         monkeypatch.setattr(memory, "wait_for", self.wait_for)
-        monkeypatch.setattr(shared, "_place", lambda group: (0, 2))
+        monkeypatch.setattr(shared_rows, "place", lambda group: (0, 2))
 
     def wait_for(self, device: torch.device) -> None:
         assert device.type == NAME
@@ -134,7 +135,7 @@ def test_a_chunk_is_on_its_way_while_another_is_used_and_none_is_queued_behind_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     messages = Messages(monkeypatch)
-    monkeypatch.setattr(shared, "CHUNK_BYTES", 2 * 4 * 4)  # of two rows
+    monkeypatch.setattr(shared_rows, "CHUNK_BYTES", 2 * 4 * 4)  # of two rows
     with simulated_device() as device:
         rows = SharedRows(4, device)
         rows.counts = [4, 0]

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from surrogates import CG, DistributedKernelSystem, KernelSystem, shared_paths
 from surrogates.operators.tiles import FUNCTIONS_TOGETHER
-from surrogates.systems.shared import SharedRows, own_rows, shares, summed
+from surrogates.systems.processes import own_rows, shares
+from surrogates.systems.shared_rows import SharedRows, summed
 from tests import problems
 from tests.contracts import true_residual
 from tests.surrogates import shared_rows
@@ -149,7 +150,7 @@ def test_sums_over_processes_are_taken_in_pairs(tmp_path: Path) -> None:
 
 
 def test_random_rows_go_on_from_stream_to_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("surrogates.systems.shared.ROWS_PER_STREAM", 8)
+    monkeypatch.setattr("surrogates.systems.shared_rows.ROWS_PER_STREAM", 8)
     rows = SharedRows(30, torch.device("cpu"))
     whole = rows.normal(2, torch.Generator().manual_seed(4), like=torch.ones(1))
     assert len(whole.unique()) == 60
@@ -384,7 +385,7 @@ def test_rows_are_shared_evenly(monkeypatch: pytest.MonkeyPatch, n: int, size: i
     parts = []
     for rank in range(size):
         monkeypatch.setattr(
-            "surrogates.systems.shared._place", lambda group, rank=rank: (rank, size)
+            "surrogates.systems.processes.place", lambda group, rank=rank: (rank, size)
         )
         parts.append(own_rows(n))
     assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
@@ -399,7 +400,7 @@ def test_paths_are_shared_evenly_in_sixteens(
     parts = []
     for rank in range(size):
         monkeypatch.setattr(
-            "surrogates.systems.shared._place", lambda group, rank=rank: (rank, size)
+            "surrogates.systems.processes.place", lambda group, rank=rank: (rank, size)
         )
         parts.append(shares("q", number))
     assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]

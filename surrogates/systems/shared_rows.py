@@ -1,0 +1,266 @@
+"""Rows of matrices that are shared over the processes of ``torch.distributed``; sums over them, and
+the few ways in which they move.
+
+Notation: process r of p holds n_r consecutive ones of n rows.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from surrogates.operators import generators
+from surrogates.systems.base import ORDERED_SIZES, Rows
+from surrogates.systems.processes import Send, contact, place, share
+
+# Parts of all rows, within which and over which sums are taken in one order, however the rows are
+# shared: one process, two, four, eight and sixteen get the same to the last bit
+NUM_PARTS = 16
+CHUNK_BYTES = 2**26  # of rows on their way to all processes; two chunks are held at a time
+ROWS_PER_STREAM = 4096  # that have a stream of random numbers of their own
+
+
+class SharedRows(Rows):
+    """n rows, of which every process holds consecutive ones.
+
+    Args:
+        num_rows: held by this process, n_r.
+        device: of the matrices.
+        group: the processes; ``None`` for all.
+
+    Attributes:
+        counts: the number of rows in each process.
+        start: the first row of this one.
+        bytes_moved: sent so far, and as many received, on average over the processes: (p − 1)/p of
+            what goes from or to one process, twice that of a sum that all receive; of a sum in a
+            fixed order for one process (p + 1)/p times as much.
+    """
+
+    is_shared = True
+
+    def __init__(self, num_rows: int, device: torch.device, group: dist.ProcessGroup | None = None):
+        self.device = device
+        self.group = group
+        self.num_held = num_rows
+        self.rank, self.size = place(group)
+        self.bytes_moved = 0
+        counts = torch.zeros(self.size, dtype=torch.long, device=device)
+        counts[self.rank] = num_rows
+        self.counts: list[int] = self.sum(counts).tolist()
+        self.n = sum(self.counts)
+        self.start = sum(self.counts[: self.rank])
+
+    def norm(self, R: Tensor) -> Tensor:
+        squares = torch.linalg.vector_norm(R, dim=0, dtype=torch.float64).square()
+        return self.sum(squares).sqrt().to(R.dtype)
+
+    def dot(self, A: Tensor, B: Tensor) -> Tensor:
+        return self.sum(torch.linalg.vecdot(A, B, dim=0))
+
+    def all(self, mask: Tensor) -> Tensor:
+        return self.max((~mask).any(0).to(torch.uint8)) == 0
+
+    def sum(self, part: Tensor) -> Tensor:
+        if self.size not in ORDERED_SIZES:
+            return self._reduce(part, dist.ReduceOp.SUM)
+        return self._ordered_sum(part, range(self.size))
+
+    def max(self, part: Tensor) -> Tensor:
+        """Return the largest of the processes' entries; ``part`` is overwritten."""
+        return self._reduce(part, dist.ReduceOp.MAX)
+
+    def sum_for(self, rank: int, part: Tensor) -> Tensor:
+        if self.size in ORDERED_SIZES:
+            return self._ordered_sum(part, (rank,))
+        if self.size > 1:
+            part = part.contiguous()
+            with self._contact(part) as send:
+                send(dist.reduce, part, group_dst=rank).wait()
+        return part
+
+    def of(self, rank: int, value: Tensor) -> Tensor:
+        if self.size > 1:
+            with self._contact(value) as send:
+                send(dist.broadcast, value, group_src=rank).wait()
+        return value
+
+    def parts(self) -> list[slice]:
+        """Return this process's rows in the parts of all n rows, at most ``NUM_PARTS``."""
+        ends = {number * self.n // NUM_PARTS for number in range(NUM_PARTS + 1)}
+        stop = self.start + self.num_held
+        own = sorted({self.start, stop} | {end for end in ends if self.start < end < stop})
+        return [slice(a - self.start, b - self.start) for a, b in pairwise(own)]
+
+    def product(self, A: Tensor, B: Tensor) -> Tensor:
+        """Return Aᵀ B, (k, s), for this process's rows of A (n, k) and B (n, s)."""
+        return self.sum(summed(A[part].T @ B[part] for part in self.parts()))
+
+    def owned(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        own = index - self.start
+        positions = ((own >= 0) & (own < self.num_held)).nonzero().squeeze(1)
+        return positions, own[positions]
+
+    def take(self, W: Tensor, index: Tensor) -> Tensor:
+        rows = W.new_zeros(len(index), W.shape[1])
+        positions, held = self.owned(index)
+        rows[positions] = W[held]
+        return self.sum(rows)
+
+    def gather(self, W: Tensor) -> Tensor:
+        flat = W.reshape(len(W), -1)
+        return torch.cat([part for (part,) in self.chunks(flat)]).reshape(self.n, *W.shape[1:])
+
+    def to_columns(self, W: Tensor) -> Tensor:
+        """Return the columns ``shares(name, s)`` of W (n, s), of which every process gives its
+        rows.
+
+        All send each other their parts, chunk by chunk, n_r s (p − 1)/p numbers each.
+        """
+        widths = [
+            own.stop - own.start
+            for own in (share(W.shape[1], rank, self.size) for rank in range(self.size))
+        ]
+        own = widths[self.rank]
+        if self.size == 1:
+            return W
+        out = W.new_empty(self.n, own)
+        firsts = [sum(self.counts[:rank]) for rank in range(self.size)]
+        size = max(1, CHUNK_BYTES // max(1, W.shape[1] * W.element_size()))
+        for done in range(0, max(self.counts), size):
+            part = W[done : done + size]
+            lengths = [len(range(done, min(done + size, count))) for count in self.counts]
+            message = torch.cat([columns.flatten() for columns in part.split(widths, dim=1)])
+            coming = W.new_empty(sum(lengths) * own)
+            with self._contact(message) as send:
+                received = [length * own for length in lengths]
+                sent = [len(part) * width for width in widths]
+                send(dist.all_to_all_single, coming, message, received, sent).wait()
+            arrived = coming.view(sum(lengths), own).split(lengths)
+            for first, length, rows in zip(firsts, lengths, arrived, strict=True):
+                out[first + done : first + done + length] = rows
+        return out
+
+    def least(self, number: int) -> int:
+        return -int(self.max(torch.tensor(-int(number), device=self.device)))
+
+    def meet(self) -> None:
+        self.least(0)
+
+    def agree(self, decision: bool) -> bool:
+        return bool(self.of(0, torch.tensor(int(decision), dtype=torch.uint8, device=self.device)))
+
+    def agreed(self, generator: torch.Generator, num_columns: int) -> torch.Generator:
+        state = [generator.get_state(), torch.tensor([num_columns]).view(torch.uint8)]
+        own = torch.cat(state).to(self.device)
+        if not self.least(torch.equal(self.of(0, own.clone()), own)):
+            raise ValueError(
+                "`generator` must be in the same state in all processes, and `rhs` have as many"
+                " columns, got others. Seed it alike."
+            )
+        return generator
+
+    def chunks(self, *matrices: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """Yield all n rows of the matrices to all processes, chunk by chunk;
+        the next is on its way while one is used.
+        """
+        widths = [matrix.shape[1] for matrix in matrices]
+        row_bytes = sum(widths) * matrices[0].element_size()
+        size = max(1, CHUNK_BYTES // row_bytes)
+        parts = [
+            (rank, slice(start, min(start + size, count)))
+            for rank, count in enumerate(self.counts)
+            for start in range(0, count, size)
+        ]
+
+        def send(rank: int, part: slice) -> tuple[Tensor, dist.Work | None]:
+            if rank == self.rank:
+                chunk = torch.cat([matrix[part] for matrix in matrices], dim=1)
+            else:
+                chunk = matrices[0].new_empty(part.stop - part.start, sum(widths))
+            if self.size == 1:
+                return chunk, None
+            with self._contact(chunk) as send:
+                return chunk, send(dist.broadcast, chunk, group_src=rank)
+
+        coming = send(*parts[0])
+        for following in [*parts[1:], None]:
+            chunk, work = coming
+            if work is not None:
+                with self._contact():
+                    work.wait()
+            if following is not None:
+                coming = send(*following)
+            yield chunk.split(widths, dim=1)
+
+    def normal(self, num_columns: int, generator: torch.Generator, *, like: Tensor) -> Tensor:
+        """Return this process's rows of n standard normal ones, (n_r, num_columns),
+        which are the same however the rows are shared.
+        """
+        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+        out = like.new_empty(self.num_held, num_columns)
+        device = generators.drawing_device(out.device, self.n * num_columns)
+        shape = ROWS_PER_STREAM, num_columns
+        end = self.start + len(out)
+        for stream in range(self.start // ROWS_PER_STREAM, -(-end // ROWS_PER_STREAM)):
+            own = generators.seeded(device, seed + stream)
+            rows = torch.randn(shape, generator=own, device=device, dtype=torch.float64)
+            first = stream * ROWS_PER_STREAM
+            low = max(first, self.start)
+            high = min(first + ROWS_PER_STREAM, end)
+            out[low - self.start : high - self.start] = rows[low - first : high - first]
+        return out
+
+    def _ordered_sum(self, part: Tensor, ranks: Sequence[int]) -> Tensor:
+        """Return the sum of the processes' parts to those of ``ranks``: in pairs of processes, of
+        their sums in pairs, and so on. Each sums a slice of the numbers, and sends it on.
+        """
+        length = -(-part.numel() // self.size)
+        message = torch.nn.functional.pad(part.flatten(), (0, self.size * length - part.numel()))
+        coming = torch.empty_like(message)
+        with self._contact(message) as send:
+            send(dist.all_to_all_single, coming, message).wait()
+        own = summed(coming.view(self.size, length))
+        sent = [length if rank in ranks else 0 for rank in range(self.size)]
+        received = [length if self.rank in ranks else 0] * self.size
+        message = own.repeat(len(ranks))
+        whole = own.new_empty(sum(received))
+        with self._contact(message) as send:
+            send(dist.all_to_all_single, whole, message, received, sent).wait()
+        return whole[: part.numel()].view_as(part) if len(whole) else part
+
+    def _reduce(self, part: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
+        if self.size > 1:
+            part = part.contiguous()
+            with self._contact(part, passes=2) as send:
+                send(dist.all_reduce, part, operation).wait()
+        return part
+
+    @contextmanager
+    def _contact(self, message: Tensor | None = None, passes: int = 1) -> Iterator[Send]:
+        """Count a message's bytes; give what sends it."""
+        if message is not None:
+            self.bytes_moved += (
+                passes * (self.size - 1) * message.numel() * message.element_size() // self.size
+            )
+        with contact(self.rank, self.size, self.group) as send:
+            yield send
+
+
+def summed(parts: Iterable[Tensor]) -> Tensor:
+    """Return the sum of the parts in pairs, of their sums in pairs, and so on: of half of 2ᵏ parts,
+    what the whole sum has of it.
+    """
+    sums: list[tuple[int, Tensor]] = []  # of 2ᵏ parts each, and k, of which no two are equal
+    for part in parts:
+        level = 0
+        while sums and sums[-1][0] == level:
+            part = sums.pop()[1].add_(part)
+            level += 1
+        sums.append((level, part))
+    total = sums.pop()[1]
+    while sums:
+        total = sums.pop()[1].add_(total)
+    return total
