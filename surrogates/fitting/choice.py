@@ -13,17 +13,20 @@ from botorch.models import SingleTaskGP
 
 from surrogates import checks, memory
 from surrogates.callers import warn
-from surrogates.fitting.account import NoSignalWarning
+from surrogates.fitting.account import FineStructureWarning, NoSignalWarning
+from surrogates.fitting.batched import BatchedGP
 from surrogates.fitting.evidence import Evidence
 from surrogates.fitting.exact import fit_exact
 from surrogates.fitting.iterative import fit_iterative
 from surrogates.fitting.minibatch import fit_minibatch
 from surrogates.fitting.sample import fit_sample
+from surrogates.fitting.search import Search, finer_starts, is_function_of_its_parts
 from surrogates.fitting.simpler import simplify
 from surrogates.fitting.staged import WHITE_NOISE, Stages
 from surrogates.fitting.subsets import fit_subsets
 from surrogates.rules.finite_features_fit import fit_finite_features
-from surrogates.rules.hyperparameters import ModelT, StepCallback, restoring
+from surrogates.rules.hyperparameters import ModelT, StepCallback, restoring, training_data
+from surrogates.rules.limits import lengthscale_limits
 from surrogates.rules.variational_fit import fit_variational
 
 logger = logging.getLogger(__name__)
@@ -103,6 +106,8 @@ def fit(
 
     Warns:
         NoSignalWarning: if all of the data were made noise.
+        FineStructureWarning: if the data of an exact fit are likelier with lengthscales that are
+            shorter than the kernel's bounds allow.
     """
     if method is not None:
         checks.one_of("method", method, METHODS)
@@ -141,6 +146,8 @@ def fit(
             raise stages.failure
     if stages.account.chosen == WHITE_NOISE:
         _warn_of_noise(model, choice.methods[0])
+    if choice.methods == ("exact",) and is_function_of_its_parts(model):
+        _warn_of_bounds(model)
     return model
 
 
@@ -227,6 +234,32 @@ def _warn_of_noise(model: SingleTaskGP, method: str) -> None:
         " gain on noise alone; see `model.fit_account`. If there is a signal, add data or leave out"
         f" inputs, or take the likeliest explanation, whatever it is, by `fit(model, {method!r})`.",
         NoSignalWarning,
+    )
+
+
+def _warn_of_bounds(model: SingleTaskGP) -> None:
+    """Warn if lengthscales that the bounds of the kernel exclude are likelier than those found."""
+    X, y = training_data(model)
+    X = X.double()
+    y = y.double()
+    index = torch.arange(len(X), device=X.device).unsqueeze(0)
+    found = BatchedGP(model)
+    search = Search(X, y, None)
+    starts = finer_starts(found, X, y.var(correction=0).item(), excluded=True)
+    likeliest = search.likeliest(found, starts, index)
+    if likeliest is found:
+        return
+    nats = search.log_posterior(likeliest, index) - search.log_posterior(found, index)
+    shortest = min(
+        part.lengthscale.min().item()
+        for part, _, _ in lengthscale_limits(likeliest.covar_module, X)
+    )
+    warn(
+        "`model.covar_module` must allow shorter lengthscales: the data are at least"
+        f" {nats:.0f} nats likelier at {shortest:.1e} than at the best within its bounds, as they"
+        " are where inputs lie in clusters. Use a kernel without such bounds,"
+        f" `ScaleKernel(RBFKernel(ard_num_dims={X.shape[1]}))`, or spread the inputs.",
+        FineStructureWarning,
     )
 
 

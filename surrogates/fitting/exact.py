@@ -1,7 +1,6 @@
 """The exact marginal likelihood, for small n."""
 
 import math
-import warnings
 from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any, TypeVar
@@ -14,7 +13,6 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from surrogates import checks, memory
-from surrogates.fitting.account import FineStructureWarning
 from surrogates.fitting.batched import BatchedGP
 from surrogates.fitting.search import (
     LITTLE_NOISE,
@@ -23,8 +21,6 @@ from surrogates.fitting.search import (
     finer_starts,
     is_function_of_its_parts,
     noisy_start,
-    with_lengthscales,
-    within_bounds,
 )
 from surrogates.rules.hyperparameters import StepCallback, restoring, training_data
 from surrogates.rules.limits import clamp_lengthscales
@@ -62,9 +58,6 @@ def fit_exact(model: M, *, callback: StepCallback | None = None, **optimizer_kwa
         FloatingPointError: if the likelihood is not finite; the model is then as it was.
         KeyboardInterrupt: passed on; the model has the best hyperparameters so far, if it has one
             output.
-
-    Warns:
-        FineStructureWarning: if the likelier lengthscales are shorter than the kernel allows.
     """
     n = model.train_targets.shape[-1]
     if n > EXACT_FIT_UP_TO:
@@ -108,8 +101,8 @@ def _search(model: SingleTaskGP, callback: StepCallback | None) -> None:
         if noisy is None or best.likelihood.noise.item() < LITTLE_NOISE * variance:
             search.maximise(given, index)
             best = search.better(best, index)
-        finer = _finer_start(search, best, given, X, index, variance)
-        if finer is not None:
+        finer = search.likeliest(best, finer_starts(given, X, variance), index)
+        if finer is not best:
             search.maximise(finer, index)
             best = search.better(best, index)
     except KeyboardInterrupt:
@@ -117,33 +110,6 @@ def _search(model: SingleTaskGP, callback: StepCallback | None) -> None:
         raise
     finally:
         best.write_to(model)
-
-
-def _finer_start(
-    search: Search, best: BatchedGP, given: BatchedGP, X: Tensor, index: Tensor, variance: float
-) -> BatchedGP | None:
-    """Return a start with shorter lengthscales that is likelier than ``best``, if there is one: in
-    clusters, whose points a search from long lengthscales cannot tell apart.
-    """
-    likeliest = best
-    for start in finer_starts(given, X, variance):
-        if search.log_posterior(start, index) > search.log_posterior(likeliest, index):
-            likeliest = start
-    if likeliest is best:
-        return None
-    bounded = within_bounds(likeliest, given)
-    if bounded is None:
-        nats = search.log_posterior(likeliest, index) - search.log_posterior(best, index)
-        shortest = min(part.lengthscale.min().item() for part in with_lengthscales(likeliest))
-        warnings.warn(
-            "`model.covar_module` must allow shorter lengthscales: the data are at least"
-            f" {nats:.0f} nats likelier at {shortest:.1e} than at the best within its bounds, as"
-            " they are where inputs lie in clusters. Use a kernel without such bounds,"
-            f" `ScaleKernel(RBFKernel(ard_num_dims={X.shape[1]}))`, or spread the inputs.",
-            FineStructureWarning,
-            stacklevel=4,
-        )
-    return bounded
 
 
 def _fit_by_botorch(

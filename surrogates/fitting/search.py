@@ -4,7 +4,7 @@ Notation: X (n, d), y (n,); ``index`` (s, m): s sets of m data, whose log likeli
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from botorch.models import SingleTaskGP
 from gpytorch.constraints import Positive
-from gpytorch.kernels import InducingPointKernel, Kernel
+from gpytorch.kernels import InducingPointKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from scipy.optimize import minimize
 from torch import Tensor
@@ -111,12 +111,22 @@ class Search:
                 raise
         return self.best
 
+    def likeliest(self, first: BatchedGP, others: Iterable[BatchedGP], index: Tensor) -> BatchedGP:
+        """Return ``first``, or that of the ``others`` which is likeliest on the sets ``index``."""
+        best = first
+        highest = self.log_posterior(first, index)
+        for gp in others:
+            value = self.log_posterior(gp, index)
+            if value > highest:
+                best = gp
+                highest = value
+        return best
+
     def better(self, before: BatchedGP, index: Tensor) -> BatchedGP:
         """Return the best model of the run under way, or ``before`` if that is likelier on the
         sets ``index``: the first steps from far away can lead downhill.
         """
-        values = [self.log_posterior(gp, index) for gp in (before, self.best)]
-        return self.best if values[1] > values[0] else before
+        return self.likeliest(before, [self.best], index)
 
     @torch.no_grad()
     def log_posterior(self, gp: BatchedGP, index: Tensor) -> float:
@@ -166,12 +176,16 @@ def smooth_start(gp: BatchedGP, X: Tensor, variance: float) -> BatchedGP | None:
     return noisy
 
 
-def finer_starts(gp: BatchedGP, X: Tensor, variance: float) -> Iterator[BatchedGP]:
+def finer_starts(
+    gp: BatchedGP, X: Tensor, variance: float, *, excluded: bool = False
+) -> Iterator[BatchedGP]:
     """Yield copies with a tenth of the ``variance`` as noise, whose lengthscales are ever smaller
     shares of the inputs' ranges, each √10 times the next, as long as most points have a neighbour
     at that distance; none if the noise is not learned.
 
-    Lengthscales may lie below the bounds of the kernel of ``gp``, which the copies do not have.
+    Args:
+        excluded: yield those that the bounds of the kernel exclude, without these bounds, and not
+            those that they allow.
     """
     start = noisy_start(gp, variance, LITTLE_NOISE)
     if start is None:
@@ -181,34 +195,22 @@ def finer_starts(gp: BatchedGP, X: Tensor, variance: float) -> Iterator[BatchedG
         for part, _, longest in lengthscale_limits(start.covar_module, X)
         if part.raw_lengthscale.requires_grad
     ]
-    for part, _ in parts:
-        part.register_constraint("raw_lengthscale", Positive())
+    bounds = [part.raw_lengthscale_constraint for part, _ in parts]
+    if excluded:
+        for part, _ in parts:
+            part.register_constraint("raw_lengthscale", Positive())
     nearest = _distance_of_neighbours(X)
     share = FINER
     while parts and share > nearest:
-        for part, width in parts:
-            part.lengthscale = share * width
-        yield deepcopy(start)
+        allowed = all(
+            bound is None or bound.check(share * width)
+            for bound, (_, width) in zip(bounds, parts, strict=True)
+        )
+        if allowed is not excluded:
+            for part, width in parts:
+                part.lengthscale = share * width
+            yield deepcopy(start)
         share *= FINER
-
-
-def within_bounds(finer: BatchedGP, gp: BatchedGP) -> BatchedGP | None:
-    """Return ``finer``, one of the :func:`finer_starts` of ``gp``, with the bounds of its
-    lengthscales; ``None`` if these exclude it.
-    """
-    copied = deepcopy(gp)
-    copied.likelihood.noise = finer.likelihood.noise.detach()
-    for part, other in zip(with_lengthscales(copied), with_lengthscales(finer), strict=True):
-        bounds = part.raw_lengthscale_constraint
-        if bounds is not None and not bounds.check(other.lengthscale):
-            return None
-        part.lengthscale = other.lengthscale.detach()
-    return copied
-
-
-def with_lengthscales(gp: BatchedGP) -> list[Kernel]:
-    """Return the parts of the kernel that have lengthscales."""
-    return [part for part in gp.covar_module.modules() if getattr(part, "has_lengthscale", False)]
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from botorch.models.transforms.input import Warp
 from gpytorch.likelihoods.noise_models import HomoskedasticNoise
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
-from surrogates import FineStructureWarning, PathwiseGP, fit_exact
+from surrogates import FineStructureWarning, PathwiseGP, fit, fit_exact
 from surrogates.fitting import exact
 from tests import problems
 
@@ -147,5 +147,5 @@ def test_a_function_within_clusters_is_found() -> None:
 def test_lengthscales_that_a_kernel_forbids_are_reported() -> None:
     points, f = two_clusters(60, seed=1)
     with pytest.warns(FineStructureWarning, match=r"must allow shorter .* nats likelier at .*e-05"):
-        model = fit_exact(PathwiseGP(points, f))  # BoTorch's kernel keeps them above 0.025
+        model = fit(PathwiseGP(points, f), "exact")  # BoTorch's kernel keeps them above 0.025
     assert model.covar_module.lengthscale.min() > 0.02
