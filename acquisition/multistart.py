@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from acquisition.constraints import FeasibleSet
+from surrogates.operators.tiles import tile_side
 from surrogates.systems.base import Rows
 
 ADAM_DECAYS = (0.9, 0.999)
@@ -100,6 +101,8 @@ def screen(
     best = []
     for candidates in rounds:
         chunk = max(1, SCREENED_AT_ONCE // paths.num_samples)
+        # Whole tiles: a strip beside them would take nearly as long as a tile
+        chunk -= chunk % min(chunk, tile_side(candidates.device))
         values = []
         index = []
         for start in range(0, len(candidates), chunk):

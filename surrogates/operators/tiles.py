@@ -5,13 +5,13 @@ slices or index tensors i, j.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from functools import cached_property, wraps
+from functools import cache, cached_property, partial, wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
-from gpytorch.kernels import Kernel
+from gpytorch.kernels import Kernel, MaternKernel
 from torch import Tensor
 
 from surrogates import memory
@@ -26,7 +26,13 @@ Index = slice | Tensor
 Others = ParamSpec("Others")
 Result = TypeVar("Result")
 
-TILE_SIDE = {"cpu": 512, "cuda": 8192}
+TILE_SIDE = {"cpu": 512}
+MEASURED_TYPES = {"cuda"}  # of devices on which these sides are tried
+TRIED_SIDES = (2048, 4096, 8192, 16384)
+TRIED_COLUMNS = 512
+TRIED_DIM = 8
+AS_FAST = 1.05  # times the least seconds an entry: of such sides, the smallest
+DEFAULT_SIDE = 8192  # elsewhere
 SMALLEST_SIDE = 64  # where memory for less is not there, nothing else is either
 # Rows for every column: beyond 512 columns the product for d² slows down, and tall tiles make fewer
 # calls
@@ -385,11 +391,45 @@ def tile_spans(
 
 
 def tile_side(device: torch.device) -> int:
-    """Return the number of rows and columns of a tile on ``device``;
-    on CUDA no more than fit in its free memory.
+    """Return the number of rows and columns of a tile on ``device``; on CUDA by which products are
+    fastest, and no more than fit in its free memory.
     """
-    side = TILE_SIDE.get(device.type, TILE_SIDE["cuda"])
-    return memory.side_that_fits(device, side) if device.type == "cuda" else side
+    if device.type in TILE_SIDE:
+        return TILE_SIDE[device.type]
+    if device.type not in MEASURED_TYPES:
+        return DEFAULT_SIDE
+    return memory.side_that_fits(device, _fastest_side(device))
+
+
+@cache
+def _fastest_side(device: torch.device) -> int:
+    sides = [side for side in TRIED_SIDES if memory.side_that_fits(device, side) == side]
+    return fastest_side(device, sides or TRIED_SIDES[:1], TRIED_COLUMNS)
+
+
+@torch.no_grad()
+def fastest_side(device: torch.device, sides: Sequence[int], num_columns: int) -> int:
+    """Return which of the ``sides``, ascending, makes products with so many columns fastest."""
+    generator = torch.Generator().manual_seed(0)
+    points = torch.rand(sides[-1], TRIED_DIM, generator=generator).to(device)
+    W = torch.rand(sides[-1], num_columns, generator=generator).to(device)
+    kernel = MaternKernel(nu=1.5).to(points)
+    taken = {}
+    for side in sides:
+        tiles = KernelTiles.of(kernel, points[:side], points[:side])
+        product = partial(_tile_product, tiles, W[:side])
+        taken[side] = memory.seconds(product, device) / side**2
+    least = min(taken.values())
+    return next(side for side in sides if taken[side] <= AS_FAST * least)
+
+
+def _tile_product(tiles: KernelTiles, W: Tensor) -> Tensor:
+    """Return k(X1, X2) @ W, evaluated as one tile."""
+    everything = slice(None)
+    W_halves = halves_if_faster(W)
+    if W_halves is None:
+        return matmul(tiles.tile(everything, everything), W)
+    return add_product(tiles.halves(everything, everything), W_halves, torch.zeros_like(W))
 
 
 def with_tiles_that_fit(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from surrogates import checks
+from surrogates.operators.rates import factorisation_advantage
 from surrogates.solvers.acceleration import Momentum, accelerate
 from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.blocks import DeterminantalSampler, LeverageSampler, RowSampler
@@ -27,6 +28,7 @@ from surrogates.systems.base import (
 )
 from surrogates.systems.preconditioners import Exact, Identity, Nystrom, Preconditioner
 
+CPU = torch.device("cpu")
 NUM_POWER_ITERATIONS = 10
 STEP_REDUCTION = 0.5
 CONVEXITY_INCREASE = 10.0
@@ -83,7 +85,9 @@ class SketchAndProject(IterativeSolver[BlockSystem, RowSampler | None, SketchAnd
         preconditioner: ``Exact()`` (SAP), ``Nystrom(rank, sketch="gaussian")`` (ADASAP) or
             ``Identity()`` (ADASAP-I).
         block_size: b; ``None`` for √(1.5 n (s + 50)), where a block's factorisation costs less than
-            half of its product; 256 to n/3, at most 8192.
+            half of its product; 256 to n/3, at most 8192. On a CUDA device √a times as many, if
+            factorising is a times as cheap beside a product as on a CPU, as measured there, but of
+            sketched blocks, and where processes share the rows, which would measure on their own.
         blocks: ``"partition"``, the parts of a random partition, anew every epoch; ``"leverage"``
             or ``"dpp"``, samples by ridge leverage scores or from a determinantal point process, as
             the theory has it.
@@ -210,7 +214,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, RowSampler | None, SketchAnd
         return require_blocks(system)
 
     def epochs_per_step(self, system: BlockSystem, num_columns: int) -> float:
-        b = min(self.block_size or default_block_size(system.n, num_columns), system.n)
+        b = min(self.block_size or self._default_block(system, num_columns), system.n)
         return b / system.n + (b / system.n) ** 2
 
     def prepare(self, system: BlockSystem, generator: torch.Generator) -> RowSampler | None:
@@ -219,7 +223,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, RowSampler | None, SketchAnd
     def init(self, system: BlockSystem, start: Start[RowSampler | None]) -> SketchAndProjectState:
         initial = start.initial
         norms = system.rows.norm(start.gap)
-        block_size = self._block_size(system.n, initial.shape[1])
+        block_size = self._block_size(system, initial.shape[1])
         momentum = None
         if self.accelerated:
             mu = min(self._mu(system, block_size), 1.0 / self._nu(system.n, block_size))
@@ -370,9 +374,10 @@ class SketchAndProject(IterativeSolver[BlockSystem, RowSampler | None, SketchAnd
     def _first_averaged(self, system: BlockSystem, block_size: int) -> int:
         return math.ceil(0.5 * self.max_epochs * system.n / block_size)
 
-    def _block_size(self, n: int, num_columns: int) -> int:
+    def _block_size(self, system: BlockSystem, num_columns: int) -> int:
+        n = system.n
         if self.block_size is None:
-            block_size = default_block_size(n, num_columns)
+            block_size = self._default_block(system, num_columns)
         elif self.block_size > n:
             raise ValueError(
                 f"`block_size` must be at most n = {n}, got {self.block_size}. Reduce it or use"
@@ -388,6 +393,11 @@ class SketchAndProject(IterativeSolver[BlockSystem, RowSampler | None, SketchAnd
                 " Reduce it or enlarge the blocks."
             )
         return block_size
+
+    def _default_block(self, system: BlockSystem, num_columns: int) -> int:
+        # What processes measure may differ, and they have to take the same blocks
+        is_measured = self.preconditioner.is_exact and not system.rows.is_shared
+        return default_block_size(system.n, num_columns, system.device if is_measured else CPU)
 
     def _mu(self, system: BlockSystem, block_size: int) -> float:
         if self.mu is not None:
@@ -430,11 +440,12 @@ class SketchAndProject(IterativeSolver[BlockSystem, RowSampler | None, SketchAnd
         return describe_reduction(state.step)
 
 
-def default_block_size(n: int, num_columns: int) -> int:
+def default_block_size(n: int, num_columns: int, device: torch.device = CPU) -> int:
     """Return b for n points and s columns: larger blocks need fewer epochs,
     until their factorisation costs more than that saves.
     """
-    balanced = math.ceil(math.sqrt(1.5 * n * (num_columns + READ_COLUMNS)))
+    advantage = factorisation_advantage(device)
+    balanced = math.ceil(math.sqrt(1.5 * advantage * n * (num_columns + READ_COLUMNS)))
     return min(n, max(SMALLEST_DEFAULT_BLOCK, min(balanced, n // 3, LARGEST_DEFAULT_BLOCK)))
 
 

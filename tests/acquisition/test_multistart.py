@@ -89,7 +89,9 @@ def test_screening_holds_no_more_values_than_stated() -> None:
     functions.formula = lambda X: (shapes.append(X.shape[1]), formula(X))[1]
     with patch.object(multistart, "SCREENED_AT_ONCE", 30):
         screen(functions, [seeded(25, 2)])
-    assert shapes == [10, 10, 5]
+        with patch.dict(tiles.TILE_SIDE, cpu=4):  # of which two fit, and no strip beside them
+            screen(functions, [seeded(25, 2)])
+    assert shapes == [10, 10, 5, 8, 8, 8, 1]
 
 
 def test_screening_draws_rounds_one_at_a_time_and_reports_each() -> None:

@@ -7,9 +7,10 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from surrogates import CG, Auto, Cholesky, Dense, KernelSystem
+from surrogates import CG, Auto, Cholesky, Dense, KernelSystem, SketchAndProject, Tiled
 from surrogates.operators import rates
 from surrogates.operators.rates import Rates, measured_rates, rates_of
+from surrogates.solvers.sketch_and_project import default_block_size
 from tests import problems
 from tests.simulated_device import NAME, simulated_device
 
@@ -75,6 +76,27 @@ def test_choices_follow_the_rates_of_the_device(
         monkeypatch.setattr("surrogates.solvers.auto.rates_of", lambda device, given=given: given)
         chosen.append(type(Auto().choose(system, 1).solver))
     assert chosen == [Cholesky, CG]
+
+
+def test_blocks_are_smaller_where_factorising_is_dear(
+    monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> None:
+    found = replace(rates_of(CPU), column=2.2, block_factorise=6.0)
+    monkeypatch.setattr(rates, "MEASURED_TYPES", {NAME})
+    monkeypatch.setattr(rates, "_measured", lambda device: found)
+    whole = default_block_size(10_000, 64)
+    assert default_block_size(10_000, 64, CPU) == whole == 1308
+    assert default_block_size(10_000, 64, device) == pytest.approx(whole / 2, abs=1)
+    X = problems.uniform(2000, 2).to(device)
+    system = KernelSystem(problems.operator(Tiled, problems.matern(1.5), X), 1e-2)
+    sizes = []
+    for is_shared in (False, True):  # then all processes take those of a CPU
+        monkeypatch.setattr(type(system.rows), "is_shared", is_shared)
+        sizes.append(SketchAndProject.asap()._block_size(system, 64))
+    assert sizes == [default_block_size(2000, 64, device), default_block_size(2000, 64)]
+    sketched = SketchAndProject.adasap()  # which factorises nothing large
+    monkeypatch.setattr(type(system.rows), "is_shared", False)
+    assert sketched._block_size(system, 64) == default_block_size(2000, 64)
 
 
 @pytest.mark.gpu

@@ -59,7 +59,7 @@ def test_values_of_kernel_functions_and_of_prior_paths_are_the_dense_ones(
     prior = PriorPaths.draw(
         kernel, BITS, 4, num_features=64, generator=torch.Generator().manual_seed(0), like=X
     )
-    monkeypatch.setattr(tiles, "TILE_SIDE", {"cpu": 4, "cuda": 4})
+    monkeypatch.setattr(tiles, "TILE_SIDE", {"cpu": 4})
     values = basis.matmul(X, W), prior(X)
     monkeypatch.setattr(sparse, "DENSEST", 0.0)
     torch.testing.assert_close(values[0], kernel(X, Z).to_dense() @ W)
