@@ -103,6 +103,7 @@ class OutcomePaths:
 
     @property
     def num_samples(self) -> int:
+        """The number of functions, s."""
         return self.parts[0].num_samples
 
     def __call__(self, X: Tensor) -> Tensor:

@@ -132,10 +132,9 @@ class ParallelThompsonSampling:
     References:
         Lin et al. (2023), App. A.3. Differs: (1) data points drawn by ``y − min(y)``; (2) the best
         point visited, not the last; (3) duplicates are moved apart; (4) 120 starts from rounds of
-        250 candidates, not 30 from 50 000, of which few go
-        on to the last step, at a rate that falls: as high values, or higher, as from 30 rounds of
-            5000 and 100 fixed steps, at 0.4 of the
-        cost (d = 8 and 20, lengthscales 0.2 and 0.5).
+        250 candidates, not 30 from 50 000, of which few go on to the last step, at a rate that
+        falls: as high values, or higher, as from 30 rounds of 5000 and 100 fixed steps, at 0.4 of
+        the cost (d = 8 and 20, lengthscales 0.2 and 0.5).
     """
 
     def __init__(

@@ -115,6 +115,7 @@ class Shape:
 
     @property
     def size(self) -> Size:
+        """What the solver's needs depend on."""
         return Size(self.n, self.dim, self.columns, self.ranks)
 
     @property
@@ -171,14 +172,17 @@ class Costs:
 
     @property
     def total_memory(self) -> int:
+        """Bytes of the largest moment of a solve."""
         return sum(self.memory.values())
 
     @property
     def seconds_per_step(self) -> float:
+        """Seconds of a step."""
         return sum(self.seconds.values())
 
     @property
     def seconds_per_epoch(self) -> float:
+        """Seconds of an epoch."""
         return self.steps_per_epoch * self.seconds_per_step
 
 

@@ -59,10 +59,12 @@ class RoundCosts:
 
     @property
     def total_memory(self) -> int:
+        """Bytes of the largest moment of a round."""
         return max(self.memory.values())
 
     @property
     def total_seconds(self) -> float:
+        """Seconds of the solve and of the search."""
         return self.solve_seconds + sum(self.seconds.values())
 
 

@@ -41,15 +41,18 @@ class Numeric:
         )
 
     def encode(self, value: Any) -> list[float]:
+        """Return the columns of a value on the unit cube."""
         return [float(self._unit(torch.tensor(float(value), dtype=torch.float64)))]
 
     def decode(self, row: Tensor) -> float | int:
+        """Return the value of a row (width,) of them."""
         low = self.distribution.low
         high = self.distribution.high
         value = min(max(self._value(row).item(), low), high)
         return int(value) if isinstance(self.distribution, IntDistribution) else value
 
     def to_grid(self, U: Tensor) -> Tensor:
+        """Return points (..., width) where they would be evaluated."""
         return U if self.distribution.step is None else self._unit(self._value(U)).to(U)
 
     def _unit(self, value: Tensor) -> Tensor:
@@ -82,17 +85,21 @@ class Categorical:
 
     @property
     def width(self) -> int:
+        """The number of choices, k."""
         return len(self.distribution.choices)
 
     def encode(self, value: Any) -> list[float]:
+        """Return the columns of a value on the unit cube."""
         row = [0.0] * self.width
         row[int(self.distribution.to_internal_repr(value))] = 1.0
         return row
 
     def decode(self, row: Tensor) -> Any:
+        """Return the value of a row (width,) of them."""
         return self.distribution.choices[int(row.argmax())]
 
     def to_grid(self, U: Tensor) -> Tensor:
+        """Return points (..., width) where they would be evaluated."""
         return torch.nn.functional.one_hot(U.argmax(-1), self.width).to(U)
 
 

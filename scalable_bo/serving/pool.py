@@ -65,6 +65,7 @@ class Pool:
 
     @property
     def is_exhausted(self) -> bool:
+        """Whether no more points are to be asked for."""
         return self._budget <= 0
 
     def note(self, num_taken: int, num_waiting: int, num_idle: int) -> None:

@@ -62,6 +62,7 @@ def finite(name: str, value: Any, remedy: str = "") -> float:
 
 
 def flag(name: str, value: Any) -> bool:
+    """Return ``value`` if it is True or False; ``name`` says of what in the error."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"`{name}` must be True or False, got {value!r}.")
     return bool(value)

@@ -63,6 +63,11 @@ def read_table(
     target: str | None,
     noise: Any,
 ) -> tuple[Tensor, Outcomes]:
+    """Return the points (n, d) and outcomes of a table, as ``Study.add_data`` takes it.
+
+    Raises:
+        TypeError, ValueError, MemoryError, ImportError: as ``Study.add_data``.
+    """
     if (y is None) == (target is None):
         raise ValueError(
             "Either `y` or `target`, the name of the column with the values, must be given with a"

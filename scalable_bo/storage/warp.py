@@ -56,9 +56,11 @@ class LogGap:
         return -torch.log1p((self.best - values) / self.unit)
 
     def inverse(self, scaled: Tensor) -> Tensor:
+        """Return values from those on the scale."""
         return self.best - self.unit * torch.expm1(-scaled)
 
     def log_slope(self, values: Tensor) -> Tensor:
+        """Return log(dz/dy), as :class:`Warp` has it."""
         return -torch.log(self.unit + self.best - values)
 
 
@@ -105,6 +107,7 @@ class Fences:
         return inside + ROOM * self.unit * (values - inside).sign() * x / (1.0 + x)
 
     def inverse(self, scaled: Tensor) -> Tensor:
+        """Return values from those on the scale."""
         inside = scaled.clamp(self.lower, self.upper)
         out = (scaled - inside).abs() / (ROOM * self.unit)
         farthest = math.log1p(self.reach / self.unit)
@@ -112,6 +115,7 @@ class Fences:
         return inside + self.unit * (scaled - inside).sign() * torch.expm1(x)
 
     def log_slope(self, values: Tensor) -> Tensor:
+        """Return log(dz/dy), as :class:`Warp` has it."""
         beyond = (values - values.clamp(self.lower, self.upper)).abs() / self.unit
         x = torch.log1p(beyond)
         slope = math.log(ROOM) - 2.0 * torch.log1p(x) - x

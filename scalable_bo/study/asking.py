@@ -184,7 +184,7 @@ class Proposer:
 
         Args:
             callback: receives a line of text whenever the fit, the solve or the search has got on.
-            pool: the candidates, which ``pool.chosen`` tells apart then; ``None`` for the space.
+            pool: the candidates, which notes what was taken of it; ``None`` for the space.
         Raises:
             NotEnoughLeftError: if fewer than q points are left.
             MemoryError: if the solve cannot fit in free memory.

@@ -347,10 +347,12 @@ class PriorPaths:
 
     @property
     def num_paths(self) -> int:
+        """The number of functions, s."""
         return sum(weights.shape[1] for _, weights in self.draws)
 
     @property
     def dim(self) -> int:
+        """The number of inputs, d."""
         return self.draws[0][0].dim
 
     def __call__(self, X: Tensor) -> Tensor:
@@ -385,6 +387,7 @@ class PriorPaths:
         return replace(self, draws=tuple((part, weights.to(dtype)) for part, weights in self.draws))
 
     def to(self, device: torch.device | str) -> Self:
+        """Return the same functions on a device."""
         return replace(
             self,
             draws=tuple(

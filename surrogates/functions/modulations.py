@@ -72,6 +72,7 @@ class Modulation:
         return torch.equal(self.columns, columns)
 
     def reordered(self, order: Tensor) -> "Modulation":
+        """Return the same of waves in another order (F,)."""
         return Modulation(
             self.columns, self.slopes[:, order], self.rates[order], self.active[order]
         )
@@ -91,6 +92,7 @@ class Modulation:
         return replace(self, slopes=self.slopes.double(), rates=self.rates.double())
 
     def to(self, device: torch.device | str) -> "Modulation":
+        """Return the same on a device."""
         parts = (self.columns, self.slopes, self.rates, self.active)
         return Modulation(*(part.to(device) for part in parts))
 

@@ -122,6 +122,7 @@ class SamplePaths:
 
     @property
     def num_samples(self) -> int:
+        """The number of functions, s."""
         return self.weights.shape[1]
 
     @property
@@ -222,6 +223,7 @@ class BatchPaths:
 
     @property
     def num_samples(self) -> int:
+        """The number of functions of each posterior, s."""
         return self.parts[0].num_samples
 
     def __call__(self, X: Tensor) -> Tensor:

@@ -138,6 +138,7 @@ class Waves:
         )
 
     def reordered(self, order: Tensor) -> "Waves":
+        """Return the waves in another order (F,)."""
         return Waves(
             self.frequencies[:, order],
             self.weights[order],

@@ -27,4 +27,5 @@ def of(generator: torch.Generator, device: torch.device, count: int) -> torch.Ge
 
 
 def seeded(device: torch.device, seed: int) -> torch.Generator:
+    """Return a generator of that device with this seed."""
     return torch.Generator(device).manual_seed(seed)

@@ -36,9 +36,11 @@ class Halves:
 
     @classmethod
     def of(cls, A: Tensor) -> "Halves":
+        """Return the halves of a float32 matrix."""
         return cls(*halves(A))
 
     def rows(self, index: slice) -> "Halves":
+        """Return those of some of its rows."""
         return Halves(self.high[index], self.low[index])
 
 
@@ -65,6 +67,7 @@ def add_product(A: Halves, B: Halves, add_to: Tensor) -> Tensor:
 
 
 def add_tf32_product(A: Tensor, B: Tensor, add_to: Tensor) -> None:
+    """Add A B to ``add_to`` in TF32, in place."""
     with memory.tf32():
         add_to.addmm_(A, B)
 

@@ -16,6 +16,8 @@ from surrogates.systems.preconditioners import Identity, Kept, Nystrom, Precondi
 
 @dataclass
 class CGState(State):
+    """Where the recursion stands; s columns are still running."""
+
     apply: Apply
     W: Tensor  # (n, s) iterates
     R: Tensor  # (n, s) residuals B − H W, by recursion

@@ -79,10 +79,12 @@ class Request:
 
     @property
     def epochs(self) -> float:
+        """What has been spent since the solve began, in n² entries."""
         return (self.system.entries - self.entries_before) / self.system.entries_per_epoch
 
     @property
     def seconds(self) -> float:
+        """Seconds since the solve began."""
         return now() - self.started
 
 
