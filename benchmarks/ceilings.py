@@ -6,7 +6,8 @@ Products are A @ B of n × n matrices, in 10¹² operations a second (2 n³), wi
 the largest entry of the product in float64; factorisations likewise (n³/3). ``tf32x3`` is float32
 by three TF32 products of matrices split into what TF32 holds of them and the rest. Copies are in
 10⁹ bytes a second, each byte counted once. Every time is the median of several calls; the record is
-written after each. It has the rates, too, by which ``Auto`` chooses on the device.
+written after each. It has the rates, too, by which ``Auto`` chooses on the device, the side of its
+tiles, and how much less factorising a block costs there beside a product than on a CPU.
 """
 
 import statistics
@@ -21,8 +22,9 @@ from torch import Tensor
 from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
 from scalable_bo.experiments.thompson.samplers import Stopwatch
 from surrogates import memory
-from surrogates.operators.rates import rates_of
+from surrogates.operators.rates import factorisation_advantage, rates_of
 from surrogates.operators.split import Halves, add_product
+from surrogates.operators.tiles import tile_side
 
 PRODUCTS = ("float32", "tf32", "tf32x3", "float64", "bfloat16")
 KEYS = ("tera_operations", "error", "giga_bytes")
@@ -115,7 +117,10 @@ def main() -> None:
 
     device = torch.device(arguments.device)
     settings = {**vars(arguments), "out": None}
-    rates = asdict(rates_of(device))
+    rates = asdict(rates_of(device)) | {
+        "tile_side": tile_side(device),
+        "factorisation_advantage": factorisation_advantage(device),
+    }
     results: list[dict[str, Any]] = []
     for measured in (
         copies(arguments.bytes, device, arguments.repeats),
