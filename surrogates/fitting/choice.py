@@ -80,7 +80,7 @@ def fit(
     likelihood decides, less what lengthscales cost that are shorter than expected, as
     :mod:`surrogates.fitting.simpler` has it. In the end all of the data are made noise about their
     mean, with the longest lengthscales, if nothing says that there is signal: of the exact fit, if
-    no competitor exceeds noise by half a nat; of other stages, if the marginal likelihood does not
+    no competitor exceeds noise by enough; of other stages, if the marginal likelihood does not
     exceed that of noise by two standard deviations more than fitting noise gains, nor densities by
     two standard errors. A stage that fails leaves the best before it, and says so in the log and
     the account. ``model.fit_account``, a :class:`FitAccount`, has what was tried and why the result

@@ -9,7 +9,8 @@ need short lengthscales in many inputs and no noise. Explanations therefore comp
 
 with the law p of :mod:`surrogates.fitting.expectation`: an input that does not matter costs nothing
 there, one that varies quickly two or three nats. Noise about a mean scores 0. From the simplest to
-the one with the most hyperparameters, each must exceed the best before by half a nat.
+the one with the most hyperparameters, each must exceed the best before: lengthscales in proportion
+by half a nat, since so few hyperparameters cannot follow the noise, others by a nat.
 """
 
 from copy import deepcopy
@@ -32,7 +33,8 @@ from surrogates.rules.limits import lengthscale_limits
 NOISE_OF_ERRORS = 0.8  # of the squared errors of data left out: there is little else to explain
 IN_PROPORTION = "lengthscales in proportion explain as much as their number can tell"
 EXPECTED = "lengthscales and noise that are expected explain as much"
-NEEDED_NATS = 0.5  # what one hyperparameter gains on noise, on average: χ²_1 / 2
+NEEDED_OF_FEWEST = 0.5  # what one hyperparameter gains on noise, on average: χ²_1 / 2
+NEEDED_NATS = 1.0  # by which lengthscales that are free, which can follow noise, exceed the rest
 
 
 class Simpler(NamedTuple):
@@ -83,14 +85,15 @@ def simplify(model: SingleTaskGP, *, callback: StepCallback | None = None) -> Si
     start = _without_default_prior(start)
     shared_start = expectation.given_to(start, in_proportion=True)
     shared = search.maximise(shared_start, index, in_proportion=True)
-    explanations = [(shared, score(shared, in_proportion=True), IN_PROPORTION)]
+    of_shared = score(shared, in_proportion=True)
+    explanations = [(shared, of_shared, NEEDED_OF_FEWEST, IN_PROPORTION)]
     if _has_proportions(present, X):
         free = search.maximise(expectation.given_to(start), index)
-        explanations.append((free, score(free), EXPECTED))
-    explanations.append((present, of_present, ""))
+        explanations.append((free, score(free), NEEDED_NATS, EXPECTED))
+    explanations.append((present, of_present, NEEDED_NATS, ""))
     best, note, highest = None, "", 0.0
-    for gp, value, reason in explanations:
-        if value > highest + NEEDED_NATS:
+    for gp, value, needed, reason in explanations:
+        if value > highest + needed:
             best, note, highest = gp, reason, value
     if best is None:
         shared.write_to(model)
