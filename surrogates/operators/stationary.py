@@ -178,8 +178,10 @@ def _rbf(d2: Tensor) -> Terms:
 
 
 def _matern12(d2: Tensor) -> Terms:
-    r = d2.clamp_min(torch.finfo(d2.dtype).tiny).sqrt_()
-    return (-r).exp_(), 1.0, -0.5 / r
+    tiny = torch.finfo(d2.dtype).tiny
+    r = d2.clamp_min(tiny).sqrt_()
+    # At a data point the slope is that of no direction: 0, the mean over all of them
+    return (-r).exp_(), 1.0, (-0.5 / r).masked_fill_(d2 <= tiny, 0.0)
 
 
 def _matern32(d2: Tensor) -> Terms:

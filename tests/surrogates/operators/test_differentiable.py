@@ -105,6 +105,20 @@ def test_the_gradient_at_a_data_point_is_finite(name: str, dtype: torch.dtype) -
     assert X.grad is not None and X.grad.isfinite().all() and X.grad.abs().max() < 1e3
 
 
+def test_where_a_kernel_has_no_slope_the_other_points_give_the_gradient() -> None:
+    Z = problems.uniform(6, DIM)
+    kernel = KERNELS["matern12"]().double()
+    W = problems.normal(6, 2)
+    X = Z.clone().requires_grad_()
+    combine(KernelBasis(kernel, Z), X, W).sum().backward()
+    assert X.grad is not None
+    for point, gradient in enumerate(X.grad):
+        x = Z[point : point + 1].clone().requires_grad_()
+        others = torch.arange(6) != point
+        (whole(KernelBasis(kernel, Z[others]), x) @ W[others]).sum().backward()
+        torch.testing.assert_close(gradient, x.grad[0])
+
+
 @pytest.mark.parametrize("name", ["matern32", "product"])
 def test_hyperparameters_gather_no_gradient(name: str) -> None:
     kernel = KERNELS[name]().double()
