@@ -99,7 +99,7 @@ class LogEIStrategy(ForFewValues):
         bounds = request.bounds
         improvement = _Improvement.of(models, request)
         pending = bounds[:0] if request.X_pending is None else request.X_pending
-        repeated = _repeated(models[0], request, improvement.sign)
+        repeated = beside_the_best(request)
         pending = torch.cat([pending, repeated])
         for done in range(1 + len(repeated), request.q + 1):
             seed = int(torch.randint(2**62, (), generator=request.generator))
@@ -270,19 +270,22 @@ class _Improvement:
 
 
 @torch.no_grad()
-def _repeated(model: PathwiseGP, request: Request, sign: float | None) -> Tensor:
+def beside_the_best(request: Request) -> Tensor:
     """Return a point (1, d) beside that of the best value, if two values there are to tell noise
-    from ripples; none (0, d) if they are told apart already, or cannot be.
-
-    Args:
-        sign: of the model's one output, as in ``_Improvement``.
+    from ripples; none (0, d) if they are told apart already, or cannot be: of several outcomes,
+    where variances are known, among given choices.
     """
     feasible = request.feasible_set
     none = request.bounds[:0]
-    if sign is None or request.choices is not None:
+    goal = request.goal
+    model, *others = model_list(request.model)
+    if others or goal.get("objective") or goal.get("outcome_constraints"):
         return none
-    if not isinstance(model.likelihood, GaussianLikelihood):  # variances are known
+    if request.choices is not None or not _is_gaussian(model):
         return none
+    if not isinstance(model.likelihood, GaussianLikelihood):
+        return none
+    sign = 1.0 if goal.get("maximize", True) else -1.0
     (data,) = data_sets(model)
     negligible = NEGLIGIBLE_NOISE * data.y.var()
     if len(data.y) < FEWEST_REPEATED or bool(data.noise.max() <= negligible):

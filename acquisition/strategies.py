@@ -14,7 +14,7 @@ from torch import Tensor
 
 from acquisition.candidates import all_inputs, model_list
 from acquisition.constraints import TooFewPoints
-from acquisition.log_ei import LogEIStrategy
+from acquisition.log_ei import LogEIStrategy, beside_the_best
 from acquisition.multistart import starts_kept
 from acquisition.pools import Chosen
 from acquisition.strategy import FEW_VALUES, ForFewValues, Request, Sampler, Strategy
@@ -161,7 +161,8 @@ class AutoStrategy(ForFewValues):
 
     Each of up to 8 points is worth its search. Of up to 50, the first 4 are chosen like that, for
     precision, and the others by paths, for diversity: joint improvements take longer than paths.
-    Beyond, or among more than 1000 values, all are chosen by paths.
+    Beyond, or among more than 1000 values, all are chosen by paths, but for one beside the best
+    value where noise may as well be ripples, as in :class:`LogEIStrategy`.
 
     Args:
         sampler: as in :class:`ThompsonStrategy`, which it is for.
@@ -188,10 +189,15 @@ class AutoStrategy(ForFewValues):
         """Return the batch; as :class:`Strategy` has it."""
         num_values = len(all_inputs(model_list(request.model)))
         others = ThompsonStrategy(self.sampler)
-        if num_values > FEW_VALUES or request.q > SOME_POINTS:
+        if num_values > FEW_VALUES or (request.shared and request.q > SOME_POINTS):
             return others.generate(request)
         if request.q <= FEW_POINTS:
             return LogEIStrategy().generate(request)
+        if request.q > SOME_POINTS:
+            first = beside_the_best(request)
+            if not len(first):
+                return others.generate(request)
+            return torch.cat([first, others.generate(_rest(request, first, request.q - 1))])
         first = LogEIStrategy().generate(replace(request, q=NUM_IMPROVING, paths=None))
         rest = _rest(request, first, request.q - NUM_IMPROVING)
         return torch.cat([first, others.generate(rest)])

@@ -322,7 +322,7 @@ def test_the_benchmark_runs_there(solver: str, device: torch.device) -> None:
 
 def test_a_study_computes_there(device: torch.device) -> None:
     study = Study(Space(a=Float(0.0, 1.0), b=Float(0.0, 1.0)), maximize=True, seed=0, device=device)
-    for _ in range(3):
+    for _ in range(2):
         batch = study.ask(6)
         study.tell(
             batch.ids, [-((params["a"] - 0.3) ** 2) - params["b"] for params in batch.params]

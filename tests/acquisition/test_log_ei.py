@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,13 @@ from botorch.acquisition.logei import qLogExpectedImprovement
 from botorch.sampling.normal import SobolQMCNormalSampler
 from torch import Tensor
 
-from acquisition import LogEIStrategy, Request
+from acquisition import (
+    AutoStrategy,
+    LogEIStrategy,
+    ParallelThompsonSampling,
+    Request,
+    Strategy,
+)
 from surrogates import PathwiseGP, gaussian_likelihood
 
 BOX = torch.tensor([[-5.0, 100.0], [10.0, 300.0]], dtype=torch.float64)
@@ -117,18 +124,29 @@ def noisy_request(
     return Request(model, 3, UNIT, torch.Generator().manual_seed(3), **options)
 
 
-def distances_from_best(request: Request) -> Tensor:
-    """Return the sorted distances (3,) of the chosen points from that of the best value."""
+def distances_from_best(request: Request, strategy: Strategy | None = None) -> Tensor:
+    """Return the sorted distances (q,) of the chosen points from that of the best value."""
     model = request.model
     assert isinstance(model, PathwiseGP)
     best = model.train_inputs[0][model.train_targets.argmax()]
-    return (LogEIStrategy().generate(request) - best).abs().amax(1).sort().values
+    batch = (strategy or LogEIStrategy()).generate(request)
+    return (batch - best).abs().amax(1).sort().values
 
 
 def test_the_best_value_is_measured_again_where_noise_may_be_ripples() -> None:
     beside, *others = distances_from_best(noisy_request()).tolist()
     assert 1e-6 < beside < 1e-4
     assert min(others) > 1e-4
+
+
+def test_a_large_batch_measures_the_best_value_again_where_noise_may_be_ripples() -> None:
+    quick = partial(ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2)
+    for noise, measured in ((0.5, True), (1e-4, False)):
+        request = replace(noisy_request(noise=noise), q=60)
+        distances = distances_from_best(request, AutoStrategy(quick))
+        assert len(distances) == 60
+        assert (1e-6 < distances[0] < 1e-4) == measured
+        assert distances[1] > 1e-4
 
 
 def test_among_integers_the_best_value_is_measured_again_beside_it_in_the_real_inputs() -> None:

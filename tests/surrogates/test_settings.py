@@ -152,7 +152,7 @@ print(first, kept, faults())
     [
         ({}, True),
         pytest.param({"MALLOC_TRIM_THRESHOLD_": "131072"}, False, marks=pytest.mark.slow),
-        ({memory.SWITCH: "keep"}, False),
+        pytest.param({memory.SWITCH: "keep"}, False, marks=pytest.mark.slow),
     ],
 )
 def test_freed_memory_is_kept_inside_the_context_alone(

@@ -102,9 +102,12 @@ def test_lines_are_narrowed_by_dragging_and_by_sliders(page: Browser) -> None:
         " const b = hits[0].getBoundingClientRect(); return [b.x, b.y, b.width, b.height]"
     )
     x = box[0] + box[2] / 2
-    page.drag((x, box[1] + box[3] * 0.9), (x, box[1] + box[3] * 0.5))
-    kept = page.run("return document.querySelector('#kept').textContent")
-    assert kept != "11 lines" and " of 11 lines" in kept
+    for _ in range(20):  # a page that is slow to be laid out misses what the pointer does
+        page.drag((x, box[1] + box[3] * 0.9), (x, box[1] + box[3] * 0.5))
+        kept = page.run("return document.querySelector('#kept').textContent")
+        if kept != "11 lines":
+            break
+    assert " of 11 lines" in kept
     assert page.run("return document.querySelectorAll('#parallel polyline.out').length") > 0
     page.run("document.querySelector('#clear').click()")
     assert texts(page, "#kept") == ["11 lines"]

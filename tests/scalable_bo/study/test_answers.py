@@ -86,9 +86,9 @@ def test_the_best_of_a_space_of_counts_and_limits_lies_in_it() -> None:
     space = Space(limit, k=Int(0, 8), x=Float(0.0, 3.0))
     study = Study(space, maximize=True, strategy="log-ei", seed=1)
     generator = torch.Generator().manual_seed(0)
-    for _ in range(4):
-        batch = study.ask(12)
-        noise = torch.randn(12, dtype=torch.float64, generator=generator)
+    for _ in range(3):
+        batch = study.ask(8)
+        noise = torch.randn(8, dtype=torch.float64, generator=generator)
         study.tell(batch.ids, batch.X.sum(1) + NOISE * noise)
     found = study.recommend()
     assert found["k"] in range(9)

@@ -38,7 +38,13 @@ def loss(params: dict[str, Any]) -> float:
 @pytest.mark.parametrize(
     "space", [MIXED, pytest.param(FINITE, marks=pytest.mark.slow)], ids=["mixed", "finite"]
 )
-@pytest.mark.parametrize("options", BY_STRATEGY)
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(*given.values, id=given.id, marks=[pytest.mark.slow] * (given.id == "turbo"))
+        for given in BY_STRATEGY
+    ],
+)
 def test_a_study_resumes_to_the_same_design_with_every_strategy(
     tmp_path: Path, options: dict[str, Any], space: Space
 ) -> None:
