@@ -34,7 +34,7 @@ ITERATIVE = {
     "sap": SketchAndProject.sap(block_size=30),
     "asap": SketchAndProject.asap(block_size=30),
     "adasap": SketchAndProject.adasap(
-        preconditioner=Nystrom(9, sketch="gaussian"), block_size=30, tail_average=False
+        preconditioner=Nystrom(20, sketch="gaussian"), block_size=30, tail_average=False
     ),
     "from-outside": ConjugateResiduals(),
     "adasap-identity": SketchAndProject.adasap_identity(block_size=30, mu=1e-3, tail_average=False),
