@@ -29,6 +29,7 @@ DEFAULT_CPU_BUDGET = 2 * GIBIBYTE
 # float64
 TILES_HELD = 16
 NUM_CALLS = 3  # that are timed
+MEASURED_TYPES = {"cuda"}  # of devices: what suits them is tried; a CPU has constants
 SECONDS_BETWEEN_LOOKS = 1.0  # at a device's free memory: asking takes longer than a small product
 
 CHUNK_ENTRIES = {"cpu": 2**20, "cuda": 2**28}  # of a matrix of features, evaluated at a time

@@ -15,7 +15,6 @@ from contextlib import nullcontext
 from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -682,12 +681,7 @@ class Study:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _change(self, ids: Sequence[int], outcomes: Outcomes, kind: str, why: str) -> None:

@@ -16,12 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surrogates.memory import seconds
+from surrogates import memory
 from surrogates.operators.linalg import matmul, onednn_is_faster
 from surrogates.operators.split import Halves, add_product, halves_if_faster
 from surrogates.operators.stationary import PROFILES
 
-MEASURED_TYPES = {"cuda"}
 SIDE = 4096  # of the matrices that are timed
 DIM = 8
 NUM_COLUMNS = 512
@@ -57,7 +56,7 @@ class Rates:
 
 def rates_of(device: torch.device) -> Rates:
     """Return the rates of ``device``; those of a CPU for a device of another kind."""
-    if device.type in MEASURED_TYPES:
+    if device.type in memory.MEASURED_TYPES:
         return _measured(device)
     return Rates(
         evaluate=300.0,
@@ -76,7 +75,7 @@ def factorisation_advantage(device: torch.device) -> float:
     """Return how much less factorising a block costs beside a product with many columns than on a
     CPU; 1 there.
     """
-    if device.type not in MEASURED_TYPES:
+    if device.type not in memory.MEASURED_TYPES:
         return 1.0
     rates = rates_of(device)
     return rates.column / rates.block_factorise / COLUMN_OVER_FACTORISATION
@@ -102,11 +101,11 @@ def measured_rates(device: torch.device, n: int, num_columns: int) -> Rates:
     W = uniform(n, num_columns)
     H = A @ A.T / n + torch.eye(n, device=device)
     order = torch.randperm(n, generator=generator).to(device)
-    operation = seconds(lambda: matmul(A, W), device) / (2.0 * n**2 * num_columns)
+    operation = memory.seconds(lambda: matmul(A, W), device) / (2.0 * n**2 * num_columns)
 
     def worth(call: Callable[[], Any], count: float) -> float:
         """Return the operations that one of ``count`` parts of a call is worth."""
-        return 2.0 ** round(math.log2(seconds(call, device) / count / operation))
+        return 2.0 ** round(math.log2(memory.seconds(call, device) / count / operation))
 
     def factorised(matrix: Tensor) -> float:
         count = len(matrix) ** 3 / 3.0

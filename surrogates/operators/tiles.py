@@ -27,7 +27,6 @@ Others = ParamSpec("Others")
 Result = TypeVar("Result")
 
 TILE_SIDE = {"cpu": 512}
-MEASURED_TYPES = {"cuda"}  # of devices on which these sides are tried
 TRIED_SIDES = (2048, 4096, 8192, 16384)
 TRIED_COLUMNS = 512
 TRIED_DIM = 8
@@ -396,7 +395,7 @@ def tile_side(device: torch.device) -> int:
     """
     if device.type in TILE_SIDE:
         return TILE_SIDE[device.type]
-    if device.type not in MEASURED_TYPES:
+    if device.type not in memory.MEASURED_TYPES:
         return DEFAULT_SIDE
     return memory.side_that_fits(device, _fastest_side(device))
 

@@ -7,7 +7,16 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from surrogates import CG, Auto, Cholesky, Dense, KernelSystem, SketchAndProject, Tiled
+from surrogates import (
+    CG,
+    Auto,
+    Cholesky,
+    Dense,
+    KernelSystem,
+    SketchAndProject,
+    Tiled,
+    memory,
+)
 from surrogates.operators import rates
 from surrogates.operators.rates import Rates, measured_rates, rates_of
 from surrogates.solvers.sketch_and_project import default_block_size
@@ -34,7 +43,7 @@ def test_a_rate_is_the_time_of_a_part_over_that_of_an_operation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Whatever is called takes a second: 64² entries and 2 · 64² · 16 operations of the product
-    monkeypatch.setattr(rates, "seconds", lambda call, device: 1.0)
+    monkeypatch.setattr(memory, "seconds", lambda call, device: 1.0)
     found = measured_rates(CPU, **SMALL)
     assert found.evaluate == found.read == found.gather == found.copy == 32.0
     assert found.column == found.double_column == 2.0
@@ -49,7 +58,7 @@ def test_a_device_is_measured_once(monkeypatch: pytest.MonkeyPatch, device: torc
         made.append(arguments)
         return replace(rates_of(CPU), evaluate=128.0)
 
-    monkeypatch.setattr(rates, "MEASURED_TYPES", {NAME})
+    monkeypatch.setattr(memory, "MEASURED_TYPES", {NAME})
     monkeypatch.setattr(rates, "measured_rates", noted)
     rates._measured.cache_clear()
     try:
@@ -82,7 +91,7 @@ def test_blocks_are_smaller_where_factorising_is_dear(
     monkeypatch: pytest.MonkeyPatch, device: torch.device
 ) -> None:
     found = replace(rates_of(CPU), column=2.2, block_factorise=6.0)
-    monkeypatch.setattr(rates, "MEASURED_TYPES", {NAME})
+    monkeypatch.setattr(memory, "MEASURED_TYPES", {NAME})
     monkeypatch.setattr(rates, "_measured", lambda device: found)
     whole = default_block_size(10_000, 64)
     assert default_block_size(10_000, 64, CPU) == whole == 1308

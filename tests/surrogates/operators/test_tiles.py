@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from surrogates import memory
 from surrogates.operators import tiles
 from tests.simulated_device import NAME, simulated_device
 
@@ -39,7 +40,7 @@ def test_the_tiles_of_a_device_are_tried_once_and_those_of_a_cpu_are_fixed(
         tried.append(sides)
         return 128
 
-    monkeypatch.setattr(tiles, "MEASURED_TYPES", {NAME})
+    monkeypatch.setattr(memory, "MEASURED_TYPES", {NAME})
     monkeypatch.setattr(tiles.memory, "side_that_fits", lambda device, side: min(side, 4096))
     monkeypatch.setattr(tiles, "fastest_side", noted)
     tiles._fastest_side.cache_clear()

@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 
 from surrogates import CG, DistributedKernelSystem, KernelSystem, shared_paths
-from surrogates.operators.tiles import FUNCTIONS_TOGETHER
-from surrogates.systems.processes import own_rows, shares
 from surrogates.systems.shared_rows import SharedRows, summed
 from tests import problems
 from tests.contracts import true_residual
@@ -378,37 +376,6 @@ def test_the_example_under_torchrun_gives_the_answer_of_one_process(tmp_path: Pa
     assert answers[1][0].startswith("2 processes") and "17/17 columns converged" in answers[1][0]
     means = [float(answer[1].partition("is about ")[2].partition(" ")[0]) for answer in answers]
     assert abs(means[0] - means[1]) < 0.015  # of two decimals
-
-
-@pytest.mark.parametrize(("n", "size"), [(1, 1), (10, 3), (7, 7), (1_000_003, 16)])
-def test_rows_are_shared_evenly(monkeypatch: pytest.MonkeyPatch, n: int, size: int) -> None:
-    parts = []
-    for rank in range(size):
-        monkeypatch.setattr(
-            "surrogates.systems.processes.place", lambda group, rank=rank: (rank, size)
-        )
-        parts.append(own_rows(n))
-    assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
-    assert parts[-1].stop == n
-    assert {part.stop - part.start for part in parts} <= {n // size, -(-n // size)}
-
-
-@pytest.mark.parametrize(("number", "size"), [(2, 2), (31, 2), (100, 2), (1000, 3), (64, 1)])
-def test_paths_are_shared_evenly_in_sixteens(
-    monkeypatch: pytest.MonkeyPatch, number: int, size: int
-) -> None:
-    parts = []
-    for rank in range(size):
-        monkeypatch.setattr(
-            "surrogates.systems.processes.place", lambda group, rank=rank: (rank, size)
-        )
-        parts.append(shares("q", number))
-    assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
-    assert parts[-1].stop == number
-    lengths = [part.stop - part.start for part in parts]
-    assert max(lengths) <= 1.5 * number / size
-    if number >= 48 * size:
-        assert all(length % FUNCTIONS_TOGETHER == 0 for length in lengths[:-1])
 
 
 def test_the_sum_of_halves_is_that_of_the_whole_to_the_last_bit() -> None:
