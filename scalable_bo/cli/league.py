@@ -115,9 +115,10 @@ def optimisers(options: OptimisersOptions) -> None:
     records = run_and_show(cells, options.out, rerun=options.rerun, table="optimisers")
     whole = [record for record in records if record["complete"]]
     plot = options.out / f"optimisers_{options.subset}.png"
-    if whole:
+    found = divisions(whole)
+    if any(division.medians for division in found):
         plot_optimisers(whole, plot)
-    for division in divisions(whole):
+    for division in found:
         print_table(league_table(division.title, standings(division)))
     typer.echo(
         f"{count(whole, 'record')} in {options.out}, with all others there in"

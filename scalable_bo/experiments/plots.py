@@ -221,11 +221,14 @@ def plot_optimisers(records: Sequence[Record], path: Path) -> None:
         records: complete runs.
         path: the PNG to write.
     Raises:
-        ValueError: if there is none.
+        ValueError: if there is none by a seed that all optimisers of a problem have.
     """
-    found = divisions(records)
+    found = [division for division in divisions(records) if division.medians]
     if not found:
-        raise ValueError("`records` must hold at least one complete run, got none.")
+        raise ValueError(
+            "`records` must hold at least one complete run, and one by the same seed of all"
+            f" optimisers of its problem, got {len(records)}. Run them by the same seeds."
+        )
     figure = _figure(4.8 * len(found), 4.6)
     panels: list[Axes] = list(figure.subplots(1, len(found), squeeze=False)[0])
     for panel, division in zip(panels, found, strict=True):

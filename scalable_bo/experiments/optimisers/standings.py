@@ -22,7 +22,8 @@ FAR_AHEAD = 1.0 / 3.0
 
 @dataclass(frozen=True)
 class Division:
-    """Runs that can be compared: one budget, size of batches and noise.
+    """Runs that can be compared: one budget, size of batches and noise, and on each problem the
+    seeds that all its optimisers have.
 
     Attributes:
         medians: the regrets' medians over seeds, by problem and optimiser.
@@ -30,6 +31,7 @@ class Division:
             and the best value of all runs stands for it.
         solved: by problem, the regret below which it counts as solved.
         records: behind them.
+        apart: the problems whose optimisers share no seed, which are left out.
     """
 
     budget: int
@@ -39,6 +41,7 @@ class Division:
     zeros: dict[str, float]
     solved: dict[str, float]
     records: Sequence[Record]
+    apart: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -52,9 +55,10 @@ class Division:
         """Those that have runs here, in the order of their first appearance."""
         return tuple(dict.fromkeys(r["settings"]["optimiser"] for r in self.records))
 
-    def num_seeds(self, problem: str, optimiser: str) -> int:
-        """Return how many runs are behind a median."""
-        return sum(_who(record) == (problem, optimiser) for record in self.records)
+    def num_seeds(self, problem: str) -> int:
+        """Return how many runs are behind each median of a problem."""
+        own = [record["settings"] for record in self.records]
+        return len({settings["seed"] for settings in own if settings["problem"] == problem})
 
 
 @dataclass(frozen=True)
@@ -96,9 +100,29 @@ def divisions(records: Sequence[Record]) -> list[Division]:
         own = [record for record in records if record["settings"]["problem"] == problem]
         zeros[problem], spread = _scale(own)
         solved[problem] = SOLVED * spread
+    found = []
+    for (noise, budget, q), group in sorted(groups.items()):
+        compared = _of_common_seeds(group)
+        medians = _medians(compared, zeros)
+        apart = {record["settings"]["problem"] for record in group} - set(medians)
+        found.append(
+            Division(budget, q, noise, medians, zeros, solved, compared, tuple(sorted(apart)))
+        )
+    return found
+
+
+def _of_common_seeds(records: list[Record]) -> list[Record]:
+    """Return the runs by seeds that all optimisers of the same problem have."""
+    seeds: dict[str, dict[str, set[int]]] = {}
+    for record in records:
+        problem, optimiser = _who(record)
+        own = seeds.setdefault(problem, {}).setdefault(optimiser, set())
+        own.add(record["settings"]["seed"])
+    common = {problem: set.intersection(*own.values()) for problem, own in seeds.items()}
     return [
-        Division(budget, q, noise, _medians(group, zeros), zeros, solved, group)
-        for (noise, budget, q), group in sorted(groups.items())
+        record
+        for record in records
+        if record["settings"]["seed"] in common[record["settings"]["problem"]]
     ]
 
 

@@ -21,14 +21,16 @@ def league_table(records: Sequence[Record]) -> str:
     text = [
         "# Optimisers",
         "",
-        "Regret of the point that a run recommends, without noise: medians over seeds. Where the"
-        " optimum is not known (`tune-`), the best value of all runs stands for it. Ranks are those"
-        " of medians; regrets below 1e-4 of a problem's range share one. Peers are what is not"
-        " ours, Sobol points aside.",
+        "Regret of the point that a run recommends, without noise: medians over the seeds that all"
+        " optimisers of a problem have. Where the optimum is not known (`tune-`), the best value of"
+        " all runs stands for it. Ranks are those of medians; regrets below 1e-4 of a problem's"
+        " range share one. Peers are what is not ours, Sobol points aside.",
     ]
     for division in divisions(records):
         rows = [list(HEADINGS), *(standing_row(one) for one in standings(division))]
         text += ["", f"## {division.title}", "", *markdown(rows), "", *_medians(division)]
+        if division.apart:
+            text += ["", f"Left out, as no seed is common to all: {', '.join(division.apart)}."]
     if not records:
         text += ["", "No records yet."]
     return "\n".join(text) + "\n"
@@ -49,14 +51,13 @@ def standing_row(standing: Standing) -> list[str]:
 
 
 def _medians(division: Division) -> list[str]:
-    """Return a row a problem; the best median is bold, and the fewest seeds of a row are said."""
+    """Return a row a problem; the best median is bold."""
     names = division.optimisers
     rows = [["problem", "seeds", *names]]
     for problem, medians in division.medians.items():
         best = min(medians.values())
-        seeds = min(division.num_seeds(problem, name) for name in medians)
         cells = [_cell(medians.get(name), best) for name in names]
-        rows.append([problem, str(seeds), *cells])
+        rows.append([problem, str(division.num_seeds(problem)), *cells])
     return markdown(rows)
 
 

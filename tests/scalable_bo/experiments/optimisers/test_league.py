@@ -143,6 +143,35 @@ def test_standings_compare_with_the_best_peer() -> None:
     assert list(found) == ["auto", "optuna-gp", "sobol"]
 
 
+def test_optimisers_are_compared_on_the_seeds_that_all_of_a_problem_have() -> None:
+    runs = [
+        *(record("auto", regret, seed=seed) for seed, regret in enumerate([3.0, 4.0, 5.0])),
+        # Its easy seeds are not among those of its peer, nor its slow ones
+        *(record("cma", regret, seed=seed) for seed, regret in ((1, 6.0), (2, 7.0))),
+        *(record("cma", 0.1, seed=seed, seconds_ask=9.0) for seed in (3, 4, 5)),
+        record("cma", 1.0, problem="levy-4", seed=1),
+    ]
+    (division,) = divisions(runs)
+    assert division.medians == {"branin-2": {"auto": 4.5, "cma": 6.5}, "levy-4": {"cma": 1.0}}
+    assert division.num_seeds("branin-2") == 2
+    found = {standing.optimiser: standing for standing in standings(division)}
+    assert (found["auto"].mean_rank, found["cma"].mean_rank) == (1.0, 1.5)
+    assert found["cma"].seconds_ask == 0.5
+    assert mean_ranks(division, [20]) == {"auto": [1.0], "cma": [1.5]}
+    assert "| branin-2 | 2 | **4.5** | 6.5 |" in league_table(runs)
+
+
+def test_a_problem_of_no_common_seed_is_left_out_and_said(tmp_path: Path) -> None:
+    runs = [record("auto", 1.0, seed=0), record("cma", 0.5, seed=1)]
+    (division,) = divisions(runs)
+    assert (division.medians, division.apart) == ({}, ("branin-2",))
+    assert "Left out, as no seed is common to all: branin-2." in league_table(runs)
+    with pytest.raises(ValueError, match=r"by the same seed of all optimisers .* got 2\."):
+        plot_optimisers(runs, tmp_path / "plot.png")
+    (both,) = divisions([*runs, record("auto", 1.0, problem="levy-4")])
+    assert standings(both)[0].num_problems == 1
+
+
 def test_the_best_value_of_all_runs_stands_for_an_unknown_optimum() -> None:
     unknown = {"problem": "tune-digits", "optimum": None, "range": None}
     runs = [record("auto", -0.9, **unknown), record("cma", -0.7, **unknown)]
@@ -173,7 +202,7 @@ def test_ranks_are_followed_over_evaluations() -> None:
 def test_a_plot_is_drawn(tmp_path: Path) -> None:
     plot_optimisers([record("auto", 1.0), record("cma", 2.0)], tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ValueError, match="at least one complete run, got none"):
+    with pytest.raises(ValueError, match="at least one complete run, .* got 0"):
         plot_optimisers([], tmp_path / "plot.png")
 
 
