@@ -31,7 +31,7 @@ from scalable_bo.experiments.models import fixed_model, matern_kernel
 from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.records import peak_memory_bytes, reset_peak_memory
 from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
-from surrogates import SketchAndProject, UnsolvedWarning
+from surrogates import Checkpoint, SketchAndProject, UnsolvedWarning
 from surrogates.systems.processes import shares
 from surrogates.systems.shared_rows import SharedRows
 
@@ -62,23 +62,32 @@ def clocks(device: torch.device) -> tuple[float, float]:
     return time.perf_counter(), time.process_time()
 
 
+def asap(job: dict[str, Any]) -> SketchAndProject:
+    folder = job["checkpoint"]
+    return SketchAndProject.asap(
+        block_size=job["block_size"],
+        max_epochs=job["epochs"],
+        tolerance=job["tolerance"],
+        checkpoint=None if folder is None else Checkpoint(folder, keep_solution=True),
+    )
+
+
 def work(job: dict[str, Any], device: torch.device) -> dict[str, Any]:
     """Make a round, and return what it took and found."""
     warnings.simplefilter("ignore", UnsolvedWarning)  # a budget may be spent on purpose
     os.environ["SCALABLE_BO_COMPILE"] = "never"
     X, y = data(job, device)
     kernel = matern_kernel(job["lengthscale"], 1.0).float().to(device)
-    solver = SketchAndProject.asap(
-        block_size=job["block_size"], max_epochs=job["epochs"], tolerance=job["tolerance"]
-    )
     reset_peak_memory(device)
     base = peak_memory_bytes(device) - X.numel() * 4 - y.numel() * 4
-    model = fixed_model(X, y, kernel, job["noise"], solver)
+    model = fixed_model(X, y, kernel, job["noise"], asap(job))
     q = job["q"]
     bounds = torch.tensor([[0.0] * job["dim"], [1.0] * job["dim"]], device=device)
     began = clocks(device)
     paths = model.paths(q, generator=torch.Generator().manual_seed(1), shared=True)
     solved = clocks(device)
+    solution = model.solution
+    assert solution is not None  # paths() has just made it
     solve_peak = peak_memory_bytes(device)
     starts = job["starts"] or default_num_starts(q, job["n"])
     sampler = ParallelThompsonSampling(
@@ -101,7 +110,7 @@ def work(job: dict[str, Any], device: torch.device) -> dict[str, Any]:
     mine = torch.zeros(rows.size, 7, dtype=torch.float64, device=device)
     mine[rows.rank] = torch.tensor(
         [
-            solved[0] - began[0],
+            max(solved[0] - began[0], solution.seconds),
             solved[1] - began[1],
             done[0] - solved[0],
             done[1] - solved[1],
@@ -113,8 +122,6 @@ def work(job: dict[str, Any], device: torch.device) -> dict[str, Any]:
     )
     names = ("solve", "solve_cpu", "search", "search_cpu", "base", "solve_peak", "peak")
     found = dict(zip(names, rows.sum(mine).T.tolist(), strict=True))
-    solution = model.solution
-    assert solution is not None
     return found | {
         "epochs": solution.epochs,
         "residual": float(solution.residual.max()),
@@ -181,6 +188,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=80, help="of the ascent")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--repeats", type=int, default=1, help="of each round, in turn")
+    parser.add_argument(
+        "--checkpoint", default=None, help="folder of unfinished solves; remove it when all is done"
+    )
     parser.add_argument("--timeout", type=float, default=36_000.0, help="seconds of one launch")
     parser.add_argument(
         "--device", default="cpu", choices=BACKENDS, help="cuda: one for each process"
@@ -198,13 +208,16 @@ def main() -> None:
     if arguments.job is not None:
         run_job(arguments.job, work, timeout_seconds=7200.0)
         return
-    settings = {k: v for k, v in vars(arguments).items() if k not in ("out", "job", "timeout")}
+    apart = ("out", "job", "timeout", "checkpoint")
+    settings = {k: v for k, v in vars(arguments).items() if k not in apart}
     results: list[dict[str, Any]] = []
     for n in arguments.sizes:
         job = settings | {"n": n}
         runs: dict[int, list[dict[str, Any]]] = {ranks: [] for ranks in arguments.ranks}
-        for _ in range(arguments.repeats):
+        for repeat in range(arguments.repeats):
             for ranks, found in runs.items():
+                parent = arguments.checkpoint
+                job["checkpoint"] = parent and f"{parent}/{n}-{ranks}-{repeat}"
                 found.append(launch(__file__, job, ranks, arguments.timeout))
         alone = runs[min(runs)]
         first = summary(alone, job, min(runs))
