@@ -148,8 +148,10 @@ const LEAST_GAP = 62; // between axes
 const FRAME = { width: 900, left: 60, top: 40, height: 250 };
 const ranges = new Map();
 let lines = null;
+let isDragged = false; // what is drawn stays until then, or the pointer would lose its axis
 
 function showLines(found) {
+  if (isDragged) return;
   find("#lines").hidden = !found;
   if (!found || JSON.stringify(found) === JSON.stringify(lines)) return;
   const axesChanged = !lines || JSON.stringify(found.axes.map((a) => a.name)) !== JSON.stringify(lines.axes.map((a) => a.name));
@@ -209,14 +211,16 @@ function brush(event, hit, axis) {
     narrow();
   };
   const stop = () => {
+    isDragged = false;
     hit.removeEventListener("pointermove", move);
     const [low, high] = ranges.get(name) || [0, 1];
     if (high - low < 0.01) ranges.delete(name); // a click takes the range away
     narrow();
   };
+  isDragged = true;
   hit.setPointerCapture(event.pointerId);
   hit.addEventListener("pointermove", move);
-  hit.addEventListener("pointerup", stop, { once: true });
+  hit.addEventListener("lostpointercapture", stop, { once: true }); // let go, or taken away
   move(event);
 }
 

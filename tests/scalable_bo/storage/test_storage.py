@@ -6,16 +6,15 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from scalable_bo.space.space import Float, LinearConstraint, Space
+from scalable_bo.space.space import Float, Space
 from scalable_bo.storage import database
 from scalable_bo.storage.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from scalable_bo.storage.database import WriterLock
-from scalable_bo.storage.record import make_settings, require_same_settings
+from scalable_bo.storage.record import make_settings
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes
 from scalable_bo.storage.sqlite import SQLiteStorage
@@ -142,28 +141,6 @@ def test_a_strange_lock_file_is_no_obstacle(tmp_path: Path, content: str) -> Non
     SQLiteStorage(tmp_path).close()
     holder = json.loads((tmp_path / "lock").read_text())
     assert holder["pid"] == os.getpid()
-
-
-def test_other_settings_are_refused_with_every_difference() -> None:
-    other = make_settings(SPACE.to_dict(), False, 1)
-    with pytest.raises(
-        ValueError,
-        match=(
-            "It was made with other settings:\n  direction: stored maximize, given minimize\n"
-            "  seed: stored 0, given 1\nUse"
-        ),
-    ):
-        require_same_settings("It", SETTINGS, other)
-    require_same_settings("It", SETTINGS, SETTINGS)
-
-
-def test_coefficients_that_look_the_same_in_print_are_told_apart() -> None:
-    def settings(coefficient: float) -> dict[str, Any]:
-        constraint = LinearConstraint({"x": coefficient, "y": 1}, at_most=1)
-        return make_settings(Space(constraint, **SPACE.params).to_dict(), True, 0)
-
-    with pytest.raises(ValueError, match="  constraint 1: stored .*0.33333333.*given .*0.33333334"):
-        require_same_settings("It", settings(1 / 3), settings(0.33333334))
 
 
 @pytest.mark.parametrize("keep", [0, 1, 50, 100, 4096, 5000])
