@@ -40,7 +40,8 @@ class OptimisersOptions:
         Option(
             help="Optimisers, separated by commas, instead of the subset's: strategies of a study"
             " such as auto, thompson, log-ei, turbo; optuna-gp, optuna-tpe, optuna-cmaes,"
-            " botorch-qlognei, botorch-turbo, cma, sobol."
+            " botorch-qlognei, botorch-turbo, cma, sobol, ax; ax-auto and optuna-auto for ours"
+            " inside of Ax and Optuna."
         ),
     ] = None
     problems: Annotated[

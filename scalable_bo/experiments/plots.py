@@ -26,7 +26,10 @@ from matplotlib.ticker import NullFormatter
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 GREY = "#777777"
 # Optimisers keep their hues from plot to plot: these, and further ones, mostly of Tol's
-HUES = (*COLOURS, "#000000", "#882255", "#999933", "#44AA99", "#DDCC77")
+HUES = (
+    *COLOURS,
+    *("#000000", "#882255", "#999933", "#44AA99", "#DDCC77", "#332288", "#AA4499", "#117733"),
+)
 MARKERS = ("o", "s", "^", "D", "v", "P")
 _TRACED = (
     ("residual", "relative residual"),

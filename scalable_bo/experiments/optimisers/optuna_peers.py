@@ -1,4 +1,4 @@
-"""Optuna's samplers in the league, with their defaults."""
+"""Optuna's samplers in the league, and ours in Optuna, with their defaults."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, TPESampler
 from torch import Tensor
 
 from scalable_bo.experiments.optimisers.base import Optimiser
+from scalable_bo.integrations.optuna import ThompsonSampler
 from scalable_bo.space.parameters import Categorical, Int, Parameter
 from scalable_bo.space.space import Space
 
@@ -24,6 +25,7 @@ SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
     "tpe": TPESampler,
     "gp": GPSampler,
     "cmaes": CmaEsSampler,
+    "auto": ThompsonSampler,
 }
 
 

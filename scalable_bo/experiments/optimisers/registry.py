@@ -1,5 +1,5 @@
-"""The optimisers of the league by name: the strategies of a study, and its peers with their
-defaults.
+"""The optimisers of the league by name: the strategies of a study, its peers with their defaults,
+and the former inside of some of the latter.
 
 A further one is a class of ``Optimiser`` in a file of its own, and a line in ``PEERS``.
 """
@@ -23,7 +23,7 @@ _HERE = "scalable_bo.experiments.optimisers"
 
 @dataclass(frozen=True)
 class Peer:
-    """An optimiser that is not ours.
+    """An optimiser behind another interface than ours.
 
     Attributes:
         module: where its class is, which imports its packages.
@@ -48,6 +48,7 @@ def _optuna(sampler: str, *packages: str) -> Peer:
     return Peer("optuna_peers", "OptunaSearch", (("sampler", sampler),), ("optuna", *packages))
 
 
+_AX = ("ax_peers", "AxSearch")
 PEERS = {
     "optuna-gp": _optuna("gp"),
     "optuna-tpe": _optuna("tpe"),
@@ -56,6 +57,10 @@ PEERS = {
     "botorch-turbo": Peer("botorch_peers", "TrustRegionSearch"),
     "cma": Peer("cma_peer", "CMASearch", packages=("cma",)),
     "sobol": Peer("base", "SobolSearch"),
+    "ax": Peer(*_AX, packages=("ax",)),
+    # Ours inside of other frameworks
+    "ax-auto": Peer(*_AX, (("strategy", "auto"),), ("ax",)),
+    "optuna-auto": _optuna("auto"),
 }
 OPTIMISERS = (*STRATEGIES, *PEERS)
 
