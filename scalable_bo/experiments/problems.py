@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import Any, final
 
 import torch
@@ -167,6 +168,9 @@ class GPPrior(Problem):
 class TestFunction(Problem):
     """One of BoTorch's synthetic functions, negated where the literature minimises it;
     see ``test_function``.
+
+    Attributes:
+        optimizers: (k, d) where the largest value is, where BoTorch knows it.
     """
 
     __test__ = False  # pytest would take the name for a test class
@@ -179,6 +183,9 @@ class TestFunction(Problem):
         except NotImplementedError:  # known in some dimensions only
             optimal_value = None
         super().__init__(torch.as_tensor(function.bounds), noise, optimal_value)
+        self.optimizers: Tensor | None = None
+        with suppress(AttributeError, NotImplementedError):
+            self.optimizers = torch.as_tensor(function.optimizers)
 
     def _evaluate(self, X: Tensor) -> Tensor:
         low, high = self.bounds

@@ -77,7 +77,13 @@ SUBSETS = {
     ),
     "bbob-all": Subset(_bbob("bbob", _ALL, (2, 5, 10, 20)), 60, (1, 5)),
     "mixed": Subset(
-        (*TUNING_TASKS, *_bbob("bbob-mixint", (1, 3, 8, 15, 20, 23), (5, 10))), 60, (1, 5)
+        (
+            *TUNING_TASKS,
+            *("mixed-hartmann-6", "mixed-ackley-5"),
+            *_bbob("bbob-mixint", (1, 3, 8, 15, 20, 23), (5, 10)),
+        ),
+        60,
+        (1, 5),
     ),
     "noisy": Subset(
         ("branin-2", "hartmann-6", "rosenbrock-4", "levy-4", "ackley-5", "bbob-f15-d5"),

@@ -2,7 +2,8 @@
 
 ``hartmann-6`` is one of BoTorch's test functions in six dimensions; ``bbob-f15-d5``,
 ``bbob-mixint-f3-d5`` and ``bbob-largescale-f10-d40`` are COCO's functions by number and dimension;
-``tune-digits`` and so on choose the hyperparameters of a model on data that scikit-learn brings.
+``tune-digits`` and so on choose the hyperparameters of a model on data that scikit-learn brings;
+``mixed-hartmann-6`` is a test function with a choice and integers among its inputs.
 
 Notation: X (n, d) points in the user's units.
 """
@@ -20,8 +21,9 @@ from torch import Tensor
 
 from scalable_bo._packages import is_installed, require
 from scalable_bo.experiments.optimisers.tuning import TUNING_TASKS
-from scalable_bo.experiments.problems import test_function
-from scalable_bo.space.space import Float, Int, Space
+from scalable_bo.experiments.problems import TestFunction, test_function
+from scalable_bo.space.parameters import Parameter
+from scalable_bo.space.space import Categorical, Float, Int, Space
 from surrogates import checks
 
 SPREAD_POINTS = 1024  # of a Sobol sequence, whose values measure a problem's range
@@ -30,8 +32,11 @@ MIXED_EXPONENTS = (
     *(0, -3, -1, -1, 0, -2, 0, -2, -2, -3, -2, -4),
     *(-1, 0, -1, 0, 1, 0, 1, -1, 0, 0, 1, -1),
 )
+# Of an input that is a choice, in an order that says nothing of them, and of one that is an integer
+CHOICES = (3, 0, 4, 1, 2)
+NUM_INTEGERS = 10
 _COCO = re.compile(r"(bbob|bbob-mixint|bbob-largescale)-f(\d+)-d(\d+)")
-_BOTORCH = re.compile(r"([a-z_]+)-(\d+)")
+_BOTORCH = re.compile(r"(mixed-)?([a-z_]+)-(\d+)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +81,10 @@ def make_task(name: str, seed: int = 0) -> Task:
         suite, function, dim = found.groups()
         return _coco_task(suite, int(function), int(dim), seed + 1)
     if found := _BOTORCH.fullmatch(name):
-        problem = test_function(found[1], int(found[2]))
+        problem = test_function(found[2], int(found[3]))
         optimum = None if problem.optimal_value is None else -problem.optimal_value
+        if found[1]:
+            return _mixed_task(problem, optimum)
         return Task(Space.from_bounds(problem.bounds), lambda X: -problem(X), optimum)
     raise ValueError(
         "`problem` must be a test function and its dimension, such as hartmann-6, a function of"
@@ -88,6 +95,37 @@ def make_task(name: str, seed: int = 0) -> Task:
 def missing_package(name: str) -> str | None:
     """Return the package that a task needs and that is not installed, if there is one."""
     return "coco-experiment" if _COCO.fullmatch(name) and not is_installed("cocoex") else None
+
+
+def _mixed_task(problem: TestFunction, optimum: float | None) -> Task:
+    """Return a test function with a choice as its first input, and integers as the next third of
+    them: levels at equal distances, one of which is an optimiser's.
+    """
+    if problem.optimizers is None:
+        raise ValueError(
+            "`problem` must be a function whose optimum is known, got one where it is not. Leave"
+            " out mixed-, or take another dimension."
+        )
+    params: dict[str, Parameter] = {}
+    levels: list[Tensor] = []
+    for column, (low, high) in enumerate(problem.bounds.T.tolist()):
+        if column > problem.dim // 3:
+            params[f"x{column}"] = Float(low, high)
+            continue
+        count = NUM_INTEGERS if column else len(CHOICES)
+        step = (high - low) / count
+        first = low + (float(problem.optimizers[0, column]) - low) % step
+        along = first + step * torch.arange(count, dtype=torch.float64)
+        params[f"x{column}"] = Int(0, count - 1) if column else Categorical(list("abcde"))
+        levels.append(along if column else along[list(CHOICES)])
+
+    def evaluate(X: Tensor) -> Tensor:
+        inputs = X.clone()
+        for column, own in enumerate(levels):
+            inputs[:, column] = own[X[:, column].long()]
+        return -problem(inputs)
+
+    return Task(Space(**params), evaluate, optimum)
 
 
 def _coco_task(suite: str, function: int, dim: int, instance: int) -> Task:

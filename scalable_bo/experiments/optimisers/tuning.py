@@ -17,9 +17,10 @@ from sklearn.compose import TransformedTargetRegressor
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.kernel_ridge import KernelRidge
+from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import SplineTransformer, StandardScaler
 from sklearn.svm import SVC
 from torch import Tensor
 
@@ -71,6 +72,11 @@ def _ridge(**settings: Any) -> TransformedTargetRegressor:
     return TransformedTargetRegressor(inner, transformer=StandardScaler())
 
 
+def _splines(alpha: float, **knots: Any) -> Any:
+    spline = SplineTransformer(extrapolation="constant", **knots)
+    return make_pipeline(spline, StandardScaler(), Ridge(alpha=alpha))
+
+
 TUNING_TASKS: Mapping[str, Tuning] = {
     "tune-digits": Tuning(
         Space(
@@ -104,6 +110,17 @@ TUNING_TASKS: Mapping[str, Tuning] = {
         ),
         load_diabetes,
         _ridge,
+        "neg_root_mean_squared_error",
+    ),
+    "tune-splines": Tuning(
+        Space(
+            alpha=Float(0.1, 1e5, log=True),
+            n_knots=Int(2, 16),
+            degree=Int(1, 4),
+            knots=Categorical(["uniform", "quantile"]),
+        ),
+        load_diabetes,
+        _splines,
         "neg_root_mean_squared_error",
     ),
 }

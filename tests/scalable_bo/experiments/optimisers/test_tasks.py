@@ -8,9 +8,14 @@ import torch
 from scalable_bo.experiments.optimisers import tasks
 from scalable_bo.experiments.optimisers.subsets import NIGHT, SUBSETS
 from scalable_bo.experiments.optimisers.tasks import make_task, missing_package
+from scalable_bo.experiments.optimisers.tuning import TUNING_TASKS
+from scalable_bo.experiments.problems import test_function as make_function
 from scalable_bo.space.space import Categorical, Float, Int
 
-NAMES = ("branin-2", "hartmann-6", "bbob-f15-d5", "bbob-mixint-f3-d5", "bbob-largescale-f8-d20")
+NAMES = (
+    *("branin-2", "hartmann-6", "mixed-hartmann-6"),
+    *("bbob-f15-d5", "bbob-mixint-f3-d5", "bbob-largescale-f8-d20"),
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -56,7 +61,29 @@ def test_mixed_spaces_hold_integers() -> None:
     assert sum(isinstance(param, Float) for param in params) == 2
 
 
-@pytest.mark.parametrize("name", ["tune-diabetes", "tune-cancer", "tune-digits"])
+@pytest.mark.parametrize(
+    ("name", "num_integers"),
+    [("hartmann-6", 2), ("ackley-5", 1), ("rosenbrock-4", 1), ("branin-2", 0)],
+)
+def test_a_mixed_test_function_has_its_optimum_among_its_choices(
+    name: str, num_integers: int
+) -> None:
+    task = make_task(f"mixed-{name}")
+    kinds = [type(param) for param in task.space.params.values()]
+    num_floats = len(kinds) - 1 - num_integers
+    assert kinds == [Categorical, *[Int] * num_integers, *[Float] * num_floats]
+    function, dim = name.split("-")
+    optimizers = make_function(function, int(dim)).optimizers
+    assert optimizers is not None
+    levels = torch.cartesian_prod(torch.arange(5), *[torch.arange(10)] * num_integers).double()
+    reals = optimizers[0, 1 + num_integers :].expand(len(levels), -1)
+    values = task.evaluate(torch.cat([levels.reshape(len(levels), -1), reals], dim=1))
+    assert task.optimum is not None
+    assert float(values.min()) == pytest.approx(task.optimum, abs=1e-3)
+    assert (values > task.optimum + 1e-3).any()
+
+
+@pytest.mark.parametrize("name", TUNING_TASKS)
 def test_a_tuning_task_is_mixed_and_repeats(name: str) -> None:
     task = make_task(name)
     assert {type(param) for param in task.space.params.values()} == {Float, Int, Categorical}
@@ -70,6 +97,10 @@ def test_a_tuning_task_is_mixed_and_repeats(name: str) -> None:
     [
         ("hartmann", "`problem` must be a test function and its dimension, .* got 'hartmann'"),
         ("tune-iris", "`problem` must be one of tune-digits, .*, got 'tune-iris'"),
+        (
+            "mixed-michalewicz-3",
+            "`problem` must be a function whose optimum is known",
+        ),
         ("nothing-3", "`name` must be one of Ackley, .*, got 'nothing'"),
     ],
 )
