@@ -131,13 +131,14 @@ class LogEIStrategy(ForFewValues):
             generator = torch.Generator().manual_seed(seed)
             ranked = climb(objective, improvement.leaders, feasible, generator)
             known = KnownPoints(taken, request.bounds)
-            if feasible.rounding is not None:
-                ranked = ranked[:, ~known.near(ranked[0])]
-            if ranked.shape[1]:
-                moves = Moves(objective, feasible)
-                point, found = distinct_best(ranked, request.bounds, known, moves)
-                if found.all():
-                    return point
+            moves = Moves(objective, feasible)
+            point, found = distinct_best(ranked, request.bounds, known, moves)
+            if found.all():
+                return point
+            # On a grid nothing lies beside a known point
+            others = ranked[0, ~known.near(ranked[0])]
+            if len(others):
+                return others[:1]
         first = models[0] if models[0].num_outputs == 1 else models[0].subset_output([0])
         sampler = (self.sampler or LIGHT_SAMPLER)(
             first, request.bounds, seed=seed, **request.constraints

@@ -22,6 +22,7 @@ from acquisition import (
 from surrogates import PathwiseGP, gaussian_likelihood
 
 BOX = torch.tensor([[-5.0, 100.0], [10.0, 300.0]], dtype=torch.float64)
+UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 
 
 def make_request(make_model: Any, q: int = 1, **options: Any) -> Request:
@@ -68,6 +69,22 @@ def test_where_an_input_is_rounded_a_point_has_the_largest_improvement_of_all() 
     assert values[0] > values[1:].max() - 1e-3
 
 
+def test_a_maximum_at_a_known_point_is_left_by_the_least_step_in_the_real_inputs() -> None:
+    def rounding(X: Tensor) -> Tensor:
+        return torch.stack([(4 * X[..., 0]).round() / 4, X[..., 1]], dim=-1)
+
+    X = rounding(torch.rand(20, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    best = torch.tensor([[0.5, 1.0]], dtype=torch.float64)
+    X = torch.cat([X, best])
+    Y = X[:, 1:] - 4.0 * (X[:, :1] - 0.5).square()
+    model = PathwiseGP(X, Y, likelihood=gaussian_likelihood(0.1))
+    constraints = {"rounding": rounding}
+    request = Request(model, 1, UNIT, torch.Generator().manual_seed(0), constraints=constraints)
+    ((along_grid, step),) = (best - LogEIStrategy().generate(request)).abs().tolist()
+    assert along_grid == 0.0
+    assert 1e-6 < step < 1e-5
+
+
 @torch.no_grad()
 def test_the_second_point_adds_most_to_the_first(make_model: Any) -> None:
     request = make_request(make_model, q=2)
@@ -100,9 +117,6 @@ def test_a_point_is_sought_where_an_outcome_is_feasible() -> None:
     assert x1 > 0.9
     down = replace(request, goal={"objective": lambda Y: Y[..., 0], "maximize": False})
     assert LogEIStrategy().generate(down).sum() < 0.3
-
-
-UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 
 
 def noisy_request(
