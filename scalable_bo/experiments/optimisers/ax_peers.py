@@ -29,7 +29,7 @@ class AxSearch(Optimiser):
 
     def __init__(self, space: Space, seed: int, q: int, strategy: str | None = None) -> None:
         super().__init__(space, seed, q)
-        logging.getLogger("ax").setLevel(logging.ERROR)  # it writes a line for each trial
+        _silence()
         self._client = Client(random_seed=seed)
         self._client.configure_experiment(
             parameters=[_config(name, param) for name, param in space.params.items()]
@@ -53,6 +53,13 @@ class AxSearch(Optimiser):
         super().tell(X, values)
         for trial, value in zip(self._trials, values.tolist(), strict=True):
             self._client.complete_trial(trial_index=trial, raw_data={OUTCOME: value})
+
+
+def _silence() -> None:
+    """Keep Ax' loggers, which have levels of their own, from writing a line for each trial."""
+    for name in list(logging.root.manager.loggerDict):
+        if name == "ax" or name.startswith("ax."):
+            logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _config(name: str, param: Parameter) -> RangeParameterConfig | ChoiceParameterConfig:
