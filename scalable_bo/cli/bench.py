@@ -57,11 +57,10 @@ def alone(context: typer.Context) -> None:
 @under_torchrun
 @taking(ThompsonOptions)
 def thompson(options: ThompsonOptions) -> None:
-    """Maximise functions drawn from a Gaussian process prior by parallel Thompson sampling, random
-    search beside.
+    """Maximise functions drawn from a prior by parallel Thompson sampling.
 
-    Runs (solver, lengthscale, seed) that the folder has a complete record of are kept and not run
-    again; an interrupted one goes on after its last finished round.
+    Random search stands beside it. Runs (solver, lengthscale, seed) that the folder has a complete
+    record of are kept and not run again; an interrupted one goes on after its last finished round.
     """
     with bad_input():
         from scalable_bo.experiments.presets import find_preset, vary
@@ -122,11 +121,10 @@ def thompson(options: ThompsonOptions) -> None:
 @under_torchrun
 @taking(RegressionOptions)
 def regression(options: RegressionOptions) -> None:
-    """Measure a Gaussian process on regression data: the UCI sets with their published
-    hyperparameters, or your own table.
+    """Measure a Gaussian process on regression data: UCI's, or your own table.
 
-    Cells (data set, split, method) that the folder has a record of, with the same settings, are
-    kept and not run again.
+    On the UCI sets it has their published hyperparameters. Cells (data set, split, method) that the
+    folder has a record of, with the same settings, are kept and not run again.
     """
     with bad_input():
         splits = read_integers(options.split, "split")
@@ -175,9 +173,10 @@ def regression(options: RegressionOptions) -> None:
 @bench.command()
 @taking(HyperparametersOptions)
 def hyperparameters(options: HyperparametersOptions) -> None:
-    """Measure how hyperparameters are learned: the papers' experiments, small enough for a laptop.
+    """Measure how hyperparameters are learned.
 
-    Cells that the folder has a record of, with the same settings, are kept and not run again.
+    These are the papers' experiments, small enough for a laptop. Cells that the folder has a record
+    of, with the same settings, are kept and not run again.
     """
     with bad_input():
         choices: dict[str, Any] = {
@@ -230,7 +229,7 @@ def table(out: Out = Path("results")) -> None:
 @under_torchrun
 @taking(SolversOptions)
 def solvers(options: SolversOptions) -> None:
-    """Trace how solvers approach the exact posterior mean, against epochs and seconds."""
+    """Trace how solvers approach the exact posterior mean."""
     with bad_input():
         names = read_names(options.solver, "solver")
 

@@ -8,10 +8,10 @@ from scalable_bo.cli.study_commands import StudyPlace, folder_of, refusals
 
 
 def repair(place: StudyPlace) -> None:
-    """Restore a damaged study from what is whole in its database and in its backup, and say what
-    is lost.
+    """Restore a damaged study from what is whole of it, and say what is lost.
 
-    The damaged files are kept beside. A study that is whole stays as it is.
+    That is in its database and in its backup. The damaged files are kept beside. A study that is
+    whole stays as it is.
     """
     with refusals():
         from scalable_bo.storage.repair import repair as restore

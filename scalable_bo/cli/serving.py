@@ -81,11 +81,10 @@ class WorkOptions:
 
 @taking(ServeOptions)
 def serve(options: ServeOptions) -> None:
-    """Serve a study to workers on this machine or others, see `work`; its page is at the address
-    that is printed.
+    """Serve a study to workers on this machine or others, see `work`.
 
-    The token is in the file `token` of the study's folder. Ctrl-C or SIGTERM ends the server; the
-    same command goes on, and workers wait for it.
+    Its page is at the address that is printed. The token is in the file `token` of the study's
+    folder. Ctrl-C or SIGTERM ends the server; the same command goes on, and workers wait for it.
     """
     with refusals():
         from scalable_bo.serving.server import Server

@@ -40,11 +40,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def run(file: ConfigFile, as_json: AsJson = False) -> None:
-    """Run a study, or go on with it: evaluate what is pending, then ask, evaluate and tell until
-    all rounds are done.
+    """Run a study, or go on with it, until all rounds are done.
 
-    Ctrl-C once: what is running is awaited and stored. Twice, and by SIGTERM or SIGHUP: at once.
-    The same command goes on.
+    What is pending is evaluated first. Ctrl-C once: what is running is awaited and stored. Twice,
+    and by SIGTERM or SIGHUP: at once. The same command goes on.
     """
     with refusals():
         from scalable_bo.cli.config import read_config
@@ -104,8 +103,9 @@ def ask(
     q: Annotated[int, typer.Option("-q", help="How many points.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Ask for points to evaluate; they are pending until they are told. With --json a line for
-    each, as `run` gives to a program.
+    """Ask for points to evaluate, which are pending until they are told.
+
+    With --json there is a line for each, as `run` gives to a program.
     """
     with refusals(), _opened(file) as study:
         batch = study.ask(q)
@@ -123,10 +123,10 @@ def tell(
     file: ConfigFile,
     results: Annotated[str, typer.Argument(help="File of JSON lines, - for standard input.")] = "-",
 ) -> None:
-    """Tell values: a JSON line for each, {"id": 3, "value": 1.5}, with "error" in place of "value"
-    where the evaluation failed.
+    """Tell values, by a JSON line for each point: {"id": 3, "value": 1.5}.
 
-    "noise" beside "value" is its known variance. All lines are told, or none.
+    "error" in place of "value" says that the evaluation failed, "noise" beside it is its known
+    variance. All lines are told, or none.
     """
     with refusals():
         lines = list(read_results(results))
@@ -249,11 +249,11 @@ class CheckOptions:
 
 @taking(CheckOptions)
 def check(options: CheckOptions) -> None:
-    """Predict what a run will take: check a study's configuration, data and objective or, with --n,
-    a solve shared by processes.
+    """Predict what a run will take.
 
-    The rates of this machine are measured in a few seconds, between processes those of its loopback
-    device.
+    A study's configuration, data and objective are checked; with --n, what is predicted is a solve
+    shared by processes. The rates of this machine are measured in a few seconds, between processes
+    those of its loopback device.
     """
     if (options.file is None) == (options.n is None):
         _refuse("`check` needs either STUDY.TOML or --n.", 2)

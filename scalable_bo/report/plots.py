@@ -32,7 +32,7 @@ NUM_OTHER_LINES = 200
 POINTS_OF_SLICE = 81
 FOOT = 0.0  # where a line crosses the axis of a parameter that is not active
 # Of an ask: hyperparameters, paths, their maximisers
-STEPS = (("fit", "green"), ("solve", "blue"), ("ask", "orange"))
+STEPS = (("fit", "green"), ("solve", "blue"), ("search", "orange"))
 
 
 @dataclass(frozen=True)

@@ -103,8 +103,11 @@ class Result:
             ValueError: if none has a finite value.
         """
         if not rows.observed:
+            reasons = list(rows.reasons.values())
+            why = f", and {len(reasons)} failed, the last: {reasons[-1]}" if reasons else ""
             raise ValueError(
-                "There is no `result` yet: no finite value has been told. Tell one, or add data."
+                f"There is no `result` yet: no finite value has been told{why}. Tell one, or add"
+                " data."
             )
         X = rows.X[rows.observed]
         values = rows.values[rows.observed]
@@ -203,7 +206,7 @@ class Round:
             parts.append(
                 f"solve {self.ask.seconds_solve:.1f} s to residual {self.ask.residual:.1e}{missed}"
             )
-            parts.append(f"ask {self.ask.seconds_acquisition:.1f} s")
+            parts.append(f"search {self.ask.seconds_acquisition:.1f} s")
         return ", ".join(
             [
                 *parts,

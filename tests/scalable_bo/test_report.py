@@ -408,9 +408,9 @@ def test_residuals_and_seconds_are_those_of_the_asks(tmp_path: Path) -> None:
     assert [title for _, _, title in bars] == [
         "ask 2: fit 4 s",
         "ask 2: solve 2 s",
-        "ask 2: ask 1 s",
+        "ask 2: search 1 s",
         "ask 3: solve 8 s",
-        "ask 3: ask 1 s",
+        "ask 3: search 1 s",
     ]
     heights = [float(height) for _, height, _ in bars]
     assert heights == pytest.approx([heights[2] * seconds for seconds in (4, 2, 1, 8, 1)], rel=2e-3)

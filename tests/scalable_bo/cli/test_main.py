@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas
 import pytest
+import typer
 
 from scalable_bo.cli import console
 from scalable_bo.cli import main as cli
@@ -636,6 +637,17 @@ def test_help_and_version_import_nothing_heavy_and_answer_at_once() -> None:
         assert (run.returncode, run.stderr) == (0, "")
         assert "scalable-bo" in run.stdout or "Usage" in run.stdout
     assert min(seconds) < 0.5
+
+
+def test_every_command_is_described_in_a_line() -> None:
+    def commands(group: Any) -> Iterator[Any]:
+        for command in group.commands.values():
+            yield from commands(command) if hasattr(command, "commands") else (command,)
+
+    found = list(commands(typer.main.get_command(cli.app)))
+    assert len(found) > 10
+    for command in found:
+        assert "\n" not in command.help.partition("\n\n")[0].strip(), command.name
 
 
 def test_seeds_are_read_from_lists_and_ranges() -> None:

@@ -334,8 +334,10 @@ def test_an_objective_that_cannot_be_called_is_refused() -> None:
 
 
 def test_there_is_no_result_before_a_value() -> None:
-    with pytest.raises(ValueError, match="no finite value"):
+    with pytest.raises(ValueError, match="no finite value has been told. Tell one"):
         _ = make_study().result
+    with pytest.raises(ValueError, match="told, and 3 failed, the last: not a number: str 'x'"):
+        make_study().optimize(lambda params: "x", rounds=1, batch=3)
 
 
 def test_an_interruption_keeps_what_was_told() -> None:
