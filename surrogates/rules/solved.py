@@ -103,7 +103,8 @@ class SolvedRule(Rule):
         centres = self.centres(data)
         system = self.system(data)
         solver = self.solver_for(len(centres))
-        if solver.needs_precision:
+        precise = solver.gains_precision(system, num_paths + 1)
+        if precise:
             system = system.precise()
         residuals = (data.y - data.mean_module(X)).unsqueeze(1)
         values = prior_values(prior, X, data.noise).T
@@ -113,9 +114,9 @@ class SolvedRule(Rule):
             torch.cat([residuals, values], dim=1),
             torch.cat([torch.zeros_like(residuals), noise], dim=1),
         )
-        if solver.needs_precision:
+        if precise:
             targets = targets.to(system.dtype)
-        initial = None if solver.needs_precision else _initial(system, residuals, warm, num_paths)
+        initial = None if precise else _initial(system, residuals, warm, num_paths)
         rhs = targets if solver.splits_targets else system.rhs(targets)
         del targets, values, noise  # many columns: only one copy of them is kept
         solution = solver.solve(

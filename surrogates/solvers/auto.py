@@ -148,6 +148,14 @@ class Auto(Solver):
             best.epochs,
         )
 
+    def gains_precision(self, system: LinearSystem, num_columns: int) -> bool:
+        """Return whether a float32 ``system`` is solved directly: rounded to float32, the weights
+        of dense data with little noise give too large a variance.
+        """
+        if system.dtype != torch.float32:
+            return False
+        return isinstance(self.choose(system, num_columns).solver, Cholesky)
+
     def inverse(
         self,
         system: LinearSystem,

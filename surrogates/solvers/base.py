@@ -105,6 +105,12 @@ class Solver(ABC):
     def _solve(self, request: Request) -> Solution:
         """Return the solution of ``request``, whose arguments have been checked."""
 
+    def gains_precision(self, system: LinearSystem, num_columns: int) -> bool:
+        """Return whether ``system`` is better solved as ``LinearSystem.precise`` gives it, its
+        solution kept in that arithmetic.
+        """
+        return self.needs_precision
+
     def inverse(
         self,
         system: LinearSystem,

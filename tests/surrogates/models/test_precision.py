@@ -53,7 +53,9 @@ def exact_variances(model: PathwiseGP, Q: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "noise, solver", [(1e-6, Cholesky()), (1e-4, ASAP)], ids=["cholesky", "asap"]
+    "noise, solver",
+    [(1e-6, Cholesky()), (1e-6, Auto()), (1e-4, ASAP)],
+    ids=["cholesky", "auto", "asap"],
 )
 def test_float32_paths_of_dense_data_have_the_exact_variance(noise: float, solver: Solver) -> None:
     model = dense(torch.float32, noise, solver)
@@ -67,6 +69,30 @@ def test_float32_paths_of_dense_data_have_the_exact_variance(noise: float, solve
     assert isinstance(paths.prior, PriorPaths)
     (f, w), *_ = paths.prior.draws
     assert w.dtype == torch.float64 and f.frequencies.dtype == torch.float32
+
+
+def test_auto_keeps_the_weights_of_a_direct_solve_in_float64() -> None:
+    X = problems.uniform(1100, 2)
+    models = [
+        PathwiseGP(
+            X.to(dtype),
+            torch.sin(3.0 * X).sum(1, keepdim=True).to(dtype),
+            torch.logspace(-8, 0, len(X), dtype=dtype).unsqueeze(1),
+            covar_module=problems.matern(1.5, 2.0),
+            outcome_transform=None,
+            solver=Auto(tolerance=1e-2),
+        )
+        for dtype in (torch.float32, torch.float64)
+    ]
+    Q = problems.uniform(50, 2, seed=3).float()
+    single, double = (model.paths(64) for model in models)
+    assert isinstance(single, SamplePaths) and isinstance(double, SamplePaths)
+    for model in models:
+        assert model.solution is not None and model.solution.note.startswith("Cholesky()")
+    expected = variances(double, Q.double())
+    torch.testing.assert_close(variances(single, Q), expected, rtol=0.1, atol=0.0)
+    error = (single.mean(Q).double() - double.mean(Q.double())) / expected.sqrt()
+    assert error.abs().max() < 0.1
 
 
 def test_float32_sums_stay_where_they_lose_nothing() -> None:
