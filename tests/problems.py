@@ -146,3 +146,13 @@ def vector_noise(n: int, dtype: torch.dtype = torch.float64) -> Tensor:
 
 def relative_error(value: Tensor, reference: Tensor) -> float:
     return ((value.double() - reference.double()).norm() / reference.double().norm()).item()
+
+
+def two_clusters(n: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return points of two clusters of width 1e-4, and a smooth function in each."""
+    within = uniform(n, 2, seed=seed)
+    second = (torch.arange(n) % 2 == 1).unsqueeze(1)
+    centre = torch.where(second, torch.tensor([0.8, 0.7]), torch.tensor([0.2, 0.2]))
+    first_f = torch.cos(3.0 * within[:, 1:]) * within[:, :1]
+    second_f = torch.sin(3.0 * within[:, :1]) + within[:, 1:]
+    return centre.to(within) + 1e-4 * within, torch.where(second, second_f, first_f)

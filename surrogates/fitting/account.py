@@ -10,7 +10,7 @@ class NoSignalWarning(UserWarning):
 
 
 class FineStructureWarning(UserWarning):
-    """The data vary over shorter distances than the kernel's lengthscales may have."""
+    """The data vary over shorter distances than the kernel's lengthscales have, or may have."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@ by the method that suits the model.
 """
 
 import logging
+import math
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -20,7 +21,12 @@ from surrogates.fitting.exact import fit_exact
 from surrogates.fitting.iterative import fit_iterative
 from surrogates.fitting.minibatch import fit_minibatch
 from surrogates.fitting.sample import fit_sample
-from surrogates.fitting.search import Search, finer_starts, is_function_of_its_parts
+from surrogates.fitting.search import (
+    LITTLE_NOISE,
+    Search,
+    finer_starts,
+    is_function_of_its_parts,
+)
 from surrogates.fitting.simpler import simplify
 from surrogates.fitting.staged import WHITE_NOISE, Stages
 from surrogates.fitting.subsets import fit_subsets
@@ -36,6 +42,10 @@ WHOLE_UP_TO = 2000  # a few evaluations of the exact likelihood of all take no l
 SAMPLE_IS_DENSE_UP_TO = 3000  # a thousand of them see what all see
 REFINE_UP_TO = 10_000
 JUDGE_FROM = 50  # data; of fewer, the priors tell signal from noise
+# Of points whose errors are those of their nearest neighbours rather than of others, the share,
+# and by how many standard errors it must exceed that of noise
+LEAST_NEARER = 0.6
+NEEDED_NEARER = 5.0
 SAMPLES = 4  # of a thousand data, where all of them are too many to refine on
 # From hyperparameters that are nearly right
 REFINEMENT: dict[str, Any] = {"num_steps": 8, "first_step": 0.1}
@@ -107,7 +117,8 @@ def fit(
     Warns:
         NoSignalWarning: if all of the data were made noise.
         FineStructureWarning: if the data of an exact fit are likelier with lengthscales that are
-            shorter than the kernel's bounds allow.
+            shorter than the kernel's bounds allow, or the errors of close neighbours are
+            alike, as noise is not.
     """
     if method is not None:
         checks.one_of("method", method, METHODS)
@@ -146,8 +157,10 @@ def fit(
             raise stages.failure
     if stages.account.chosen == WHITE_NOISE:
         _warn_of_noise(model, choice.methods[0])
-    if choice.methods == ("exact",) and is_function_of_its_parts(model):
-        _warn_of_bounds(model)
+    if choice.methods == ("exact",) and is_function_of_its_parts(model) and _warn_of_bounds(model):
+        return model
+    if evidence is not None:
+        _warn_of_structure(model, evidence)
     return model
 
 
@@ -237,8 +250,10 @@ def _warn_of_noise(model: SingleTaskGP, method: str) -> None:
     )
 
 
-def _warn_of_bounds(model: SingleTaskGP) -> None:
-    """Warn if lengthscales that the bounds of the kernel exclude are likelier than those found."""
+def _warn_of_bounds(model: SingleTaskGP) -> bool:
+    """Warn if lengthscales that the bounds of the kernel exclude are likelier than those found;
+    return whether they are.
+    """
     X, y = training_data(model)
     X = X.double()
     y = y.double()
@@ -248,7 +263,7 @@ def _warn_of_bounds(model: SingleTaskGP) -> None:
     starts = finer_starts(found, X, y.var(correction=0).item(), excluded=True)
     likeliest = search.likeliest(found, starts, index)
     if likeliest is found:
-        return
+        return False
     nats = search.log_posterior(likeliest, index) - search.log_posterior(found, index)
     shortest = min(
         part.lengthscale.min().item()
@@ -259,6 +274,26 @@ def _warn_of_bounds(model: SingleTaskGP) -> None:
         f" {nats:.0f} nats likelier at {shortest:.1e} than at the best within its bounds, as they"
         " are where inputs lie in clusters. Use a kernel without such bounds,"
         f" `ScaleKernel(RBFKernel(ard_num_dims={X.shape[1]}))`, or spread the inputs.",
+        FineStructureWarning,
+    )
+    return True
+
+
+def _warn_of_structure(model: SingleTaskGP, evidence: Evidence) -> None:
+    """Warn if close neighbours have errors alike, which the model takes for noise."""
+    if model.likelihood.noise.mean() < LITTLE_NOISE * model.train_targets.var():
+        return
+    nearer, distance = evidence.nearer_in_error(model)
+    share = nearer.double().mean().item()
+    if share < max(LEAST_NEARER, 0.5 + NEEDED_NEARER * 0.5 / math.sqrt(len(nearer))):
+        return
+    part = f"ScaleKernel(RBFKernel(ard_num_dims={model.train_inputs[0].shape[-1]}))"
+    warn(
+        f"`model.covar_module` must describe finer structure: {share:.0%} of {len(nearer)} points"
+        " have an error closer to that of their nearest neighbour than to that of a farther one, of"
+        " noise half have, so that a function of short distances is taken for noise in some places"
+        f" at least. Use a sum of kernels, `{part} + {part}`, and give the second lengthscales of a"
+        f" few times {distance:.0e} of the inputs' ranges before the fit.",
         FineStructureWarning,
     )
 

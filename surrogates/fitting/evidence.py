@@ -7,20 +7,24 @@ to it, the noise included. This is a proper score, whatever k, and costs O(q k³
 import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from botorch.models import SingleTaskGP
 from gpytorch.kernels import ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
+from scipy.spatial import cKDTree
 from torch import Tensor
 
 from surrogates.fitting.batched import BatchedGP, log_normal
-from surrogates.fitting.neighbours import Neighbours
+from surrogates.fitting.neighbours import APPROXIMATION, EXACT_UP_TO_DIM, Neighbours
 from surrogates.rules.hyperparameters import training_data
 from surrogates.rules.limits import lengthscale_limits
 
 NUM_POINTS = 2000
 NUM_NEIGHBOURS = 100
 CHUNK = 250  # points predicted at once
+NUM_COMPARED = 400  # points whose errors are compared with those of others
+FARTHER = 30  # the rank of the neighbour whose error the nearest one's is compared with
 FAINTEST = 1e-4  # the share of the variance that is left to an output scale without signal
 
 
@@ -93,19 +97,52 @@ class Evidence:
         Raises:
             FloatingPointError: if a kernel matrix is not positive definite.
         """
+        mean, variance = self._predict(model, self._points)
+        return log_normal(self._y[self._points], mean, variance)
+
+    @torch.no_grad()
+    def nearer_in_error(self, model: SingleTaskGP) -> tuple[Tensor, float]:
+        """Return for up to 400 random points (p,) whether the error of the nearest other point is
+        nearer to their own than that of the 30th, and the distance that a quarter of the former
+        are within, in ranges of the inputs.
+
+        If errors are noise, half are, whatever the law of the noise, and if smooth trends are left
+        in them, too; more if a function varies over distances that are short for the model.
+
+        Raises:
+            FloatingPointError: if a kernel matrix is not positive definite.
+        """
+        width = self._X.amax(0) - self._X.amin(0)
+        Z = (self._X / torch.where(width > 0, width, 1.0)).cpu().numpy()
+        points = self._points[:NUM_COMPARED]
+        own = points.cpu().numpy()
+        looseness = 0.0 if Z.shape[1] <= EXACT_UP_TO_DIM else APPROXIMATION
+        distance, found = cKDTree(Z).query(Z[own], k=min(FARTHER + 1, len(Z)), eps=looseness)
+        # Among duplicates a point need not come first
+        near = np.where(found[:, 0] == own, found[:, 1], found[:, 0])
+        sides = [points, *(torch.from_numpy(side).to(points) for side in (near, found[:, -1]))]
+        error, of_near, of_far = (self._y[side] - self._predict(model, side)[0] for side in sides)
+        nearer = (error - of_near).abs() < (error - of_far).abs()
+        return nearer, float(np.quantile(distance[:, 1], 0.25))
+
+    def _predict(self, model: SingleTaskGP, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the means and variances (r,) of the data ``points`` (r,), the noise included, each
+        given its neighbours among the others.
+        """
         gp = BatchedGP(model)
         neighbours = Neighbours(self._X, gp.covar_module)
         k = min(NUM_NEIGHBOURS + 1, len(self._X))
-        parts = []
-        for points in self._points.split(CHUNK):
-            index = neighbours.of(self._X[points], k)
-            own = index == points.unsqueeze(1)
+        means = []
+        variances = []
+        for part in points.split(CHUNK):
+            index = neighbours.of(self._X[part], k)
+            own = index == part.unsqueeze(1)
             own[~own.any(1), -1] = True  # hidden by duplicates: leave out any
-            index = index[~own].reshape(len(points), k - 1)
-            mean, variance = gp.predict(self._X[points], self._X[index], self._y[index], index)
-            variance = variance + gp.noise(points.unsqueeze(1)).squeeze(1)
-            parts.append(log_normal(self._y[points], mean, variance))
-        return torch.cat(parts)
+            index = index[~own].reshape(len(part), k - 1)
+            mean, variance = gp.predict(self._X[part], self._X[index], self._y[index], index)
+            means.append(mean)
+            variances.append(variance + gp.noise(part.unsqueeze(1)).squeeze(1))
+        return torch.cat(means), torch.cat(variances)
 
     def gain(self, model: SingleTaskGP) -> float:
         """Return by how much the log marginal likelihood of the points exceeds that of noise alone,

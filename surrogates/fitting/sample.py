@@ -8,7 +8,7 @@ from torch import Tensor
 from surrogates import checks, memory
 from surrogates.fitting.batched import BatchedGP, log_normal
 from surrogates.fitting.evidence import paired_difference
-from surrogates.fitting.search import LITTLE_NOISE, SQUARES_HELD, Search, smooth_start
+from surrogates.fitting.search import LITTLE_NOISE, SQUARES_HELD, Search, finer_starts, smooth_start
 from surrogates.rules.hyperparameters import ModelT, StepCallback, restoring, training_data
 
 FEWEST_OTHERS = 200  # data outside of the sample that can judge between starts
@@ -32,12 +32,13 @@ def fit_sample(
     Random data are far apart, where a model that takes noise for fine structure predicts nothing,
     and L-BFGS starts with half of the variance as noise and lengthscales of half the inputs' ranges
     times √d, from where it meets the smooth explanation first. If more than a tenth stays noise, or
-    left-out data are not predicted, it starts again from the present hyperparameters, whose optimum
-    must predict up to 1000 other data, jointly, better by two nats: the likelihood of the sample,
-    with its priors, may prefer little noise. Where there are fewer than 200 others, the sample
-    itself judges, each datum given the rest, by two standard errors. In float64, whatever the
-    model. Lengthscales stay between a tenth of the median gap between neighbouring values of their
-    input, and a thousand times its range.
+    left-out data are not predicted, it starts again from the present hyperparameters, and from
+    shorter lengthscales where the sample is likelier with these, as in clusters of points. Either
+    optimum must predict up to 1000 other data, jointly, better by two nats: the likelihood of the
+    sample, with its priors, may prefer little noise. Where there are fewer than 200 others, the
+    sample itself judges, each datum given the rest, by two standard errors. In float64, whatever
+    the model. Lengthscales stay between a tenth of the median gap between neighbouring values of
+    their input, and a thousand times its range.
 
     Args:
         sample_size: m, at least 2; at most n are used. An evaluation costs O(s m³).
@@ -99,30 +100,44 @@ class _Starts:
         self._y = y
 
     def best_of(self, given: BatchedGP, index: Tensor, others: Tensor) -> BatchedGP:
-        """Return the model of the data ``index`` (1, m) that better predicts ``others`` (r,)."""
+        """Return the model of the data ``index`` (1, m) that best predicts ``others`` (r,)."""
         self._search.best = given
         variance = self._y[index].var().item()
         noisy = smooth_start(given, self._X, variance)
         if noisy is None or not variance > 0:
             return self._search.maximise(given, index)
-        first = self._search.maximise(noisy, index)
+        best = self._search.maximise(noisy, index)
         judges = others if len(others) >= FEWEST_OTHERS else index.flatten()
-        predicted = self._predict(first, index, judges)
+        if not self._explains(best, index, judges):
+            best = self._better(given, best, index, judges)
+        finer = self._search.likeliest(
+            best, finer_starts(given, self._X[index[0]], variance), index
+        )
+        return best if finer is best else self._better(finer, best, index, judges)
+
+    def _explains(self, gp: BatchedGP, index: Tensor, judges: Tensor) -> bool:
+        """Return whether ``gp`` leaves little noise, and predicts better than noise would."""
         white = log_normal(self._y[judges], self._y[index].mean(), self._y[index].var())
-        gain, error = paired_difference(predicted, white)
-        if first.likelihood.noise.item() < LITTLE_NOISE * variance and gain > NEEDED * error:
-            return first
+        gain, error = paired_difference(self._predict(gp, index, judges), white)
+        little = LITTLE_NOISE * self._y[index].var().item()
+        return gp.likelihood.noise.item() < little and gain > NEEDED * error
+
+    def _better(
+        self, start: BatchedGP, best: BatchedGP, index: Tensor, judges: Tensor
+    ) -> BatchedGP:
+        """Return the optimum from ``start`` if it predicts the ``judges`` better, or ``best``."""
         try:
-            second = self._search.maximise(given, index)
+            other = self._search.maximise(start, index)
         except FloatingPointError:  # no likelihood at these hyperparameters
-            return first
+            return best
         finally:
-            self._search.best = first
-        if judges is others:
-            gain = self._joint(second, index, others) - self._joint(first, index, others)
-            return second if gain > NEEDED_NATS else first
-        gain, error = paired_difference(self._predict(second, index, judges), predicted)
-        return second if gain > NEEDED * error else first
+            self._search.best = best
+        if not torch.equal(judges, index.flatten()):
+            gain = self._joint(other, index, judges) - self._joint(best, index, judges)
+            return other if gain > NEEDED_NATS else best
+        predicted = self._predict(best, index, judges)
+        gain, error = paired_difference(self._predict(other, index, judges), predicted)
+        return other if gain > NEEDED * error else best
 
     @torch.no_grad()
     def _joint(self, gp: BatchedGP, index: Tensor, others: Tensor) -> float:

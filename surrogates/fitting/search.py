@@ -180,8 +180,8 @@ def finer_starts(
     gp: BatchedGP, X: Tensor, variance: float, *, excluded: bool = False
 ) -> Iterator[BatchedGP]:
     """Yield copies with a tenth of the ``variance`` as noise, whose lengthscales are ever smaller
-    shares of the inputs' ranges, each √10 times the next, as long as most points have a neighbour
-    at that distance; none if the noise is not learned.
+    shares of the inputs' ranges, each √10 times the next, as long as a quarter of the points have
+    a neighbour at that distance; none if the noise is not learned.
 
     Args:
         excluded: yield those that the bounds of the kernel exclude, without these bounds, and not
@@ -215,12 +215,14 @@ def finer_starts(
 
 @torch.no_grad()
 def _distance_of_neighbours(X: Tensor) -> float:
-    """Return the median distance from a point to the nearest other one, in ranges of the inputs."""
+    """Return the lower quartile of the distances from a point to the nearest other one, in ranges
+    of the inputs.
+    """
     width = X.amax(0) - X.amin(0)
     Z = X / torch.where(width > 0, width, 1.0)
     distance = torch.cdist(Z, Z, compute_mode="donot_use_mm_for_euclid_dist")
     distance.masked_fill_(distance == 0.0, math.inf)  # itself, and duplicates
-    return distance.amin(1).median().item()
+    return distance.amin(1).quantile(0.25).item()
 
 
 @torch.no_grad()

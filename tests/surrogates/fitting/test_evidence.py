@@ -100,3 +100,22 @@ def test_a_difference_has_the_standard_error_of_its_pairs() -> None:
     gap = paired_difference(torch.tensor([3.0, 5.0]), torch.tensor([1.0, 2.0]))
     assert gap == pytest.approx((2.5, 0.5))
     assert str(gap) == "+2.5000 ± 0.5000"
+
+
+def test_errors_of_neighbours_are_alike_where_a_function_is_too_fine_for_the_model() -> None:
+    n = 400
+    cells = problems.uniform(n // 8, 2, seed=1).repeat_interleave(8, 0)
+    points = cells + 1e-3 * problems.uniform(n, 2, seed=2)
+    fine = problems.normal(n // 8, 1, seed=3).repeat_interleave(8, 0)  # a value for each cell
+    heavy = problems.normal(n, 1, seed=4) / problems.normal(n, 1, seed=5)  # Cauchy's law
+    uneven = (0.1 + 5.0 * points[:, :1]) * problems.normal(n, 1, seed=6)
+    shares = []
+    for Y in (fine, heavy, uneven):
+        model = PathwiseGP(points, Y).eval()
+        model.covar_module.lengthscale = 100.0
+        model.likelihood.noise = 1.0
+        nearer, distance = Evidence(model, generator()).nearer_in_error(model)
+        assert 1e-5 < distance < 1e-3
+        shares.append(nearer.double().mean().item())
+    assert shares[0] > 0.9
+    assert shares[1:] == pytest.approx([0.5, 0.5], abs=0.1)  # four standard errors

@@ -125,27 +125,17 @@ def test_the_remedy_works() -> None:
     assert torch.equal(large.noise, small.noise)
 
 
-def two_clusters(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return points of two clusters of width 1e-4, and a smooth function in each."""
-    within = problems.uniform(n, 2, seed=seed)
-    second = (torch.arange(n) % 2 == 1).unsqueeze(1)
-    centre = torch.where(second, torch.tensor([0.8, 0.7]), torch.tensor([0.2, 0.2]))
-    first_f = torch.cos(3.0 * within[:, 1:]) * within[:, :1]
-    second_f = torch.sin(3.0 * within[:, :1]) + within[:, 1:]
-    return centre.to(within) + 1e-4 * within, torch.where(second, second_f, first_f)
-
-
 def test_a_function_within_clusters_is_found() -> None:
-    points, f = two_clusters(60, seed=1)
+    points, f = problems.two_clusters(60, seed=1)
     Y = f + 0.01 * problems.normal(60, 1, seed=2)
     model = fit_exact(PathwiseGP(points, Y, covar_module=problems.rbf(ard_num_dims=2).to(points)))
     assert (model.covar_module.lengthscale < 1e-3).all()
-    Z, truth = two_clusters(200, seed=3)
+    Z, truth = problems.two_clusters(200, seed=3)
     assert (model.posterior(Z).mean - truth).square().mean().sqrt() < 0.05 * truth.std()
 
 
 def test_lengthscales_that_a_kernel_forbids_are_reported() -> None:
-    points, f = two_clusters(60, seed=1)
+    points, f = problems.two_clusters(60, seed=1)
     with pytest.warns(FineStructureWarning, match=r"must allow shorter .* nats likelier at .*e-05"):
         model = fit(PathwiseGP(points, f), "exact")  # BoTorch's kernel keeps them above 0.025
     assert model.covar_module.lengthscale.min() > 0.02

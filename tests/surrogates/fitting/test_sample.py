@@ -110,3 +110,14 @@ def test_bad_settings_are_named() -> None:
         fit_sample(model, sample_size=1)
     with pytest.raises(ValueError, match="`num_samples` must be at least 1, got 0"):
         fit_sample(model, num_samples=0)
+
+
+@pytest.mark.parametrize("n", [300, 180])  # the others judge, or the sample itself
+def test_a_function_within_clusters_is_found(n: int) -> None:
+    points, f = problems.two_clusters(n, seed=1)
+    Y = f + 0.01 * problems.normal(n, 1, seed=2)
+    kernel = problems.rbf(ard_num_dims=2).to(points)
+    model = fit_sample(PathwiseGP(points, Y, covar_module=kernel), sample_size=80)
+    assert (model.covar_module.lengthscale < 1e-3).all()
+    Z, truth = problems.two_clusters(200, seed=3)
+    assert (model.posterior(Z).mean - truth).square().mean().sqrt() < 0.05 * truth.std()

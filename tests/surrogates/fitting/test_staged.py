@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from gpytorch.kernels import MaternKernel, ScaleKernel
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
-from surrogates import NoSignalWarning, PathwiseGP, fit, fit_sample
+from surrogates import FineStructureWarning, NoSignalWarning, PathwiseGP, fit, fit_sample
 from surrogates.fitting import choice
 from tests import problems
 
@@ -187,3 +187,34 @@ def test_fifteen_hundred_noisy_points_are_fitted_as_their_noise_allows() -> None
     variance = (signal + noise).var().item()
     assert model.noise.item() * variance == pytest.approx(noise.var().item(), rel=0.1)
     assert (model.posterior(inputs).mean - signal).square().mean().sqrt() < 0.1
+
+
+def partly_fine(n: int) -> tuple[Tensor, Tensor]:
+    """Return n uniform points with a smooth function, and as many in four clusters of width 1e-3
+    with an oscillation beside it.
+    """
+    even = problems.uniform(n, 2, seed=1)
+    centres = problems.uniform(4, 2, seed=2).repeat(n // 4, 1)
+    within = problems.uniform(n, 2, seed=3)
+    points = torch.cat([even, centres + 1e-3 * within])
+    f = torch.sin(4.0 * points[:, :1]) + torch.cos(3.0 * points[:, 1:])
+    fine = torch.sin(2.0 * math.pi * within[:, :1]) * torch.cos(math.pi * within[:, 1:])
+    f[n:] += math.sqrt(2.0) * fine
+    return points, f
+
+
+def scaled(lengthscale: float) -> ScaleKernel:
+    kernel = ScaleKernel(RBFKernel(ard_num_dims=2))
+    kernel.base_kernel.lengthscale = lengthscale
+    return kernel
+
+
+def test_structure_that_is_taken_for_noise_is_reported_and_the_remedy_finds_it() -> None:
+    points, f = partly_fine(120)
+    Y = f + 0.05 * problems.normal(240, 1, seed=4)
+    with pytest.warns(FineStructureWarning, match=r"of 240 points .* Use a sum of kernels"):
+        model = fit(PathwiseGP(points, Y, covar_module=scaled(0.5).to(points)))
+    assert model.noise.item() * Y.var().item() > 30.0 * 0.05**2
+    kernel = (scaled(0.5) + scaled(3e-4)).to(points)
+    model = fit(PathwiseGP(points, Y, covar_module=kernel))  # without a warning
+    assert model.noise.item() * Y.var().item() < 3.0 * 0.05**2
