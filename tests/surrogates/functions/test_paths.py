@@ -84,7 +84,7 @@ def largest_deviation(samples: Tensor, mean: Tensor, covariance: Tensor) -> tupl
     [
         Cholesky(),
         CG(tolerance=1e-6, preconditioner=Nystrom(30)),
-        SDD(batch_size=100, tolerance=1e-3, max_epochs=1000, averaging=0.1),
+        SDD(batch_size=30, tolerance=1e-3, max_epochs=1000, averaging=0.1),
     ],
     ids=["cholesky", "cg", "sdd"],
 )

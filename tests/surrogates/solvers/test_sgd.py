@@ -138,7 +138,12 @@ def test_a_well_conditioned_system_is_solved(split: bool) -> None:
     f = problems.normal(N, 2)
     noise_draw = problems.normal(N, 2, seed=1)
     solver = SGD(
-        batch_size=B, step_size=1.0, num_features=1000, clip=10.0, tolerance=5e-2, max_epochs=2000.0
+        batch_size=30,
+        step_size=0.5,
+        num_features=1000,
+        clip=10.0,
+        tolerance=5e-2,
+        max_epochs=2000.0,
     )
     rhs = Targets(f, noise_draw) if split else f + noise_draw
     solution = solver.solve(system, rhs)
