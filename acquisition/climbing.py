@@ -1,5 +1,4 @@
-"""Maximise one function in a box, where some inputs may be rounded: by gradients from the best of
-many candidates and, on a grid and among choices, by steps to neighbours.
+"""Maximise one function in a box, by gradients from the best of many candidates.
 
 Notation: d inputs, X (..., d) points, bounds (2, d).
 """
@@ -14,16 +13,13 @@ from torch import Tensor
 
 from acquisition.constraints import FeasibleSet
 from acquisition.multistart import Functions, screen
-from acquisition.selection import best_first, grid_neighbours
+from acquisition.selection import best_first
 
 NUM_UNIFORM = 1024  # candidates in the box
 NUM_NEAR = 64  # around the best data points, at each of these distances, in units of its sides
 DISTANCES = (0.1, 0.01, 0.001)
 NUM_STARTS = 6
 MOST_ITERATIONS = 60
-NUM_KEPT = 64  # best points of a walk
-MOST_STEPS = 16  # of a walk
-MOST_TURNS = 4  # of a walk and an ascent
 
 
 def climb(
@@ -33,59 +29,20 @@ def climb(
 
     Candidates are uniform, and normal around the best data points at several distances: late in an
     optimisation an expected improvement is a peak as narrow as what is left to gain. The best of
-    each part of them is a start of L-BFGS-B. Where points are rounded, its gradients are those of
-    the function after rounding, so that it moves real inputs alone; before each ascent a walk on
-    the grid goes from the best points to their best neighbours, as long as these are better.
+    each part of them is a start of L-BFGS-B.
 
     Args:
         function: one function.
         leaders: (b, d) the best data points.
-        feasible: a box; its rounding must be made of torch operations.
+        feasible: a box.
     """
     candidates = _candidates(leaders, feasible, generator)
-    if feasible.rounding is None:
-        starts = screen(function, candidates.chunk(NUM_STARTS)).squeeze(0)
-        return best_first(*_ascended(function, starts, feasible))
-    near = grid_neighbours(leaders.to(candidates), feasible)
-    candidates = torch.cat([feasible.rounded(candidates), near])
-    candidates = candidates[torch.randperm(len(candidates), generator=generator)]
     starts = screen(function, candidates.chunk(NUM_STARTS)).squeeze(0)
-    points, best = _ranked(function, starts)
-    for _ in range(MOST_TURNS):
-        points = _walked(function, points, feasible)
-        ends, _ = _ascended(function, points[:NUM_STARTS], feasible)
-        points, found = _ranked(function, torch.cat([points, ends.squeeze(0)]))
-        if found <= best:
-            break
-        best = found
-    return points.unsqueeze(0)
-
-
-def _walked(function: Functions, points: Tensor, feasible: FeasibleSet) -> Tensor:
-    """Return the points of a walk on the grid from the first of some (k, d), each step to the best
-    neighbours of the best so far, ranked.
-    """
-    best = -math.inf
-    for _ in range(MOST_STEPS):
-        neighbours = grid_neighbours(points[:NUM_STARTS], feasible)
-        points, found = _ranked(function, torch.cat([points, neighbours]))
-        if found <= best:
-            break
-        best = found
-    return points
-
-
-def _ranked(function: Functions, points: Tensor) -> tuple[Tensor, float]:
-    """Return the best of distinct points (k, d), those with the largest values first, and the
-    largest value.
-    """
-    distinct = points.unique(dim=0)
-    values, order = function(distinct).squeeze(0).sort(descending=True)
-    return distinct[order[:NUM_KEPT]], float(values[0])
+    return best_first(*_ascended(function, starts, feasible))
 
 
 def _candidates(leaders: Tensor, feasible: FeasibleSet, generator: torch.Generator) -> Tensor:
-    """Return points of the box (c, d) in random order, not rounded."""
+    """Return points of the box (c, d) in random order."""
     d = leaders.shape[1]
     like: dict[str, Any] = {"dtype": torch.float64, "generator": generator}
     around = _to_cube(leaders, feasible).repeat(math.ceil(NUM_NEAR / len(leaders)), 1)
@@ -99,8 +56,7 @@ def _ascended(function: Functions, starts: Tensor, feasible: FeasibleSet) -> tup
     """Return local maxima (1, k, d) from starts (k, d), and their values (1, k)."""
 
     def values_at(U: Tensor) -> Tensor:
-        X = feasible.rounded(_from_cube(U, feasible))
-        return function.each(X.transpose(0, 1)).squeeze(0)
+        return function.each(_from_cube(U, feasible).transpose(0, 1)).squeeze(0)
 
     # BoTorch shows what a line search that ends early says whatever the filters are
     with warnings.catch_warnings(record=True):
@@ -111,7 +67,7 @@ def _ascended(function: Functions, starts: Tensor, feasible: FeasibleSet) -> tup
             upper_bounds=1.0,
             options={"maxiter": MOST_ITERATIONS},
         )
-    points = feasible.rounded(_inside(_from_cube(U, feasible), feasible))
+    points = _inside(_from_cube(U, feasible), feasible)
     return points.transpose(0, 1), values.unsqueeze(0)
 
 

@@ -65,11 +65,9 @@ class LogEIStrategy(ForFewValues):
     """The largest expected improvement over the best mean at a data point: of the first point, then
     jointly with those chosen already and with pending ones.
 
-    In a box its logarithm is maximised by L-BFGS-B from several starts and, in the inputs that are
-    rounded, by steps to neighbours: ``rounding`` must be made of torch operations. Between
-    constraints and among given choices it is maximised by the search that paths are maximised by.
-    An ask takes time ∝ q (n + p)², p points being pending: for few points among up to some hundred
-    values.
+    In a box its logarithm is maximised by L-BFGS-B from several starts; between constraints, on
+    grids and among choices by the search that paths are maximised by. An ask takes time
+    ∝ q (n + p)², p points being pending: for few points among up to some hundred values.
 
     Of one output, the improvement given values at pending points has a closed form; it is averaged
     over draws of these. Of objectives and constraints on outcomes all is drawn.
@@ -127,18 +125,13 @@ class LogEIStrategy(ForFewValues):
         objective = improvement.beside(pending, seed)
         feasible = request.feasible_set
         taken = torch.cat([all_inputs(models), pending])
-        if request.choices is None and not feasible.constrained:
+        if request.choices is None and feasible.rounding is None and not feasible.constrained:
             generator = torch.Generator().manual_seed(seed)
             ranked = climb(objective, improvement.leaders, feasible, generator)
             known = KnownPoints(taken, request.bounds)
-            moves = Moves(objective, feasible)
-            point, found = distinct_best(ranked, request.bounds, known, moves)
+            point, found = distinct_best(ranked, request.bounds, known, Moves(objective, feasible))
             if found.all():
                 return point
-            # On a grid nothing lies beside a known point
-            others = ranked[0, ~known.near(ranked[0])]
-            if len(others):
-                return others[:1]
         first = models[0] if models[0].num_outputs == 1 else models[0].subset_output([0])
         sampler = (self.sampler or LIGHT_SAMPLER)(
             first, request.bounds, seed=seed, **request.constraints
