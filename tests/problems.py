@@ -10,6 +10,7 @@ from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, RQKernel, ScaleKer
 from torch import Tensor
 
 from surrogates import Dense, InducingSystem, KernelOperator, KernelSystem
+from surrogates.operators.main_effects import MainEffectsKernel
 from surrogates.operators.tiles import KernelTiles
 
 DIM = 3
@@ -80,6 +81,8 @@ GENERIC: dict[str, Callable[[], Kernel]] = {
     "rq": lambda: with_lengthscale(RQKernel(), 0.6),
     "sum": lambda: scaled(rbf(), 0.5) + matern(1.5, active_dims=[0, 2]),
     "product": lambda: matern(2.5, ARD, ard_num_dims=DIM) * scaled(rbf(1.5), 2.0),
+    "main-effects": lambda: scaled(with_lengthscale(MainEffectsKernel(DIM), ARD), 1.5),
+    "nearly-main-effects": lambda: GENERIC["main-effects"]() + scaled(matern(2.5), 0.3),
 }
 KERNELS = STATIONARY | GENERIC
 

@@ -18,7 +18,7 @@ import torch
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from gpytorch import Module
 from gpytorch.constraints import GreaterThan
-from gpytorch.kernels import Kernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.priors import GammaPrior
 from torch import Tensor
@@ -31,6 +31,7 @@ from surrogates import PathwiseGP, SamplePaths, Solver, fit_exact
 from surrogates.models.data import data_sets
 from surrogates.models.priors import ModerateLengthscalePrior
 from surrogates.operators.differentiable import KernelBasis
+from surrogates.operators.main_effects import MainEffectsKernel
 
 # Hyperparameters are fitted to at most so many observations, drawn anew each time: O(n³) a
 # likelihood evaluation.
@@ -63,6 +64,16 @@ FIRST_NOISE = 1e-2
 FARTHEST = 1e150
 # In nats: what a warp has to win by, having taken its scale from the values themselves
 LEAST_EVIDENCE = 3.0
+# In a sum of functions of one input each, and one of all: to at most so many inputs, beyond which
+# a fit of d lengthscales more takes long; and where a fit starts, from little of the latter
+MOST_INPUTS_APART = 10
+INPUTS_APART = "inputs that act apart"  # of an ask's reason
+SHARE_APART = 3.0
+SHARE_TOGETHER = 0.1
+LENGTHSCALE_APART = 0.5
+EVALUATIONS_APART = 40  # of its likelihood, in which a fit has come near its end from there
+# After so many a kernel that does not exceed what others have reached will not win
+EVALUATIONS_TO_LEAD = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,6 +194,8 @@ class SurrogateFactory:
     Attributes:
         kernel: on the unit cube, not changed.
         kernel_of_few: the one of few values; ``None`` for the same.
+        kernel_apart: another for few values, of functions in which inputs act apart, where these
+            are likelier by it; ``None`` for none.
         solver: as in ``PathwiseGP``.
         dtype: of the models.
         device: of the models.
@@ -193,6 +206,7 @@ class SurrogateFactory:
     dtype: torch.dtype
     device: torch.device
     kernel_of_few: Kernel | None = None
+    kernel_apart: Kernel | None = None
 
     @classmethod
     def default(
@@ -200,7 +214,8 @@ class SurrogateFactory:
     ) -> SurrogateFactory:
         """Return the factory of BoTorch's kernels: RBF with dimension-scaled priors, and Matérn's
         of ν = 5/2 for few values, which takes a function for less smooth than it may be, with an
-        output scale of its own and lengthscales that are not short.
+        output scale of its own and lengthscales that are not short; and in few dimensions its sum
+        with functions of one input each.
         """
         smooth = get_covar_module_with_dim_scaled_prior(ard_num_dims=dim)
         matern = get_covar_module_with_dim_scaled_prior(ard_num_dims=dim, use_rbf_kernel=False)
@@ -208,7 +223,8 @@ class SurrogateFactory:
         matern.register_prior("lengthscale_prior", prior, "lengthscale")
         scaled = ScaleKernel(matern, outputscale_prior=GammaPrior(2.0, 1.0))
         scaled.outputscale = 1.0
-        return cls(smooth, solver, dtype, device, scaled)
+        apart = _kernel_apart(matern, dim) if 2 <= dim <= MOST_INPUTS_APART else None
+        return cls(smooth, solver, dtype, device, scaled, apart)
 
     def fit(
         self, data: TrainingData, generator: torch.Generator, *, few: bool = False
@@ -234,7 +250,8 @@ class SurrogateFactory:
         Few values are tried as the logarithm of their gaps, and their noise may be next to nothing:
         late in an optimisation few values decide about little. A few wild values are brought nearer
         or, where they are bad and say nothing of those around them, left out: each is then as
-        likely as any there, on the scale that brings them nearer.
+        likely as any there, on the scale that brings them nearer. Few plain values are tried by
+        :attr:`kernel_apart`, too.
 
         Args:
             few: whether it is to be by :attr:`kernel_of_few`.
@@ -246,11 +263,17 @@ class SurrogateFactory:
         size = MAX_FIT_POINTS_OF_FEW if few else MAX_FIT_POINTS
         told = _sample(data, size, generator)
         watch = _Watch(callback, deadline)
-        for name in SCALES if few else ("plain", "near", "aside"):
+        tried = [(name, False) for name in (SCALES if few else ("plain", "near", "aside"))]
+        if few and self.kernel_apart is not None:
+            tried.append(("plain", True))
+        for name, apart in tried:
             given = data.on(name)
             if name != "plain" and given is data:
                 continue
-            model = self._fit(given, self._modules(few), given.rows_of(told), watch)
+            most = EVALUATIONS_APART if apart else None
+            watch.least = best[0] - given.log_jacobian(told) if apart and best else -math.inf
+            modules = self._modules(few, apart)
+            model = self._fit(given, modules, given.rows_of(told), watch, most)
             value = watch.best + given.log_jacobian(told)
             if best is None or value > best[0] + LEAST_EVIDENCE:
                 best = value, model, given
@@ -263,8 +286,11 @@ class SurrogateFactory:
         modules: dict[str, Any],
         rows: Tensor,
         watch: _Watch,
+        max_evaluations: int | None = None,
     ) -> PathwiseGP:
-        """Return a small model of ``modules``, fitted to some rows."""
+        """Return a small model of ``modules``, fitted to some rows; by at most so many evaluations
+        of their likelihood.
+        """
         # In float64 whatever the surrogate's dtype: the optimiser's line search fails on float32
         # gradients.
         noise = None if data.noise is None else data.noise[rows]
@@ -276,20 +302,23 @@ class SurrogateFactory:
                 "mean_module": first.mean_module,
             }
         model = PathwiseGP(data.U[rows], data.y[rows], noise, **_for_data(data, modules))
-        watch.best = -math.inf
-        with suppress(_OutOfTimeError):  # the model has the best hyperparameters so far
-            fit_exact(model, callback=watch)
+        watch.begin()
+        with suppress(_FitEndedError):  # the model has the best hyperparameters so far
+            fit_exact(model, callback=watch, max_evaluations=max_evaluations)
         return model.eval()
 
-    def _modules(self, few: bool) -> dict[str, Any]:
-        """Return a new kernel and, for few values, a new likelihood."""
+    def _modules(self, few: bool, apart: bool = False) -> dict[str, Any]:
+        """Return a new kernel and, for few values, a new likelihood; the kernel of inputs that act
+        ``apart``, if there is one.
+        """
         if not few:
             return {"covar_module": deepcopy(self.kernel), "likelihood": None}
         likelihood = GaussianLikelihood(
             noise_prior=GammaPrior(1.1, 30.0),
             noise_constraint=GreaterThan(LEAST_NOISE, initial_value=FIRST_NOISE),
         )
-        kernel = deepcopy(self.kernel_of_few or self.kernel)
+        own = self.kernel_apart if apart else self.kernel_of_few
+        kernel = deepcopy(own or self.kernel)
         return {"covar_module": kernel, "likelihood": likelihood}
 
     def build(self, data: TrainingData, hyperparameters: PathwiseGP) -> PathwiseGP:
@@ -312,7 +341,13 @@ class SurrogateFactory:
         tensors = {**model.state_dict(), MEAN_WEIGHTS: mean_weights}
         if scale_name != "plain":
             tensors[WARPED] = torch.tensor([float(list(SCALES).index(scale_name))])
-        return Checkpoint(ask, _describe(self._modules(few)), tensors)
+        kernel = _describe(self._modules(few, self.is_apart(model)))
+        return Checkpoint(ask, kernel, tensors)
+
+    def is_apart(self, model: PathwiseGP) -> bool:
+        """Return whether a model is by :attr:`kernel_apart`."""
+        own = self.kernel_apart
+        return own is not None and describe_module(own) == describe_module(model.covar_module)
 
     def load(
         self, data: TrainingData, state: Mapping[str, Tensor], start: Tensor | None
@@ -337,8 +372,8 @@ class SurrogateFactory:
         """Return the model behind a checkpoint on its data, and these as it has them;
         ``None`` if the checkpoint is of another kernel.
         """
-        both = [self._modules(few) for few in (False, True)]
-        modules = next((m for m in both if checkpoint.kernel == _describe(m)), None)
+        all_modules = [self._modules(*of) for of in ((False,), (True,), (True, True))]
+        modules = next((m for m in all_modules if checkpoint.kernel == _describe(m)), None)
         if modules is None:
             return None
         tensors = dict(checkpoint.tensors)
@@ -354,8 +389,21 @@ class SurrogateFactory:
         return model.start_from(weights.to(self.device, self.dtype)), data
 
 
-class _OutOfTimeError(KeyboardInterrupt):
-    """The clock interrupts a fit."""
+def _kernel_apart(together: Kernel, dim: int) -> Kernel:
+    """Return the sum of a kernel of all inputs and of functions of one input each."""
+    single = MainEffectsKernel(dim)
+    prior = ModerateLengthscalePrior(LENGTHSCALE_WEIGHT)
+    single.register_prior("lengthscale_prior", prior, "lengthscale")
+    single.lengthscale = LENGTHSCALE_APART
+    apart = ScaleKernel(single, outputscale_prior=GammaPrior(1.1, 0.25))
+    apart.outputscale = SHARE_APART
+    rest = ScaleKernel(deepcopy(together), outputscale_prior=GammaPrior(1.1, 1.0))
+    rest.outputscale = SHARE_TOGETHER
+    return AdditiveKernel(rest, apart)
+
+
+class _FitEndedError(KeyboardInterrupt):
+    """The clock interrupts a fit, or others that have reached more do."""
 
 
 @dataclass
@@ -367,12 +415,20 @@ class _Watch:
         deadline: of ``time.perf_counter``.
         number: of evaluations so far.
         best: the largest log likelihood of the fit under way.
+        least: what that is to exceed after ``EVALUATIONS_TO_LEAD`` evaluations.
     """
 
     callback: Callable[[int], None] | None = None
     deadline: float | None = None
     number: int = 0
     best: float = -math.inf
+    least: float = -math.inf
+    _before: int = 0  # evaluations of former fits
+
+    def begin(self) -> None:
+        """Watch another fit."""
+        self.best = -math.inf
+        self._before = self.number
 
     def __call__(self, _: int, likelihood: float) -> None:
         self.number += 1
@@ -380,7 +436,9 @@ class _Watch:
         if self.callback is not None:
             self.callback(self.number)
         if self.deadline is not None and time.perf_counter() > self.deadline:
-            raise _OutOfTimeError
+            raise _FitEndedError
+        if self.number - self._before == EVALUATIONS_TO_LEAD and self.best <= self.least:
+            raise _FitEndedError
 
 
 def _sample(data: TrainingData, size: int, generator: torch.Generator) -> Tensor:

@@ -30,6 +30,7 @@ from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Rows, keys
 from scalable_bo.storage.storage import Ask
 from scalable_bo.storage.surrogate import (
+    INPUTS_APART,
     SCALES,
     SurrogateFactory,
     TrainingData,
@@ -237,7 +238,7 @@ class Proposer:
         kept.save(number, model, paths.mean_weights, few, data.scale_name)
         kept.keep(model, data, few)
         assert model.solution is not None  # paths() has just made it
-        choice = self._reason(q, data, plan) if pool is None else "thompson: among a pool"
+        choice = self._reason(q, data, plan, model) if pool is None else "thompson: among a pool"
         report = self._report((start, fitted, solved), known, [model.solution], choice)
         return X, Ask(number, q, known.num_observed, num_drawn, refit), report
 
@@ -307,7 +308,8 @@ class Proposer:
             batch = torch.cat([batch, self._found_in(region.box.to(batch), request)])
         X, num_drawn = self._completed(batch, num_of_design, known, None)
         times = (start, fitted, fitted + seconds_solve)
-        report = self._report(times, known, solutions, self._reason(max(sizes), data, plan))
+        choice = self._reason(max(sizes), data, plan, hyperparameters)
+        report = self._report(times, known, solutions, choice)
         report = replace(report, solver=repr(self._factory.solver or default_solver(plan.num_rows)))
         return X, Ask(number, q, known.num_observed, num_drawn, None), report
 
@@ -426,7 +428,7 @@ class Proposer:
         strategy = self._strategy
         return isinstance(strategy, ChoosingStrategy) and strategy.is_for_few(q, num_observed)
 
-    def _reason(self, q: int, data: TrainingData, plan: Plan | None) -> str:
+    def _reason(self, q: int, data: TrainingData, plan: Plan | None, model: PathwiseGP) -> str:
         """Return how points are chosen and why; nothing where the user has said how and given no
         time.
         """
@@ -434,7 +436,8 @@ class Proposer:
         if not isinstance(self._strategy, ChoosingStrategy):
             return by
         reason = self._strategy.reason(q, len(data.U))
-        return "; ".join(filter(None, [reason, by, SCALES[data.scale_name]]))
+        inputs = INPUTS_APART if self._factory.is_apart(model) else ""
+        return "; ".join(filter(None, [reason, by, SCALES[data.scale_name], inputs]))
 
     def _request(
         self,

@@ -17,6 +17,7 @@ from botorch.models import SingleTaskGP
 from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 from torch import Tensor
 
+from surrogates.operators.main_effects import ROOT_OF_5, MainEffectsKernel
 from surrogates.operators.stationary import PROFILES, StationaryKernel, kind_of
 
 
@@ -118,6 +119,11 @@ def covariance(kernel: Kernel, X: Tensor) -> Tensor:
     if kind_of(kernel) is AdditiveKernel:
         X = X if kernel.active_dims is None else X[..., kernel.active_dims]
         return torch.stack([covariance(part, X) for part in kernel.kernels]).sum(0)
+    effects = _main_effects(kernel)
+    if effects is not None and not X.requires_grad:
+        outputscale, lengthscale = effects
+        of_effects: Tensor = _MainEffectsCovariance.apply(X, lengthscale, outputscale)
+        return of_effects
     form = StationaryKernel.of(kernel)
     # The closed form has no gradient in the points
     if form is None or PROFILES[form.profile].exact_distances or X.requires_grad:
@@ -233,6 +239,52 @@ class _StationaryCovariance(torch.autograd.Function):
         # One lengthscale for all inputs takes the sum
         grad_lengthscale = -2.0 * outputscale * moments / lengthscale
         return None, grad_lengthscale.sum_to_size(lengthscale.shape), sums.sum(), None
+
+
+def _main_effects(kernel: Kernel) -> tuple[Tensor, Tensor] | None:
+    """Return the outputscale and the lengthscales (d,) of scaled main effects of all inputs;
+    ``None`` of other kernels.
+    """
+    if type(kernel) is not ScaleKernel or kernel.batch_shape or kernel.active_dims is not None:
+        return None
+    effects = kernel.base_kernel
+    if type(effects) is not MainEffectsKernel or effects.active_dims is not None:
+        return None
+    return kernel.outputscale, effects.lengthscale.reshape(-1)
+
+
+class _MainEffectsCovariance(torch.autograd.Function):
+    """outputscale · (1/d) Σ_j κ(r_j), r_j = √5 |x_j − x'_j| / ℓ_j, κ(r) = (1 + r + r²/3) exp(−r);
+    with G the gradient with respect to K,
+
+    ∂/∂ℓ_j = outputscale / (d ℓ_j) Σ_ik G_ik r² (1 + r) exp(−r) / 3, r = r_j of x_i and x_k.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, X: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Tensor:
+        # One input after the other: their matrices stay in the cache, and share an exponential
+        total: Tensor | None = None
+        slopes = []
+        for z in (X * (ROOT_OF_5 / lengthscale)).unbind(-1):
+            r = (z.unsqueeze(-1) - z.unsqueeze(-2)).abs_()
+            decay = torch.exp(-r)
+            rest = r.square().mul_(decay).div_(3.0)
+            slopes.append(torch.addcmul(rest, rest, r))
+            value = decay.addcmul_(decay, r).add_(rest)
+            total = value if total is None else total.add_(value)
+        assert total is not None
+        mean = total.div_(len(slopes))
+        ctx.save_for_backward(mean, lengthscale, outputscale, *slopes)
+        return outputscale * mean
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor) -> tuple[None, Tensor, Tensor]:
+        _refuse_second_derivatives()
+        mean, lengthscale, outputscale, *slopes = ctx.saved_tensors
+        flat = G.flatten()
+        moments = torch.stack([flat @ slope.flatten() for slope in slopes])
+        grad_lengthscale = outputscale * moments / (len(slopes) * lengthscale)
+        return None, grad_lengthscale, flat @ mean.flatten()
 
 
 def _refuse_second_derivatives() -> None:

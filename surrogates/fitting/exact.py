@@ -15,6 +15,7 @@ from torch import Tensor
 from surrogates import checks, memory
 from surrogates.fitting.batched import BatchedGP
 from surrogates.fitting.search import (
+    LBFGS_OPTIONS,
     LITTLE_NOISE,
     SQUARES_HELD,
     Search,
@@ -30,7 +31,13 @@ EXACT_FIT_UP_TO = 4096
 M = TypeVar("M", bound=SingleTaskGP)
 
 
-def fit_exact(model: M, *, callback: StepCallback | None = None, **optimizer_kwargs: Any) -> M:
+def fit_exact(
+    model: M,
+    *,
+    callback: StepCallback | None = None,
+    max_evaluations: int | None = None,
+    **optimizer_kwargs: Any,
+) -> M:
     """Maximise the exact log marginal likelihood of ``model`` (with its priors) over its
     hyperparameters; return it.
 
@@ -49,6 +56,8 @@ def fit_exact(model: M, *, callback: StepCallback | None = None, **optimizer_kwa
         model: at most 4096 points: an evaluation factorises the n × n kernel matrix.
         callback: called after every evaluation with their number and the log marginal likelihood
             with priors, in nats; of one output only.
+        max_evaluations: of the likelihood, from the present hyperparameters alone; a last line
+            search may go a few beyond. ``None`` for all starts, to the end of each.
         optimizer_kwargs: passed to BoTorch's ``fit_gpytorch_mll``, such as
             ``optimizer_kwargs={"options": {"maxiter": 100}}``.
 
@@ -70,13 +79,15 @@ def fit_exact(model: M, *, callback: StepCallback | None = None, **optimizer_kwa
     checks.floating_tensor("model.train_targets", model.train_targets)
     with restoring(model):
         if not optimizer_kwargs and is_function_of_its_parts(model):
-            _search(model, callback)
+            _search(model, callback, max_evaluations)
         else:
             _fit_by_botorch(model, callback, optimizer_kwargs)
     return model.eval()
 
 
-def _search(model: SingleTaskGP, callback: StepCallback | None) -> None:
+def _search(
+    model: SingleTaskGP, callback: StepCallback | None, max_evaluations: int | None
+) -> None:
     """Write the likelier of the optima to ``model``, or the best before an interruption."""
     X, y = training_data(model)
     X = X.double()
@@ -93,6 +104,12 @@ def _search(model: SingleTaskGP, callback: StepCallback | None) -> None:
     search = Search(X, y, callback)
     given = BatchedGP(model)
     best = given
+    if max_evaluations is not None:
+        try:
+            search.maximise(given, index, {**LBFGS_OPTIONS, "maxfun": max_evaluations})
+        finally:
+            search.best.write_to(model)
+        return
     try:
         noisy = noisy_start(given, variance)
         if noisy is not None:

@@ -47,6 +47,7 @@ from surrogates.functions.draws import (
 )
 from surrogates.functions.mixing import SEVERAL, shuffled, turns
 from surrogates.functions.modulations import Modulation, range_of_lengths, tanimoto_waves
+from surrogates.operators.main_effects import MainEffectsKernel
 from surrogates.operators.stationary import StationaryKernel, kind_of, visible
 from surrogates.operators.tanimoto import TanimotoKernel
 
@@ -234,6 +235,9 @@ class WaveSource:
         if kind is ScaleKernel:  # has taken over the active dimensions of its base kernel
             waves = self._forward(kernel.base_kernel, columns, tails)
             return replace(waves, weights=kernel.outputscale.detach().to(self.like) * waves.weights)
+        if kind is MainEffectsKernel:
+            kernel = kernel.summands()
+            kind = AdditiveKernel
         if kind is AdditiveKernel:
             shares = self._shares(kernel, columns, len(tails))
             own_tails = tails.split([size for _, size in shares])

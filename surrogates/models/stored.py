@@ -33,6 +33,7 @@ from torch import Tensor
 
 from surrogates.atomic import write_atomically
 from surrogates.models.priors import ModerateLengthscalePrior
+from surrogates.operators.main_effects import MainEffectsKernel
 from surrogates.operators.tanimoto import TanimotoKernel
 
 FORMAT = "scalable_bo model"
@@ -51,6 +52,7 @@ KERNELS: dict[type[Kernel], tuple[str, ...]] = {
     PeriodicKernel: ("ard_num_dims",),
     CategoricalKernel: ("ard_num_dims",),
     TanimotoKernel: (),
+    MainEffectsKernel: ("ard_num_dims",),
     ScaleKernel: (),
     AdditiveKernel: (),
     ProductKernel: (),

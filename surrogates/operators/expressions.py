@@ -16,6 +16,7 @@ import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, RQKernel, ScaleKernel
 from torch import Tensor
 
+from surrogates.operators.main_effects import MainEffectsKernel
 from surrogates.operators.stationary import StationaryKernel, kind_of
 
 # Of a Matérn kernel κ = c g_ν(√(2ν t)): ν and c
@@ -46,6 +47,11 @@ def kernel_values(kernel: Kernel, X: Tensor, Z: Tensor) -> Tensor:
         return reduce(torch.add if kind is AdditiveKernel else torch.mul, parts)
     if whole and kind is ScaleKernel:
         return kernel.outputscale.detach() * kernel_values(kernel.base_kernel, X, Z)
+    if whole and kind is MainEffectsKernel:
+        scale = kernel.lengthscale.detach().reshape(-1)
+        squares = ((X.unsqueeze(-2) - Z.unsqueeze(-3)) / scale.to(X)).square()
+        effects: Tensor = _Profile.apply(squares, "matern52", 0)
+        return effects.mean(-1)
     if kind is RQKernel and not kernel.batch_shape:
         lengthscale = kernel.lengthscale.detach().reshape(-1)
         one = torch.ones_like(lengthscale[0])

@@ -1,9 +1,12 @@
 """The surrogate of few values."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 import torch
 
-from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
+from scalable_bo.storage.surrogate import EVALUATIONS_TO_LEAD, SurrogateFactory, TrainingData
 
 CPU = torch.device("cpu")
 
@@ -28,3 +31,53 @@ def test_few_values_have_as_little_noise_as_they_say(
     restored = factory.restore(few_values(noise), kept)
     assert restored is not None
     assert torch.equal(restored[0].likelihood.noise, model.likelihood.noise)
+
+
+def separable(U: torch.Tensor) -> torch.Tensor:
+    """Return the sum of a function of several minima of each input."""
+    x = 10.0 * U - 5.0
+    return (x**4 - 16.0 * x**2 + 5.0 * x).sum(1)
+
+
+def entangled(U: torch.Tensor) -> torch.Tensor:
+    """Return a function of two directions that are no inputs."""
+    return torch.sin(6.0 * (U[:, 0] - U[:, 1])) * torch.cos(5.0 * (U[:, 2] + U[:, 3]))
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"), [(separable, True), (entangled, False)], ids=["sum", "product"]
+)
+def test_inputs_act_apart_where_the_likelihood_says_so(
+    function: Callable[[torch.Tensor], torch.Tensor], expected: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    U, new = torch.rand(2, 60, 4, dtype=torch.float64, generator=generator)
+    data = TrainingData.of(U, function(U), None, True)
+    factory = SurrogateFactory.default(4, torch.float64, CPU)
+    without = replace(factory, kernel_apart=None)
+    errors = []
+    for made in (factory, without):
+        fitted, scaled = made.fit_warped(data, torch.Generator().manual_seed(1), few=True)
+        model = made.build(scaled, fitted)
+        found = scaled.values_of(model.posterior(new).mean[:, 0].detach())
+        errors.append(((found - function(new)).square().mean().sqrt() / function(new).std()).item())
+        assert made.is_apart(model) == (expected and made is factory)
+        weights = torch.zeros(60, 1, dtype=torch.float64)
+        kept = made.checkpoint(1, model, weights, few=True, scale_name=scaled.scale_name)
+        restored = factory.restore(data, kept)
+        assert restored is not None
+        torch.testing.assert_close(restored[0].posterior(new).mean, model.posterior(new).mean)
+    assert errors[0] < 0.2 * errors[1] if expected else errors[0] == errors[1]
+
+
+def test_a_kernel_that_falls_behind_is_not_fitted_to_the_end() -> None:
+    U = torch.rand(60, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    data = TrainingData.of(U, entangled(U), None, True)
+    factory = SurrogateFactory.default(4, torch.float64, CPU)
+    numbers = []
+    for made in (factory, replace(factory, kernel_apart=None)):
+        evaluations: list[int] = []
+        generator = torch.Generator().manual_seed(1)
+        made.fit_warped(data, generator, few=True, callback=evaluations.append)
+        numbers.append(len(evaluations))
+    assert numbers[0] - numbers[1] == EVALUATIONS_TO_LEAD

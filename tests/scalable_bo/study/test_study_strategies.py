@@ -141,6 +141,32 @@ def test_auto_says_what_it_chose_and_predicts_in_the_units_of_the_values(tmp_pat
     assert [cost.choice for cost in stored.costs.values()] == ["", study.last_ask.choice]
 
 
+def test_a_study_of_inputs_that_act_apart_says_so_and_goes_on_as_if_never_closed(
+    tmp_path: Path,
+) -> None:
+    bounds = [[-5.0] * 3, [5.0] * 3]
+
+    def value(X: torch.Tensor) -> torch.Tensor:
+        return (X**4 - 16.0 * X**2 + 5.0 * X).sum(1)
+
+    batches = []
+    for part in range(2):
+        path = tmp_path / str(part)
+        study = Study(bounds, maximize=False, seed=0, num_initial=40, path=path)
+        batch = study.ask(40)
+        study.tell(batch.ids, value(batch.X))
+        for _ in range(2):
+            batch = study.ask(2)
+            study.tell(batch.ids, value(batch.X))
+            assert study.last_ask.choice.endswith("inputs that act apart")
+            if part:
+                study.close()
+                study = Study.open(path)
+        batches.append(batch.X)
+        study.close()
+    assert torch.equal(*batches)
+
+
 def test_a_surrogate_is_fitted_at_every_ask_while_values_are_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

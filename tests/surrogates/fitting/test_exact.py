@@ -15,6 +15,8 @@ from tests import problems
 X = problems.uniform(50, 2)
 Y = torch.sin(6 * X.sum(1, keepdim=True)) + 0.1 * problems.normal(50, 1, seed=1)
 
+LINE_SEARCH = 20  # evaluations, the most in one of SciPy's
+
 
 def likelihood_of(model: SingleTaskGP) -> float:
     model.train()
@@ -39,6 +41,17 @@ def test_fitting_improves_the_likelihood_and_the_posterior_follows(dtype: torch.
     fresh = PathwiseGP(X.to(dtype), Y.to(dtype), num_paths=8)
     fresh.load_state_dict(model.state_dict())
     torch.testing.assert_close(model.posterior(Z).mean, fresh.posterior(Z).mean)
+
+
+def test_a_bounded_fit_climbs_from_the_present_hyperparameters_alone() -> None:
+    model = PathwiseGP(X, Y)
+    before = likelihood_of(model)
+    evaluations: list[float] = []
+    fit_exact(model, callback=lambda _, value: evaluations.append(value), max_evaluations=5)
+    assert 5 <= len(evaluations) < 5 + LINE_SEARCH
+    assert evaluations[0] == pytest.approx(len(X) * before)
+    assert len(X) * likelihood_of(model) == pytest.approx(max(evaluations))
+    assert max(evaluations) > evaluations[0] + 1.0
 
 
 def by_botorch(model: PathwiseGP) -> tuple[PathwiseGP, int]:

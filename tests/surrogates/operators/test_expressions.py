@@ -42,6 +42,17 @@ def test_curvature_at_a_centre_is_right_where_it_exists_and_zero_elsewhere(name:
     assert hessian.item() == pytest.approx(CURVATURE[name], abs=1e-12)
 
 
+def test_curvature_of_main_effects_at_a_centre_is_that_of_each_input() -> None:
+    kernel = KERNELS["main-effects"]().double()
+    X = problems.uniform(1, DIM)
+    hessian = torch.autograd.functional.hessian(
+        lambda x: kernel_values(kernel, x, X.clone()).sum(), X
+    )
+    lengthscale = kernel.base_kernel.lengthscale.detach().reshape(-1)
+    expected = kernel.outputscale.detach() / DIM * CURVATURE["matern52"] / lengthscale.square()
+    torch.testing.assert_close(hessian.reshape(DIM, DIM), torch.diag(expected))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_derivatives_at_and_beside_centres_are_finite(name: str, dtype: torch.dtype) -> None:
