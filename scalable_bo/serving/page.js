@@ -5,6 +5,7 @@
 const SECONDS_BETWEEN_LOOKS = 3;
 const SECONDS_BETWEEN_MODELS = 15;
 const ROWS_A_PAGE = 25;
+const LONGEST_WORD = 12; // characters that stay in a line
 const SVG = "http://www.w3.org/2000/svg";
 const find = (selector) => document.querySelector(selector);
 
@@ -320,12 +321,16 @@ function showRows(found) {
     cell.setAttribute("aria-sort", isSorted ? (view.down ? "descending" : "ascending") : "none");
     cell.className = found.rows.some((row) => typeof row[column] === "number") ? "number" : "";
   });
-  fill(find("#rows tbody"), found.rows.map((row) => row.map((cell) =>
-    [number(cell), typeof cell === "number" ? "number" : "long"])));
+  fill(find("#rows tbody"), found.rows.map((row) => row.map((cell) => [number(cell), kind(cell)])));
   const pages = Math.max(1, Math.ceil(numFound / ROWS_A_PAGE));
   find("#page").textContent = `page ${number(view.offset / ROWS_A_PAGE + 1)} of ${number(pages)}`;
   find("#previous").disabled = view.offset === 0;
   find("#next").disabled = view.offset + ROWS_A_PAGE >= numFound;
+}
+
+function kind(cell) {
+  if (typeof cell === "number") return "number";
+  return String(cell).length > LONGEST_WORD ? "long" : "";
 }
 
 function sortable(name) {

@@ -66,6 +66,16 @@ def test_texts_of_the_study_are_texts(page: Browser) -> None:
     assert page.run("return document.querySelectorAll('main script, main img').length") == 0
 
 
+def test_a_word_of_a_row_stays_in_a_line_beside_long_texts(page: Browser) -> None:
+    lines = page.run(
+        "const cells = [...document.querySelectorAll('#rows tbody td')];"
+        " return cells.filter((cell) => cell.textContent === 'observed').map((cell) => {"
+        " const range = document.createRange(); range.selectNodeContents(cell);"
+        " return range.getClientRects().length; })"
+    )
+    assert lines == [1] * 11
+
+
 def test_a_script_in_the_page_would_not_run(page: Browser) -> None:
     page.run(
         "const s = document.createElement('script'); s.textContent = 'window.ran = 1';"
