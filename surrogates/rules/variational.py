@@ -10,12 +10,14 @@ give, in standardised units,
 """
 
 import math
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import gpytorch
 import torch
 from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import Kernel
 from linear_operator import LinearOperator, to_linear_operator
 from linear_operator.operators import MatmulLinearOperator, RootLinearOperator
 from linear_operator.utils.cholesky import psd_safe_cholesky
@@ -31,7 +33,7 @@ from surrogates.operators.linalg import stable_cholesky
 from surrogates.operators.tiles import spans
 from surrogates.rules.base import FiniteRank, Rule
 from surrogates.rules.data import DataSet
-from surrogates.rules.solved import draw_prior
+from surrogates.rules.solved import draw_prior, settled
 from surrogates.solvers.base import Callback
 from surrogates.systems.base import Targets
 from surrogates.systems.inducing import InducingSystem
@@ -46,8 +48,8 @@ class WhitenedPosterior(NamedTuple):
     """q(u) = N(μ(Z) + L c, L R Rᵀ Lᵀ), in float64, whatever the dtype of the data.
 
     Attributes:
-        factor: L (m, m), lower triangular. Jitter in K_ZZ = L Lᵀ: what rounding in the data's dtype
-            makes necessary, or for a fitted q GPyTorch's, which is 1e-6 in float64 and 1e-4 in
+        factor: L (m, m), lower triangular. Jitter in K_ZZ = L Lᵀ: what rounding makes necessary, or
+            for a fitted q GPyTorch's, which by the data's dtype is 1e-6 in float64 and 1e-4 in
             float32.
         mean: c (m,).
         root: R (m, m), triangular.
@@ -100,11 +102,11 @@ class Variational(Rule):
         paths = SamplePaths(
             prior=prior,
             data=KernelBasis(data.kernel, Z),
-            weights=torch.linalg.solve_triangular(L.T, draws, upper=True).to(Z),
-            mean_weights=torch.linalg.solve_triangular(L.T, c.unsqueeze(1), upper=True).to(Z),
+            weights=torch.linalg.solve_triangular(L.T, draws, upper=True),
+            mean_weights=torch.linalg.solve_triangular(L.T, c.unsqueeze(1), upper=True),
             prior_mean=data.mean_module,
         )
-        return paths, None
+        return (settled(paths, data.X) if Z.dtype == torch.float32 else paths), None
 
     def covariance(self, data: DataSet, paths: SamplePaths) -> FiniteRank:
         """Return a(·)ᵀ R Rᵀ a(·), what the inducing values explain of the covariance;
@@ -149,7 +151,7 @@ class Variational(Rule):
         num_bytes = CROSSES_HELD * len(Z) * len(flat) * torch.float64.itemsize
         what = f"The law of {len(flat)} values by {len(Z)} inducing points"
         memory.require(num_bytes, Z.device, what, "Ask for fewer points at a time.")
-        cross = data.kernel(Z, flat).to_dense().to(q.factor)
+        cross = _in_float64(data.kernel, X)(Z.double(), flat.double()).to_dense()
         features = torch.linalg.solve_triangular(q.factor, cross, upper=False)
         a = features.T.reshape(*X.shape[:-1], len(Z))
         known = a @ q.root
@@ -188,8 +190,12 @@ class Variational(Rule):
     def _optimum(self, data: DataSet) -> WhitenedPosterior:
         """Return the q that maximises the evidence lower bound."""
         system = InducingSystem(
-            data.kernel, data.X, self.points, data.noise, memory_budget=self.memory_budget
-        ).to(torch.float64)
+            _in_float64(data.kernel, data.X),
+            data.X.double(),
+            self.points.double(),
+            data.noise.double(),
+            memory_budget=self.memory_budget,
+        )
         L, M = system.whitened()
         residuals = (data.y - data.mean_module(data.X)).unsqueeze(1).double()
         b = torch.linalg.solve_triangular(
@@ -203,7 +209,8 @@ class Variational(Rule):
 
     def _marginals(self, q: WhitenedPosterior, data: DataSet, X: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance of f(x) for each row of X, which are few."""
-        cross = kernel_operator(data.kernel, self.points, X).to_dense().to(q.factor)
+        kernel = _in_float64(data.kernel, X)
+        cross = kernel_operator(kernel, self.points.double(), X.double()).to_dense()
         features = torch.linalg.solve_triangular(q.factor, cross, upper=False)
         # Rounding must not make a variance negative: divided by a small σ², it would raise the
         # bound without limit.
@@ -211,6 +218,11 @@ class Variational(Rule):
         return data.mean_module(X) + features.T @ q.mean, conditional.clamp_min(0.0) + (
             q.root.T @ features
         ).square().sum(0)
+
+
+def _in_float64(kernel: Kernel, X: Tensor) -> Kernel:
+    """Return ``kernel`` in float64, if X is not: L⁻¹ magnifies the rounding of its values."""
+    return kernel if X.dtype == torch.float64 else deepcopy(kernel).double()
 
 
 def _covariance(prior: LinearOperator, a: Tensor, known: Tensor) -> LinearOperator:

@@ -404,6 +404,35 @@ def test_float32_variances_are_those_of_float64() -> None:
     torch.testing.assert_close(single.double(), double, rtol=0.01, atol=0.0)
 
 
+def test_float32_laws_of_close_inducing_points_are_those_of_float64() -> None:
+    inputs = problems.uniform(150, 2, dtype=torch.float32)
+    wave = torch.sin(5 * inputs[:, :1]) + 0.01 * problems.normal(150, 1, seed=2).float()
+    points = problems.uniform(60, 2, seed=1, dtype=torch.float32)
+
+    def model(dtype: torch.dtype) -> VariationalGP:
+        return VariationalGP(
+            inputs.to(dtype),
+            wave.to(dtype),
+            covar_module=problems.scaled(problems.matern(2.5, 1.0), 2.0),
+            likelihood=gaussian_likelihood(1e-4),
+            inducing_points=inputs.to(dtype),
+            outcome_transform=None,
+        )
+
+    single, double = model(torch.float32), model(torch.float64)
+    law, expected = single.posterior(points), double.posterior(points.double())
+    std = expected.variance.sqrt()
+    assert law.mean.dtype == law.variance.dtype == torch.float32
+    assert ((law.mean - expected.mean) / std).abs().max() < 0.01
+    torch.testing.assert_close(law.variance.double(), expected.variance, rtol=0.05, atol=0.0)
+    assert single.elbo() == pytest.approx(double.elbo(), abs=1.0)
+    values, mean = single.paths(256)(points), single.paths(256).mean(points)
+    assert values.dtype == torch.float32
+    assert ((mean - expected.mean.squeeze(1)) / std.squeeze(1)).abs().max() < 0.01
+    ratio = (values - mean).double().square().mean(0) / expected.variance.squeeze(1)
+    assert 0.9 < ratio.mean() < 1.1
+
+
 @pytest.mark.parametrize("nu", [0.5, 2.5])
 @pytest.mark.parametrize(("dim", "lengthscale"), [(1, 0.2), (3, 0.4), (6, 1.0)])
 def test_paths_have_the_variance_of_the_closed_form(
