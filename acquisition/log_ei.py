@@ -58,6 +58,7 @@ NEGLIGIBLE_NOISE = 1e-2
 FEWEST_REPEATED = 30  # values, before which a fit says little of noise
 NEAR = 1e-4  # in units of the box's sides: where two values differ by noise alone
 BESIDE = 1e-5  # of a repeated point, which is a new one all the same
+REPEATED = "; the first beside the best value, to tell noise from ripples"
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,10 @@ class LogEIStrategy(ForFewValues):
             if request.callback is not None:
                 request.callback(AcquisitionProgress("improvement", done, request.q))
         return pending[-request.q :]
+
+    def reason(self, request: Request) -> str:
+        """Return in a line how points are chosen, as :class:`ChoosingStrategy` has it."""
+        return with_repeat(super().reason(request), request)
 
     @torch.inference_mode(False)
     def _best_point(
@@ -297,6 +302,13 @@ def beside_the_best(request: Request) -> Tensor:
     # A grid leads it back to the best point, which is not asked for twice
     is_new = ~KnownPoints(best.unsqueeze(0), request.bounds).near(point)
     return point[feasible.contains(point) & is_new]
+
+
+def with_repeat(reason: str, request: Request) -> str:
+    """Return how the points of a request are chosen, with what is said of :func:`beside_the_best`
+    if one is.
+    """
+    return reason + (REPEATED if len(beside_the_best(request)) else "")
 
 
 def _is_gaussian(model: PathwiseGP | ModelListGP) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from acquisition.candidates import all_inputs, model_list
 from acquisition.constraints import TooFewPoints
-from acquisition.log_ei import LogEIStrategy, beside_the_best
+from acquisition.log_ei import LogEIStrategy, beside_the_best, with_repeat
 from acquisition.multistart import starts_kept
 from acquisition.pools import Chosen
 from acquisition.strategy import FEW_VALUES, ForFewValues, Request, Sampler, Strategy
@@ -172,18 +172,24 @@ class AutoStrategy(ForFewValues):
     shares: ClassVar[bool] = True
     sampler: Sampler | None = None
 
-    @classmethod
-    def reason(cls, q: int, num_values: int) -> str:
-        """Return in a line how q points among so many values are chosen, and why."""
+    def reason(self, request: Request) -> str:
+        """Return in a line how points are chosen, as :class:`ChoosingStrategy` has it."""
+        q = request.q
+        num_values = len(all_inputs(model_list(request.model)))
         among = f"{q} among {num_values}"
         if num_values > FEW_VALUES:
             return f"thompson: {among}, more than {FEW_VALUES} values"
         if q > SOME_POINTS:
-            return f"thompson: {among}, more than {SOME_POINTS} points"
+            reason = f"thompson: {among}, more than {SOME_POINTS} points"
+            return reason if request.shared else with_repeat(reason, request)
         if q > FEW_POINTS:
+            most = SOME_POINTS
             ways = f"{NUM_IMPROVING} by log-ei, {q - NUM_IMPROVING} by thompson"
-            return f"{ways}: {among}, at most {SOME_POINTS} points and {FEW_VALUES} values"
-        return f"log-ei: {among}, at most {FEW_POINTS} points and {FEW_VALUES} values"
+        else:
+            most = FEW_POINTS
+            ways = "log-ei"
+        reason = f"{ways}: {among}, at most {most} points and {FEW_VALUES} values"
+        return with_repeat(reason, request)
 
     def generate(self, request: Request) -> Tensor:
         """Return the batch; as :class:`Strategy` has it."""

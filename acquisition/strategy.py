@@ -89,8 +89,8 @@ class ChoosingStrategy(Strategy, Protocol):
         there is, which takes longer.
         """
 
-    def reason(self, q: int, num_values: int) -> str:
-        """Return in a line how q points among so many values are chosen, and why."""
+    def reason(self, request: Request) -> str:
+        """Return in a line how the points of a request are chosen, and why."""
 
 
 class ForFewValues(ABC):
@@ -107,10 +107,9 @@ class ForFewValues(ABC):
         """Return whether the values are few, as :class:`ChoosingStrategy` has it."""
         return num_values <= FEW_VALUES
 
-    @classmethod
-    def reason(cls, q: int, num_values: int) -> str:
+    def reason(self, request: Request) -> str:
         """Return in a line how points are chosen, as :class:`ChoosingStrategy` has it."""
-        return f"{cls.name}: as the study was told"
+        return f"{self.name}: as the study was told"
 
     @abstractmethod
     def generate(self, request: Request) -> Tensor:

@@ -231,14 +231,16 @@ class Proposer:
                 callback=_solve_lines(callback),
             )
             solved = time.perf_counter()
-            strategy = self._strategy if pool is None else BestOfPool(pool)
-            batch = strategy.generate(replace(request, paths=paths, shared=team is not None))
+            request = replace(request, paths=paths, shared=team is not None)
+            batch = (self._strategy if pool is None else BestOfPool(pool)).generate(request)
         assert isinstance(paths, SamplePaths)  # of one data set
         X, num_drawn = self._completed(batch, num_of_design, known, pool)
         kept.save(number, model, paths.mean_weights, few, data.scale_name)
         kept.keep(model, data, few)
         assert model.solution is not None  # paths() has just made it
-        choice = self._reason(q, data, plan, model) if pool is None else "thompson: among a pool"
+        choice = (
+            self._reason(request, data, plan, model) if pool is None else "thompson: among a pool"
+        )
         report = self._report((start, fitted, solved), known, [model.solution], choice)
         return X, Ask(number, q, known.num_observed, num_drawn, refit), report
 
@@ -308,7 +310,7 @@ class Proposer:
             batch = torch.cat([batch, self._found_in(region.box.to(batch), request)])
         X, num_drawn = self._completed(batch, num_of_design, known, None)
         times = (start, fitted, fitted + seconds_solve)
-        choice = self._reason(max(sizes), data, plan, hyperparameters)
+        choice = self._reason(request, data, plan, hyperparameters)
         report = self._report(times, known, solutions, choice)
         report = replace(report, solver=repr(self._factory.solver or default_solver(plan.num_rows)))
         return X, Ask(number, q, known.num_observed, num_drawn, None), report
@@ -428,14 +430,16 @@ class Proposer:
         strategy = self._strategy
         return isinstance(strategy, ChoosingStrategy) and strategy.is_for_few(q, num_observed)
 
-    def _reason(self, q: int, data: TrainingData, plan: Plan | None, model: PathwiseGP) -> str:
+    def _reason(
+        self, request: Request, data: TrainingData, plan: Plan | None, model: PathwiseGP
+    ) -> str:
         """Return how points are chosen and why; nothing where the user has said how and given no
         time.
         """
         by = "" if plan is None else plan.reason
         if not isinstance(self._strategy, ChoosingStrategy):
             return by
-        reason = self._strategy.reason(q, len(data.U))
+        reason = self._strategy.reason(request)
         inputs = INPUTS_APART if self._factory.is_apart(model) else ""
         return "; ".join(filter(None, [reason, by, SCALES[data.scale_name], inputs]))
 

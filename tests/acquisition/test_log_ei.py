@@ -148,9 +148,14 @@ def distances_from_best(request: Request, strategy: Strategy | None = None) -> T
 
 
 def test_the_best_value_is_measured_again_where_noise_may_be_ripples() -> None:
-    beside, *others = distances_from_best(noisy_request()).tolist()
+    request = noisy_request()
+    beside, *others = distances_from_best(request).tolist()
     assert 1e-6 < beside < 1e-4
     assert min(others) > 1e-4
+    for strategy in (AutoStrategy(), LogEIStrategy()):
+        said = strategy.reason(request)
+        assert said.endswith("; the first beside the best value, to tell noise from ripples")
+    assert "beside" not in LogEIStrategy().reason(noisy_request(noise=1e-4))
 
 
 def test_a_large_batch_measures_the_best_value_again_where_noise_may_be_ripples() -> None:
@@ -161,6 +166,8 @@ def test_a_large_batch_measures_the_best_value_again_where_noise_may_be_ripples(
         assert len(distances) == 60
         assert (1e-6 < distances[0] < 1e-4) == measured
         assert distances[1] > 1e-4
+        assert ("beside the best" in AutoStrategy().reason(request)) == measured
+        assert "beside the best" not in AutoStrategy().reason(replace(request, shared=True))
 
 
 def test_among_integers_the_best_value_is_measured_again_beside_it_in_the_real_inputs() -> None:

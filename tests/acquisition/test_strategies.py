@@ -286,7 +286,10 @@ def test_thompson_takes_the_paths_that_it_is_given(make_model: Any) -> None:
     ],
 )
 def test_auto_says_how_it_chooses(q: int, num_values: int, reason: str) -> None:
-    assert AutoStrategy.reason(q, num_values) == reason
+    X = torch.rand(num_values, 2, dtype=torch.float64)
+    Y = X.sum(1, keepdim=True)
+    model = PathwiseGP(X, Y, torch.full_like(Y, 1e-4))
+    assert AutoStrategy().reason(Request(model, q, UNIT, torch.Generator())) == reason
     assert AutoStrategy.is_for_few(q, num_values) == (num_values <= 1000)
 
 
