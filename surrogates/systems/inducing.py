@@ -13,7 +13,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from surrogates import checks, memory
-from surrogates.operators.kernel_matrix import kernel_operator
+from surrogates.operators.kernel_matrix import Tiled, kernel_operator
 from surrogates.operators.linalg import stable_cholesky, times_inverse_transpose
 from surrogates.operators.stationary import StationaryKernel
 from surrogates.operators.tiles import SMALLEST_SIDE, spans, tile_side
@@ -87,10 +87,17 @@ class InducingSystem(LinearSystem):
         return system
 
     def precise(self) -> Self:
-        """Return the system in float64: in float32 a direct solve loses the solution in rounding,
-        where n k(x, x) exceeds 10⁵ σ².
+        """Return the system in float64, its kernel evaluated anew there: in float32 a direct solve
+        loses the solution in rounding, where n k(x, x) exceeds 10⁵ σ², and close inducing points
+        need a shift of K_ZZ that moves the solution.
         """
-        return self.to(torch.float64)
+        system = self.to(torch.float64)
+        if self.dtype == torch.float64:
+            return system
+        system.kernel = Tiled(self.kernel.tiles.to(torch.float64), True)
+        system.cross = Tiled(self.cross.tiles.to(torch.float64), False)
+        system.precision = torch.float64
+        return system
 
     @property
     def epochs_per_product(self) -> float:

@@ -21,6 +21,7 @@ from surrogates import (
     Cholesky,
     InducingPathwiseGP,
     PathwiseGP,
+    Solver,
     VariationalGP,
     gaussian_likelihood,
 )
@@ -113,6 +114,29 @@ def test_little_noise_and_close_inducing_points_cost_float32_no_accuracy(
 ) -> None:
     single, double = float32_and_float64_means(kind, **options)
     torch.testing.assert_close(single.double(), double, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("solver", [None, Auto()], ids=["default", "auto"])
+def test_float32_is_as_close_to_float64_as_its_own_spread(solver: Solver | None) -> None:
+    inputs = problems.uniform(200, 2, dtype=torch.float32)
+    wave = torch.sin(5 * inputs[:, :1])
+    points = problems.uniform(50, 2, seed=1, dtype=torch.float32)
+    single, double = (
+        InducingPathwiseGP(
+            inputs.to(dtype),
+            wave.to(dtype),
+            covar_module=problems.scaled(problems.rbf(0.3), 2.0),
+            likelihood=gaussian_likelihood(1e-4),
+            outcome_transform=None,
+            inducing_points=inputs[:120].to(dtype),
+            solver=solver,
+        ).posterior(points.to(dtype))
+        for dtype in (torch.float32, torch.float64)
+    )
+    assert single.mean.dtype == single.variance.dtype == torch.float32
+    error = (single.mean.double() - double.mean) / double.variance.sqrt()
+    assert error.abs().max() < 0.1
+    torch.testing.assert_close(single.variance.double(), double.variance, rtol=0.05, atol=0.0)
 
 
 def test_the_covariance_of_the_paths_is_the_mean_squared_error_of_the_mean() -> None:
