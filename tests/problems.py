@@ -6,7 +6,9 @@ from collections.abc import Callable
 from copy import deepcopy
 
 import torch
+from botorch.models import SingleTaskGP
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, RQKernel, ScaleKernel
+from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from surrogates import Dense, InducingSystem, KernelOperator, KernelSystem
@@ -159,3 +161,18 @@ def two_clusters(n: int, seed: int) -> tuple[Tensor, Tensor]:
     first_f = torch.cos(3.0 * within[:, 1:]) * within[:, :1]
     second_f = torch.sin(3.0 * within[:, :1]) + within[:, 1:]
     return centre.to(within) + 1e-4 * within, torch.where(second, second_f, first_f)
+
+
+def exact_likelihood(model: SingleTaskGP) -> Tensor:
+    """Return (log p(y) + log prior) / n, differentiable."""
+    model.train()
+    value: Tensor = ExactMarginalLogLikelihood(model.likelihood, model)(
+        model(*model.train_inputs), model.train_targets
+    )
+    model.eval()
+    return value
+
+
+def likelihood_of(model: SingleTaskGP) -> float:
+    """Return the value of :func:`exact_likelihood`."""
+    return exact_likelihood(model).item()

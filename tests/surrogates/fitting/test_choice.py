@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from surrogates import (
@@ -21,6 +20,7 @@ from surrogates import (
 )
 from surrogates.fitting import choice
 from tests import problems
+from tests.problems import likelihood_of
 
 N = 60
 X = problems.uniform(N, 2)
@@ -47,17 +47,6 @@ def make_model(method: str = "exact", X: Tensor = X, Y: Tensor = Y) -> PathwiseG
 
 def hyperparameters(model: PathwiseGP) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-
-@torch.no_grad()
-def likelihood(model: PathwiseGP) -> float:
-    """Return (log p(y) + log prior) / n."""
-    model.train()
-    value: Tensor = ExactMarginalLogLikelihood(model.likelihood, model)(
-        model(*model.train_inputs), model.train_targets
-    )
-    model.eval()
-    return value.item()
 
 
 @pytest.mark.parametrize(
@@ -142,7 +131,7 @@ def interrupted_after(steps: int, method: str) -> PathwiseGP:
 
 @pytest.mark.parametrize("method", [method for method in GENERAL if method != "sample"])
 def test_an_interruption_keeps_the_best_so_far(method: str) -> None:
-    assert likelihood(interrupted_after(5, method)) > likelihood(make_model()) + 0.01
+    assert likelihood_of(interrupted_after(5, method)) > likelihood_of(make_model()) + 0.01
 
 
 def test_an_interrupted_fit_of_a_sample_is_no_worse_than_what_was_given() -> None:
@@ -151,7 +140,7 @@ def test_an_interrupted_fit_of_a_sample_is_no_worse_than_what_was_given() -> Non
     given = make_model()
     # The search starts far away: its first steps are worse than what was given, its last are not.
     assert torch.equal(hyperparameters(interrupted_after(2, "sample")), hyperparameters(given))
-    assert likelihood(interrupted_after(steps[-1], "sample")) > likelihood(given) + 0.01
+    assert likelihood_of(interrupted_after(steps[-1], "sample")) > likelihood_of(given) + 0.01
 
 
 @pytest.mark.parametrize("method", GENERAL)

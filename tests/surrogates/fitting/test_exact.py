@@ -6,26 +6,16 @@ from botorch.models import SingleTaskGP
 from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
 from botorch.models.transforms.input import Warp
 from gpytorch.likelihoods.noise_models import HomoskedasticNoise
-from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from surrogates import FineStructureWarning, PathwiseGP, fit, fit_exact
 from surrogates.fitting import exact
 from tests import problems
+from tests.problems import likelihood_of
 
 X = problems.uniform(50, 2)
 Y = torch.sin(6 * X.sum(1, keepdim=True)) + 0.1 * problems.normal(50, 1, seed=1)
 
 LINE_SEARCH = 20  # evaluations, the most in one of SciPy's
-
-
-def likelihood_of(model: SingleTaskGP) -> float:
-    model.train()
-    with torch.no_grad():
-        value = ExactMarginalLogLikelihood(model.likelihood, model)(
-            model(*model.train_inputs), model.train_targets
-        ).item()
-    model.eval()
-    return value
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 from gpytorch.kernels import MaternKernel, PolynomialKernel
-from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from surrogates import CG, Cholesky, PathwiseGP, Solution, fit_exact, fit_iterative
@@ -15,6 +14,7 @@ from surrogates.fitting.iterative import backward_log_likelihood, draw_probes
 from surrogates.rules.limits import LONGEST
 from surrogates.solvers.base import Request, Solver
 from tests import problems
+from tests.problems import exact_likelihood
 
 N = 120
 X = problems.uniform(N, 2)
@@ -32,12 +32,7 @@ def make_model(n: int = N, known_noise: bool = False) -> PathwiseGP:
 
 def objective(model: PathwiseGP) -> Tensor:
     """Return the exact log marginal likelihood with priors, in nats."""
-    model.train()
-    value = len(model.train_targets) * ExactMarginalLogLikelihood(model.likelihood, model)(
-        model(*model.train_inputs), model.train_targets
-    )
-    model.eval()
-    return value
+    return len(model.train_targets) * exact_likelihood(model)
 
 
 def take_gradient(model: PathwiseGP) -> Tensor:

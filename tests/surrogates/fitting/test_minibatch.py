@@ -6,25 +6,15 @@ from typing import Any
 import pytest
 import torch
 from gpytorch.means import ZeroMean
-from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from surrogates import PathwiseGP, fit_exact, gaussian_likelihood
 from surrogates.fitting.minibatch import fit_minibatch
 from tests import problems
+from tests.problems import exact_likelihood
 
 X = problems.uniform(60, 2)
 Y = torch.sin(6 * X.sum(1, keepdim=True)) + 0.1 * problems.normal(60, 1, seed=1)
-
-
-def exact_likelihood(model: PathwiseGP) -> Tensor:
-    """Return (log p(y) + log prior) / n, differentiable."""
-    model.train()
-    value = ExactMarginalLogLikelihood(model.likelihood, model)(
-        model(*model.train_inputs), model.train_targets
-    )
-    model.eval()
-    return value
 
 
 def hyperparameters(model: PathwiseGP) -> Tensor:

@@ -4,27 +4,16 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.models import SingleTaskGP
-from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from surrogates import PathwiseGP, fit_exact, gaussian_likelihood
 from surrogates.fitting.neighbours import Neighbours
 from surrogates.fitting.subsets import fit_subsets
 from tests import problems
+from tests.problems import likelihood_of
 
 X = problems.uniform(80, 2)
 Y = torch.sin(6 * X.sum(1, keepdim=True)) + 0.1 * problems.normal(80, 1, seed=1)
-
-
-def likelihood_of(model: SingleTaskGP) -> float:
-    model.train()
-    with torch.no_grad():
-        value = ExactMarginalLogLikelihood(model.likelihood, model)(
-            model(*model.train_inputs), model.train_targets
-        ).item()
-    model.eval()
-    return value
 
 
 def hyperparameters(model: PathwiseGP) -> Tensor:
