@@ -93,6 +93,14 @@ def budget(tolerance: Any, max_epochs: Any, max_seconds: Any) -> None:
         positive_float("max_seconds", max_seconds)
 
 
+def tensor(name: str, value: Any) -> None:
+    """Require a tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"`{name}` must be a torch.Tensor, got {type(value).__name__}. Use torch.as_tensor."
+        )
+
+
 def floating_tensor(name: str, value: Any) -> Tensor:
     """Return ``value`` if it is a float32 or float64 tensor.
 
@@ -100,10 +108,7 @@ def floating_tensor(name: str, value: Any) -> Tensor:
         TypeError: for anything else.
         DataError: for NaN and infinity.
     """
-    if not isinstance(value, Tensor):
-        raise TypeError(
-            f"`{name}` must be a torch.Tensor, got {type(value).__name__}. Use torch.as_tensor."
-        )
+    tensor(name, value)
     if value.dtype not in (torch.float32, torch.float64):
         raise TypeError(
             f"`{name}` must have dtype float32 or float64, got {value.dtype}. Convert it with"

@@ -120,9 +120,9 @@ def fit(
             shorter than the kernel's bounds allow, or the errors of close neighbours are
             alike, as noise is not.
     """
+    choice = choose_fit(model)  # which also checks the model
     if method is not None:
         checks.one_of("method", method, METHODS)
-    choice = choose_fit(model)  # which also checks the model
     if method is not None:
         choice = FitChoice((method,), "as asked for")
     elif settings:

@@ -181,6 +181,7 @@ class SamplePaths:
         )
 
     def _inputs(self, X: Tensor) -> Tensor:
+        checks.tensor("X", X)
         d = self.data.dim
         if X.ndim < 2 or X.shape[-1] != d:
             raise ValueError(f"`X` must have shape (..., q, {d}), got {tuple(X.shape)}.")

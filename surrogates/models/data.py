@@ -195,8 +195,14 @@ def check_kernel(kernel: Kernel, train_X: Tensor, train_Y: Tensor) -> None:
     """Require a kernel whose batch shape is that of the data, or broadcasts to it.
 
     Raises:
-        ValueError: naming both.
+        TypeError: for what is no kernel.
+        ValueError: naming both shapes.
     """
+    if not isinstance(kernel, Kernel):
+        raise TypeError(
+            "`covar_module` must be a GPyTorch kernel such as MaternKernel(), got"
+            f" {type(kernel).__name__} {kernel!r}."
+        )
     expected = train_X.shape[:-2] + (train_Y.shape[-1:] if train_Y.shape[-1] > 1 else ())
     own = kernel.batch_shape
     if len(own) > len(expected) or any(

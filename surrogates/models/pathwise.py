@@ -312,9 +312,11 @@ class PathwiseGP(FreshGP):
                 each point) or the given variances (..., q, m), in standardised units.
 
         Raises:
+            TypeError: for X that is no tensor.
             ValueError: for X of another dimension than the data; for a posterior of paths, if the
                 data require gradients.
         """
+        checks.tensor("X", X)
         self.eval()
         # BoTorch's lists of models may ask for it by its number in the list
         if self.num_outputs == 1:

@@ -46,6 +46,14 @@ class CG(IterativeSolver[LinearSystem, Apply, CGState]):
 
     preconditioner: Preconditioner | None = field(default_factory=Nystrom)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.preconditioner, Preconditioner | None):
+            raise TypeError(
+                "`preconditioner` must be a Preconditioner such as Nystrom(100), or None, got"
+                f" {type(self.preconditioner).__name__} {self.preconditioner!r}."
+            )
+
     def footprint(self, size: Size) -> Footprint:
         rank = 0 if self.preconditioner is None else self.preconditioner.rank_for(size.n)
         return Footprint(

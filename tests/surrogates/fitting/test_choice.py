@@ -274,3 +274,5 @@ def test_a_method_must_exist_and_a_model_must_be_one() -> None:
         TypeError, match="`model` must be a PathwiseGP or another SingleTaskGP, got Linear"
     ):
         fit(torch.nn.Linear(1, 1))  # type: ignore[type-var]
+    with pytest.raises(TypeError, match="`model` must be a PathwiseGP .* got Tensor"):
+        fit(torch.zeros(3, 1), torch.zeros(3, 1))  # type: ignore[type-var,arg-type]

@@ -444,6 +444,11 @@ def spoiled(data: Tensor, value: float) -> Tensor:
             r"`solver` must be a Solver such as CG\(\), SDD\(\) or Cholesky\(\), got str 'cg'",
         ),
         ({"solver": CG}, TypeError, "`solver` must be a Solver"),
+        (
+            {"covar_module": "rbf"},
+            TypeError,
+            "`covar_module` must be a GPyTorch kernel .* got str 'rbf'",
+        ),
         ({"num_paths": 0}, ValueError, "`num_paths` must be at least 1, got 0"),
         ({"num_features": 0}, ValueError, "`num_features` must be at least 1"),
         (
@@ -466,6 +471,19 @@ def test_bad_input_is_refused_by_name(
 ) -> None:
     with pytest.raises(error, match=message):
         PathwiseGP(**{"train_X": X, "train_Y": Y, **changes})
+
+
+@pytest.mark.parametrize("solver", [None, CG()], ids=["exact", "paths"])
+def test_points_that_are_no_tensor_are_refused_by_name(solver: Solver | None) -> None:
+    model = PathwiseGP(X, Y, solver=solver, num_paths=8)
+    for call in (model.posterior, model.paths(2), model.paths(2).mean):
+        with pytest.raises(TypeError, match="`X` must be a torch.Tensor, got ndarray"):
+            call(X.numpy())
+
+
+def test_a_preconditioner_is_refused_where_it_is_given() -> None:
+    with pytest.raises(TypeError, match="`preconditioner` must be a Preconditioner .* got str"):
+        CG("nystrom")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("noise", [0.0, -1.0, math.nan, math.inf])
