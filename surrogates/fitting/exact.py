@@ -57,12 +57,14 @@ def fit_exact(
         callback: called after every evaluation with their number and the log marginal likelihood
             with priors, in nats; of one output only.
         max_evaluations: of the likelihood, from the present hyperparameters alone; a last line
-            search may go a few beyond. ``None`` for all starts, to the end of each.
+            search may go a few beyond. ``None`` for all starts, to the end of each. Not where
+            BoTorch fits.
         optimizer_kwargs: passed to BoTorch's ``fit_gpytorch_mll``, such as
             ``optimizer_kwargs={"options": {"maxiter": 100}}``.
 
     Raises:
-        ValueError: if the model has more points, or its data are not finite.
+        ValueError: if the model has more points, its data are not finite, or BoTorch fits and
+            ``max_evaluations`` is given.
         MemoryError: if the matrices do not fit in free memory.
         FloatingPointError: if the likelihood is not finite; the model is then as it was.
         KeyboardInterrupt: passed on; the model has the best hyperparameters so far, if it has one
@@ -77,8 +79,16 @@ def fit_exact(
         )
     checks.floating_tensor("model.train_inputs", model.train_inputs[0])
     checks.floating_tensor("model.train_targets", model.train_targets)
+    is_searched = not optimizer_kwargs and is_function_of_its_parts(model)
+    if max_evaluations is not None:
+        checks.positive_int("max_evaluations", max_evaluations)
+        if not is_searched:
+            raise ValueError(
+                f"`max_evaluations` must be None where BoTorch fits, got {max_evaluations}. Use"
+                ' `optimizer_kwargs={"options": {"maxfun": …}}` there.'
+            )
     with restoring(model):
-        if not optimizer_kwargs and is_function_of_its_parts(model):
+        if is_searched:
             _search(model, callback, max_evaluations)
         else:
             _fit_by_botorch(model, callback, optimizer_kwargs)

@@ -1,5 +1,7 @@
 """Hyperparameters by the exact marginal likelihood."""
 
+from typing import Any
+
 import pytest
 import torch
 from botorch.models import SingleTaskGP
@@ -42,6 +44,18 @@ def test_a_bounded_fit_climbs_from_the_present_hyperparameters_alone() -> None:
     assert evaluations[0] == pytest.approx(len(X) * before)
     assert len(X) * likelihood_of(model) == pytest.approx(max(evaluations))
     assert max(evaluations) > evaluations[0] + 1.0
+
+
+@pytest.mark.parametrize(
+    ("bound", "options", "error"),
+    [(0, {}, "at least 1, got 0"), (5, {"optimizer_kwargs": {}}, "where BoTorch fits, got 5")],
+)
+def test_a_bound_that_cannot_be_kept_is_refused(
+    bound: int, options: dict[str, Any], error: str
+) -> None:
+    model = PathwiseGP(X, Y)
+    with pytest.raises(ValueError, match=f"`max_evaluations` must be .*{error}"):
+        fit_exact(model, max_evaluations=bound, **options)
 
 
 def by_botorch(model: PathwiseGP) -> tuple[PathwiseGP, int]:
