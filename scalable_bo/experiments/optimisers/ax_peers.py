@@ -45,7 +45,10 @@ class AxSearch(Optimiser):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             while len(trials) < q:  # it may give fewer: those of one of its stages
-                trials |= self._client.get_next_trials(max_trials=q - len(trials))
+                more = self._client.get_next_trials(max_trials=q - len(trials))
+                if not more:
+                    raise RuntimeError(f"Ax must give {q} trials, got {len(trials)} and no more.")
+                trials |= more
         self._trials = list(trials)
         return self.space.from_dicts(list(trials.values()))
 
