@@ -188,6 +188,7 @@ class Evaluator:
         self._stopped = stopped
         self._abandon = abandon
         self._futures: dict[Future[Evaluation], int] = {}  # those that are out
+        self._workers: list[int] = []  # of a pool that was shut down
         self._source: Source | None = None
         self._patience = math.inf if timeout is None else 2 * timeout + SECONDS_OF_GRACE
         self._make = None if executor is None or isinstance(executor, Executor) else executor
@@ -204,8 +205,7 @@ class Evaluator:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for future in self._futures:
-            future.cancel()
+        self._cancel()
         if kind is not None and self._abandon is not None:
             self._abandon()
         if self._make is not None and self.executor is not None:
@@ -273,8 +273,7 @@ class Evaluator:
             while futures or (self._source and not (alone or announced) and loss is None):
                 if self._stopped() and not announced:
                     announced = True
-                    for future in [future for future in futures if future.cancel()]:
-                        del futures[future]
+                    self._cancel()
                     yield []
                     continue
                 if self._source and not (alone or announced) and loss is None:
@@ -284,6 +283,8 @@ class Evaluator:
                     if future not in futures:
                         continue
                     id = futures.pop(future)
+                    if announced and future.cancelled():
+                        continue
                     trouble = None if future.cancelled() else future.exception()
                     if isinstance(trouble, BrokenExecutor):
                         loss = _Loss(f"its process ended: {trouble}", False)
@@ -300,8 +301,23 @@ class Evaluator:
                     yield evaluations
             return loss
         finally:
-            for future in futures:
-                future.cancel()
+            self._cancel()
+
+    def _cancel(self) -> None:
+        """Cancel what is out and has not begun. A pool that may be killed is asked to do so itself,
+        and takes no further points: a future that others cancelled ends its thread in an error when
+        it breaks (before Python 3.12).
+        """
+        if (
+            self._futures
+            and self._make is not None
+            and isinstance(self.executor, ProcessPoolExecutor)
+        ):
+            self._workers = self._find_workers()
+            self.executor.shutdown(wait=False, cancel_futures=True)
+            return
+        for future in self._futures:
+            future.cancel()
 
     def _submit(
         self, points: Mapping[int, dict[str, Any]], done: SimpleQueue[Future[Evaluation]]
@@ -312,7 +328,7 @@ class Evaluator:
         try:
             for id, params in points.items():
                 future = self.executor.submit(evaluate, id, params)
-                processes.watch(self._workers())
+                processes.watch(self._find_workers())
                 self._futures[future] = id
                 future.add_done_callback(done.put)
         except BrokenExecutor as error:
@@ -344,19 +360,22 @@ class Evaluator:
         mark = processes.own_mark()
         return partial(_evaluate_in_worker, mark, self._make is not None, self._evaluate)
 
-    def _workers(self) -> list[int]:
-        """Return the processes of a pool. Python 3.14 has `kill_workers` for what needs them."""
-        return list(getattr(self.executor, "_processes", None) or {})
+    def _find_workers(self) -> list[int]:
+        """Return the processes of a pool, which forgets them in its shutdown. Python 3.14 has
+        `kill_workers` for what needs them.
+        """
+        return list(getattr(self.executor, "_processes", None) or self._workers)
 
     def _replace_executor(self) -> None:
         assert self._make is not None
         self._end_executor()
+        self._workers = []
         self.executor = self._make()
 
     def _end_executor(self) -> None:
         """End an executor at once: processes that hang would keep this one from ending."""
         assert self.executor is not None
-        workers = self._workers()
+        workers = self._find_workers()
         self.executor.shutdown(wait=False)
         processes.kill_all(workers)
 

@@ -216,6 +216,27 @@ def test_an_objective_that_always_raises_in_processes_ends_the_run_with_its_trac
     assert (study.num_failed, study.num_observations) == (0, 20)
 
 
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_pool_killed_over_points_that_wait_ends_without_an_error_of_its_thread(
+    is_stopped: bool,
+) -> None:
+    stop = threading.Event()
+    points = {id: {"x": 0.0 if id == 0 else 1.0} for id in range(20)}
+    with (
+        pytest.raises(KeyboardInterrupt),
+        Evaluator(partial(call, hang_above_half, None), processes, None, stop.is_set) as evaluator,
+    ):
+        for evaluations in evaluator.run(points):
+            pool = evaluator.executor
+            assert isinstance(pool, ProcessPoolExecutor)
+            if thread := pool._executor_manager_thread:  # type: ignore[attr-defined]
+                manager = thread
+            if not evaluations or not is_stopped:
+                raise KeyboardInterrupt
+            stop.set()
+    manager.join()  # pytest reports what ended it
+
+
 def descend(depth: int) -> float:
     if depth:
         return descend(depth - 1)
