@@ -19,6 +19,7 @@ from surrogates.fitting.search import (
     LITTLE_NOISE,
     SQUARES_HELD,
     Search,
+    apart,
     finer_starts,
     is_function_of_its_parts,
     noisy_start,
@@ -44,9 +45,10 @@ def fit_exact(
     L-BFGS starts from the present hyperparameters, but half of the variance as noise, if that is
     learned: with less, it meets explanations without noise first. If less than a tenth stays noise,
     it starts from the present noise, too, and from ever shorter lengthscales where some are
-    likelier than that, as in clusters of points. The likelier optimum is taken. In float64,
-    whatever the model. Lengthscales end between a tenth of the median gap between neighbouring
-    values of their input, and a thousand times its range.
+    likelier than that, as in clusters of points. The likelier optimum is taken. Parts of a sum that
+    are equal start with lengthscales each a tenth of the one before: equal slopes would keep them
+    equal. In float64, whatever the model. Lengthscales end between a tenth of the median gap
+    between neighbouring values of their input, and a thousand times its range.
 
     BoTorch fits, from the present hyperparameters, several outputs or data sets, models with
     learned transforms of inputs or likelihoods of other kinds, and whatever comes with
@@ -113,13 +115,14 @@ def _search(
     variance = y.var(correction=0).item()
     search = Search(X, y, callback)
     given = BatchedGP(model)
-    best = given
     if max_evaluations is not None:
         try:
             search.maximise(given, index, {**LBFGS_OPTIONS, "maxfun": max_evaluations})
         finally:
             search.best.write_to(model)
         return
+    given = apart(given)
+    best = given
     try:
         noisy = noisy_start(given, variance)
         if noisy is not None:

@@ -8,7 +8,14 @@ from torch import Tensor
 from surrogates import checks, memory
 from surrogates.fitting.batched import BatchedGP, log_normal
 from surrogates.fitting.evidence import paired_difference
-from surrogates.fitting.search import LITTLE_NOISE, SQUARES_HELD, Search, finer_starts, smooth_start
+from surrogates.fitting.search import (
+    LITTLE_NOISE,
+    SQUARES_HELD,
+    Search,
+    apart,
+    finer_starts,
+    smooth_start,
+)
 from surrogates.rules.hyperparameters import ModelT, StepCallback, restoring, training_data
 
 FEWEST_OTHERS = 200  # data outside of the sample that can judge between starts
@@ -36,9 +43,10 @@ def fit_sample(
     shorter lengthscales where the sample is likelier with these, as in clusters of points. Either
     optimum must predict up to 1000 other data, jointly, better by two nats: the likelihood of the
     sample, with its priors, may prefer little noise. Where there are fewer than 200 others, the
-    sample itself judges, each datum given the rest, by two standard errors. In float64, whatever
-    the model. Lengthscales stay between a tenth of the median gap between neighbouring values of
-    their input, and a thousand times its range.
+    sample itself judges, each datum given the rest, by two standard errors. Parts of a sum that are
+    equal start with lengthscales each a tenth of the one before: equal slopes would keep them
+    equal. In float64, whatever the model. Lengthscales stay between a tenth of the median gap
+    between neighbouring values of their input, and a thousand times its range.
 
     Args:
         sample_size: m, at least 2; at most n are used. An evaluation costs O(s m³).
@@ -80,7 +88,7 @@ def fit_sample(
                 best = search.maximise(best, index, PRESENT_OPTIONS)
             else:
                 starts = _Starts(search, X, y)
-                best = starts.best_of(best, index[:1], order[m : 2 * m].to(X.device))
+                best = starts.best_of(apart(best), index[:1], order[m : 2 * m].to(X.device))
                 if s > 1:
                     best = search.maximise(best, index)
         except KeyboardInterrupt:

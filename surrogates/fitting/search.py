@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from botorch.models import SingleTaskGP
 from gpytorch.constraints import Positive
-from gpytorch.kernels import InducingPointKernel
+from gpytorch.kernels import AdditiveKernel, InducingPointKernel, Kernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from scipy.optimize import minimize
 from torch import Tensor
@@ -25,6 +25,7 @@ SQUARES_HELD = 6  # copies of an (s, m, m) array that an evaluation holds at onc
 NOISE_SHARE = 0.5  # of the targets' variance, at the start that is all but noise
 LITTLE_NOISE = 0.1  # a share that leaves nothing for a second start to explain
 FINER = 0.1**0.5  # of a start's lengthscales, those of the next
+APART = 0.1  # of a part's lengthscales, those of the next one that is equal, at a start
 FARTHEST = 30.0  # a coordinate may fall so far, which is a factor e³⁰
 LBFGS_OPTIONS = {"maxiter": 200, "ftol": 1e-7}
 
@@ -162,6 +163,60 @@ def noisy_start(gp: BatchedGP, variance: float, share: float = NOISE_SHARE) -> B
     return copied
 
 
+@torch.no_grad()
+def apart(gp: BatchedGP) -> BatchedGP:
+    """Return a copy in which equal parts of a sum of kernels have lengthscales each a tenth of the
+    one before, as far as their bounds allow; ``gp`` itself if there are none.
+
+    Equal parts have equal slopes, so that a search from them would keep them equal for ever.
+    """
+    copied = deepcopy(gp)
+    found = False
+    for total in copied.modules():
+        if not isinstance(total, AdditiveKernel):
+            continue
+        before: list[Kernel] = []
+        for part in total.kernels:
+            num_equal = sum(_are_equal(part, other) for other in before)
+            before.append(deepcopy(part))
+            if num_equal:
+                found = _shorten(part, APART**num_equal) or found
+    return copied if found else gp
+
+
+def _are_equal(one: Kernel, other: Kernel) -> bool:
+    """Return whether two kernels are the same function with the same hyperparameters."""
+    kinds = [
+        [(type(part), getattr(part, "nu", None)) for part in kernel.modules()]
+        for kernel in (one, other)
+    ]
+    own = one.state_dict()
+    others = other.state_dict()
+    return (
+        kinds[0] == kinds[1]
+        and own.keys() == others.keys()
+        and all(torch.equal(value, others[name]) for name, value in own.items())
+    )
+
+
+def _shorten(kernel: Kernel, share: float) -> bool:
+    """Multiply the lengthscales of ``kernel`` that are learned by ``share``, as far as their bounds
+    allow; return whether there are any.
+    """
+    shortened = False
+    for part in kernel.modules():
+        if not isinstance(part, Kernel) or not part.has_lengthscale:
+            continue
+        if not part.raw_lengthscale.requires_grad:
+            continue
+        bounds = part.raw_lengthscale_constraint
+        value = share * part.lengthscale
+        if bounds is None or bounds.check(value):
+            part.lengthscale = value
+            shortened = True
+    return shortened
+
+
 def smooth_start(gp: BatchedGP, X: Tensor, variance: float) -> BatchedGP | None:
     """Return a copy with half of the ``variance`` as noise, and lengthscales by which random points
     are correlated; ``None`` if the noise is not learned.
@@ -173,7 +228,7 @@ def smooth_start(gp: BatchedGP, X: Tensor, variance: float) -> BatchedGP | None:
         if part.raw_lengthscale.requires_grad:
             # Random points are about √(d / 6) ranges apart
             part.lengthscale = 0.5 * math.sqrt(X.shape[1]) * longest.to(X) / LONGEST
-    return noisy
+    return apart(noisy)
 
 
 def finer_starts(
@@ -209,7 +264,7 @@ def finer_starts(
         if allowed is not excluded:
             for part, width in parts:
                 part.lengthscale = share * width
-            yield deepcopy(start)
+            yield apart(deepcopy(start))
         share *= FINER
 
 

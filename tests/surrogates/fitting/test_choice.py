@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
 from surrogates import (
@@ -276,3 +277,19 @@ def test_a_method_must_exist_and_a_model_must_be_one() -> None:
         fit(torch.nn.Linear(1, 1))  # type: ignore[type-var]
     with pytest.raises(TypeError, match="`model` must be a PathwiseGP .* got Tensor"):
         fit(torch.zeros(3, 1), torch.zeros(3, 1))  # type: ignore[type-var,arg-type]
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"), [("exact", {}), ("sample", {"sample_size": 90})], ids=lambda v: str(v)
+)
+def test_equal_parts_of_a_sum_learn_a_long_and_a_short_lengthscale(
+    method: str, settings: dict[str, Any]
+) -> None:
+    points = problems.uniform(90, 1)
+    ripples = 0.4 * torch.sin(60.0 * points + 1.0) * torch.cos(3.0 * points)
+    targets = torch.sin(5.0 * points) + ripples + 0.05 * problems.normal(90, 1, seed=1)
+    kernel = ScaleKernel(RBFKernel()) + ScaleKernel(RBFKernel())
+    model = fit(PathwiseGP(points, targets, covar_module=kernel), method, **settings)
+    long, short = (part.base_kernel.lengthscale.item() for part in model.covar_module.kernels)
+    assert long > 0.1 and short < 0.05
+    assert model.likelihood.noise.item() < 0.05  # ripples are not taken for noise

@@ -4,11 +4,13 @@ import math
 
 import pytest
 import torch
+from gpytorch.constraints import GreaterThan
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
 from surrogates import PathwiseGP
 from surrogates.fitting.batched import BatchedGP
-from surrogates.fitting.search import Search
+from surrogates.fitting.search import Search, apart, finer_starts, smooth_start
 from surrogates.rules.hyperparameters import log_prior, training_data
 from tests import problems
 
@@ -81,3 +83,54 @@ def test_lengthscales_in_proportion_are_one_hyperparameter() -> None:
     assert together.likelihood.noise.item() == pytest.approx(
         alone.likelihood.noise.item(), rel=0.01
     )
+
+
+def scaled(base: Kernel) -> ScaleKernel:
+    return ScaleKernel(base)
+
+
+def model_of(kernel: Kernel) -> PathwiseGP:
+    X = problems.uniform(N, 2)
+    return PathwiseGP(X, torch.sin(6.0 * X[:, :1]), covar_module=kernel)
+
+
+def lengthscales(gp: BatchedGP) -> list[float]:
+    parts = [part for part in gp.covar_module.modules() if isinstance(part, Kernel)]
+    return [part.lengthscale.max().item() for part in parts if part.has_lengthscale]
+
+
+def test_equal_parts_of_a_sum_start_apart() -> None:
+    model = model_of(scaled(RBFKernel()) + scaled(RBFKernel()) + scaled(RBFKernel()))
+    X, _ = training_data(model)
+    smooth = smooth_start(BatchedGP(model), X, 1.0)
+    assert smooth is not None
+    for gp in (apart(BatchedGP(model)), smooth, *finer_starts(BatchedGP(model), X, 1.0)):
+        first, second, third = lengthscales(gp)
+        assert second == pytest.approx(0.1 * first) and third == pytest.approx(0.01 * first)
+
+
+def bounded() -> RBFKernel:
+    return RBFKernel(lengthscale_constraint=GreaterThan(0.5))
+
+
+def fixed() -> RBFKernel:
+    kernel = RBFKernel()
+    kernel.raw_lengthscale.requires_grad_(False)
+    return kernel
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        scaled(RBFKernel()),
+        scaled(RBFKernel(active_dims=[0])) + scaled(RBFKernel(active_dims=[1])),
+        scaled(MaternKernel(1.5)) + scaled(MaternKernel(2.5)),
+        scaled(RBFKernel()) * scaled(RBFKernel()),
+        scaled(bounded()) + scaled(bounded()),
+        scaled(fixed()) + scaled(fixed()),
+    ],
+    ids=["one", "of other inputs", "of other kinds", "product", "bounded", "fixed"],
+)
+def test_other_kernels_start_as_they_are(kernel: Kernel) -> None:
+    gp = BatchedGP(model_of(kernel))
+    assert apart(gp) is gp
