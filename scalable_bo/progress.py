@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import resource
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -141,6 +142,21 @@ def describe_search(progress: AcquisitionProgress) -> str:
     """Say how far the search for maximisers has got."""
     total = "" if progress.total is None else f"/{progress.total}"
     return f"{progress.stage} {progress.done}{total}"
+
+
+def fit_lines(callback: Callable[[str], None]) -> Callable[[int], None]:
+    """Return what says of a fit how far it has got, a line at a time."""
+    return lambda number: callback(describe_fit(number))
+
+
+def solve_lines(callback: Callable[[str], None]) -> Callable[[SolveProgress], None]:
+    """Return what says of a solve how far it has got, a line at a time."""
+    return lambda progress: callback(describe_solve(progress))
+
+
+def search_lines(callback: Callable[[str], None]) -> Callable[[AcquisitionProgress], None]:
+    """Return what says of a search how far it has got, a line at a time."""
+    return lambda progress: callback(describe_search(progress))
 
 
 class _LinesOf(logging.Handler):

@@ -74,7 +74,7 @@ def test_a_solve_by_conjugate_gradients() -> None:
     assert taken.depth <= 7, taken
 
 
-@pytest.mark.parametrize(("strategy", "files", "depth"), [("auto", 48, 17), ("thompson", 44, 18)])
+@pytest.mark.parametrize(("strategy", "files", "depth"), [("auto", 49, 17), ("thompson", 45, 18)])
 def test_asking_a_study(strategy: str, files: int, depth: int) -> None:
     space = scalable_bo.Space(a=scalable_bo.Float(0, 1), b=scalable_bo.Float(0, 1))
     study = scalable_bo.Study(space, maximize=True, seed=0, strategy=strategy)
@@ -98,6 +98,7 @@ def test_a_file_of_a_study_to_its_first_value(
     sys.modules.pop("an_objective_of_the_walk")
     # Two of them for what ends well: how signals end a run, and the seals of its rows; one for how
     # tables are read, functions are named by text, the prior of lengthscales, the kernel of
-    # inputs that act apart, the box of a design, and one that sees what the objective imports
-    assert len(taken.files) <= 27, taken
+    # inputs that act apart, the box of a design, what an ask is based on, and one that sees what
+    # the objective imports
+    assert len(taken.files) <= 28, taken
     assert taken.depth <= 11, taken

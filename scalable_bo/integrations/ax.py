@@ -25,7 +25,7 @@ from scalable_bo._packages import require
 from scalable_bo.integrations.ax_node import ThompsonNode, node_to_dict
 from scalable_bo.integrations.box import Box, LinearConstraints
 from scalable_bo.integrations.discrete import discrete_batch, split_batches
-from scalable_bo.integrations.surrogate import fitted_model
+from scalable_bo.integrations.surrogate import Chooser, fitted_model
 from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
 from surrogates import CG, SDD, SGD, Auto, Cholesky, PathwiseGP, SketchAndProject, checks
 from surrogates.systems.preconditioners import Exact, Identity, Nystrom, PivotedCholesky
@@ -62,6 +62,7 @@ def pathwise_generation_strategy(
     strategy: str = "auto",
     model_options: Mapping[str, Any] | None = None,
     sampler_options: Mapping[str, Any] | None = None,
+    ask_seconds: float | None = None,
 ) -> GenerationStrategy:
     """Return a strategy for ``Client.set_generation_strategy``: Sobol points, then batches by the
     strategies of a study on its surrogate. Ax' predictions are those of a ``PathwiseGP``.
@@ -80,14 +81,52 @@ def pathwise_generation_strategy(
             by which batches are chosen as Ax fits it; ``None`` for the surrogate of a study.
         sampler_options: arguments of ``ParallelThompsonSampling`` such as ``num_candidates``, in
             place of those of a study.
+        ask_seconds: that the choice of a batch is to take, as in ``Study``, without outcome
+            constraints and ``model_options``: by models of the values around the best trials where
+            all values would take longer. A generator run's ``gen_metadata["models_used"]`` says
+            which it was. The fit of Ax's own model, and its predictions, are not in it. ``None``
+            for as long as all values take.
 
     Raises:
         TypeError, ValueError: for arguments out of their range.
     """
+    if ask_seconds is not None:
+        checks.positive_float("ask_seconds", ask_seconds)
+        if model_options:
+            raise ValueError(
+                f"`ask_seconds` must be None with `model_options`, got {ask_seconds}. Leave out one"
+                " of them."
+            )
     checks.positive_int("batch_size", batch_size)
     checks.positive_int("num_initial", num_initial)
     checks.integer("seed", seed, 0)
-    initial = GenerationNode(
+    config = ModelConfig(
+        botorch_model_class=PathwiseGP, model_options=dict(model_options or {}), name="PathwiseGP"
+    )
+    thompson = GeneratorSpec(
+        generator_enum=Generators.BOTORCH_MODULAR,
+        generator_kwargs={
+            "surrogate_spec": SurrogateSpec(model_configs=[config], allow_batched_models=False),
+            "acquisition_class": ThompsonAcquisition,
+            "acquisition_options": {
+                "strategy": checks.one_of("strategy", strategy, STRATEGIES),
+                "seed": seed,
+                "sampler_options": dict(sampler_options or {}),
+                "surrogate": "ax" if model_options else "study",
+                "ask_seconds": ask_seconds,
+            },
+            "botorch_acqf_class": qSimpleRegret,
+        },
+    )
+    sobol = _sobol_node(num_initial, seed)
+    return GenerationStrategy(
+        name="Sobol+Thompson", nodes=[sobol, ThompsonNode("Thompson", [thompson], batch_size)]
+    )
+
+
+def _sobol_node(num_initial: int, seed: int) -> GenerationNode:
+    """Return a node of Sobol points until so many are made, and half of them complete."""
+    return GenerationNode(
         name="Sobol",
         generator_specs=[
             GeneratorSpec(generator_enum=Generators.SOBOL, generator_kwargs={"seed": seed})
@@ -110,26 +149,6 @@ def pathwise_generation_strategy(
         should_deduplicate=True,
         suggested_experiment_status=ExperimentStatus.INITIALIZATION,
     )
-    config = ModelConfig(
-        botorch_model_class=PathwiseGP, model_options=dict(model_options or {}), name="PathwiseGP"
-    )
-    thompson = GeneratorSpec(
-        generator_enum=Generators.BOTORCH_MODULAR,
-        generator_kwargs={
-            "surrogate_spec": SurrogateSpec(model_configs=[config], allow_batched_models=False),
-            "acquisition_class": ThompsonAcquisition,
-            "acquisition_options": {
-                "strategy": checks.one_of("strategy", strategy, STRATEGIES),
-                "seed": seed,
-                "sampler_options": dict(sampler_options or {}),
-                "surrogate": "ax" if model_options else "study",
-            },
-            "botorch_acqf_class": qSimpleRegret,
-        },
-    )
-    return GenerationStrategy(
-        name="Sobol+Thompson", nodes=[initial, ThompsonNode("Thompson", [thompson], batch_size)]
-    )
 
 
 class ThompsonAcquisition(Acquisition):
@@ -146,6 +165,7 @@ class ThompsonAcquisition(Acquisition):
     * ``strategy``: its name, as in ``Study``;
     * ``surrogate``: what points are chosen by: ``"ax"`` for the model that Ax has fitted, the
       default, ``"study"`` for the surrogate of a study, fitted to the same data on the unit cube;
+    * ``ask_seconds``: of a single outcome's batch by the surrogate of a study, as in ``Study``;
     * ``seed``: of paths and candidates. The same seed, data and pending points give the same batch.
     """
 
@@ -226,6 +246,11 @@ class ThompsonAcquisition(Acquisition):
                 f"`objective` must be a single one, got {len(self._objective_weights)}. Weight them"
                 " in one sum, or constrain all but one."
             )
+        if self.options.get("ask_seconds") is not None and self._outcome_constraints is not None:
+            raise UnsupportedError(
+                "`ask_seconds` must be None with outcome constraints, got"
+                f" {self.options['ask_seconds']}. Leave it out, and draw fewer trials at a time."
+            )
         self.acqf = self._construct_botorch_acquisition(qSimpleRegret, {}, self._model)
         self.models_used = [self.surrogate.model_name_by_metric]
         self.acq_function_sequence = None
@@ -248,57 +273,56 @@ class ThompsonAcquisition(Acquisition):
         if self.options.get("surrogate", "ax") == "ax":
             return discrete_batch(strategy, request, to_grid=grid.round, steps=grid.steps)
         box = Box.of(request.bounds)
-        chosen = discrete_batch(
-            strategy,
-            self._on_cube(request, strategy, box),
-            to_grid=box.on_cube(grid.round),
-            steps=grid.steps / box.sides,
+        on_grid: dict[str, Any] = {
+            "to_grid": box.on_cube(grid.round),
+            "steps": grid.steps / box.sides,
+        }
+        on_cube = _on_cube(request, box)
+        factory = SurrogateFactory.default(
+            len(box.sides), request.bounds.dtype, request.bounds.device
         )
+        if "objective" in request.goal:
+            several = self._by_several(on_cube, factory, strategy, box)
+            chosen = discrete_batch(strategy, several, **on_grid)
+        else:
+            seconds = self.options.get("ask_seconds")
+            (dataset,) = self._datasets()
+            data = _training_data(dataset, box, request.goal["maximize"])
+            chooser = Chooser(factory, strategy, seconds=seconds, **on_grid)
+            chosen, choice = chooser.generate(
+                data,
+                request.q,
+                request.generator,
+                lambda model, size: replace(on_cube, model=model, q=size),
+            )
+            if choice:
+                self.models_used = [dict.fromkeys(dataset.outcome_names, choice)]
         points = grid.round(box.from_cube(chosen))  # values of the grid, which products may miss
         for column, value in request.constraints["fixed_features"].items():
             points[:, column] = value
         return points
 
-    def _on_cube(self, request: Request, strategy: Strategy, box: Box) -> Request:
-        """Return the same request on the unit cube, by the surrogate of a study of each outcome."""
-        goal = dict(request.goal)
-        single = "objective" not in goal
-        maximize = goal.pop("maximize", True)
-        batches = request.batches if maximize else [-values for values in request.batches]
-        factory = SurrogateFactory.default(
-            len(box.sides), request.bounds.dtype, request.bounds.device
-        )
-        models = []
-        outcomes = []
-        for dataset in self._datasets():
-            noise = None if dataset.Yvar is None else dataset.Yvar.squeeze(-1)
-            U = box.to_cube(dataset.X)
-            data = TrainingData.of(U, dataset.Y.squeeze(-1), noise, maximize)
-            models.append(
-                fitted_model(
-                    factory, strategy, data, request.q, request.generator, has_limit=not single
-                )
-            )
-            outcomes.append(data)
-        if not single:
-            scales = request.bounds.new_tensor([data.scale for data in outcomes])
-            offsets = request.bounds.new_tensor([data.offset for data in outcomes])
+    def _by_several(
+        self, request: Request, factory: SurrogateFactory, strategy: Strategy, box: Box
+    ) -> Request:
+        """Return a request on the unit cube by the surrogate of a study of each outcome."""
+        outcomes = [_training_data(dataset, box) for dataset in self._datasets()]
+        models = [
+            fitted_model(factory, strategy, data, request.q, request.generator, has_limit=True)
+            for data in outcomes
+        ]
+        scales = request.bounds.new_tensor([data.scale for data in outcomes])
+        offsets = request.bounds.new_tensor([data.offset for data in outcomes])
 
-            def in_units(outcome: Outcome) -> Outcome:
-                return lambda Y: outcome(offsets.to(Y) + scales.to(Y) * Y)
+        def in_units(outcome: Outcome) -> Outcome:
+            return lambda Y: outcome(offsets.to(Y) + scales.to(Y) * Y)
 
-            limits = goal["outcome_constraints"] or ()
-            goal["objective"] = in_units(goal["objective"])
-            goal["outcome_constraints"] = [in_units(limit) for limit in limits] or None
-        return replace(
-            request,
-            model=models[0] if single else models,
-            bounds=box.to_cube(request.bounds),
-            X_pending=None if request.X_pending is None else box.to_cube(request.X_pending),
-            constraints=box.constraints_on_cube(request.constraints),
-            goal=goal,
-            batches=batches,
-        )
+        limits = request.goal["outcome_constraints"] or ()
+        goal = {
+            "objective": in_units(request.goal["objective"]),
+            "outcome_constraints": [in_units(limit) for limit in limits] or None,
+        }
+        return replace(request, model=models, goal=goal)
 
     def _datasets(self) -> list[SupervisedDataset]:
         """Return the data of each outcome that the objective or a constraint is about."""
@@ -311,6 +335,26 @@ class ThompsonAcquisition(Acquisition):
         if len({len(Y) for Y in outcomes}) > 1:
             return []
         return split_batches(objective(torch.cat(outcomes, dim=-1)), q, q)
+
+
+def _training_data(dataset: SupervisedDataset, box: Box, maximize: bool = True) -> TrainingData:
+    """Return the data of an outcome on the unit cube."""
+    noise = None if dataset.Yvar is None else dataset.Yvar.squeeze(-1)
+    return TrainingData.of(box.to_cube(dataset.X), dataset.Y.squeeze(-1), noise, maximize)
+
+
+def _on_cube(request: Request, box: Box) -> Request:
+    """Return the same request on the unit cube, of one output the largest value."""
+    goal = dict(request.goal)
+    maximize = goal.pop("maximize", True)
+    return replace(
+        request,
+        bounds=box.to_cube(request.bounds),
+        X_pending=None if request.X_pending is None else box.to_cube(request.X_pending),
+        constraints=box.constraints_on_cube(request.constraints),
+        goal=goal,
+        batches=request.batches if maximize else [-values for values in request.batches],
+    )
 
 
 class _Grid:

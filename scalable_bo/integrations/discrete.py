@@ -21,7 +21,12 @@ NUM_ROUNDS = 20  # of random points before the grid counts as exhausted
 
 
 def discrete_batch(
-    strategy: Strategy, request: Request, *, to_grid: Callable[[Tensor], Tensor], steps: Tensor
+    strategy: Strategy,
+    request: Request,
+    *,
+    to_grid: Callable[[Tensor], Tensor],
+    steps: Tensor,
+    known: Tensor | None = None,
 ) -> Tensor:
     """Return at most q distinct points of the grid (≤ q, d), none of them known: fewer only where
     no others were found.
@@ -35,21 +40,23 @@ def discrete_batch(
         to_grid: rounds points (..., d); leaves continuous inputs as they are.
         steps: (d,) distance between neighbouring grid values, 0 for a continuous input; where all
             are, the batch is the strategy's own.
+        known: (n, d) points that have a value and that the model may not know; ``None`` for none.
     """
     if not steps.any():
         return strategy.generate(request)
     models = model_list(request.model)
-    paths = [model.paths(request.q, generator=request.generator) for model in models]
-    request = replace(request, paths=paths)
+    if request.paths is None:
+        paths = [model.paths(request.q, generator=request.generator) for model in models]
+        request = replace(request, paths=paths)
     relaxed = strategy.generate(request)
-    X_pending = relaxed[:0] if request.X_pending is None else request.X_pending
-    known = KnownPoints(torch.cat([all_inputs(models), X_pending]), request.bounds)
+    told = [all_inputs(models), request.X_pending, known]
+    taken = KnownPoints(torch.cat([X.to(relaxed) for X in told if X is not None]), request.bounds)
     feasible = request.feasible_set
     usable = relaxed[:0]
     rounds = _candidates(relaxed, steps, feasible.bounds, request.generator)
     for candidates in islice(rounds, NUM_ROUNDS):
         rounded = to_grid(candidates)
-        free = feasible.contains(rounded) & ~known.near(rounded)
+        free = feasible.contains(rounded) & ~taken.near(rounded)
         usable = torch.unique(torch.cat([usable, rounded[free]]), dim=0)
         if len(usable) >= request.q:
             return strategy.generate(replace(request, choices=usable))

@@ -7,7 +7,9 @@ of which the largest is best; a trial is feasible if none of its constraints is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -22,7 +24,7 @@ from acquisition.strategies import make_strategy
 from acquisition.strategy import Sampler
 from scalable_bo._packages import require
 from scalable_bo.integrations.discrete import discrete_batch, split_batches
-from scalable_bo.integrations.surrogate import fitted_model
+from scalable_bo.integrations.surrogate import Chooser, fitted_model
 from scalable_bo.storage.surrogate import FITTED_ALWAYS_UP_TO, SurrogateFactory, TrainingData
 from surrogates import PathwiseGP, Solver, checks
 
@@ -38,6 +40,7 @@ from optuna.trial import FrozenTrial, TrialState
 from scalable_bo.integrations.encoding import UnitCube
 
 MAX_SEED = 2**62
+CHOICE = "thompson:choice"  # a system attribute of trials: what their point is by
 
 
 class ThompsonSampler(BaseSampler):
@@ -67,10 +70,14 @@ class ThompsonSampler(BaseSampler):
             study.
         constraints_func: maps a complete trial to numbers of which none is above 0 if it is
             feasible, as in Optuna's samplers.
+        ask_seconds: that a draw is to take, without constraints, as in ``Study``: by models of the
+            values around the best trials where all values would take longer. Each trial's
+            ``system_attrs["thompson:choice"]`` says which it was. ``None`` for as long as all
+            values take.
 
     Raises:
         TypeError, ValueError: for arguments out of their range; ``ValueError`` for a study of
-            several objectives.
+            several objectives, and for constraints with ``ask_seconds``.
     """
 
     def __init__(
@@ -84,6 +91,7 @@ class ThompsonSampler(BaseSampler):
         strategy: str | Strategy = "auto",
         sampler: Sampler | None = None,
         constraints_func: Callable[[FrozenTrial], Sequence[float]] | None = None,
+        ask_seconds: float | None = None,
     ) -> None:
         if batch_size is not None:
             checks.positive_int("batch_size", batch_size)
@@ -93,6 +101,11 @@ class ThompsonSampler(BaseSampler):
             checks.integer("seed", seed, 0)
         if solver is not None and not isinstance(solver, Solver):
             raise TypeError(f"`solver` must be a Solver, got {solver!r}. Try `CG()`.")
+        if ask_seconds is not None:
+            checks.positive_float("ask_seconds", ask_seconds)
+            if constraints_func is not None:
+                raise _no_time_for_constraints(ask_seconds)
+        self._ask_seconds = ask_seconds
         self._rng = np.random.default_rng(seed)
         self._independent_sampler = independent_sampler or RandomSampler(seed=seed)
         self._solver = solver
@@ -101,6 +114,7 @@ class ThompsonSampler(BaseSampler):
         self._search_space = IntersectionSearchSpace()
         self._waiting: list[dict[str, Any]] = []
         self._waiting_space: dict[str, BaseDistribution] = {}
+        self._choice = ""  # what the points that are waiting are by
         self._num_known = -1  # complete trials at the last draw
         self._last_size = 0  # of its batch
         self._lock = Lock()
@@ -153,7 +167,11 @@ class ThompsonSampler(BaseSampler):
             fixed = {
                 name: _only_value(search_space[name]) for name in search_space.keys() - space.keys()
             }
-            return {**self._waiting.pop(0), **fixed} if self._waiting else {}
+            if not self._waiting:
+                return {}
+            if self._choice:
+                study._storage.set_trial_system_attr(trial._trial_id, CHOICE, self._choice)
+            return {**self._waiting.pop(0), **fixed}
 
     def sample_independent(
         self,
@@ -211,55 +229,56 @@ class ThompsonSampler(BaseSampler):
         values = torch.tensor([trial.value for trial in complete], dtype=torch.float64)
         maximize = study.direction == StudyDirection.MAXIMIZE
         data = TrainingData.of(_encoded(cube, complete), values, None, maximize)
-        models, goal = self._models(cube, data, complete, q, generator)
         feasible = torch.tensor([_is_feasible(trial) for trial in complete])
         known = data.y.squeeze(1).where(feasible, math.nan)
-        request = Request(
-            models,
-            q,
-            torch.tensor([[0.0], [1.0]], dtype=torch.float64).repeat(1, cube.dim),
-            generator,
-            X_pending=_encoded(cube, running),
-            goal=goal,
-            batches=split_batches(known, self._n_startup_trials, q),
-        )
-        points = discrete_batch(self._strategy, request, to_grid=cube.to_grid, steps=cube.steps)
+
+        def request_of(model: PathwiseGP | list[PathwiseGP], size: int) -> Request:
+            return Request(
+                model,
+                size,
+                torch.tensor([[0.0], [1.0]], dtype=torch.float64).repeat(1, cube.dim),
+                generator,
+                X_pending=_encoded(cube, running),
+                batches=split_batches(known, self._n_startup_trials, q),
+            )
+
+        factory = SurrogateFactory.default(cube.dim, torch.float64, data.U.device, self._solver)
+        grid: dict[str, Any] = {"to_grid": cube.to_grid, "steps": cube.steps}
+        names = dict.fromkeys(name for trial in complete for name in trial.constraints)
+        # BoTorch would warn of constant values, and of a subset's mean and deviation
+        with validate_input_scaling(False):
+            if names:
+                models, goal = self._models(factory, names, cube, data, complete, q, generator)
+                request = replace(request_of(models, q), goal=goal)
+                points = discrete_batch(self._strategy, request, **grid)
+            else:
+                chooser = Chooser(factory, self._strategy, seconds=self._ask_seconds, **grid)
+                points, self._choice = chooser.generate(data, q, generator, request_of)
         return [cube.decode(point) for point in points]
 
     def _models(
         self,
+        factory: SurrogateFactory,
+        names: Iterable[str],
         cube: UnitCube,
         data: TrainingData,
         complete: Sequence[FrozenTrial],
         q: int,
         generator: torch.Generator,
-    ) -> tuple[PathwiseGP | list[PathwiseGP], dict[str, Any]]:
-        """Return the surrogate of the objective, and of each constraint if there are any; and a
-        request's goal.
-        """
-        objective = self._model(data, q, generator)
-        names = dict.fromkeys(name for trial in complete for name in trial.constraints)
-        if not names:
-            return objective, {}
-        models = [objective]
+    ) -> tuple[list[PathwiseGP], dict[str, Any]]:
+        """Return the surrogate of the objective and of each constraint, and a request's goal."""
+        if self._ask_seconds is not None:
+            raise _no_time_for_constraints(self._ask_seconds)
+        fitted = partial(fitted_model, factory, self._strategy, q=q, generator=generator)
+        models = [fitted(data)]
         constraints: list[Outcome] = []
         for column, name in enumerate(names, 1):
             having = [trial for trial in complete if name in trial.constraints]
             values = torch.tensor([t.constraints[name] for t in having], dtype=torch.float64)
             outcome = TrainingData.of(_encoded(cube, having), values, None, maximize=True)
-            models.append(self._model(outcome, q, generator, has_limit=True))
+            models.append(fitted(outcome, has_limit=True))
             constraints.append(_above(column, -outcome.offset / outcome.scale))
         return models, {"objective": _first, "outcome_constraints": constraints}
-
-    def _model(
-        self, data: TrainingData, q: int, generator: torch.Generator, has_limit: bool = False
-    ) -> PathwiseGP:
-        factory = SurrogateFactory.default(
-            data.U.shape[1], data.U.dtype, data.U.device, self._solver
-        )
-        # BoTorch would warn of constant values, and of a subset's mean and deviation
-        with validate_input_scaling(False):
-            return fitted_model(factory, self._strategy, data, q, generator, has_limit=has_limit)
 
 
 def _first(Y: Tensor) -> Tensor:
@@ -270,6 +289,13 @@ def _first(Y: Tensor) -> Tensor:
 def _above(column: int, limit: float) -> Outcome:
     """Return what is above 0 where an output is above its limit."""
     return lambda Y: Y[..., column] - limit
+
+
+def _no_time_for_constraints(ask_seconds: float) -> ValueError:
+    return ValueError(
+        f"`ask_seconds` must be None with constraints, got {ask_seconds}. Leave it out, and draw"
+        " fewer points at a time."
+    )
 
 
 def _is_feasible(trial: FrozenTrial) -> bool:

@@ -1,10 +1,70 @@
-"""The surrogate of a study for those who keep none from one batch to the next."""
+"""The surrogate of a study, and batches by it, for those who keep none from one to the next."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from acquisition.strategy import ChoosingStrategy, Strategy
+from acquisition.strategy import Request, Strategy
+from scalable_bo.integrations.discrete import discrete_batch
 from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
+from scalable_bo.study.local import LocalChooser
+from scalable_bo.study.pace import end_of_fit, plan_here
+from scalable_bo.study.surrogate import is_for_few
 from surrogates import PathwiseGP
+
+
+@dataclass(frozen=True)
+class Chooser:
+    """Chooses batches of one outcome as a study does.
+
+    Attributes:
+        factory: of surrogates.
+        strategy: that chooses the points.
+        to_grid: rounds points (..., d) of the unit cube, as in :func:`discrete_batch`.
+        steps: (d,) as there.
+        seconds: that a batch is to take; ``None`` for as long as all values take.
+    """
+
+    factory: SurrogateFactory
+    strategy: Strategy
+    to_grid: Callable[[Tensor], Tensor]
+    steps: Tensor
+    seconds: float | None = None
+
+    def generate(
+        self,
+        data: TrainingData,
+        q: int,
+        generator: torch.Generator,
+        request_of: Callable[[PathwiseGP, int], Request],
+    ) -> tuple[Tensor, str]:
+        """Return a batch on the unit cube, and what it is by, in a line; nothing without a time.
+
+        Args:
+            data: all values.
+            request_of: makes the request for some points by a model.
+        """
+
+        def choose(request: Request) -> Tensor:
+            return discrete_batch(
+                self.strategy, request, to_grid=self.to_grid, steps=self.steps, known=data.U
+            )
+
+        if self.seconds is None:
+            model = fitted_model(self.factory, self.strategy, data, q, generator)
+            return choose(request_of(model, q)), ""
+        deadline = end_of_fit(time.perf_counter(), self.seconds)
+        plan = plan_here(self.factory, data.U, len(data.U), q, self.seconds)
+        if plan.num_rows is None:
+            model = fitted_model(self.factory, self.strategy, data, q, generator, deadline=deadline)
+            return choose(request_of(model, q)), plan.reason
+        chooser = LocalChooser(self.factory, self.strategy, choose, self.seconds)
+        return chooser.generate(plan, data, q, generator, request_of).points, plan.reason
 
 
 def fitted_model(
@@ -15,15 +75,17 @@ def fitted_model(
     generator: torch.Generator,
     *,
     has_limit: bool = False,
+    deadline: float | None = None,
 ) -> PathwiseGP:
     """Return the model that a study would choose q points by: the one for few values where the
     strategy asks for it.
 
     Args:
         has_limit: whether the values have a limit to keep, so that they stay on their scale.
+        deadline: of ``time.perf_counter``, when the fit ends; ``None`` for none.
     """
-    few = isinstance(strategy, ChoosingStrategy) and strategy.is_for_few(q, len(data.U))
     if has_limit:
         return factory.build(data, factory.fit(data, generator))
-    fitted, data = factory.fit_warped(data, generator, few=few)
+    few = is_for_few(strategy, q, len(data.U))
+    fitted, data = factory.fit_warped(data, generator, few=few, deadline=deadline)
     return factory.build(data, fitted)

@@ -21,7 +21,7 @@ from scalable_bo.space.space import Space
 from scalable_bo.storage.record import StudyRecord
 from scalable_bo.storage.rounds import Result
 from scalable_bo.storage.surrogate import TrainingData
-from scalable_bo.study.asking import Known
+from scalable_bo.study.known import Known
 from scalable_bo.study.outcomes import OutcomeModels
 from scalable_bo.study.roughness import evidence_of_roughness
 from scalable_bo.study.surrogate import FEWEST_VALUES, KeptSurrogate

@@ -9,9 +9,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from copy import deepcopy
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from acquisition.constraints import TooFewPoints
 from acquisition.strategy import ChoosingStrategy, Request, SharingStrategy, Strategy
-from scalable_bo.progress import describe_search, describe_solve
+from scalable_bo.progress import search_lines, solve_lines
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Space
 from scalable_bo.storage.pools import Pool
-from scalable_bo.storage.record import StudyRecord
 from scalable_bo.storage.rounds import AskReport
-from scalable_bo.storage.rows import Rows, keys
+from scalable_bo.storage.rows import keys
 from scalable_bo.storage.storage import Ask
 from scalable_bo.storage.surrogate import (
     INPUTS_APART,
@@ -37,102 +33,14 @@ from scalable_bo.storage.surrogate import (
 )
 from scalable_bo.study.choices import BestOfPool, draw_from_pool, knowing_all
 from scalable_bo.study.design import Design, NotEnoughLeftError, remaining
-from scalable_bo.study.local import find_regions
+from scalable_bo.study.known import Known
+from scalable_bo.study.local import LocalChooser
 from scalable_bo.study.outcomes import OutcomeModels, acquisition_goal
-from scalable_bo.study.pace import PROBED_COLUMNS, SHARE, Plan, measure_rates, plan_ask
-from scalable_bo.study.surrogate import FEWEST_VALUES, KeptSurrogate, fit_lines
+from scalable_bo.study.pace import PROBED_COLUMNS, Plan, end_of_fit, plan_here
+from scalable_bo.study.surrogate import FEWEST_VALUES, KeptSurrogate, is_for_few
 from scalable_bo.study.team import Team, make_job, read_job
-from surrogates import PathwiseGP, Progress, SamplePaths, Solution, memory
+from surrogates import PathwiseGP, SamplePaths, Solution, memory
 from surrogates.rules.solved import COLUMNS_HELD, default_solver
-
-
-@dataclass(frozen=True, eq=False)
-class Known:
-    """What an ask is based on; values that arrive while it runs wait for the one after.
-
-    Attributes:
-        asks: those before.
-        num_observed: n.
-        num_pending: points asked and not told.
-        unusable: (p, d) points without a value: pending ones, failed ones and those of the queue.
-        queued: (k, d) points of the queue that the ask gives out.
-        taken: ``keys`` of the points that are not to be asked: the unusable ones, in a finite space
-            all.
-        batches: values of the batches so far, of which the largest is best, NaN where failed: first
-            all from before the first model, then those of an ask each, with what was added after
-            it.
-        data: returns the first n values as training data.
-        goal: what is wanted of several outcomes; ``None`` for one objective alone.
-        outcome_data: returns the first n values of each outcome.
-    """
-
-    asks: Sequence[Ask]
-    num_observed: int
-    num_pending: int
-    unusable: Tensor
-    queued: Tensor
-    taken: set[bytes]
-    batches: tuple[Tensor, ...]
-    data: Callable[[int], TrainingData]
-    goal: Goal | None
-    outcome_data: Callable[[int], list[TrainingData]]
-
-    @classmethod
-    def of(cls, space: Space, record: StudyRecord, maximize: bool, q: int = 0) -> Known:
-        """Return what a study knows as it stands, for an ask of q points."""
-
-        goal = record.goal
-
-        def data(num_observed: int) -> TrainingData:
-            with record.lock:
-                return TrainingData.first(num_observed, record.rows, space, maximize)
-
-        def outcome_data(num_observed: int) -> list[TrainingData]:
-            assert goal is not None
-            with record.lock:
-                ids = record.rows.observed[:num_observed]
-                U = space.normalize(record.rows.X[ids])
-                columns = record.rows.outcomes(len(goal.names))[ids].T
-            signs = zip(columns, goal.signs, strict=True)
-            return [TrainingData.of(U, values, None, sign > 0) for values, sign in signs]
-
-        with record.lock:
-            rows = record.rows
-            queue = record.queue
-            unusable = torch.cat([rows.X[rows.values.isnan()], queue])
-            # A point of a finite space comes up by chance again; a Float makes that as good as
-            # impossible.
-            taken = torch.cat([rows.X, queue]) if math.isfinite(space.num_points) else unusable
-            return cls(
-                asks=tuple(record.asks),
-                num_observed=len(rows.observed),
-                num_pending=len(rows) - rows.num_told + len(queue),
-                unusable=unusable,
-                queued=queue[:q],
-                taken=set(keys(taken)),
-                batches=_batches(rows, record.asks, maximize, goal),
-                data=data,
-                goal=goal,
-                outcome_data=outcome_data,
-            )
-
-    @property
-    def num_drawn(self) -> int:
-        """How many points of the design have been drawn."""
-        return self.asks[-1].num_drawn if self.asks else 0
-
-
-def _batches(
-    rows: Rows, asks: Sequence[Ask], maximize: bool, goal: Goal | None
-) -> tuple[Tensor, ...]:
-    """Return ``Known.batches``; points that break a limit count as failed."""
-    first = next((ask.number for ask in asks if ask.refitted is not None), len(asks) + 1)
-    numbers = rows.asks[rows.told].clamp_min(first - 1).numpy()
-    values = rows.values * (1.0 if maximize else -1.0)
-    if goal is not None:
-        values = torch.where(goal.feasible(rows.outcomes(len(goal.names))), values, math.nan)
-    _, sizes = np.unique(np.maximum.accumulate(numbers), return_counts=True)
-    return values[rows.told].split(sizes.tolist())
 
 
 class Proposer:
@@ -194,17 +102,15 @@ class Proposer:
         number = len(known.asks) + 1
         num_of_design = self._num_of_design(q, known)
         if num_of_design == q:
-            if pool is not None and q:
-                taken = self._space.normalize(known.unusable)
-                if known.num_observed:
-                    taken = torch.cat([known.data(known.num_observed).U, taken])
-                X = draw_from_pool(pool, q, taken, self._generator(number))
-                num_drawn = known.num_drawn
-            else:
-                X, num_drawn = self._design.draw(q, known.num_drawn, known.taken)
+            X, num_drawn = self._of_design(q, known, pool)
             return X, Ask(number, q, known.num_observed, num_drawn, None), AskReport()
         start = time.perf_counter()
-        plan = self._plan(q, known) if left is None and pool is None else None
+        plan = None
+        deadline = None
+        if self._ask_seconds is not None and left is None and pool is None:
+            U = known.data(min(known.num_observed, PROBED_COLUMNS)).U
+            plan = plan_here(self._factory, U, known.num_observed, q, self._ask_seconds)
+            deadline = end_of_fit(start, self._ask_seconds)
         if plan is not None and plan.num_rows is not None:
             return self._propose_locally(plan, q, num_of_design, known, callback)
         team = self._team if pool is None and self._is_shared(q, known) else None
@@ -217,7 +123,6 @@ class Proposer:
         refit = kept.is_to_be_fitted(known.asks, known.num_observed, few)
         generator = self._generator(number)
         told = known.data(known.num_observed)
-        deadline = self._deadline(start)
         model, data = kept.make(told, refit, few, generator, callback, deadline)
         fitted = time.perf_counter()
         request = self._request(model, q, known, left, generator, callback)
@@ -228,7 +133,7 @@ class Proposer:
                 q,
                 generator=generator,
                 shared=team is not None,
-                callback=_solve_lines(callback),
+                callback=callback and solve_lines(callback),
             )
             solved = time.perf_counter()
             request = replace(request, paths=paths, shared=team is not None)
@@ -244,6 +149,17 @@ class Proposer:
         report = self._report((start, fitted, solved), known, [model.solution], choice)
         return X, Ask(number, q, known.num_observed, num_drawn, refit), report
 
+    def _of_design(self, q: int, known: Known, pool: Pool | None) -> tuple[Tensor, int]:
+        """Return points of the design, or random ones of a pool, and how many the design has drawn
+        then.
+        """
+        if pool is None or not q:
+            return self._design.draw(q, known.num_drawn, known.taken)
+        taken = self._space.normalize(known.unusable)
+        if known.num_observed:
+            taken = torch.cat([known.data(known.num_observed).U, taken])
+        return draw_from_pool(pool, q, taken, self._generator(len(known.asks) + 1)), known.num_drawn
+
     def _require_memory(self, q: int, known: Known, num_processes: int) -> None:
         memory.require(
             columns_bytes(known.num_observed, q, self._factory.dtype) // num_processes,
@@ -251,19 +167,6 @@ class Proposer:
             f"An ask for {q} points among {known.num_observed} rows",
             "Ask for fewer at a time, or use `dtype=torch.float32`.",
         )
-
-    def _plan(self, q: int, known: Known) -> Plan | None:
-        """Return what an ask is to be by, to keep to its time; ``None`` where it has none."""
-        if self._ask_seconds is None:
-            return None
-        factory = self._factory
-        U = known.data(min(known.num_observed, PROBED_COLUMNS)).U.to(factory.device, factory.dtype)
-        rates = measure_rates(deepcopy(factory.kernel).to(U), U, q)
-        return plan_ask(known.num_observed, q, self._ask_seconds, rates)
-
-    def _deadline(self, start: float) -> float | None:
-        """Return when the fit of an ask that began then is to end."""
-        return None if self._ask_seconds is None else start + (1.0 - SHARE) * self._ask_seconds
 
     def _propose_locally(
         self,
@@ -273,54 +176,29 @@ class Proposer:
         known: Known,
         callback: Callable[[str], None] | None,
     ) -> tuple[Tensor, Ask, AskReport]:
-        """Return what ``propose`` does, by a model of each of several regions, of which nothing is
-        kept.
-        """
+        """Return what ``propose`` does, by a model of each of several regions."""
+        assert self._ask_seconds is not None and plan.num_rows is not None
         start = time.perf_counter()
         number = len(known.asks) + 1
         generator = self._generator(number)
-        told = known.data(known.num_observed)
-        assert plan.num_rows is not None
-        regions = find_regions(told.U, told.signed, plan.num_rows, plan.num_regions)
-        sizes = [len(part) for part in torch.arange(q).tensor_split(len(regions))]
-        near = torch.cat([region.nearest(told.U) for region in regions]).unique()
-        hyperparameters, data = self._factory.fit_warped(
-            told.part(near),
-            generator,
-            few=self._is_for_few(max(sizes), plan.num_rows),
-            callback=fit_lines(callback),
-            deadline=self._deadline(start),
+        chooser = LocalChooser(
+            self._factory, self._strategy, self._strategy.generate, self._ask_seconds, callback
         )
-        fitted = time.perf_counter()
-        seconds_solve = 0.0
-        solutions: list[Solution] = []
-        batch = told.U[:0].to(self._factory.device, self._factory.dtype)
-        for place, (region, size) in enumerate(zip(regions, sizes, strict=True), 1):
-            lines = callback and partial(_prefixed, callback, f"region {place}/{len(regions)}: ")
-            model = self._factory.build(data.in_units(region.nearest(data.U)), hyperparameters)
-            solving = time.perf_counter()
-            paths = model.paths(size, generator=generator, callback=_solve_lines(lines))
-            seconds_solve += time.perf_counter() - solving
-            assert model.solution is not None  # paths() has just made it
-            solutions.append(model.solution)
-            request = self._request(model, size, known, None, generator, lines)
-            pending = request.X_pending
-            taken = batch if pending is None else torch.cat([pending, batch])
-            request = replace(request, paths=paths, X_pending=taken)
-            batch = torch.cat([batch, self._found_in(region.box.to(batch), request)])
-        X, num_drawn = self._completed(batch, num_of_design, known, None)
-        times = (start, fitted, fitted + seconds_solve)
-        choice = self._reason(request, data, plan, hyperparameters)
-        report = self._report(times, known, solutions, choice)
+        told = known.data(known.num_observed)
+        local = chooser.generate(
+            plan,
+            told,
+            q,
+            generator,
+            lambda model, size: self._request(model, size, known, None, generator, None),
+        )
+        X, num_drawn = self._completed(local.points, num_of_design, known, None)
+        fitted = start + local.seconds_fit
+        times = (start, fitted, fitted + local.seconds_solve)
+        choice = self._reason(local.request, local.data, plan, local.hyperparameters)
+        report = self._report(times, known, local.solutions, choice)
         report = replace(report, solver=repr(self._factory.solver or default_solver(plan.num_rows)))
         return X, Ask(number, q, known.num_observed, num_drawn, None), report
-
-    def _found_in(self, box: Tensor, request: Request) -> Tensor:
-        """Return the batch in a box or, where that has too few points, anywhere."""
-        try:
-            return self._strategy.generate(replace(request, bounds=box))
-        except TooFewPoints:
-            return self._strategy.generate(request)
 
     def _left(self, q: int, known: Known) -> Tensor | None:
         """Return the points of a small finite space that are not taken, at least q of them."""
@@ -375,11 +253,7 @@ class Proposer:
         generator = self._generator(number)
         fitted = time.perf_counter()
         paths = [
-            model.paths(
-                q,
-                generator=generator,
-                callback=_solve_lines(callback),
-            )
+            model.paths(q, generator=generator, callback=callback and solve_lines(callback))
             for model in models
         ]
         solved = time.perf_counter()
@@ -427,8 +301,7 @@ class Proposer:
 
     def _is_for_few(self, q: int, num_observed: int) -> bool:
         """Whether the surrogate of an ask is the one for few points and values."""
-        strategy = self._strategy
-        return isinstance(strategy, ChoosingStrategy) and strategy.is_for_few(q, num_observed)
+        return is_for_few(self._strategy, q, num_observed)
 
     def _reason(
         self, request: Request, data: TrainingData, plan: Plan | None, model: PathwiseGP
@@ -468,10 +341,7 @@ class Proposer:
             choices=None if left is None else to_cube(left).to(like),
             batches=known.batches,
         )
-        return replace(
-            request,
-            callback=callback and (lambda progress: callback(describe_search(progress))),
-        )
+        return replace(request, callback=callback and search_lines(callback))
 
     def _on_cube(
         self, model: PathwiseGP, q: int, generator: torch.Generator, **options: Any
@@ -510,15 +380,6 @@ class Proposer:
         """Return the randomness of an ask."""
         state = np.random.SeedSequence((self._seed, number)).generate_state(1, np.uint64)
         return torch.Generator().manual_seed(int(state[0]))
-
-
-def _solve_lines(callback: Callable[[str], None] | None) -> Callable[[Progress], None] | None:
-    """Return what says of a solve how far it has got."""
-    return callback and (lambda progress: callback(describe_solve(progress)))
-
-
-def _prefixed(callback: Callable[[str], None], prefix: str, line: str) -> None:
-    callback(prefix + line)
 
 
 def columns_bytes(n: int, q: int, dtype: torch.dtype) -> int:

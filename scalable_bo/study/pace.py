@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from acquisition.strategies import NUM_CANDIDATES, num_ascended
+from scalable_bo.storage.surrogate import SurrogateFactory
 from surrogates.operators.differentiable import KernelBasis, combine, combine_rowwise
 from surrogates.rules.solved import DIRECT_SOLVE_UP_TO
 
@@ -107,6 +109,22 @@ def plan_ask(n: int, q: int, seconds: float, rates: Rates) -> Plan:
         f"the {m} values around each of up to {regions} of the best points, predicted to take"
         f" {local:.2g} of {seconds:g} s, all {n} values {whole:.2g} s",
     )
+
+
+def plan_here(factory: SurrogateFactory, U: Tensor, n: int, q: int, seconds: float) -> Plan:
+    """Return the plan of an ask for q points among n values by a factory's models, by the rates of
+    this machine as busy as it is.
+
+    Args:
+        U: (k, e) where the values were observed, ``PROBED_COLUMNS`` of them or all.
+    """
+    X = U[:PROBED_COLUMNS].to(factory.device, factory.dtype)
+    return plan_ask(n, q, seconds, measure_rates(deepcopy(factory.kernel).to(X), X, q))
+
+
+def end_of_fit(start: float, seconds: float) -> float:
+    """Return when the fit of an ask is to end that began then and is to take so many seconds."""
+    return start + (1.0 - SHARE) * seconds
 
 
 def _fastest(call: Callable[[], object]) -> float:

@@ -39,8 +39,9 @@ from scalable_bo.storage.sqlite import SQLiteStorage
 from scalable_bo.storage.storage import Change, MemoryStorage, Storage
 from scalable_bo.storage.surrogate import SurrogateFactory
 from scalable_bo.study.answers import Answers
-from scalable_bo.study.asking import Known, Proposer
+from scalable_bo.study.asking import Proposer
 from scalable_bo.study.design import default_num_initial
+from scalable_bo.study.known import Known
 from scalable_bo.study.optimize import Run
 from scalable_bo.study.outcomes import goal_strategy
 from scalable_bo.study.team import Team

@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from scalable_bo.progress import describe_fit
+from acquisition.strategy import ChoosingStrategy, Strategy
+from scalable_bo.progress import fit_lines
 from scalable_bo.storage.checkpoints import (
     Checkpoint,
     load_checkpoint,
@@ -92,7 +93,11 @@ class KeptSurrogate:
         """
         if refit or self.fitted is None:
             small, data = self.factory.fit_warped(
-                data, generator, few=few, callback=fit_lines(callback), deadline=deadline
+                data,
+                generator,
+                few=few,
+                callback=callback and fit_lines(callback),
+                deadline=deadline,
             )
             return self.factory.build(data, small), data
         last, before = self.fitted
@@ -207,6 +212,6 @@ class KeptSurrogate:
         return load_checkpoint(self.folder, asks[-1].number)
 
 
-def fit_lines(callback: Callable[[str], None] | None) -> Callable[[int], None] | None:
-    """Return what says of a fit how far it has got."""
-    return callback and (lambda number: callback(describe_fit(number)))
+def is_for_few(strategy: Strategy, q: int, num_values: int) -> bool:
+    """Whether a strategy wants the surrogate for few points and values."""
+    return isinstance(strategy, ChoosingStrategy) and strategy.is_for_few(q, num_values)

@@ -2,9 +2,11 @@
 
 import json
 import logging
+import math
 from collections.abc import Iterator
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
@@ -13,6 +15,8 @@ pytest.importorskip("ax")
 from ax.api.client import Client
 from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
 from ax.api.protocols.metric import IMetric
+from ax.core.arm import Arm
+from ax.core.data import Data
 from ax.core.search_space import SearchSpaceDigest
 from ax.exceptions.core import SearchSpaceExhausted, UnsupportedError
 
@@ -20,6 +24,7 @@ from acquisition import STRATEGIES, ParallelThompsonSampling, Request, TrustRegi
 from acquisition.strategies import AutoStrategy
 from scalable_bo.integrations.ax import _Grid, pathwise_generation_strategy
 from scalable_bo.integrations.ax_node import ThompsonNode
+from scalable_bo.study import pace
 from surrogates import CG, Nystrom, PathwiseGP
 
 pytestmark = pytest.mark.filterwarnings(r"ignore::DeprecationWarning:ax\..*")  # of Ax to itself
@@ -287,6 +292,58 @@ def test_grids_round_ordered_values_and_one_hot_groups() -> None:
     assert grid.steps.tolist() == [0.0, 1.0, 1.0, 3.0, 0.0]
     X = torch.tensor([[0.3, 0.2, 0.1, 2.6, 2.2]], dtype=torch.float64)
     assert grid.round(X).tolist() == [[0.3, 1.0, 0.0, 4.0, 2.2]]
+
+
+def tell_many(client: Client, n: int) -> None:
+    """Give a client n random trials, the best around x = 1.2 and y = 0.5."""
+    experiment = client._experiment
+    X = 2.0 * torch.rand(n, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    arms = [Arm(name=f"0_{i}", parameters={"x": x, "y": y}) for i, (x, y) in enumerate(X.tolist())]
+    trial = experiment.new_batch_trial().add_arms_and_weights(arms)
+    trial.mark_running(no_runner_required=True)
+    values = -(X - torch.tensor([1.2, 0.5])).square().sum(1)
+    table = {
+        "arm_name": [arm.name for arm in arms],
+        "metric_name": "value",
+        "metric_signature": "value",
+        "mean": values.tolist(),
+        "sem": math.nan,
+        "trial_index": 0,
+    }
+    experiment.attach_data(Data(df=pd.DataFrame(table)))
+    trial.mark_completed()
+    run(client, 6)  # by Sobol
+
+
+def test_without_the_time_for_all_values_those_around_the_best_trials_are_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pace, "FEWEST_ROWS", 50)
+    client = make_client(PLANE, batch_size=3, strategy="thompson", ask_seconds=1e-9)
+    tell_many(client, 200)
+    trials = client.get_next_trials(max_trials=3)
+    for index, params in trials.items():
+        assert abs(params["x"] - 1.2) < 0.5
+        assert abs(params["y"] - 0.5) < 0.5
+        (run_of_one,) = client._experiment.trials[index].generator_runs
+        (choices,) = run_of_one.gen_metadata["models_used"]
+        assert choices["value"].startswith("the 50 values around each of up to 1 of the best")
+    assert len({tuple(params.values()) for params in trials.values()}) == 3
+    (fixed,) = client.get_next_trials(max_trials=1, fixed_parameters={"x": 0.25}).values()
+    assert fixed["x"] == 0.25
+
+
+def test_a_time_is_a_number_above_zero_and_of_one_outcome_by_the_surrogate_of_a_study() -> None:
+    for given in (0.0, "1"):
+        with pytest.raises((TypeError, ValueError), match="`ask_seconds` must be"):
+            pathwise_generation_strategy(ask_seconds=given)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="`ask_seconds` must be None with `model_options`, got 3"):
+        pathwise_generation_strategy(ask_seconds=3.0, model_options={"num_paths": 64})
+    client = make_client(PLANE, constraints=([], ["cost <= 1.0"]), ask_seconds=3.0)
+    run(client, 6, lambda p: {"value": p["x"], "cost": p["y"]})
+    message = "`ask_seconds` must be None with outcome constraints, got 3.0"
+    with pytest.raises(UnsupportedError, match=message):
+        client.get_next_trials(max_trials=1)
 
 
 @pytest.mark.parametrize("name", ["batch_size", "num_initial"])

@@ -25,7 +25,9 @@ from optuna.trial import TrialState
 from acquisition import STRATEGIES, ParallelThompsonSampling, Request
 from scalable_bo.integrations.encoding import UnitCube
 from scalable_bo.integrations.optuna import ThompsonSampler
+from scalable_bo.storage import surrogate
 from scalable_bo.storage.surrogate import SurrogateFactory
+from scalable_bo.study import pace
 from tests.acquisition.random_points import RandomPoints
 
 QUICK = partial(
@@ -86,6 +88,21 @@ def make_study(n: int = 6, **options: Any) -> Any:
     study = optuna.create_study(sampler=make_sampler(n_startup_trials=3, **options))
     study.optimize(bowl, n_trials=n)
     return study
+
+
+def fits_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """Return a list to which each fit will add how many values it is of, and whether they count as
+    few.
+    """
+    fits: list[tuple[int, bool]] = []
+    fit_warped = SurrogateFactory.fit_warped
+
+    def noted(self: Any, data: Any, generator: Any, *, few: bool, **options: Any) -> Any:
+        fits.append((len(data.U), few))
+        return fit_warped(self, data, generator, few=few, **options)
+
+    monkeypatch.setattr(SurrogateFactory, "fit_warped", noted)
+    return fits
 
 
 def bowl(trial: Any) -> float:
@@ -158,15 +175,9 @@ def test_steps_reach_the_next_value() -> None:
 
 def test_the_surrogate_is_fitted_once_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     study = make_study(batch_size=4, n=3)
-    sizes = []
-    fit = ThompsonSampler._model
-    monkeypatch.setattr(
-        ThompsonSampler,
-        "_model",
-        lambda self, data, *rest: sizes.append(len(data.U)) or fit(self, data, *rest),
-    )
+    fits = fits_of(monkeypatch)
     study.optimize(bowl, n_trials=9)
-    assert sizes == [3, 7, 11]
+    assert fits == [(3, False), (7, False), (11, False)]
 
 
 def test_trials_asked_together_are_distinct_and_not_asked_again_while_they_run() -> None:
@@ -183,7 +194,6 @@ def test_trials_asked_together_are_distinct_and_not_asked_again_while_they_run()
 
 def test_failed_pruned_and_infinite_trials_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     study = make_study(n=5)
-    sizes = []
     for state, value in (
         (TrialState.FAIL, None),
         (TrialState.PRUNED, 1.0),
@@ -195,14 +205,9 @@ def test_failed_pruned_and_infinite_trials_are_ignored(monkeypatch: pytest.Monke
                 state=state, value=value, params=first.params, distributions=first.distributions
             )
         )
-    fit = ThompsonSampler._model
-    monkeypatch.setattr(
-        ThompsonSampler,
-        "_model",
-        lambda self, data, *rest: sizes.append(len(data.U)) or fit(self, data, *rest),
-    )
+    fits = fits_of(monkeypatch)
     study.optimize(bowl, n_trials=1)
-    assert sizes == [5]
+    assert fits == [(5, False)]
 
 
 def test_threads_share_the_queue_without_handing_a_point_out_twice() -> None:
@@ -339,17 +344,87 @@ def test_the_sampler_chooses_the_size_of_batches_where_the_user_gave_none(
 def test_few_values_get_the_surrogate_that_a_study_would_give_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fits: list[tuple[int, bool]] = []
-    fit_warped = SurrogateFactory.fit_warped
-
-    def noted(self: Any, data: Any, generator: Any, *, few: bool) -> Any:
-        fits.append((len(data.U), few))
-        return fit_warped(self, data, generator, few=few)
-
-    monkeypatch.setattr(SurrogateFactory, "fit_warped", noted)
+    fits = fits_of(monkeypatch)
     make_study(n=5, strategy="auto", batch_size=2)
     make_study(n=5, strategy="thompson", batch_size=2)
     assert fits == [(3, True), (3, False)]
+
+
+TIMED: dict[str, Any] = {"x": FloatDistribution(0.0, 1.0), "k": IntDistribution(0, 200)}
+
+
+def make_timed_study(seconds: float, params: list[dict[str, Any]], space: dict[str, Any]) -> Any:
+    """Return a study of trials that are best where x = 0.2 and k = 60."""
+    sampler = make_sampler(batch_size=3, ask_seconds=seconds)
+    study = optuna.create_study(sampler=sampler)
+    study.add_trials(
+        [
+            optuna.trial.create_trial(
+                params=point,
+                distributions=space,
+                value=(point.get("x", 0.2) - 0.2) ** 2 + (point["k"] / 200 - 0.3) ** 2,
+            )
+            for point in params
+        ]
+    )
+    return study
+
+
+@pytest.mark.parametrize("seconds", [1e-9, 1e9])
+def test_without_the_time_for_all_values_those_around_the_best_trials_are_taken(
+    monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    n = 5000
+    monkeypatch.setattr(surrogate, "MAX_FIT_POINTS", 100)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(n, generator=generator, dtype=torch.float64).tolist()
+    k = torch.randint(201, (n,), generator=generator).tolist()
+    given = [{"x": a, "k": b} for a, b in zip(x, k, strict=True)]
+    study = make_timed_study(seconds, given if seconds < 1 else given[:300], TIMED)
+    trials = [study.ask(TIMED) for _ in range(3)]
+    choices = {study.trials[trial.number].system_attrs["thompson:choice"] for trial in trials}
+    (choice,) = choices  # of one draw
+    if seconds > 1:
+        assert choice.startswith("all 300 values, predicted to take")
+        return
+    assert choice.startswith("the 250 values around each of up to 1 of the best points")
+    assert "all 5000 values" in choice
+    for trial in trials:
+        assert abs(trial.params["x"] - 0.2) < 0.25
+        assert abs(trial.params["k"] - 60) < 50
+    assert len({tuple(trial.params.values()) for trial in trials}) == 3
+
+
+def test_where_the_best_region_has_no_new_point_others_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pace, "FEWEST_ROWS", 20)
+    space = {"k": TIMED["k"]}
+    given = [{"k": k} for k in range(121)]
+    study = make_timed_study(1e-9, given, space)
+    found = {study.ask(space).params["k"] for _ in range(3)}
+    assert len(found) == 3
+    assert min(found) > 120
+
+
+@pytest.mark.parametrize("given", [0.0, math.nan, "1"])
+def test_a_time_is_a_number_above_zero(given: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="`ask_seconds` must be"):
+        ThompsonSampler(ask_seconds=given)
+
+
+def test_constraints_have_no_time() -> None:
+    message = "`ask_seconds` must be None with constraints, got 3.0. Leave it out"
+    with pytest.raises(ValueError, match=message):
+        ThompsonSampler(ask_seconds=3.0, constraints_func=lambda _: (0.0,))
+
+    def objective(trial: Any) -> float:
+        trial.set_constraint("c", 0.0)
+        return bowl(trial)
+
+    study = optuna.create_study(sampler=make_sampler(n_startup_trials=1, ask_seconds=3.0))
+    with pytest.raises(ValueError, match=message):
+        study.optimize(objective, n_trials=2)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from acquisition import ParallelThompsonSampling
 from scalable_bo.space.space import Float, Space
 from scalable_bo.storage import surrogate
 from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
-from scalable_bo.study import asking, pace
+from scalable_bo.study import pace
 from scalable_bo.study.local import find_regions
 from scalable_bo.study.pace import Rates, measure_rates, plan_ask, predicted_seconds
 from scalable_bo.study.study import Study
@@ -39,7 +39,7 @@ def value(X: Tensor) -> Tensor:
 
 def make_study(monkeypatch: pytest.MonkeyPatch, product: float, **options: Any) -> Study:
     """Return a study of 600 values on a machine of this speed."""
-    monkeypatch.setattr(asking, "measure_rates", lambda *_: Rates(product, 0.0, 0.0))
+    monkeypatch.setattr(pace, "measure_rates", lambda *_: Rates(product, 0.0, 0.0))
     monkeypatch.setattr(pace, "FEWEST_ROWS", 50)
     study = Study(SPACE, maximize=True, ask_seconds=1000.0, sampler=QUICK, **options)
     study.add_data(points(600), value(points(600)))
@@ -181,7 +181,7 @@ def test_a_study_goes_on_from_an_ask_by_some_values_as_if_it_had_not_been_closed
         study = make_study(monkeypatch, 1.0, path=path)
         found = []
         for product in (1.0, 0.0, 1.0):  # by some values, by all, by some
-            monkeypatch.setattr(asking, "measure_rates", lambda *_, p=product: Rates(p, 0.0, 0.0))
+            monkeypatch.setattr(pace, "measure_rates", lambda *_, p=product: Rates(p, 0.0, 0.0))
             batch = study.ask(2)
             study.tell(batch.ids, value(batch.X))
             found.append(batch.X)

@@ -1,0 +1,110 @@
+"""What an ask is based on: the rows, asks and queue of a study as they stand when it begins.
+
+Notation: n values known to an ask, q points; ``X`` in the user's units, ``U`` on the unit cube.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scalable_bo.space.goal import Goal
+from scalable_bo.space.space import Space
+from scalable_bo.storage.record import StudyRecord
+from scalable_bo.storage.rows import Rows, keys
+from scalable_bo.storage.storage import Ask
+from scalable_bo.storage.surrogate import TrainingData
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What an ask is based on; values that arrive while it runs wait for the one after.
+
+    Attributes:
+        asks: those before.
+        num_observed: n.
+        num_pending: points asked and not told.
+        unusable: (p, d) points without a value: pending ones, failed ones and those of the queue.
+        queued: (k, d) points of the queue that the ask gives out.
+        taken: ``keys`` of the points that are not to be asked: the unusable ones, in a finite space
+            all.
+        batches: values of the batches so far, of which the largest is best, NaN where failed: first
+            all from before the first model, then those of an ask each, with what was added after
+            it.
+        data: returns the first n values as training data.
+        goal: what is wanted of several outcomes; ``None`` for one objective alone.
+        outcome_data: returns the first n values of each outcome.
+    """
+
+    asks: Sequence[Ask]
+    num_observed: int
+    num_pending: int
+    unusable: Tensor
+    queued: Tensor
+    taken: set[bytes]
+    batches: tuple[Tensor, ...]
+    data: Callable[[int], TrainingData]
+    goal: Goal | None
+    outcome_data: Callable[[int], list[TrainingData]]
+
+    @classmethod
+    def of(cls, space: Space, record: StudyRecord, maximize: bool, q: int = 0) -> Known:
+        """Return what a study knows as it stands, for an ask of q points."""
+
+        goal = record.goal
+
+        def data(num_observed: int) -> TrainingData:
+            with record.lock:
+                return TrainingData.first(num_observed, record.rows, space, maximize)
+
+        def outcome_data(num_observed: int) -> list[TrainingData]:
+            assert goal is not None
+            with record.lock:
+                ids = record.rows.observed[:num_observed]
+                U = space.normalize(record.rows.X[ids])
+                columns = record.rows.outcomes(len(goal.names))[ids].T
+            signs = zip(columns, goal.signs, strict=True)
+            return [TrainingData.of(U, values, None, sign > 0) for values, sign in signs]
+
+        with record.lock:
+            rows = record.rows
+            queue = record.queue
+            unusable = torch.cat([rows.X[rows.values.isnan()], queue])
+            # A point of a finite space comes up by chance again; a Float makes that as good as
+            # impossible.
+            taken = torch.cat([rows.X, queue]) if math.isfinite(space.num_points) else unusable
+            return cls(
+                asks=tuple(record.asks),
+                num_observed=len(rows.observed),
+                num_pending=len(rows) - rows.num_told + len(queue),
+                unusable=unusable,
+                queued=queue[:q],
+                taken=set(keys(taken)),
+                batches=_batches(rows, record.asks, maximize, goal),
+                data=data,
+                goal=goal,
+                outcome_data=outcome_data,
+            )
+
+    @property
+    def num_drawn(self) -> int:
+        """How many points of the design have been drawn."""
+        return self.asks[-1].num_drawn if self.asks else 0
+
+
+def _batches(
+    rows: Rows, asks: Sequence[Ask], maximize: bool, goal: Goal | None
+) -> tuple[Tensor, ...]:
+    """Return ``Known.batches``; points that break a limit count as failed."""
+    first = next((ask.number for ask in asks if ask.refitted is not None), len(asks) + 1)
+    numbers = rows.asks[rows.told].clamp_min(first - 1).numpy()
+    values = rows.values * (1.0 if maximize else -1.0)
+    if goal is not None:
+        values = torch.where(goal.feasible(rows.outcomes(len(goal.names))), values, math.nan)
+    _, sizes = np.unique(np.maximum.accumulate(numbers), return_counts=True)
+    return values[rows.told].split(sizes.tolist())
