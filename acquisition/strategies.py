@@ -20,7 +20,7 @@ from acquisition.pools import Chosen
 from acquisition.strategy import FEW_VALUES, ForFewValues, Request, Sampler, Strategy
 from acquisition.thompson import ParallelThompsonSampling
 from acquisition.trust_region import TrustRegion
-from surrogates import PathwiseGP, checks
+from surrogates import PathwiseGP, SamplePaths, checks
 
 FEW_POINTS = 8  # chosen one by one
 SOME_POINTS = 50  # begun like that
@@ -46,13 +46,21 @@ class ThompsonStrategy:
         sampler: makes the acquisition of a model, bounds, ``seed`` and what else the request holds,
             such as ``partial(ParallelThompsonSampling, num_starts=30)``; ``None`` for
             :func:`default_sampler`.
+        tempered: let the i-th of q paths deviate from the mean by i / q of what it does, so that
+            the batch leads from the mean's maximiser to those of paths. In many dimensions, where
+            little is known of most of the box, the maximisers of paths lie there, and few batches
+            learn nothing of the optimum. Paths of several outputs, and those that several
+            processes share, are left as they are.
     """
 
     shares: ClassVar[bool] = True
     sampler: Sampler | None = None
+    tempered: bool = False
 
     def generate(self, request: Request) -> Tensor:
         """Return the batch; as :class:`Strategy` has it."""
+        if self.tempered and _can_temper(request):
+            request = _tempered(request)
         points = {**_given(request), "choices": request.choices}
         return self._acquisition(request).generate(
             request.q, **{name: value for name, value in points.items() if value is not None}
@@ -161,8 +169,8 @@ class AutoStrategy(ForFewValues):
 
     Each of up to 8 points is worth its search. Of up to 50, the first 4 are chosen like that, for
     precision, and the others by paths, for diversity: joint improvements take longer than paths.
-    Beyond, or among more than 1000 values, all are chosen by paths, but for one beside the best
-    value where noise may as well be ripples, as in :class:`LogEIStrategy`.
+    Beyond, all are chosen by tempered paths, but for one beside the best value where noise may as
+    well be ripples, as in :class:`LogEIStrategy`; among more than 1000 values, by paths.
 
     Args:
         sampler: as in :class:`ThompsonStrategy`, which it is for.
@@ -180,7 +188,8 @@ class AutoStrategy(ForFewValues):
         if num_values > FEW_VALUES:
             return f"thompson: {among}, more than {FEW_VALUES} values"
         if q > SOME_POINTS:
-            reason = f"thompson: {among}, more than {SOME_POINTS} points"
+            way = "tempered thompson" if _can_temper(request) else "thompson"
+            reason = f"{way}: {among}, more than {SOME_POINTS} points"
             return reason if request.shared else with_repeat(reason, request)
         if q > FEW_POINTS:
             most = SOME_POINTS
@@ -200,10 +209,11 @@ class AutoStrategy(ForFewValues):
         if request.q <= FEW_POINTS:
             return LogEIStrategy().generate(request)
         if request.q > SOME_POINTS:
+            tempered = ThompsonStrategy(self.sampler, tempered=True)
             first = beside_the_best(request)
             if not len(first):
-                return others.generate(request)
-            return torch.cat([first, others.generate(_rest(request, first, request.q - 1))])
+                return tempered.generate(request)
+            return torch.cat([first, tempered.generate(_rest(request, first, request.q - 1))])
         first = LogEIStrategy().generate(replace(request, q=NUM_IMPROVING, paths=None))
         rest = _rest(request, first, request.q - NUM_IMPROVING)
         return torch.cat([first, others.generate(rest)])
@@ -239,6 +249,27 @@ def make_strategy(strategy: str | Strategy, sampler: Sampler | None = None) -> S
             " sampler when you make it."
         )
     return strategy
+
+
+def _can_temper(request: Request) -> bool:
+    """Return whether the paths of a request are of one output, and all of them here."""
+    models = model_list(request.model)
+    return len(models) == 1 and models[0].num_outputs == 1 and not request.shared
+
+
+def _tempered(request: Request) -> Request:
+    """Return the request with q paths of which the i-th deviates from the mean by i / q of what it
+    does.
+    """
+    paths = request.paths
+    if isinstance(paths, Sequence):
+        (paths,) = paths
+    if paths is None:
+        (model,) = model_list(request.model)
+        paths = model.paths(request.q, generator=request.generator)
+    assert isinstance(paths, SamplePaths)  # of one output
+    shares = torch.arange(1, request.q + 1).to(request.bounds) / request.q
+    return replace(request, paths=paths.tempered(shares))
 
 
 def _given(request: Request) -> dict[str, Any]:

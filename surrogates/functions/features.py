@@ -382,6 +382,14 @@ class PriorPaths:
             first += weights.shape[1]
         return replace(self, draws=tuple(draws))
 
+    def scaled(self, factors: Tensor) -> Self:
+        """Return every function times its own of the factors (s,)."""
+        groups = factors.split([weights.shape[1] for _, weights in self.draws])
+        draws = zip(self.draws, groups, strict=True)
+        return replace(
+            self, draws=tuple((part, weights * own.to(weights)) for (part, weights), own in draws)
+        )
+
     def summed_in(self, dtype: torch.dtype) -> Self:
         """Return the same functions with weights in ``dtype``, in which they are summed."""
         return replace(self, draws=tuple((part, weights.to(dtype)) for part, weights in self.draws))

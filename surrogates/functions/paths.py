@@ -31,6 +31,8 @@ class Functions(Protocol):
 
     def part(self, functions: slice) -> Self: ...
 
+    def scaled(self, factors: Tensor) -> Self: ...
+
     def to(self, device: torch.device | str) -> Self: ...
 
 
@@ -166,6 +168,22 @@ class SamplePaths:
             self,
             prior=None if self.prior is None else self.prior.part(functions),
             weights=self.weights[:, functions].contiguous(),
+        )
+
+    def tempered(self, shares: Tensor) -> Self:
+        """Return functions that deviate from the mean by shares (s,) of what these do, and the same
+        mean: 1 leaves a function as it is, 0 makes it the mean.
+        """
+        if shares.shape != (self.num_samples,):
+            raise ValueError(
+                f"`shares` must have shape ({self.num_samples},), one for every path, got"
+                f" {tuple(shares.shape)}."
+            )
+        deviations = self.weights - self.mean_weights
+        return replace(
+            self,
+            prior=None if self.prior is None else self.prior.scaled(shares),
+            weights=self.mean_weights + shares.to(deviations) * deviations,
         )
 
     def to(self, device: torch.device | str) -> Self:

@@ -2,12 +2,14 @@
 what is special about each.
 """
 
+import math
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from gpytorch.kernels import MaternKernel, ScaleKernel
 from torch import Tensor
 
 from acquisition import (
@@ -25,7 +27,7 @@ from acquisition import (
 from acquisition.candidates import original_inputs
 from acquisition.selection import DUPLICATE_DISTANCE
 from acquisition.strategies import AutoStrategy, default_sampler, make_strategy
-from surrogates import PathwiseGP
+from surrogates import PathwiseGP, gaussian_likelihood
 from tests.acquisition.random_points import RandomPoints
 
 QUICK = partial(
@@ -281,7 +283,7 @@ def test_thompson_takes_the_paths_that_it_is_given(make_model: Any) -> None:
             30,
             "4 by log-ei, 5 by thompson: 9 among 30, at most 50 points and 1000 values",
         ),
-        (51, 30, "thompson: 51 among 30, more than 50 points"),
+        (51, 30, "tempered thompson: 51 among 30, more than 50 points"),
         (1, 1001, "thompson: 1 among 1001, more than 1000 values"),
     ],
 )
@@ -291,6 +293,58 @@ def test_auto_says_how_it_chooses(q: int, num_values: int, reason: str) -> None:
     model = PathwiseGP(X, Y, torch.full_like(Y, 1e-4))
     assert AutoStrategy().reason(Request(model, q, UNIT, torch.Generator())) == reason
     assert AutoStrategy.is_for_few(q, num_values) == (num_values <= 1000)
+
+
+def test_auto_says_that_paths_of_several_outcomes_are_not_tempered(make_model: Any) -> None:
+    request = replace(make_request(make_model), q=51)
+    several = replace(request, model=[request.model, request.model])
+    assert AutoStrategy().reason(several) == "thompson: 51 among 30, more than 50 points"
+
+
+@pytest.mark.parametrize("given", ["paths", "a list of paths", "none"])
+def test_a_large_batch_is_by_tempered_paths(make_model: Any, given: str) -> None:
+    request = replace(make_request(make_model), q=60)
+    model = request.model
+    assert isinstance(model, PathwiseGP)
+    generator = torch.Generator().manual_seed(0)  # as that of the request
+    paths = model.paths(60, generator=generator)
+    if given != "none":
+        asked: Any = [paths] if given == "a list of paths" else paths
+        request = replace(request, paths=asked)
+        generator = torch.Generator().manual_seed(0)
+    tempered = paths.tempered(torch.arange(1, 61, dtype=torch.float64) / 60)
+    seed = int(torch.randint(2**62, (), generator=generator))
+    expected = QUICK(model, UNIT, seed=seed).generate(60, paths=tempered)
+    assert torch.equal(AutoStrategy(QUICK).generate(request), expected)
+
+
+def test_a_large_batch_finds_the_bottom_of_a_rippled_bowl_in_many_dimensions() -> None:
+    """Maximisers of paths lie anywhere in the box: no better than those of any other points."""
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(200, 20, generator=generator, dtype=torch.float64)
+
+    def rippled(X: Tensor) -> Tensor:
+        x = 10.24 * (X - 0.5)
+        return -(x.square() - 10.0 * torch.cos(math.tau * x)).sum(-1, keepdim=True)
+
+    kernel = ScaleKernel(MaternKernel(nu=2.5))
+    kernel.base_kernel.lengthscale = 1.0
+    kernel.outputscale = 1.0
+    y = rippled(X)
+    model = PathwiseGP(
+        X, y, likelihood=gaussian_likelihood(3e-3), covar_module=kernel, num_features=512
+    )
+    sampler = partial(
+        ParallelThompsonSampling, num_candidates=200, num_rounds=8, num_starts=8, num_steps=40
+    )
+    box = torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand(2, 20)
+    batches = {
+        name: rippled(make_strategy(name, sampler).generate(Request(model, 60, box, generator)))
+        for name in ("auto", "thompson")
+    }
+    assert batches["thompson"].max() < y.quantile(0.99)
+    assert batches["auto"].max() > y.max() + 0.5 * y.std()
+    assert batches["auto"].median() > batches["thompson"].quantile(0.9)
 
 
 def test_auto_begins_a_batch_of_some_points_by_improvement_and_ends_it_by_paths(

@@ -16,6 +16,7 @@ from surrogates import (
     Cholesky,
     Nystrom,
     PathwiseGP,
+    PriorPaths,
     RandomFeatures,
     SamplePaths,
     Solver,
@@ -176,6 +177,46 @@ def test_offset_and_scale_are_the_users_units(paths: SamplePaths) -> None:
     torch.testing.assert_close(
         shifted.each(Z[:6].unsqueeze(1)), 3.0 + 2.0 * paths.each(Z[:6].unsqueeze(1))
     )
+
+
+@pytest.mark.parametrize("float32", [False, True])
+def test_tempered_paths_deviate_from_the_mean_by_their_shares(
+    paths: SamplePaths, float32: bool
+) -> None:
+    shares = torch.tensor([0.0, 0.1, 0.3, 0.5, 0.9, 1.0]).to(
+        torch.float32 if float32 else torch.float64
+    )
+    tempered = paths.tempered(shares)
+    expected = paths.mean(Z) + shares.double().unsqueeze(1) * (paths(Z) - paths.mean(Z))
+    torch.testing.assert_close(tempered(Z), expected)
+    torch.testing.assert_close(tempered.mean(Z), paths.mean(Z))
+    own = problems.uniform(6, 4, 2)
+    each = torch.stack([tempered(points)[i] for i, points in enumerate(own)])
+    torch.testing.assert_close(tempered.each(own), each)
+
+
+def test_each_path_has_a_share(paths: SamplePaths) -> None:
+    with pytest.raises(ValueError, match=r"`shares` must have shape \(6,\), one for every path"):
+        paths.tempered(torch.ones(5))
+
+
+def test_paths_of_several_draws_of_features_are_tempered_by_their_own_shares() -> None:
+    paths = model().paths(5)
+    generator = torch.Generator().manual_seed(0)
+    kernel = problems.scaled(problems.matern(1.5, 0.3), 1.5).double()
+    prior = PriorPaths.draw(kernel, 2, 5, num_features=32, num_draws=2, generator=generator, like=X)
+    factors = torch.tensor([1.0, 0.5, 0.0, 2.0, 0.25], dtype=torch.float64)
+    torch.testing.assert_close(prior.scaled(factors)(Z), factors.unsqueeze(1) * prior(Z))
+    drawn = replace(paths, prior=prior)
+    expected = drawn.mean(Z) + factors.unsqueeze(1) * (drawn(Z) - drawn.mean(Z))
+    torch.testing.assert_close(drawn.tempered(factors)(Z), expected)
+
+
+def test_paths_of_finitely_many_features_are_tempered(paths: SamplePaths) -> None:
+    shares = torch.linspace(0, 1, 6, dtype=torch.float64)
+    finite = replace(paths, prior=None)
+    expected = finite.mean(Z) + shares.unsqueeze(1) * (finite(Z) - finite.mean(Z))
+    torch.testing.assert_close(finite.tempered(shares)(Z), expected)
 
 
 def test_points_of_another_shape_are_refused(paths: SamplePaths) -> None:
