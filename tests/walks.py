@@ -3,8 +3,9 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -35,23 +36,25 @@ class Walk:
 
 def walk(call: Callable[[], object]) -> Walk:
     """Return the walk of ``call()`` in this thread."""
-    files: set[str] = set()
-    stack: list[str | None] = []
-    deepest: list[str] = []
+    entered: set[CodeType] = set()
+    stack: list[CodeType | None] = []
+    depth = 0
+    deepest: list[CodeType] = []
+    is_own = cache(lambda code: code.co_filename.startswith(OWN))
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:
-        nonlocal deepest
+        nonlocal deepest, depth
         if event == "call":
-            name = frame.f_code.co_filename
-            own = name.startswith(OWN)
-            stack.append(f"{Path(name).relative_to(ROOT)}:{frame.f_code.co_name}" if own else None)
+            code = frame.f_code
+            own = is_own(code)
+            stack.append(code if own else None)
             if own:
-                files.add(str(Path(name).relative_to(ROOT)))
-                calls = [place for place in stack if place is not None]
-                if len(calls) > len(deepest):
-                    deepest = calls
-        elif event == "return" and stack:
-            stack.pop()
+                entered.add(code)
+                depth += 1
+                if depth > len(deepest):
+                    deepest = [place for place in stack if place is not None]
+        elif event == "return" and stack and stack.pop() is not None:
+            depth -= 1
 
     before = sys.getprofile()
     sys.setprofile(profile)
@@ -59,4 +62,11 @@ def walk(call: Callable[[], object]) -> Walk:
         call()
     finally:
         sys.setprofile(before)
-    return Walk(tuple(sorted(files)), tuple(deepest))
+    return Walk(
+        tuple(sorted({_file(code) for code in entered})),
+        tuple(f"{_file(code)}:{code.co_name}" for code in deepest),
+    )
+
+
+def _file(code: CodeType) -> str:
+    return str(Path(code.co_filename).relative_to(ROOT))

@@ -12,6 +12,7 @@ from torch import Tensor
 from acquisition.strategy import Request, Strategy
 from scalable_bo.integrations.discrete import discrete_batch
 from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
+from scalable_bo.study.fitting import fit, fit_warped
 from scalable_bo.study.local import LocalChooser
 from scalable_bo.study.pace import end_of_fit, plan_here
 from scalable_bo.study.surrogate import is_for_few
@@ -85,7 +86,7 @@ def fitted_model(
         deadline: of ``time.perf_counter``, when the fit ends; ``None`` for none.
     """
     if has_limit:
-        return factory.build(data, factory.fit(data, generator))
+        return factory.build(data, fit(factory, data, generator))
     few = is_for_few(strategy, q, len(data.U))
-    fitted, data = factory.fit_warped(data, generator, few=few, deadline=deadline)
+    fitted, data = fit_warped(factory, data, generator, few=few, deadline=deadline)
     return factory.build(data, fitted)

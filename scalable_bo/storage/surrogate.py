@@ -1,5 +1,5 @@
-"""The surrogate of a study: a model of its values, fitted on a schedule, kept between rounds and in
-checkpoints.
+"""The surrogate of a study: its data, the kernels that it may have, and how it is made again from
+hyperparameters or a checkpoint.
 
 Notation: n values; ``U (n, e)`` on the unit cube.
 """
@@ -7,9 +7,7 @@ Notation: n values; ``U (n, e)`` on the unit cube.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,24 +25,12 @@ from scalable_bo.space.space import Space
 from scalable_bo.storage.checkpoints import Checkpoint
 from scalable_bo.storage.rows import Rows
 from scalable_bo.storage.warp import Fences, LogGap, Warp
-from surrogates import PathwiseGP, SamplePaths, Solver, fit_exact
+from surrogates import PathwiseGP, SamplePaths, Solver
 from surrogates.models.data import data_sets
 from surrogates.models.priors import ModerateLengthscalePrior
 from surrogates.operators.differentiable import KernelBasis
 from surrogates.operators.main_effects import MainEffectsKernel
 
-# Hyperparameters are fitted to at most so many observations, drawn anew each time: O(n³) a
-# likelihood evaluation.
-MAX_FIT_POINTS = 1000
-# To so many of them first, from where few evaluations of the others' likelihood are left.
-FIRST_FIT_POINTS = 250
-# To at most so many where a surrogate is the best that there is: it is fitted twice, and often.
-MAX_FIT_POINTS_OF_FEW = 300
-# Up to so many observations they are fitted at every ask then.
-FITTED_ALWAYS_UP_TO = 300
-# They are fitted again when the observations are this many times those of the last fit.
-REFIT_GROWTH = 1.5
-REFIT_GROWTH_OF_FEW = 1.1
 # Values among which a direct solve tells how wide the band around the mean is
 BAND_UP_TO = 2000
 MEAN_WEIGHTS = "mean_weights"
@@ -62,8 +48,6 @@ LEAST_NOISE = 1e-6
 FIRST_NOISE = 1e-2
 # Values farther from 0 are taken to lie there: such as the largest float, whose square is infinite
 FARTHEST = 1e150
-# In nats: what a warp has to win by, having taken its scale from the values themselves
-LEAST_EVIDENCE = 3.0
 # In a sum of functions of one input each, and one of all: to at most so many inputs, beyond which
 # a fit of d lengthscales more takes long; and where a fit starts, from little of the latter
 MOST_INPUTS_APART = 10
@@ -71,9 +55,6 @@ INPUTS_APART = "inputs that act apart"  # of an ask's reason
 SHARE_APART = 3.0
 SHARE_TOGETHER = 0.1
 LENGTHSCALE_APART = 0.5
-EVALUATIONS_APART = 40  # of its likelihood, in which a fit has come near its end from there
-# After so many a kernel that does not exceed what others have reached will not win
-EVALUATIONS_TO_LEAD = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,88 +207,7 @@ class SurrogateFactory:
         apart = _kernel_apart(matern, dim) if 2 <= dim <= MOST_INPUTS_APART else None
         return cls(smooth, solver, dtype, device, scaled, apart)
 
-    def fit(
-        self, data: TrainingData, generator: torch.Generator, *, few: bool = False
-    ) -> PathwiseGP:
-        """Return a small model whose hyperparameters maximise the likelihood of a random subset; by
-        :attr:`kernel_of_few` where there are few.
-        """
-        rows = _sample(data, MAX_FIT_POINTS, generator)
-        return self._fit(data, self._modules(few), rows, _Watch())
-
-    def fit_warped(
-        self,
-        data: TrainingData,
-        generator: torch.Generator,
-        *,
-        few: bool,
-        callback: Callable[[int], None] | None = None,
-        deadline: float | None = None,
-    ) -> tuple[PathwiseGP, TrainingData]:
-        """Return a model and its data: on the one of ``SCALES`` where their likelihood is largest,
-        the change of variables included.
-
-        Few values are tried as the logarithm of their gaps, and their noise may be next to nothing:
-        late in an optimisation few values decide about little. A few wild values are brought nearer
-        or, where they are bad and say nothing of those around them, left out: each is then as
-        likely as any there, on the scale that brings them nearer. Few plain values are tried by
-        :attr:`kernel_apart`, too.
-
-        Args:
-            few: whether it is to be by :attr:`kernel_of_few`.
-            callback: called with the number of evaluations of the likelihood so far.
-            deadline: of ``time.perf_counter``, after which every fit ends with its next evaluation;
-                ``None`` for none.
-        """
-        best: tuple[float, PathwiseGP, TrainingData] | None = None
-        size = MAX_FIT_POINTS_OF_FEW if few else MAX_FIT_POINTS
-        told = _sample(data, size, generator)
-        watch = _Watch(callback, deadline)
-        tried = [(name, False) for name in (SCALES if few else ("plain", "near", "aside"))]
-        if few and self.kernel_apart is not None:
-            tried.append(("plain", True))
-        for name, apart in tried:
-            given = data.on(name)
-            if name != "plain" and given is data:
-                continue
-            most = EVALUATIONS_APART if apart else None
-            watch.least = best[0] - given.log_jacobian(told) if apart and best else -math.inf
-            modules = self._modules(few, apart)
-            model = self._fit(given, modules, given.rows_of(told), watch, most)
-            value = watch.best + given.log_jacobian(told)
-            if best is None or value > best[0] + LEAST_EVIDENCE:
-                best = value, model, given
-        assert best is not None  # there are data
-        return best[1:]
-
-    def _fit(
-        self,
-        data: TrainingData,
-        modules: dict[str, Any],
-        rows: Tensor,
-        watch: _Watch,
-        max_evaluations: int | None = None,
-    ) -> PathwiseGP:
-        """Return a small model of ``modules``, fitted to some rows; by at most so many evaluations
-        of their likelihood.
-        """
-        # In float64 whatever the surrogate's dtype: the optimiser's line search fails on float32
-        # gradients.
-        noise = None if data.noise is None else data.noise[rows]
-        if len(rows) > 2 * FIRST_FIT_POINTS:
-            first = self._fit(data, modules, rows[:FIRST_FIT_POINTS], watch)
-            modules = {
-                "covar_module": first.covar_module,
-                "likelihood": first.likelihood,
-                "mean_module": first.mean_module,
-            }
-        model = PathwiseGP(data.U[rows], data.y[rows], noise, **_for_data(data, modules))
-        watch.begin()
-        with suppress(_FitEndedError):  # the model has the best hyperparameters so far
-            fit_exact(model, callback=watch, max_evaluations=max_evaluations)
-        return model.eval()
-
-    def _modules(self, few: bool, apart: bool = False) -> dict[str, Any]:
+    def modules(self, few: bool, apart: bool = False) -> dict[str, Any]:
         """Return a new kernel and, for few values, a new likelihood; the kernel of inputs that act
         ``apart``, if there is one.
         """
@@ -341,7 +241,7 @@ class SurrogateFactory:
         tensors = {**model.state_dict(), MEAN_WEIGHTS: mean_weights}
         if scale_name != "plain":
             tensors[WARPED] = torch.tensor([float(list(SCALES).index(scale_name))])
-        kernel = _describe(self._modules(few, self.is_apart(model)))
+        kernel = _describe(self.modules(few, self.is_apart(model)))
         return Checkpoint(ask, kernel, tensors)
 
     def is_apart(self, model: PathwiseGP) -> bool:
@@ -357,14 +257,12 @@ class SurrogateFactory:
         Args:
             start: weights that its next solve starts from; ``None`` for zeros.
         """
-        model = self._unfitted(data, self._modules(few=False))
+        model = self._unfitted(data, self.modules(few=False))
         model.load_state_dict(state)
         return model if start is None else model.start_from(start.to(self.device, self.dtype))
 
     def _unfitted(self, data: TrainingData, modules: dict[str, Any]) -> PathwiseGP:
-        noise = None if data.noise is None else data.noise[:1]
-        fresh = PathwiseGP(data.U[:1], data.y[:1], noise, **_for_data(data, modules))
-        return self.build(data, fresh)
+        return self.build(data, model_of_rows(data, torch.arange(1), modules))
 
     def restore(
         self, data: TrainingData, checkpoint: Checkpoint
@@ -372,7 +270,7 @@ class SurrogateFactory:
         """Return the model behind a checkpoint on its data, and these as it has them;
         ``None`` if the checkpoint is of another kernel.
         """
-        all_modules = [self._modules(*of) for of in ((False,), (True,), (True, True))]
+        all_modules = [self.modules(*of) for of in ((False,), (True,), (True, True))]
         modules = next((m for m in all_modules if checkpoint.kernel == _describe(m)), None)
         if modules is None:
             return None
@@ -402,56 +300,17 @@ def _kernel_apart(together: Kernel, dim: int) -> Kernel:
     return AdditiveKernel(rest, apart)
 
 
-class _FitEndedError(KeyboardInterrupt):
-    """The clock interrupts a fit, or others that have reached more do."""
-
-
-@dataclass
-class _Watch:
-    """What several fits tell on the way, and when they end.
-
-    Attributes:
-        callback: called with the number of evaluations so far.
-        deadline: of ``time.perf_counter``.
-        number: of evaluations so far.
-        best: the largest log likelihood of the fit under way.
-        least: what that is to exceed after ``EVALUATIONS_TO_LEAD`` evaluations.
+def model_of_rows(data: TrainingData, rows: Tensor, modules: Mapping[str, Any]) -> PathwiseGP:
+    """Return a model of some rows (m,), with the likelihood of ``modules`` but where variances are
+    known.
     """
-
-    callback: Callable[[int], None] | None = None
-    deadline: float | None = None
-    number: int = 0
-    best: float = -math.inf
-    least: float = -math.inf
-    _before: int = 0  # evaluations of former fits
-
-    def begin(self) -> None:
-        """Watch another fit."""
-        self.best = -math.inf
-        self._before = self.number
-
-    def __call__(self, _: int, likelihood: float) -> None:
-        self.number += 1
-        self.best = max(self.best, likelihood)
-        if self.callback is not None:
-            self.callback(self.number)
-        if self.deadline is not None and time.perf_counter() > self.deadline:
-            raise _FitEndedError
-        if self.number - self._before == EVALUATIONS_TO_LEAD and self.best <= self.least:
-            raise _FitEndedError
-
-
-def _sample(data: TrainingData, size: int, generator: torch.Generator) -> Tensor:
-    """Return the numbers of at most so many random rows."""
-    return torch.randperm(len(data.U), generator=generator)[:size]
-
-
-def _for_data(data: TrainingData, modules: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments of a model of ``data``; where variances are known they are the
-    likelihood.
-    """
-    likelihood = modules["likelihood"] if data.noise is None else None
-    return {**modules, "likelihood": likelihood, "outcome_transform": None}
+    return PathwiseGP(
+        data.U[rows],
+        data.y[rows],
+        None if data.noise is None else data.noise[rows],
+        outcome_transform=None,
+        **{**modules, "likelihood": modules["likelihood"] if data.noise is None else None},
+    )
 
 
 def _describe(modules: dict[str, Any]) -> str:

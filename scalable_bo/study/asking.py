@@ -102,7 +102,11 @@ class Proposer:
         number = len(known.asks) + 1
         num_of_design = self._num_of_design(q, known)
         if num_of_design == q:
-            X, num_drawn = self._of_design(q, known, pool)
+            if pool is not None and q:
+                X = self._of_pool(pool, q, known)
+                num_drawn = known.num_drawn
+            else:
+                X, num_drawn = self._design.draw(q, known.num_drawn, known.taken)
             return X, Ask(number, q, known.num_observed, num_drawn, None), AskReport()
         start = time.perf_counter()
         plan = None
@@ -128,13 +132,9 @@ class Proposer:
         request = self._request(model, q, known, left, generator, callback)
         if pool is not None:
             request = knowing_all(request, told, data)
+        lines = callback and solve_lines(callback)
         with nullcontext() if team is None else team.working(make_job(request, data)):
-            paths = model.paths(
-                q,
-                generator=generator,
-                shared=team is not None,
-                callback=callback and solve_lines(callback),
-            )
+            paths = model.paths(q, generator=generator, shared=team is not None, callback=lines)
             solved = time.perf_counter()
             request = replace(request, paths=paths, shared=team is not None)
             batch = (self._strategy if pool is None else BestOfPool(pool)).generate(request)
@@ -149,16 +149,12 @@ class Proposer:
         report = self._report((start, fitted, solved), known, [model.solution], choice)
         return X, Ask(number, q, known.num_observed, num_drawn, refit), report
 
-    def _of_design(self, q: int, known: Known, pool: Pool | None) -> tuple[Tensor, int]:
-        """Return points of the design, or random ones of a pool, and how many the design has drawn
-        then.
-        """
-        if pool is None or not q:
-            return self._design.draw(q, known.num_drawn, known.taken)
+    def _of_pool(self, pool: Pool, q: int, known: Known) -> Tensor:
+        """Return random points of a pool, in place of those of the design."""
         taken = self._space.normalize(known.unusable)
         if known.num_observed:
             taken = torch.cat([known.data(known.num_observed).U, taken])
-        return draw_from_pool(pool, q, taken, self._generator(len(known.asks) + 1)), known.num_drawn
+        return draw_from_pool(pool, q, taken, self._generator(len(known.asks) + 1))
 
     def _require_memory(self, q: int, known: Known, num_processes: int) -> None:
         memory.require(

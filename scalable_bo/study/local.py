@@ -17,6 +17,7 @@ from acquisition.constraints import TooFewPoints
 from acquisition.strategy import Request, Strategy
 from scalable_bo.progress import fit_lines, search_lines, solve_lines
 from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
+from scalable_bo.study.fitting import fit_warped
 from scalable_bo.study.pace import Plan, end_of_fit
 from scalable_bo.study.surrogate import is_for_few
 from surrogates import PathwiseGP, Solution
@@ -137,7 +138,8 @@ class LocalChooser:
         regions = find_regions(told.U, told.signed, plan.num_rows, plan.num_regions)
         sizes = [len(part) for part in torch.arange(q).tensor_split(len(regions))]
         near = torch.cat([region.nearest(told.U) for region in regions]).unique()
-        hyperparameters, data = self.factory.fit_warped(
+        hyperparameters, data = fit_warped(
+            self.factory,
             told.part(near),
             generator,
             few=is_for_few(self.strategy, max(sizes), plan.num_rows),

@@ -19,7 +19,9 @@ from acquisition.strategies import ThompsonStrategy, make_strategy
 from acquisition.strategy import Sampler, Strategy
 from scalable_bo.space.goal import Goal
 from scalable_bo.storage.storage import Ask
-from scalable_bo.storage.surrogate import REFIT_GROWTH, SurrogateFactory, TrainingData
+from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
+from scalable_bo.study.fitting import fit
+from scalable_bo.study.surrogate import REFIT_GROWTH
 from surrogates import PathwiseGP, checks
 
 REFITTED_UP_TO = 100  # values: a fit at every ask
@@ -71,7 +73,7 @@ class OutcomeModels:
     def _fit(self, number: int, data: list[TrainingData]) -> list[PathwiseGP]:
         generator = self._randomness(number)
         few = len(data[0].U) <= FEW_VALUES
-        return [self._factory.fit(part, generator, few=few) for part in data]
+        return [fit(self._factory, part, generator, few=few) for part in data]
 
 
 @dataclass(frozen=True)

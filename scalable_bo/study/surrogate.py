@@ -23,16 +23,20 @@ from scalable_bo.storage.checkpoints import (
 )
 from scalable_bo.storage.storage import Ask
 from scalable_bo.storage.surrogate import (
-    FITTED_ALWAYS_UP_TO,
-    REFIT_GROWTH,
-    REFIT_GROWTH_OF_FEW,
     SurrogateFactory,
     TrainingData,
     posterior_mean,
 )
+from scalable_bo.study.fitting import fit_warped
 from surrogates import PathwiseGP
 
 FEWEST_VALUES = 2  # for a model, unless the design is smaller
+# Up to so many observations hyperparameters are fitted at every ask where the surrogate is the best
+# that there is.
+FITTED_ALWAYS_UP_TO = 300
+# They are fitted again when the observations are this many times those of the last fit.
+REFIT_GROWTH = 1.5
+REFIT_GROWTH_OF_FEW = 1.1
 
 
 @dataclass(eq=False)
@@ -92,7 +96,8 @@ class KeptSurrogate:
             deadline: of ``time.perf_counter``, when the fit ends; ``None`` for none.
         """
         if refit or self.fitted is None:
-            small, data = self.factory.fit_warped(
+            small, data = fit_warped(
+                self.factory,
                 data,
                 generator,
                 few=few,

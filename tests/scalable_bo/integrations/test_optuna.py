@@ -23,11 +23,10 @@ from optuna.testing.pytest_samplers import (
 from optuna.trial import TrialState
 
 from acquisition import STRATEGIES, ParallelThompsonSampling, Request
+from scalable_bo.integrations import surrogate
 from scalable_bo.integrations.encoding import UnitCube
 from scalable_bo.integrations.optuna import ThompsonSampler
-from scalable_bo.storage import surrogate
-from scalable_bo.storage.surrogate import SurrogateFactory
-from scalable_bo.study import pace
+from scalable_bo.study import fitting, pace
 from tests.acquisition.random_points import RandomPoints
 
 QUICK = partial(
@@ -95,13 +94,12 @@ def fits_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     few.
     """
     fits: list[tuple[int, bool]] = []
-    fit_warped = SurrogateFactory.fit_warped
 
-    def noted(self: Any, data: Any, generator: Any, *, few: bool, **options: Any) -> Any:
+    def noted(factory: Any, data: Any, generator: Any, *, few: bool, **options: Any) -> Any:
         fits.append((len(data.U), few))
-        return fit_warped(self, data, generator, few=few, **options)
+        return fitting.fit_warped(factory, data, generator, few=few, **options)
 
-    monkeypatch.setattr(SurrogateFactory, "fit_warped", noted)
+    monkeypatch.setattr(surrogate, "fit_warped", noted)
     return fits
 
 
@@ -375,7 +373,7 @@ def test_without_the_time_for_all_values_those_around_the_best_trials_are_taken(
     monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     n = 5000
-    monkeypatch.setattr(surrogate, "MAX_FIT_POINTS", 100)
+    monkeypatch.setattr(fitting, "MAX_FIT_POINTS", 100)
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(n, generator=generator, dtype=torch.float64).tolist()
     k = torch.randint(201, (n,), generator=generator).tolist()

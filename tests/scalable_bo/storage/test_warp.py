@@ -11,6 +11,7 @@ from torch import Tensor
 
 from scalable_bo.storage.surrogate import SCALES, SurrogateFactory, TrainingData
 from scalable_bo.storage.warp import Fences, LogGap
+from scalable_bo.study.fitting import fit_warped
 
 U = torch.rand(40, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 FACTORY = SurrogateFactory.default(2, torch.float64, torch.device("cpu"))
@@ -52,7 +53,7 @@ def test_the_likelihood_takes_the_logarithm_of_many_magnitudes_alone(maximize: b
     sign = 1.0 if maximize else -1.0
     generator = torch.Generator().manual_seed(0)
     many, smooth = (
-        FACTORY.fit_warped(data_of(sign * values, maximize=maximize), generator, few=True)[1]
+        fit_warped(FACTORY, data_of(sign * values, maximize=maximize), generator, few=True)[1]
         for values in (MANY_MAGNITUDES, SMOOTH)
     )
     assert many.scale_name == "gaps"
@@ -75,7 +76,7 @@ def test_a_few_wild_values_leave_a_usable_surrogate(
 ) -> None:
     generator = torch.Generator().manual_seed(0)
     given = data_of(with_wild_ones(SMOOTH, wild))
-    fitted, data = FACTORY.fit_warped(given, generator, few=few)
+    fitted, data = fit_warped(FACTORY, given, generator, few=few)
     assert data.scale_name == scale_name
     new = torch.rand(200, 2, dtype=torch.float64, generator=generator)
     mean = data.values_of(FACTORY.build(data, fitted).posterior(new).mean[:, 0].detach())

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
 from scalable_bo.space.space import Float, Space
-from scalable_bo.storage import surrogate
 from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
-from scalable_bo.study import pace
+from scalable_bo.study import fitting, pace
+from scalable_bo.study.fitting import fit_warped
 from scalable_bo.study.local import find_regions
 from scalable_bo.study.pace import Rates, measure_rates, plan_ask, predicted_seconds
 from scalable_bo.study.study import Study
@@ -109,7 +109,7 @@ def test_a_region_is_a_box_where_points_repeat(repeated: int) -> None:
 
 def test_the_work_that_is_predicted_is_that_of_an_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     n, q = 2100, 2
-    monkeypatch.setattr(surrogate, "MAX_FIT_POINTS", 50)
+    monkeypatch.setattr(fitting, "MAX_FIT_POINTS", 50)
     work = {"combine": 0, "combine_rowwise": 0}
     for name in work:
         called = getattr(paths, name)
@@ -138,8 +138,13 @@ def test_a_fit_ends_soon_after_its_deadline_with_what_it_has() -> None:
     factory = SurrogateFactory.default(2, torch.float64, torch.device("cpu"))
     given: dict[str, Any] = {"few": True}
     numbers: list[int] = []
-    model, _ = factory.fit_warped(
-        data, torch.Generator().manual_seed(0), deadline=-math.inf, callback=numbers.append, **given
+    model, _ = fit_warped(
+        factory,
+        data,
+        torch.Generator().manual_seed(0),
+        deadline=-math.inf,
+        callback=numbers.append,
+        **given,
     )
     assert numbers == [1, 2, 3]  # one of each scale, and one of inputs that act apart
     assert not model.training

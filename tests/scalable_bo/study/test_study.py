@@ -16,10 +16,10 @@ from torch import Tensor
 from acquisition import ParallelThompsonSampling
 from scalable_bo.experiments import problems
 from scalable_bo.space.space import Float, Space
-from scalable_bo.storage import surrogate as surrogate_module
 from scalable_bo.storage.rounds import Round
-from scalable_bo.storage.surrogate import REFIT_GROWTH
+from scalable_bo.study import fitting
 from scalable_bo.study.study import Study
+from scalable_bo.study.surrogate import REFIT_GROWTH
 from surrogates import CG, SDD, PathwiseGP, fit_exact
 
 QUICK = partial(
@@ -408,8 +408,8 @@ def test_many_data_are_fitted_by_a_random_subset_and_solved_by_the_given_solver(
         fitted.append(model.train_inputs[0])
         return fit_exact(model, **options)
 
-    monkeypatch.setattr(surrogate_module, "MAX_FIT_POINTS", 30)
-    monkeypatch.setattr(surrogate_module, "fit_exact", fit)
+    monkeypatch.setattr(fitting, "MAX_FIT_POINTS", 30)
+    monkeypatch.setattr(fitting, "fit_exact", fit)
     study = with_data(
         make_study(solver=CG(None, tolerance=1e-3), kernel=MaternKernel(nu=1.5, ard_num_dims=2)), 60
     )

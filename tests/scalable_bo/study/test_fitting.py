@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from scalable_bo.storage.surrogate import EVALUATIONS_TO_LEAD, SurrogateFactory, TrainingData
+from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
+from scalable_bo.study.fitting import EVALUATIONS_TO_LEAD, fit_warped
 
 CPU = torch.device("cpu")
 
@@ -24,7 +25,7 @@ def test_few_values_have_as_little_noise_as_they_say(
     noise: float, least: float, most: float
 ) -> None:
     factory = SurrogateFactory.default(2, torch.float64, CPU)
-    model, data = factory.fit_warped(few_values(noise), torch.Generator().manual_seed(1), few=True)
+    model, data = fit_warped(factory, few_values(noise), torch.Generator().manual_seed(1), few=True)
     assert least <= model.likelihood.noise.item() <= most
     weights = torch.zeros(40, 1, dtype=torch.float64)
     kept = factory.checkpoint(1, model, weights, few=True, scale_name=data.scale_name)
@@ -57,7 +58,7 @@ def test_inputs_act_apart_where_the_likelihood_says_so(
     without = replace(factory, kernel_apart=None)
     errors = []
     for made in (factory, without):
-        fitted, scaled = made.fit_warped(data, torch.Generator().manual_seed(1), few=True)
+        fitted, scaled = fit_warped(made, data, torch.Generator().manual_seed(1), few=True)
         model = made.build(scaled, fitted)
         found = scaled.values_of(model.posterior(new).mean[:, 0].detach())
         errors.append(((found - function(new)).square().mean().sqrt() / function(new).std()).item())
@@ -78,6 +79,6 @@ def test_a_kernel_that_falls_behind_is_not_fitted_to_the_end() -> None:
     for made in (factory, replace(factory, kernel_apart=None)):
         evaluations: list[int] = []
         generator = torch.Generator().manual_seed(1)
-        made.fit_warped(data, generator, few=True, callback=evaluations.append)
+        fit_warped(made, data, generator, few=True, callback=evaluations.append)
         numbers.append(len(evaluations))
     assert numbers[0] - numbers[1] == EVALUATIONS_TO_LEAD

@@ -1,0 +1,155 @@
+"""Fits of a study's surrogate: the kernel and the scale of the values that they are likeliest by.
+
+Notation: n values; ``U (n, e)`` on the unit cube.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalable_bo.storage.surrogate import SCALES, SurrogateFactory, TrainingData, model_of_rows
+from surrogates import PathwiseGP, fit_exact
+
+# Hyperparameters are fitted to at most so many observations, drawn anew each time: O(n³) a
+# likelihood evaluation.
+MAX_FIT_POINTS = 1000
+# To so many of them first, from where few evaluations of the others' likelihood are left.
+FIRST_FIT_POINTS = 250
+# To at most so many where a surrogate is the best that there is: it is fitted twice, and often.
+MAX_FIT_POINTS_OF_FEW = 300
+# In nats: what a warp has to win by, having taken its scale from the values themselves
+LEAST_EVIDENCE = 3.0
+EVALUATIONS_APART = 40  # of the likelihood where inputs act apart, in which a fit is near its end
+# After so many a kernel that does not exceed what others have reached will not win
+EVALUATIONS_TO_LEAD = 20
+
+
+def fit(
+    factory: SurrogateFactory, data: TrainingData, generator: torch.Generator, *, few: bool = False
+) -> PathwiseGP:
+    """Return a small model whose hyperparameters maximise the likelihood of a random subset; by the
+    kernel of few where there are ``few``.
+    """
+    return _fit(data, factory.modules(few), _sample(data, MAX_FIT_POINTS, generator), _Watch())
+
+
+def fit_warped(
+    factory: SurrogateFactory,
+    data: TrainingData,
+    generator: torch.Generator,
+    *,
+    few: bool,
+    callback: Callable[[int], None] | None = None,
+    deadline: float | None = None,
+) -> tuple[PathwiseGP, TrainingData]:
+    """Return a model and its data: on the one of ``SCALES`` where their likelihood is largest, the
+    change of variables included.
+
+    Few values are tried as the logarithm of their gaps, and their noise may be next to nothing:
+    late in an optimisation few values decide about little. A few wild values are brought nearer or,
+    where they are bad and say nothing of those around them, left out: each is then as likely as any
+    there, on the scale that brings them nearer. Few plain values are tried by the kernel of inputs
+    that act apart, too.
+
+    Args:
+        few: whether it is to be by the kernel of few.
+        callback: called with the number of evaluations of the likelihood so far.
+        deadline: of ``time.perf_counter``, after which every fit ends with its next evaluation;
+            ``None`` for none.
+    """
+    best: tuple[float, PathwiseGP, TrainingData] | None = None
+    told = _sample(data, MAX_FIT_POINTS_OF_FEW if few else MAX_FIT_POINTS, generator)
+    watch = _Watch(callback, deadline)
+    tried = [(name, False) for name in (SCALES if few else ("plain", "near", "aside"))]
+    if few and factory.kernel_apart is not None:
+        tried.append(("plain", True))
+    for name, apart in tried:
+        given = data.on(name)
+        if name != "plain" and given is data:
+            continue
+        most = EVALUATIONS_APART if apart else None
+        watch.least = best[0] - given.log_jacobian(told) if apart and best else -math.inf
+        model = _fit(given, factory.modules(few, apart), given.rows_of(told), watch, most)
+        value = watch.best + given.log_jacobian(told)
+        if best is None or value > best[0] + LEAST_EVIDENCE:
+            best = value, model, given
+    assert best is not None  # there are data
+    return best[1:]
+
+
+def _fit(
+    data: TrainingData,
+    modules: dict[str, Any],
+    rows: Tensor,
+    watch: _Watch,
+    max_evaluations: int | None = None,
+) -> PathwiseGP:
+    """Return a small model of ``modules``, fitted to some rows; by at most so many evaluations of
+    their likelihood.
+    """
+    if len(rows) > 2 * FIRST_FIT_POINTS:
+        first = _fit(data, modules, rows[:FIRST_FIT_POINTS], watch)
+        modules = {
+            "covar_module": first.covar_module,
+            "likelihood": first.likelihood,
+            "mean_module": first.mean_module,
+        }
+    # In float64 whatever the surrogate's dtype: the optimiser's line search fails on float32
+    # gradients.
+    model = model_of_rows(data, rows, modules)
+    watch.begin()
+    with suppress(_FitEndedError):  # the model has the best hyperparameters so far
+        fit_exact(model, callback=watch, max_evaluations=max_evaluations)
+    return model.eval()
+
+
+def _sample(data: TrainingData, size: int, generator: torch.Generator) -> Tensor:
+    """Return the numbers of at most so many random rows."""
+    return torch.randperm(len(data.U), generator=generator)[:size]
+
+
+class _FitEndedError(KeyboardInterrupt):
+    """The clock interrupts a fit, or others that have reached more do."""
+
+
+@dataclass
+class _Watch:
+    """What several fits tell on the way, and when they end.
+
+    Attributes:
+        callback: called with the number of evaluations so far.
+        deadline: of ``time.perf_counter``.
+        number: of evaluations so far.
+        best: the largest log likelihood of the fit under way.
+        least: what that is to exceed after ``EVALUATIONS_TO_LEAD`` evaluations.
+    """
+
+    callback: Callable[[int], None] | None = None
+    deadline: float | None = None
+    number: int = 0
+    best: float = -math.inf
+    least: float = -math.inf
+    _before: int = 0  # evaluations of former fits
+
+    def begin(self) -> None:
+        """Watch another fit."""
+        self.best = -math.inf
+        self._before = self.number
+
+    def __call__(self, _: int, likelihood: float) -> None:
+        self.number += 1
+        self.best = max(self.best, likelihood)
+        if self.callback is not None:
+            self.callback(self.number)
+        if self.deadline is not None and time.perf_counter() > self.deadline:
+            raise _FitEndedError
+        if self.number - self._before == EVALUATIONS_TO_LEAD and self.best <= self.least:
+            raise _FitEndedError
