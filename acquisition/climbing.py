@@ -20,6 +20,8 @@ NUM_NEAR = 64  # around the best data points, at each of these distances, in uni
 DISTANCES = (0.1, 0.01, 0.001)
 NUM_STARTS = 6
 MOST_ITERATIONS = 60
+# Of a line search. One that needs more has come to where values differ by rounding alone.
+MOST_EVALUATIONS = 8
 
 
 def climb(
@@ -65,7 +67,7 @@ def _ascended(function: Functions, starts: Tensor, feasible: FeasibleSet) -> tup
             values_at,  # type: ignore[arg-type]
             lower_bounds=0.0,
             upper_bounds=1.0,
-            options={"maxiter": MOST_ITERATIONS},
+            options={"maxiter": MOST_ITERATIONS, "maxls": MOST_EVALUATIONS},
         )
     points = _inside(_from_cube(U, feasible), feasible)
     return points.transpose(0, 1), values.unsqueeze(0)

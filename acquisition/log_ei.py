@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar, cast
 
 import torch
@@ -35,6 +35,7 @@ from acquisition.strategy import ForFewValues, Request, Sampler
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
 from surrogates import PathwiseGP
 from surrogates.models.data import data_sets
+from surrogates.operators.cross import CrossCovariance
 from surrogates.rules.data import DataSet
 
 # Searches a set that is more than a box
@@ -170,13 +171,13 @@ class _Posterior:
 
     Attributes:
         data: whose kernel and mean function are those of the output.
-        X: (n, d) the points.
+        covariance: with the n points.
         inverse_root: L⁻¹ (n, n), of the values' covariance L Lᵀ.
         weights: (n, s), of the means.
     """
 
     data: DataSet
-    X: Tensor
+    covariance: CrossCovariance
     inverse_root: Tensor
     weights: Tensor
 
@@ -188,19 +189,20 @@ class _Posterior:
         identity = torch.eye(len(X)).to(root)
         inverse_root = torch.linalg.solve_triangular(root, identity, upper=False)
         residuals = Y - data.mean_module(X).unsqueeze(1)
-        return cls(data, X, inverse_root, inverse_root.mT @ (inverse_root @ residuals))
+        weights = inverse_root.mT @ (inverse_root @ residuals)
+        return cls(data, CrossCovariance.of(data.kernel, X), inverse_root, weights)
 
     def moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Return the means (k, s) and variances (k,) at X (k, d)."""
-        covariance = self.data.kernel(X, self.X).to_dense()
+        covariance = self.covariance(X)
         means = self.data.mean_module(X).unsqueeze(1) + covariance @ self.weights
         explained = (covariance @ self.inverse_root.mT).square().sum(1)
-        variances = self.data.kernel(X, diag=True) - explained
+        variances = self.covariance.diagonal(X) - explained
         return means, variances.clamp_min(LEAST_VARIANCE)
 
     def draw(self, X: Tensor, seed: int) -> Tensor:
         """Return draws (k, ``NUM_DRAWS``) of the output at X (k, d), without noise."""
-        projected = self.data.kernel(X, self.X).to_dense() @ self.inverse_root.mT
+        projected = self.covariance(X) @ self.inverse_root.mT
         root = psd_safe_cholesky(self.data.kernel(X).to_dense() - projected @ projected.mT)
         means, _ = self.moments(X)
         return means + root @ draw_sobol_normal_samples(len(X), NUM_DRAWS, seed=seed).to(root).mT
@@ -256,7 +258,10 @@ class _Improvement:
         pending = pending[-MOST_PENDING:].double()
         if self.sign is not None:
             assert isinstance(self.model, PathwiseGP)
-            return _Logarithm(_of_one_output(self.model, self.sign, pending, seed % 2**31))
+            of_points = _of_one_output(
+                self.model, self._given_values, self.sign, pending, seed % 2**31
+            )
+            return _Logarithm(of_points)
         joint: AcquisitionFunction = qLogExpectedImprovement(
             self.model,
             self.best,
@@ -266,6 +271,14 @@ class _Improvement:
             constraints=list(self.constraints) or None,
         )
         return _Logarithm(lambda X: joint(X.unsqueeze(-2)))
+
+    @cached_property
+    @torch.no_grad()
+    def _given_values(self) -> _Posterior:
+        """The one output given the values, with no pending points."""
+        assert isinstance(self.model, PathwiseGP)
+        (data,) = data_sets(self.model)
+        return _Posterior.of(data, data.X, data.y.unsqueeze(1), data.noise.expand_as(data.y))
 
 
 @torch.no_grad()
@@ -319,21 +332,20 @@ def _is_gaussian(model: PathwiseGP | ModelListGP) -> bool:
 
 @torch.no_grad()
 def _of_one_output(
-    model: PathwiseGP, sign: float, pending: Tensor, seed: int
+    model: PathwiseGP, posterior: _Posterior, sign: float, pending: Tensor, seed: int
 ) -> Callable[[Tensor], Tensor]:
-    """Return the logarithm of the expected improvement of a model's one output beside pending
-    points, as a function from points (k, d) to (k,).
+    """Return the logarithm of the expected improvement of a model's one output, with this posterior
+    given its values, beside pending points, as a function from points (k, d) to (k,).
     """
-    (data,) = data_sets(model)
-    noise = data.noise.expand_as(data.y)
-    posterior = _Posterior.of(data, data.X, data.y.unsqueeze(1), noise)
+    data = posterior.data
     best = (sign * posterior.moments(data.X)[0]).amax(0)
     if len(pending):
         points = model.transform_inputs(pending)
         drawn = posterior.draw(points, seed)
         X = torch.cat([data.X, points])
         Y = torch.cat([data.y.unsqueeze(1).expand(-1, NUM_DRAWS), drawn])
-        posterior = _Posterior.of(data, X, Y, torch.cat([noise, torch.zeros_like(drawn[:, 0])]))
+        noise = torch.cat([data.noise.expand_as(data.y), torch.zeros_like(drawn[:, 0])])
+        posterior = _Posterior.of(data, X, Y, noise)
         best = torch.maximum(best, (sign * drawn).amax(0))
 
     def logarithm(X: Tensor) -> Tensor:

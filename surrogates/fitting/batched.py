@@ -17,7 +17,7 @@ from botorch.models import SingleTaskGP
 from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 from torch import Tensor
 
-from surrogates.operators.main_effects import ROOT_OF_5, MainEffectsKernel
+from surrogates.operators.main_effects import ROOT_OF_5, MainEffectsKernel, matern52
 from surrogates.operators.stationary import PROFILES, StationaryKernel, kind_of
 
 
@@ -262,18 +262,14 @@ class _MainEffectsCovariance(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, X: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Tensor:
-        # One input after the other: their matrices stay in the cache, and share an exponential
-        total: Tensor | None = None
+        # One input after the other: their matrices stay in the cache
+        mean = torch.zeros_like(X[..., :1] + X[..., :1].mT)
         slopes = []
         for z in (X * (ROOT_OF_5 / lengthscale)).unbind(-1):
             r = (z.unsqueeze(-1) - z.unsqueeze(-2)).abs_()
-            decay = torch.exp(-r)
-            rest = r.square().mul_(decay).div_(3.0)
-            slopes.append(torch.addcmul(rest, rest, r))
-            value = decay.addcmul_(decay, r).add_(rest)
-            total = value if total is None else total.add_(value)
-        assert total is not None
-        mean = total.div_(len(slopes))
+            value, fall = matern52(r)
+            slopes.append(fall.mul_(r).mul_(r))
+            mean += value / X.shape[-1]
         ctx.save_for_backward(mean, lengthscale, outputscale, *slopes)
         return outputscale * mean
 

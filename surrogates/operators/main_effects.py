@@ -37,12 +37,7 @@ class MainEffectsKernel(Kernel):
         if not diag:
             first = first.unsqueeze(-2)
             second = second.unsqueeze(-3)
-        if x1.numel() * second.numel() <= FEW_ENTRIES * x1.shape[-1]:
-            return matern52((first - second).abs()).mean(-1)
-        # One input at a time: all of them at once would hold d arrays as large as the result
-        pairs = zip(first.unbind(-1), second.unbind(-1), strict=True)
-        total: Tensor = sum(matern52((x - z).abs()) for x, z in pairs)  # type: ignore[assignment]
-        return total / x1.shape[-1]
+        return mean_of_matern52(first, second)
 
     def summands(self) -> AdditiveKernel:
         """Return the same kernel as a sum of others, which share no parameters with it."""
@@ -56,6 +51,21 @@ class MainEffectsKernel(Kernel):
         return AdditiveKernel(*parts)
 
 
-def matern52(r: Tensor) -> Tensor:
-    """Return κ of distances r in units of ℓ / √5."""
-    return (1.0 + r * (1.0 + r / 3.0)) * torch.exp(-r)
+def mean_of_matern52(first: Tensor, second: Tensor) -> Tensor:
+    """Return (1/d) Σᵢ κ(|xᵢ − zᵢ|) of points (..., d) in units of ℓ / √5 that broadcast."""
+    shape = torch.broadcast_shapes(first.shape, second.shape)
+    if shape.numel() <= FEW_ENTRIES:
+        return matern52((first - second).abs())[0].mean(-1)
+    # One input at a time: all of them at once would hold d arrays as large as the result
+    pairs = zip(first.unbind(-1), second.unbind(-1), strict=True)
+    total: Tensor = sum(matern52((x - z).abs())[0] for x, z in pairs)  # type: ignore[assignment]
+    return total / shape[-1]
+
+
+def matern52(r: Tensor) -> tuple[Tensor, Tensor]:
+    """Return κ(r) = (1 + r + r²/3) exp(−r) and −κ'(r) / r = (1 + r) exp(−r) / 3 of distances r ≥ 0
+    in units of ℓ / √5.
+    """
+    decay = torch.exp(-r)
+    linear = torch.addcmul(decay, decay, r)
+    return torch.addcmul(linear, decay, r * r, value=1.0 / 3.0), linear / 3.0

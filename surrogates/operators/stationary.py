@@ -200,6 +200,8 @@ class Profile:
     """The fused elementwise functions of one kernel family.
 
     Attributes:
+        terms: ``(d2,) -> (decay, level, slope)``, not fused: κ = level · decay and its slope is
+            slope · decay.
         value: ``(d2, outputscale) -> outputscale · κ(d2)``.
         value_: the same in the place of d2 (N,).
         halves: the same as what TF32 holds of it, and the rest; see :mod:`.split`.
@@ -208,6 +210,7 @@ class Profile:
             (Matérn-1/2).
     """
 
+    terms: Callable[[Tensor], Terms]
     value: Callable[[Tensor, Tensor], Tensor]
     value_: Callable[[Tensor, Tensor], Tensor]
     halves: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -228,7 +231,8 @@ def _profile(formula: Callable[[Tensor], Terms], exact_distances: bool = False) 
         weighted = decay.mul_(weights)
         return (level * weighted).sum(-1), weighted.mul_(slope)
 
-    return Profile(Fused(value), InPlace(value), Fused(split), Fused(contract), exact_distances)
+    fused = (Fused(value), InPlace(value), Fused(split), Fused(contract))
+    return Profile(formula, *fused, exact_distances)
 
 
 PROFILES = {

@@ -110,12 +110,20 @@ class Coordinates:
         """Turn the gradients that lie in the module's parameters into those of ``values``;
         the former are cleared.
         """
-        for value, (parameter, bounds) in zip(self.values, self._parameters, strict=True):
+        leaves = [value.detach().requires_grad_() for value in self.values]
+        slopes = []
+        for parameter, _ in self._parameters:
             slope = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            with torch.enable_grad():
-                leaf = value.detach().requires_grad_()
-                (value.grad,) = torch.autograd.grad(_from_coordinate(leaf, bounds), leaf, slope)
+            slopes.append(slope)
             parameter.grad = None
+        with torch.enable_grad():
+            raw = [
+                _from_coordinate(leaf, bounds)
+                for leaf, (_, bounds) in zip(leaves, self._parameters, strict=True)
+            ]
+        gradients = torch.autograd.grad(raw, leaves, slopes)
+        for value, gradient in zip(self.values, gradients, strict=True):
+            value.grad = gradient
 
     @torch.no_grad()
     def write(self) -> None:

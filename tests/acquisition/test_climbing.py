@@ -48,3 +48,26 @@ def test_a_fixed_input_stays() -> None:
     best = climbed(Peak([0.5] * 5, [0.1] * 5), [0.1] * 5, fixed_features={0: 0.1})[0]
     assert best.tolist() == pytest.approx([0.1, 0.5, 0.5, 0.5, 0.5], abs=1e-6)
     assert math.isclose(best[0], 0.1)
+
+
+class Terrace(Peak):
+    """A peak whose values are rounded to steps, which its gradients do not tell."""
+
+    def __init__(self, top: list[float], width: list[float]) -> None:
+        super().__init__(top, width)
+        self.evaluations = 0
+
+    def __call__(self, X: Tensor) -> Tensor:
+        return super().each(X.unsqueeze(0))
+
+    def each(self, X: Tensor) -> Tensor:
+        self.evaluations += 1
+        values = super().each(X)
+        return values + ((1e3 * values).round() / 1e3 - values).detach()
+
+
+def test_where_values_differ_by_rounding_alone_a_climb_ends_soon() -> None:
+    terrace = Terrace([0.3] * 5, [0.4] * 5)
+    points = climbed(terrace, [0.35] * 5)
+    assert terrace(points[:1]) > -2e-3
+    assert terrace.evaluations < 40
