@@ -134,8 +134,10 @@ def arrows(module: str) -> frozenset[str]:
     return frozenset(found - {"", module})
 
 
-def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """Yield every function outside the tests, with its place."""
+@cache
+def functions() -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Return every function outside the tests, with its place."""
+    found = []
     files = [*SOURCES.values(), *ROOT.glob("benchmarks/*.py"), *ROOT.glob("examples/*.py")]
     for file in files:
         todo = [("", ast.parse(file.read_text(encoding="utf-8")))]
@@ -146,8 +148,9 @@ def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
                 if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                     inner = f"{prefix}{node.name}."
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                    yield f"{file.relative_to(ROOT)}:{prefix}{node.name}", node
+                    found.append((f"{file.relative_to(ROOT)}:{prefix}{node.name}", node))
                 todo.append((inner, node))
+    return found
 
 
 @pytest.mark.parametrize("module", SOURCES)

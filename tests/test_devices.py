@@ -222,7 +222,7 @@ def test_thompson_sampling_acquires_there(name: str, device: torch.device) -> No
         seed=0,
         **CONSTRAINTS[name],
     )
-    batch = sampler.generate(4)
+    batch = sampler.generate(2)
     assert batch.device == device
     assert FeasibleSet.of(BOUNDS, **CONSTRAINTS[name]).contains(batch.cpu()).all()
 
@@ -322,8 +322,8 @@ def test_the_benchmark_runs_there(solver: str, device: torch.device) -> None:
 
 def test_a_study_computes_there(device: torch.device) -> None:
     study = Study(Space(a=Float(0.0, 1.0), b=Float(0.0, 1.0)), maximize=True, seed=0, device=device)
-    for _ in range(2):
-        batch = study.ask(6)
+    for q in (6, 3):
+        batch = study.ask(q)
         study.tell(
             batch.ids, [-((params["a"] - 0.3) ** 2) - params["b"] for params in batch.params]
         )

@@ -48,7 +48,7 @@ def test_a_scale_and_its_inverse_undo_each_other_and_its_slope_is_the_derivative
     assert (scaled.argsort() == values.argsort()).all()
 
 
-@pytest.mark.parametrize("maximize", [True, False])
+@pytest.mark.parametrize("maximize", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_likelihood_takes_the_logarithm_of_many_magnitudes_alone(maximize: bool) -> None:
     sign = 1.0 if maximize else -1.0
     generator = torch.Generator().manual_seed(0)

@@ -84,7 +84,7 @@ def test_under_noise_the_best_of_the_space_need_not_have_been_evaluated() -> Non
 def test_the_best_of_a_space_of_counts_and_limits_lies_in_it() -> None:
     limit = LinearConstraint({"k": 1, "x": 1}, at_most=6)
     space = Space(limit, k=Int(0, 8), x=Float(0.0, 3.0))
-    study = Study(space, maximize=True, strategy="log-ei", seed=1)
+    study = Study(space, maximize=True, strategy="log-ei", seed=1, num_initial=24)
     generator = torch.Generator().manual_seed(0)
     for _ in range(3):
         batch = study.ask(8)

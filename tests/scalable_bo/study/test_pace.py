@@ -151,7 +151,10 @@ def test_a_fit_ends_soon_after_its_deadline_with_what_it_has() -> None:
     assert all(parameter.isfinite().all() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("strategy", ["auto", "thompson", "turbo", "regions", "log-ei"])
+@pytest.mark.parametrize(
+    "strategy",
+    ["auto", "thompson", "turbo", "regions", pytest.param("log-ei", marks=pytest.mark.slow)],
+)
 def test_without_the_time_for_all_values_those_around_the_best_points_are_taken(
     monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
@@ -182,6 +185,8 @@ def test_several_regions_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_study_goes_on_from_an_ask_by_some_values_as_if_it_had_not_been_closed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(fitting, "MAX_FIT_POINTS", 100)
+
     def proceed(path: Path | None, reopened: bool) -> list[Tensor]:
         study = make_study(monkeypatch, 1.0, path=path)
         found = []

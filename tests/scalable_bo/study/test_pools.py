@@ -79,7 +79,7 @@ def test_a_pool_that_is_used_up_is_refused_and_the_study_goes_on() -> None:
 
 def test_an_interrupt_leaves_the_study_as_it_was() -> None:
     table = SPACE.from_frame(catalogue())
-    study = Study(SPACE, maximize=True)
+    study = Study(SPACE, maximize=True, num_initial=12)
     for _ in range(2):
         batch = study.ask(6)
         study.tell(batch.ids, [value(params) for params in batch.params])
@@ -93,7 +93,7 @@ def test_an_interrupt_leaves_the_study_as_it_was() -> None:
     assert study.num_asks == 2
     assert len(study.pending.ids) == 0
     again = study.ask(5, pool=table)
-    other = Study(SPACE, maximize=True)
+    other = Study(SPACE, maximize=True, num_initial=12)
     for _ in range(2):
         batch = other.ask(6)
         other.tell(batch.ids, [value(params) for params in batch.params])

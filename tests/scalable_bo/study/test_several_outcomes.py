@@ -174,7 +174,7 @@ def test_a_study_of_several_outcomes_that_is_opened_again_never_closed(tmp_path:
 
     options: dict[str, Any] = {"outcome_constraints": {"gain": (0.2, None), "cost": (None, 1)}}
     never_closed = make_study(**options)
-    for _ in range(4):
+    for _ in range(3):
         step(never_closed)
         with make_study(path=tmp_path, **options) as study:
             step(study)

@@ -41,7 +41,12 @@ def loss(params: dict[str, Any]) -> float:
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param(*given.values, id=given.id, marks=[pytest.mark.slow] * (given.id == "turbo"))
+        # "auto" takes expected improvement for 3 points
+        pytest.param(
+            *given.values,
+            id=given.id,
+            marks=[pytest.mark.slow] * (given.id in ("turbo", "log-ei")),
+        )
         for given in BY_STRATEGY
     ],
 )
@@ -57,13 +62,13 @@ def test_a_study_resumes_to_the_same_design_with_every_strategy(
         return batch.X
 
     with make(tmp_path / "whole") as study:
-        whole = torch.cat([go_on(study) for _ in range(5)])
+        whole = torch.cat([go_on(study) for _ in range(4)])
     parts = []
-    for _ in range(5):
+    for _ in range(4):
         with make(tmp_path / "in parts") as study:
             parts.append(go_on(study))
     assert torch.equal(torch.cat(parts), whole)
-    assert len(torch.unique(whole, dim=0)) == 15
+    assert len(torch.unique(whole, dim=0)) == 12
 
 
 def test_a_strategy_is_told_what_a_study_knows() -> None:
@@ -171,7 +176,7 @@ def test_a_surrogate_is_fitted_at_every_ask_while_values_are_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(surrogate, "FITTED_ALWAYS_UP_TO", 14)
-    study = Study(PLANE, maximize=False, num_initial=12)
+    study = Study(PLANE, maximize=False, num_initial=12, strategy="turbo", sampler=QUICK)
     fitted = []
     kernels = []
     for number in (12, 1, 1, 1, 1):  # after 0, 12, 13, 14 and 15 values
@@ -190,7 +195,7 @@ def test_later_fits_wait_until_few_values_have_grown_by_a_tenth(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(surrogate, "FITTED_ALWAYS_UP_TO", 1)
-    study = Study(PLANE, maximize=False, num_initial=20)
+    study = Study(PLANE, maximize=False, num_initial=20, strategy="turbo", sampler=QUICK)
     for number in (20, 1, 1, 1):  # after 0, 20, 21 and 22 values
         batch = study.ask(number)
         study.tell(batch.ids, batch.X.sum(1))
