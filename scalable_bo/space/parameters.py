@@ -328,7 +328,10 @@ class Categorical(_Written):
                 " value instead."
             )
         if len(set(choices)) < len(choices):
-            raise ValueError(f"`choices` must be different, got {list(choices)!r}.")
+            raise ValueError(
+                f"`choices` must be different, got {list(choices)!r}. Give each once; Python takes"
+                " True for 1, False for 0 and 1.0 for 1: use names in place of such pairs."
+            )
         object.__setattr__(self, "choices", choices)
         object.__setattr__(self, "ordered", flag("ordered", self.ordered))
         object.__setattr__(self, "active_if", condition(self.active_if))

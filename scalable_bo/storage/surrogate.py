@@ -46,8 +46,9 @@ SCALES = {
 LENGTHSCALE_WEIGHT = 0.1  # of the prior of lengthscales
 LEAST_NOISE = 1e-6
 FIRST_NOISE = 1e-2
-# Values farther from 0 are taken to lie there: such as the largest float, whose square is infinite
-FARTHEST = 1e150
+# Values farther from 0 are taken to lie there: such as the largest float, for sums and differences
+FARTHEST = 1e306
+LARGEST_EXPONENT = 1000  # of 2, that a number and its inverse have
 # In a sum of functions of one input each, and one of all: to at most so many inputs, beyond which
 # a fit of d lengthscales more takes long; and where a fit starts, from little of the latter
 MOST_INPUTS_APART = 10
@@ -90,7 +91,7 @@ class TrainingData:
         """Standardise values (n,) and their variances (n,)."""
         signed = (values * (1.0 if maximize else -1.0)).clamp(-FARTHEST, FARTHEST)
         y, offset, scale = _standardised(signed)
-        known = None if noise is None else noise[:, None] / scale**2
+        known = None if noise is None else noise[:, None] / scale / scale
         return cls(U, y[:, None], known, scale, offset, signed)
 
     @classmethod
@@ -128,7 +129,7 @@ class TrainingData:
 
     def part(self, rows: Tensor) -> TrainingData:
         """Return plain data of some rows (m,), standardised by themselves."""
-        noise = None if self.noise is None else self.noise[rows, 0] * self.scale**2
+        noise = None if self.noise is None else self.noise[rows, 0] * self.scale * self.scale
         return TrainingData.of(self.U[rows], self.signed[rows], noise, True)
 
     def in_units(self, rows: Tensor) -> TrainingData:
@@ -319,11 +320,18 @@ def _describe(modules: dict[str, Any]) -> str:
 
 
 def _standardised(values: Tensor) -> tuple[Tensor, float, float]:
-    """Return values (n,) less their mean, in units of their standard deviation, and both."""
-    scale = values.std().item() if len(values) > 1 else 0.0
-    scale = scale if scale > 0 else 1.0
-    offset = values.mean()
-    return (values - offset) / scale, offset.item(), scale
+    """Return values (n,) less their mean, in units of their standard deviation, and both.
+
+    Values are divided by a power of 2 first, which rounds nothing: squares of large ones would be
+    infinite, of small ones 0.
+    """
+    _, exponent = math.frexp(values.abs().max().item() if len(values) else 1.0)
+    unit = 2.0 ** max(-LARGEST_EXPONENT, min(exponent, LARGEST_EXPONENT))
+    shares = values / unit
+    scale = shares.std().item() if len(values) > 1 else 0.0
+    scale = scale if scale > 0 else 1.0 / unit
+    offset = shares.mean()
+    return (shares - offset) / scale, unit * offset.item(), unit * scale
 
 
 def posterior_mean(

@@ -136,6 +136,10 @@ class RandomFeatures(Basis):
     def dim(self) -> int:
         return self.frequencies.shape[0]
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.frequencies.dtype
+
     def __call__(self, X: Tensor) -> Tensor:
         """Return Φ(X), (m, F)."""
         return self._column_scale * torch.cat(self._waves(X, precise_matmul), dim=1)

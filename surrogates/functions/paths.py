@@ -96,7 +96,8 @@ class SamplePaths:
     there, and Hessians of the other kernels with a closed form are right.
 
     Values are in the user's units: ``offset + scale · (standardised value)``; inputs too, before
-    the model's input transform.
+    the model's input transform. Points of another dtype than the model's are taken in that of the
+    model.
 
     Attributes:
         prior: the s prior functions f, a :class:`PriorPaths`; ``None`` where ``data`` alone make up
@@ -203,6 +204,7 @@ class SamplePaths:
         d = self.data.dim
         if X.ndim < 2 or X.shape[-1] != d:
             raise ValueError(f"`X` must have shape (..., q, {d}), got {tuple(X.shape)}.")
+        X = X.to(self.data.dtype)
         return X if self.input_transform is None else self.input_transform(X)
 
     def _outputs(self, values: Tensor) -> Tensor:
@@ -295,6 +297,7 @@ class BatchPaths:
         checks.batch_of_points(
             X, self.batch_shape[:-1] if self.several_outputs else self.batch_shape
         )
+        X = X.to(self.parts[0].data.dtype)
         X = X if self.input_transform is None else self.input_transform(X)
         points = X.unsqueeze(-3) if self.several_outputs else X
         broadcast = torch.broadcast_shapes(points.shape[:-2], self.batch_shape)

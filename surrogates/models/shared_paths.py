@@ -40,6 +40,10 @@ class SharedBasis(Basis):
     def dim(self) -> int:
         return self.own.dim
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.own.dtype
+
     def to(self, device: torch.device | str) -> NoReturn:
         raise TypeError(
             "Paths of shared weights stay on the device of the system that they were drawn from."

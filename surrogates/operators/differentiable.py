@@ -51,6 +51,11 @@ class Basis(ABC):
     def dim(self) -> int:
         """The number of coordinates of a point, d."""
 
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """The type of the numbers that points are made of."""
+
     @abstractmethod
     def to(self, device: torch.device | str) -> Self:
         """Return the same functions on another device."""
@@ -105,6 +110,10 @@ class KernelBasis(Basis):
     @property
     def dim(self) -> int:
         return self.Z.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.Z.dtype
 
     def to(self, device: torch.device | str) -> Self:
         return replace(self, kernel=deepcopy(self.kernel).to(device), Z=self.Z.to(device))

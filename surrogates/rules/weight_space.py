@@ -69,6 +69,10 @@ class FeatureBasis(Basis):
     def dim(self) -> int:
         return self.shape[0]
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.kernel.raw_outputscale.dtype
+
     def __call__(self, X: Tensor) -> Tensor:
         """Return Φ(X), (..., m, F); differentiable in X and the hyperparameters.
 

@@ -199,6 +199,15 @@ def test_predictions_are_in_the_units_of_the_values_and_cover_them() -> None:
     assert (error < 4 * std + 20.0).all()
 
 
+@pytest.mark.parametrize("unit", [1e-200, 1e200, 1e300])
+def test_predictions_of_values_of_any_size_are_in_their_units(unit: float) -> None:
+    params = {"x": 0.4, "idle": 1.0}
+    mean, std = asked(bowl).predict(params)
+    large, width = asked(lambda X: unit * bowl(X)).predict(params)
+    assert (large / unit).item() == pytest.approx(mean.item(), abs=1e-3)
+    assert (width / unit).item() == pytest.approx(std.item(), abs=1e-3)
+
+
 def test_a_prediction_follows_what_was_told_since_the_last_ask() -> None:
     study = asked(bowl)
     X = torch.tensor([[-2.0, 1.0]], dtype=torch.float64)

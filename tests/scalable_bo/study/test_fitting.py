@@ -20,6 +20,31 @@ def few_values(noise: float, n: int = 40) -> TrainingData:
     return TrainingData.of(U, torch.sin(4.0 * U).sum(1) + noise * errors, None, True)
 
 
+@pytest.mark.parametrize("exponent", [-1000, -500, 500, 1000])
+@pytest.mark.parametrize("variance", [None, 1e-4])
+def test_values_of_any_size_are_the_same_in_their_own_units(
+    exponent: int, variance: float | None
+) -> None:
+    unit = 2.0**exponent
+    plain = few_values(0.1)
+    # A variance is the square of a unit: known ones do not reach as far
+    known = (
+        None
+        if variance is None or abs(exponent) > 500
+        else torch.full((40,), variance, dtype=torch.float64)
+    )
+    ones = TrainingData.of(plain.U, plain.signed, known, True)
+    data = TrainingData.of(
+        plain.U, unit * plain.signed, None if known is None else known * unit * unit, True
+    )
+    assert torch.equal(data.y, ones.y)
+    assert (data.offset, data.scale) == (unit * ones.offset, unit * ones.scale)
+    assert torch.equal(data.values_of(data.y), unit * ones.values_of(ones.y))
+    if known is not None:
+        assert data.noise is not None and ones.noise is not None
+        torch.testing.assert_close(data.noise, ones.noise)
+
+
 @pytest.mark.parametrize(("noise", "least", "most"), [(0.0, 0.0, 2e-5), (0.2, 0.02, 0.2)])
 def test_few_values_have_as_little_noise_as_they_say(
     noise: float, least: float, most: float

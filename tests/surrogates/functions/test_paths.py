@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from botorch.models.transforms.input import Normalize
 from gpytorch.means import ZeroMean
 from torch import Tensor
 
@@ -228,6 +229,21 @@ def test_points_of_another_shape_are_refused(paths: SamplePaths) -> None:
         ValueError, match=r"`X` must have shape \(6, q, d\), a row of points for every path"
     ):
         paths.each(problems.uniform(5, 4, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_points_of_another_dtype_are_taken_in_that_of_the_model(dtype: torch.dtype) -> None:
+    small = PathwiseGP(X[:40].to(dtype), Y[:40].to(dtype), input_transform=Normalize(2))
+    drawn = small.paths(3, generator=torch.Generator().manual_seed(0))
+    own = problems.uniform(3, 4, 2, seed=5, dtype=dtype)
+    # Every number of the narrower type is one of the wider
+    other = own.double() if dtype == torch.float32 else own.float()
+    own = other.to(dtype)
+    for evaluate in (drawn, drawn.each, drawn.mean):
+        assert evaluate(other).dtype == dtype
+        torch.testing.assert_close(evaluate(other), evaluate(own))
+    corners = torch.tensor([[0, 1], [1, 1]])
+    torch.testing.assert_close(drawn(corners), drawn(corners.to(dtype)))
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
