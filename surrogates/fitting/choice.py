@@ -284,6 +284,8 @@ def _warn_of_structure(model: SingleTaskGP, evidence: Evidence) -> None:
     if model.likelihood.noise.mean() < LITTLE_NOISE * model.train_targets.var():
         return
     nearer, distance = evidence.nearer_in_error(model)
+    if not len(nearer):  # all are there twice
+        return
     share = nearer.double().mean().item()
     if share < max(LEAST_NEARER, 0.5 + NEEDED_NEARER * 0.5 / math.sqrt(len(nearer))):
         return

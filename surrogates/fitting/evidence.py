@@ -23,7 +23,9 @@ from surrogates.rules.limits import lengthscale_limits
 NUM_POINTS = 2000
 NUM_NEIGHBOURS = 100
 CHUNK = 250  # points predicted at once
-NUM_COMPARED = 400  # points whose errors are compared with those of others
+# Points whose errors are compared with those of others: of more, the half with the nearest ones,
+# which say most of short distances
+FEWEST_COMPARED = 400
 FARTHER = 30  # the rank of the neighbour whose error the nearest one's is compared with
 FAINTEST = 1e-4  # the share of the variance that is left to an output scale without signal
 
@@ -102,25 +104,32 @@ class Evidence:
 
     @torch.no_grad()
     def nearer_in_error(self, model: SingleTaskGP) -> tuple[Tensor, float]:
-        """Return for up to 400 random points (p,) whether the error of the nearest other point is
-        nearer to their own than that of the 30th, and the distance that a quarter of the former
-        are within, in ranges of the inputs.
+        """Return for points (p,) whether the error of the nearest other point is nearer to their
+        own than that of the 30th, and the distance to the nearest other one that a quarter of all
+        points have, in ranges of the inputs.
 
-        If errors are noise, half are, whatever the law of the noise, and if smooth trends are left
-        in them, too; more if a function varies over distances that are short for the model.
+        The points are the half of all whose nearest other points are nearest, but 400 at least, and
+        all if there are fewer; without those that are there twice. If errors are noise, half are
+        nearer, whatever the law of the noise, and if smooth trends are left in them, too; more if a
+        function varies over distances that are short for the model.
 
         Raises:
             FloatingPointError: if a kernel matrix is not positive definite.
         """
         width = self._X.amax(0) - self._X.amin(0)
         Z = (self._X / torch.where(width > 0, width, 1.0)).cpu().numpy()
-        points = self._points[:NUM_COMPARED]
-        own = points.cpu().numpy()
+        own = self._points.cpu().numpy()
         looseness = 0.0 if Z.shape[1] <= EXACT_UP_TO_DIM else APPROXIMATION
         distance, found = cKDTree(Z).query(Z[own], k=min(FARTHER + 1, len(Z)), eps=looseness)
-        # Among duplicates a point need not come first
-        near = np.where(found[:, 0] == own, found[:, 1], found[:, 0])
-        sides = [points, *(torch.from_numpy(side).to(points) for side in (near, found[:, -1]))]
+        order = np.argsort(distance[:, 1], kind="stable")
+        order = order[distance[order, 1] > 0.0]
+        order = order[: max(FEWEST_COMPARED, len(order) // 2)]
+        if not len(order):
+            return torch.empty(0, dtype=torch.bool), 0.0
+        sides = [
+            torch.from_numpy(side[order]).to(self._points)
+            for side in (own, found[:, 1], found[:, -1])
+        ]
         error, of_near, of_far = (self._y[side] - self._predict(model, side)[0] for side in sides)
         nearer = (error - of_near).abs() < (error - of_far).abs()
         return nearer, float(np.quantile(distance[:, 1], 0.25))

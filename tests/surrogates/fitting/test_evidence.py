@@ -119,3 +119,31 @@ def test_errors_of_neighbours_are_alike_where_a_function_is_too_fine_for_the_mod
         shares.append(nearer.double().mean().item())
     assert shares[0] > 0.9
     assert shares[1:] == pytest.approx([0.5, 0.5], abs=0.1)  # four standard errors
+
+
+def test_the_points_in_clusters_tell_of_structure_that_others_hide() -> None:
+    """Half of the points are far from all others, and say nothing of short distances."""
+    n = 1000
+    cells = problems.uniform(n // 8, 2, seed=1).repeat_interleave(4, 0)
+    near = cells + 1e-4 * problems.uniform(n // 2, 2, seed=2)
+    points = torch.cat([near, problems.uniform(n // 2, 2)])
+    fine = problems.normal(n // 8, 1, seed=3).repeat_interleave(4, 0)
+    model = PathwiseGP(points, torch.cat([fine, problems.normal(n // 2, 1, seed=4)])).eval()
+    model.covar_module.lengthscale = 100.0
+    model.likelihood.noise = 1.0
+    nearer, distance = Evidence(model, generator()).nearer_in_error(model)
+    assert len(nearer) == n // 2 and distance < 1e-4
+    assert nearer.double().mean().item() > 0.9
+
+
+@pytest.mark.parametrize("n", [300, 1])
+def test_points_that_are_there_twice_say_nothing_of_short_distances(n: int) -> None:
+    points = torch.cat([problems.uniform(100, 2).repeat(2, 1), problems.uniform(n - 1, 2, seed=1)])
+    values = torch.cat([problems.normal(100, 1).repeat(2, 1), problems.normal(n - 1, 1, seed=2)])
+    model = PathwiseGP(points, values).eval()
+    model.covar_module.lengthscale = 100.0
+    model.likelihood.noise = 1.0
+    nearer, _ = Evidence(model, generator()).nearer_in_error(model)
+    assert len(nearer) == n - 1
+    if n > 1:
+        assert nearer.double().mean().item() == pytest.approx(0.5, abs=0.12)  # four errors
