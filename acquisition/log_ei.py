@@ -48,6 +48,7 @@ LIGHT_SAMPLER = partial(
     uniform_fraction=0.5,
 )
 NUM_SAMPLES = 128  # joint draws of outcomes behind the improvement of several points
+FAR_BELOW = -1e4  # in standard deviations
 NUM_DRAWS = 64  # of the values at pending points
 LEAST_VARIANCE = 1e-14  # of a standardised value: what rounding leaves of none
 MOST_PENDING = 32  # points whose values are drawn with a new one's
@@ -351,10 +352,34 @@ def _of_one_output(
     def logarithm(X: Tensor) -> Tensor:
         means, variances = posterior.moments(model.transform_inputs(X))
         deviations = variances.sqrt().unsqueeze(1)
-        values = log_improvement((sign * means - best) / deviations) + deviations.log()
+        excesses: Tensor = LogImprovement.apply((sign * means - best) / deviations)
+        values = excesses + deviations.log()
         return torch.logsumexp(values, dim=1) - math.log(values.shape[1])
 
     return logarithm
+
+
+class LogImprovement(torch.autograd.Function):
+    """h(u) = log(φ(u) + u Φ(u)), of the standard normal density and distribution function, and its
+    slope Φ(u) / (φ(u) + u Φ(u)), which far below is −u − 2 / u to rounding; differentiable once.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor) -> Tensor:
+        value: Tensor = log_improvement(u)
+        ctx.save_for_backward(u, value)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Tensor:
+        if torch.is_grad_enabled():  # by `create_graph`
+            raise NotImplementedError(
+                "The logarithm of an improvement has first derivatives only. Leave out"
+                " `create_graph`."
+            )
+        u, value = ctx.saved_tensors
+        slope = torch.exp(torch.special.log_ndtr(u) - value)
+        return cotangent * torch.where(u < FAR_BELOW, -u - 2.0 / u, slope)
 
 
 def _without_inputs(objective: Outcome) -> Callable[[Tensor, Tensor | None], Tensor]:

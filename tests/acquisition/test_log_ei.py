@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from botorch.acquisition.analytic import LogExpectedImprovement
+from botorch.acquisition.analytic import _log_ei_helper as log_improvement
 from botorch.acquisition.logei import qLogExpectedImprovement
 from botorch.sampling.normal import SobolQMCNormalSampler
 from torch import Tensor
@@ -19,6 +20,7 @@ from acquisition import (
     Request,
     Strategy,
 )
+from acquisition.log_ei import LogImprovement
 from surrogates import PathwiseGP, gaussian_likelihood
 
 BOX = torch.tensor([[-5.0, 100.0], [10.0, 300.0]], dtype=torch.float64)
@@ -219,3 +221,13 @@ def test_known_variances_need_no_second_value() -> None:
     y = model.train_targets.unsqueeze(1)
     known = PathwiseGP(X, y, torch.full_like(y, 0.1))
     assert distances_from_best(replace(request, model=known))[0] > 1e-4
+
+
+def test_the_slope_of_an_improvement_is_that_of_its_logarithm_however_small() -> None:
+    u = torch.tensor([-1e9, -1.1e4, -9e3, -95.0, -5.0, -1.0, 0.0, 0.5, 10.0], dtype=torch.float64)
+    u.requires_grad_()
+    (expected,) = torch.autograd.grad(log_improvement(u).sum(), u)
+    (slope,) = torch.autograd.grad(LogImprovement.apply(u).sum(), u)
+    torch.testing.assert_close(slope, expected, rtol=1e-7, atol=0.0)
+    with pytest.raises(NotImplementedError, match="Leave out `create_graph`"):
+        torch.autograd.grad(LogImprovement.apply(u).sum(), u, create_graph=True)
