@@ -4,6 +4,7 @@ import importlib.util
 
 import pytest
 import torch
+from botorch.acquisition.multi_objective import logei
 from hypothesis import settings
 
 from tests import simulated_device
@@ -28,6 +29,10 @@ collect_ignore = (
 torch.set_num_threads(1)
 
 simulated_device.register()
+
+# BoTorch would compile its improvement of hypervolumes, which takes half a minute; a process that
+# is ended meanwhile leaves a lock for which all others wait. Its Python finds the same values
+logei._load_attempted = True
 
 # On a busy machine a deadline fails at random; the same examples in every run make a failure
 # repeatable.

@@ -49,7 +49,7 @@ def test_two_processes_find_the_batch_of_one(made: list[Results], name: str) -> 
     torch.testing.assert_close(made[0][name], alone, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.parametrize("size", [3, pytest.param(4, marks=pytest.mark.slow)])
 def test_more_processes_find_the_batch_of_one(size: int, tmp_path: Path) -> None:
     alone = shared_batches.make_quickly(slice(0, shared_rows.N))["batch"]
     for part in shared_rows.results(shared_batches.make_quickly, size, tmp_path):
