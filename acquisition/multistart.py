@@ -1,4 +1,5 @@
-"""Maximise many functions at once: screen many points, ascend from the best few.
+"""Maximise many functions at once: screen many points, ascend from the best few, among many data
+most of the way on functions of few terms that agree with the paths where these are good.
 
 Notation: s functions, k starts for each, points (s, k, d).
 """
@@ -6,12 +7,14 @@ Notation: s functions, k starts for each, points (s, k, d).
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from acquisition.constraints import FeasibleSet
+from surrogates import SamplePaths
+from surrogates.operators.differentiable import KernelBasis
 from surrogates.operators.tiles import tile_side
 from surrogates.systems.base import Rows
 
@@ -22,6 +25,17 @@ SCREENED_AT_ONCE = 2**23  # values of paths × candidates held at a time
 KEPT = 1 / 3
 FEWEST_KEPT = 4
 LAST_RATE = 0.1  # of the learning rate, at the end of a pruned ascent
+# Of ascents on functions of few terms
+NUM_CENTRES = 1000
+LEAST_DATA = 4 * NUM_CENTRES
+FEWEST_STARTS = 10
+CHECKED_EVERY = 8  # rounds of starts, of which no start is a centre
+LARGEST_ERROR = 0.25  # there, beside how far the values of a path differ from start to start
+NUM_REACHED = 14  # points of each path that it goes on from
+FEWER_STEPS = 2  # of the second ascent, beside the first
+SECOND_RATE = 0.3  # of the first ascent's
+OWN_STEPS = 10  # of the paths themselves, at the end
+OWN_RATE = 0.05
 
 
 class Functions(Protocol):
@@ -181,6 +195,84 @@ def ascend(
     return points, sign * best_values
 
 
+class Ascent(Protocol):
+    """Ascends functions from starts (s, k, d), as :func:`ascend` does:
+    returns the best points visited (s, k, d) and their values (s, k).
+    """
+
+    def __call__(
+        self, functions: Functions, starts: Tensor, *, num_steps: int, learning_rate: Tensor
+    ) -> tuple[Tensor, Tensor]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Condensed:
+    """Paths, and functions of a thousand terms that agree with them at starts of their ascents.
+
+    Attributes:
+        paths: s of them.
+        functions: for each a combination of the kernel at ``centres``, without random features.
+        centres: (c, d).
+    """
+
+    paths: SamplePaths
+    functions: SamplePaths
+    centres: Tensor
+
+    @classmethod
+    def of(cls, paths: Functions, starts: Tensor) -> Self | None:
+        """Return what ascends ``paths`` from ``starts`` (s, k, d) at less cost; ``None`` where
+        nothing does: among few data or starts, and where a few starts that are no centres show that
+        a thousand terms are too few.
+        """
+        k = starts.shape[1]
+        if not isinstance(paths, SamplePaths) or not isinstance(paths.data, KernelBasis):
+            return None
+        if len(paths.weights) < LEAST_DATA or k < FEWEST_STARTS:
+            return None
+        is_checked = torch.zeros(k, dtype=torch.bool, device=starts.device)
+        is_checked[::CHECKED_EVERY] = True
+        centres = _some(starts[:, ~is_checked], NUM_CENTRES)
+        functions = paths.condensed(centres)
+        checked = starts[:, is_checked]
+        values = paths.each(checked)
+        error = (functions.each(checked) - values).square().mean()
+        agree = bool(error <= LARGEST_ERROR**2 * values.var(dim=1).mean())
+        return cls(paths, functions, centres) if agree else None
+
+    def ascend(
+        self, starts: Tensor, ascend: Ascent, *, num_steps: int, learning_rate: Tensor, sign: float
+    ) -> tuple[Tensor, Tensor]:
+        """Ascend the functions from all starts, once more from the best points reached, where half
+        of the centres move to, and at last the paths themselves; return the best points of these
+        (s, 14, d) and their values (s, 14).
+
+        Args:
+            starts: (s, k, d).
+            ascend: what ascends functions from starts.
+            num_steps: of the first ascent; :func:`total_steps` of all.
+            learning_rate: of the first ascent.
+            sign: 1 to maximise, −1 to minimise.
+        """
+        points, values = ascend(
+            self.functions, starts, num_steps=num_steps, learning_rate=learning_rate
+        )
+        reached = _best(points, sign * values)
+        half = NUM_CENTRES // 2
+        closer = self.paths.condensed(torch.cat([_some(reached, half), self.centres[:half]]))
+        fewer = num_steps // FEWER_STEPS
+        rate = SECOND_RATE * learning_rate
+        points, values = ascend(closer, reached, num_steps=fewer, learning_rate=rate)
+        reached = _best(points, sign * values)
+        rate = OWN_RATE * learning_rate
+        return ascend(self.paths, reached, num_steps=OWN_STEPS, learning_rate=rate)
+
+
+def total_steps(num_steps: int) -> int:
+    """Return how many steps :meth:`Condensed.ascend` takes."""
+    return num_steps + num_steps // FEWER_STEPS + OWN_STEPS
+
+
 class _Ascent:
     """Where an ascent stands: X (s, k, d), what the first k of the K starts of each function have
     led to.
@@ -306,3 +398,16 @@ def _ordered(order: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         tensor.take_along_dim(order if tensor.ndim == 2 else order.unsqueeze(-1), dim=1)
         for tensor in tensors
     )
+
+
+def _some(points: Tensor, most: int) -> Tensor:
+    """Return at most so many of the points (s, k, d), each once, drawn at random: (c, d)."""
+    distinct = points.flatten(0, 1).unique(dim=0)
+    order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(0))
+    return distinct[order[:most].to(points.device)]
+
+
+def _best(points: Tensor, values: Tensor) -> Tensor:
+    """Return the points (s, k, d) of each path with the largest values (s, k)."""
+    best = values.topk(min(NUM_REACHED, points.shape[1]), dim=1).indices
+    return points.take_along_dim(best.unsqueeze(-1), dim=1)

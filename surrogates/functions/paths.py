@@ -19,7 +19,9 @@ from botorch.posteriors.posterior import Posterior
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.operators.differentiable import Basis, combine, combine_rowwise
+from surrogates.operators.differentiable import Basis, KernelBasis, combine, combine_rowwise
+from surrogates.operators.expressions import kernel_values
+from surrogates.operators.linalg import stable_cholesky
 
 
 class Functions(Protocol):
@@ -185,6 +187,32 @@ class SamplePaths:
             self,
             prior=None if self.prior is None else self.prior.scaled(shares),
             weights=self.mean_weights + shares.to(deviations) * deviations,
+        )
+
+    @torch.no_grad()
+    def condensed(self, Z: Tensor) -> Self:
+        """Return functions of m terms that have the values of these at points Z (m, d), as far as
+        precision allows: the minimum-norm interpolants Σ_j k(·, z_j) c_j beside the prior mean.
+        Their mean is this one's interpolant.
+
+        Raises:
+            TypeError: if the paths are no combinations of a kernel at data.
+        """
+        if not isinstance(self.data, KernelBasis):
+            raise TypeError(
+                "`data` must be a KernelBasis for paths to be condensed, got"
+                f" {type(self.data).__name__}. Use the paths themselves."
+            )
+        X = self._inputs(Z)
+        basis = KernelBasis(self.data.kernel, X)
+        K = kernel_values(basis.doubled.kernel, X.double(), X.double())
+        factor = stable_cholesky(K, X.dtype, overwrite=True)
+        updates = combine(self.data, X, torch.cat([self.mean_weights, self.weights], dim=1))
+        if self.prior is not None:
+            updates[:, 1:] += self.prior(X).T
+        weights = torch.cholesky_solve(updates.double(), factor).to(X.dtype)
+        return replace(
+            self, prior=None, data=basis, weights=weights[:, 1:], mean_weights=weights[:, :1]
         )
 
     def to(self, device: torch.device | str) -> Self:

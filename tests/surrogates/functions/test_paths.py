@@ -252,3 +252,27 @@ def test_paths_move_between_devices(paths: SamplePaths, device: str) -> None:
     torch.testing.assert_close(moved(Z.to(device)).cpu(), paths(Z))
     torch.testing.assert_close(moved.mean(Z.to(device)).cpu(), paths.mean(Z))
     assert moved.weights.device.type == device
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_condensed_paths_agree_at_their_points(normalize: bool) -> None:
+    transforms = {"input_transform": Normalize(2)} if normalize else {}
+    gp = PathwiseGP(
+        3.0 * X, 5.0 + 2.0 * Y, covar_module=problems.rbf(0.4), num_features=64, **transforms
+    )
+    paths = gp.paths(3)
+    places = 3.0 * Z
+    condensed = paths.condensed(places)
+    assert condensed.prior is None
+    assert condensed.weights.shape == (Q, 3)
+    torch.testing.assert_close(condensed(places), paths(places), atol=1e-3, rtol=0.0)
+    torch.testing.assert_close(condensed.mean(places), paths.mean(places), atol=1e-3, rtol=0.0)
+
+
+def test_paths_of_features_are_not_condensed() -> None:
+    paths = model().paths(3)
+    features = RandomFeatures.draw(
+        KERNEL, 2, 64, generator=torch.Generator().manual_seed(0), like=X
+    )
+    with pytest.raises(TypeError, match=r"`data` must be a KernelBasis.*got RandomFeatures"):
+        replace(paths, data=features).condensed(Z)

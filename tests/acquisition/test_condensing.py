@@ -1,0 +1,96 @@
+"""Ascents by functions of few terms beside those by the paths themselves."""
+
+import pytest
+import torch
+from gpytorch.means import ZeroMean
+from torch import Tensor
+
+from acquisition import AcquisitionProgress, ParallelThompsonSampling, ascend, multistart
+from acquisition.multistart import Condensed, total_steps
+from surrogates import Cholesky, PathwiseGP, SamplePaths, gaussian_likelihood
+from tests import problems
+
+UNIT = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.float64)
+NUM_DATA = 400
+NUM_PATHS = 12
+SMALL = {"num_candidates": 100, "num_rounds": 20, "num_starts": 20, "num_steps": 40}
+
+
+@pytest.fixture(autouse=True)
+def few_data_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multistart, "LEAST_DATA", NUM_DATA)
+    monkeypatch.setattr(multistart, "NUM_CENTRES", 150)
+
+
+def model(lengthscale: float = 0.7, dtype: torch.dtype = torch.float64) -> PathwiseGP:
+    """Return a model whose data know about where the maximum is, if not on which side of it."""
+    X = problems.uniform(NUM_DATA, 3, dtype=dtype)
+    y = -8.0 * (X - 0.45).square().sum(1, keepdim=True) + torch.sin(5.0 * X).sum(1, keepdim=True)
+    return PathwiseGP(
+        X,
+        y + 0.3 * problems.normal(NUM_DATA, 1, dtype=dtype),
+        likelihood=gaussian_likelihood(0.1),
+        covar_module=problems.rbf(lengthscale),
+        mean_module=ZeroMean(),
+        solver=Cholesky(),
+        num_features=512,
+        num_paths=NUM_PATHS,
+    )
+
+
+def starts(k: int = 20) -> Tensor:
+    return 0.25 + 0.5 * problems.uniform(NUM_PATHS, k, 3, seed=1)
+
+
+def values_at(paths: SamplePaths, batch: Tensor) -> Tensor:
+    return paths.each(batch.unsqueeze(1)).squeeze(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("maximize", [True, False])
+def test_condensed_ascents_lose_nothing_that_counts(dtype, maximize) -> None:
+    gp = model(dtype=dtype)
+    paths = gp.paths(NUM_PATHS)
+    reports: list[AcquisitionProgress] = []
+    settings = {**SMALL, "maximize": maximize, "repeats": True}
+    bounds = UNIT.to(dtype)
+    sampler = ParallelThompsonSampling(gp, bounds, **settings, callback=reports.append)
+    batch = sampler.generate(NUM_PATHS, paths=paths)
+    assert reports[-1] == AcquisitionProgress("ascent", total_steps(40), total_steps(40))
+
+    multistart.LEAST_DATA += 1  # by the fixture until the test is over
+    exact = ParallelThompsonSampling(gp, bounds, **settings).generate(NUM_PATHS, paths=paths)
+    sign = 1.0 if maximize else -1.0
+    loss = sign * (values_at(paths, exact) - values_at(paths, batch))
+    deviation = (values_at(paths, exact) - paths.mean(exact)).std()
+    assert loss.mean() < 0.01 * deviation
+    assert loss.max() < 0.1 * deviation
+
+
+def test_the_values_returned_are_those_of_the_paths() -> None:
+    paths = model().paths(NUM_PATHS)
+    condensed = Condensed.of(paths, starts())
+    assert condensed is not None
+    lengths = []
+
+    def climb(functions, points: Tensor, **settings: object) -> tuple[Tensor, Tensor]:
+        lengths.append((len(functions.weights), settings["num_steps"]))
+        return ascend(functions, points, UNIT, prune=True, **settings)
+
+    rate = torch.tensor(0.05)
+    points, values = condensed.ascend(starts(), climb, num_steps=20, learning_rate=rate, sign=1.0)
+    assert points.shape == (NUM_PATHS, multistart.NUM_REACHED, 3)
+    torch.testing.assert_close(values, paths.each(points))
+    assert lengths == [(150, 20), (150, 10), (NUM_DATA, 10)]
+
+
+def test_paths_that_few_terms_do_not_describe_are_ascended_themselves() -> None:
+    rough = model(lengthscale=0.05).paths(NUM_PATHS)
+    assert Condensed.of(rough, starts()) is None
+
+
+def test_few_data_or_starts_are_not_condensed() -> None:
+    paths = model().paths(NUM_PATHS)
+    assert Condensed.of(paths, starts(multistart.FEWEST_STARTS - 1)) is None
+    multistart.LEAST_DATA += 1  # by the fixture until the test is over
+    assert Condensed.of(paths, starts()) is None
