@@ -11,7 +11,8 @@ from torch import Tensor
 
 from acquisition.strategy import Request, Strategy
 from scalable_bo.integrations.discrete import discrete_batch
-from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
+from scalable_bo.storage.surrogate import SurrogateFactory
+from scalable_bo.storage.training import TrainingData
 from scalable_bo.study.fitting import fit, fit_warped
 from scalable_bo.study.local import LocalChooser
 from scalable_bo.study.pace import end_of_fit, plan_here

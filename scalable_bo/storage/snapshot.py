@@ -25,10 +25,10 @@ from scalable_bo.storage.storage import Ask, Source
 from scalable_bo.storage.surrogate import (
     MEAN_WEIGHTS,
     SurrogateFactory,
-    TrainingData,
     posterior_band,
     posterior_mean,
 )
+from scalable_bo.storage.training import TrainingData
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,4 +1,4 @@
-"""The surrogate of a study: its data, the kernels that it may have, and how it is made again from
+"""The surrogate of a study: the kernels that it may have, and how it is made again from
 hyperparameters or a checkpoint.
 
 Notation: n values; ``U (n, e)`` on the unit cube.
@@ -6,10 +6,9 @@ Notation: n values; ``U (n, e)`` on the unit cube.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,10 +20,8 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.priors import GammaPrior
 from torch import Tensor
 
-from scalable_bo.space.space import Space
 from scalable_bo.storage.checkpoints import Checkpoint
-from scalable_bo.storage.rows import Rows
-from scalable_bo.storage.warp import Fences, LogGap, Warp
+from scalable_bo.storage.training import SCALES, TrainingData
 from surrogates import PathwiseGP, SamplePaths, Solver
 from surrogates.models.data import data_sets
 from surrogates.models.priors import ModerateLengthscalePrior
@@ -35,20 +32,10 @@ from surrogates.operators.main_effects import MainEffectsKernel
 BAND_UP_TO = 2000
 MEAN_WEIGHTS = "mean_weights"
 WARPED = "warped"  # in a checkpoint's tensors if its values are: the number of the scale
-# What values are taken as, by name, in the order of their numbers in a checkpoint
-SCALES = {
-    "plain": "",
-    "gaps": "values as the logarithm of their gaps",
-    "near": "a few wild values brought nearer",
-    "aside": "a few wild values aside",
-}
 # Of few values: less noise than that is none; a prior that lets it be as little
 LENGTHSCALE_WEIGHT = 0.1  # of the prior of lengthscales
 LEAST_NOISE = 1e-6
 FIRST_NOISE = 1e-2
-# Values farther from 0 are taken to lie there: such as the largest float, for sums and differences
-FARTHEST = 1e306
-LARGEST_EXPONENT = 1000  # of 2, that a number and its inverse have
 # In a sum of functions of one input each, and one of all: to at most so many inputs, beyond which
 # a fit of d lengthscales more takes long; and where a fit starts, from little of the latter
 MOST_INPUTS_APART = 10
@@ -56,117 +43,6 @@ INPUTS_APART = "inputs that act apart"  # of an ask's reason
 SHARE_APART = 3.0
 SHARE_TOGETHER = 0.1
 LENGTHSCALE_APART = 0.5
-
-
-@dataclass(frozen=True, eq=False)
-class TrainingData:
-    """What a surrogate is trained on.
-
-    Attributes:
-        U: (n, e), on the unit cube.
-        y: (n, 1) standardised values, of which the largest is best.
-        noise: (n, 1) known variances in the units of ``y``, or ``None``.
-        scale: the units of the values, or of their warp, in one of ``y``.
-        offset: the mean of the same.
-        signed: (n,) the values, of which the largest is best.
-        warp: the scale that they are standardised on; ``None`` for their own.
-        scale_name: one of ``SCALES``.
-        kept: (N,) which of the values told these are, where wild ones were left out.
-        log_density: (N,) of values that are left out.
-    """
-
-    U: Tensor
-    y: Tensor
-    noise: Tensor | None
-    scale: float
-    offset: float
-    signed: Tensor
-    warp: Warp | None = None
-    scale_name: str = "plain"
-    kept: Tensor | None = None
-    log_density: Tensor | None = None
-
-    @classmethod
-    def of(cls, U: Tensor, values: Tensor, noise: Tensor | None, maximize: bool) -> TrainingData:
-        """Standardise values (n,) and their variances (n,)."""
-        signed = (values * (1.0 if maximize else -1.0)).clamp(-FARTHEST, FARTHEST)
-        y, offset, scale = _standardised(signed)
-        known = None if noise is None else noise[:, None] / scale / scale
-        return cls(U, y[:, None], known, scale, offset, signed)
-
-    @classmethod
-    def first(cls, num_observed: int, rows: Rows, space: Space, maximize: bool) -> TrainingData:
-        """Return the first values told."""
-        ids = rows.observed[:num_observed]
-        noise = rows.noise[ids] if rows.noise_is_known else None
-        return cls.of(space.normalize(rows.X[ids]), rows.values[ids], noise, maximize)
-
-    def on(self, scale_name: str) -> TrainingData:
-        """Return plain data on one of ``SCALES``; as they are where that changes nothing, or
-        variances are known.
-        """
-        if scale_name == "plain" or self.noise is not None:
-            return self
-        warp = LogGap.of(self.signed) if scale_name == "gaps" else Fences.of(self.signed)
-        if warp is None:
-            return self
-        U = self.U
-        signed = self.signed
-        kept = None
-        density = None
-        if isinstance(warp, Fences) and scale_name == "aside":
-            if warp.lower == -math.inf:
-                return self
-            kept = signed >= warp.lower
-            density = warp.log_density(signed)
-            U = U[kept]
-            signed = signed[kept]
-            warp = replace(warp, lower=-math.inf)
-        y, offset, scale = _standardised(warp(signed))
-        return TrainingData(
-            U, y[:, None], None, scale, offset, signed, warp, scale_name, kept, density
-        )
-
-    def part(self, rows: Tensor) -> TrainingData:
-        """Return plain data of some rows (m,), standardised by themselves."""
-        noise = None if self.noise is None else self.noise[rows, 0] * self.scale * self.scale
-        return TrainingData.of(self.U[rows], self.signed[rows], noise, True)
-
-    def in_units(self, rows: Tensor) -> TrainingData:
-        """Return some rows (m,) in the units, and on the scale, of all."""
-        noise = None if self.noise is None else self.noise[rows]
-        return replace(
-            self,
-            U=self.U[rows],
-            y=self.y[rows],
-            noise=noise,
-            signed=self.signed[rows],
-            kept=None,
-            log_density=None,
-        )
-
-    def values_of(self, y: Tensor) -> Tensor:
-        """Return values of which the largest is best from standardised ones."""
-        values = self.offset + self.scale * y
-        return values if self.warp is None else self.warp.inverse(values)
-
-    def log_jacobian(self, told: Tensor) -> float:
-        """Return what the log likelihood of ``rows_of`` values told lacks to be that of all of
-        them.
-        """
-        values = self.signed[self.rows_of(told)]
-        slopes = 0.0 if self.warp is None else float(self.warp.log_slope(values).sum())
-        if self.kept is not None and self.log_density is not None:
-            slopes += float(self.log_density[told[~self.kept[told]]].sum())
-        return slopes - len(values) * math.log(self.scale)
-
-    def rows_of(self, told: Tensor) -> Tensor:
-        """Return the rows here of values told, by the numbers of those, but for what was left
-        out.
-        """
-        if self.kept is None:
-            return told
-        return (self.kept.cumsum(0) - 1)[told[self.kept[told]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,21 +193,6 @@ def model_of_rows(data: TrainingData, rows: Tensor, modules: Mapping[str, Any]) 
 def _describe(modules: dict[str, Any]) -> str:
     """Return a kernel and, if it has one of its own, a likelihood as text."""
     return "; likelihood ".join(describe_module(m) for m in modules.values() if m is not None)
-
-
-def _standardised(values: Tensor) -> tuple[Tensor, float, float]:
-    """Return values (n,) less their mean, in units of their standard deviation, and both.
-
-    Values are divided by a power of 2 first, which rounds nothing: squares of large ones would be
-    infinite, of small ones 0.
-    """
-    _, exponent = math.frexp(values.abs().max().item() if len(values) else 1.0)
-    unit = 2.0 ** max(-LARGEST_EXPONENT, min(exponent, LARGEST_EXPONENT))
-    shares = values / unit
-    scale = shares.std().item() if len(values) > 1 else 0.0
-    scale = scale if scale > 0 else 1.0 / unit
-    offset = shares.mean()
-    return (shares - offset) / scale, unit * offset.item(), unit * scale
 
 
 def posterior_mean(

@@ -20,7 +20,7 @@ from acquisition.log_ei import LIGHT_SAMPLER, NEGLIGIBLE_NOISE
 from scalable_bo.space.space import Space
 from scalable_bo.storage.record import StudyRecord
 from scalable_bo.storage.rounds import Result
-from scalable_bo.storage.surrogate import TrainingData
+from scalable_bo.storage.training import TrainingData
 from scalable_bo.study.known import Known
 from scalable_bo.study.outcomes import OutcomeModels
 from scalable_bo.study.roughness import evidence_of_roughness

@@ -25,12 +25,8 @@ from scalable_bo.storage.pools import Pool
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import keys
 from scalable_bo.storage.storage import Ask
-from scalable_bo.storage.surrogate import (
-    INPUTS_APART,
-    SCALES,
-    SurrogateFactory,
-    TrainingData,
-)
+from scalable_bo.storage.surrogate import INPUTS_APART, SurrogateFactory
+from scalable_bo.storage.training import SCALES, TrainingData
 from scalable_bo.study.choices import BestOfPool, draw_from_pool, knowing_all
 from scalable_bo.study.design import Design, NotEnoughLeftError, remaining
 from scalable_bo.study.known import Known

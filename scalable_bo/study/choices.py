@@ -17,7 +17,7 @@ from acquisition.strategies import ThompsonStrategy
 from acquisition.strategy import Request
 from acquisition.thompson import ParallelThompsonSampling
 from scalable_bo.storage.pools import Pool
-from scalable_bo.storage.surrogate import TrainingData
+from scalable_bo.storage.training import TrainingData
 
 
 @dataclass(frozen=True)

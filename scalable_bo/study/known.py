@@ -18,7 +18,7 @@ from scalable_bo.space.space import Space
 from scalable_bo.storage.record import StudyRecord
 from scalable_bo.storage.rows import Rows, keys
 from scalable_bo.storage.storage import Ask
-from scalable_bo.storage.surrogate import TrainingData
+from scalable_bo.storage.training import TrainingData
 
 
 @dataclass(frozen=True, eq=False)

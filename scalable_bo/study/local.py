@@ -16,7 +16,8 @@ from torch import Tensor
 from acquisition.constraints import TooFewPoints
 from acquisition.strategy import Request, Strategy
 from scalable_bo.progress import fit_lines, search_lines, solve_lines
-from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
+from scalable_bo.storage.surrogate import SurrogateFactory
+from scalable_bo.storage.training import TrainingData
 from scalable_bo.study.fitting import fit_warped
 from scalable_bo.study.pace import Plan, end_of_fit
 from scalable_bo.study.surrogate import is_for_few

@@ -19,7 +19,8 @@ from acquisition.strategies import ThompsonStrategy, make_strategy
 from acquisition.strategy import Sampler, Strategy
 from scalable_bo.space.goal import Goal
 from scalable_bo.storage.storage import Ask
-from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
+from scalable_bo.storage.surrogate import SurrogateFactory
+from scalable_bo.storage.training import TrainingData
 from scalable_bo.study.fitting import fit
 from scalable_bo.study.surrogate import REFIT_GROWTH
 from surrogates import PathwiseGP, checks

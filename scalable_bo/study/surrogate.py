@@ -22,11 +22,8 @@ from scalable_bo.storage.checkpoints import (
     save_checkpoint,
 )
 from scalable_bo.storage.storage import Ask
-from scalable_bo.storage.surrogate import (
-    SurrogateFactory,
-    TrainingData,
-    posterior_mean,
-)
+from scalable_bo.storage.surrogate import SurrogateFactory, posterior_mean
+from scalable_bo.storage.training import TrainingData
 from scalable_bo.study.fitting import fit_warped
 from surrogates import PathwiseGP
 

@@ -17,7 +17,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from acquisition.strategy import Request
-from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
+from scalable_bo.storage.surrogate import SurrogateFactory
+from scalable_bo.storage.training import TrainingData
 from surrogates import PathwiseGP
 from surrogates.systems.processes import bytes_of_first
 

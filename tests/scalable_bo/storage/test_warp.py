@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalable_bo.storage.surrogate import SCALES, SurrogateFactory, TrainingData
+from scalable_bo.storage.surrogate import SurrogateFactory
+from scalable_bo.storage.training import SCALES, TrainingData
 from scalable_bo.storage.warp import Fences, LogGap
 from scalable_bo.study.fitting import fit_warped
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
+from scalable_bo.storage.surrogate import SurrogateFactory
+from scalable_bo.storage.training import TrainingData
 from scalable_bo.study.fitting import EVALUATIONS_TO_LEAD, fit_warped
 
 CPU = torch.device("cpu")

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
 from scalable_bo.space.space import Float, Space
-from scalable_bo.storage.surrogate import SurrogateFactory, TrainingData
+from scalable_bo.storage.surrogate import SurrogateFactory
+from scalable_bo.storage.training import TrainingData
 from scalable_bo.study import fitting, pace
 from scalable_bo.study.fitting import fit_warped
 from scalable_bo.study.local import find_regions
