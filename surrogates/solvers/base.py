@@ -16,8 +16,18 @@ from torch import Tensor
 from surrogates import checks, memory
 from surrogates.solvers.checkpoint import ENDED, Checkpoint, Keeper, digest
 from surrogates.solvers.footprint import Footprint, Size
+from surrogates.solvers.run import (
+    TOO_LARGE,
+    Progress,
+    Run,
+    Solution,
+    Start,
+    Sweep,
+    columns_of,
+    now,
+    selected,
+)
 from surrogates.solvers.run import Callback as Callback
-from surrogates.solvers.run import Progress, Run, Solution, Start, Sweep, columns_of, now, selected
 from surrogates.solvers.run import Request as Request
 from surrogates.solvers.state import State, parts, restore
 from surrogates.systems.base import (
@@ -318,7 +328,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         run.correct(precise, self.tolerance, solution.value)  # which rounding may have changed
         lost = (run.residual > self.tolerance) & (solution.residual <= self.tolerance)
         if bool(lost.any()):
-            run.note += ", whose solution float32 cannot hold: its weights are too large"
+            run.note += f", {TOO_LARGE}"
 
     def _would_refine(self, run: Run[SystemT], precise: BlockSystem) -> bool:
         """Return whether a solve may go on in float64, its system ``precise``, and that fits."""

@@ -22,6 +22,8 @@ PreparedT = TypeVar("PreparedT")
 StateT = TypeVar("StateT", bound=State)
 
 CLEAR_DESCENT = 1e-3  # relative decrease of the objective beyond what rounding feigns
+# Of weights that float64 arithmetic has found, rounded to float32
+TOO_LARGE = "whose solution float32 cannot hold: its weights are too large"
 NUM_ROWS = 256  # whose residuals are looked at in float64
 LARGEST_DRIFT = 0.5  # of a recursion, in tolerances
 NEGLIGIBLE = 0.1  # an error of a residual, relative to the larger of it and the tolerance
@@ -140,13 +142,16 @@ class Solution:
         missed = int((~self.converged).sum())
         if not missed:
             return
-        precision = "float64, " if self.value.dtype == torch.float32 else ""
+        if TOO_LARGE in self.note:
+            remedy = "Float32 cannot hold weights as large, whatever the budget. Use float64"
+        else:
+            precision = "float64, " if self.value.dtype == torch.float32 else ""
+            remedy = f"Use {precision}a solver with a larger budget such as `Auto(max_epochs=1000)`"
         warn(
             f"{what} are those of an unsolved linear system: {missed} of {self.converged.numel()}"
             " columns missed the solver's tolerance, the worst with a relative residual of"
-            f" {self.residual.max().item():.1e}. Use {precision}a solver with a"
-            " larger budget such as `Auto(max_epochs=1000)`, or `Cholesky()` where n² numbers fit"
-            " in memory.",
+            f" {self.residual.max().item():.1e}. {remedy}, or `Cholesky()` where n² numbers fit in"
+            " memory.",
             UnsolvedWarning,
         )
 

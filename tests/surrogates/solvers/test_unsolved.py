@@ -7,11 +7,13 @@ import torch
 
 from surrogates import (
     CG,
+    Cholesky,
     KernelSystem,
     PathwiseGP,
     Solution,
     Solver,
     UnsolvedWarning,
+    gaussian_likelihood,
     kernel_operator,
 )
 from tests import problems
@@ -68,6 +70,28 @@ def test_a_model_of_an_unsolved_system_says_so(dtype: torch.dtype) -> None:
     assert model.solution is not None and not model.solution.converged.all()
     with pytest.warns(UnsolvedWarning, match="257 columns"):
         model.posterior(X[:2])
+
+
+def test_weights_that_float32_cannot_hold_are_said_to_be_so_and_the_remedies_help() -> None:
+    X = problems.uniform(N, 1, dtype=torch.float32)
+
+    def draw(solver: Solver, dtype: torch.dtype) -> None:
+        PathwiseGP(
+            X.to(dtype),
+            X.to(dtype).sin(),
+            likelihood=gaussian_likelihood(1e-6),
+            covar_module=problems.rbf(0.3),
+            solver=solver,
+        ).paths(5)
+
+    with pytest.warns(
+        UnsolvedWarning, match=r"whatever the budget. Use float64, or `Cholesky\(\)`"
+    ):
+        draw(CG(tolerance=1e-4), torch.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draw(CG(tolerance=1e-4), torch.float64)
+        draw(Cholesky(), torch.float32)
 
 
 @pytest.mark.parametrize("solver", [None, CG()])
