@@ -25,6 +25,7 @@ from surrogates import PathwiseGP, SamplePaths, checks
 FEW_POINTS = 8  # chosen one by one
 SOME_POINTS = 50  # begun like that
 NUM_IMPROVING = 4  # of some points
+TEMPERED = 0.5  # of the paths of a batch of many
 LEAST_TOLERANCE = 3  # batches without success in a trust region
 LENGTHS = (0.8, 0.4, 0.2)  # of several regions, in units of the box
 # Where many points lie in regions, few ascents do: those of the whole box are to stay near the data
@@ -46,11 +47,11 @@ class ThompsonStrategy:
         sampler: makes the acquisition of a model, bounds, ``seed`` and what else the request holds,
             such as ``partial(ParallelThompsonSampling, num_starts=30)``; ``None`` for
             :func:`default_sampler`.
-        tempered: let the i-th of q paths deviate from the mean by i / q of what it does, so that
-            the batch leads from the mean's maximiser to those of paths. In many dimensions, where
-            little is known of most of the box, the maximisers of paths lie there, and few batches
-            learn nothing of the optimum. Paths of several outputs, and those that several
-            processes share, are left as they are.
+        tempered: let the i-th of q paths deviate from the mean by 2 i / q of what it does, and the
+            second half of them as they do, so that the batch leads from the mean's maximiser to
+            those of paths. In many dimensions, where little is known of most of the box, the
+            maximisers of paths lie there, and few batches learn nothing of the optimum. Paths of
+            several outputs, and those that several processes share, are left as they are.
     """
 
     shares: ClassVar[bool] = True
@@ -169,8 +170,9 @@ class AutoStrategy(ForFewValues):
 
     Each of up to 8 points is worth its search. Of up to 50, the first 4 are chosen like that, for
     precision, and the others by paths, for diversity: joint improvements take longer than paths.
-    Beyond, all are chosen by tempered paths, but for one beside the best value where noise may as
-    well be ripples, as in :class:`LogEIStrategy`; among more than 1000 values, by paths.
+    Beyond, all are chosen by paths, half of them tempered, but for one beside the best value where
+    noise may as well be ripples, as in :class:`LogEIStrategy`; among more than 1000 values, by
+    paths.
 
     Args:
         sampler: as in :class:`ThompsonStrategy`, which it is for.
@@ -258,8 +260,8 @@ def _can_temper(request: Request) -> bool:
 
 
 def _tempered(request: Request) -> Request:
-    """Return the request with q paths of which the i-th deviates from the mean by i / q of what it
-    does.
+    """Return the request with q paths of which the i-th deviates from the mean by 2 i / q of what
+    it does, the second half as they do.
     """
     paths = request.paths
     if isinstance(paths, Sequence):
@@ -268,8 +270,8 @@ def _tempered(request: Request) -> Request:
         (model,) = model_list(request.model)
         paths = model.paths(request.q, generator=request.generator)
     assert isinstance(paths, SamplePaths)  # of one output
-    shares = torch.arange(1, request.q + 1).to(request.bounds) / request.q
-    return replace(request, paths=paths.tempered(shares))
+    shares = torch.arange(1, request.q + 1).to(request.bounds) / (TEMPERED * request.q)
+    return replace(request, paths=paths.tempered(shares.clamp(max=1.0)))
 
 
 def _given(request: Request) -> dict[str, Any]:

@@ -312,7 +312,8 @@ def test_a_large_batch_is_by_tempered_paths(make_model: Any, given: str) -> None
         asked: Any = [paths] if given == "a list of paths" else paths
         request = replace(request, paths=asked)
         generator = torch.Generator().manual_seed(0)
-    tempered = paths.tempered(torch.arange(1, 61, dtype=torch.float64) / 60)
+    shares = [min(i / 30, 1.0) for i in range(1, 61)]
+    tempered = paths.tempered(torch.tensor(shares, dtype=torch.float64))
     seed = int(torch.randint(2**62, (), generator=generator))
     expected = QUICK(model, UNIT, seed=seed).generate(60, paths=tempered)
     assert torch.equal(AutoStrategy(QUICK).generate(request), expected)
