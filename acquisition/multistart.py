@@ -207,23 +207,30 @@ class Ascent(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Condensed:
-    """Paths, and functions of a thousand terms that agree with them at starts of their ascents.
+    """Paths, and functions of a thousand terms that agree with them at starts of their ascents,
+    and around these where they are fewer.
 
     Attributes:
         paths: s of them.
         functions: for each a combination of the kernel at ``centres``, without random features.
         centres: (c, d).
+        reach: (d,) how far around the starts the centres lie.
     """
 
     paths: SamplePaths
     functions: SamplePaths
     centres: Tensor
+    reach: Tensor
 
     @classmethod
-    def of(cls, paths: Functions, starts: Tensor) -> Self | None:
+    def of(cls, paths: Functions, starts: Tensor, reach: Tensor) -> Self | None:
         """Return what ascends ``paths`` from ``starts`` (s, k, d) at less cost; ``None`` where
         nothing does: among few data or starts, and where a few starts that are no centres show that
         a thousand terms are too few.
+
+        Args:
+            reach: (d,) the standard deviation of centres around starts, such as the length of a
+                first step: what ascents are to climb is the slope, too.
         """
         k = starts.shape[1]
         if not isinstance(paths, SamplePaths) or not isinstance(paths.data, KernelBasis):
@@ -232,13 +239,13 @@ class Condensed:
             return None
         is_checked = torch.zeros(k, dtype=torch.bool, device=starts.device)
         is_checked[::CHECKED_EVERY] = True
-        centres = _some(starts[:, ~is_checked], NUM_CENTRES)
+        centres = _around(starts[:, ~is_checked], NUM_CENTRES, reach)
         functions = paths.condensed(centres)
         checked = starts[:, is_checked]
         values = paths.each(checked)
         error = (functions.each(checked) - values).square().mean()
         agree = bool(error <= LARGEST_ERROR**2 * values.var(dim=1).mean())
-        return cls(paths, functions, centres) if agree else None
+        return cls(paths, functions, centres, reach) if agree else None
 
     def ascend(
         self, starts: Tensor, ascend: Ascent, *, num_steps: int, learning_rate: Tensor, sign: float
@@ -259,7 +266,8 @@ class Condensed:
         )
         reached = _best(points, sign * values)
         half = NUM_CENTRES // 2
-        closer = self.paths.condensed(torch.cat([_some(reached, half), self.centres[:half]]))
+        centres = _around(reached, half, SECOND_RATE * self.reach)
+        closer = self.paths.condensed(torch.cat([centres, self.centres[:half]]))
         fewer = num_steps // FEWER_STEPS
         rate = SECOND_RATE * learning_rate
         points, values = ascend(closer, reached, num_steps=fewer, learning_rate=rate)
@@ -400,11 +408,18 @@ def _ordered(order: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
     )
 
 
-def _some(points: Tensor, most: int) -> Tensor:
-    """Return at most so many of the points (s, k, d), each once, drawn at random: (c, d)."""
+def _around(points: Tensor, count: int, reach: Tensor) -> Tensor:
+    """Return ``count`` of the points (s, k, d), each once, drawn at random; where there are fewer,
+    all of them and others around them, normally distributed with standard deviations ``reach``
+    (d,): (count, d).
+    """
+    generator = torch.Generator().manual_seed(0)
     distinct = points.flatten(0, 1).unique(dim=0)
-    order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(0))
-    return distinct[order[:most].to(points.device)]
+    order = torch.randperm(len(distinct), generator=generator).to(points.device)
+    chosen = distinct[order[:count]]
+    index = torch.arange(count - len(chosen), device=points.device) % len(chosen)
+    moves = torch.randn(len(index), points.shape[-1], generator=generator, dtype=points.dtype)
+    return torch.cat([chosen, chosen[index] + reach * moves.to(points.device)])
 
 
 def _best(points: Tensor, values: Tensor) -> Tensor:

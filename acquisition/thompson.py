@@ -435,7 +435,7 @@ class ParallelThompsonSampling:
             dtype=bounds.dtype,
             device=bounds.device,
         )
-        condensed = self._condensed(functions, starts)
+        condensed = self._condensed(functions, starts, rate * (bounds[1] - bounds[0]))
         steps = self.num_steps if condensed is None else total_steps(self.num_steps)
         climb = partial(
             ascend,
@@ -454,13 +454,13 @@ class ParallelThompsonSampling:
             )
         return best_first(points, sign * values)
 
-    def _condensed(self, functions: Functions, starts: Tensor) -> Condensed | None:
+    def _condensed(self, functions: Functions, starts: Tensor, reach: Tensor) -> Condensed | None:
         """Return what ascends most of the way at less cost; ``None`` where nothing does. Of shared
         paths it would hang on which of them a process has.
         """
         if self.shared or not self.prune or self.num_steps <= OWN_STEPS:
             return None
-        return Condensed.of(functions, starts)
+        return Condensed.of(functions, starts, reach)
 
     def _others(
         self,

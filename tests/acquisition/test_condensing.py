@@ -13,6 +13,7 @@ from tests import problems
 UNIT = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.float64)
 NUM_DATA = 400
 NUM_PATHS = 12
+REACH = torch.full((3,), 0.05, dtype=torch.float64)
 SMALL = {"num_candidates": 100, "num_rounds": 20, "num_starts": 20, "num_steps": 40}
 
 
@@ -69,7 +70,7 @@ def test_condensed_ascents_lose_nothing_that_counts(dtype, maximize) -> None:
 
 def test_the_values_returned_are_those_of_the_paths() -> None:
     paths = model().paths(NUM_PATHS)
-    condensed = Condensed.of(paths, starts())
+    condensed = Condensed.of(paths, starts(), REACH)
     assert condensed is not None
     lengths = []
 
@@ -86,11 +87,29 @@ def test_the_values_returned_are_those_of_the_paths() -> None:
 
 def test_paths_that_few_terms_do_not_describe_are_ascended_themselves() -> None:
     rough = model(lengthscale=0.05).paths(NUM_PATHS)
-    assert Condensed.of(rough, starts()) is None
+    assert Condensed.of(rough, starts(), REACH) is None
 
 
 def test_few_data_or_starts_are_not_condensed() -> None:
     paths = model().paths(NUM_PATHS)
-    assert Condensed.of(paths, starts(multistart.FEWEST_STARTS - 1)) is None
+    assert Condensed.of(paths, starts(multistart.FEWEST_STARTS - 1), REACH) is None
     multistart.LEAST_DATA += 1  # by the fixture until the test is over
-    assert Condensed.of(paths, starts()) is None
+    assert Condensed.of(paths, starts(), REACH) is None
+
+
+def test_few_distinct_starts_have_centres_around_them() -> None:
+    paths = model(lengthscale=0.4).paths(NUM_PATHS)
+    few = starts(3).repeat(1, 7, 1)[:1].expand(NUM_PATHS, -1, -1)
+    condensed = Condensed.of(paths, few, REACH)
+    assert condensed is not None
+    distances = torch.cdist(condensed.centres, few[0, :3]).amin(1)
+    assert int((distances == 0).sum()) == 3
+    assert len(condensed.centres) == 150 and 0.02 < distances[3:].mean() < 0.15
+
+    def slopes(functions: SamplePaths) -> Tensor:
+        points = few[:, :3].clone().requires_grad_()
+        (slope,) = torch.autograd.grad(functions.each(points).sum(), points)
+        return slope
+
+    exact = slopes(paths)
+    assert (slopes(condensed.functions) - exact).norm() < 0.1 * exact.norm()
