@@ -343,9 +343,10 @@ def test_a_large_batch_finds_the_bottom_of_a_rippled_bowl_in_many_dimensions() -
         name: rippled(make_strategy(name, sampler).generate(Request(model, 60, box, generator)))
         for name in ("auto", "thompson")
     }
-    assert batches["thompson"].max() < y.quantile(0.99)
+    assert batches["thompson"].max() < y.max()
     assert batches["auto"].max() > y.max() + 0.5 * y.std()
-    assert batches["auto"].median() > batches["thompson"].quantile(0.9)
+    # A quarter of them deviates from the mean by less than half of what their paths do
+    assert batches["auto"][:15].median() > batches["thompson"].quantile(0.9)
 
 
 def test_auto_begins_a_batch_of_some_points_by_improvement_and_ends_it_by_paths(
