@@ -225,8 +225,8 @@ class Condensed:
     @classmethod
     def of(cls, paths: Functions, starts: Tensor, reach: Tensor) -> Self | None:
         """Return what ascends ``paths`` from ``starts`` (s, k, d) at less cost; ``None`` where
-        nothing does: among few data or starts, and where a few starts that are no centres show that
-        a thousand terms are too few.
+        nothing does: among few data or starts, and where some of the starts, or points beside those
+        that are centres, show that a thousand terms are too few.
 
         Args:
             reach: (d,) the standard deviation of centres around starts, such as the length of a
@@ -241,7 +241,7 @@ class Condensed:
         is_checked[::CHECKED_EVERY] = True
         centres = _around(starts[:, ~is_checked], NUM_CENTRES, reach)
         functions = paths.condensed(centres)
-        checked = starts[:, is_checked]
+        checked = _beside(starts[:, is_checked], centres, reach)
         values = paths.each(checked)
         error = (functions.each(checked) - values).square().mean()
         agree = bool(error <= LARGEST_ERROR**2 * values.var(dim=1).mean())
@@ -426,3 +426,14 @@ def _best(points: Tensor, values: Tensor) -> Tensor:
     """Return the points (s, k, d) of each path with the largest values (s, k)."""
     best = values.topk(min(NUM_REACHED, points.shape[1]), dim=1).indices
     return points.take_along_dim(best.unsqueeze(-1), dim=1)
+
+
+def _beside(points: Tensor, centres: Tensor, reach: Tensor) -> Tensor:
+    """Return the points (s, k, d), of those that are centres (c, d) others near by, normally
+    distributed with standard deviations ``reach`` (d,).
+    """
+    exact = "donot_use_mm_for_euclid_dist"
+    is_centre = (torch.cdist(points, centres, compute_mode=exact) == 0.0).any(-1, keepdim=True)
+    generator = torch.Generator().manual_seed(1)
+    moves = torch.randn(points.shape, generator=generator, dtype=points.dtype)
+    return torch.where(is_centre, points + reach * moves.to(points.device), points)

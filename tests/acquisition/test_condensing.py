@@ -90,6 +90,12 @@ def test_paths_that_few_terms_do_not_describe_are_ascended_themselves() -> None:
     assert Condensed.of(rough, starts(), REACH) is None
 
 
+def test_starts_that_are_all_centres_say_nothing_for_few_terms() -> None:
+    rough = model(lengthscale=0.05).paths(NUM_PATHS)
+    few = starts(3).repeat(1, 7, 1)[:1].expand(NUM_PATHS, -1, -1)
+    assert Condensed.of(rough, few, REACH) is None
+
+
 def test_few_data_or_starts_are_not_condensed() -> None:
     paths = model().paths(NUM_PATHS)
     assert Condensed.of(paths, starts(multistart.FEWEST_STARTS - 1), REACH) is None
