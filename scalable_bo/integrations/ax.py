@@ -9,6 +9,7 @@ Notation: q points a batch, m outcomes with values Y (..., m), d inputs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -54,11 +55,13 @@ from botorch.models.model_list_gp_regression import ModelListGP
 from botorch.utils.constraints import get_outcome_constraint_transforms
 from botorch.utils.datasets import SupervisedDataset
 
+FEWEST_INITIAL = 10  # Sobol trials, where their number is not given
+
 
 def pathwise_generation_strategy(
     *,
     batch_size: int = 1,
-    num_initial: int = 16,
+    num_initial: int | None = None,
     seed: int = 0,
     strategy: str = "auto",
     model_options: Mapping[str, Any] | None = None,
@@ -75,7 +78,7 @@ def pathwise_generation_strategy(
         batch_size: trials that are drawn at once, see :class:`ThompsonNode`; what
             ``get_next_trials`` is to be called with.
         num_initial: Sobol trials to make; at least half of them must be complete before the model
-            takes over.
+            takes over. ``None`` for the fewest whole batches of at least 10.
         seed: of the Sobol points, the paths and the candidates.
         strategy: how batches are chosen, by its name as in ``Study``.
         model_options: arguments of a ``PathwiseGP`` such as ``solver`` or ``covar_module_class``,
@@ -99,6 +102,8 @@ def pathwise_generation_strategy(
                 " of them."
             )
     checks.positive_int("batch_size", batch_size)
+    if num_initial is None:
+        num_initial = batch_size * math.ceil(FEWEST_INITIAL / batch_size)
     checks.positive_int("num_initial", num_initial)
     checks.integer("seed", seed, 0)
     config = ModelConfig(

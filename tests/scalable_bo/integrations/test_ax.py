@@ -136,6 +136,19 @@ def test_no_point_is_left_of_a_batch_for_the_next_call(
     assert sizes == [4, 4]
 
 
+@pytest.mark.parametrize(("batch_size", "num_calls"), [(1, 10), (3, 4), (5, 2), (10, 1), (12, 1)])
+def test_whole_batches_of_sobol_points_come_first(
+    monkeypatch: pytest.MonkeyPatch, batch_size: int, num_calls: int
+) -> None:
+    client = make_client(PLANE, batch_size=batch_size, num_initial=None, strategy="thompson")
+    sizes = count_draws(monkeypatch)
+    for _ in range(num_calls):
+        assert len(run(client, batch_size)) == batch_size
+    assert sizes == []
+    run(client, batch_size)
+    assert sizes == [batch_size]
+
+
 def test_one_call_makes_a_batch_trial_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     client = make_client(PLANE, strategy="thompson")
     sizes = count_draws(monkeypatch)
