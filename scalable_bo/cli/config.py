@@ -46,6 +46,7 @@ target = "loss"
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -53,6 +54,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from torch import Tensor
 
 from scalable_bo.evaluation.executors import executor_maker
 from scalable_bo.evaluation.external import Command
@@ -173,9 +175,20 @@ class Config(_Table):
         points of a study that has asked for none.
         """
         if self.enqueue and not study.num_asks and not study.num_queued:
-            study.enqueue(self.enqueue)
+            study.enqueue(self.read_enqueued(study.space))
         for data in self.data:
             study.add_data(self.folder / data.file, target=data.target, noise=data.noise)
+
+    def read_enqueued(self, space: Space) -> Tensor:
+        """Return the points that are evaluated first, (k, d) in the user's units.
+
+        Raises:
+            ValueError: if one lies outside the space or breaks a constraint.
+        """
+        try:
+            return space.read_feasible(self.enqueue, "enqueue")
+        except ValueError as error:
+            raise ValueError(f"[[enqueue]]: {error}") from error
 
     def build_objective(self) -> Callable[[dict[str, Any]], Any] | Command:
         """Return the objective.
@@ -289,7 +302,11 @@ def _describe(kind: type[_Table], prefix: str, problem: dict[str, Any]) -> str:
         return f"`{name}` is not known.{nearest(place[-1], known)} Known are {', '.join(known)}."
     if problem["type"] == "missing":
         return f"`{name}` must be given."
-    return f"`{name}`: {problem['msg']}, got {problem['input']!r:.80}."
+    given = problem["input"]
+    close = ""
+    if problem["type"] == "literal_error":
+        close = nearest(given, re.findall("'([^']*)'", problem["ctx"]["expected"]))
+    return f"`{name}`: {problem['msg']}, got {given!r:.80}.{close}"
 
 
 def _keys_at(kind: Any, place: tuple[Any, ...]) -> list[str]:

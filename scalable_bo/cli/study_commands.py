@@ -296,6 +296,7 @@ def _check_study(file: Path, as_json: bool) -> None:
         config = read_config(file)
         section = config.require_run()
         space = config.build_space()
+        config.read_enqueued(space)
         objective = config.build_objective()
         if isinstance(objective, Command):
             objective.require_program()

@@ -271,6 +271,23 @@ class Space:
             return self.from_dicts(points)
         return self.check(points)
 
+    def read_feasible(self, params: Any, argument: str) -> Tensor:
+        """Return points as :meth:`read` does, all of which meet the constraints.
+
+        Args:
+            argument: what they are called in an error.
+        Raises:
+            ValueError: if a point lies outside the space or breaks a constraint.
+        """
+        X = self.read(params)
+        if not (feasible := self.feasible(X)).all():
+            row = int((~feasible).nonzero()[0])
+            raise ValueError(
+                f"`{argument}` must meet the constraints of the space, got"
+                f" {self.to_dicts(X[[row]])[0]!r} in row {row}. Change it or leave it out."
+            )
+        return X
+
     def completed(self, X: Tensor) -> Tensor:
         """Return points (n, d) with the middle of its range for each parameter that is active and
         has no value, such as after a change of one that it depends on.

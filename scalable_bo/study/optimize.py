@@ -310,7 +310,7 @@ def _check(run: Run) -> None:
     if not (executor is None or isinstance(executor, Executor) or callable(executor)):
         raise TypeError(
             "`executor` must be a concurrent.futures.Executor, a function that makes one, or None,"
-            f" got {executor!r}."
+            f" got {executor!r}. Give one, such as `lambda: ThreadPoolExecutor(8)`."
         )
     if not isinstance(run.asynchronous, bool):
         checks.positive_int("asynchronous", run.asynchronous)

@@ -364,14 +364,7 @@ class Study:
         Raises:
             ValueError: if a point lies outside the space or breaks a constraint.
         """
-        X = self.space.read(params)
-        if not (feasible := self.space.feasible(X)).all():
-            row = int((~feasible).nonzero()[0])
-            raise ValueError(
-                "`params` must meet the constraints of the space, got"
-                f" {self.space.to_dicts(X[[row]])[0]!r} in row {row}."
-            )
-        self._record.enqueue(X)
+        self._record.enqueue(self.space.read_feasible(params, "params"))
 
     @property
     def num_queued(self) -> int:

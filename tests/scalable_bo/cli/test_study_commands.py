@@ -107,7 +107,10 @@ def test_a_configuration_may_name_the_strategy(file: Path) -> None:
     change(file, "seed = 3", 'seed = 3\nstrategy = "turbo"')
     with read_config(file).open_study() as study:
         assert study._record.settings["strategy"] == "turbo"
-    change(file, '"turbo"', '"best"')
+    change(file, '"turbo"', '"logei"')
+    with pytest.raises(ValueError, match="got 'logei'. Did you mean `log-ei`?"):
+        read_config(file)
+    change(file, '"logei"', '"best"')
     with pytest.raises(
         ValueError, match="`study.strategy`: .*'auto', 'thompson', 'turbo', 'regions' or 'log-ei'"
     ):
@@ -251,6 +254,26 @@ def test_a_check_asks_for_the_program(
     (file.parent / "simulate").write_text("#!/bin/sh\n")
     (file.parent / "simulate").chmod(0o755)
     assert call(monkeypatch, "check", str(file)) == 0
+
+
+@pytest.mark.parametrize(
+    ("point", "message"),
+    [
+        ("x = 1.5\nn = 2", "[[enqueue]]: `x` must be between 0.0 and 1.0, got 1.5 in row 0"),
+        ("x = 0.5\nn = 33", "[[enqueue]]: `enqueue` must meet the constraints of the space"),
+        ("x = 0.5", "[[enqueue]]: Each dict must have exactly the parameters x, n, kind"),
+    ],
+)
+def test_a_check_refuses_points_that_cannot_be_evaluated(
+    file: Path,
+    point: str,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file.write_text(f'{file.read_text()}\n[[enqueue]]\n{point}\nkind = "a"\n')
+    assert call(monkeypatch, "check", str(file)) == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -489,6 +512,7 @@ def test_any_results_are_read_or_refused(content: bytes, tmp_path: Path) -> None
             'callbacks = ["objective_of_the_test:missing"]',
             "`run.callbacks.0` must be importable.*missing",
         ),
+        ('executor = "none"', 'executor = "process"', "got 'process'. Did you mean `processes`"),
         ('executor = "none"', 'callbacks = ["watch"]', "`run.callbacks.0`: String should match"),
         ('executor = "none"', "seconds = 0", "`run.seconds`: Input should be greater than 0"),
         ("[study]", "[study", "study.toml is no TOML"),

@@ -363,7 +363,7 @@ def test_rounds_go_on_counting_and_report_failures_and_memory(
             TypeError,
             (
                 "`executor` must be a concurrent.futures.Executor, a function that makes one, or"
-                " None, got 4"
+                " None, got 4. Give one, such as `lambda: ThreadPoolExecutor"
             ),
         ),
         ({"timeout": 0.0}, ValueError, "`timeout` must be finite and above 0, got 0.0"),
