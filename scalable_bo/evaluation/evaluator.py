@@ -16,6 +16,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExec
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from multiprocessing.reduction import ForkingPickler
 from numbers import Real
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -358,7 +359,13 @@ class Evaluator:
         if not isinstance(self.executor, ProcessPoolExecutor):
             return self._evaluate
         mark = processes.own_mark()
-        return partial(_evaluate_in_worker, mark, self._make is not None, self._evaluate)
+        evaluate = partial(_evaluate_in_worker, mark, self._make is not None, self._evaluate)
+        try:
+            # The thread of a pool that is killed while another fails to send may end in an error
+            ForkingPickler.dumps(evaluate)
+        except Exception as error:
+            raise _explained(error) from error
+        return evaluate
 
     def _find_workers(self) -> list[int]:
         """Return the processes of a pool, which forgets them in its shutdown. Python 3.14 has
@@ -467,14 +474,19 @@ def _evaluation_of(future: Future[Evaluation], id: int, error: BaseException | N
         raise error
     # `evaluate` keeps the objective's errors to itself: these are of the way there and back.
     if isinstance(error, AttributeError | TypeError) or "Pickl" in type(error).__name__:
-        raise TypeError(
-            "The objective, its parameters or its answer could not be sent between processes:"
-            f" {error}. Define the objective at the top of a module, or use threads."
-        ) from error
+        raise _explained(error) from error
     return (
         future.result()
         if error is None
         else Evaluation.failed(id, f"{type(error).__name__}: {error}")
+    )
+
+
+def _explained(error: BaseException | None) -> TypeError:
+    """Return what says that ``error`` kept something from being sent, and what helps."""
+    return TypeError(
+        "The objective, its parameters or its answer could not be sent between processes:"
+        f" {error}. Define the objective at the top of a module, or use threads."
     )
 
 
