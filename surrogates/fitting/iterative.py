@@ -13,6 +13,7 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.callers import warn
+from surrogates.fitting.search import set_apart
 from surrogates.functions.draws import standard_normal
 from surrogates.functions.features import PriorPaths
 from surrogates.operators.kernel_matrix import kernel_operator
@@ -62,7 +63,7 @@ def fit_iterative(
     gradients; return ``model``.
 
     Lengthscales stay between a tenth of the median gap between neighbouring values of their input,
-    and a thousand times its range.
+    and a thousand times its range. Equal parts of a sum start apart, as in :func:`fit_exact`.
 
     Every step solves for v and U in one block that starts from the last step's solutions: the
     probes stay the same, so that these move little. With A = v vᵀ less the mean over the probes, ∂L
@@ -117,13 +118,13 @@ def fit_iterative(
     checks.positive_float("tolerance", tolerance)
     checks.positive_int("num_probes", num_probes)
     checks.one_of("probes", probes, PROBES)
-    _check_solver(solver)
+    solver = _checked_solver(solver)
     X, _ = training_data(model)
-    solver = Auto(tolerance=SOLVE_TOLERANCE, max_epochs=SOLVE_EPOCHS) if solver is None else solver
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
 
     with restoring(model):
+        set_apart(model)
         coordinates = Coordinates(model, X)
         optimizer = torch.optim.Rprop(
             coordinates.values, lr=first_step, etas=STEP_FACTORS, step_sizes=STEP_SIZES
@@ -162,12 +163,15 @@ def fit_iterative(
     return model
 
 
-def _check_solver(solver: Solver | None) -> None:
-    if solver is not None and not isinstance(solver, Solver):
+def _checked_solver(solver: Solver | None) -> Solver:
+    if solver is None:
+        return Auto(tolerance=SOLVE_TOLERANCE, max_epochs=SOLVE_EPOCHS)
+    if not isinstance(solver, Solver):
         raise TypeError(
             f"`solver` must be a Solver such as CG() or Auto(), got {type(solver).__name__}"
             f" {solver!r}."
         )
+    return solver
 
 
 def draw_probes(

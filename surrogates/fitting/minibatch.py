@@ -16,6 +16,7 @@ from torch import Tensor
 from surrogates import checks
 from surrogates.fitting.batched import BatchedGP
 from surrogates.fitting.neighbours import Neighbours
+from surrogates.fitting.search import apart
 from surrogates.rules.hyperparameters import (
     Coordinates,
     ModelT,
@@ -60,7 +61,8 @@ def fit_minibatch(
     of scale). All b matrices m × m are factorised at once. Minibatches are random subsets, or a
     random datum and the m − 1 points nearest to it in units of the kernel's lengthscales;
     neighbours are searched anew when those have moved. Lengthscales stay between a tenth of the
-    median gap between neighbouring values of their input, and a thousand times its range.
+    median gap between neighbouring values of their input, and a thousand times its range. Equal
+    parts of a sum start apart, as in :func:`fit_exact`.
 
     Args:
         batch_size: m, at least 2; at most n are used. 16 as published; of nearest neighbours, 64
@@ -101,7 +103,7 @@ def fit_minibatch(
     num_steps = max(1, math.ceil(max_epochs * n / (m * b)))
     generator = torch.Generator().manual_seed(0) if generator is None else generator
 
-    gp = BatchedGP(model)
+    gp = apart(BatchedGP(model))
     coordinates = Coordinates(gp, X)
     rate = LEARNING_RATES[optimizer] if learning_rate is None else learning_rate
     steps = (

@@ -16,6 +16,7 @@ from gpytorch.kernels import AdditiveKernel, InducingPointKernel, Kernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from scipy.optimize import minimize
 from torch import Tensor
+from torch.nn import Module
 
 from surrogates.fitting.batched import BatchedGP
 from surrogates.rules.hyperparameters import Coordinates, StepCallback, log_prior
@@ -163,16 +164,21 @@ def noisy_start(gp: BatchedGP, variance: float, share: float = NOISE_SHARE) -> B
     return copied
 
 
-@torch.no_grad()
 def apart(gp: BatchedGP) -> BatchedGP:
-    """Return a copy in which equal parts of a sum of kernels have lengthscales each a tenth of the
-    one before, as far as their bounds allow; ``gp`` itself if there are none.
+    """Return a copy whose equal parts are :func:`set_apart`; ``gp`` itself if there are none."""
+    copied = deepcopy(gp)
+    return copied if set_apart(copied) else gp
+
+
+@torch.no_grad()
+def set_apart(model: Module) -> bool:
+    """Give equal parts of a sum of kernels lengthscales each a tenth of the one before, as far as
+    their bounds allow; return whether there are any.
 
     Equal parts have equal slopes, so that a search from them would keep them equal for ever.
     """
-    copied = deepcopy(gp)
     found = False
-    for total in copied.modules():
+    for total in model.modules():
         if not isinstance(total, AdditiveKernel):
             continue
         before: list[Kernel] = []
@@ -181,7 +187,7 @@ def apart(gp: BatchedGP) -> BatchedGP:
             before.append(deepcopy(part))
             if num_equal:
                 found = _shorten(part, APART**num_equal) or found
-    return copied if found else gp
+    return found
 
 
 def _are_equal(one: Kernel, other: Kernel) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor
 from surrogates import checks, memory
 from surrogates.fitting.batched import BatchedGP, covariance, gaussian_nll
 from surrogates.fitting.neighbours import Neighbours
+from surrogates.fitting.search import apart
 from surrogates.rules.hyperparameters import (
     Coordinates,
     ModelT,
@@ -41,7 +42,8 @@ def fit_subsets(
 
     A subset is a random datum and the points nearest to it in units of the kernel's lengthscales.
     Adam maximises the s log marginal likelihoods (with the model's priors) at once, one batched
-    Cholesky of s matrices m × m a step; each subset's best step counts.
+    Cholesky of s matrices m × m a step; each subset's best step counts. Equal parts of a sum start
+    apart, as in :func:`fit_exact`.
 
     Args:
         num_subsets: s.
@@ -113,7 +115,7 @@ class _Subsets:
         self._X = X
         self._y = y
         self._index = index
-        self.models = [BatchedGP(model) for _ in range(len(X))]
+        self.models = [apart(BatchedGP(model)) for _ in range(len(X))]
         self.coordinates = [Coordinates(one, X) for one in self.models]
         self._best_objective = torch.full((len(X),), -math.inf, dtype=X.dtype, device=X.device)
         self._best = [[value.clone() for value in one.values] for one in self.coordinates]

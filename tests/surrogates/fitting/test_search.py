@@ -1,6 +1,9 @@
 """L-BFGS on the exact likelihood of sets of data."""
 
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +11,7 @@ from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
-from surrogates import PathwiseGP
+from surrogates import Cholesky, PathwiseGP, fit_iterative, fit_minibatch, fit_subsets
 from surrogates.fitting.batched import BatchedGP
 from surrogates.fitting.search import Search, apart, finer_starts, smooth_start
 from surrogates.rules.hyperparameters import log_prior, training_data
@@ -94,7 +97,7 @@ def model_of(kernel: Kernel) -> PathwiseGP:
     return PathwiseGP(X, torch.sin(6.0 * X[:, :1]), covar_module=kernel)
 
 
-def lengthscales(gp: BatchedGP) -> list[float]:
+def lengthscales(gp: BatchedGP | PathwiseGP) -> list[float]:
     parts = [part for part in gp.covar_module.modules() if isinstance(part, Kernel)]
     return [part.lengthscale.max().item() for part in parts if part.has_lengthscale]
 
@@ -107,6 +110,21 @@ def test_equal_parts_of_a_sum_start_apart() -> None:
     for gp in (apart(BatchedGP(model)), smooth, *finer_starts(BatchedGP(model), X, 1.0)):
         first, second, third = lengthscales(gp)
         assert second == pytest.approx(0.1 * first) and third == pytest.approx(0.01 * first)
+
+
+@pytest.mark.parametrize(
+    "fit",
+    [
+        partial(fit_iterative, num_steps=1, solver=Cholesky()),
+        partial(fit_minibatch, max_epochs=1),
+        partial(fit_subsets, num_subsets=2, subset_size=20, num_steps=2),
+    ],
+    ids=["iterative", "minibatch", "subsets"],
+)
+def test_every_fit_learns_equal_parts_of_a_sum_apart(fit: Callable[..., Any]) -> None:
+    model = fit(model_of(scaled(RBFKernel()) + scaled(RBFKernel())))
+    first, second = lengthscales(model)
+    assert first > 3.0 * second
 
 
 def bounded() -> RBFKernel:
