@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from scalable_bo.cli.console import (
+    Commands,
     bad_input,
     check_device,
     check_folder,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 SHARED = ("thompson", "regression", "solvers")  # by the processes that torchrun starts
 
-bench = typer.Typer(
+bench = Commands(
     help="Run the papers' benchmarks; each run writes one JSON record.", no_args_is_help=True
 )
 

@@ -16,12 +16,42 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 Item = TypeVar("Item")
 SECONDS_BETWEEN_LINES = 60.0
+
+
+class _FlagsWithoutType:
+    """Shows no type of an option that takes no value."""
+
+    def get_params(self, context: Any) -> list[Any]:
+        found: list[Any] = super().get_params(context)  # type: ignore[misc]
+        for option in found:
+            if getattr(option, "is_flag", False):
+                option.metavar = ""
+        return found
+
+
+class _Command(_FlagsWithoutType, TyperCommand):
+    pass
+
+
+class _Group(_FlagsWithoutType, TyperGroup):
+    pass
+
+
+class Commands(typer.Typer):
+    """Commands, or a group of them, whose help shows no type of a flag."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(cls=_Group, **settings)
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
+        return super().command(name, cls=_Command, **settings)
 
 
 def solver_names() -> list[str]:

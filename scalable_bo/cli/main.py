@@ -12,13 +12,13 @@ import typer
 
 from scalable_bo._packages import MissingPackageError, installed_version
 from scalable_bo.cli.bench import bench
-from scalable_bo.cli.console import stop
+from scalable_bo.cli.console import Commands, stop
 from scalable_bo.cli.league import optimisers
 from scalable_bo.cli.mending import repair
 from scalable_bo.cli.serving import serve, work
 from scalable_bo.cli.study_commands import COMMANDS
 
-app = typer.Typer(
+app = Commands(
     name="scalable-bo",
     help="Bayesian optimisation with Gaussian processes on large data and in large batches.",
     no_args_is_help=True,

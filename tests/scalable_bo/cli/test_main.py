@@ -610,6 +610,15 @@ def test_help_names_every_preset_and_solver(
         assert name in text
 
 
+@pytest.mark.parametrize("command", ["", "bench", "bench thompson", "status"])
+def test_help_shows_no_type_of_a_flag(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert call(monkeypatch, *command.split(), "--help") == 0
+    text = capsys.readouterr().out
+    assert "--help" in text and "bool" not in text.lower()
+
+
 def test_the_names_of_solvers_are_those_of_the_registry() -> None:
     assert solver_names() == list(SOLVERS)
 
