@@ -47,11 +47,12 @@ class ThompsonStrategy:
         sampler: makes the acquisition of a model, bounds, ``seed`` and what else the request holds,
             such as ``partial(ParallelThompsonSampling, num_starts=30)``; ``None`` for
             :func:`default_sampler`.
-        tempered: let the i-th of q paths deviate from the mean by 2 i / q of what it does, and the
-            second half of them as they do, so that the batch leads from the mean's maximiser to
-            those of paths. In many dimensions, where little is known of most of the box, the
-            maximisers of paths lie there, and few batches learn nothing of the optimum. Paths of
-            several outputs, and those that several processes share, are left as they are.
+        tempered: let the i-th of q paths deviate from the mean by i / (``TEMPERED`` q) of what it
+            does, and those after that share of them as they do, so that the batch leads from the
+            mean's maximiser to those of paths. In many dimensions, where little is known of most of
+            the box, the maximisers of paths lie there, and few batches learn nothing of the
+            optimum. Paths of several outputs, and those that several processes share, are left as
+            they are.
     """
 
     shares: ClassVar[bool] = True
@@ -260,9 +261,7 @@ def _can_temper(request: Request) -> bool:
 
 
 def _tempered(request: Request) -> Request:
-    """Return the request with q paths of which the i-th deviates from the mean by 2 i / q of what
-    it does, the second half as they do.
-    """
+    """Return the request with q paths, tempered as :class:`ThompsonStrategy` has it."""
     paths = request.paths
     if isinstance(paths, Sequence):
         (paths,) = paths
