@@ -2,12 +2,8 @@
 and a strategy that chooses among candidates.
 """
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +21,7 @@ from torch import Tensor
 from acquisition import PathwiseMaxPosteriorSampling, PathwiseThompsonSampling
 from surrogates import CG, PathwiseGP
 from tests import problems
+from tests.scalable_bo.peaks import apart, of_acquisition
 
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
 X = problems.uniform(40, 2)
@@ -217,28 +214,6 @@ def test_bad_requests_to_the_strategy_are_named() -> None:
         sampling(problems.uniform(5, 2), observation_noise=True)
 
 
-FORWARD_AND_BACKWARD = """
-import resource, sys
-import torch
-from acquisition import PathwiseThompsonSampling
-from surrogates import CG, PathwiseGP
-
-n, q, d = map(int, sys.argv[1:])
-generator = torch.Generator().manual_seed(0)
-X = torch.rand(n, d, generator=generator).double()
-Y = torch.sin(3.0 * X).sum(1, keepdim=True)
-model = PathwiseGP(X, Y, solver=CG(tolerance=0.5, preconditioner=None, max_epochs=3))
-small = PathwiseGP(X[:200], model.train_targets[:200, None], solver=model.solver)
-few = torch.rand(1, 2, d, generator=generator).double().requires_grad_()
-PathwiseThompsonSampling(small)(few).sum().backward()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-batch = torch.rand(4, q, d, generator=generator).double().requires_grad_()
-PathwiseThompsonSampling(model)(batch).sum().backward()
-assert torch.isfinite(batch.grad).all()
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
-"""
-
-
 # Copies of the data for every path and start, as in BoTorch's own paths, would take 13 MB × 4 and
 # 2.6 GB × 4 for one array alone.
 @pytest.mark.parametrize(
@@ -249,13 +224,4 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 def test_drawing_forward_and_backward_are_bounded_in_memory(
     n: int, q: int, d: int, limit: int
 ) -> None:
-    root = Path(__file__).parents[2]
-    run = subprocess.run(
-        [sys.executable, "-c", FORWARD_AND_BACKWARD, str(n), str(q), str(d)],
-        cwd=root,
-        env=os.environ | {"PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stderr
-    assert int(run.stdout) < limit
+    assert apart(of_acquisition, n, q, d) < limit

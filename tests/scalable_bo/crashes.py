@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ from acquisition import ParallelThompsonSampling
 from scalable_bo.evaluation.external import Command
 from scalable_bo.space.space import Float, Int, Space
 from scalable_bo.storage import database, sqlite
+from scalable_bo.storage.database import WriterLock
 from scalable_bo.study import surrogate
 from scalable_bo.study.study import Study
 from surrogates import CG
+from tests.forked import CONTEXT
 from tests.scalable_bo.objectives import with_a_child
 
 SPACE = Space(x=Float(0.0, 1.0), n=Int(1, 50))
@@ -29,12 +32,10 @@ SAMPLER = partial(
     ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
 )
 BATCH = 3
-CONTEXT = multiprocessing.get_context("forkserver")
 PROGRAM = """while read line; do
     id=${line#*: }; id=${id%%,*}
     setsid sleep 0.$RANDOM & echo "{\\"id\\": $id, \\"value\\": $id}"
 done"""
-CONTEXT.set_forkserver_preload(["tests.scalable_bo.crashes"])
 
 
 def value(X: Tensor) -> Tensor:
@@ -92,6 +93,14 @@ def start(path: Path, num_points: int, num_rows: int, fault: str | None = None) 
     process = CONTEXT.Process(target=_run, args=(path, num_points, num_rows, fault))
     process.start()
     return process
+
+
+def hold_lock(path: Path, there: Connection) -> None:
+    """Take the lock of a study's folder, say so, and wait to be killed."""
+    lock = WriterLock(path)
+    there.send("locked")
+    signal.pause()
+    lock.release()
 
 
 def run_until_killed(path: Path, kind: str) -> None:

@@ -5,11 +5,12 @@ and whether twice as much is enough.
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import torch
 
+from acquisition import PathwiseThompsonSampling
 from scalable_bo.cli.costs import Rates, Shape, predict
 from scalable_bo.experiments.models import matern_kernel
 from scalable_bo.experiments.records import peak_memory_bytes, reset_peak_memory
@@ -29,8 +30,9 @@ from surrogates import (
     memory,
 )
 from tests import problems
-from tests.scalable_bo.crashes import CONTEXT
+from tests.forked import CONTEXT
 
+Result = TypeVar("Result")
 CPU = torch.device("cpu")
 BUDGET: dict[str, Any] = {"tolerance": 1e-12, "max_epochs": 2.0}
 SOLVERS: dict[str, Solver] = {
@@ -46,9 +48,9 @@ RATES = Rates(1e-9, 1e11, 1e10, 1e9, 1e-4)
 SPACE = Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0))
 
 
-def apart(function: Callable[..., tuple[float, float]], *arguments: Any) -> tuple[float, float]:
-    """Return what ``function`` returns in a new process: the bytes that the program wants to be
-    free, and those at its peak.
+def apart(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Return what ``function`` returns in a new process, such as the bytes that the program wants
+    to be free, and those at its peak.
     """
     with ProcessPoolExecutor(1, mp_context=CONTEXT) as pool:
         return pool.submit(function, *arguments).result(timeout=300)
@@ -122,6 +124,28 @@ def of_ask(n: int, q: int, dtype: torch.dtype) -> tuple[float, float]:
     found = prediction.predict(SPACE, n, 1, q, dtype, num_initial=6)
     assert found.fits
     return found.peak_bytes, peak
+
+
+def of_acquisition(n: int, q: int, d: int) -> int:
+    """Return by how many bytes drawing a path for each of four batches, evaluating and
+    differentiating it, raises the peak.
+    """
+    torch.set_num_threads(1)
+    X = problems.uniform(n, d)
+    Y = torch.sin(3.0 * X).sum(1, keepdim=True)
+    solver = CG(tolerance=0.5, preconditioner=None, max_epochs=3)
+
+    def slopes(rows: int, batch: torch.Tensor) -> torch.Tensor:
+        model = PathwiseGP(X[:rows], Y[:rows], solver=solver)
+        PathwiseThompsonSampling(model)(batch.requires_grad_()).sum().backward()
+        assert batch.grad is not None
+        return batch.grad
+
+    slopes(200, problems.uniform(1, 2, d))
+    batch = problems.uniform(4, q, d)
+    peak = increase(lambda: slopes(n, batch))
+    assert torch.isfinite(batch.grad).all()  # type: ignore[arg-type]
+    return peak
 
 
 def study_of(n: int, dtype: torch.dtype) -> Study:

@@ -1,7 +1,6 @@
 """Programs that several processes run together, each on its own rows, and how to start them."""
 
 import json
-import multiprocessing
 import os
 import signal
 import time
@@ -40,6 +39,7 @@ from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.preconditioners import Apply, Exact
 from surrogates.systems.shared_rows import SharedRows
 from tests import problems
+from tests.forked import CONTEXT
 
 Results = dict[str, Tensor]
 N = 90
@@ -66,8 +66,6 @@ STOCHASTIC: dict[str, Solver] = {
     "tail": SketchAndProject(block_size=B, tail_average=True, tolerance=1e-9, max_epochs=6.0),
 }
 SOLVERS = ACCURATE | STOCHASTIC
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.surrogates.shared_rows"])
 
 
 def start(
@@ -76,7 +74,7 @@ def start(
     """Start ``program(part, *arguments)`` in so many processes, ``part`` the rows of each."""
     folder.mkdir(parents=True, exist_ok=True)
     started = [
-        _CONTEXT.Process(target=_work, args=(program, rank, size, folder, arguments))
+        CONTEXT.Process(target=_work, args=(program, rank, size, folder, arguments))
         for rank in range(size)
     ]
     for process in started:

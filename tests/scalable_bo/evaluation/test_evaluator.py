@@ -14,7 +14,6 @@ from concurrent.futures import (
 )
 from fractions import Fraction
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,6 +26,7 @@ from scalable_bo.evaluation.evaluator import Evaluation, Evaluator, call
 from scalable_bo.space.space import Categorical, Float, Space
 from scalable_bo.storage.rounds import Round
 from scalable_bo.study.study import Study
+from tests.forked import CONTEXT
 from tests.scalable_bo.objectives import (
     FAULTS,
     die_above_three_quarters,
@@ -38,8 +38,6 @@ from tests.scalable_bo.objectives import (
 
 SPACE = Space(x=Float(0.0, 1.0))
 FAULTY_SPACE = Space(what=Categorical(["good", *FAULTS]), number=Categorical([0, 1, 2]))
-CONTEXT = get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.scalable_bo.objectives", "scalable_bo.evaluation.evaluator"])
 
 
 def processes() -> ProcessPoolExecutor:

@@ -25,12 +25,11 @@ from scalable_bo.serving.tokens import new_token
 from scalable_bo.serving.worker import work
 from scalable_bo.space.space import Float, Space
 from scalable_bo.study.study import Study
-from tests.scalable_bo.crashes import CONTEXT
+from tests.forked import CONTEXT
 from tests.scalable_bo.serving.requests import send
 
 SPACE = Space(x=Float(0.0, 1.0))
 HTML = ["<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "'\"><svg onload=alert(1)>"]
-CONTEXT.set_forkserver_preload(["tests.scalable_bo.serving.campaigns"])
 
 
 def serve(path: Path, port: int) -> None:

@@ -3,8 +3,6 @@
 import json
 import os
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,8 @@ from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes
 from scalable_bo.storage.sqlite import SQLiteStorage
 from scalable_bo.storage.storage import Ask, Source
+from tests.forked import CONTEXT
+from tests.scalable_bo.crashes import hold_lock
 
 SPACE = Space(x=Float(0.0, 9.0), y=Float(0.0, 9.0))
 SETTINGS = make_settings(SPACE.to_dict(), True, 0)
@@ -79,26 +79,18 @@ def test_the_database_is_safe_against_power_cuts(tmp_path: Path) -> None:
 def test_a_second_writer_is_refused_with_the_process_and_the_host_of_the_first(
     tmp_path: Path,
 ) -> None:
-    with_lock = (
-        "import sys, pathlib; sys.path.insert(0, sys.argv[2]); "
-        "from scalable_bo.storage.database import WriterLock; "
-    )
-    code = (
-        with_lock
-        + "lock = WriterLock(pathlib.Path(sys.argv[1])); print('locked', flush=True); input()"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path / "lock"), str(Path(__file__).parents[3])]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as first:
-        assert first.stdout is not None
-        assert first.stdout.readline() == "locked\n"
+    there, here = CONTEXT.Pipe()
+    first = CONTEXT.Process(target=hold_lock, args=(tmp_path / "lock", there))
+    first.start()
+    try:
+        assert here.recv() == "locked"
         host = os.uname().nodename
         with pytest.raises(RuntimeError, match=f"is in use by process {first.pid} on host {host}"):
             SQLiteStorage(tmp_path)
+    finally:
         first.kill()
-        first.wait()
-        SQLiteStorage(tmp_path).close()  # the lock of a dead process is none
+        first.join()
+    SQLiteStorage(tmp_path).close()  # the lock of a dead process is none
 
 
 def test_the_lock_is_freed_when_the_storage_is_closed_or_forgotten(tmp_path: Path) -> None:

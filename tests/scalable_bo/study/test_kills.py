@@ -13,7 +13,8 @@ import pytest
 
 from scalable_bo.evaluation import processes
 from scalable_bo.study.study import Study
-from tests.scalable_bo.crashes import CONTEXT, run_until_killed
+from tests.forked import CONTEXT
+from tests.scalable_bo.crashes import run_until_killed
 
 pytestmark = [
     pytest.mark.slow,
