@@ -37,6 +37,7 @@ from tests.simulated_device import simulated_device
 
 DTYPES = (torch.float32, torch.float64)
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-8}
+LOOSE = 1e-2  # of claims that hold however long a solve goes on
 N = 90
 S = 3
 NOISE = 0.1
@@ -110,6 +111,27 @@ class SolverContract:
     def rhs(self, dtype: torch.dtype) -> Tensor:
         return problems.normal(N, S, dtype=dtype)
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def found(cls) -> dict[tuple[Any, ...], Solution]:
+        return {}
+
+    @pytest.fixture
+    def solved(
+        self,
+        found: dict[tuple[Any, ...], Solution],
+        solver: Solver,
+        kind: type[KernelOperator],
+        system: KernelSystem,
+        dtype: torch.dtype,
+        rhs: Tensor,
+    ) -> Solution:
+        """The tight solution of ``system``, found once for all claims that compare with it."""
+        key = (solver, kind, dtype)
+        if key not in found:
+            found[key] = tight(solver, dtype).solve(system, rhs)
+        return found[key]
+
     @pytest.mark.parametrize("vector", [False, True], ids=["scalar_noise", "vector_noise"])
     def test_agrees_with_a_dense_solve(
         self,
@@ -134,10 +156,15 @@ class SolverContract:
         )
 
     def test_the_reported_residual_is_the_true_one(
-        self, solver: Solver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor
+        self,
+        solver: Solver,
+        system: KernelSystem,
+        dtype: torch.dtype,
+        rhs: Tensor,
+        solved: Solution,
     ) -> None:
-        for budget in ({}, {"max_epochs": 5.0, "tolerance": 1e-3}):
-            solution = tight(solver, dtype, **budget).solve(system, rhs)
+        brief = tight(solver, dtype, max_epochs=5.0, tolerance=1e-3).solve(system, rhs)
+        for solution in (solved, brief):
             rounding = N * torch.finfo(dtype).eps
             torch.testing.assert_close(
                 solution.residual.double(),
@@ -162,20 +189,23 @@ class SolverContract:
         assert_close_solutions(permuted, value[order], rhs, noise.min().item())
 
     def test_columns_solved_together_match_columns_solved_alone(
-        self, solver: Solver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor
+        self,
+        solver: Solver,
+        system: KernelSystem,
+        dtype: torch.dtype,
+        rhs: Tensor,
+        solved: Solution,
     ) -> None:
-        together = tight(solver, dtype).solve(system, rhs).value
-        alone = torch.cat(
-            [tight(solver, dtype).solve(system, column).value for column in rhs.split(1, dim=1)],
-            dim=1,
-        )
-        assert_close_solutions(together, alone, rhs)
+        for number in (0, S - 1):
+            column = slice(number, number + 1)
+            alone = tight(solver, dtype).solve(system, rhs[:, column])
+            assert_close_solutions(solved.value[:, column], alone.value, rhs[:, column])
 
     def test_a_zero_right_hand_side_gives_zero(
         self, solver: Solver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor
     ) -> None:
         rhs[:, 1] = 0.0
-        solution = tight(solver, dtype).solve(system, rhs)
+        solution = tight(solver, dtype, tolerance=LOOSE).solve(system, rhs)
         assert torch.equal(solution.value[:, 1], torch.zeros_like(rhs[:, 1]))
         assert solution.residual[1] == 0.0
         assert solution.converged.all()
@@ -185,7 +215,9 @@ class SolverContract:
     ) -> None:
         global_state = torch.get_rng_state()
         first, second = (
-            tight(solver, dtype).solve(system, rhs, generator=torch.Generator().manual_seed(5))
+            tight(solver, dtype, tolerance=LOOSE).solve(
+                system, rhs, generator=torch.Generator().manual_seed(5)
+            )
             for _ in range(2)
         )
         assert torch.equal(first.value, second.value)
@@ -198,16 +230,21 @@ class SolverContract:
     ) -> None:
         initial = problems.normal(N, S, seed=1, dtype=dtype)
         before = rhs.clone(), initial.clone(), system.kernel.to_dense().clone()
-        tight(solver, dtype).solve(system, rhs, initial=initial)
+        tight(solver, dtype, tolerance=LOOSE).solve(system, rhs, initial=initial)
         assert all(map(torch.equal, (rhs, initial, system.kernel.to_dense()), before))
 
     def test_a_warm_start_leads_to_the_same_solution(
-        self, solver: Solver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor
+        self,
+        solver: Solver,
+        system: KernelSystem,
+        dtype: torch.dtype,
+        rhs: Tensor,
+        solved: Solution,
     ) -> None:
         initial = problems.normal(N, S, seed=1, dtype=dtype)
         warm = tight(solver, dtype).solve(system, rhs, initial=initial)
         assert warm.converged.all(), str(warm)
-        assert_close_solutions(warm.value, tight(solver, dtype).solve(system, rhs).value, rhs)
+        assert_close_solutions(warm.value, solved.value, rhs)
 
     def test_duplicate_points_are_fine(
         self, solver: Solver, kind: type[KernelOperator], dtype: torch.dtype, rhs: Tensor
@@ -232,7 +269,7 @@ class SolverContract:
         counting = CountingOperator(system.kernel)
         system = KernelSystem(counting, NOISE)
         system.entries = 10 * N**2  # a system that has been used before
-        solution = tight(solver, dtype).solve(system, rhs)
+        solution = tight(solver, dtype, tolerance=LOOSE).solve(system, rhs)
         assert solution.epochs == pytest.approx(counting.entries / N**2)
         assert system.entries == 10 * N**2 + counting.entries
 
@@ -330,9 +367,13 @@ class IterativeSolverContract(SolverContract):
     """Further claims about solvers that iterate."""
 
     def test_a_warm_start_at_the_solution_takes_no_step(
-        self, solver: IterativeSolver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor
+        self,
+        solver: IterativeSolver,
+        system: KernelSystem,
+        dtype: torch.dtype,
+        rhs: Tensor,
+        solved: Solution,
     ) -> None:
-        solved = tight(solver, dtype).solve(system, rhs)
         again = tight(solver, dtype, tolerance=2 * TOLERANCE[dtype]).solve(
             system, rhs, initial=solved.value
         )
@@ -341,18 +382,27 @@ class IterativeSolverContract(SolverContract):
         assert again.epochs == 1.0  # the product that found it solved
 
     def test_a_warm_start_near_the_solution_saves_steps(
-        self, solver: IterativeSolver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor
+        self,
+        solver: IterativeSolver,
+        system: KernelSystem,
+        dtype: torch.dtype,
+        rhs: Tensor,
+        solved: Solution,
     ) -> None:
-        cold = tight(solver, dtype).solve(system, rhs)
-        near = cold.value + 10 * TOLERANCE[dtype] * problems.normal(N, S, seed=1, dtype=dtype)
+        near = solved.value + 10 * TOLERANCE[dtype] * problems.normal(N, S, seed=1, dtype=dtype)
         warm = tight(solver, dtype).solve(system, rhs, initial=near)
         assert warm.converged.all()
-        assert (warm.steps < cold.steps).all()
+        assert (warm.steps < solved.steps).all()
 
     def test_a_converged_column_never_moves_again(
-        self, solver: IterativeSolver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor
+        self,
+        solver: IterativeSolver,
+        system: KernelSystem,
+        dtype: torch.dtype,
+        rhs: Tensor,
+        solved: Solution,
     ) -> None:
-        done = tight(solver, dtype).solve(system, rhs[:, 1:2]).value
+        done = solved.value[:, 1:2]
         initial = torch.zeros_like(rhs)
         initial[:, 1:2] = done
         moments: list[Progress] = []
@@ -400,7 +450,7 @@ class IterativeSolverContract(SolverContract):
         self, solver: IterativeSolver, system: KernelSystem, dtype: torch.dtype, rhs: Tensor
     ) -> None:
         moments: list[Progress] = []
-        solution = tight(solver, dtype).solve(system, rhs, callback=moments.append)
+        solution = tight(solver, dtype, tolerance=LOOSE).solve(system, rhs, callback=moments.append)
         assert moments
         assert len(moments) <= solution.epochs + 1  # one an epoch: a callback may be slow
         assert all(moment.num_columns == S and 0 < moment.num_active <= S for moment in moments)

@@ -138,9 +138,11 @@ def arrows(module: str) -> frozenset[str]:
 def functions() -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     """Return every function outside the tests, with its place."""
     found = []
-    files = [*SOURCES.values(), *ROOT.glob("benchmarks/*.py"), *ROOT.glob("examples/*.py")]
-    for file in files:
-        todo = [("", ast.parse(file.read_text(encoding="utf-8")))]
+    parsed = {file: tree(module) for module, file in SOURCES.items()}
+    for file in (*ROOT.glob("benchmarks/*.py"), *ROOT.glob("examples/*.py")):
+        parsed[file] = ast.parse(file.read_text(encoding="utf-8"))
+    for file, whole in parsed.items():
+        todo: list[tuple[str, ast.AST]] = [("", whole)]
         while todo:
             prefix, parent = todo.pop()
             for node in ast.iter_child_nodes(parent):

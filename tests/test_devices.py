@@ -217,6 +217,7 @@ def test_thompson_sampling_acquires_there(name: str, device: torch.device) -> No
         sg.PathwiseGP(X, y),
         BOUNDS.to(device),
         num_candidates=100,
+        num_rounds=4,
         num_starts=2,
         num_steps=5,
         seed=0,
@@ -313,7 +314,15 @@ def test_neighbours_predict_there(device: torch.device) -> None:
 @pytest.mark.parametrize("solver", ["cholesky", "sdd", "auto", "svgp"])
 def test_the_benchmark_runs_there(solver: str, device: torch.device) -> None:
     preset = replace(
-        THOMPSON_PRESETS["smoke"], name="tiny", num_initial=60, q=6, dim=2, num_candidates=200
+        THOMPSON_PRESETS["smoke"],
+        name="tiny",
+        num_initial=60,
+        q=6,
+        dim=2,
+        num_candidates=200,
+        num_screenings=3,
+        num_starts=2,
+        num_ascent_steps=5,
     )
     record = run_cell(ThompsonCell(preset, solver, 0.5, 0, device=NAME))
     assert record["environment"]["device"] == NAME

@@ -81,18 +81,14 @@ def test_a_study_runs_is_resumed_and_reported_without_any_extra(tmp_path: Path) 
     assert "<svg" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_a_table_names_the_extra_that_it_needs(tmp_path: Path) -> None:
-    ran = run(TABLES, tmp_path)
-    refusals = ran.stdout.splitlines()
+def test_tables_and_commands_name_the_extra_that_they_need_before_any_work(tmp_path: Path) -> None:
+    ran = run(TABLES + COMMANDS, tmp_path)
+    *refusals, code, other = ran.stdout.splitlines()
     assert len(refusals) == 2, ran.stderr
     for refusal in refusals:
         assert "needs the package `pandas`" in refusal
         assert refusal.endswith("pip install 'scalable-bo[tables]'")
-
-
-def test_a_command_names_the_extra_before_any_work(tmp_path: Path) -> None:
-    ran = run(COMMANDS, tmp_path)
-    assert ran.stdout == "2\n2\n", ran.stderr
+    assert (code, other) == ("2", "2"), ran.stderr
     table, bench = ran.stderr.splitlines()
     assert table.endswith("pip install 'scalable-bo[tables]'")
     assert bench.endswith("pip install 'scalable-bo[bench]'")

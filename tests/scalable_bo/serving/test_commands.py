@@ -58,38 +58,32 @@ def url_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().split(" ")[0]
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGTERM,
-        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
-    ],
-)
-def test_a_signal_ends_the_server_in_order(
-    server: subprocess.Popen[str], tmp_path: Path, number: int
-) -> None:
-    url = url_of(server)
-    file = tmp_path / "run" / "token"
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    with RemoteStudy(url, token_file=file) as remote:
-        remote.tell(remote.ask().ids, [1.5])
-    refused = CliRunner().invoke(main.app, ["serve", str(tmp_path / "run")])
-    assert refused.exit_code == 1 and "in use" in refused.output  # one process writes
+def assert_ends_in_order(server: subprocess.Popen[str], number: int, told: str) -> None:
+    """Send a signal, and require that the server ends by itself and says what it was told."""
     server.send_signal(number)
     said, complaint = server.communicate(timeout=120)
     assert (server.returncode, complaint) == (0, "")
-    assert "Stopped; 1 value, 0 failed" in said
-    with Study.open(tmp_path / "run") as study:
-        assert study.best_value == 1.5
-    assert not list(tmp_path.rglob("*.tmp"))
+    assert f"Stopped; {told}, 0 failed" in said
 
 
-def test_a_study_is_served_again_after_a_kill_with_the_same_token(
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_the_server_in_order(
+    server: subprocess.Popen[str], tmp_path: Path, number: int
+) -> None:
+    with RemoteStudy(url_of(server), token_file=tmp_path / "run" / "token") as remote:
+        remote.tell(remote.ask().ids, [1.5])
+    assert_ends_in_order(server, number, "1 value")
+
+
+def test_a_study_is_served_again_after_a_kill_with_the_same_token_until_it_is_terminated(
     server: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     url = url_of(server)
     file = tmp_path / "run" / "token"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    refused = CliRunner().invoke(main.app, ["serve", str(tmp_path / "run")])
+    assert refused.exit_code == 1 and "in use" in refused.output  # one process writes
     token = file.read_text()
     with RemoteStudy(url, token_file=file) as remote:
         first, second = remote.ask(2).ids
@@ -101,10 +95,14 @@ def test_a_study_is_served_again_after_a_kill_with_the_same_token(
             assert url_of(again) == url
             remote.tell([first, second], [1.0, 2.0])  # one of them again, the other late
             assert remote.num_observations == 2
+            assert_ends_in_order(again, signal.SIGTERM, "2 values")
         finally:
-            again.terminate()
-            again.communicate(timeout=120)
+            again.kill()
+            again.communicate()
     assert file.read_text() == token
+    with Study.open(tmp_path / "run") as study:
+        assert study.best_value == 2.0
+    assert not list(tmp_path.rglob("*.tmp"))
 
 
 @pytest.mark.parametrize(

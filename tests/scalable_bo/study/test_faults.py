@@ -151,9 +151,9 @@ def test_an_ask_whose_checkpoint_did_not_fit_is_repeated_to_the_same_points(
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame]:
     """The folder of a study whose process ended with much in the write-ahead log,
-    and checkpoints.
+    and checkpoints; and the rows that one finds there.
     """
     folder = tmp_path_factory.mktemp("killed")
     study = make(folder / "study", num_initial=4)
@@ -162,20 +162,20 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tell_all(study)
     shutil.copytree(folder / "study", folder / "copy")
     study.close()
-    return folder / "copy"
+    shutil.copytree(folder / "copy", folder / "opened")
+    with make(folder / "opened", num_initial=4) as whole:
+        frame = whole.to_dataframe()
+    assert len(frame) == 12
+    return folder / "copy", frame
 
 
 @pytest.mark.parametrize("share", np.linspace(0.0, 0.99, 12))
 @pytest.mark.parametrize("damage", ["truncated", "torn"])
 def test_a_broken_log_loses_no_more_than_the_calls_in_its_broken_part(
-    tmp_path: Path, killed: Path, share: float, damage: str
+    tmp_path: Path, killed: tuple[Path, pd.DataFrame], share: float, damage: str
 ) -> None:
-    shutil.copytree(killed, tmp_path / "study")
-    with make(tmp_path / "study", num_initial=4) as whole:
-        frame = whole.to_dataframe()
-        assert len(frame) == 12
-    shutil.rmtree(tmp_path / "study")
-    shutil.copytree(killed, tmp_path / "study")
+    folder, frame = killed
+    shutil.copytree(folder, tmp_path / "study")
     log = tmp_path / "study" / "study.sqlite-wal"
     content = log.read_bytes()
     keep = int(share * len(content))

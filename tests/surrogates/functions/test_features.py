@@ -280,7 +280,7 @@ def test_the_mean_kernel_is_that_of_sums_and_products(name: str, law: str) -> No
     if name in CATEGORICAL:
         X = (4 * X).round()
     num_frequencies = 2_000
-    draws = 25
+    draws = 12
     generator = seeded(2)
     values = torch.stack(
         [

@@ -80,7 +80,7 @@ def test_the_prior_variance_is_exact_and_the_mean_kernel_is_right(
     kernel = KERNELS[name]().double()
     X = points(kind)
     num_waves = 2_000
-    draws = 25
+    draws = 12
     generator = seeded(1)
     values = []
     for _ in range(draws):

@@ -10,7 +10,7 @@ from surrogates.solvers.blocks import DeterminantalSampler, LeverageSampler, _lo
 from tests import problems
 
 N = 7
-NUM_DRAWS = 4_000
+NUM_DRAWS = 2_000
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -92,12 +92,12 @@ def test_points_in_a_crowd_are_drawn_less_often() -> None:
 def test_sampled_blocks_lead_to_the_solution(blocks: str, make: type[SketchAndProject]) -> None:
     system = problems.system(120, 0.01)
     rhs = problems.normal(120, 3)
-    solution = make(block_size=30, blocks=blocks, tolerance=1e-6, max_epochs=400.0).solve(
+    solution = make(block_size=30, blocks=blocks, tolerance=1e-4, max_epochs=400.0).solve(
         system, rhs
     )
     assert solution.converged.all(), str(solution)
     exact = torch.linalg.solve(system.to_dense(), rhs)
-    assert problems.relative_error(solution.value, exact) < 1e-3
+    assert problems.relative_error(solution.value, exact) < 1e-2
 
 
 def test_the_residual_that_sampled_blocks_show_is_that_of_all_rows() -> None:

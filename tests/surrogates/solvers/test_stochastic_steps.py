@@ -15,7 +15,7 @@ from tests.contracts import assert_no_worse, true_residual
 N = 300
 S = 2
 BATCH = 60
-EPOCHS = 10.0
+EPOCHS = 6.0
 FACTORS = (1.0, 100.0)
 SKETCH = Nystrom(rank=100, sketch="gaussian")
 
