@@ -400,6 +400,19 @@ def starts_kept(num_starts: int, num_steps: int) -> list[int]:
     ]
 
 
+def terms_ascended(num_data: int, num_starts: int, num_steps: int) -> int:
+    """Return how many terms the evaluations of a path have in all in an ascent that prunes: by
+    functions of few terms, as most paths allow, where :meth:`Condensed.of` may find some.
+    """
+    evaluations = sum(starts_kept(num_starts, num_steps))
+    if num_data < LEAST_DATA or num_starts < FEWEST_STARTS or num_steps <= OWN_STEPS:
+        return num_data * evaluations
+    reached = min(NUM_REACHED, num_starts)
+    evaluations += sum(starts_kept(reached, num_steps // FEWER_STEPS))
+    own = math.ceil(num_starts / CHECKED_EVERY) + sum(starts_kept(reached, OWN_STEPS))
+    return NUM_CENTRES * evaluations + num_data * own
+
+
 def _ordered(order: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
     """Return entries ``order`` (s, k) of tensors (s, K) or (s, K, d)."""
     return tuple(

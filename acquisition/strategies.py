@@ -15,7 +15,7 @@ from torch import Tensor
 from acquisition.candidates import all_inputs, model_list
 from acquisition.constraints import TooFewPoints
 from acquisition.log_ei import LogEIStrategy, beside_the_best, with_repeat
-from acquisition.multistart import starts_kept
+from acquisition.multistart import terms_ascended
 from acquisition.pools import Chosen
 from acquisition.strategy import FEW_VALUES, ForFewValues, Request, Sampler, Strategy
 from acquisition.thompson import ParallelThompsonSampling
@@ -319,6 +319,6 @@ def default_num_starts(q: int, n: int) -> int:
     return max(FEWEST_STARTS, min(MOST_STARTS, ASCENT_BUDGET // (q * n)))
 
 
-def num_ascended(q: int, n: int) -> int:
-    """Return at how many points a study evaluates each of q paths among n rows in its ascents."""
-    return sum(starts_kept(default_num_starts(q, n), NUM_STEPS))
+def num_terms(q: int, n: int) -> int:
+    """Return how many terms a study evaluates of each of q paths among n rows in its ascents."""
+    return terms_ascended(n, default_num_starts(q, n), NUM_STEPS)

@@ -17,7 +17,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from acquisition.strategies import NUM_CANDIDATES, num_ascended
+from acquisition.strategies import NUM_CANDIDATES, num_terms
 from scalable_bo.storage.surrogate import SurrogateFactory
 from surrogates.operators.differentiable import KernelBasis, combine, combine_rowwise
 from surrogates.rules.solved import DIRECT_SOLVE_UP_TO
@@ -72,7 +72,7 @@ def predicted_seconds(m: int, q: int, rates: Rates) -> float:
     """Return what a solve and a search for q points by a model of m values take."""
     direct = m <= DIRECT_SOLVE_UP_TO
     products = m * ((EPOCHS_OF_A_DIRECT_SOLVE if direct else EPOCHS) * m + NUM_CANDIDATES)
-    gradients = m * q * num_ascended(q, m)
+    gradients = q * num_terms(q, m)
     multiplications = m**3 / 6 if direct else 0.0
     return rates.product * products + rates.gradient * gradients + rates.factor * multiplications
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from acquisition import ParallelThompsonSampling
+from acquisition import ParallelThompsonSampling, multistart
 from scalable_bo.space.space import Float, Space
 from scalable_bo.storage.surrogate import SurrogateFactory
 from scalable_bo.storage.training import TrainingData
@@ -108,8 +108,13 @@ def test_a_region_is_a_box_where_points_repeat(repeated: int) -> None:
     assert (region.box[1] - region.box[0] > 0.01).all()
 
 
-def test_the_work_that_is_predicted_is_that_of_an_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("least_data", [2101, 2100], ids=["by the paths", "by few terms"])
+def test_the_work_that_is_predicted_is_that_of_an_ask(
+    monkeypatch: pytest.MonkeyPatch, least_data: int
+) -> None:
     n, q = 2100, 2
+    monkeypatch.setattr(multistart, "LEAST_DATA", least_data)
+    monkeypatch.setattr(multistart, "NUM_CENTRES", 200)
     monkeypatch.setattr(fitting, "MAX_FIT_POINTS", 50)
     work = {"combine": 0, "combine_rowwise": 0}
     for name in work:
@@ -119,7 +124,7 @@ def test_the_work_that_is_predicted_is_that_of_an_ask(monkeypatch: pytest.Monkey
             basis: Any, X: Tensor, *rest: Any, name: str = name, called: Any = called
         ) -> Any:
             if isinstance(basis, KernelBasis):
-                work[name] += X[..., 0].numel() * n
+                work[name] += X[..., 0].numel() * len(basis.Z)
             return called(basis, X, *rest)
 
         monkeypatch.setattr(paths, name, counted)
