@@ -12,11 +12,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from multiprocessing.reduction import ForkingPickler
 from numbers import Real
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -28,6 +27,8 @@ from scalable_bo.evaluation import processes
 SECONDS_BETWEEN_LOOKS = 0.2  # at interruptions and at evaluations that do not end
 # Beyond two timeouts: a process pool calls a point running while it still waits for its worker
 SECONDS_OF_GRACE = 10.0
+# For points that cannot be sent: a pool cancelled or killed meanwhile ends its thread in an error
+SECONDS_TO_FAIL = 2.0
 # After a pool broke: so many of the oldest points are evaluated one by one, to find the one that
 # breaks it
 MAX_SUSPECTS = 64
@@ -301,6 +302,9 @@ class Evaluator:
                 if evaluations:
                     yield evaluations
             return loss
+        except TypeError:  # of sending, which further points are to meet before they are cancelled
+            wait(futures, SECONDS_TO_FAIL)
+            raise
         finally:
             self._cancel()
 
@@ -359,13 +363,7 @@ class Evaluator:
         if not isinstance(self.executor, ProcessPoolExecutor):
             return self._evaluate
         mark = processes.own_mark()
-        evaluate = partial(_evaluate_in_worker, mark, self._make is not None, self._evaluate)
-        try:
-            # The thread of a pool that is killed while another fails to send may end in an error
-            ForkingPickler.dumps(evaluate)
-        except Exception as error:
-            raise _explained(error) from error
-        return evaluate
+        return partial(_evaluate_in_worker, mark, self._make is not None, self._evaluate)
 
     def _find_workers(self) -> list[int]:
         """Return the processes of a pool, which forgets them in its shutdown. Python 3.14 has
@@ -474,19 +472,14 @@ def _evaluation_of(future: Future[Evaluation], id: int, error: BaseException | N
         raise error
     # `evaluate` keeps the objective's errors to itself: these are of the way there and back.
     if isinstance(error, AttributeError | TypeError) or "Pickl" in type(error).__name__:
-        raise _explained(error) from error
+        raise TypeError(
+            "The objective, its parameters or its answer could not be sent between processes:"
+            f" {error}. Define the objective at the top of a module, or use threads."
+        ) from error
     return (
         future.result()
         if error is None
         else Evaluation.failed(id, f"{type(error).__name__}: {error}")
-    )
-
-
-def _explained(error: BaseException | None) -> TypeError:
-    """Return what says that ``error`` kept something from being sent, and what helps."""
-    return TypeError(
-        "The objective, its parameters or its answer could not be sent between processes:"
-        f" {error}. Define the objective at the top of a module, or use threads."
     )
 
 

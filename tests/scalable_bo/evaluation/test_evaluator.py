@@ -15,7 +15,7 @@ from concurrent.futures import (
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
@@ -139,10 +139,6 @@ def test_an_executor_that_does_not_answer_is_replaced(monkeypatch: pytest.Monkey
 
 
 def test_what_cannot_be_sent_to_a_process_stops_at_once_with_the_remedy() -> None:
-    class Pool(ProcessPoolExecutor):
-        def submit(self, *args: object, **kwargs: object) -> NoReturn:
-            raise AssertionError("nothing is to be submitted")
-
     study = make()
     with pytest.raises(
         TypeError,
@@ -151,7 +147,7 @@ def test_what_cannot_be_sent_to_a_process_stops_at_once_with_the_remedy() -> Non
             " use threads"
         ),
     ):
-        study.optimize(lambda params: 1.0, rounds=1, batch=4, executor=Pool, progress=False)
+        study.optimize(lambda params: 1.0, rounds=1, batch=4, executor=processes, progress=False)
     assert len(study.pending.ids) == 4
 
 
