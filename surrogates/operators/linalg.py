@@ -58,19 +58,24 @@ def matmul(A: Tensor, B: Tensor, add_to: Tensor | None = None) -> Tensor:
         rows = A if lacking <= 0 else torch.nn.functional.pad(A, (0, 0, 0, lacking))
         product = (B.T @ rows.T)[:, : len(A)].T
         return product.contiguous() if add_to is None else add_to.add_(product)
-    if is_large_float32 and (lacking := _columns_lacking(A, B)) and mkl_wants_vectors():
-        product = (A @ torch.nn.functional.pad(B, (0, lacking)))[:, : B.shape[1]]
+    if is_large_float32 and (filled := with_whole_vectors(B, len(A))) is not B:
+        product = (A @ filled)[:, : B.shape[1]]
         return product.contiguous() if add_to is None else add_to.add_(product)
     return A @ B if add_to is None else add_to.addmm_(A, B)
 
 
-def _columns_lacking(A: Tensor, B: Tensor) -> int:
-    """Return how many columns fill up the vectors of those of B; none where that is no gain, or
-    there are few.
+def with_whole_vectors(B: Tensor, num_rows: int) -> Tensor:
+    """Return float32 B (n, s) with columns of zeros that fill up the processor's vectors; B itself
+    where that is no gain in the product A @ B of ``num_rows`` rows.
     """
     n, s = B.shape
-    pays = s > FEW_COLUMNS and n >= FEWEST_ROWS and len(A) >= FEWEST_ROWS_OF_A
-    return -s % WHOLE_VECTORS if pays else 0
+    pays = s > FEW_COLUMNS and n >= FEWEST_ROWS and num_rows >= FEWEST_ROWS_OF_A
+    lacking = -s % WHOLE_VECTORS
+    if not (pays and lacking) or B.dtype != torch.float32 or B.device.type != "cpu":
+        return B
+    if not mkl_wants_vectors() or onednn_is_faster():
+        return B
+    return torch.nn.functional.pad(B, (0, lacking))
 
 
 @cache

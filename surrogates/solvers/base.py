@@ -44,6 +44,7 @@ StateT = TypeVar("StateT", bound=State)
 
 # Sweeps in a row without progress: the first may be a stochastic method's bad luck
 STALLS_ALLOWED = 2
+ROOM_FOR_ROUNDING = 0.8  # of the tolerance, which a float64 solution is to meet in float32, too
 COLUMNS_OF_A_REQUEST = 4  # (n, s) matrices that a solve holds beside what its method does
 
 
@@ -323,7 +324,8 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
             run.note = "; ".join(filter(None, [run.note, "float64 does not fit in free memory"]))
             return
         request = run.in_float64(precise)
-        solution = replace(self, checkpoint=None)._solve(request)
+        closer = ROOM_FOR_ROUNDING * self.tolerance
+        solution = replace(self, checkpoint=None, tolerance=closer)._solve(request)
         run.take_over(solution, request)
         run.correct(precise, self.tolerance, solution.value)  # which rounding may have changed
         lost = (run.residual > self.tolerance) & (solution.residual <= self.tolerance)
@@ -349,8 +351,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
 
     def _is_spent(self, run: Run[SystemT]) -> bool:
         epochs = run.request.epochs + self.epochs_per_step(run.system, run.rhs.shape[1])
-        # One product is kept back for evaluating the residual of what is returned.
-        if epochs + run.system.epochs_per_product > self.max_epochs:
+        if epochs + run.epochs_to_evaluate > self.max_epochs:
             return True
         limit = self.max_seconds
         return limit is not None and run.system.rows.agree(run.request.seconds > limit)
@@ -439,6 +440,10 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
             run.note = self.describe(sweep.state) or run.note
         run.steps += sweep.steps
         del sweep.state, rhs  # before the product below, to hold fewer (n, s) matrices at once
+        # A spent budget ends the solve, too, if its result is better than 0
+        largest = 1.0 if self._is_spent(run) else self.tolerance
+        if run.ends_with(sweep.columns, sweep.proposal, largest):
+            return True
         return run.accept(sweep.columns, sweep.proposal)
 
     def _propose(

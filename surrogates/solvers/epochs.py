@@ -7,6 +7,7 @@ extra product.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -20,6 +21,8 @@ from surrogates.systems.base import Rows
 GROWTH_ALLOWED = 2.0  # a residual this many times the best seen means divergence, not noise
 STEP_REDUCTION = 0.25
 SHORTEST_WINDOW = 10
+
+Arrange = Callable[[Order, torch.Generator], Order]
 
 
 @dataclass
@@ -64,17 +67,21 @@ class EpochMonitor(State):
             initial.clone(),
         )
 
-    def shuffled(self, batch_size: int, generator: torch.Generator) -> Self:
-        """Return the monitor with a new order, in parts of at most ``batch_size`` rows,
-        where the last has come to its end.
+    def shuffled(
+        self, batch_size: int, generator: torch.Generator, arrange: Arrange | None = None
+    ) -> Self:
+        """Return the monitor with a new order, in parts of at most ``batch_size`` rows, where the
+        last has come to its end.
+
+        Args:
+            arrange: makes another order of a random one.
         """
         if not self.order.is_at_end:
             return self
-        return replace(
-            self,
-            order=self.order.shuffled(batch_size, generator, self.checkpoint.device),
-            epochs=self.epochs + 1,
-        )
+        order = self.order.shuffled(batch_size, generator, self.checkpoint.device)
+        if arrange is not None:
+            order = arrange(order, generator)
+        return replace(self, order=order, epochs=self.epochs + 1)
 
     def deal(self, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Self]:
         """Return the rows of the next step: at most ``batch_size``,

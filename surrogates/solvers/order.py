@@ -40,9 +40,7 @@ class Order(State):
         if self.num_rows <= LARGEST_HELD:
             content = torch.randperm(self.num_rows, generator=generator, device=generator.device)
         else:
-            content = torch.randint(
-                2**31, (NUM_ROUNDS,), generator=generator, device=generator.device
-            )
+            content = random_keys(generator)
         return replace(
             self,
             num_parts=math.ceil(self.num_rows / part_size),
@@ -70,6 +68,11 @@ class Order(State):
         """Return the rows of the next part, and what is left."""
         rest = replace(self, position=self.position + 1)
         return self.part(self.position), replace(rest, content=()) if rest.is_at_end else rest
+
+
+def random_keys(generator: torch.Generator) -> Tensor:
+    """Return what a random permutation is computed from."""
+    return torch.randint(2**31, (NUM_ROUNDS,), generator=generator, device=generator.device)
 
 
 def permuted(start: int, stop: int, n: int, keys: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from surrogates.callers import warn
+from surrogates.solvers.order import permuted, random_keys
 from surrogates.solvers.state import Parts, State, parts, restore
 from surrogates.systems.base import BlockSystem, LinearSystem, Targets
 
@@ -25,6 +26,9 @@ CLEAR_DESCENT = 1e-3  # relative decrease of the objective beyond what rounding 
 # Of weights that float64 arithmetic has found, rounded to float32
 TOO_LARGE = "whose solution float32 cannot hold: its weights are too large"
 NUM_ROWS = 256  # whose residuals are looked at in float64
+NUM_SAMPLED = 1024  # random rows, by which the residual of more than sixteen times as many is told
+FEWEST_SAMPLED_FROM = 16 * NUM_SAMPLED
+STANDARD_ERRORS = 3.0  # by which a residual told by a sample is to be clear of what it is held to
 LARGEST_DRIFT = 0.5  # of a recursion, in tolerances
 NEGLIGIBLE = 0.1  # an error of a residual, relative to the larger of it and the tolerance
 
@@ -96,8 +100,9 @@ class Solution:
 
     Attributes:
         value: (n, s); of a shared system, the rows held by this process.
-        residual: (s,) relative residual of ``value``, evaluated, not estimated; where float32 does
-            not show it, by 256 random rows in float64.
+        residual: (s,) relative residual of ``value``, evaluated, not estimated by the method: of a
+            solve from zero for more than 16 384 rows in 1024 random ones, where these leave no
+            doubt that it may end; where float32 does not show it, in 256 of them in float64.
         converged: (s,) whether the tolerance was reached.
         steps: (s,) steps each column ran.
         epochs: kernel entries used, checks and preconditioner included, but for these rows; n² of
@@ -209,7 +214,7 @@ class Sweep(Generic[StateT]):
 
 class Run(Generic[SystemT]):
     """How far a solve has come: the best value of every column so far, with its evaluated gap
-    B − H W.
+    B − H W; of a solve that :meth:`ends_with` a sweep, in the sampled rows alone.
     """
 
     SAVED: ClassVar = ["value", "gap", "residual", "column_steps", "prepared_from", "steps", "note"]
@@ -233,8 +238,50 @@ class Run(Generic[SystemT]):
         # ‖w‖ of each column from which on float32 is looked at, and whether it was found wanting
         self.largest_weights: Tensor | None = None
         self.is_exhausted = False
+        self.is_sampled = system.blocks is not None and system.n > FEWEST_SAMPLED_FROM
         # The generator's state when the method prepares itself
         self.prepared_from = request.generator.get_state()
+
+    @property
+    def epochs_to_evaluate(self) -> float:
+        """What the residual of a value may take: that of random rows, and of all."""
+        sampled = NUM_SAMPLED / self.system.n if self.is_sampled else 0.0
+        return self.system.epochs_per_product + sampled
+
+    def ends_with(self, columns: Tensor, proposal: Tensor, largest: float) -> bool:
+        """Take over ``proposal``, for all columns, and return true, if random rows leave no doubt
+        that its residuals are below ``largest``; otherwise change nothing.
+
+        After a warm start a residual may be that of a few rows, which a sample has not: columns
+        that had one are evaluated in all rows.
+        """
+        system = self.system.blocks
+        if system is None or not self.is_sampled or self.is_exhausted:
+            return False
+        is_warm = ~system.rows.all(columns_of(self.value, columns) == 0)
+        if bool(is_warm.all()):
+            return False
+        rhs = columns_of(self.rhs, columns)
+        index, share = self._random_rows(NUM_SAMPLED)
+        gap = system.rows_matmul(index, proposal, minus=rhs).neg_()
+        squares = gap.square()
+        error = squares.std(0) / math.sqrt(len(index))
+        norms = share * torch.linalg.vector_norm(gap, dim=0)
+        highest = (system.n * (squares.mean(0) + STANDARD_ERRORS * error)).sqrt()
+        if bool(is_warm.any()):
+            whole = rhs[:, is_warm] - system @ proposal[:, is_warm]
+            norms[is_warm] = highest[is_warm] = system.rows.norm(whole)
+        # `not <=` where one is not a number
+        if not bool((highest <= largest * self.norms[columns]).all()):
+            return False
+        if len(columns) == len(self.norms):
+            self.value = proposal
+        else:
+            self.value[:, columns] = proposal
+        positions, held = system.rows.owned(index)
+        self.gap[held.unsqueeze(1), columns] = gap[positions]
+        self.residual[columns] = norms / self.norms[columns]
+        return True
 
     def accept(self, columns: Tensor, proposal: Tensor) -> bool:
         """Take over the columns of ``proposal`` that are better than before;
@@ -288,7 +335,7 @@ class Run(Generic[SystemT]):
         if not bool(lost.any()):
             return lost
         large = lost.nonzero().squeeze(1)
-        index, share = self._random_rows()
+        index, share = self._random_rows(NUM_ROWS)
         gap = self.rhs[index][:, columns[large]]
         gap = gap - precise.rows_matmul(index, W[:, large].double())
         drift = share * torch.linalg.vector_norm(gap - R[index][:, large], dim=0)
@@ -297,11 +344,13 @@ class Run(Generic[SystemT]):
         self.is_exhausted |= bool(lost.any())
         return lost
 
-    def _random_rows(self) -> tuple[Tensor, float]:
-        """Return 256 random rows, and the norm of a vector over that of its entries there."""
-        n = len(self.rhs)
+    def _random_rows(self, count: int) -> tuple[Tensor, float]:
+        """Return the first ``count`` of all rows in a random order, and the norm of a vector over
+        that of its entries there.
+        """
+        n = self.system.n
         generator = torch.Generator().manual_seed(0)
-        index = torch.randperm(n, generator=generator)[:NUM_ROWS].to(self.value.device)
+        index = permuted(0, min(count, n), n, random_keys(generator)).to(self.value.device)
         return index, math.sqrt(n / len(index))
 
     def _objective(self, columns: Tensor, value: Tensor, gap: Tensor) -> Tensor:
@@ -323,7 +372,7 @@ class Run(Generic[SystemT]):
             precise: the run's system in float64. The entries of these rows count for nothing.
             unrounded: the float64 value that the residuals are of; ``None`` for the run's own.
         """
-        index, share = self._random_rows()
+        index, share = self._random_rows(NUM_ROWS)
         gap = self.rhs[index] - precise.rows_matmul(index, self.value.double())
         shown = self.gap[index]
         if unrounded is not None:

@@ -13,6 +13,7 @@ from surrogates.operators.rates import factorisation_advantage
 from surrogates.solvers.acceleration import Momentum, accelerate
 from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.blocks import DeterminantalSampler, LeverageSampler, RowSampler
+from surrogates.solvers.cells import Cells
 from surrogates.solvers.epochs import GROWTH_ALLOWED, EpochMonitor, describe_reduction
 from surrogates.solvers.footprint import Footprint, Size
 from surrogates.solvers.order import LARGEST_HELD, Order
@@ -43,6 +44,8 @@ PATIENCE = 8
 RESOLUTION = 10.0
 
 
+Blocks = RowSampler | Cells | None  # what arranges or draws them; None for random parts
+
 SAMPLERS: dict[str, Callable[[BlockSystem, torch.Generator], RowSampler]] = {
     "leverage": LeverageSampler.of,
     "dpp": DeterminantalSampler.of,
@@ -53,12 +56,14 @@ SAMPLERS: dict[str, Callable[[BlockSystem, torch.Generator], RowSampler]] = {
 class SketchAndProjectState(State):
     block_size: int
     sampler: RowSampler | None
+    cells: Cells | None
     count: int
     W: Tensor  # (n, s) iterates
     momentum: Momentum | None
     average: Tensor | None  # (n, s) mean of the iterates of the second half of the budget
     step: Tensor  # (s,) 1, and less after a divergence
-    residual: Tensor  # (s,) residual norm as the last block shows it, infinite before
+    shown: Tensor  # (s,) residual norm as the last block shows it, infinite before
+    residual: Tensor  # (s,) the same, or of cells the larger of the last two
     # (s,) residual norm that the best one has to fall clearly below, within so many epochs
     reference: Tensor
     stale: Tensor  # (s,) epochs since it did
@@ -69,7 +74,7 @@ class SketchAndProjectState(State):
 
 
 @dataclass(frozen=True)
-class SketchAndProject(IterativeSolver[BlockSystem, RowSampler | None, SketchAndProjectState]):
+class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectState]):
     """Solve (K + Σ) W = B by projecting onto one block of equations after the other.
 
     A step takes a block 𝓑 of ``block_size`` rows, its residual ``G = (H Z − B)_𝓑``, and moves the
@@ -88,9 +93,10 @@ class SketchAndProject(IterativeSolver[BlockSystem, RowSampler | None, SketchAnd
             half of its product; 256 to n/3, at most 8192. On a CUDA device √a times as many, if
             factorising is a times as cheap beside a product as on a CPU, as measured there, but of
             sketched blocks, and where processes share the rows, which would measure on their own.
-        blocks: ``"partition"``, the parts of a random partition, anew every epoch; ``"leverage"``
-            or ``"dpp"``, samples by ridge leverage scores or from a determinantal point process, as
-            the theory has it.
+        blocks: ``"partition"``, the parts of a random partition, anew every epoch; ``"cells"``, of
+            one into cells of neighbours with some rows from everywhere, see
+            :mod:`surrogates.solvers.cells`; ``"leverage"`` or ``"dpp"``, samples by ridge leverage
+            scores or from a determinantal point process, as the theory has it.
         accelerated: use Nesterov's acceleration.
         mu: μ; ``None`` for the published smallest noise variance, with exact blocks for 1/(2ν), see
             :meth:`asap`. At most 1/ν is used: the scheme needs μν ≤ 1.
@@ -104,9 +110,9 @@ class SketchAndProject(IterativeSolver[BlockSystem, RowSampler | None, SketchAnd
     References:
         Rathore et al. (2025), "Turbocharging Gaussian Process Inference with Approximate
         Sketch-and-Project", Algorithms 1, 2, 6, 7.
-        Differs: (1) blocks are the parts of a random partition, anew every epoch: of the same parts
-            the factors could be kept, but the
-        residual of asap() after ten epochs is then up to 70 times larger (n = 6000); (2) the
+        Differs: (1) blocks are the parts of a partition, at random or into cells of neighbours,
+        anew every epoch: of the same parts the factors could be kept, but the residual of
+        accelerated random ones after ten epochs is then up to 70 times larger (n = 6000); (2) the
         largest eigenvalue is a Rayleigh quotient, where the printed one is of normalised vectors;
         (3) the residual is taken at the extrapolated point Z; (4) Z is made of the new V; (5)
         divergence is undone, a column at a time.
@@ -124,7 +130,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, RowSampler | None, SketchAnd
         super().__post_init__()
         if self.block_size is not None:
             checks.positive_int("block_size", self.block_size)
-        checks.one_of("blocks", self.blocks, ("partition", *SAMPLERS))
+        checks.one_of("blocks", self.blocks, ("partition", "cells", *SAMPLERS))
         for name in ("mu", "nu"):
             if getattr(self, name) is not None:
                 checks.positive_float(name, getattr(self, name))
@@ -136,7 +142,8 @@ class SketchAndProject(IterativeSolver[BlockSystem, RowSampler | None, SketchAnd
 
     @classmethod
     def asap(cls, **settings: Any) -> Self:
-        """Return accelerated SAP: exact blocks, and Nesterov's acceleration with μ = 1/(2ν).
+        """Return accelerated SAP: exact blocks of neighbours, and Nesterov's acceleration with μ =
+        1/(2ν).
 
         A block step projects the error onto the complement of the block, in the norm of H, by a
         projection Π; the scheme contracts the squared error by 1 − √(μ/ν) a step where μ ≤
@@ -154,7 +161,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, RowSampler | None, SketchAnd
             Gower, Hanzely, Richtárik, Stich (2018), "Accelerated Stochastic Matrix Inversion", for
             the scheme and its rate.
         """
-        return cls(**{"accelerated": True, **settings})
+        return cls(**{"accelerated": True, "blocks": "cells", **settings})
 
     @classmethod
     def adasap(cls, **settings: Any) -> Self:
@@ -217,10 +224,13 @@ class SketchAndProject(IterativeSolver[BlockSystem, RowSampler | None, SketchAnd
         b = min(self.block_size or self._default_block(system, num_columns), system.n)
         return b / system.n + (b / system.n) ** 2
 
-    def prepare(self, system: BlockSystem, generator: torch.Generator) -> RowSampler | None:
-        return None if self.blocks == "partition" else SAMPLERS[self.blocks](system, generator)
+    def prepare(self, system: BlockSystem, generator: torch.Generator) -> Blocks:
+        if self.blocks == "partition":
+            return None
+        make = Cells.of if self.blocks == "cells" else SAMPLERS[self.blocks]
+        return make(system, generator)
 
-    def init(self, system: BlockSystem, start: Start[RowSampler | None]) -> SketchAndProjectState:
+    def init(self, system: BlockSystem, start: Start[Blocks]) -> SketchAndProjectState:
         initial = start.initial
         norms = system.rows.norm(start.gap)
         block_size = self._block_size(system, initial.shape[1])
@@ -232,12 +242,14 @@ class SketchAndProject(IterativeSolver[BlockSystem, RowSampler | None, SketchAnd
         zeros = torch.zeros_like(norms)
         return SketchAndProjectState(
             block_size=block_size,
-            sampler=start.prepared,
+            sampler=start.prepared if isinstance(start.prepared, RowSampler) else None,
+            cells=start.prepared if isinstance(start.prepared, Cells) else None,
             count=0,
             W=initial.clone(),
             momentum=momentum,
             average=torch.zeros_like(initial) if self.tail_average else None,
             step=ones,
+            shown=math.inf * ones,
             residual=math.inf * ones,
             reference=norms,
             stale=zeros,
@@ -253,22 +265,34 @@ class SketchAndProject(IterativeSolver[BlockSystem, RowSampler | None, SketchAnd
         state: SketchAndProjectState,
         generator: torch.Generator,
     ) -> SketchAndProjectState:
-        monitor = state.monitor.shuffled(state.block_size, generator)
-        number = monitor.order.position
+        cells = state.cells
+        arrange = None if cells is None else cells.arranged
+        monitor = state.monitor.shuffled(state.block_size, generator, arrange)
+        block = monitor.order.position
         turns = self._turns(system, monitor.order, state.turns, generator)
         index, monitor = monitor.deal(state.block_size, generator)
         if state.sampler is not None:
             index = state.sampler.draw(len(index), generator)
         Z = state.W if state.momentum is None else state.momentum.Z
+        # A cell says nothing of the rows elsewhere
+        told = len(index) if cells is None else cells.num_from_everywhere(len(index))
+
+        def squares_of(gap: Tensor) -> Tensor:
+            squares = gap.square()
+            return torch.stack([squares.sum(0), squares[:told].sum(0)])
+
         if turns is None:
-            D, squares = self._block_step(system, index, Z, rhs, state.sampler, generator)
+            D, squares = self._block_step(
+                system, index, Z, rhs, state.sampler, generator, squares_of
+            )
         else:
-            D, squares = turns.step(number, Z, rhs)
+            D, squares = turns.step(block, Z, rhs, squares_of)
         D.mul_(state.step)
-        monitor = monitor.observe_squares(squares, len(index))
+        monitor = monitor.observe_squares(squares[0], len(index))
         # The rows dealt are those not visited for longest: what they show is, if anything, more
         # than the average row's residual.
-        residual = (system.n / len(index) * squares).sqrt()
+        shown = (system.n / told * squares[1]).sqrt()
+        residual = shown if cells is None else torch.maximum(shown, state.shown)
         if state.momentum is None:
             W = system.rows.add(state.W, index, D, alpha=-1.0)
             momentum = None
@@ -276,14 +300,15 @@ class SketchAndProject(IterativeSolver[BlockSystem, RowSampler | None, SketchAnd
             W, momentum = accelerate(
                 system.rows, state.W, state.momentum, index, D, self._nu(system.n, state.block_size)
             )
-        count = state.count + 1
-        average = self._averaged(system, state, W, count)
+        steps = state.count + 1
+        average = self._averaged(system, state, W, steps)
         state = replace(
             state,
-            count=count,
+            count=steps,
             W=W,
             momentum=momentum,
             average=average,
+            shown=shown,
             residual=residual,
             monitor=monitor,
             turns=turns,
@@ -308,15 +333,16 @@ class SketchAndProject(IterativeSolver[BlockSystem, RowSampler | None, SketchAnd
         rhs: Tensor,
         sampler: RowSampler | None,
         generator: torch.Generator,
+        squares: Callable[[Tensor], Tensor],
     ) -> tuple[Tensor, Tensor]:
-        """Return D (b, s) for the block ``index``, and the sums of squares (s,) of its residual as
-        the rows of a sampler speak for all.
+        """Return D (b, s) for the block ``index``, and the two ``squares`` (2, s) of its residual
+        as the rows of a sampler speak for all.
         """
         gap = system.rows_matmul(index, Z, minus=rhs)
         shown = gap if sampler is None else gap * sampler.weights[index].to(gap.dtype).unsqueeze(1)
         block = system.restrict(index)
         apply = self.preconditioner(block, generator)
-        return apply(gap).mul_(self._step_size(block, apply, generator)), shown.square().sum(0)
+        return apply(gap).mul_(self._step_size(block, apply, generator)), squares(shown)
 
     def _end_epoch(
         self, system: BlockSystem, state: SketchAndProjectState

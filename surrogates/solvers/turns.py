@@ -20,7 +20,7 @@ class Turns:
     """The next p blocks of an order, each factorised by the process whose turn it is.
 
     A block costs two messages: the parts of G are summed for that process alone, and D comes back,
-    with the squared norms of G. That is about as many bytes as a sum that all processes receive,
+    with sums of squares of G. That is about as many bytes as a sum that all processes receive,
     after which each of them would factorise every block.
 
     Attributes:
@@ -73,15 +73,17 @@ class Turns:
             )
         return cls(system, first, blocks, invert)
 
-    def step(self, number: int, Z: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return D (b, s) of the order's block ``number``, for G = (H Z − B)_b,
-        and the squared norms (s,) of the columns of G.
+    def step(
+        self, number: int, Z: Tensor, rhs: Tensor, squares: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Return D (b, s) of the order's block ``number``, for G = (H Z − B)_b, and the two
+        ``squares`` (2, s) of G.
         """
         turn = number - self.first
         gap = self.system.rows_matmul_for(turn, self.blocks[turn], Z, minus=rhs)
         if turn == self.system.rows.rank and self.invert is not None:
-            message = torch.cat([self.invert(gap), gap.square().sum(0, keepdim=True)])
+            message = torch.cat([self.invert(gap), squares(gap)])
         else:
-            message = gap.new_empty(len(gap) + 1, gap.shape[1])
+            message = gap.new_empty(len(gap) + 2, gap.shape[1])
         message = self.system.rows.of(turn, message)
-        return message[:-1], message[-1]
+        return message[:-2], message[-2:]

@@ -30,11 +30,11 @@ class DistributedKernelSystem(KernelSystem):
     numbers), each process multiplies k(X_b, X_r) with its weights, and one sum over the processes
     (b · s numbers) makes the block's residual; SGD needs two, and one of features. Exact blocks are
     factorised side by side, one by each process, which gets the block's residual and sends the step
-    that it makes of it. A product with H, of which conjugate gradients take one a step and every
-    method one at the end, passes X and W around in chunks. All processes need the same software,
-    solver and generator state. Any number of them takes the same steps, but for rounding, which
-    conjugate gradients amplify: solutions then agree to within the error that their residuals
-    leave.
+    that it makes of it. A product with H, of which conjugate gradients take one a step and other
+    methods one at the end where random rows leave their residual in doubt, passes X and W around in
+    chunks. All processes need the same software, solver and generator state. Any number of them
+    takes the same steps, but for rounding, which conjugate gradients amplify: solutions then agree
+    to within the error that their residuals leave.
 
     Args:
         kernel: a GPyTorch kernel without a batch shape, the same in all processes. Its

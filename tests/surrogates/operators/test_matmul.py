@@ -203,6 +203,20 @@ def test_products_of_columns_that_are_filled_up_have_single_precision(
         torch.testing.assert_close(added, product + 1.0)
 
 
+def test_products_by_tiles_of_columns_that_are_filled_up_are_products(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(linalg, "onednn_is_faster", lambda: False)
+    monkeypatch.setattr(linalg, "mkl_wants_vectors", lambda: True)
+    X = problems.uniform(700, problems.DIM, dtype=torch.float32)
+    K = problems.operator(Tiled, problems.matern(1.5), X)
+    for s in (17, 24):
+        B = problems.normal(700, s, dtype=torch.float32)
+        product = K @ B
+        assert product.is_contiguous()
+        require_single_precision(product, K.to_dense(), B)
+
+
 @pytest.mark.parametrize(
     ("m", "n", "s", "columns"),
     [
@@ -217,7 +231,14 @@ def test_products_of_columns_that_are_filled_up_have_single_precision(
 def test_columns_are_filled_up_to_whole_vectors_where_that_pays(
     monkeypatch: pytest.MonkeyPatch, m: int, n: int, s: int, columns: int
 ) -> None:
-    assert s + linalg._columns_lacking(torch.empty(m, n), torch.empty(n, s)) == columns
+    B = problems.normal(n, s, dtype=torch.float32)
+    with monkeypatch.context() as patch:
+        patch.setattr(linalg, "onednn_is_faster", lambda: False)
+        patch.setattr(linalg, "mkl_wants_vectors", lambda: True)
+        filled = linalg.with_whole_vectors(B, m)
+        assert filled.shape == (n, columns)
+        assert torch.equal(filled[:, :s], B) and not filled[:, s:].any()
+        assert linalg.with_whole_vectors(B.double(), m).shape == B.shape
     for name, expected in [("AMD EPYC", True), ("Intel(R) Xeon(R)", False)]:
         found = {"cpu_name": name, "avx512_f": False}
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=found: found)

@@ -115,6 +115,6 @@ def test_the_residual_that_sampled_blocks_show_is_that_of_all_rows() -> None:
 
 def test_unknown_blocks_are_refused() -> None:
     with pytest.raises(
-        ValueError, match="`blocks` must be one of partition, leverage, dpp, got 'best'"
+        ValueError, match="`blocks` must be one of partition, cells, leverage, dpp, got 'best'"
     ):
         SketchAndProject(blocks="best")

@@ -1,0 +1,142 @@
+"""Partitions of the data into cells of neighbours, each with some rows from everywhere.
+
+What a point and its neighbours say of each other is the part of a rough function that a solver
+learns last, and a block that holds both settles it at once; the rows from everywhere settle what is
+smooth over many cells. Where the cells lie changes from one partition to the next: what one cuts
+apart the next one holds together.
+
+Cells are the leaves of a tree. A node is cut between the rows that are more like one random row of
+it and those that are more like another, at the quantile that its parts need.
+
+Notation: n rows, of which a process holds n_r.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from surrogates.operators.stationary import StationaryKernel
+from surrogates.solvers.order import LARGEST_HELD, Order
+from surrogates.systems.base import BlockSystem
+from surrogates.systems.preconditioners import column_factor
+
+# Of a part's rows, those from everywhere: half of them where they settle all that is smooth, which
+# they do if they leave so much of the kernel's diagonal, and few where most is said by neighbours
+SMOOTH = 0.01
+SHARE_OF_SMOOTH = 0.5
+SHARE_OF_ROUGH = 0.1
+MOST_COLUMNS = 1000
+NUM_PROBED = 1024
+
+Likeness = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Arranges the rows of ``system`` in cells.
+
+    Attributes:
+        missed: (r,) what 1, …, r random columns leave of K's diagonal, relative to it.
+
+    References:
+        Dasgupta, Freund (2008), "Random Projection Trees and Low Dimensional Manifolds", for such
+        trees; Beatson, Light, Billings (2000), "Fast Solution of the Radial Basis Function
+        Interpolation Equations: Domain Decomposition Methods", for blocks of neighbours, with a few
+        rows from everywhere. Differs: the parts are disjoint, and others every epoch.
+    """
+
+    system: BlockSystem
+    missed: Tensor
+
+    @classmethod
+    def of(cls, system: BlockSystem, generator: torch.Generator) -> "Cells":
+        """Return the cells of ``system``, of which 1024 rows show what up to 1000 others leave."""
+        order = torch.randperm(system.n, generator=generator, device=generator.device)
+        rank = min(MOST_COLUMNS, (system.n + 1) // 2)
+        probed = system.restrict(order[: rank + NUM_PROBED].to(system.device))
+        factor = column_factor(probed, rank, generator)
+        left = probed.diagonal.mean() - factor.square().mean(0).cumsum(0)
+        # The columns' own rows miss nothing
+        others = probed.n - torch.arange(1, rank + 1, device=left.device)
+        missed = left * probed.n / others.clamp_min(1) / probed.diagonal.mean()
+        return cls(system, missed.cpu())
+
+    def num_from_everywhere(self, size: int) -> int:
+        """Return how many of the first rows of a part of so many are from everywhere."""
+        half = math.ceil(SHARE_OF_SMOOTH * size)
+        is_smooth = bool(self.missed[min(half, len(self.missed)) - 1] < SMOOTH)
+        return half if is_smooth else math.ceil(SHARE_OF_ROUGH * size)
+
+    def arranged(self, order: Order, generator: torch.Generator) -> Order:
+        """Return an order whose parts have the sizes of those of ``order``, and of their rows the
+        first ones; the others are a cell each. A single part, parts of single rows, and too many
+        rows to be held stay as they are.
+        """
+        has_cells = 1 < order.num_parts <= order.num_rows // 2
+        if not has_cells or order.num_rows > LARGEST_HELD:
+            return order
+        parts = [order.part(number) for number in range(order.num_parts)]
+        kept = [part[: self.num_from_everywhere(len(part))] for part in parts]
+        others = torch.cat([part[len(rest) :] for part, rest in zip(parts, kept, strict=True)])
+        numbers = torch.randperm(len(parts), generator=generator, device=generator.device).tolist()
+        sizes = [len(parts[number]) - len(kept[number]) for number in numbers]
+        cells = self._cut(others, sizes, generator)
+        for number, cell in zip(numbers, cells, strict=True):
+            kept[number] = torch.cat([kept[number], cell])
+        return replace(order, content=(torch.cat(kept),))
+
+    def _cut(self, rows: Tensor, sizes: list[int], generator: torch.Generator) -> list[Tensor]:
+        """Return the ``rows`` in cells of these sizes."""
+        likeness = self._likeness()
+        nodes = [(rows, sizes)]
+        while len(nodes) < len(sizes):
+            to_cut = [members for members, within in nodes if len(within) > 1]
+            scores = self._scores(likeness, to_cut, generator)
+            halves = []
+            for members, within in nodes:
+                half = len(within) // 2
+                if half == 0:
+                    halves.append((members, within))
+                    continue
+                ordered = members[scores[members].argsort(stable=True)]
+                first = sum(within[:half])
+                halves.append((ordered[:first], within[:half]))
+                halves.append((ordered[first:], within[half:]))
+            nodes = halves
+        return [members for members, _ in nodes]
+
+    def _scores(
+        self, likeness: Likeness, nodes: list[Tensor], generator: torch.Generator
+    ) -> Tensor:
+        """Return how much more each row is like one random row of its node than like another,
+        (n,).
+        """
+        rows = self.system.rows
+        own = torch.zeros(rows.num_held, device=self.system.device)
+        for members in nodes:
+            chosen = torch.randint(
+                len(members), (2,), generator=generator, device=generator.device
+            ).to(members.device)
+            _, held = rows.owned(members)
+            values = likeness(held, members[chosen])
+            own[held] = (values[:, 0] - values[:, 1]).to(own.dtype)
+        return rows.gather(own)
+
+    def _likeness(self) -> Likeness:
+        """Return the map from rows held here (m,) and rows of all (2,) to how like they are, (m,
+        2): e^-distance in lengthscales, computed so that any number of processes finds the same,
+        or the kernel where it has no lengthscales.
+        """
+        form = self.system.stationary
+        if not isinstance(form, StationaryKernel):
+            return lambda held, others: self.system.columns(others)[held]
+        points = form.scaled(self.system.points).double()
+
+        def likeness(held: Tensor, others: Tensor) -> Tensor:
+            differences = points[held].unsqueeze(1) - self.system.rows.take(points, others)
+            return differences.square().sum(-1).sqrt().neg().exp()
+
+        return likeness

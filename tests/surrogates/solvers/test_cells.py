@@ -1,0 +1,119 @@
+"""Cells of neighbours: partitions, the same however the rows are shared, that take fewer epochs."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from surrogates import KernelSystem, SketchAndProject
+from surrogates.solvers.cells import SMOOTH, Cells
+from surrogates.solvers.order import Order
+from tests import problems
+
+N = 300
+
+
+def system(kernel: str, X: Tensor, noise: float = 1e-3) -> KernelSystem:
+    made = {
+        "rough": problems.matern(1.5, 0.1),
+        "smooth": problems.rbf(0.6),
+        # By its own evaluation
+        "rational": problems.scaled(problems.RQKernel(), 2.0),
+    }[kernel].to(X.dtype)
+    return KernelSystem(problems.operator(problems.OPERATORS[0], made, X), noise)
+
+
+def random_order(size: int, n: int = N) -> tuple[Order, torch.Generator]:
+    generator = torch.Generator().manual_seed(3)
+    return Order(n).shuffled(size, generator, torch.device("cpu")), generator
+
+
+@pytest.mark.parametrize("kernel", ["rough", "smooth", "rational"])
+@pytest.mark.parametrize("size", [300, 299, 70, 7, 1])
+def test_cells_are_a_partition_into_parts_of_the_same_sizes(kernel: str, size: int) -> None:
+    cells = Cells.of(system(kernel, problems.uniform(N, 2)), torch.Generator().manual_seed(0))
+    order, generator = random_order(size)
+    arranged = cells.arranged(order, generator)
+    assert arranged.num_parts == order.num_parts
+    parts = [arranged.part(number) for number in range(order.num_parts)]
+    before = [order.part(number) for number in range(order.num_parts)]
+    assert [len(part) for part in parts] == [len(part) for part in before]
+    assert torch.equal(torch.cat(parts).sort().values, torch.arange(N))
+    if len(parts) > 1:
+        count = cells.num_from_everywhere(len(parts[0]))
+        assert torch.equal(parts[0][:count], before[0][:count])
+
+
+def spread(X: Tensor, rows: Tensor) -> float:
+    """Return the mean distance of the points ``rows`` from their mean."""
+    return (X[rows] - X[rows].mean(0)).norm(dim=1).mean().item()
+
+
+@pytest.mark.parametrize("kernel", ["rough", "rational"])
+def test_a_cell_holds_neighbours_and_another_epoch_cuts_elsewhere(kernel: str) -> None:
+    X = problems.uniform(N, 2)
+    cells = Cells.of(system(kernel, X), torch.Generator().manual_seed(0))
+    order, generator = random_order(40)
+    first, second = (cells.arranged(order, generator) for _ in range(2))
+    count = cells.num_from_everywhere(40)
+    spreads = [spread(X, first.part(number)[count:]) for number in range(order.num_parts)]
+    assert sum(spreads) / len(spreads) < 0.7 * spread(X, torch.arange(N))
+    assert {frozenset(first.part(i).tolist()) for i in range(8)}.isdisjoint(
+        {frozenset(second.part(i).tolist()) for i in range(8)}
+    )
+
+
+def test_rows_from_everywhere_are_half_of_a_block_where_they_settle_a_smooth_function() -> None:
+    X = problems.uniform(N, 2)
+    generator = torch.Generator().manual_seed(0)
+    smooth = Cells.of(system("smooth", X), generator)
+    rough = Cells.of(system("rough", X), generator)
+    assert smooth.missed[49] < SMOOTH < rough.missed[49]
+    assert smooth.num_from_everywhere(100) == 50
+    assert rough.num_from_everywhere(100) == 10
+
+
+def test_what_columns_leave_is_their_schur_complement() -> None:
+    X = problems.uniform(40, 2)
+    kernel = system("rough", X)
+    missed = Cells.of(kernel, torch.Generator().manual_seed(0)).missed
+    K = kernel.kernel.to_dense()
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randperm(40, generator=generator)
+    columns = rows[torch.randperm(40, generator=generator)[:20]]
+    left = K - K[:, columns] @ torch.linalg.solve(K[columns][:, columns], K[columns])
+    others = torch.ones(40, dtype=torch.bool).index_fill(0, columns, False)
+    assert missed[19].item() == pytest.approx(left.diagonal()[others].mean().item(), rel=1e-3)
+
+
+@pytest.mark.parametrize("d", [2, 6])
+def test_cells_take_fewer_epochs_than_random_blocks_on_rough_functions(d: int) -> None:
+    X = problems.uniform(1500, d)
+    rough = problems.matern(1.5, 0.15 if d == 2 else 0.5)
+    rhs = problems.normal(1500, 3)
+    epochs = {}
+    for blocks in ("cells", "partition"):
+        solver = SketchAndProject.asap(blocks=blocks, block_size=150)
+        made = KernelSystem(problems.operator(problems.OPERATORS[0], rough, X), 1e-3)
+        f = torch.linalg.cholesky(made.to_dense()) @ rhs
+        solution = solver.solve(made, f)
+        assert solution.converged.all()
+        epochs[blocks] = solution.epochs
+    assert epochs["cells"] < 0.75 * epochs["partition"]
+
+
+def test_a_column_of_which_one_region_says_nothing_is_not_taken_for_solved() -> None:
+    X = problems.uniform(1000, 2)
+    far = X[:, 0] < 0.1
+    rhs = torch.where(far, problems.normal(1000), torch.zeros(1000, dtype=X.dtype)).unsqueeze(1)
+    made = system("rough", X)
+    solution = SketchAndProject.asap(block_size=60, tolerance=1e-3).solve(made, rhs)
+    assert solution.converged.all()
+    exact = (rhs - made.to_dense() @ solution.value).norm() / rhs.norm()
+    assert exact <= 1e-3
+    assert "stopped improving" not in solution.note
+
+
+def test_points_that_are_all_alike_are_cut_anywhere() -> None:
+    made = system("rough", torch.ones(50, 2, dtype=torch.float64), noise=0.1)
+    solution = SketchAndProject.asap(block_size=10).solve(made, problems.normal(50, 2))
+    assert solution.converged.all()
