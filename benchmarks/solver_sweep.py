@@ -92,6 +92,7 @@ def solvers(n: int) -> dict[str, Any]:
         "auto": lambda **budget: Auto(**budget),
         "cg": lambda **budget: CG(**budget),
         "asap": lambda **budget: SketchAndProject.asap(**budget),
+        "asap-random": lambda **budget: SketchAndProject.asap(blocks="partition", **budget),
         "sap": lambda **budget: SketchAndProject.sap(**blocks, **budget),
         "cg-plain": lambda **budget: CG(None, **budget),
         "adasap": lambda **budget: SketchAndProject.adasap(**blocks, **budget),
@@ -137,20 +138,28 @@ def kernel_of(cell: SweepSystem) -> MaternKernel:
     return kernel.requires_grad_(False)
 
 
-def measure(
-    cell: SweepSystem, repeats: int, seed: int, console: Console, device: torch.device
-) -> dict[str, Any]:
+def problem(
+    cell: SweepSystem, seed: int, device: torch.device
+) -> tuple[MaternKernel, Tensor, Tensor]:
+    """Return the kernel, the points X (n, d) and B (n, s)."""
     generator = torch.Generator().manual_seed(seed)
     X = inputs(cell, generator)
     prior = PriorPaths.draw(
         kernel_of(cell), cell.dim, cell.s, num_features=2000, generator=generator, like=X
     )
-    B = (
-        prior(X) + cell.noise**0.5 * torch.randn(cell.s, cell.n, generator=generator)
-    ).T.contiguous()
-    X = X.to(device)
-    B = B.to(device)
-    kernel = kernel_of(cell).to(device)
+    B = prior(X) + cell.noise**0.5 * torch.randn(cell.s, cell.n, generator=generator)
+    return kernel_of(cell).to(device), X.to(device), B.T.contiguous().to(device)
+
+
+def measure(
+    cell: SweepSystem,
+    names: list[str],
+    repeats: int,
+    seed: int,
+    console: Console,
+    device: torch.device,
+) -> dict[str, Any]:
+    kernel, X, B = problem(cell, seed, device)
 
     def solve(make: Any, tolerance: float, max_seconds: float | None) -> dict[str, Any]:
         trace: list[Progress] = []
@@ -179,7 +188,8 @@ def measure(
 
     results: dict[str, Any] = {}
     fastest = math.inf
-    for name, make in solvers(cell.n).items():
+    for name in names:
+        make = solvers(cell.n)[name]
         limit = None if math.isinf(fastest) else max(SHORTEST, OUT_OF_REACH * fastest)
         if cell.n < SMALL:
             # So that no run of few milliseconds is the first to touch memory
@@ -246,6 +256,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=2000, help="n")
     parser.add_argument("--fraction", type=int, default=6, help="take one of so many cells")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--solvers", default=None, help="only these, separated by commas")
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
         "--summary", action="store_true", help="only summarise what the record holds"
@@ -257,13 +268,14 @@ def main() -> None:
     if arguments.out is not None and arguments.out.exists():
         record = json.loads(arguments.out.read_text())
     device = torch.device(arguments.device)
+    names = [*solvers(10)] if arguments.solvers is None else arguments.solvers.split(",")
     environment = describe_environment(device)
     for number, cell in enumerate([] if arguments.summary else cells):
         if cell.name in record["cells"]:
             continue
         console.print(f"{number + 1}/{len(cells)} {cell.name}", highlight=False)
         record["cells"][cell.name] = {
-            **measure(cell, arguments.repeats, number, console, device),
+            **measure(cell, names, arguments.repeats, number, console, device),
             "environment": environment,
         }
         if arguments.out is not None:

@@ -23,7 +23,7 @@ from surrogates.operators.differentiable import KernelBasis, combine, combine_ro
 from surrogates.rules.solved import DIRECT_SOLVE_UP_TO
 
 SHARE = 0.75  # of the time, for what is predicted; the fit ends when the rest of it is over
-EPOCHS = 10.0  # n² products that an iterative solve is expected to take
+EPOCHS = 8.0  # n² products that an iterative solve is expected to take
 EPOCHS_OF_A_DIRECT_SOLVE = 2.0  # beside the factorisation
 PROBED_ROWS = 256
 PROBED_COLUMNS = 8192

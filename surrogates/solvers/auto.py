@@ -193,7 +193,7 @@ class Auto(Solver):
         ) -> _Candidate:
             return _Candidate(solver, name, epochs + 1.0, setup + epochs * (epoch + extra) + epoch)
 
-        block = default_block_size(n, s, system.device)
+        block = default_block_size(n, s, system.device, "cells")
         blocks = n * block * (rates.block_factorise * block / 3.0 + 2.0 * s + evaluate) + (
             0.0 if evaluate else rates.gather * n**2
         )

@@ -30,6 +30,7 @@ SHARE_OF_SMOOTH = 0.5
 SHARE_OF_ROUGH = 0.1
 MOST_COLUMNS = 1000
 NUM_PROBED = 1024
+ROWS_AT_ONCE = 2**16  # whose distances are held
 
 Likeness = Callable[[Tensor, Tensor], Tensor]
 
@@ -130,13 +131,22 @@ class Cells:
         2): e^-distance in lengthscales, computed so that any number of processes finds the same,
         or the kernel where it has no lengthscales.
         """
-        form = self.system.stationary
+        system = self.system
+        form = system.stationary
         if not isinstance(form, StationaryKernel):
-            return lambda held, others: self.system.columns(others)[held]
-        points = form.scaled(self.system.points).double()
+            return lambda held, others: system.columns(others)[held]
 
         def likeness(held: Tensor, others: Tensor) -> Tensor:
-            differences = points[held].unsqueeze(1) - self.system.rows.take(points, others)
-            return differences.square().sum(-1).sqrt().neg().exp()
+            chosen = form.scaled(system.rows.take(system.points, others)).double()
+            found = [
+                (form.scaled(system.points[part]).double().unsqueeze(1) - chosen)
+                .square()
+                .sum(-1)
+                .sqrt()
+                .neg()
+                .exp()
+                for part in held.split(ROWS_AT_ONCE)
+            ]
+            return torch.cat(found)
 
         return likeness

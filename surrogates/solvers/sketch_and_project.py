@@ -33,6 +33,9 @@ CPU = torch.device("cpu")
 NUM_POWER_ITERATIONS = 10
 STEP_REDUCTION = 0.5
 CONVEXITY_INCREASE = 10.0
+# Of a block's product, three times what its factorisation costs
+SHARE = 1.5
+SHARE_OF_CELLS = 0.75
 SMALLEST_DEFAULT_BLOCK = 256
 LARGEST_DEFAULT_BLOCK = 8192
 READ_COLUMNS = 50  # evaluating or reading a kernel entry costs about what so many columns do
@@ -90,9 +93,10 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         preconditioner: ``Exact()`` (SAP), ``Nystrom(rank, sketch="gaussian")`` (ADASAP) or
             ``Identity()`` (ADASAP-I).
         block_size: b; ``None`` for √(1.5 n (s + 50)), where a block's factorisation costs less than
-            half of its product; 256 to n/3, at most 8192. On a CUDA device √a times as many, if
-            factorising is a times as cheap beside a product as on a CPU, as measured there, but of
-            sketched blocks, and where processes share the rows, which would measure on their own.
+            half of its product, of cells √(0.75 n (s + 50)); 256 to n/3, at most 8192. On a CUDA
+            device √a times as many, if factorising is a times as cheap beside a product as on a
+            CPU, as measured there, but of sketched blocks, and where processes share the rows,
+            which would measure on their own.
         blocks: ``"partition"``, the parts of a random partition, anew every epoch; ``"cells"``, of
             one into cells of neighbours with some rows from everywhere, see
             :mod:`surrogates.solvers.cells`; ``"leverage"`` or ``"dpp"``, samples by ridge leverage
@@ -184,7 +188,8 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         return cls.adasap(**{"preconditioner": Identity(), **settings})
 
     def footprint(self, size: Size) -> Footprint:
-        b = min(self.block_size or default_block_size(size.n, size.columns), size.n)
+        default = default_block_size(size.n, size.columns, blocks=self.blocks)
+        b = min(self.block_size or default, size.n)
         s = size.columns
         slices = 0  # of a sum in a fixed order for the process whose turn it is
         if self.preconditioner.is_exact:
@@ -423,7 +428,8 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
     def _default_block(self, system: BlockSystem, num_columns: int) -> int:
         # What processes measure may differ, and they have to take the same blocks
         is_measured = self.preconditioner.is_exact and not system.rows.is_shared
-        return default_block_size(system.n, num_columns, system.device if is_measured else CPU)
+        device = system.device if is_measured else CPU
+        return default_block_size(system.n, num_columns, device, self.blocks)
 
     def _mu(self, system: BlockSystem, block_size: int) -> float:
         if self.mu is not None:
@@ -466,12 +472,14 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         return describe_reduction(state.step)
 
 
-def default_block_size(n: int, num_columns: int, device: torch.device = CPU) -> int:
+def default_block_size(
+    n: int, num_columns: int, device: torch.device = CPU, blocks: str = "partition"
+) -> int:
     """Return b for n points and s columns: larger blocks need fewer epochs,
     until their factorisation costs more than that saves.
     """
-    advantage = factorisation_advantage(device)
-    balanced = math.ceil(math.sqrt(1.5 * advantage * n * (num_columns + READ_COLUMNS)))
+    share = (SHARE_OF_CELLS if blocks == "cells" else SHARE) * factorisation_advantage(device)
+    balanced = math.ceil(math.sqrt(share * n * (num_columns + READ_COLUMNS)))
     return min(n, max(SMALLEST_DEFAULT_BLOCK, min(balanced, n // 3, LARGEST_DEFAULT_BLOCK)))
 
 

@@ -102,7 +102,11 @@ def test_blocks_are_smaller_where_factorising_is_dear(
     for is_shared in (False, True):  # then all processes take those of a CPU
         monkeypatch.setattr(type(system.rows), "is_shared", is_shared)
         sizes.append(SketchAndProject.asap()._block_size(system, 64))
-    assert sizes == [default_block_size(2000, 64, device), default_block_size(2000, 64)]
+    cells = {"blocks": "cells"}
+    assert sizes == [
+        default_block_size(2000, 64, device, **cells),
+        default_block_size(2000, 64, **cells),
+    ]
     sketched = SketchAndProject.adasap()  # which factorises nothing large
     monkeypatch.setattr(type(system.rows), "is_shared", False)
     assert sketched._block_size(system, 64) == default_block_size(2000, 64)

@@ -65,7 +65,8 @@ def name(solver: Solver, n: int, num_columns: int) -> str:
             else f"CG(Nystrom({solver.preconditioner.rank}))"
         )  # type: ignore[attr-defined]
     if isinstance(solver, SketchAndProject):
-        return f"SketchAndProject.asap(), blocks of {default_block_size(n, num_columns)}"
+        size = default_block_size(n, num_columns, blocks=solver.blocks)
+        return f"SketchAndProject.asap(), blocks of {size}"
     return "Cholesky()"
 
 
