@@ -28,8 +28,8 @@ from surrogates.systems.preconditioners import column_factor
 SMOOTH = 0.01
 SHARE_OF_SMOOTH = 0.5
 SHARE_OF_ROUGH = 0.1
-MOST_COLUMNS = 1000
-NUM_PROBED = 1024
+MOST_COLUMNS = 500
+NUM_PROBED = 500
 ROWS_AT_ONCE = 2**16  # whose distances are held
 
 Likeness = Callable[[Tensor, Tensor], Tensor]
@@ -54,7 +54,7 @@ class Cells:
 
     @classmethod
     def of(cls, system: BlockSystem, generator: torch.Generator) -> "Cells":
-        """Return the cells of ``system``, of which 1024 rows show what up to 1000 others leave."""
+        """Return the cells of ``system``, of which 500 rows show what up to 500 others leave."""
         order = torch.randperm(system.n, generator=generator, device=generator.device)
         rank = min(MOST_COLUMNS, (system.n + 1) // 2)
         probed = system.restrict(order[: rank + NUM_PROBED].to(system.device))
