@@ -3,6 +3,8 @@ and hard.
 
     python benchmarks/solver_sweep.py --size 2000 --fraction 6 \\
         --out benchmarks/results/solver_sweep.json
+    python benchmarks/solver_sweep.py --size 5000 --fraction 8 --repeats 1 \\
+        --solvers asap,asap-random --out benchmarks/results/solver_sweep_blocks.json
     python benchmarks/solver_sweep.py --summary --out benchmarks/results/solver_sweep.json
 
 The design crosses inputs, dimension, lengthscale, noise and columns, and takes one of
@@ -232,11 +234,13 @@ def summarise(record: dict[str, Any], console: Console) -> None:
             short.append(name)
             continue
         ratios[name] = reached["auto"] / min(singles.values())
-    ordered = sorted(ratios.values())
     console.print(
         f"{len(record['cells'])} cells; best single solver: "
         + ", ".join(f"{k} {v}" for k, v in wins.items() if v)
     )
+    ordered = sorted(ratios.values())
+    if not ordered:
+        return
     console.print(
         f"auto over the best: median {statistics.median(ordered):.2f}, 90 % within"
         f" {ordered[math.ceil(0.9 * len(ordered)) - 1]:.2f}, largest {ordered[-1]:.2f}; within 1.5:"
