@@ -184,8 +184,9 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
 
     Columns that reach ``tolerance`` are taken out of the state, so that steps never touch them
     again. What the method *estimates* decides when to stop; what is returned is *evaluated* in one
-    more product, and columns that fell short go on from there. Where a sweep lowered neither a
-    column's residual nor its objective ½ wᵀHw − wᵀb, the value before it is kept.
+    more product, or in random rows of a large system, and columns that fell short go on from there.
+    Where a sweep lowered neither a column's residual nor its objective ½ wᵀHw − wᵀb, the value
+    before it is kept.
 
     Args:
         tolerance: relative residual at which a column stops.
@@ -268,7 +269,9 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         return ""
 
     def _solve(self, request: Request) -> Solution:
-        run = Run(self.accepts(request.system), request)
+        # A residual above that of 0 leaves the objective to decide, which takes all rows
+        may_sample = request.system.blocks is not None and not self.keep_descent
+        run = Run(self.accepts(request.system), request, is_sampled=may_sample)
         generator = request.generator
         keeper = None
         saved: dict[str, Any] | None = None
@@ -288,7 +291,9 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
             sweep = self._begin(run, prepared, self.tolerance, 0, saved)
             while True:
                 stalls = 0 if self._sweep(run, sweep, keeper, watched) else sweep.stalls + 1
-                if stalls == STALLS_ALLOWED or run.is_exhausted or not self._goes_on(run):
+                if run.has_ended or run.is_exhausted or stalls == STALLS_ALLOWED:
+                    break
+                if not self._goes_on(run):
                     break
                 # What the method took for the tolerance was not: ask it for more
                 target = max(0.5 * sweep.target, 0.1 * self.tolerance)
@@ -440,9 +445,9 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
             run.note = self.describe(sweep.state) or run.note
         run.steps += sweep.steps
         del sweep.state, rhs  # before the product below, to hold fewer (n, s) matrices at once
-        # A spent budget ends the solve, too, if its result is better than 0
-        largest = 1.0 if self._is_spent(run) else self.tolerance
-        if run.ends_with(sweep.columns, sweep.proposal, largest):
+        product = run.system.epochs_per_product
+        is_spent = self._is_spent(run) or request.epochs + product > self.max_epochs
+        if run.ends_with(sweep.columns, sweep.proposal, self.tolerance, is_spent):
             return True
         return run.accept(sweep.columns, sweep.proposal)
 

@@ -102,7 +102,8 @@ class Solution:
         value: (n, s); of a shared system, the rows held by this process.
         residual: (s,) relative residual of ``value``, evaluated, not estimated by the method: of a
             solve from zero for more than 16 384 rows in 1024 random ones, where these leave no
-            doubt that it may end; where float32 does not show it, in 256 of them in float64.
+            doubt that it is done, or its budget allows no more; where float32 does not show it, in
+            256 of them in float64.
         converged: (s,) whether the tolerance was reached.
         steps: (s,) steps each column ran.
         epochs: kernel entries used, checks and preconditioner included, but for these rows; n² of
@@ -219,7 +220,7 @@ class Run(Generic[SystemT]):
 
     SAVED: ClassVar = ["value", "gap", "residual", "column_steps", "prepared_from", "steps", "note"]
 
-    def __init__(self, system: SystemT, request: Request):
+    def __init__(self, system: SystemT, request: Request, *, is_sampled: bool = True):
         self.system = system
         self.request = request
         self.rhs = request.rhs
@@ -238,25 +239,32 @@ class Run(Generic[SystemT]):
         # ‖w‖ of each column from which on float32 is looked at, and whether it was found wanting
         self.largest_weights: Tensor | None = None
         self.is_exhausted = False
-        self.is_sampled = system.blocks is not None and system.n > FEWEST_SAMPLED_FROM
+        self.is_sampled = is_sampled and system.n > FEWEST_SAMPLED_FROM
+        self.is_zero = self._is_zero()
+        self.has_ended = False
         # The generator's state when the method prepares itself
         self.prepared_from = request.generator.get_state()
 
     @property
     def epochs_to_evaluate(self) -> float:
-        """What the residual of a value may take: that of random rows, and of all."""
-        sampled = NUM_SAMPLED / self.system.n if self.is_sampled else 0.0
-        return self.system.epochs_per_product + sampled
+        """What the residual of a value may take: that of random rows, and of all if these may not
+        have the last word.
+        """
+        whole = 0.0 if self.is_sampled and self.is_zero else self.system.epochs_per_product
+        return whole + (NUM_SAMPLED / self.system.n if self.is_sampled else 0.0)
 
-    def ends_with(self, columns: Tensor, proposal: Tensor, largest: float) -> bool:
-        """Take over ``proposal``, for all columns, and return true, if random rows leave no doubt
-        that its residuals are below ``largest``; otherwise change nothing.
+    def ends_with(
+        self, columns: Tensor, proposal: Tensor, tolerance: float, is_spent: bool
+    ) -> bool:
+        """End with ``proposal``, for all columns, and return true, if random rows leave no doubt
+        that its residuals are below ``tolerance``, or the budget allows no more than these and they
+        show residuals below those of zeros; otherwise change nothing.
 
         After a warm start a residual may be that of a few rows, which a sample has not: columns
         that had one are evaluated in all rows.
         """
         system = self.system.blocks
-        if system is None or not self.is_sampled or self.is_exhausted:
+        if system is None or not self.is_sampled:
             return False
         is_warm = ~system.rows.all(columns_of(self.value, columns) == 0)
         if bool(is_warm.all()):
@@ -271,22 +279,27 @@ class Run(Generic[SystemT]):
         if bool(is_warm.any()):
             whole = rhs[:, is_warm] - system @ proposal[:, is_warm]
             norms[is_warm] = highest[is_warm] = system.rows.norm(whole)
-        # `not <=` where one is not a number
-        if not bool((highest <= largest * self.norms[columns]).all()):
+        # `not <=`, and `<`, where one is not a number
+        is_solved = bool((highest <= tolerance * self.norms[columns]).all())
+        if not is_solved and not (is_spent and self.is_zero):
             return False
-        if len(columns) == len(self.norms):
+        better = (norms < self.residual[columns] * self.norms[columns]).nonzero().squeeze(1)
+        taken = columns[better]
+        if len(taken) == len(self.norms):
             self.value = proposal
         else:
-            self.value[:, columns] = proposal
+            self.value[:, taken] = proposal[:, better]
         positions, held = system.rows.owned(index)
-        self.gap[held.unsqueeze(1), columns] = gap[positions]
-        self.residual[columns] = norms / self.norms[columns]
+        self.gap[held.unsqueeze(1), taken] = gap[positions][:, better]
+        self.residual[taken] = (norms / self.norms[columns])[better]
+        self.has_ended = True
         return True
 
     def accept(self, columns: Tensor, proposal: Tensor) -> bool:
         """Take over the columns of ``proposal`` that are better than before;
         return whether one is clearly so.
         """
+        self.is_zero = False
         finite = self.system.rows.all(torch.isfinite(proposal))
         proposal[:, ~finite] = 0.0
         gap = (self.system @ proposal).neg_().add_(columns_of(self.rhs, columns))
@@ -343,6 +356,10 @@ class Run(Generic[SystemT]):
         self.largest_weights[columns[large]] = 2.0 * weights[large]
         self.is_exhausted |= bool(lost.any())
         return lost
+
+    def _is_zero(self) -> bool:
+        """Return whether there is no value yet, as far as that matters."""
+        return self.is_sampled and bool(self.system.rows.all(self.value == 0).all())
 
     def _random_rows(self, count: int) -> tuple[Tensor, float]:
         """Return the first ``count`` of all rows in a random order, and the norm of a vector over
@@ -416,6 +433,7 @@ class Run(Generic[SystemT]):
 
     def restore(self, saved: dict[str, Any]) -> None:
         restore(self, self.SAVED, "run.", saved)
+        self.is_zero = self._is_zero()
         self.request.started = now() - saved["run.seconds"]
         self.request.entries_before = self.system.entries - saved["run.entries"]
         self.request.generator.set_state(saved["generator"])

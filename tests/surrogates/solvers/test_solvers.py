@@ -215,10 +215,11 @@ def test_after_a_warm_start_the_whole_residual_is_evaluated(system: KernelSystem
     initial = torch.linalg.solve(system.to_dense(), rhs)
     initial[:, 1] = 0.0
     unseen = int((torch.bincount(random_rows(system), minlength=60) == 0).nonzero()[0])
-    initial[unseen, 0] += 0.5
-    solver = Richardson(tolerance=1e-9, max_epochs=50.0)
+    initial[unseen, 0] += 5.0
+    solver = Richardson(tolerance=0.3, optimism=0.5, max_epochs=1e4)
     solution = solver.solve(system, rhs, initial=initial)
     residual = (rhs - system @ solution.value).norm(dim=0) / rhs.norm(dim=0)
+    assert solution.converged.all() and (solution.steps > 0).all()
     torch.testing.assert_close(solution.residual[0], residual[0])
     assert solution.residual[1] != pytest.approx(residual[1].item(), rel=1e-3)
     only = solver.solve(system, rhs[:, :1], initial=initial[:, :1])
@@ -227,12 +228,37 @@ def test_after_a_warm_start_the_whole_residual_is_evaluated(system: KernelSystem
 
 @pytest.mark.usefixtures("sampled")
 @pytest.mark.parametrize(("step_size", "is_kept"), [(0.02, True), (5.0, False)])
-def test_a_spent_budget_is_told_by_random_rows_if_its_result_is_better_than_none(
+def test_random_rows_tell_what_a_spent_budget_came_to(
     system: KernelSystem, step_size: float, is_kept: bool
 ) -> None:
     rhs = problems.normal(60, 2)
-    solution = Richardson(step_size=step_size, tolerance=1e-6, max_epochs=50.0).solve(system, rhs)
+    solution = Richardson(step_size=step_size, tolerance=1e-6, max_epochs=50.4).solve(system, rhs)
     assert not solution.converged.any()
     assert bool(solution.value.any()) == is_kept
     assert (solution.residual < 1.0).all() == is_kept
-    assert solution.epochs <= (49.0 if is_kept else 50.0)
+    assert solution.epochs == pytest.approx(50 + 20 / 60)  # steps, and rows of the residual
+
+
+@pytest.mark.usefixtures("sampled")
+def test_a_claim_in_doubt_ends_a_solve_whose_budget_allows_no_product(
+    system: KernelSystem,
+) -> None:
+    rhs = problems.normal(60, 2)
+    claimed = Richardson(tolerance=0.05, optimism=2.0, max_epochs=1e4)
+    steps = int(replace(claimed, optimism=1.0, tolerance=0.1).solve(system, rhs).steps.max())
+    solution = replace(claimed, max_epochs=steps + 0.9).solve(system, rhs)
+    assert not solution.converged.all()
+    assert (solution.residual < 0.2).all() and bool(solution.value.any())
+    assert solution.epochs <= steps + 0.9
+
+
+@pytest.mark.usefixtures("sampled")
+def test_methods_that_are_compared_within_a_budget_are_evaluated_whole(
+    system: KernelSystem,
+) -> None:
+    rhs = problems.normal(60, 2)
+    solver = Richardson(tolerance=1e-6, max_epochs=20.4, keep_descent=True)
+    solution = solver.solve(system, rhs)
+    residual = (rhs - system @ solution.value).norm(dim=0) / rhs.norm(dim=0)
+    torch.testing.assert_close(solution.residual, residual)
+    assert solution.epochs <= 20.4
