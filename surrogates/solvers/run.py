@@ -28,6 +28,7 @@ TOO_LARGE = "whose solution float32 cannot hold: its weights are too large"
 NUM_ROWS = 256  # whose residuals are looked at in float64
 NUM_SAMPLED = 1024  # random rows, by which the residual of more than sixteen times as many is told
 FEWEST_SAMPLED_FROM = 16 * NUM_SAMPLED
+LEAST_SHOWN = 0.8  # of a right-hand side's norm by its random rows, for these to speak for all
 STANDARD_ERRORS = 3.0  # by which a residual told by a sample is to be clear of what it is held to
 LARGEST_DRIFT = 0.5  # of a recursion, in tolerances
 NEGLIGIBLE = 0.1  # an error of a residual, relative to the larger of it and the tolerance
@@ -103,7 +104,7 @@ class Solution:
         residual: (s,) relative residual of ``value``, evaluated, not estimated by the method: of a
             solve from zero for more than 16 384 rows in 1024 random ones, where these leave no
             doubt that it is done, or its budget allows no more; where float32 does not show it, in
-            256 of them in float64.
+            256 of them in float64. Where few rows hold a right-hand side, in all rows.
         converged: (s,) whether the tolerance was reached.
         steps: (s,) steps each column ran.
         epochs: kernel entries used, checks and preconditioner included, but for these rows; n² of
@@ -239,7 +240,7 @@ class Run(Generic[SystemT]):
         # ‖w‖ of each column from which on float32 is looked at, and whether it was found wanting
         self.largest_weights: Tensor | None = None
         self.is_exhausted = False
-        self.is_sampled = is_sampled and system.n > FEWEST_SAMPLED_FROM
+        self.is_sampled = is_sampled and system.n > FEWEST_SAMPLED_FROM and self._is_spread()
         self.is_zero = self._is_zero()
         self.has_ended = False
         # The generator's state when the method prepares itself
@@ -280,9 +281,10 @@ class Run(Generic[SystemT]):
             whole = rhs[:, is_warm] - system @ proposal[:, is_warm]
             norms[is_warm] = highest[is_warm] = system.rows.norm(whole)
         # `not <=`, and `<`, where one is not a number
-        is_solved = bool((highest <= tolerance * self.norms[columns]).all())
-        if not is_solved and not (is_spent and self.is_zero):
+        below = highest <= tolerance * self.norms[columns]
+        if not bool(below.all()) and not (is_spent and self.is_zero):
             return False
+        norms = torch.where(below, norms, highest)  # what is in doubt is not called solved
         better = (norms < self.residual[columns] * self.norms[columns]).nonzero().squeeze(1)
         taken = columns[better]
         if len(taken) == len(self.norms):
@@ -356,6 +358,16 @@ class Run(Generic[SystemT]):
         self.largest_weights[columns[large]] = 2.0 * weights[large]
         self.is_exhausted |= bool(lost.any())
         return lost
+
+    def _is_spread(self) -> bool:
+        """Return whether random rows have their share of every right-hand side: what few rows hold
+        a sample may miss, and with it the residual.
+        """
+        rows = self.system.rows
+        index, share = self._random_rows(NUM_SAMPLED)
+        _, held = rows.owned(index)
+        norms = share * rows.sum(self.rhs[held].square().sum(0)).sqrt()
+        return bool((norms >= LEAST_SHOWN * rows.norm(self.rhs)).all())
 
     def _is_zero(self) -> bool:
         """Return whether there is no value yet, as far as that matters."""

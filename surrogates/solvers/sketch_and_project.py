@@ -33,6 +33,9 @@ CPU = torch.device("cpu")
 NUM_POWER_ITERATIONS = 10
 STEP_REDUCTION = 0.5
 CONVEXITY_INCREASE = 10.0
+SEEN = (
+    0.3  # of the residual that an epoch shows, which falls while it lasts, is less than its end's
+)
 # Of a block's product, three times what its factorisation costs
 SHARE = 1.5
 SHARE_OF_CELLS = 0.75
@@ -66,7 +69,11 @@ class SketchAndProjectState(State):
     average: Tensor | None  # (n, s) mean of the iterates of the second half of the budget
     step: Tensor  # (s,) 1, and less after a divergence
     shown: Tensor  # (s,) residual norm as the last block shows it, infinite before
-    residual: Tensor  # (s,) the same, or of cells the larger of the last two
+    # (parts, s) of cells: squared residual norm of each part when it was visited last
+    seen: Tensor
+    # (s,) the residual norm shown, or of cells the larger of the last two, and of SEEN of what an
+    # epoch has seen of all rows
+    residual: Tensor
     # (s,) residual norm that the best one has to fall clearly below, within so many epochs
     reference: Tensor
     stale: Tensor  # (s,) epochs since it did
@@ -243,6 +250,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         if self.accelerated:
             mu = min(self._mu(system, block_size), 1.0 / self._nu(system.n, block_size))
             momentum = Momentum(initial.clone(), initial.clone(), torch.full_like(norms, mu))
+        num_parts = math.ceil(system.n / block_size) if self.blocks == "cells" else 0
         ones = torch.ones_like(norms)
         zeros = torch.zeros_like(norms)
         return SketchAndProjectState(
@@ -255,6 +263,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
             average=torch.zeros_like(initial) if self.tail_average else None,
             step=ones,
             shown=math.inf * ones,
+            seen=norms.new_full((num_parts, len(norms)), math.inf),
             residual=math.inf * ones,
             reference=norms,
             stale=zeros,
@@ -297,7 +306,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         # The rows dealt are those not visited for longest: what they show is, if anything, more
         # than the average row's residual.
         shown = (system.n / told * squares[1]).sqrt()
-        residual = shown if cells is None else torch.maximum(shown, state.shown)
+        residual = shown if cells is None else _of_cells(state, block, shown, squares[0])
         if state.momentum is None:
             W = system.rows.add(state.W, index, D, alpha=-1.0)
             momentum = None
@@ -470,6 +479,14 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
 
     def describe(self, state: SketchAndProjectState) -> str:
         return describe_reduction(state.step)
+
+
+def _of_cells(state: SketchAndProjectState, block: int, shown: Tensor, squares: Tensor) -> Tensor:
+    """Return the residual norm (s,) that cells show: by the random rows of the last two blocks, and
+    by all rows when they were visited last, as the random ones may miss what few rows hold.
+    """
+    state.seen[block] = squares
+    return torch.maximum(torch.maximum(shown, state.shown), SEEN * state.seen.sum(0).sqrt())
 
 
 def default_block_size(

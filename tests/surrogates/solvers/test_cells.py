@@ -113,6 +113,21 @@ def test_a_column_of_which_one_region_says_nothing_is_not_taken_for_solved() -> 
     assert "stopped improving" not in solution.note
 
 
+@pytest.mark.parametrize("n", [1000, 17_000])
+def test_a_right_hand_side_of_few_rows_is_not_taken_for_solved(n: int) -> None:
+    X = problems.uniform(n, 3, dtype=torch.float32)
+    kernel = problems.matern(1.5, 0.03)
+    made = KernelSystem(problems.operator(problems.OPERATORS[0], kernel, X), 1e-2)
+    rhs = torch.zeros(n, 2)
+    rhs[5, 0] = 1.0
+    rhs[:, 1] = problems.normal(n, dtype=torch.float32)
+    rhs[12, 1] = 1000.0
+    solution = SketchAndProject.asap().solve(made, rhs)
+    exact = (rhs - made @ solution.value).norm(dim=0) / rhs.norm(dim=0)
+    assert (exact <= 1.01e-2).all() and solution.converged.all()
+    torch.testing.assert_close(solution.residual, exact, rtol=1e-2, atol=1e-5)
+
+
 def test_points_that_are_all_alike_are_cut_anywhere() -> None:
     made = system("rough", torch.ones(50, 2, dtype=torch.float64), noise=0.1)
     solution = SketchAndProject.asap(block_size=10).solve(made, problems.normal(50, 2))
