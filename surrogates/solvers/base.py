@@ -26,6 +26,7 @@ from surrogates.solvers.run import (
     columns_of,
     now,
     selected,
+    targets_of,
 )
 from surrogates.solvers.run import Callback as Callback
 from surrogates.solvers.run import Request as Request
@@ -44,7 +45,6 @@ StateT = TypeVar("StateT", bound=State)
 
 # Sweeps in a row without progress: the first may be a stochastic method's bad luck
 STALLS_ALLOWED = 2
-ROOM_FOR_ROUNDING = 0.8  # of the tolerance, which a float64 solution is to meet in float32, too
 COLUMNS_OF_A_REQUEST = 4  # (n, s) matrices that a solve holds beside what its method does
 
 
@@ -271,7 +271,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
     def _solve(self, request: Request) -> Solution:
         # A residual above that of 0 leaves the objective to decide, which takes all rows
         may_sample = request.system.blocks is not None and not self.keep_descent
-        run = Run(self.accepts(request.system), request, is_sampled=may_sample)
+        run = Run(self.accepts(request.system), request, self.tolerance, is_sampled=may_sample)
         generator = request.generator
         keeper = None
         saved: dict[str, Any] | None = None
@@ -320,20 +320,21 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         """State the residuals of a float32 run as they are in float64, its system ``precise``, and
         go on in that arithmetic where the tolerance is missed, or float32 was wrong about it.
         """
-        is_wrong = run.correct(precise, self.tolerance)
-        is_unsolved = bool((run.residual > self.tolerance).any())
-        wanted = self.refine and not self.keep_descent and (is_wrong or is_unsolved)
+        everything = torch.arange(len(run.norms), device=run.residual.device)
+        is_wrong = run.correct(everything, precise, self.tolerance)
+        columns = (is_wrong | (run.residual > self.tolerance)).nonzero().squeeze(1)
+        wanted = self.refine and not self.keep_descent and bool(columns.numel())
         if not wanted or self._is_spent(run):
             return
         if not self._would_refine(run, precise):
             run.note = "; ".join(filter(None, [run.note, "float64 does not fit in free memory"]))
             return
-        request = run.in_float64(precise)
-        closer = ROOM_FOR_ROUNDING * self.tolerance
-        solution = replace(self, checkpoint=None, tolerance=closer)._solve(request)
-        run.take_over(solution, request)
-        run.correct(precise, self.tolerance, solution.value)  # which rounding may have changed
-        lost = (run.residual > self.tolerance) & (solution.residual <= self.tolerance)
+        request = run.in_float64(columns, precise)
+        solution = replace(self, checkpoint=None)._solve(request)
+        run.take_over(columns, solution, request)
+        # Rounding the solution may have changed them
+        run.correct(columns, precise, self.tolerance, solution.value)
+        lost = (run.residual[columns] > self.tolerance) & (solution.residual <= self.tolerance)
         if bool(lost.any()):
             run.note += f", {TOO_LARGE}"
 
@@ -375,7 +376,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
             columns = saved["sweep.columns"].to(columns.device)
         targets = run.request.targets
         if targets is not None:
-            targets = Targets(*(columns_of(part, columns) for part in targets))
+            targets = targets_of(targets, columns)
         rhs = columns_of(run.rhs, columns)
         initial = columns_of(run.value, columns)
         start = Start(rhs, initial, columns_of(run.gap, columns), prepared, targets)

@@ -221,18 +221,19 @@ class Run(Generic[SystemT]):
 
     SAVED: ClassVar = ["value", "gap", "residual", "column_steps", "prepared_from", "steps", "note"]
 
-    def __init__(self, system: SystemT, request: Request, *, is_sampled: bool = True):
+    def __init__(
+        self, system: SystemT, request: Request, tolerance: float, *, is_sampled: bool = True
+    ):
         self.system = system
         self.request = request
         self.rhs = request.rhs
-        initial = request.initial
-        self.value = torch.zeros_like(self.rhs) if initial is None else initial.clone()
-        self.gap = self.rhs.clone()
-        if initial is not None and (warm := ~system.rows.all(initial == 0)).any():
-            self.gap[:, warm] -= system @ initial[:, warm]
         norms = system.rows.norm(self.rhs)
         self.norms = torch.where(norms > 0, norms, torch.ones_like(norms))
         self.rounding = torch.finfo(self.rhs.dtype).eps * system.n**0.5 * system.largest_entry
+        self.value = torch.zeros_like(self.rhs)
+        self.gap = self.rhs.clone()
+        if request.initial is not None:
+            self._begin_warm(request.initial, tolerance)
         self.residual = system.rows.norm(self.gap) / self.norms
         self.column_steps = torch.zeros(len(norms), dtype=torch.long, device=self.rhs.device)
         self.steps = request.steps_before
@@ -359,6 +360,24 @@ class Run(Generic[SystemT]):
         self.is_exhausted |= bool(lost.any())
         return lost
 
+    def _begin_warm(self, initial: Tensor, tolerance: float) -> None:
+        """Begin with ``initial`` but for its columns that fall short of the tolerance, and whose
+        products may be off by it: with weights as large a method may get no further, where those
+        that it finds from zero are often far smaller.
+        """
+        rows = self.system.rows
+        warm = (~rows.all(initial == 0)).nonzero().squeeze(1)
+        if not warm.numel():
+            return
+        gap = columns_of(self.rhs, warm) - self.system @ columns_of(initial, warm)
+        rounding = self.rounding * rows.norm(initial)[warm]
+        allowed = tolerance * self.norms[warm]
+        # `not <=` for a number that is none
+        lost = ~(rows.norm(gap) <= allowed) & ~(rounding <= allowed)
+        kept = warm[~lost]
+        self.value[:, kept] = initial[:, kept]
+        self.gap[:, kept] = gap[:, ~lost]
+
     def _is_spread(self) -> bool:
         """Return whether random rows have their share of every right-hand side: what few rows hold
         a sample may miss, and with it the residual.
@@ -388,10 +407,14 @@ class Run(Generic[SystemT]):
         return -0.5 * (rows.dot(value, columns_of(self.rhs, columns)) + rows.dot(value, gap))
 
     def correct(
-        self, precise: BlockSystem, tolerance: float, unrounded: Tensor | None = None
-    ) -> bool:
+        self,
+        columns: Tensor,
+        precise: BlockSystem,
+        tolerance: float,
+        unrounded: Tensor | None = None,
+    ) -> Tensor:
         """Replace the residuals of this float32 run that float32 gets wrong by those that 256
-        random rows have in float64; return whether there were any.
+        random rows have in float64; return which of the ``columns`` these are.
 
         A float32 product with weights w is off by about eps √n k(x, x) ‖w‖. Where the noise is
         small beside n k(x, x), weights are large: their residual is then below what a float32
@@ -399,40 +422,50 @@ class Run(Generic[SystemT]):
 
         Args:
             precise: the run's system in float64. The entries of these rows count for nothing.
-            unrounded: the float64 value that the residuals are of; ``None`` for the run's own.
+            unrounded: the float64 values that the residuals are of; ``None`` for the run's own.
         """
         index, share = self._random_rows(NUM_ROWS)
-        gap = self.rhs[index] - precise.rows_matmul(index, self.value.double())
-        shown = self.gap[index]
-        if unrounded is not None:
-            shown = self.rhs[index] - precise.rows_matmul(index, unrounded)
-        error = share * torch.linalg.vector_norm(gap - shown, dim=0) / self.norms
-        wrong = ~(error <= NEGLIGIBLE * self.residual.clamp_min(tolerance))
-        residual = share * torch.linalg.vector_norm(gap, dim=0) / self.norms
-        self.residual = torch.where(wrong, residual, self.residual).to(self.residual.dtype)
-        return bool(wrong.any())
+        rhs = columns_of(self.rhs[index], columns)
+        norms = self.norms[columns]
+        gap = rhs - precise.rows_matmul(index, columns_of(self.value, columns).double())
+        if unrounded is None:
+            shown = columns_of(self.gap[index], columns)
+        else:
+            shown = rhs - precise.rows_matmul(index, unrounded)
+        error = share * torch.linalg.vector_norm(gap - shown, dim=0) / norms
+        before = self.residual[columns]
+        wrong = ~(error <= NEGLIGIBLE * before.clamp_min(tolerance))
+        residual = share * torch.linalg.vector_norm(gap, dim=0) / norms
+        self.residual[columns] = torch.where(wrong, residual.to(before), before)
+        return wrong
 
-    def in_float64(self, precise: BlockSystem) -> Request:
-        """Return the request to go on in float64 from where this float32 run is, with its account;
-        columns worse than 0 begin there.
+    def in_float64(self, columns: Tensor, precise: BlockSystem) -> Request:
+        """Return the request to go on in float64 with these columns from where this float32 run is,
+        with its account; those worse than 0 begin there.
         """
         given = self.request
         used = self.system.entries - given.entries_before
+        targets = given.targets
+        if targets is not None:
+            targets = targets_of(targets, columns).to(torch.float64)
+        worse = ~(self.residual[columns] <= 1.0)
         return replace(
             given,
             system=precise,
-            rhs=self.rhs.double(),
-            targets=None if given.targets is None else given.targets.to(torch.float64),
-            initial=self.value.double().masked_fill(~(self.residual <= 1.0), 0.0),
+            rhs=columns_of(self.rhs, columns).double(),
+            targets=targets,
+            initial=columns_of(self.value, columns).double().masked_fill(worse, 0.0),
             entries_before=precise.entries - used,
             steps_before=self.steps,
         )
 
-    def take_over(self, solution: Solution, request: Request) -> None:
-        """Be where the float64 ``solution`` of ``request`` has come, with its account."""
-        self.value = solution.value.to(self.rhs)
-        self.residual = solution.residual.to(self.rhs)
-        self.column_steps += solution.steps
+    def take_over(self, columns: Tensor, solution: Solution, request: Request) -> None:
+        """Be where the float64 ``solution`` of ``request`` has come with these columns, with its
+        account.
+        """
+        self.value[:, columns] = solution.value.to(self.rhs)
+        self.residual[columns] = solution.residual.to(self.rhs)
+        self.column_steps[columns] += solution.steps
         self.note = "; ".join(filter(None, [solution.note, "went on in float64"]))
         used = request.system.entries - request.entries_before
         self.system.entries = self.request.entries_before + used
@@ -459,6 +492,11 @@ def now() -> float:
 def columns_of(matrix: Tensor, columns: Tensor) -> Tensor:
     """Return the given columns, without a copy if they are all."""
     return matrix if len(columns) == matrix.shape[1] else matrix[:, columns]
+
+
+def targets_of(targets: Targets, columns: Tensor) -> Targets:
+    """Return the given columns of both parts."""
+    return Targets(*(columns_of(part, columns) for part in targets))
 
 
 def selected(state: StateT, columns: Tensor) -> StateT:

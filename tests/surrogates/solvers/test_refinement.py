@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from surrogates import CG, KernelSystem, SketchAndProject, memory
+from surrogates import CG, Auto, KernelSystem, SketchAndProject, Solver, memory
 from surrogates.solvers.run import Run
 from tests import problems
 
@@ -128,3 +128,37 @@ def test_a_float64_system_is_looked_at_no_further(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Run, "correct", None)
     system = problems.system(N, 0.1)
     assert ASAP.solve(system, problems.normal(N, 2)).converged.all()
+
+
+class Opposed:
+    """A float32 system of pairs of near neighbours, and weights of opposite signs on each, which
+    cancel in every product but for its rounding.
+    """
+
+    def __init__(self) -> None:
+        first = problems.uniform(N, 8)
+        X = torch.cat([first, first + 1e-4 * problems.normal(N, 8)]).float()
+        self.kernel = problems.matern(1.5, 0.5)
+        self.system = KernelSystem(problems.operator(problems.OPERATORS[0], self.kernel, X), 1e-6)
+        self.rhs = torch.sin(3.0 * X).sum(1, keepdim=True) - 1.0
+        large = 5e4 * problems.normal(N, 1, seed=2, dtype=torch.float32)
+        self.weights = torch.cat([large, -large])
+
+
+@pytest.mark.parametrize(
+    "solver", [SketchAndProject.asap(), CG(), Auto()], ids=["asap", "cg", "auto"]
+)
+def test_a_warm_start_that_float32_loses_begins_at_zero(solver: Solver) -> None:
+    opposed = Opposed()
+    solution = solver.solve(opposed.system, opposed.rhs, initial=opposed.weights)
+    cold = solver.solve(opposed.system, opposed.rhs)
+    assert solution.converged.all()
+    assert solution.epochs <= cold.epochs + 1.0
+    assert torch.equal(solution.value, cold.value)
+
+
+def test_a_warm_start_of_large_weights_that_solve_is_kept(hard: Hard) -> None:
+    exact = torch.linalg.solve(hard.H, hard.rhs.double()).float()
+    solver = replace(ASAP, tolerance=1e-2)
+    solution = solver.solve(hard.system, hard.rhs, initial=exact)
+    assert torch.equal(solution.value, exact)
