@@ -26,6 +26,8 @@ FEWEST_ALIKE = 16  # rows of A: fewer are rounded in another way, transposed
 FEWEST_ROWS_OF_A = 256
 FEWEST_ROWS = 64
 TOLERANCE = 1e-5  # of float32 products; one in bfloat16 is off by 2e-3
+STEP = 512  # rows that a factorisation by products takes at a time
+LEAST_FACTORISED = 4 * STEP  # with fewer rows it saves little
 # Times eps · trace: below 4, blocks of clustered points in float32 were found to diverge; 10 slows
 # the largest blocks
 SHIFT = 5.0
@@ -150,7 +152,7 @@ def shifted_cholesky(
     shift = (share * trace).clamp_min(tiny)
     while True:
         shifted.diagonal().copy_(diagonal + shift)
-        factor, info = torch.linalg.cholesky_ex(shifted)
+        factor, info = _factorised(shifted)
         # A number that is none may pass through the factorisation
         if bool((info == 0) & factor.sum().isfinite()):
             return factor, shift
@@ -161,6 +163,55 @@ def shifted_cholesky(
         f"`matrix` must be finite and positive semi-definite, got one of trace {trace.item():g}."
         " Check the kernel."
     )
+
+
+def cholesky_solve(B: Tensor, factor: Tensor) -> Tensor:
+    """Return (L Lᵀ)⁻¹ B, (n, s), for the Cholesky factor L (n, n)."""
+    n = len(factor)
+    if not _by_products(factor) or B.shape[1] < FEW_COLUMNS:
+        return torch.cholesky_solve(B, factor)
+    X = torch.empty_like(B)
+    steps = [slice(start, min(start + STEP, n)) for start in range(0, n, STEP)]
+    for step in steps:
+        known = slice(0, step.start)
+        rest = B[step] - matmul(factor[step, known].contiguous(), X[known])
+        X[step] = torch.linalg.solve_triangular(factor[step, step], rest, upper=False)
+    for step in reversed(steps):
+        known = slice(step.stop, n)
+        rest = X[step] - matmul(factor[known, step].T.contiguous(), X[known])
+        X[step] = torch.linalg.solve_triangular(factor[step, step].T, rest, upper=True)
+    return X
+
+
+def _factorised(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the Cholesky factor of a matrix (n, n), and whether it has none, as
+    :func:`torch.linalg.cholesky_ex` does.
+    """
+    if not _by_products(matrix):
+        return torch.linalg.cholesky_ex(matrix)
+    factor = torch.zeros_like(matrix)
+    info = torch.zeros((), dtype=torch.int32)
+    for start in range(0, len(matrix), STEP):
+        step = slice(start, start + STEP)
+        known = slice(0, start)
+        row = factor[step, known].contiguous()
+        columns = matrix[start:, step] - matmul(factor[start:, known].contiguous(), row.T)
+        corner, info = torch.linalg.cholesky_ex(columns[:STEP])
+        if bool(info != 0):
+            break
+        factor[step, step] = corner
+        factor[start + STEP :, step] = times_inverse_transpose(columns[STEP:], corner)
+    return factor, info
+
+
+def _by_products(matrix: Tensor) -> bool:
+    """Return whether matrix products are so much faster than LAPACK's factorisations that these are
+    best made of them.
+    """
+    is_float32 = matrix.dtype == torch.float32 and matrix.device.type == "cpu"
+    has_gradient = torch.is_grad_enabled() and matrix.requires_grad
+    is_large = len(matrix) >= LEAST_FACTORISED
+    return is_float32 and is_large and not has_gradient and onednn_is_faster()
 
 
 def times_inverse_transpose(rows: Tensor, lower: Tensor) -> Tensor:

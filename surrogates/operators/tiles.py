@@ -36,6 +36,8 @@ SMALLEST_SIDE = 64  # where memory for less is not there, nothing else is either
 # Rows for every column: beyond 512 columns the product for d² slows down, and tall tiles make fewer
 # calls
 TILE_ASPECT = {"cpu": 4}
+# Of functions at their own points: squares of as many entries
+ROWWISE_FACTOR = {"cpu": 2}
 # Parts of this many functions, or of a power of two, are rounded alike wherever they are evaluated:
 # in one process, or shared by several
 FUNCTIONS_TOGETHER = 16
@@ -492,6 +494,8 @@ def tiled_rowwise(side: int, tiles: KernelTiles, W: Tensor) -> tuple[Tensor, Ten
     points = len(tiles.X1) // num_functions
     if (fused := tiles.fused_rowwise(W)) is not None:
         return fused[0].view(num_functions, points), fused[1].view(num_functions, points, -1)
+    if W.dtype == torch.float32:
+        side *= ROWWISE_FACTOR.get(W.device.type, 1)
     values = W.new_zeros(len(tiles.X1))
     gradient = torch.zeros_like(tiles.X1)
     point_step = min(points, side)

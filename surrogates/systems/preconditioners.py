@@ -15,6 +15,7 @@ from torch import Tensor
 from surrogates import checks
 from surrogates.operators import generators
 from surrogates.operators.linalg import (
+    cholesky_solve,
     left_singular,
     matmul,
     shifted_cholesky,
@@ -76,7 +77,7 @@ class Exact(Preconditioner):
 
     def __call__(self, system: LinearSystem, generator: torch.Generator) -> Apply:
         factor = stable_cholesky(require_blocks(system).to_dense(), overwrite=True)
-        return lambda R: torch.cholesky_solve(R, factor)
+        return lambda R: cholesky_solve(R, factor)
 
 
 @dataclass(frozen=True)
