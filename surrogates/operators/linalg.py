@@ -2,9 +2,10 @@
 
 PyTorch multiplies float32 matrices by MKL, which uses AVX-512 on Intel's processors alone and stops
 at AVX2 on others. oneDNN, which comes with PyTorch, uses what it finds: on an AMD processor with
-AVX-512 it is twice as fast, and four times for fewer than ten columns, in the same precision. With
-AVX2 alone MKL is as fast, but for columns that do not fill its vectors: it multiplies 208 columns
-in two thirds of the time of 201. Columns of zeros fill them up.
+AVX-512 it is twice as fast, and four times for fewer than ten columns, in the same precision. Large
+factorisations, and solves by their factors, are made of products there. With AVX2 alone MKL is as
+fast, but for columns that do not fill its vectors: it multiplies 208 columns in two thirds of the
+time of 201. Columns of zeros fill them up.
 """
 
 from collections.abc import Sequence

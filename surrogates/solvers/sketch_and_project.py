@@ -44,9 +44,10 @@ LARGEST_DEFAULT_BLOCK = 8192
 READ_COLUMNS = 50  # evaluating or reading a kernel entry costs about what so many columns do
 LENIENT_GROWTH = 10.0
 MU_NU_OF_EXACT_BLOCKS = 0.5
-# a residual that falls by less in so many epochs gets nowhere
+# a residual that falls by less in so many epochs gets nowhere: where rounding explains it, and else
 CLEAR_FALL = 0.8
 PATIENCE = 8
+LAST_PATIENCE = 24
 RESOLUTION = 10.0
 
 
@@ -472,9 +473,10 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         return torch.where(sound, state.average, state.W)
 
     def residual_norm(self, system: BlockSystem, state: SketchAndProjectState) -> Tensor:
-        # Columns that get nowhere, with a residual that rounding explains, have ended: let it be
-        # evaluated.
-        ended = (state.stale >= PATIENCE) & (state.monitor.best <= state.resolution)
+        # Columns that get nowhere have ended: let their residual be evaluated
+        is_resolved = state.monitor.best <= state.resolution
+        last = math.inf if self.keep_descent else LAST_PATIENCE
+        ended = state.stale >= torch.where(is_resolved, float(PATIENCE), last)
         return torch.where(ended, 0.0, state.residual)
 
     def describe(self, state: SketchAndProjectState) -> str:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from surrogates import CG, Auto, KernelSystem, SketchAndProject, Solver, memory
+from surrogates.solvers import sketch_and_project
 from surrogates.solvers.run import Run
 from tests import problems
 
@@ -63,6 +64,15 @@ def test_a_tolerance_beyond_float32_is_reached_in_float64() -> None:
     assert torch.equal(solution.value[:, alone.converged], alone.value[:, alone.converged])
     assert alone.epochs < solution.epochs <= ASAP.max_epochs
     assert (solution.steps >= alone.steps).all()
+
+
+def test_a_column_that_gets_nowhere_is_left_to_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    hard = Hard(noise=3e-5)
+    monkeypatch.setattr(sketch_and_project, "RESOLUTION", 0.0)  # rounding that nothing explains
+    solution = replace(ASAP, max_epochs=400.0).solve(hard.system, hard.rhs)
+    assert solution.converged.all()
+    assert "went on in float64" in solution.note
+    assert solution.epochs < 200.0
 
 
 def test_what_float32_solves_and_shows_stays_in_float32(
