@@ -75,7 +75,7 @@ class Auto(Solver):
       far more;
     * ``SketchAndProject.asap()``, found to take 4 … 12 epochs, modelled by 4.5 + h with h = log₁₀(1
       + 30 m / λ_n), m for the block size and the smallest eigenvalue λ_n of the model, and by 5 +
-      1.3 h where half a block's columns leave less than a hundredth of the diagonal: small noise
+      1.3 h where half a block's columns leave less than 3 % of the diagonal: small noise
       and clustered points hardly hurt it.
 
     Where an iteration falls short of the tolerance (a recursion that broke down, a float32 system
@@ -194,11 +194,13 @@ class Auto(Solver):
             return _Candidate(solver, name, epochs + 1.0, setup + epochs * (epoch + extra) + epoch)
 
         block = default_block_size(n, s, system.device, "cells")
+        is_smooth = probe.missed_by(block // 2) < SMOOTH * probe.scale
+        if is_smooth:
+            block = default_block_size(n, s, system.device)
         blocks = n * block * (rates.block_factorise * block / 3.0 + 2.0 * s + evaluate) + (
             0.0 if evaluate else rates.gather * n**2
         )
         hardness = math.log10(1.0 + 30.0 * probe.missed_by(block) / probe.smallest)
-        is_smooth = probe.missed_by(block // 2) < SMOOTH * probe.scale
         epochs = digits * (5.0 + 1.3 * hardness if is_smooth else 4.5 + hardness)
         found = [
             candidate(

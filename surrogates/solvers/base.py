@@ -45,6 +45,7 @@ StateT = TypeVar("StateT", bound=State)
 
 # Sweeps in a row without progress: the first may be a stochastic method's bad luck
 STALLS_ALLOWED = 2
+MARGIN = 0.9  # of what the sweep before would have been right with
 COLUMNS_OF_A_REQUEST = 4  # (n, s) matrices that a solve holds beside what its method does
 
 
@@ -295,9 +296,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
                     break
                 if not self._goes_on(run):
                     break
-                # What the method took for the tolerance was not: ask it for more
-                target = max(0.5 * sweep.target, 0.1 * self.tolerance)
-                sweep = self._begin(run, prepared, target, stalls, None)
+                sweep = self._begin(run, prepared, self._next_target(run, sweep), stalls, None)
             del prepared, sweep
         if precise is not None:
             self._refine(run, precise)
@@ -361,6 +360,14 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
             return True
         limit = self.max_seconds
         return limit is not None and run.system.rows.agree(run.request.seconds > limit)
+
+    def _next_target(self, run: Run[SystemT], sweep: Sweep[StateT]) -> float:
+        """Return what to ask of the method, which took for the ``sweep``'s target what was not:
+        by as much less, and at least half, or a tenth of the tolerance.
+        """
+        claimed = sweep.target / run.residual.max().item()
+        wanted = MARGIN * min(sweep.target, self.tolerance * claimed)
+        return max(0.5 * sweep.target, 0.1 * self.tolerance, wanted)
 
     def _begin(
         self,

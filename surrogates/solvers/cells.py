@@ -3,7 +3,8 @@
 What a point and its neighbours say of each other is the part of a rough function that a solver
 learns last, and a block that holds both settles it at once; the rows from everywhere settle what is
 smooth over many cells. Where the cells lie changes from one partition to the next: what one cuts
-apart the next one holds together.
+apart the next one holds together. Of a smooth function, of which any rows say nearly all, random
+blocks learn as much or more.
 
 Cells are the leaves of a tree. A node is cut between the rows that are more like one random row of
 it and those that are more like another, at the quantile that its parts need.
@@ -23,11 +24,8 @@ from surrogates.solvers.order import LARGEST_HELD, Order
 from surrogates.systems.base import BlockSystem
 from surrogates.systems.preconditioners import column_factor
 
-# Of a part's rows, those from everywhere: half of them where they settle all that is smooth, which
-# they do if they leave so much of the kernel's diagonal, and few where most is said by neighbours
-SMOOTH = 0.01
-SHARE_OF_SMOOTH = 0.5
-SHARE_OF_ROUGH = 0.1
+SMOOTH = 0.03  # what half a block's columns leave of a smooth kernel's diagonal
+FROM_EVERYWHERE = 0.1  # of a part's rows
 MOST_COLUMNS = 500
 NUM_PROBED = 500
 ROWS_AT_ONCE = 2**16  # whose distances are held
@@ -65,11 +63,16 @@ class Cells:
         missed = left * probed.n / others.clamp_min(1) / probed.diagonal.mean()
         return cls(system, missed.cpu())
 
+    def pay(self, size: int) -> bool:
+        """Return whether blocks of ``size`` rows are better cells than random: not where half of
+        one settles a smooth function.
+        """
+        half = math.ceil(size / 2)
+        return bool(self.missed[min(half, len(self.missed)) - 1] >= SMOOTH)
+
     def num_from_everywhere(self, size: int) -> int:
         """Return how many of the first rows of a part of so many are from everywhere."""
-        half = math.ceil(SHARE_OF_SMOOTH * size)
-        is_smooth = bool(self.missed[min(half, len(self.missed)) - 1] < SMOOTH)
-        return half if is_smooth else math.ceil(SHARE_OF_ROUGH * size)
+        return math.ceil(FROM_EVERYWHERE * size)
 
     def arranged(self, order: Order, generator: torch.Generator) -> Order:
         """Return an order whose parts have the sizes of those of ``order``, and of their rows the

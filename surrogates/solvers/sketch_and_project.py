@@ -234,7 +234,8 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         return require_blocks(system)
 
     def epochs_per_step(self, system: BlockSystem, num_columns: int) -> float:
-        b = min(self.block_size or self._default_block(system, num_columns), system.n)
+        # Of random blocks, the larger ones
+        b = min(self.block_size or self._default_block(system, num_columns, "partition"), system.n)
         return b / system.n + (b / system.n) ** 2
 
     def prepare(self, system: BlockSystem, generator: torch.Generator) -> Blocks:
@@ -246,18 +247,18 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
     def init(self, system: BlockSystem, start: Start[Blocks]) -> SketchAndProjectState:
         initial = start.initial
         norms = system.rows.norm(start.gap)
-        block_size = self._block_size(system, initial.shape[1])
+        cells, block_size = self._arrangement(system, start)
         momentum = None
         if self.accelerated:
             mu = min(self._mu(system, block_size), 1.0 / self._nu(system.n, block_size))
             momentum = Momentum(initial.clone(), initial.clone(), torch.full_like(norms, mu))
-        num_parts = math.ceil(system.n / block_size) if self.blocks == "cells" else 0
+        num_parts = 0 if cells is None else math.ceil(system.n / block_size)
         ones = torch.ones_like(norms)
         zeros = torch.zeros_like(norms)
         return SketchAndProjectState(
             block_size=block_size,
             sampler=start.prepared if isinstance(start.prepared, RowSampler) else None,
-            cells=start.prepared if isinstance(start.prepared, Cells) else None,
+            cells=cells,
             count=0,
             W=initial.clone(),
             momentum=momentum,
@@ -415,10 +416,20 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
     def _first_averaged(self, system: BlockSystem, block_size: int) -> int:
         return math.ceil(0.5 * self.max_epochs * system.n / block_size)
 
-    def _block_size(self, system: BlockSystem, num_columns: int) -> int:
+    def _arrangement(self, system: BlockSystem, start: Start[Blocks]) -> tuple[Cells | None, int]:
+        """Return what cuts the rows into cells, where that pays, and the block size."""
+        num_columns = start.initial.shape[1]
+        block_size = self._block_size(system, num_columns, self.blocks)
+        if not isinstance(start.prepared, Cells):
+            return None, block_size
+        if start.prepared.pay(block_size):
+            return start.prepared, block_size
+        return None, self._block_size(system, num_columns, "partition")
+
+    def _block_size(self, system: BlockSystem, num_columns: int, blocks: str) -> int:
         n = system.n
         if self.block_size is None:
-            block_size = self._default_block(system, num_columns)
+            block_size = self._default_block(system, num_columns, blocks)
         elif self.block_size > n:
             raise ValueError(
                 f"`block_size` must be at most n = {n}, got {self.block_size}. Reduce it or use"
@@ -435,11 +446,11 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
             )
         return block_size
 
-    def _default_block(self, system: BlockSystem, num_columns: int) -> int:
+    def _default_block(self, system: BlockSystem, num_columns: int, blocks: str) -> int:
         # What processes measure may differ, and they have to take the same blocks
         is_measured = self.preconditioner.is_exact and not system.rows.is_shared
         device = system.device if is_measured else CPU
-        return default_block_size(system.n, num_columns, device, self.blocks)
+        return default_block_size(system.n, num_columns, device, blocks)
 
     def _mu(self, system: BlockSystem, block_size: int) -> float:
         if self.mu is not None:

@@ -101,7 +101,7 @@ def test_blocks_are_smaller_where_factorising_is_dear(
     sizes = []
     for is_shared in (False, True):  # then all processes take those of a CPU
         monkeypatch.setattr(type(system.rows), "is_shared", is_shared)
-        sizes.append(SketchAndProject.asap()._block_size(system, 64))
+        sizes.append(SketchAndProject.asap()._block_size(system, 64, "cells"))
     cells = {"blocks": "cells"}
     assert sizes == [
         default_block_size(2000, 64, device, **cells),
@@ -109,7 +109,7 @@ def test_blocks_are_smaller_where_factorising_is_dear(
     ]
     sketched = SketchAndProject.adasap()  # which factorises nothing large
     monkeypatch.setattr(type(system.rows), "is_shared", False)
-    assert sketched._block_size(system, 64) == default_block_size(2000, 64)
+    assert sketched._block_size(system, 64, "partition") == default_block_size(2000, 64)
 
 
 @pytest.mark.gpu

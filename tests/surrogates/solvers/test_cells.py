@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from surrogates import KernelSystem, SketchAndProject
-from surrogates.solvers.cells import SMOOTH, Cells
+from surrogates.solvers.cells import Cells
 from surrogates.solvers.order import Order
 from tests import problems
 
@@ -62,14 +62,24 @@ def test_a_cell_holds_neighbours_and_another_epoch_cuts_elsewhere(kernel: str) -
     )
 
 
-def test_rows_from_everywhere_are_half_of_a_block_where_they_settle_a_smooth_function() -> None:
+def test_blocks_stay_random_where_half_of_one_settles_a_smooth_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     X = problems.uniform(N, 2)
-    generator = torch.Generator().manual_seed(0)
-    smooth = Cells.of(system("smooth", X), generator)
-    rough = Cells.of(system("rough", X), generator)
-    assert smooth.missed[49] < SMOOTH < rough.missed[49]
-    assert smooth.num_from_everywhere(100) == 50
-    assert rough.num_from_everywhere(100) == 10
+    arranged = []
+    arrange = Cells.arranged
+
+    def noted(cells: Cells, order: Order, generator: torch.Generator) -> Order:
+        arranged.append(cells)
+        return arrange(cells, order, generator)
+
+    monkeypatch.setattr(Cells, "arranged", noted)
+    solver = SketchAndProject.asap(block_size=100)
+    for kernel, cells_pay in (("smooth", False), ("rough", True)):
+        made = system(kernel, X)
+        assert Cells.of(made, torch.Generator().manual_seed(0)).pay(100) == cells_pay
+        assert solver.solve(made, problems.normal(N, 2)).converged.all()
+        assert bool(arranged) == cells_pay
 
 
 def test_what_columns_leave_is_their_schur_complement() -> None:

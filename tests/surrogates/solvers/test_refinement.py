@@ -72,7 +72,7 @@ def test_a_column_that_gets_nowhere_is_left_to_float64(monkeypatch: pytest.Monke
     solution = replace(ASAP, max_epochs=400.0).solve(hard.system, hard.rhs)
     assert solution.converged.all()
     assert "went on in float64" in solution.note
-    assert solution.epochs < 200.0
+    assert solution.epochs < 300.0
 
 
 def test_what_float32_solves_and_shows_stays_in_float32(

@@ -147,6 +147,15 @@ def test_a_column_that_claims_too_much_goes_on_from_where_it_is(system: KernelSy
     assert (solution.steps <= 1.3 * honest.steps).all()
 
 
+def test_a_method_that_claims_a_little_too_much_is_asked_for_a_little_more(
+    system: KernelSystem,
+) -> None:
+    rhs = problems.normal(60, 2)
+    solution = Richardson(tolerance=1e-2, optimism=1.05, max_epochs=1e4).solve(system, rhs)
+    assert solution.converged.all()
+    assert (solution.residual > 0.8e-2).all()
+
+
 def test_a_diverging_method_returns_the_start_and_says_so(system: KernelSystem) -> None:
     rhs = problems.normal(60, 2)
     initial = 1e-3 * problems.normal(60, 2, seed=1)
