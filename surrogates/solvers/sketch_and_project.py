@@ -106,9 +106,9 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
             CPU, as measured there, but of sketched blocks, and where processes share the rows,
             which would measure on their own.
         blocks: ``"partition"``, the parts of a random partition, anew every epoch; ``"cells"``, of
-            one into cells of neighbours with some rows from everywhere, see
-            :mod:`surrogates.solvers.cells`; ``"leverage"`` or ``"dpp"``, samples by ridge leverage
-            scores or from a determinantal point process, as the theory has it.
+            one into cells of neighbours with some rows from everywhere, where the kernel is rough,
+            see :mod:`surrogates.solvers.cells`; ``"leverage"`` or ``"dpp"``, samples by ridge
+            leverage scores or from a determinantal point process, as the theory has it.
         accelerated: use Nesterov's acceleration.
         mu: μ; ``None`` for the published smallest noise variance, with exact blocks for 1/(2ν), see
             :meth:`asap`. At most 1/ν is used: the scheme needs μν ≤ 1.
