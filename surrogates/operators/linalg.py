@@ -16,11 +16,12 @@ from torch import Tensor
 
 from surrogates import memory
 
-LEAST_WORK = 2**20  # m · n · s, below which setting up oneDNN takes longer than the product
-# The same for few columns, at which MKL is several times as slow. Gradients are such products: of
-# how many paths at once, which sharing them changes, must not decide how they are rounded
 FEW_COLUMNS = 16
-LEAST_WORK_OF_FEW = 2**17
+# Inner dimension times columns, of which so many count, from which on oneDNN is taken. How many
+# rows a product has, and how many more columns, which sharing paths changes, must not decide how it
+# is rounded
+LEAST_TERMS = 64
+LEAST_WORK = 2**20  # m · n · s, below which filling up columns takes longer than it saves
 WHOLE_VECTORS = 8  # columns
 FEWEST_ALIKE = 16  # rows of A: fewer are rounded in another way, transposed
 # Below which copying takes longer than whole vectors save: of A the copy of B, of B the product's
@@ -47,20 +48,19 @@ def matmul(A: Tensor, B: Tensor, add_to: Tensor | None = None) -> Tensor:
         and A.device.type == "cpu"
         and not (torch.is_grad_enabled() and (A.requires_grad or B.requires_grad))
     )
-    few = B.shape[1] <= FEW_COLUMNS < B.shape[0]
-    least_work = LEAST_WORK_OF_FEW if few else LEAST_WORK
-    is_large_float32 = is_float32 and A.numel() * B.shape[1] >= least_work
-    if is_large_float32 and onednn_is_faster():
+    terms = A.shape[-1] * min(B.shape[1], FEW_COLUMNS)
+    if is_float32 and terms >= LEAST_TERMS and onednn_is_faster():
         # A part of a wider matrix would take a thousand times as long
         weight = B.T if B.T.is_contiguous() else B.contiguous().T
         product = torch.ops.mkldnn._linear_pointwise(A, weight, None, "none", [], "")
         return product if add_to is None else add_to.add_(product)
-    lacks_columns = few and B.shape[1] < FEW_COLUMNS
+    lacks_columns = B.shape[1] < FEW_COLUMNS < B.shape[0]
     if is_float32 and lacks_columns and mkl_wants_vectors() and not onednn_is_faster():
         lacking = FEWEST_ALIKE - len(A)
         rows = A if lacking <= 0 else torch.nn.functional.pad(A, (0, 0, 0, lacking))
         product = (B.T @ rows.T)[:, : len(A)].T
         return product.contiguous() if add_to is None else add_to.add_(product)
+    is_large_float32 = is_float32 and A.numel() * B.shape[1] >= LEAST_WORK
     if is_large_float32 and (filled := with_whole_vectors(B, len(A))) is not B:
         product = (A @ filled)[:, : B.shape[1]]
         return product.contiguous() if add_to is None else add_to.add_(product)
@@ -153,7 +153,8 @@ def shifted_cholesky(
     shift = (share * trace).clamp_min(tiny)
     while True:
         shifted.diagonal().copy_(diagonal + shift)
-        factor, info = _factorised(shifted)
+        by_products = len(shifted) >= LEAST_FACTORISED and _by_products(shifted)
+        factor, info = (_factorised if by_products else torch.linalg.cholesky_ex)(shifted)
         # A number that is none may pass through the factorisation
         if bool((info == 0) & factor.sum().isfinite()):
             return factor, shift
@@ -169,7 +170,8 @@ def shifted_cholesky(
 def cholesky_solve(B: Tensor, factor: Tensor) -> Tensor:
     """Return (L Lᵀ)⁻¹ B, (n, s), for the Cholesky factor L (n, n)."""
     n = len(factor)
-    if not _by_products(factor) or B.shape[1] < FEW_COLUMNS:
+    is_large = n >= LEAST_FACTORISED and B.shape[1] >= FEW_COLUMNS
+    if not (is_large and _by_products(factor)):
         return torch.cholesky_solve(B, factor)
     X = torch.empty_like(B)
     steps = [slice(start, min(start + STEP, n)) for start in range(0, n, STEP)]
@@ -186,10 +188,8 @@ def cholesky_solve(B: Tensor, factor: Tensor) -> Tensor:
 
 def _factorised(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Return the Cholesky factor of a matrix (n, n), and whether it has none, as
-    :func:`torch.linalg.cholesky_ex` does.
+    :func:`torch.linalg.cholesky_ex` does, by matrix products.
     """
-    if not _by_products(matrix):
-        return torch.linalg.cholesky_ex(matrix)
     factor = torch.zeros_like(matrix)
     info = torch.zeros((), dtype=torch.int32)
     for start in range(0, len(matrix), STEP):
@@ -206,13 +206,12 @@ def _factorised(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _by_products(matrix: Tensor) -> bool:
-    """Return whether matrix products are so much faster than LAPACK's factorisations that these are
-    best made of them.
+    """Return whether matrix products are so much faster than LAPACK's factorisations that large
+    ones are best made of them.
     """
     is_float32 = matrix.dtype == torch.float32 and matrix.device.type == "cpu"
     has_gradient = torch.is_grad_enabled() and matrix.requires_grad
-    is_large = len(matrix) >= LEAST_FACTORISED
-    return is_float32 and is_large and not has_gradient and onednn_is_faster()
+    return is_float32 and not has_gradient and onednn_is_faster()
 
 
 def times_inverse_transpose(rows: Tensor, lower: Tensor) -> Tensor:

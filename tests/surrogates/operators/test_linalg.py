@@ -46,6 +46,7 @@ def deadline() -> Iterator[None]:
 def factorised(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Factorise by LAPACK, and by matrix products, a few rows at a time."""
     monkeypatch.setattr(linalg, "STEP", 8)
+    monkeypatch.setattr(linalg, "LEAST_FACTORISED", 0)
     monkeypatch.setattr(linalg, "_by_products", lambda matrix: request.param == "products")
     return str(request.param)
 
