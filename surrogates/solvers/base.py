@@ -294,6 +294,8 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
                 stalls = 0 if self._sweep(run, sweep, keeper, watched) else sweep.stalls + 1
                 if run.has_ended or run.is_exhausted or stalls == STALLS_ALLOWED:
                     break
+                if watched is not None and run.gets_no_further(self.tolerance):
+                    break
                 if not self._goes_on(run):
                     break
                 sweep = self._begin(run, prepared, self._next_target(run, sweep), stalls, None)
@@ -323,10 +325,11 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         is_wrong = run.correct(everything, precise, self.tolerance)
         columns = (is_wrong | (run.residual > self.tolerance)).nonzero().squeeze(1)
         wanted = self.refine and not self.keep_descent and bool(columns.numel())
-        if not wanted or self._is_spent(run):
+        if not wanted:
             return
         if not self._would_refine(run, precise):
             run.note = "; ".join(filter(None, [run.note, "float64 does not fit in free memory"]))
+        if self._is_spent(run) or not self._would_refine(run, precise):
             return
         request = run.in_float64(columns, precise)
         solution = replace(self, checkpoint=None)._solve(request)

@@ -17,7 +17,7 @@ from surrogates.solvers.cells import Cells
 from surrogates.solvers.epochs import GROWTH_ALLOWED, EpochMonitor, describe_reduction
 from surrogates.solvers.footprint import Footprint, Size
 from surrogates.solvers.order import LARGEST_HELD, Order
-from surrogates.solvers.run import Start
+from surrogates.solvers.run import RESOLUTION, Start
 from surrogates.solvers.state import State
 from surrogates.solvers.turns import Turns
 from surrogates.systems.base import (
@@ -48,7 +48,6 @@ MU_NU_OF_EXACT_BLOCKS = 0.5
 CLEAR_FALL = 0.8
 PATIENCE = 8
 LAST_PATIENCE = 24
-RESOLUTION = 10.0
 
 
 Blocks = RowSampler | Cells | None  # what arranges or draws them; None for random parts
