@@ -30,6 +30,9 @@ NUM_SAMPLED = 1024  # random rows, by which the residual of more than sixteen ti
 FEWEST_SAMPLED_FROM = 16 * NUM_SAMPLED
 LEAST_SHOWN = 0.8  # of a right-hand side's norm by its random rows, for these to speak for all
 STANDARD_ERRORS = 3.0  # by which a residual told by a sample is to be clear of what it is held to
+NO_FURTHER = (
+    4.0  # times the rounding of a product: where a float32 sweep that ends short gets stuck
+)
 RESOLUTION = 10.0  # times eps √n k(x, x) ‖w‖: a residual that rounding may explain
 LARGEST_DRIFT = 0.5  # of a recursion, in tolerances
 NEGLIGIBLE = 0.1  # an error of a residual, relative to the larger of it and the tolerance
@@ -365,7 +368,7 @@ class Run(Generic[SystemT]):
         """Return whether rounding may be all that keeps the unsolved columns from the tolerance."""
         unsolved = self.residual > tolerance
         rounding = self.rounding * self.system.rows.norm(self.value)
-        return bool((~unsolved | (self.residual * self.norms <= RESOLUTION * rounding)).all())
+        return bool((~unsolved | (self.residual * self.norms <= NO_FURTHER * rounding)).all())
 
     def _begin_warm(self, initial: Tensor, tolerance: float) -> None:
         """Begin with ``initial`` but for its columns that fall short of the tolerance, and whose

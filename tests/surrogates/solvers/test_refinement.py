@@ -53,17 +53,17 @@ def test_residuals_that_float32_gets_wrong_are_those_of_float64(
 
 
 def test_a_tolerance_beyond_float32_is_reached_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    hard = Hard(noise=1e-4, num_columns=24)
+    hard = Hard(noise=1e-4, num_columns=8)
     solver = replace(ASAP, max_epochs=400.0)
     alone = replace(solver, refine=False).solve(hard.system, hard.rhs)
-    assert 0 < alone.converged.sum() < 20
+    assert not alone.converged.all()
     solution = solver.solve(hard.system, hard.rhs)
     # Rounding the weights to float32 may lose some again
-    assert solution.converged.sum() >= 20
+    assert solution.converged.sum() >= 7
     assert (hard.residual(solution.value)[solution.converged] <= 1.1 * TOLERANCE).all()
     assert solution.value.dtype == solution.residual.dtype == torch.float32
     assert "went on in float64" in solution.note
-    monkeypatch.setattr(run, "RESOLUTION", 0.0)
+    monkeypatch.setattr(run, "NO_FURTHER", 0.0)
     stubborn = solver.solve(hard.system, hard.rhs)
     assert solution.epochs < stubborn.epochs  # no further sweeps for what float32 cannot show
     assert torch.equal(stubborn.value[:, alone.converged], alone.value[:, alone.converged])
