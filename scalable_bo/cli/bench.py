@@ -100,7 +100,7 @@ def thompson(options: ThompsonOptions) -> None:
     from scalable_bo.cli.running import complete, run_and_show
     from scalable_bo.cli.summaries import thompson_table
     from scalable_bo.experiments.plots import plot_thompson
-    from scalable_bo.experiments.tables import summarise, write_table
+    from scalable_bo.experiments.thompson.table import summarise
 
     plot = options.out / f"thompson_{chosen.name}.png"
     advice = f"; the same command{' without --rerun' if options.rerun else ''} goes on"
@@ -108,13 +108,14 @@ def thompson(options: ThompsonOptions) -> None:
         cells,
         options.out,
         rerun=options.rerun,
+        table="thompson",
         draw=lambda records: plot_thompson(records, plot),
         written=lambda records: complete(cells, records) + f" in {options.out}{advice}",
     )
     print_table(thompson_table(summarise(records), chosen.num_rounds))
     typer.echo(
         f"{count(records, 'record')} in {options.out}, all beside the published in"
-        f" {write_table(options.out, 'thompson')}, plot in {plot}"
+        f" {options.out / 'thompson.md'}, plot in {plot}"
     )
 
 

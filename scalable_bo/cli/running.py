@@ -30,7 +30,7 @@ def run_and_show(
         out: folder of the records.
         rerun: run also what the folder has a record of.
         table: name of the table of the folder, which is written even after Ctrl-C.
-        draw: draws the records.
+        draw: draws the records, likewise.
         written: says what has been written; ``None`` for the complete runs, and the table.
     """
     found: dict[str, Record] = {}
@@ -55,8 +55,8 @@ def run_and_show(
         finally:
             if table is not None:
                 and_table = f" and {write_table(out, table).name}"
-        if draw is not None:
-            draw(list(found.values()))
+            if draw is not None and found:
+                draw(list(found.values()))
     return list(found.values())
 
 

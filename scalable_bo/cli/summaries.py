@@ -11,7 +11,7 @@ from scalable_bo.experiments.formats import number, plus_minus
 from scalable_bo.experiments.optimisers.standings import Standing
 from scalable_bo.experiments.optimisers.table import standing_row
 from scalable_bo.experiments.records import Record
-from scalable_bo.experiments.tables import Summary
+from scalable_bo.experiments.thompson.table import Summary
 
 
 def thompson_table(summaries: Sequence[Summary], num_rounds: int) -> Table:
@@ -26,7 +26,7 @@ def thompson_table(summaries: Sequence[Summary], num_rounds: int) -> Table:
     )
     for row in summaries:
         table.add_row(
-            row.solver,
+            row.name,
             f"{row.lengthscale:g}",
             plus_minus(*row.best_noiseless, digits=3),
             plus_minus(*row.random_search, digits=3),

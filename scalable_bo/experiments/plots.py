@@ -14,6 +14,7 @@ from scalable_bo.experiments.optimisers.registry import PEERS
 from scalable_bo.experiments.optimisers.standings import Division, divisions, mean_ranks
 from scalable_bo.experiments.published import SCORES
 from scalable_bo.experiments.records import Record
+from scalable_bo.experiments.thompson.table import comparable, name_of
 
 require("matplotlib", extra="bench", user="`scalable-bo bench`")
 
@@ -45,34 +46,33 @@ def plot_thompson(records: Sequence[Record], path: Path) -> None:
     standard error.
 
     There is a row of panels for each lengthscale. Seconds are those of solve and acquisition,
-    summed over rounds and averaged over seeds; random search takes none, so its last value stands
-    there as a level to compare with.
+    summed over rounds and averaged over seeds; random search, by the seeds of the longest and most
+    runs, takes none, so its last value stands there as a level to compare with.
 
     Args:
-        records: complete runs of one preset.
+        records: runs of one preset; which are shown is said in ``comparable``.
         path: the PNG to write.
     Raises:
-        ValueError: if no run is complete.
+        ValueError: if no run has a round.
     """
-    complete = [record for record in records if record["complete"]]
-    if not complete:
-        raise ValueError("`records` must hold at least one complete run, got none.")
-    lengthscales = list(dict.fromkeys(record["settings"]["lengthscale"] for record in complete))
-    solvers = list(dict.fromkeys(record["settings"]["solver"] for record in complete))
-    preset = complete[0]["settings"]["preset"]
+    groups = comparable(records)
+    if not groups:
+        raise ValueError("`records` must hold at least one run with a round, got none.")
+    lengthscales = list(dict.fromkeys(lengthscale for _, lengthscale in groups))
+    solvers = list(dict.fromkeys(solver for solver, _ in groups))
+    preset = records[0]["settings"]["preset"]
     figure = _figure(9.5, 0.9 + 3.4 * len(lengthscales))
     panels = figure.subplots(len(lengthscales), 2, squeeze=False, sharey="row")
     for (left, right), lengthscale in zip(panels, lengthscales, strict=True):
-        of_lengthscale = [r for r in complete if r["settings"]["lengthscale"] == lengthscale]
-        for index, solver in enumerate(solvers):
-            runs = [r for r in of_lengthscale if r["settings"]["solver"] == solver]
-            if runs:
-                values = [[run["initial"], *run["rounds"]] for run in runs]
-                label = f"{solver} ({len(runs)} seed{'s' if len(runs) > 1 else ''})"
-                _draw(left, range(len(values[0])), values, _colour(index), label)
-                _draw(right, _mean_seconds(runs), values, _colour(index), label)
-        by_seed = {run["settings"]["seed"]: run for run in of_lengthscale}.values()
-        random_search = [[run["initial"], *run["random_search"]["rounds"]] for run in by_seed]
+        here = {solver: runs for (solver, one), runs in groups.items() if one == lengthscale}
+        for solver, runs in here.items():
+            colour = _colour(solvers.index(solver))
+            values = [[run["initial"], *run["rounds"]] for run in runs]
+            label = f"{name_of(runs)} ({len(runs)} seed{'s' if len(runs) > 1 else ''})"
+            _draw(left, range(len(values[0])), values, colour, label)
+            _draw(right, _mean_seconds(runs), values, colour, label)
+        most = max(here.values(), key=lambda runs: (len(runs[0]["rounds"]), len(runs)))
+        random_search = [[run["initial"], *run["random_search"]["rounds"]] for run in most]
         _draw(
             left,
             range(len(random_search[0])),

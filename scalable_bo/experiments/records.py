@@ -67,9 +67,11 @@ def read_record(path: Path) -> Record:
     return record
 
 
-def read_records(folder: Path, pattern: str, experiments: Collection[str]) -> list[Record]:
-    """Return the complete records of these experiments in a folder, by file name; files that are
-    none are passed over.
+def read_records(
+    folder: Path, pattern: str, experiments: Collection[str], *, unfinished: bool = False
+) -> list[Record]:
+    """Return the records of these experiments in a folder, by file name: the complete ones, or all.
+    Files that are none are passed over.
     """
     found = [existing_record(path) for path in sorted(folder.glob(pattern))]
     return [
@@ -77,7 +79,7 @@ def read_records(folder: Path, pattern: str, experiments: Collection[str]) -> li
         for record in found
         if record is not None
         and record.get("experiment") in experiments
-        and record.get("complete", True)
+        and (unfinished or record.get("complete", True))
     ]
 
 

@@ -4,9 +4,7 @@ made of.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,23 +13,16 @@ from scalable_bo.experiments.optimisers.table import league_table
 from scalable_bo.experiments.published import (
     DATA_SETS,
     PUBLISHED,
-    PUBLISHED_IMPROVEMENT,
     SCORES,
-    THOMPSON_SOURCE,
 )
 from scalable_bo.experiments.records import Record, read_records
+from scalable_bo.experiments.thompson.table import thompson_table
 
 _METRICS = (
     ("rmse", "RMSE", 3),
     ("nll", "Negative log likelihood", 3),
     ("minutes", "Minutes", 2),
     ("residual", "Relative residual, the largest over splits and columns", 1),
-)
-# What a preset of Thompson sampling has in common with the published codes, in words
-_AS_PUBLISHED = (
-    ("share_features", True, "the target's own features"),
-    ("coordinate_features", True, "features of a product of one-dimensional kernels"),
-    ("candidate_weights", "published", "candidates by y + min y"),
 )
 
 
@@ -44,7 +35,7 @@ def write_table(folder: Path, name: str) -> Path:
     """
     kind = _TABLES[name]
     path = folder / f"{name}.md"
-    records = read_records(folder, kind.pattern, kind.experiments)
+    records = read_records(folder, kind.pattern, kind.experiments, unfinished=kind.unfinished)
     path.write_text(kind.make(records), encoding="utf-8")
     return path
 
@@ -128,122 +119,6 @@ def _method(record: Record) -> str:
 
 def _data_order(name: str) -> tuple[int, str]:
     return (DATA_SETS.index(name) if name in DATA_SETS else len(DATA_SETS), name)
-
-
-@dataclass(frozen=True)
-class Summary:
-    """The last round of the runs of one solver at one lengthscale: (mean, standard error) over
-    seeds.
-
-    ``improvement`` is (best − best of random search) / |best of random search|, in per cent; the
-    errors are NaN for one seed. ``worst_residual`` is ``None`` where no round has one.
-    """
-
-    solver: str
-    lengthscale: float
-    num_seeds: int
-    best_noiseless: tuple[float, float]
-    random_search: tuple[float, float]
-    improvement: tuple[float, float]
-    worst_residual: float | None
-    seconds_solve: float
-    seconds_acquisition: float
-
-
-def summarise(records: Sequence[Record]) -> list[Summary]:
-    """Summarise complete runs, in the order of their first appearance;
-    seconds are means over rounds and seeds.
-    """
-    groups: dict[tuple[str, float], list[Record]] = {}
-    for record in records:
-        if record["complete"]:
-            settings = record["settings"]
-            groups.setdefault((settings["solver"], settings["lengthscale"]), []).append(record)
-    return [_summary(solver, lengthscale, group) for (solver, lengthscale), group in groups.items()]
-
-
-def _summary(solver: str, lengthscale: float, records: list[Record]) -> Summary:
-    best = [record["rounds"][-1]["best_noiseless"] for record in records]
-    random = [record["random_search"]["rounds"][-1]["best_noiseless"] for record in records]
-    rounds = [entry for record in records for entry in record["rounds"]]
-    residuals = [entry["residual"] for entry in rounds if entry["residual"] is not None]
-    improvement = [100 * (b - r) / abs(r) for b, r in zip(best, random, strict=True)]
-    return Summary(
-        solver=solver,
-        lengthscale=lengthscale,
-        num_seeds=len(records),
-        best_noiseless=mean_and_error(best),
-        random_search=mean_and_error(random),
-        improvement=mean_and_error(improvement),
-        worst_residual=max(residuals, default=None),
-        seconds_solve=statistics.fmean(entry["seconds_solve"] for entry in rounds),
-        seconds_acquisition=statistics.fmean(entry["seconds_acquisition"] for entry in rounds),
-    )
-
-
-def thompson_table(records: Sequence[Record]) -> str:
-    """Return Markdown: for each preset a table of solvers and lengthscales, the published
-    improvement in the last column.
-
-    A cell is mean ± standard error (number of seeds); the improvement is (best − random) /
-    |random|, in per cent.
-    """
-    text = [
-        "# Thompson sampling",
-        "",
-        "After the last round, mean ± standard error (number of seeds); seconds are a round's.",
-    ]
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(record["settings"]["preset"]["name"], []).append(record)
-    for name, group in groups.items():
-        rows = _thompson_rows(base_name(name), summarise(group))
-        text += ["", f"## {name}", "", _describe(group[0]), "", *markdown(rows)]
-    return "\n".join([*text, "", *([] if records else ["No records yet."])]) + "\n"
-
-
-def _thompson_rows(preset: str, summaries: list[Summary]) -> list[list[str]]:
-    numbers = ("best", "random search", "better by (%)", "solve (s)", "acquire (s)")
-    rows = [["solver", "lengthscale", *numbers, f"*published (%), {THOMPSON_SOURCE}*"]]
-    for row in sorted(summaries, key=lambda row: (row.lengthscale, row.solver)):
-        published = PUBLISHED_IMPROVEMENT.get((preset, row.solver, row.lengthscale))
-        rows.append(
-            [
-                row.solver,
-                f"{row.lengthscale:g}",
-                f"{plus_minus(*row.best_noiseless, 3)} ({row.num_seeds})",
-                f"{plus_minus(*row.random_search, 3)} ({row.num_seeds})",
-                f"{plus_minus(*row.improvement, 2)} ({row.num_seeds})",
-                f"{row.seconds_solve:.1f}",
-                f"{row.seconds_acquisition:.1f}",
-                number(published, ".2f"),
-            ]
-        )
-    return rows
-
-
-def base_name(name: str) -> str:
-    """Return the published preset that a varied one was made from."""
-    known = {preset for preset, _, _ in PUBLISHED_IMPROVEMENT}
-    return next((one for one in known if name.startswith(f"{one}-")), name)
-
-
-def _describe(record: Record) -> str:
-    preset = record["settings"]["preset"]
-    environment = record["environment"]
-    words = [
-        f"{preset['num_initial']} points, {preset['num_rounds']} rounds of {preset['q']}, "
-        f"features {preset['target_features']} (target) and {preset['path_features']} (paths)"
-    ]
-    if preset.get("scale", 1.0) < 1.0:
-        words.append(
-            f"scaled by {preset['scale']:g}, so that the published numbers are of a larger problem"
-        )
-    words += [words_of for key, value, words_of in _AS_PUBLISHED if preset.get(key) == value]
-    return (
-        f"{'; '.join(words)}. On {environment['device']} ({environment['cpu']},"
-        f" {environment['threads']} threads)."
-    )
 
 
 def fits_table(records: Sequence[Record]) -> str:
@@ -392,16 +267,19 @@ _SECTIONS: dict[str, tuple[str, Callable[[list[Record]], list[list[str]]]]] = {
 
 
 class _Kind(NamedTuple):
-    """Which files and experiments a table is of, and what makes its text."""
+    """Which files and experiments a table is of, what makes its text, and whether of unfinished
+    runs, too.
+    """
 
     pattern: str
     experiments: tuple[str, ...]
     make: Callable[[Sequence[Record]], str]
+    unfinished: bool = False
 
 
 _TABLES = {
     "regression": _Kind("regression_*.json", ("regression",), regression_table),
-    "thompson": _Kind("thompson_*.json", ("thompson",), thompson_table),
+    "thompson": _Kind("thompson_*.json", ("thompson",), thompson_table, unfinished=True),
     "optimisers": _Kind("optimisers_*.json", ("optimisers",), league_table),
     "hyperparameters": _Kind("fit_*.json", tuple(_SECTIONS), fits_table),
 }

@@ -229,6 +229,8 @@ def test_ctrl_c_exits_with_130_and_says_what_has_been_written(
     )
     assert json.loads((tmp_path / "thompson_smoke_cg_l0.5_s0.json").read_text())["complete"]
     assert not json.loads((tmp_path / "thompson_smoke_cg_l0.5_s1.json").read_text())["complete"]
+    assert "| cg | 0.5 |" in (tmp_path / "thompson.md").read_text()
+    assert (tmp_path / "thompson_smoke.png").exists()
 
 
 def test_an_interrupted_benchmark_goes_on_and_keeps_what_is_finished(

@@ -18,10 +18,11 @@ from scalable_bo.experiments.presets import THOMPSON_PRESETS as PRESETS
 from scalable_bo.experiments.presets import find_preset, vary
 from scalable_bo.experiments.records import write_record
 from scalable_bo.experiments.solvers import CGBudget, SDDBudget, solver_for
-from scalable_bo.experiments.tables import summarise, write_table
+from scalable_bo.experiments.tables import write_table
 from scalable_bo.experiments.thompson.cell import ThompsonCell
 from scalable_bo.experiments.thompson.samplers import published_weights
 from scalable_bo.experiments.thompson.settings import ThompsonPreset
+from scalable_bo.experiments.thompson.table import summarise, thompson_table
 from surrogates import (
     CG,
     SDD,
@@ -399,6 +400,9 @@ def test_unknown_names_list_the_known_ones() -> None:
     } == set(SOLVERS)
 
 
+ENVIRONMENT = {"device": "cpu", "cpu": "a processor", "threads": 1}
+
+
 def fake_record(
     solver: str,
     seed: int,
@@ -469,8 +473,61 @@ def test_the_plot_shows_every_solver_and_random_search(
     assert left.get_xlabel() == "rounds of 6 points"
 
 
-def test_without_a_complete_run_there_is_no_plot(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="at least one complete run"):
+def unfinished(record: dict[str, Any], planned: int) -> dict[str, Any]:
+    """Return a record of as many rounds, of more that were planned."""
+    settings = record["settings"]
+    preset = settings["preset"] | {"num_rounds": planned}
+    return record | {"complete": False, "settings": settings | {"preset": preset}}
+
+
+def test_unfinished_runs_are_shown_where_no_other_is_to_the_round_that_all_have(
+    tmp_path: Path,
+) -> None:
+    whole = fake_record("cg", 0, [1.0, 2.0, 3.0], [0.5, 0.6, 0.7])
+    further = unfinished(fake_record("cg", 1, [8.0, 9.0], [0.5, 0.6]), 3)
+    begun = unfinished(fake_record("sdd", 0, [2.0, 4.0], [0.5, 0.5]), 3)
+    behind = unfinished(fake_record("sdd", 1, [6.0], [0.5]), 3)
+    complete, incomplete = summarise([whole, further, begun, behind])
+    assert (complete.name, complete.num_seeds, complete.best_noiseless[0]) == ("cg", 1, 3.0)
+    assert (incomplete.name, incomplete.num_seeds) == ("sdd, 1 of 3 rounds", 2)
+    assert incomplete.best_noiseless[0] == 4.0
+    assert incomplete.random_search[0] == 0.5
+    plot_thompson([whole, further, begun, behind], tmp_path / "plot.png")
+    for record in (whole, begun):
+        solver = record["settings"]["solver"]
+        about = {"experiment": "thompson", "environment": ENVIRONMENT}
+        write_record(tmp_path / f"thompson_tiny_{solver}.json", record | about)
+    table = write_table(tmp_path, "thompson").read_text()
+    assert "| cg | 0.5 | 3.000 (1) |" in table
+    assert "| sdd, 2 of 3 rounds | 0.5 | 4.000 (1) |" in table
+
+
+def test_runs_of_other_sizes_are_not_averaged() -> None:
+    about = {"environment": ENVIRONMENT}
+    short = fake_record("cg", 0, [1.0], [0.5]) | about
+    long = fake_record("cg", 1, [1.0, 3.0], [0.5, 0.5]) | about
+    table = thompson_table([short, long])
+    assert table.count("## tiny") == 2
+    assert "| cg | 0.5 | 1.000 (1) |" in table
+    assert "| cg | 0.5 | 3.000 (1) |" in table
+
+
+def test_published_numbers_stand_beside_the_presets_that_have_any() -> None:
+    def table(name: str) -> str:
+        preset = replace(TINY, name=name)
+        record = fake_record("adasap", 0, [1.0], [0.5], preset)
+        settings = record["settings"] | {"lengthscale": 2.0}
+        return thompson_table([record | {"environment": ENVIRONMENT, "settings": settings}])
+
+    assert "| 10.42 |" in table("adasap2025-x0.04")
+    assert "180 s by SGD and SVGP" in table("lin2023-small-own-search")
+    for name in ("lin2023-small-own-search", "laptop"):
+        assert "Rathore" not in table(name)
+    assert "A100" not in table("laptop")
+
+
+def test_without_a_round_there_is_no_plot(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least one run with a round"):
         plot_thompson([], tmp_path / "plot.png")
 
 
