@@ -40,7 +40,7 @@ EPOCHS_OF_DIRECT = 2.0  # entries evaluated for the factor and the residual
 WORTH_GOING_ON = 3.0  # epochs, of which one evaluates the start and one the end
 SMALLEST_ITERATIVE = 1000  # below, nothing is worth predicting
 FLOAT32_RANGE = (1e-30, 1e30)  # of noise and right-hand sides, with room for their products
-PATIENCE_WITH_FLOAT32 = 3.0  # times the forecast: what takes longer is beyond its precision
+PATIENCE = 3.0  # times the forecast: what takes longer is harder, or beyond the precision
 FLOAT32_REACHES = 1e-3  # the tolerance down to which a float64 system is first solved in float32
 
 
@@ -265,14 +265,16 @@ class Auto(Solver):
             start = None if initial is None else initial.float()
             draft = _as_draft(self._left(choice.solver, request, reserve=1.0))
             if isinstance(draft, IterativeSolver):
-                patience = PATIENCE_WITH_FLOAT32 * choice.epochs
+                patience = PATIENCE * choice.epochs
                 draft = replace(draft, max_epochs=min(draft.max_epochs, patience))
+                draft = self._patient(draft, choice.epochs, request)
             initial = run(draft, single, B.float(), start).value.to(B.dtype)
             system.entries += single.entries
             del single
         # Of inducing points, B itself would have lost too much in rounding.
         given = B if blocks is not None or request.targets is None else request.targets
         first = self._left(self._first(choice.solver, request), request)
+        first = self._patient(first, choice.epochs, request)
         solution = run(first, system, given, initial)
         falls_short = not bool((solution.residual <= self.tolerance).all())
         if blocks is not None and falls_short and (rest := self._next(choice.solver, request)):
@@ -304,6 +306,27 @@ class Auto(Solver):
         is_last = isinstance(solver, SketchAndProject) and not self._may_end_directly(request)
         return solver if is_last else _as_draft(solver)
 
+    def _patient(self, solver: SolverT, forecast: float, request: Request) -> SolverT:
+        """Return ``solver`` with a budget that leaves a direct solve the rest, should the
+        ``forecast`` of its epochs be wrong: what that takes, or three times the forecast if this is
+        more.
+        """
+        if not isinstance(solver, IterativeSolver) or not self._may_end_directly(request):
+            return solver
+        direct = self._epochs_of_direct(request)
+        most = min(max(PATIENCE * forecast, direct), self.max_epochs - request.epochs - direct)
+        if most < forecast:
+            return solver
+        return replace(solver, max_epochs=min(solver.max_epochs, most))
+
+    def _epochs_of_direct(self, request: Request) -> float:
+        """Return the epochs that take as long as a direct solve."""
+        system = request.system.blocks
+        assert system is not None  # to be factorised
+        num_columns = request.rhs.shape[1]
+        epochs = _direct_cost(system, num_columns) / _epoch_cost(system, num_columns)
+        return max(epochs, EPOCHS_OF_DIRECT)
+
     def _next(self, first: Solver, request: Request) -> Solver | None:
         """Return what takes over from the solver ``first``, where the budget allows it."""
         if not isinstance(first, Cholesky) and self._may_end_directly(request):
@@ -322,9 +345,8 @@ class Auto(Solver):
         system = request.system.blocks
         if system is None or system.rows.is_shared or not self._fits_directly(system):
             return False
-        num_columns = request.rhs.shape[1]
-        epochs = _direct_cost(system, num_columns) / _epoch_cost(system, num_columns)
-        if max(epochs, EPOCHS_OF_DIRECT) > self.max_epochs - request.epochs:
+        epochs = self._epochs_of_direct(request)
+        if epochs > self.max_epochs - request.epochs:
             return False
         rate = request.seconds / max(request.epochs, 1.0)
         return self.max_seconds is None or request.seconds + epochs * rate <= self.max_seconds

@@ -17,6 +17,7 @@ from surrogates import checks, memory
 from surrogates.solvers.checkpoint import ENDED, Checkpoint, Keeper, digest
 from surrogates.solvers.footprint import Footprint, Size
 from surrogates.solvers.run import (
+    STALLED,
     TOO_LARGE,
     Progress,
     Run,
@@ -46,6 +47,8 @@ StateT = TypeVar("StateT", bound=State)
 # Sweeps in a row without progress: the first may be a stochastic method's bad luck
 STALLS_ALLOWED = 2
 MARGIN = 0.9  # of what the sweep before would have been right with
+MOST_DOUBLINGS = 126  # of a factor that float32 holds
+UNSCALED = (1e-9, 1e9)  # largest entries of a column whose squares float32 holds
 COLUMNS_OF_A_REQUEST = 4  # (n, s) matrices that a solve holds beside what its method does
 
 
@@ -107,8 +110,11 @@ class Solver(ABC):
         precision = memory.full_precision_on(exact.device)
         # No tensor of a small solve is mapped anew
         is_large = exact.n * max(exact.n, B.shape[1]) * B.element_size() > memory.MAPPED_ANEW
+        scale = _into_range(request)
         with memory.keeping_freed() if is_large else nullcontext(), precision:
             solution = self._solve(request)
+        if scale is not None:
+            solution = replace(solution, value=solution.value / scale)
         if exact is not system:
             system.entries += exact.entries
         return solution if self.keep_descent else solution.no_worse_than_zero()
@@ -163,6 +169,31 @@ class Solver(ABC):
         that cannot be said.
         """
         return None
+
+
+def _into_range(request: Request) -> Tensor | None:
+    """Multiply the columns of ``request`` whose squares the arithmetic may not hold by powers of
+    two, which rounds nothing; return these factors (s,), or ``None`` if there is no such column.
+    """
+    low, high = request.rhs.aminmax(dim=0)
+    largest = request.system.rows.max(torch.maximum(high, -low))
+    lowest, highest = UNSCALED
+    fits = (largest == 0) | ((largest > lowest) & (largest < highest))
+    if bool(fits.all()):
+        return None
+    exponent = torch.frexp(largest).exponent.clamp(-MOST_DOUBLINGS, MOST_DOUBLINGS)
+    exponent = exponent.masked_fill(fits, 0)
+    scale = torch.ldexp(torch.ones_like(largest), -exponent)
+    request.rhs = request.rhs * scale
+    if request.targets is not None:
+        request.targets = Targets(*(part * scale for part in request.targets))
+    if request.initial is not None:
+        request.initial = request.initial * scale
+    return scale
+
+
+def _joined(note: str, further: str) -> str:
+    return f"{note}; {further}" if note else further
 
 
 def check_checkpoint(checkpoint: object) -> None:
@@ -300,9 +331,20 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
                     break
                 sweep = self._begin(run, prepared, self._next_target(run, sweep), stalls, None)
             del prepared, sweep
+        unsolved = run.residual > self.tolerance
+        if bool((unsolved & run.stalled).any()):
+            run.note = _joined(run.note, STALLED)
+        may_go_on = (
+            keeper is not None
+            and keeper.checkpoint.keep_solution
+            and bool(unsolved.any())
+            and self._is_late(run)
+        )
         if precise is not None:
             self._refine(run, precise)
-        if keeper is not None:
+        if not self.keep_descent:
+            run.put_back(self.tolerance, precise)
+        if keeper is not None and not may_go_on:
             keeper.end(run.steps, run.parts() | {ENDED: True})
         return self._solution(run)
 
@@ -328,8 +370,10 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         if not wanted:
             return
         if not self._would_refine(run, precise):
-            run.note = "; ".join(filter(None, [run.note, "float64 does not fit in free memory"]))
-        if self._is_spent(run) or not self._would_refine(run, precise):
+            run.note = _joined(run.note, "float64 does not fit in free memory")
+            return
+        # It begins with a product
+        if self._is_spent(run, run.system.epochs_per_product):
             return
         request = run.in_float64(columns, precise)
         solution = replace(self, checkpoint=None)._solve(request)
@@ -357,10 +401,12 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
     def _goes_on(self, run: Run[SystemT]) -> bool:
         return bool((run.residual > self.tolerance).any()) and not self._is_spent(run)
 
-    def _is_spent(self, run: Run[SystemT]) -> bool:
-        epochs = run.request.epochs + self.epochs_per_step(run.system, run.rhs.shape[1])
-        if epochs + run.epochs_to_evaluate > self.max_epochs:
-            return True
+    def _is_spent(self, run: Run[SystemT], further: float = 0.0) -> bool:
+        """Return whether the budget allows no step after so many ``further`` epochs."""
+        epochs = run.request.epochs + self.epochs_per_step(run.system, run.rhs.shape[1]) + further
+        return epochs + run.epochs_to_evaluate > self.max_epochs or self._is_late(run)
+
+    def _is_late(self, run: Run[SystemT]) -> bool:
         limit = self.max_seconds
         return limit is not None and run.system.rows.agree(run.request.seconds > limit)
 
@@ -447,11 +493,15 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
                 rhs = rhs[:, keep]
                 norms = norms[keep]
                 residual = residual[keep]
-            if keeper is not None and keeper.is_due(run.steps + sweep.steps):
+            if keeper is not None and (
+                keeper.is_due(run.steps + sweep.steps)
+                or (keeper.checkpoint.keep_solution and self._is_late(run))
+            ):
                 state = parts(sweep.state, sweep.state.names(), "state.")
                 saved = run.parts() | parts(sweep, Sweep.SAVED, "sweep.") | state
                 keeper.save(run.steps + sweep.steps, saved)
-        if sweep.running.numel():
+        is_cut = bool(sweep.running.numel())
+        if is_cut:
             self._propose(run, sweep, torch.arange(len(sweep.running)), sweep.state)
             run.note = self.describe(sweep.state) or run.note
         run.steps += sweep.steps
@@ -460,7 +510,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         is_spent = self._is_spent(run) or request.epochs + product > self.max_epochs
         if run.ends_with(sweep.columns, sweep.proposal, self.tolerance, is_spent):
             return True
-        return run.accept(sweep.columns, sweep.proposal)
+        return run.accept(sweep.columns, sweep.proposal, is_cut=is_cut)
 
     def _propose(
         self, run: Run[SystemT], sweep: Sweep[StateT], stopped: Tensor, state: StateT

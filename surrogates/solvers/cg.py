@@ -72,7 +72,9 @@ class CG(IterativeSolver[LinearSystem, Apply, CGState]):
     def kept(self, system: LinearSystem, generator: torch.Generator) -> Self:
         if self.preconditioner is None:
             return self
-        return replace(self, preconditioner=Kept(self.preconditioner(system, generator)))
+        return replace(
+            self, preconditioner=Kept(self.preconditioner(system, generator), system.dtype)
+        )
 
     def accepts(self, system: LinearSystem) -> LinearSystem:
         return system

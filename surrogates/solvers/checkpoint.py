@@ -33,8 +33,8 @@ class Checkpoint:
     The same call, made again after the program was stopped, goes on from the last step that all
     processes have saved, and ends at the same iterates as without the interruption: bit by bit,
     where the kernel is evaluated the same way (it is compiled once that pays;
-    ``SCALABLE_BO_COMPILE=never`` or ``always`` fixes it). When a solve ends, its files are removed,
-    unless ``keep_solution`` is set.
+    ``SCALABLE_BO_COMPILE=never`` or ``always`` fixes it). What is refined in float64 begins that
+    stage anew. When a solve ends, its files are removed, unless ``keep_solution`` is set.
 
     Args:
         folder: of the files, made if it is not there. Processes on several machines may have
@@ -42,7 +42,8 @@ class Checkpoint:
         every_seconds: seconds from one checkpoint to the next; ``None`` for none by the clock.
         every_steps: likewise in steps.
         keep_solution: leave a file with the solution, so that the same call returns it at once
-            where what follows the solve is interrupted. Remove the folder when it has served.
+            where what follows the solve is interrupted; of a solve that its ``max_seconds`` cut
+            short, one to go on from with more of them. Remove the folder when it has served.
     """
 
     folder: str | Path
@@ -169,7 +170,8 @@ class Keeper:
     def _read(self, path: Path) -> Parts | None:
         try:
             with safe_open(path, framework="pt") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
+                # Tensors of the file lie at any address, and products round by that
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118  # it is no dict
                 return tensors | json.loads((file.metadata() or {})["numbers"])
         except (SafetensorError, OSError, ValueError, KeyError) as error:
             warn(

@@ -23,6 +23,7 @@ PreparedT = TypeVar("PreparedT")
 StateT = TypeVar("StateT", bound=State)
 
 CLEAR_DESCENT = 1e-3  # relative decrease of the objective beyond what rounding feigns
+STALLED = "some columns stopped improving: the precision or the step is exhausted"
 # Of weights that float64 arithmetic has found, rounded to float32
 TOO_LARGE = "whose solution float32 cannot hold: its weights are too large"
 NUM_ROWS = 256  # whose residuals are looked at in float64
@@ -30,9 +31,9 @@ NUM_SAMPLED = 1024  # random rows, by which the residual of more than sixteen ti
 FEWEST_SAMPLED_FROM = 16 * NUM_SAMPLED
 LEAST_SHOWN = 0.8  # of a right-hand side's norm by its random rows, for these to speak for all
 STANDARD_ERRORS = 3.0  # by which a residual told by a sample is to be clear of what it is held to
-NO_FURTHER = (
-    4.0  # times the rounding of a product: where a float32 sweep that ends short gets stuck
-)
+# Times the rounding of a product: where a float32 sweep that ends short gets stuck
+NO_FURTHER = 4.0
+DIVERGED = 10.0  # times the residual before
 RESOLUTION = 10.0  # times eps √n k(x, x) ‖w‖: a residual that rounding may explain
 LARGEST_DRIFT = 0.5  # of a recursion, in tolerances
 NEGLIGIBLE = 0.1  # an error of a residual, relative to the larger of it and the tolerance
@@ -223,7 +224,10 @@ class Run(Generic[SystemT]):
     B − H W; of a solve that :meth:`ends_with` a sweep, in the sampled rows alone.
     """
 
-    SAVED: ClassVar = ["value", "gap", "residual", "column_steps", "prepared_from", "steps", "note"]
+    SAVED: ClassVar = [
+        *("value", "gap", "residual", "column_steps", "prepared_from", "steps", "note"),
+        *("stalled", "largest_weights", "is_exhausted"),
+    ]
 
     def __init__(
         self, system: SystemT, request: Request, tolerance: float, *, is_sampled: bool = True
@@ -236,16 +240,23 @@ class Run(Generic[SystemT]):
         self.rounding = torch.finfo(self.rhs.dtype).eps * system.n**0.5 * system.largest_entry
         self.value = torch.zeros_like(self.rhs)
         self.gap = self.rhs.clone()
+        # Of the warm start; that of a column which has none is no better than any
+        self.given_residual = torch.full_like(self.norms, math.inf)
         if request.initial is not None:
             self._begin_warm(request.initial, tolerance)
         self.residual = system.rows.norm(self.gap) / self.norms
         self.column_steps = torch.zeros(len(norms), dtype=torch.long, device=self.rhs.device)
         self.steps = request.steps_before
         self.note = ""
+        # The columns of which a sweep got nowhere
+        self.stalled = torch.zeros_like(self.norms, dtype=torch.bool)
         # ‖w‖ of each column from which on float32 is looked at, and whether it was found wanting
-        self.largest_weights: Tensor | None = None
+        self.largest_weights = tolerance * self.norms / self.rounding
         self.is_exhausted = False
-        self.is_sampled = is_sampled and system.n > FEWEST_SAMPLED_FROM and self._is_spread()
+        self.is_sampled = is_sampled and system.n > FEWEST_SAMPLED_FROM
+        if self.is_sampled:
+            everything = torch.arange(len(norms), device=norms.device)
+            self.is_sampled = bool(self._is_shown(everything, NUM_SAMPLED).all())
         self.is_zero = self._is_zero()
         self.has_ended = False
         # The generator's state when the method prepares itself
@@ -302,9 +313,12 @@ class Run(Generic[SystemT]):
         self.has_ended = True
         return True
 
-    def accept(self, columns: Tensor, proposal: Tensor) -> bool:
+    def accept(self, columns: Tensor, proposal: Tensor, *, is_cut: bool) -> bool:
         """Take over the columns of ``proposal`` that are better than before;
         return whether one is clearly so.
+
+        Args:
+            is_cut: whether the budget, not the method, has ended the sweep.
         """
         self.is_zero = False
         finite = self.system.rows.all(torch.isfinite(proposal))
@@ -323,9 +337,11 @@ class Run(Generic[SystemT]):
         rounding = self.rounding * self.system.rows.norm(proposal).square()
         descended = objective < objective_before - CLEAR_DESCENT * objective_before.abs() - rounding
         better = (finite & ((residual < before) | descended)).nonzero().squeeze(1)
-        if better.numel() < columns.numel():
-            self.note = "some columns stopped improving: the precision or the step is exhausted"
         taken = columns[better]
+        # A method that is cut short may have been on its way, unless it is far off
+        stalled = ~(residual <= DIVERGED * before) if is_cut else finite.new_ones(len(columns))
+        stalled[better] = False
+        self.stalled[columns[stalled]] = True
         if len(taken) == len(self.norms):
             self.value = proposal
             self.gap = gap
@@ -349,17 +365,16 @@ class Run(Generic[SystemT]):
             precise: the run's system in float64. The entries of the rows count for nothing.
         """
         weights = self.system.rows.norm(W)
-        if self.largest_weights is None:
-            self.largest_weights = tolerance * self.norms / self.rounding
         lost = weights > self.largest_weights[columns]
         if not bool(lost.any()):
             return lost
         large = lost.nonzero().squeeze(1)
-        index, share = self._random_rows(NUM_ROWS)
-        gap = self.rhs[index][:, columns[large]]
-        gap = gap - precise.rows_matmul(index, W[:, large].double())
-        drift = share * torch.linalg.vector_norm(gap - R[index][:, large], dim=0)
-        lost[large] = ~(drift <= LARGEST_DRIFT * tolerance * self.norms[columns[large]])
+        for part, index, share in self._looked_at(columns[large]):
+            these = large[part]
+            gap = self.rhs[index][:, columns[these]]
+            gap = gap - precise.rows_matmul(index, W[:, these].double())
+            drift = share * torch.linalg.vector_norm(gap - R[index][:, these], dim=0)
+            lost[these] = ~(drift <= LARGEST_DRIFT * tolerance * self.norms[columns[these]])
         self.largest_weights[columns[large]] = 2.0 * weights[large]
         self.is_exhausted |= bool(lost.any())
         return lost
@@ -373,30 +388,77 @@ class Run(Generic[SystemT]):
     def _begin_warm(self, initial: Tensor, tolerance: float) -> None:
         """Begin with ``initial`` but for its columns that fall short of the tolerance, and whose
         products may be off by it: with weights as large a method may get no further, where those
-        that it finds from zero are often far smaller.
+        that it finds from zero are often far smaller. A right-hand side of zeros has that solution.
         """
         rows = self.system.rows
-        warm = (~rows.all(initial == 0)).nonzero().squeeze(1)
+        warm = (~rows.all(initial == 0) & ~rows.all(self.rhs == 0)).nonzero().squeeze(1)
         if not warm.numel():
             return
         gap = columns_of(self.rhs, warm) - self.system @ columns_of(initial, warm)
         rounding = self.rounding * rows.norm(initial)[warm]
         allowed = tolerance * self.norms[warm]
+        norms = rows.norm(gap)
+        self.given_residual[warm] = norms / self.norms[warm]
         # `not <=` for a number that is none
-        lost = ~(rows.norm(gap) <= allowed) & ~(rounding <= allowed)
+        lost = ~(norms <= allowed) & ~(rounding <= allowed)
         kept = warm[~lost]
         self.value[:, kept] = initial[:, kept]
         self.gap[:, kept] = gap[:, ~lost]
 
-    def _is_spread(self) -> bool:
-        """Return whether random rows have their share of every right-hand side: what few rows hold
-        a sample may miss, and with it the residual.
+    def put_back(self, tolerance: float, precise: BlockSystem | None) -> None:
+        """Return to the warm start in the columns that miss the tolerance and have come to no
+        better residual.
+
+        Args:
+            precise: the run's system in float64, if there is one, by random rows of which the
+                residual of the warm start is told: float32 may not show it.
+        """
+        is_missed = torch.isfinite(self.given_residual) & (self.residual > tolerance)
+        columns = is_missed.nonzero().squeeze(1)
+        if self.request.initial is None or not columns.numel():
+            return
+        initial = columns_of(self.request.initial, columns)
+        residual = self.given_residual[columns]
+        if precise is not None:
+            residual = self._residual_in_float64(columns, initial, precise)
+        better = residual < self.residual[columns]
+        taken = columns[better]
+        self.value[:, taken] = initial[:, better]
+        self.residual[taken] = residual[better]
+
+    def _residual_in_float64(self, columns: Tensor, W: Tensor, precise: BlockSystem) -> Tensor:
+        """Return the relative residuals of float32 values W of these columns, as 256 random rows
+        have them in float64.
+        """
+        residual = torch.empty_like(self.norms[columns])
+        for part, index, share in self._looked_at(columns):
+            rhs = columns_of(self.rhs[index], columns[part])
+            gap = rhs - precise.rows_matmul(index, columns_of(W, part).double())
+            residual[part] = (share * torch.linalg.vector_norm(gap, dim=0)).to(residual)
+        return residual / self.norms[columns]
+
+    def _is_shown(self, columns: Tensor, count: int) -> Tensor:
+        """Return for these columns whether so many random rows have their share of the right-hand
+        side: what few rows hold a sample may miss, and with it the residual.
         """
         rows = self.system.rows
-        index, share = self._random_rows(NUM_SAMPLED)
+        index, share = self._random_rows(count)
         _, held = rows.owned(index)
-        norms = share * rows.sum(self.rhs[held].square().sum(0)).sqrt()
-        return bool((norms >= LEAST_SHOWN * rows.norm(self.rhs)).all())
+        norms = share * rows.sum(columns_of(self.rhs[held], columns).square().sum(0)).sqrt()
+        return norms >= LEAST_SHOWN * rows.norm(columns_of(self.rhs, columns))
+
+    def _looked_at(self, columns: Tensor) -> list[tuple[Tensor, Tensor, float]]:
+        """Return positions in ``columns``, the rows by which these are told in float64, and the
+        norm of a vector over that of its entries there: 256 random rows, or all where these do not
+        show the right-hand side.
+        """
+        is_shown = self._is_shown(columns, NUM_ROWS)
+        found = []
+        for shown, count in ((True, NUM_ROWS), (False, self.system.n)):
+            part = (is_shown == shown).nonzero().squeeze(1)
+            if len(part):
+                found.append((part, *self._random_rows(count)))
+        return found
 
     def _is_zero(self) -> bool:
         """Return whether there is no value yet, as far as that matters."""
@@ -424,7 +486,8 @@ class Run(Generic[SystemT]):
         unrounded: Tensor | None = None,
     ) -> Tensor:
         """Replace the residuals of this float32 run that float32 gets wrong by those that 256
-        random rows have in float64; return which of the ``columns`` these are.
+        random rows have in float64, or all where few hold a right-hand side; return which of the
+        ``columns`` these are.
 
         A float32 product with weights w is off by about eps √n k(x, x) ‖w‖. Where the noise is
         small beside n k(x, x), weights are large: their residual is then below what a float32
@@ -434,20 +497,23 @@ class Run(Generic[SystemT]):
             precise: the run's system in float64. The entries of these rows count for nothing.
             unrounded: the float64 values that the residuals are of; ``None`` for the run's own.
         """
-        index, share = self._random_rows(NUM_ROWS)
-        rhs = columns_of(self.rhs[index], columns)
-        norms = self.norms[columns]
-        gap = rhs - precise.rows_matmul(index, columns_of(self.value, columns).double())
-        if unrounded is None:
-            shown = columns_of(self.gap[index], columns)
-        else:
-            shown = rhs - precise.rows_matmul(index, unrounded)
-        error = share * torch.linalg.vector_norm(gap - shown, dim=0) / norms
-        before = self.residual[columns]
-        wrong = ~(error <= NEGLIGIBLE * before.clamp_min(tolerance))
-        residual = share * torch.linalg.vector_norm(gap, dim=0) / norms
-        self.residual[columns] = torch.where(wrong, residual.to(before), before)
-        return wrong
+        all_wrong = torch.zeros_like(columns, dtype=torch.bool)
+        for part, index, share in self._looked_at(columns):
+            these = columns[part]
+            rhs = columns_of(self.rhs[index], these)
+            gap = rhs - precise.rows_matmul(index, columns_of(self.value, these).double())
+            if unrounded is None:
+                shown = columns_of(self.gap[index], these)
+            else:
+                shown = rhs - precise.rows_matmul(index, columns_of(unrounded, part))
+            norms = self.norms[these]
+            error = share * torch.linalg.vector_norm(gap - shown, dim=0) / norms
+            before = self.residual[these]
+            wrong = ~(error <= NEGLIGIBLE * before.clamp_min(tolerance))
+            residual = share * torch.linalg.vector_norm(gap, dim=0) / norms
+            self.residual[these] = torch.where(wrong, residual.to(before), before)
+            all_wrong[part] = wrong
+        return all_wrong
 
     def in_float64(self, columns: Tensor, precise: BlockSystem) -> Request:
         """Return the request to go on in float64 with these columns from where this float32 run is,
@@ -476,7 +542,8 @@ class Run(Generic[SystemT]):
         self.value[:, columns] = solution.value.to(self.rhs)
         self.residual[columns] = solution.residual.to(self.rhs)
         self.column_steps[columns] += solution.steps
-        self.note = "; ".join(filter(None, [solution.note, "went on in float64"]))
+        further = "went on in float64" if bool(solution.steps.any()) else ""
+        self.note = "; ".join(filter(None, [solution.note, further]))
         used = request.system.entries - request.entries_before
         self.system.entries = self.request.entries_before + used
 

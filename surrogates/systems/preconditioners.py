@@ -61,12 +61,20 @@ class Identity(Preconditioner):
 
 @dataclass(frozen=True)
 class Kept(Preconditioner):
-    """A preconditioner that has been computed, for the one system that it belongs to."""
+    """A preconditioner that has been computed, for the one system that it belongs to, in whatever
+    arithmetic.
+
+    Args:
+        dtype: in which it was computed.
+    """
 
     apply: Apply
+    dtype: torch.dtype
 
     def __call__(self, system: LinearSystem, generator: torch.Generator) -> Apply:
-        return self.apply
+        if system.dtype == self.dtype:
+            return self.apply
+        return lambda R: self.apply(R.to(self.dtype)).to(R.dtype)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,6 @@ class SharedRows(Rows):
         return self._ordered_sum(part, range(self.size))
 
     def max(self, part: Tensor) -> Tensor:
-        """Return the largest of the processes' entries; ``part`` is overwritten."""
         return self._reduce(part, dist.ReduceOp.MAX)
 
     def sum_for(self, rank: int, part: Tensor) -> Tensor:
