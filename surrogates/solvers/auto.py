@@ -263,12 +263,9 @@ class Auto(Solver):
         if blocks is not None and self._begins_in_float32(blocks, B, choice.solver):
             single = blocks.to(torch.float32)
             start = None if initial is None else initial.float()
-            draft = _as_draft(self._left(choice.solver, request, reserve=1.0))
-            if isinstance(draft, IterativeSolver):
-                patience = PATIENCE * choice.epochs
-                draft = replace(draft, max_epochs=min(draft.max_epochs, patience))
-                draft = self._patient(draft, choice.epochs, request)
-            initial = run(draft, single, B.float(), start).value.to(B.dtype)
+            draft = run(self._draft(choice, request), single, B.float(), start)
+            initial = draft.value.to(B.dtype)
+            del draft
             system.entries += single.entries
             del single
         # Of inducing points, B itself would have lost too much in rounding.
@@ -300,6 +297,14 @@ class Auto(Solver):
             max_seconds=self.max_seconds,
             checkpoint=self.checkpoint,
         )
+
+    def _draft(self, choice: Choice, request: Request) -> Solver:
+        """Return what finds a start in float32, within the forecast several times."""
+        solver = _as_draft(self._left(choice.solver, request, reserve=1.0))
+        if not isinstance(solver, IterativeSolver):
+            return solver
+        most = min(solver.max_epochs, PATIENCE * choice.epochs)
+        return self._patient(replace(solver, max_epochs=most), choice.epochs, request)
 
     def _first(self, solver: Solver, request: Request) -> Solver:
         """Return ``solver``, which leaves what float32 cannot do to those that may take over."""

@@ -331,6 +331,13 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
                     break
                 sweep = self._begin(run, prepared, self._next_target(run, sweep), stalls, None)
             del prepared, sweep
+        self._end(run, precise, keeper)
+        return self._solution(run)
+
+    def _end(self, run: Run[SystemT], precise: BlockSystem | None, keeper: Keeper | None) -> None:
+        """Refine what the sweeps have left, and let the checkpoint know that this is the end, or
+        that more time would help.
+        """
         unsolved = run.residual > self.tolerance
         if bool((unsolved & run.stalled).any()):
             run.note = _joined(run.note, STALLED)
@@ -346,7 +353,6 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
             run.put_back(self.tolerance, precise)
         if keeper is not None and not may_go_on:
             keeper.end(run.steps, run.parts() | {ENDED: True})
-        return self._solution(run)
 
     def _solution(self, run: Run[SystemT]) -> Solution:
         return Solution(
