@@ -61,3 +61,47 @@ def test_a_file_without_fingerprints_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "t.parquet").write_text("text")
     with pytest.raises(ValueError, match=r"t.parquet could not be read"):
         FingerprintFile(tmp_path / "t.parquet", "bits")
+
+
+def test_labels_beside_a_missing_one_stay_as_they_are(tmp_path: Path) -> None:
+    ids = [2**53 + 1, None, 2**53 + 3]
+    bits = [bytes(8)] * 3
+    table = pa.table(
+        {"bits": bits, "id": pa.array(ids, pa.int64()), "list": [[1, 2], None, [3, 4]]}
+    )
+    pq.write_table(table, tmp_path / "m.parquet")
+    for label, expected in (("id", ids), ("list", [[1, 2], None, [3, 4]])):
+        ((_, labels),) = FingerprintFile(tmp_path / "m.parquet", "bits", label=label)
+        assert labels is not None
+        assert labels.tolist() == expected
+
+
+def test_the_padding_of_the_last_byte_is_left_out(tmp_path: Path) -> None:
+    X = bits(10, 166)
+    rows = [row.tobytes() for row in np.packbits(X, axis=1)]
+    path = write(tmp_path / "keys.parquet", rows, pa.binary())
+    pool = FingerprintFile(path, "bits", num_bits=166)
+    assert pool.num_bits == 166
+    ((found, _),) = pool
+    assert np.array_equal(found, X)
+    for wrong in (160, 169):
+        with pytest.raises(ValueError, match=f"between 161 and 168, .* 21 bytes, got {wrong}"):
+            FingerprintFile(path, "bits", num_bits=wrong)
+    set_beyond = [*rows, rows[0][:-1] + b"\x01"]
+    path = write(tmp_path / "more.parquet", set_beyond, pa.binary())
+    with pytest.raises(ValueError, match="no bits set beyond `num_bits` = 166, got one in row 10"):
+        list(FingerprintFile(path, "bits", num_bits=166))
+
+
+def test_the_first_fingerprint_that_is_there_tells_the_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fingerprints, "FINGERPRINTS_AT_ONCE", 2)
+    path = write(tmp_path / "m.parquet", [None, None, None, bytes(8)], pa.binary())
+    pool = FingerprintFile(path, "bits")
+    assert pool.num_bits == 64
+    with pytest.raises(ValueError, match=r"of 8 bytes, .* got none in row 0\. Leave the row out"):
+        list(pool)
+    path = write(tmp_path / "m.parquet", [None, None], pa.binary())
+    with pytest.raises(ValueError, match="must hold fingerprints .* got none in any row"):
+        FingerprintFile(path, "bits")
