@@ -8,7 +8,7 @@ goes to the first function that prefers it, whose own goes on to those after it.
 Notation: q functions, c candidates of a part of the pool, d inputs.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from acquisition.constraints import FeasibleSet, TooFewPoints
 from acquisition.multistart import SCREENED_AT_ONCE
-from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints
+from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints, TooFewCandidates
 from surrogates.operators.tiles import spans
 
 NUMBERS_AT_ONCE = 2**24  # of the candidates that functions are evaluated at together
@@ -89,12 +89,14 @@ def choose(
         after_part: called with the number of rows that are done.
 
     Raises:
-        ValueError: if a candidate is not finite, or there are too few.
+        ValueError: if a candidate is not finite.
+        TooFewCandidates: if some functions found nothing.
     """
     sides = torch.where(feasible.scale > 0, feasible.scale, 1.0)
     choosing = Choosing(functions, sides, known, sign=sign, repeats=repeats)
     rows_at_once = max(1, NUMBERS_AT_ONCE // feasible.bounds.shape[1])
     first = 0
+    num_infeasible = 0
     for points, labels in parts:
         for rows in spans(len(points), rows_at_once):
             X = points[rows].to(feasible.bounds)
@@ -104,6 +106,7 @@ def choose(
                     f"The pool must hold finite numbers, got others in row {row}. Leave it out."
                 )
             allowed = feasible.contains(X).nonzero().squeeze(1)
+            num_infeasible += len(X) - len(allowed)
             part = None if labels is None else labels[rows]
             positions = torch.arange(first + rows.start, first + rows.stop, device=X.device)
             candidates = Chosen(X, positions, part)
@@ -111,6 +114,9 @@ def choose(
         first += len(points)
         if after_part is not None:
             after_part(first)
+    num_found = 0 if choosing.kept is None else len(choosing.kept.rows)
+    if num_found < functions.num_samples:
+        raise TooFewCandidates(functions.num_samples, num_found, first, num_infeasible)
     return choosing.chosen(first)
 
 
@@ -275,7 +281,7 @@ def read_parts(pool: Iterable[Any], like: Tensor) -> Iterator[tuple[Tensor, Any]
 
     Args:
         pool: parts: points (c, d), a tensor or an array of any kind of numbers, or a pair of them
-            and c labels.
+            and c labels. Points in one tensor or array are one part.
         like: (..., d).
 
     Raises:
@@ -286,6 +292,8 @@ def read_parts(pool: Iterable[Any], like: Tensor) -> Iterator[tuple[Tensor, Any]
             f"The pool must be an iterable of parts, points (c, {like.shape[1]}), got"
             f" {type(pool).__name__}. Yield them, or give a list of them."
         )
+    if isinstance(pool, Tensor | np.ndarray) and pool.ndim < 3:
+        pool = [pool]
     parts = _checked(pool, like)
     return chain(list(islice(parts, 1)), parts)
 
@@ -293,17 +301,17 @@ def read_parts(pool: Iterable[Any], like: Tensor) -> Iterator[tuple[Tensor, Any]
 def _checked(pool: Iterable[Any], like: Tensor) -> Iterator[tuple[Tensor, Any]]:
     labelled = False
     for number, part in enumerate(pool):
-        points, labels = part if isinstance(part, tuple) else (part, None)
-        if not isinstance(points, Tensor | np.ndarray):
-            raise TypeError(
-                "The pool's parts must be tensors or arrays of points, or pairs of these and"
-                f" labels, got {type(points).__name__} in part {number}."
-            )
-        points = torch.as_tensor(points)
-        if points.ndim != 2 or points.shape[1] != like.shape[1] or points.is_complex():
+        if isinstance(part, tuple) and len(part) != 2:
             raise ValueError(
-                f"The pool's parts must have shape (c, {like.shape[1]}), got"
-                f" {tuple(points.shape)} of {points.dtype} in part {number}."
+                "The pool's parts must be points, or pairs of points and labels, got a tuple of"
+                f" {len(part)} in part {number}. Put the labels together in one array."
+            )
+        points, labels = part if isinstance(part, tuple) else (part, None)
+        points = _part_points(points, like.shape[1], number)
+        if labels is not None and not isinstance(labels, Sized):
+            raise TypeError(
+                f"The labels must be an array or a list, got {type(labels).__name__} in part"
+                f" {number}. Make a list of them."
             )
         if labels is not None and len(labels) != len(points):
             raise ValueError(
@@ -319,3 +327,38 @@ def _checked(pool: Iterable[Any], like: Tensor) -> Iterator[tuple[Tensor, Any]]:
         if labels is not None and not isinstance(labels, Tensor):
             labels = np.asarray(labels)
         yield points, labels
+
+
+def _part_points(points: Any, dim: int, number: int) -> Tensor:
+    """Return the points (c, d) of the part with this number."""
+    if not isinstance(points, Tensor | np.ndarray):
+        raise TypeError(
+            "The pool's parts must be tensors or arrays of points, or pairs of these and"
+            f" labels, got {type(points).__name__} in part {number}. Take `numpy.asarray` of lists"
+            " and tables; pairs stand in a list of their own."
+        )
+    if isinstance(points, Tensor) and points.layout != torch.strided:
+        raise TypeError(
+            f"The pool's parts must be dense, got a tensor of {points.layout} in part {number}."
+            " Yield parts of some thousand rows, each `.to_dense()`."
+        )
+    try:
+        points = torch.as_tensor(points)
+    except (TypeError, ValueError) as error:  # such as objects, or rows in reverse order
+        reason, *_ = str(error).split(". ")
+        raise TypeError(
+            "The pool's parts must be arrays of numbers that torch can share, got dtype"
+            f" {points.dtype} in part {number}: {reason}. Convert it with `.astype(float)`."
+        ) from error
+    if points.ndim != 2 or points.shape[1] != dim or points.is_complex():
+        remedy = f"Give a row to each point, with {dim} numbers."
+        if points.dtype == torch.uint8:
+            remedy += (
+                f" Packed bits are rows after `numpy.unpackbits(..., axis=1, count={dim})`, those"
+                f" of a file by `FingerprintFile(..., num_bits={dim})`."
+            )
+        raise ValueError(
+            f"The pool's parts must have shape (c, {dim}), got {tuple(points.shape)} of"
+            f" {points.dtype} in part {number}. {remedy}"
+        )
+    return points

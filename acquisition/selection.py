@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from acquisition.constraints import FeasibleSet
+from acquisition.constraints import FeasibleSet, TooFewPoints
 from acquisition.multistart import Functions
 from surrogates.operators.tiles import spans
 
@@ -21,6 +21,37 @@ FURTHEST_MOVE = 2**14  # steps of twice that distance: a thirtieth of a side
 FURTHEST_MOVE_AMONG_ROUNDED = 2**6  # beyond it, points of a grid are compared by value
 NUM_DISTANCES = 7  # from a side to a 729th of it; one of them is nearest to the next of a grid
 NUM_WAYS = 16  # towards other points of the same function, where a set is constrained
+
+
+class TooFewCandidates(TooFewPoints):
+    """A pool holds fewer points than were asked for.
+
+    Args:
+        q: how many were asked for.
+        num_found: how many of them were found.
+        num_rows: how many rows the pool has.
+        num_infeasible: how many of these break a constraint or lie outside the bounds.
+    """
+
+    def __init__(self, q: int, num_found: int, num_rows: int, num_infeasible: int) -> None:
+        super().__init__(q, num_found, num_rows, num_infeasible)
+        self.q = q
+        self.num_found = num_found
+        self.num_rows = num_rows
+        self.num_infeasible = num_infeasible
+
+    def __str__(self) -> str:
+        why = f", of which {self.num_infeasible} are infeasible" if self.num_infeasible else ""
+        if self.num_infeasible < self.num_rows:
+            why += (
+                ". Points count as one where they are within"
+                f" {DUPLICATE_DISTANCE:g} of the box's sides of each other"
+            )
+        return (
+            f"The pool must hold q = {self.q} distinct points that are feasible, neither pending"
+            f" nor in the training data, got {self.num_found} among {self.num_rows} rows{why}. Add"
+            " candidates, or lower `q`."
+        )
 
 
 class KnownPoints:

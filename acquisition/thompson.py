@@ -294,8 +294,9 @@ class ParallelThompsonSampling:
         Args:
             q, paths, X_pending: as in ``generate``.
             pool: an iterable of parts: points (c, d), a tensor or an array, of booleans or integers
-                as well, or a pair of them and c labels, an array. If it has the attribute
-                ``num_rows``, the ``callback`` is told how many rows there are.
+                as well, or a pair of them and c labels, an array. Points in one tensor or array
+                are one part. If the pool has the attribute ``num_rows``, the ``callback`` is told
+                how many rows there are.
 
         Raises:
             TypeError: if a part is none.

@@ -154,6 +154,13 @@ def test_progress_counts_rows_and_knows_the_total_of_a_pool_that_tells_it(make_m
         ([[0.1, 0.2]], TypeError, "must be tensors or arrays .* got list in part 0"),
         ([torch.zeros(3, 3)], ValueError, r"must have shape \(c, 2\), got \(3, 3\).* in part 0"),
         ([(torch.zeros(3, 2), [1])], ValueError, "one for each of 3 points, got 1 in part 0"),
+        (torch.zeros(3), ValueError, r"shape \(c, 2\), got \(3,\) .* Give a row to each point"),
+        (np.zeros((3, 1), np.uint8), ValueError, r"`numpy.unpackbits\(..., axis=1, count=2\)`"),
+        ([np.zeros((3, 2))[::-1]], TypeError, r"stride.* negative.* with `.astype\(float\)`"),
+        ([np.zeros((3, 2), object)], TypeError, r"object in part 0: .* with `.astype\(float\)`"),
+        ([torch.zeros(3, 2).to_sparse()], TypeError, r"be dense, .* in part 0. .* `.to_dense\(\)`"),
+        ([(torch.zeros(3, 2), 1, 2)], ValueError, "pairs of points and labels, got a tuple of 3"),
+        ([(torch.zeros(1, 2), iter([1]))], TypeError, "must be an array or a list, got list_iter"),
     ],
 )
 def test_what_is_no_pool_is_refused_before_paths_are_drawn(
@@ -172,13 +179,22 @@ def test_what_is_no_pool_is_refused_before_paths_are_drawn(
         ([torch.zeros(4, 2), torch.zeros(1, 3)], "in part 1"),
         ([torch.zeros(4, 2), (torch.zeros(1, 2), [1])], "none, got part 1 with them"),
         ([torch.zeros(4, 2)], "must hold q = 2 distinct points .* got 1 among 4 rows"),
-        ([torch.full((4, 2), 2.0)], "got 0 among 4 rows"),
+        ([torch.zeros(4, 2)], "count as one where they are within 1e-06 of the box's sides"),
+        ([torch.full((4, 2), 2.0)], "got 0 among 4 rows, of which 4 are infeasible. Add"),
         ([], "got 0 among 0 rows"),
     ],
 )
 def test_a_bad_part_is_named(make_model: Any, parts: list[Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ParallelThompsonSampling(make_model(UNIT), UNIT).choose(2, parts)
+
+
+def test_points_in_one_array_are_one_part(make_model: Any) -> None:
+    sampler = ParallelThompsonSampling(make_model(UNIT), UNIT, seed=0)
+    expected = sampler.generate(4, choices=grid(1))
+    for pool in (grid(1), grid(1).numpy()):
+        assert torch.equal(sampler.choose(4, pool).points, expected)
+    assert torch.equal(sampler.generate(4, choices=grid(1).numpy()), expected)
 
 
 def test_paths_of_several_processes_are_refused(make_model: Any) -> None:
