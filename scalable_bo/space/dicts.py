@@ -17,6 +17,7 @@ def read_dicts(
     params: Mapping[str, Parameter],
     fixed_values: Mapping[str, Choice],
     points: Sequence[Mapping[str, Any]],
+    first_row: int,
 ) -> Tensor:
     """Return the numbers (n, d) of dicts, NaN for parameters that they leave out; arguments as
     ``Space.from_dicts``.
@@ -27,17 +28,17 @@ def read_dicts(
         if not always <= set(values) - set(fixed_values) <= set(params):
             raise ValueError(
                 f"Each dict must have exactly the parameters {', '.join(params)}, got "
-                f"{', '.join(map(str, values)) or 'none'} in row {row}."
+                f"{', '.join(map(str, values)) or 'none'} in row {first_row + row}."
             )
         for name, fixed in fixed_values.items():
             if values.get(name, fixed) != fixed:
                 raise ValueError(
-                    f"`{name}` is fixed to {fixed!r}, got {values[name]!r} in row {row}. Leave"
-                    " the row out."
+                    f"`{name}` is fixed to {fixed!r}, got {values[name]!r} in row"
+                    f" {first_row + row}. Leave the row out."
                 )
         for column, (name, param) in enumerate(params.items()):
             if name in values:
                 numbers[row, column] = number = param.number(values[name])
                 if math.isnan(number):
-                    raise refusal(name, param.requirement, values[name], row)
+                    raise refusal(name, param.requirement, values[name], first_row + row)
     return numbers

@@ -33,6 +33,12 @@ def read_frame(
             f"The data must have the columns {', '.join(params)}, got none for"
             f" {', '.join(missing)}. Rename them."
         )
+    wanted = frame.columns[frame.columns.isin([*params, *fixed_values])]
+    if repeated := [str(name) for name in wanted[wanted.duplicated()].unique()]:
+        raise ValueError(
+            f"The data must have each column once, got several of {', '.join(repeated)}. Rename or"
+            " drop the others."
+        )
     for name, fixed in fixed_values.items():
         if name not in frame.columns:
             continue

@@ -243,10 +243,12 @@ class Space:
         stays = stays.repeat_interleave(torch.tensor(widths, device=U.device), dim=-1)
         return torch.where(stays, U, placed)
 
-    def check(self, X: Any) -> Tensor:
+    def check(self, X: Any, first_row: int = 0) -> Tensor:
         """Return points in the user's units, (n, d), as float64, NaN for parameters that are not
         active, whatever stood there; constraints are not asked for.
 
+        Args:
+            first_row: what the first row is called in an error.
         Raises:
             ValueError: if the shape is another, or a value is not finite or none of its
                 parameter's.
@@ -260,7 +262,7 @@ class Space:
                 valid |= ~self.conditions.active(points)[:, column]
             if not valid.all():
                 row = int((~valid).nonzero()[0])
-                raise refusal(name, param.requirement, numbers[row].item(), row)
+                raise refusal(name, param.requirement, numbers[row].item(), first_row + row)
             columns.append(param.placed(numbers))
         return torch.stack(columns, dim=1) + 0.0
 
@@ -337,22 +339,24 @@ class Space:
         """Map points of the unit cube, (n, e), to dicts of values."""
         return self.to_dicts(self.unnormalize(U))
 
-    def from_dicts(self, params: Sequence[Mapping[str, Any]]) -> Tensor:
+    def from_dicts(self, params: Sequence[Mapping[str, Any]], first_row: int = 0) -> Tensor:
         """Map dicts of values to points in the user's units, (n, d) float64. Fixed parameters may
         be left out.
 
+        Args:
+            first_row: what the first dict is called in an error.
         Raises:
             ValueError: if a dict lacks a parameter, has another one, or a value is none of its
                 parameter's.
         """
-        numbers = read_dicts(self.params, self.fixed, params)
-        X = self.check(numbers)
+        numbers = read_dicts(self.params, self.fixed, params, first_row)
+        X = self.check(numbers, first_row)
         if (extra := X.isnan() & ~numbers.isnan()).any():
             row, column = extra.nonzero()[0].tolist()
             name = self.names[column]
             raise ValueError(
                 f"`{name}` must be left out where it is not active, got"
-                f" {params[row][name]!r} in row {row}; it is active if"
+                f" {params[row][name]!r} in row {first_row + row}; it is active if"
                 f" {self.params[name].active_if}."
             )
         return X

@@ -6,7 +6,7 @@ Notation: c candidates of a part, d parameters, e columns on the unit cube.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from acquisition.constraints import TooFewPoints
 from scalable_bo.space.space import Space
 from scalable_bo.storage.history import is_frame
 from surrogates import checks
 
+DICTS_AT_ONCE = 2**12
+DEEPEST = 2  # levels of iterables, such as a list of readers that yield lists of dicts
+
 
 class Pool:
-    """The candidates of an ask, read once; the first part of them at once.
+    """The candidates of an ask, read once; those in memory whole at once, of others the first part.
 
     Iterating gives pairs: points (c, e) on the unit cube, and (c, d + 1) the same points in the
     user's units with their rows in the last column. What breaks a constraint of the space is left
@@ -34,6 +38,8 @@ class Pool:
 
     Attributes:
         num_rows: of the source; ``None`` where only reading it tells.
+        num_read: rows that have been read.
+        num_infeasible: how many of them break a constraint of the space.
         points: (q, d), what was taken of it, in the user's units.
         rows: where these stand in the source.
 
@@ -48,19 +54,40 @@ class Pool:
         for part in source if isinstance(source, list | tuple) else [source]:
             if isinstance(part, str | os.PathLike):
                 checks.existing_file("pool", part)
-        if not isinstance(source, os.PathLike | Iterable):
-            raise TypeError(
-                "`pool` must be a file, a DataFrame, points, dicts, or an iterable of such parts,"
-                f" got {type(source).__name__}."
-            )
-        self._parts = self._read(source)
-        self._first = list(islice(self._parts, 1))
-        self.num_rows = _number_of_rows(source)
+        self.num_read = 0
+        self.num_infeasible = 0
+        self._unread = self._read(source)
+        in_memory = _in_memory(source)
+        self._held = list(self._unread if in_memory else islice(self._unread, 1))
+        self.num_rows = self.num_read if in_memory else _number_of_rows(source)
         self.points = torch.empty(0, space.dim, dtype=torch.float64)
         self.rows: list[int] = []
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return chain(self._first, self._parts)
+        for labels in chain(self._held, self._unread):
+            yield self.space.normalize(labels[:, :-1]), labels
+
+    def require(self, q: int) -> None:
+        """Require q feasible rows; read no more than it takes to know.
+
+        Raises:
+            TooFewPoints: if there are fewer.
+            FileNotFoundError, TypeError, ValueError: of a part that is none.
+        """
+        num_rows = self.num_rows
+        if num_rows is None or num_rows >= q:
+            while self.num_read - self.num_infeasible < q:
+                part = next(self._unread, None)
+                if part is None:
+                    break
+                self._held.append(part)
+            num_rows = self.num_read
+        if num_rows - self.num_infeasible < q:
+            broken = f", of which {self.num_infeasible} break a constraint of the space"
+            raise TooFewPoints(
+                f"`pool` must hold at least {q} feasible rows, got {num_rows}"
+                f"{broken if self.num_infeasible else ''}. Add candidates, or lower `q`."
+            )
 
     def take(self, labels: Tensor) -> Tensor:
         """Note the second of the pairs (q, d + 1) of what was chosen; return its points (q, d)."""
@@ -68,46 +95,129 @@ class Pool:
         self.rows = labels[:, -1].long().tolist()
         return self.points
 
-    def _read(self, source: Any) -> Iterator[tuple[Tensor, Tensor]]:
-        first = 0
-        for X in self._points(source, 0):
-            rows = torch.arange(first, first + len(X), dtype=X.dtype).unsqueeze(1)
-            first += len(X)
-            allowed = self.space.feasible(X)
-            labels = torch.cat([X, rows], dim=1)
-            yield self.space.normalize(X[allowed]), labels[allowed]
+    def _read(self, source: Any) -> Iterator[Tensor]:
+        """Yield the feasible points in the user's units with their rows, (c, d + 1)."""
+        for part in _parts(source):
+            for X in self._points(part):
+                if not len(X):
+                    continue
+                rows = torch.arange(self.num_read, self.num_read + len(X), dtype=X.dtype)
+                allowed = self.space.feasible(X)
+                self.num_read += len(X)
+                self.num_infeasible += int((~allowed).sum())
+                yield torch.cat([X, rows.unsqueeze(1)], dim=1)[allowed]
 
-    def _points(self, source: Any, first: int) -> Iterator[Tensor]:
-        """Yield points (c, d) in the user's units, of a source whose first row has this number."""
-        if isinstance(source, str | os.PathLike) or is_frame(source):
+    def _points(self, part: Any) -> Iterator[Tensor]:
+        """Yield points (c, d) in the user's units, of which the first is the next row."""
+        if isinstance(part, str | os.PathLike) or is_frame(part):
             from scalable_bo.storage.tables import table_frames  # which needs an extra
 
-            if not is_frame(source):
-                checks.existing_file("pool", source)
+            if not is_frame(part):
+                checks.existing_file("pool", part)
             wanted = {*self.space.names, *self.space.fixed}
-            for frame in table_frames(self.space, source, wanted, whole=False):
-                yield self.space.from_frame(frame, first)
-                first += len(frame)
-        elif isinstance(source, Tensor | np.ndarray) or _are_dicts(source):
-            yield self.space.read(source)
+            for frame in table_frames(self.space, part, wanted, whole=False):
+                yield self.space.from_frame(frame, self.num_read)
+        elif isinstance(part, Tensor | np.ndarray):
+            _check_array(part, self.space.names)
+            yield self.space.check(part, self.num_read)
         else:
-            for part in source:
-                for X in self._points(part, first):
-                    yield X
-                    first += len(X)
+            yield self.space.from_dicts(part, self.num_read)
 
 
-def _are_dicts(source: Any) -> bool:
-    return isinstance(source, Sequence) and all(isinstance(part, Mapping) for part in source)
+def _parts(source: Any, depth: int = 0, whole: Any = None) -> Iterator[Any]:
+    """Yield what a source consists of: paths, DataFrames, arrays, tensors and lists of dicts.
+
+    Args:
+        depth: of iterables around it.
+        whole: the innermost of them.
+
+    Raises:
+        TypeError: for anything else.
+    """
+    is_path = isinstance(source, str | os.PathLike) and depth < DEEPEST
+    if is_path or is_frame(source) or isinstance(source, Tensor | np.ndarray):
+        yield source
+    elif isinstance(source, Mapping):
+        columns = [value for value in source.values() if not isinstance(value, str)]
+        if any(isinstance(value, Iterable) for value in columns):
+            raise _refusal(source, whole)
+        yield [source]
+    elif not _is_iterable_of_parts(source, depth):
+        raise _refusal(source, whole)
+    else:
+        dicts: list[Mapping[str, Any]] = []
+        for part in source:
+            is_dict = isinstance(part, Mapping)
+            if is_dict:
+                dicts.append(part)
+            if dicts and (not is_dict or len(dicts) == DICTS_AT_ONCE):
+                yield dicts
+                dicts = []
+            if not is_dict:
+                yield from _parts(part, depth + 1, source)
+        if dicts:
+            yield dicts
+
+
+def _is_iterable_of_parts(source: Any, depth: int) -> bool:
+    if not isinstance(source, Iterable) or depth > DEEPEST:
+        return False
+    if isinstance(source, str | bytes | bytearray) or hasattr(source, "to_pandas"):
+        return False
+    # Within another iterable, a tuple is a pair, such as of a group's name and its rows
+    is_pair = isinstance(source, tuple) and depth > 0
+    return not is_pair or all(isinstance(part, Mapping) for part in source)
+
+
+def _refusal(part: Any, whole: Any) -> TypeError:
+    where = "" if whole is None else f" in a {type(whole).__name__}"
+    remedy = "Make points a 2-D array, and a table a DataFrame."
+    if hasattr(part, "to_pandas"):
+        remedy = "Call its `to_pandas()`."
+    elif isinstance(part, Mapping):
+        remedy = "Of a dict of columns make a DataFrame."
+    elif isinstance(part, tuple):
+        remedy = "Take the points alone: `Batch.rows` says which they are."
+    return TypeError(
+        "`pool` must be the path of a Parquet or CSV file, a DataFrame, points as a 2-D array or"
+        " tensor, dicts of parameters, or an iterable of these, got"
+        f" {type(part).__name__}{where}. {remedy}"
+    )
+
+
+def _check_array(points: Tensor | np.ndarray, names: tuple[str, ...]) -> None:
+    """Require an array (c, d) of numbers."""
+    if isinstance(points, Tensor):
+        numeric = points.layout == torch.strided and not points.is_complex()
+    else:
+        numeric = points.dtype.kind in "biuf"
+    if not numeric:
+        kind = points.layout if isinstance(points, Tensor) else points.dtype
+        raise TypeError(
+            f"`pool` must hold points as dense arrays of real numbers, got {kind}. Convert them,"
+            " or make a DataFrame, whose columns have the names of the parameters."
+        )
+    if points.ndim != 2 or points.shape[1] != len(names):
+        raise ValueError(
+            f"`pool` must have shape (c, {len(names)}), a column for each of {', '.join(names)},"
+            f" got {tuple(points.shape)}. Give a row to each point."
+        )
+
+
+def _in_memory(source: Any) -> bool:
+    if isinstance(source, list | tuple):
+        return all(_in_memory(part) for part in source)
+    return is_frame(source) or isinstance(source, Tensor | np.ndarray | Mapping)
 
 
 def _number_of_rows(source: Any) -> int | None:
-    if isinstance(source, str | os.PathLike):
-        if Path(source).suffix != ".parquet":
-            return None
-        from scalable_bo.storage import parquet  # which needs an extra
+    """Return the rows of Parquet files, which they tell; ``None`` of anything else."""
+    if isinstance(source, list | tuple):
+        counts = [_number_of_rows(part) for part in source]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+    if not isinstance(source, str | os.PathLike) or Path(source).suffix.lower() != ".parquet":
+        return None
+    from scalable_bo.storage import parquet  # which needs an extra
 
-        return parquet.num_rows(Path(source))
-    if isinstance(source, Tensor | np.ndarray) or is_frame(source) or _are_dicts(source):
-        return len(source)
-    return None
+    return parquet.num_rows(Path(source))

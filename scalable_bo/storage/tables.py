@@ -125,12 +125,13 @@ def table_frames(
         )
         return
     path = Path(data)
-    if path.suffix not in SUFFIXES:
+    kind = path.suffix.lower()
+    if kind not in SUFFIXES:
         raise ValueError(
             f"The file must end in {' or '.join(SUFFIXES)}, got {path.name}. Read it into a"
             " DataFrame."
         )
-    frames = _parquet_frames if path.suffix == ".parquet" else _csv_frames
+    frames = _parquet_frames if kind == ".parquet" else _csv_frames
     yield from frames(space, path, wanted, whole)
 
 
@@ -169,7 +170,9 @@ def _parquet_frames(_: Space, path: Path, wanted: set[str], whole: bool) -> Iter
 
 
 def _unreadable(path: Path, error: Exception) -> ValueError:
-    return ValueError(f"{path.name} could not be read: {error}. Is it a {path.suffix[1:]} file?")
+    return ValueError(
+        f"{path.name} could not be read: {error}. Is it a {path.suffix[1:].lower()} file?"
+    )
 
 
 def _require_memory(path: Path, num_bytes: int) -> None:

@@ -5,6 +5,8 @@ Notation: n values, U (k, e) points of the unit cube, q points.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from acquisition.constraints import FeasibleSet
 from acquisition.pools import Lots, choose, read_parts
-from acquisition.selection import KnownPoints
+from acquisition.selection import KnownPoints, TooFewCandidates
 from acquisition.strategies import ThompsonStrategy
 from acquisition.strategy import Request
 from acquisition.thompson import ParallelThompsonSampling
@@ -28,7 +30,8 @@ class BestOfPool:
 
     def generate(self, request: Request) -> Tensor:
         """Return the batch (q, e), which the pool is told of."""
-        best = ThompsonStrategy(ParallelThompsonSampling).choose(request, self.pool)
+        with _whole_pool_counted(self.pool):
+            best = ThompsonStrategy(ParallelThompsonSampling).choose(request, self.pool)
         self.pool.take(best.labels)
         return best.points
 
@@ -39,7 +42,8 @@ def draw_from_pool(pool: Pool, q: int, taken: Tensor, generator: torch.Generator
     """
     box = torch.tensor([[0.0], [1.0]], dtype=torch.float64).repeat(1, taken.shape[1])
     lots = Lots(q, generator)
-    best = choose(lots, read_parts(pool, box), FeasibleSet.of(box), KnownPoints(taken, box))
+    with _whole_pool_counted(pool):
+        best = choose(lots, read_parts(pool, box), FeasibleSet.of(box), KnownPoints(taken, box))
     return pool.take(best.labels)
 
 
@@ -52,3 +56,13 @@ def knowing_all(request: Request, told: TrainingData, data: TrainingData) -> Req
     aside = told.U[~data.kept].to(request.bounds)
     known = aside if request.X_pending is None else torch.cat([request.X_pending, aside])
     return replace(request, X_pending=known)
+
+
+@contextmanager
+def _whole_pool_counted(pool: Pool) -> Iterator[None]:
+    """Have an error count the rows that a pool has left out, too."""
+    try:
+        yield
+    except TooFewCandidates as error:
+        num_infeasible = pool.num_infeasible + error.num_infeasible
+        raise TooFewCandidates(error.q, error.num_found, pool.num_read, num_infeasible) from None

@@ -312,9 +312,10 @@ class Study:
             q: how many, enqueued ones counted in.
             pool: the only candidates, of which any number is read part by part: the path of a
                 Parquet or CSV file or a DataFrame with a column for each parameter, points (c, d)
-                in the user's units, dicts, or an iterable of such parts, which is read once. They
-                are chosen by Thompson sampling, whatever the ``strategy``, and at random while
-                there are too few values for a surrogate; ``Batch.rows`` says which they are.
+                in the user's units, dicts, or an iterable of such parts, which is read once. What
+                is in memory is checked whole before anything else is done. The points are chosen by
+                Thompson sampling, whatever the ``strategy``, and at random while there are too few
+                values for a surrogate; ``Batch.rows`` says which they are.
             callback: receives a line of text whenever the fit, the solve or the search has got on:
                 with 100 000 rows an ask takes minutes.
         Raises:
@@ -328,6 +329,8 @@ class Study:
             self._record.storage.require_writable()
             known = Known.of(self.space, self._record, self.maximize, q)
             num_queued = len(known.queued)
+            if candidates is not None:
+                candidates.require(q - num_queued)
             X, ask, report = self._proposer.propose(q - num_queued, known, callback, candidates)
             X = torch.cat([known.queued, X])
             ids = self._record.add_ask(X, ask, report, num_queued)

@@ -462,6 +462,16 @@ def test_cells_that_are_none_of_their_parameter_are_named(
         MIXED.from_frame(pd.DataFrame([good]).drop(columns="kind"))
 
 
+def test_a_column_that_is_there_twice_is_named() -> None:
+    frame = MIXED.to_frame(MIXED.unnormalize(torch.full((2, MIXED.encoded_dim), 0.5)))
+    for name in ("kind", "epochs"):
+        twice = pd.concat([frame, frame[[name]]], axis=1)
+        with pytest.raises(ValueError, match=f"each column once, got several of {name}. Rename"):
+            MIXED.from_frame(twice)
+    other = frame.assign(note=1)
+    assert len(MIXED.from_frame(pd.concat([other, other[["note"]]], axis=1))) == 2
+
+
 TREE = Space(
     model=Categorical(["tree", "net", None]),
     depth=Int(2, 10, step=4, active_if={"model": "tree"}),

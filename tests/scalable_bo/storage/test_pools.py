@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 
+from acquisition.constraints import TooFewPoints
 from scalable_bo import Categorical, Float, Int, Space
-from scalable_bo.storage import tables
+from scalable_bo.storage import pools, tables
 from scalable_bo.storage.pools import Pool
 
 SPACE = Space(x=Float(0.0, 10.0), k=Int(1, 5), kind=Categorical(["a", "b"]))
@@ -28,6 +30,9 @@ def sources(tmp_path: Path) -> dict[str, Any]:
     FRAME.to_parquet(tmp_path / "pool.parquet", row_group_size=6)
     FRAME.to_csv(tmp_path / "pool.csv", index=False)
     X = SPACE.from_frame(FRAME)
+    first, second = tmp_path / "first.parquet", tmp_path / "second.PARQUET"
+    FRAME.iloc[:9].to_parquet(first)
+    FRAME.iloc[9:].to_parquet(second)
     return {
         "parquet": tmp_path / "pool.parquet",
         "csv": str(tmp_path / "pool.csv"),
@@ -38,6 +43,9 @@ def sources(tmp_path: Path) -> dict[str, Any]:
         "stream of arrays": iter(X.split(4)),
         "stream of frames": (FRAME.iloc[i : i + 4] for i in range(0, 23, 4)),
         "stream of dicts": (SPACE.to_dicts(part) for part in X.split(4)),
+        "stream of single dicts": iter(SPACE.to_dicts(X)),
+        "list of frames": [FRAME.iloc[:9], FRAME.iloc[9:]],
+        "list of files": [first, second],
     }
 
 
@@ -53,19 +61,23 @@ def sources(tmp_path: Path) -> dict[str, Any]:
         "stream of arrays",
         "stream of frames",
         "stream of dicts",
+        "stream of single dicts",
+        "list of frames",
+        "list of files",
     ],
 )
 def test_any_source_gives_the_same_points_and_rows(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables, "ROWS_AT_ONCE", 5)
+    monkeypatch.setattr(pools, "DICTS_AT_ONCE", 5)
     pool = Pool(SPACE, sources(tmp_path)[kind])
     parts = list(pool)
     U, labels = (torch.cat(columns) for columns in zip(*parts, strict=True))
     X = SPACE.from_frame(FRAME)
     assert torch.equal(labels, torch.cat([X, torch.arange(23.0).unsqueeze(1)], dim=1))
     assert torch.equal(U, SPACE.normalize(X))
-    if kind in ("parquet", "frame", "tensor", "array", "dicts"):
+    if "stream" not in kind and kind != "csv":
         assert pool.num_rows == 23
     if "stream" in kind or kind == "parquet":
         assert len(parts) > 4
@@ -83,7 +95,7 @@ def test_rows_that_break_a_constraint_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("source", "error", "message"),
     [
-        (7, TypeError, "`pool` must be a file, a DataFrame, points, dicts, .* got int"),
+        (7, TypeError, "`pool` must be the path .*, a DataFrame, points .* dicts .* got int"),
         (FRAME.drop(columns="k"), ValueError, "must have the columns x, k, kind, got none for k"),
         (torch.zeros(2, 2), ValueError, r"must have shape \(.*, 3\)"),
     ],
@@ -132,3 +144,110 @@ def test_a_bad_row_of_a_later_part_is_numbered() -> None:
 
     with pytest.raises(ValueError, match=r"`k` must be .* got .*9.* in row 25"):
         list(Pool(SPACE, stream()))
+
+
+def test_a_bad_dict_or_array_of_a_later_part_is_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "DICTS_AT_ONCE", 4)
+    dicts = [{"x": 1.0, "k": 1, "kind": "a"} for _ in range(9)]
+    with pytest.raises(ValueError, match=r"`k` must be .* got 9.0 in row 9"):
+        list(Pool(SPACE, iter([*dicts, {"x": 1.0, "k": 9, "kind": "a"}])))
+    with pytest.raises(ValueError, match=r"exactly the parameters .* in row 9"):
+        list(Pool(SPACE, iter([*dicts, {"x": 1.0}])))
+    bad = np.array([[1.0, 1.0, 0.0], [1.0, 9.0, 0.0]])
+    with pytest.raises(ValueError, match=r"`k` must be .* in row 3"):
+        list(Pool(SPACE, iter([bad[[0, 0]], bad])))
+
+
+def test_one_dict_is_one_point() -> None:
+    ((_, labels),) = Pool(SPACE, {"x": 1.0, "k": 2, "kind": "b"})
+    assert labels.tolist() == [[1.0, 2.0, 1.0, 0.0]]
+
+
+ACCEPTED = "`pool` must be the path of a Parquet or CSV file, a DataFrame, .* got"
+POINT = [1.0, 2.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"x": [0.1, 0.2], "k": [1, 2], "kind": ["a", "b"]}, f"{ACCEPTED} dict. Of a dict of col"),
+        ([POINT, POINT], f"{ACCEPTED} float in a list. Make points a 2-D array"),
+        (iter([POINT]), f"{ACCEPTED} float in a list"),
+        (FRAME["x"], f"{ACCEPTED} float in a Series"),
+        (b"pool.parquet", f"{ACCEPTED} bytes"),
+        ([b"pool.parquet"], f"{ACCEPTED} bytes in a list"),
+        (FRAME.groupby("kind"), f"{ACCEPTED} tuple in a DataFrameGroupBy. Take the points alone"),
+        ([(np.zeros((2, 3)), ["a", "b"])], f"{ACCEPTED} tuple in a list. Take the points alone"),
+        (pa.table({"x": [1.0]}), rf"{ACCEPTED} Table. Call its `to_pandas\(\)`"),
+        ([[["pool.csv"]]], f"{ACCEPTED} str in a list"),
+        (np.zeros((2, 3), dtype=object), "dense arrays of real numbers, got object"),
+        (torch.zeros(2, 3).to_sparse(), "dense arrays of real numbers, got torch.sparse_coo"),
+    ],
+)
+def test_what_holds_no_points_is_refused_with_what_is_accepted(source: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        Pool(SPACE, source)
+
+
+def test_a_vector_is_no_pool() -> None:
+    with pytest.raises(ValueError, match=r"`pool` must have shape \(c, 3\), .* got \(3,\)\. Give"):
+        Pool(SPACE, np.zeros(3))
+
+
+def test_what_is_in_memory_is_read_whole_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 5)
+    bad = FRAME.assign(x=[*FRAME["x"][:-1], np.nan])
+    for source in (bad, [FRAME, bad]):
+        with pytest.raises(ValueError, match="`x` must be .*nan"):
+            Pool(SPACE, source)
+    stream = Pool(SPACE, iter([FRAME, bad]))  # of which only the first part is read
+    assert stream.num_read == 5
+    with pytest.raises(ValueError, match="in row 45"):
+        list(stream)
+
+
+@pytest.mark.parametrize("kind", ["frame", "dicts", "parquet", "csv", "stream of frames"])
+def test_too_few_rows_are_counted_without_losing_any(kind: str, tmp_path: Path) -> None:
+    pool = Pool(SPACE, sources(tmp_path)[kind])
+    pool.require(0)
+    pool.require(23)
+    with pytest.raises(TooFewPoints, match="at least 24 feasible rows, got 23. Add candidates"):
+        pool.require(24)
+    assert sum(len(U) for U, _ in pool) == 23
+
+
+def test_a_stream_is_read_only_as_far_as_it_must_be() -> None:
+    read = []
+
+    def stream() -> Iterator[pd.DataFrame]:
+        for start in range(0, 20, 4):
+            read.append(start)
+            yield FRAME.iloc[start : start + 4]
+
+    Pool(SPACE, stream()).require(7)
+    assert read == [0, 4]
+
+
+def test_an_empty_pool_has_no_rows(tmp_path: Path) -> None:
+    FRAME.iloc[:0].to_parquet(tmp_path / "empty.parquet")
+    FRAME.iloc[:0].to_csv(tmp_path / "empty.csv", index=False)
+    files = [tmp_path / "empty.parquet", tmp_path / "empty.csv"]
+    for source in ([], FRAME.iloc[:0], iter(()), np.zeros((0, 3)), iter([FRAME.iloc[:0]]), *files):
+        with pytest.raises(TooFewPoints, match="at least 1 feasible rows, got 0. Add candidates"):
+            Pool(SPACE, source).require(1)
+
+
+def test_rows_that_break_a_constraint_are_counted() -> None:
+    space = Space(lambda p: p["x"] < 0.2, x=Float(0.0, 1.0))
+    X = torch.linspace(0.1, 1.0, 10, dtype=torch.float64).unsqueeze(1)
+    pool = Pool(space, iter(X.split(3)))
+    with pytest.raises(TooFewPoints, match="got 10, of which 9 break a constraint of the space"):
+        pool.require(2)
+
+
+def test_the_kind_of_a_file_is_told_by_its_name_in_any_case(tmp_path: Path) -> None:
+    FRAME.to_csv(tmp_path / "POOL.CSV", index=False)
+    FRAME.to_parquet(tmp_path / "POOL.PARQUET")
+    for name in ("POOL.CSV", "POOL.PARQUET"):
+        pool = Pool(SPACE, tmp_path / name)
+        assert sum(len(U) for U, _ in pool) == 23

@@ -124,3 +124,50 @@ def test_a_stored_study_goes_on_after_an_ask_from_a_pool(tmp_path: Path) -> None
         batches.append(study.ask(4, pool=catalogue()).rows)
         study.close()
     assert batches[0] == batches[1]
+
+
+def told_study() -> Study:
+    study = Study(SPACE, maximize=True, num_initial=12)
+    for _ in range(2):
+        batch = study.ask(6)
+        study.tell(batch.ids, [value(params) for params in batch.params])
+    return study
+
+
+def test_a_pool_that_will_not_do_is_refused_before_the_surrogate_is_fitted() -> None:
+    study = told_study()
+    null = catalogue()
+    null.loc[len(null) - 1, "x"] = float("nan")
+    lines: list[str] = []
+    for pool, message in (
+        (catalogue(5), "at least 10 feasible rows, got 5"),
+        (iter([catalogue(5)]), "at least 10 feasible rows, got 5"),
+        ([], "at least 10 feasible rows, got 0"),
+        (iter(()), "at least 10 feasible rows, got 0"),
+        (null, "`x` must be .* in row 399"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            study.ask(10, pool=pool, callback=lines.append)
+    assert lines == []
+    assert study.num_asks == 2
+    again = study.ask(4, pool=catalogue()).rows
+    assert again == told_study().ask(4, pool=catalogue()).rows
+
+
+def test_points_of_the_queue_need_no_rows() -> None:
+    study = Study(SPACE, maximize=True)
+    study.enqueue({"x": 1.0, "k": 3})
+    assert study.ask(1, pool=[]).rows == [None]
+
+
+@pytest.mark.parametrize("num_values", [0, 12])
+def test_rows_that_were_left_out_are_counted_and_the_tolerance_is_named(num_values: int) -> None:
+    space = Space(lambda p: p["id"] < 120, id=Int(0, 5_000_000))
+    study = Study(space, maximize=True, num_initial=2)
+    if num_values:
+        study.add_data([{"id": number} for number in range(12)], list(range(12)))
+    pool = [{"id": number} for number in range(100, 130)]
+    with pytest.raises(
+        ValueError, match="among 30 rows, of which 10 are infeasible. Points count as one .* 1e-06 "
+    ):
+        study.ask(15, pool=pool)
