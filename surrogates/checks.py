@@ -101,9 +101,11 @@ def tensor(name: str, value: Any) -> None:
         )
 
 
-def floating_tensor(name: str, value: Any) -> Tensor:
+def floating_tensor(name: str, value: Any, remedy: str = "Remove those rows.") -> Tensor:
     """Return ``value`` if it is a float32 or float64 tensor.
 
+    Args:
+        remedy: for NaN and infinity.
     Raises:
         TypeError: for anything else.
         DataError: for NaN and infinity.
@@ -120,7 +122,7 @@ def floating_tensor(name: str, value: Any) -> Tensor:
         count = int((~finite).sum())
         raise DataError(
             f"`{name}` must be finite, got {value[where].item()} at index {where} ({count} such"
-            " values). Remove those rows."
+            f" values). {remedy}"
         )
     return value
 

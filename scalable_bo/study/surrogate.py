@@ -106,7 +106,10 @@ class KeptSurrogate:
         model, data = self.of(data, self.fitted)
         if not torch.equal(before.U, data.U[: len(before.U)]):  # others are left out
             return model, data
-        return model.warm_start(last, scale=before.scale / data.scale), data
+        scale = before.scale / data.scale
+        if scale == 0.0:  # beside a far larger value all others are nothing
+            return model, data
+        return model.warm_start(last, scale=scale), data
 
     def of(
         self, data: TrainingData, fitted: tuple[PathwiseGP, TrainingData] | None

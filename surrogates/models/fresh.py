@@ -160,55 +160,72 @@ class FreshGP(SingleTaskGP):
         """Start the mean's next solve from ``previous``, a model of the first rows of the same
         data, and at new points from what solves their own rows; return this model.
 
+        Paths start from zero all the same, as does the mean beyond 4096 new points.
+
         Args:
             scale: one unit of its targets in the units of this model's, where the caller
                 standardises them.
         Raises:
-            ValueError: if the training inputs of ``previous`` are not the first of this model's, or
-                its weights are of other inducing points.
+            TypeError: if ``previous`` is another kind of model, or ``scale`` no number.
+            ValueError: if the training inputs of ``previous`` are not the first of this model's, it
+                has drawn no paths where this model solves for weights, or its weights are of other
+                inducing points; if ``scale`` is not finite and above 0.
         """
-        self.rule.check_start(previous.rule)
+        if not isinstance(previous, FreshGP):
+            raise TypeError(
+                "`previous` must be a PathwiseGP, such as that of the data so far, got"
+                f" {type(previous).__name__}. Leave the warm start out where there is none."
+            )
+        scale = checks.positive_float("scale", scale, "Leave it out where the units are the same.")
+        rule = self.rule
+        rule.check_start(previous.rule)
         self.eval()
         previous.eval()
-        X = self.train_inputs[0]
-        earlier = previous.train_inputs[0]
-        k = earlier.shape[-2]
-        if (
-            earlier.shape[:-2] != X.shape[:-2]
-            or k > X.shape[-2]
-            or not torch.equal(earlier, X[..., :k, :])
-        ):
+        _check_first_rows(previous.train_inputs[0], self.train_inputs[0])
+        if not previous._warm_mean_weights:
+            if not rule.takes_start:
+                return self
             raise ValueError(
-                f"`previous` must have been trained on the first rows of this model's data, got {k}"
-                " other rows."
+                "`previous` must have the weights of its mean, got a model that has drawn no paths,"
+                " or has been converted since. Call `previous.paths(1)` before, or leave the warm"
+                " start out."
             )
-        if len(previous._warm_mean_weights) == self.train_targets.shape[:-1].numel():
-            ratios = scale * (previous._units.scale / self._units.scale).flatten()
-            self._warm_mean_weights = tuple(
-                ratio * weights
-                for ratio, weights in zip(ratios, previous._warm_mean_weights, strict=True)
+        ratios = scale * (previous._units.scale / self._units.scale).flatten()
+        started = tuple(
+            ratio * weights
+            for ratio, weights in zip(ratios, previous._warm_mean_weights, strict=True)
+        )
+        if not all(bool(weights.isfinite().all()) for weights in started):
+            raise ValueError(
+                f"`scale` must leave the mean's weights finite, got {scale}. Give one unit of the"
+                " targets of `previous` in the units of this model's."
             )
+        self._warm_mean_weights = started
         return self
 
     def start_from(self, mean_weights: Tensor) -> Self:
         """Start the mean's next solve from weights (k, 1) of the first k points, in standardised
-        units; return this model.
+        units, such as the :attr:`mean_start` of an earlier model; return this model.
 
         Raises:
+            TypeError: if the weights are no tensor of float32 or float64.
             ValueError: if the model has several outputs or data sets, or the weights have another
-                shape.
+                shape or are not finite.
         """
+        checks.floating_tensor(
+            "mean_weights", mean_weights, "Give the `mean_start` of a model that has drawn paths."
+        )
         self.eval()
         n = self.train_inputs[0].shape[-2]
         if (
             self.train_inputs[0].ndim > 2
             or mean_weights.ndim != 2
             or mean_weights.shape[1] != 1
-            or len(mean_weights) > n
+            or not 1 <= len(mean_weights) <= n
         ):
             raise ValueError(
-                f"`mean_weights` must have shape (k, 1) with k ≤ n = {n}, for a model of one"
-                f" output, got {tuple(mean_weights.shape)}."
+                f"`mean_weights` must have shape (k, 1) with 1 ≤ k ≤ n = {n}, for a model of one"
+                f" output, got {tuple(mean_weights.shape)}. Use `warm_start` for several outputs."
             )
         self._warm_mean_weights = (mean_weights,)
         return self
@@ -475,6 +492,31 @@ def as_given() -> Iterator[None]:
     ):
         warnings.filterwarnings("ignore", "The model inputs are of type", InputDataWarning)
         yield
+
+
+def _check_first_rows(earlier: Tensor, X: Tensor) -> None:
+    """Require training inputs ``earlier`` (*batch, k, d) that are the first of X (*batch, n, d)."""
+    what = "`previous` must have been trained on the first rows of this model's data"
+    n, d = X.shape[-2:]
+    k = earlier.shape[-2]
+    if earlier.shape[:-2] != X.shape[:-2] or earlier.shape[-1] != d:
+        required = ", ".join(map(str, (*X.shape[:-2], "k", d)))
+        raise ValueError(
+            f"{what}, of shape ({required}) where several outputs are an axis in front, got"
+            f" {tuple(earlier.shape)}. Give a model of the same inputs and outputs."
+        )
+    if k > n:
+        raise ValueError(
+            f"{what}, at most n = {n} of them, got {k}. Build this model with all rows of"
+            " `previous`, or leave the warm start out."
+        )
+    differs = (earlier != X[..., :k, :]).any(-1).reshape(-1, k).any(0)
+    if differs.any():
+        raise ValueError(
+            f"{what}, got {int(differs.sum())} other rows of {k}, the first of them row"
+            f" {int(differs.nonzero()[0])}. Keep the rows in their order, new ones after them, and"
+            " the settings of an input transform."
+        )
 
 
 def _joined(solutions: list[Solution | None]) -> Solution | None:

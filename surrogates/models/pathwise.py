@@ -366,9 +366,10 @@ class PathwiseGP(FreshGP):
         """Return a new model that has seen Y (k, m) at X (k, d), too; the hyperparameters and the
         transforms stay as they are.
 
-        The mean's next solve starts from this model's. X and Y may have the model's batch shape in
-        front. With other batches, Y (..., k, m) at X (..., k, d) as BoTorch's ``fantasize`` makes
-        them, exact models return a batch model, those of paths a :class:`FantasyGP`.
+        The mean's next solve starts from this model's, if it has drawn paths. X and Y may have the
+        model's batch shape in front. With other batches, Y (..., k, m) at X (..., k, d) as
+        BoTorch's ``fantasize`` makes them, exact models return a batch model, those of paths a
+        :class:`FantasyGP`.
 
         Args:
             X: in the units of ``train_X``.
@@ -408,7 +409,7 @@ class PathwiseGP(FreshGP):
         if noise_is_known:
             with as_given():
                 model.likelihood = self.likelihood.get_fantasy_likelihood(noise=noise)
-        return model.warm_start(self)
+        return model.warm_start(self) if self._warm_mean_weights else model
 
     def fantasize(self, X: Tensor, *arguments: Any, **kwargs: Any) -> Any:
         """Return the model after values at X (..., k, d) that it imagines, as BoTorch's does."""

@@ -94,9 +94,11 @@ class Rule(ABC):
     Attributes:
         is_exact: whether there is no approximation but the paths, so that a direct solve gives what
             ``SingleTaskGP`` gives.
+        takes_start: whether weights are solved for, from those that it is given.
     """
 
     is_exact: ClassVar[bool] = False
+    takes_start: ClassVar[bool] = False
 
     @abstractmethod
     def draw(

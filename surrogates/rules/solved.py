@@ -61,6 +61,7 @@ class SolvedRule(Rule):
         seed: of the solves for the covariance.
     """
 
+    takes_start: ClassVar[bool] = True
     solver: Solver | None
     num_features: int
     memory_budget: int | None

@@ -132,6 +132,7 @@ class PathwiseSampler:
                 " steps of Adam"
             )
             return Proposal(batch, None, None, note, solve.seconds, acquisition.seconds)
+        self._previous = model
         self.mean_weights = paths.parts[0].mean_weights
         solution = model.solution
         assert solution is not None  # paths() has just made it
@@ -168,7 +169,6 @@ class PathwiseSampler:
             model.warm_start(self._previous)
         elif self.mean_weights is not None:
             model.start_from(self.mean_weights)
-        self._previous = model
         return model
 
     def _prior(self, like: Tensor) -> PriorPaths | None:

@@ -9,6 +9,8 @@ import torch
 from scalable_bo.storage.surrogate import SurrogateFactory
 from scalable_bo.storage.training import TrainingData
 from scalable_bo.study.fitting import EVALUATIONS_TO_LEAD, fit_warped
+from scalable_bo.study.surrogate import KeptSurrogate
+from surrogates import PathwiseGP
 
 CPU = torch.device("cpu")
 
@@ -58,6 +60,21 @@ def test_few_values_have_as_little_noise_as_they_say(
     restored = factory.restore(few_values(noise), kept)
     assert restored is not None
     assert torch.equal(restored[0].likelihood.noise, model.likelihood.noise)
+
+
+def test_values_that_are_nothing_beside_a_new_one_are_no_start() -> None:
+    U = torch.rand(8, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    values = 1e-30 * torch.sin(4.0 * U).sum(1)
+    before = TrainingData.of(U[:7], values[:7], None, True)
+    values[7] = 1e306
+    data = TrainingData.of(U, values, None, True)
+    factory = SurrogateFactory.default(2, torch.float64, CPU)
+    kept = KeptSurrogate(factory, lambda _: torch.Generator(), lambda *_: False, None)
+    last = factory.build(before, PathwiseGP(before.U, before.y))
+    last.paths(1)
+    kept.keep(last, before, False)
+    model, _ = kept.make(data, False, False, torch.Generator())
+    assert model.paths(2).mean(U).isfinite().all()
 
 
 def separable(U: torch.Tensor) -> torch.Tensor:

@@ -42,6 +42,7 @@ from surrogates import (
     PriorPaths,
     SketchAndProject,
     Solver,
+    UnsolvedWarning,
     gaussian_likelihood,
 )
 from surrogates.rules.solved import AllData
@@ -98,6 +99,12 @@ def pathwise(**changes: Any) -> PathwiseGP:
     return PathwiseGP(
         X, Y, **settings(**{"solver": TIGHT, "num_paths": 64, "num_features": 128, **changes})
     )
+
+
+def drawn() -> PathwiseGP:
+    model = pathwise()
+    model.paths(1)
+    return model
 
 
 def means(model: PathwiseGP) -> Tensor:
@@ -311,6 +318,27 @@ def test_a_warm_start_takes_in_a_new_value_that_is_little_beside_all_data(solver
     assert abs(mean - exact) < 0.3 * abs(before - exact)
 
 
+def test_a_warm_start_leaves_a_better_mean_within_a_small_budget() -> None:
+    n = 400
+    inputs = problems.uniform(n + 10, 4)
+    targets = torch.sin(5 * inputs.sum(1, keepdim=True))
+
+    def built(rows: int, max_epochs: float) -> PathwiseGP:
+        solver = CG(preconditioner=None, tolerance=1e-3, max_epochs=max_epochs)
+        return PathwiseGP(inputs[:rows], targets[:rows], **settings(solver=solver))
+
+    previous = built(n, 1000)
+    previous.paths(4)
+    cold = built(n + 10, 6)
+    warm = built(n + 10, 6).warm_start(previous)
+    for model in (cold, warm):
+        with pytest.warns(UnsolvedWarning):
+            model.paths(4)
+    assert cold.solution is not None and warm.solution is not None
+    assert warm.solution.epochs <= cold.solution.epochs
+    assert warm.solution.residual[0] < 0.3 * cold.solution.residual[0]
+
+
 @pytest.mark.parametrize(
     "other", [X.flip(0), torch.cat([X, X[:1]])], ids=["other_rows", "more_rows"]
 )
@@ -320,6 +348,79 @@ def test_a_warm_start_from_other_data_is_refused(other: Tensor) -> None:
         ValueError, match="`previous` must have been trained on the first rows of this model's data"
     ):
         pathwise().warm_start(previous)
+
+
+def test_a_warm_start_says_what_it_requires_of_the_rows() -> None:
+    model = pathwise()
+    one = X[:1] + 1.0
+    for other, message in {
+        torch.cat([X, X[:1]]): f"at most n = {N} of them, got {N + 1}. Build this model with all",
+        torch.cat([X[:5], one]): "got 1 other rows of 6, the first of them row 5. Keep the rows",
+        X[:5, :1]: r"of shape \(k, 2\) where several outputs .* got \(5, 1\). Give a model",
+    }.items():
+        previous = PathwiseGP(other, other[:, :1], **settings())
+        with pytest.raises(ValueError, match=message):
+            model.warm_start(previous)
+
+
+@pytest.mark.parametrize("scale", [math.nan, math.inf, 0.0, -3.0])
+def test_a_scale_of_units_is_finite_and_above_0(scale: float) -> None:
+    message = f"`scale` must be finite and above 0, got {scale}. Leave it out where"
+    with pytest.raises(ValueError, match=message):
+        pathwise().warm_start(drawn(), scale=scale)
+
+
+def test_a_scale_that_leaves_no_finite_weights_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"`scale` must leave the mean's weights finite, got 1.*Gi"
+    ):
+        pathwise().warm_start(drawn(), scale=1.5e308)
+
+
+@pytest.mark.parametrize("scale", ["2", None, True])
+def test_a_scale_of_another_kind_is_refused(scale: Any) -> None:
+    with pytest.raises(TypeError, match=f"`scale` must be a number, got {type(scale).__name__}"):
+        pathwise().warm_start(drawn(), scale=scale)
+
+
+@pytest.mark.parametrize("previous", [None, "last", SingleTaskGP(X, Y)], ids=type)
+def test_a_warm_start_from_what_is_no_model_of_paths_is_refused(previous: Any) -> None:
+    kind = type(previous).__name__
+    with pytest.raises(TypeError, match=f"`previous` must be a PathwiseGP.*got {kind}. Leave"):
+        pathwise().warm_start(previous)
+
+
+def test_a_warm_start_from_a_model_that_has_drawn_no_paths_is_refused() -> None:
+    for previous in (pathwise(), drawn().double()):
+        with pytest.raises(ValueError, match="`previous` must have .* Call `previous.paths"):
+            pathwise().warm_start(previous)
+
+
+@pytest.mark.parametrize("solver", [TIGHT, Cholesky()], ids=["paths", "exact"])
+def test_a_model_that_has_drawn_no_paths_is_conditioned_all_the_same(solver: Solver) -> None:
+    after = pathwise(solver=solver).condition_on_observations(Z[0], Z[0, :, :1])
+    assert after.mean_start is None and after.paths(1).mean(Z[0]).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("weights", "error", "message"),
+    [
+        (torch.full((5, 1), math.nan), ValueError, r"be finite, got nan .* Give the `mean_st"),
+        (torch.ones(5, 1, dtype=torch.int64), TypeError, "float32 or float64, got torch.int64. Co"),
+        ([[1.0]], TypeError, "be a torch.Tensor, got list. Use"),
+        (torch.ones(5), ValueError, rf"with 1 ≤ k ≤ n = {N}, .* got \(5,\). Use"),
+        (torch.ones(N + 1, 1), ValueError, rf"with 1 ≤ k ≤ n = {N}, .* got \({N + 1}, 1\). Use"),
+        (torch.ones(0, 1), ValueError, rf"with 1 ≤ k ≤ n = {N}, .* got \(0, 1\). Use"),
+    ],
+    ids=["nan", "integers", "list", "vector", "too_many", "none"],
+)
+def test_weights_that_no_solve_can_start_from_are_refused(
+    weights: Any, error: type[Exception], message: str
+) -> None:
+    model = pathwise()
+    with pytest.raises(error, match=f"`mean_weights` must .*{message}"):
+        model.start_from(weights)
+    assert model.mean_start is None
 
 
 def test_a_given_prior_is_conditioned() -> None:

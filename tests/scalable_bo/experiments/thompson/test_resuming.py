@@ -263,6 +263,23 @@ def test_the_state_is_small_as_the_seed_decides_target_and_initial_data(tmp_path
     ) + generators + 20_000
 
 
+def test_a_round_is_proposed_again_where_its_solve_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    propose = samplers.PathwiseSampler.__call__
+
+    def interrupted_once(self: samplers.PathwiseSampler, *given: Any) -> samplers.Proposal:
+        with monkeypatch.context() as patch:
+            patch.setattr(samplers.PathwiseGP, "paths", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                propose(self, *given)
+        return propose(self, *given)
+
+    expected = whole_results("cg")
+    monkeypatch.setattr(samplers.PathwiseSampler, "__call__", interrupted_once)
+    assert results(run_cell(cell("cg"))) == expected
+
+
 def test_svgp_proposes_from_the_closed_form_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samplers, "NUM_INDUCING", 32)
     cell = ThompsonCell(THOMPSON_PRESETS["smoke"], "svgp", 0.5, 0)
