@@ -106,10 +106,10 @@ class KeptSurrogate:
         model, data = self.of(data, self.fitted)
         if not torch.equal(before.U, data.U[: len(before.U)]):  # others are left out
             return model, data
-        scale = before.scale / data.scale
-        if scale == 0.0:  # beside a far larger value all others are nothing
-            return model, data
-        return model.warm_start(last, scale=scale), data
+        scale = before.scale / data.scale  # 0 beside a far larger value
+        if scale > 0.0 and last.has_weights:
+            model.warm_start(last, scale=scale)
+        return model, data
 
     def of(
         self, data: TrainingData, fitted: tuple[PathwiseGP, TrainingData] | None

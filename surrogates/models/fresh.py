@@ -182,7 +182,7 @@ class FreshGP(SingleTaskGP):
         self.eval()
         previous.eval()
         _check_first_rows(previous.train_inputs[0], self.train_inputs[0])
-        if not previous._warm_mean_weights:
+        if not previous.has_weights:
             if not rule.takes_start:
                 return self
             raise ValueError(
@@ -229,6 +229,13 @@ class FreshGP(SingleTaskGP):
             )
         self._warm_mean_weights = (mean_weights,)
         return self
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there are weights of the mean for another solve to start from, as after paths
+        have been drawn.
+        """
+        return bool(self._warm_mean_weights)
 
     @property
     def mean_start(self) -> Tensor | None:

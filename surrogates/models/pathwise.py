@@ -409,7 +409,7 @@ class PathwiseGP(FreshGP):
         if noise_is_known:
             with as_given():
                 model.likelihood = self.likelihood.get_fantasy_likelihood(noise=noise)
-        return model.warm_start(self) if self._warm_mean_weights else model
+        return model.warm_start(self) if self.has_weights else model
 
     def fantasize(self, X: Tensor, *arguments: Any, **kwargs: Any) -> Any:
         """Return the model after values at X (..., k, d) that it imagines, as BoTorch's does."""

@@ -77,6 +77,20 @@ def test_values_that_are_nothing_beside_a_new_one_are_no_start() -> None:
     assert model.paths(2).mean(U).isfinite().all()
 
 
+def test_a_surrogate_that_drew_no_paths_is_no_start() -> None:
+    data = few_values(0.1)
+    factory = SurrogateFactory.default(2, torch.float64, CPU)
+    kept = KeptSurrogate(factory, lambda _: torch.Generator(), lambda *_: False, None)
+    last = factory.build(data, PathwiseGP(data.U, data.y))
+    kept.keep(last, data, False)  # as after an ask that was interrupted
+    model, _ = kept.make(data, False, False, torch.Generator())
+    assert not model.has_weights
+    model.paths(1)
+    kept.keep(model, data, False)
+    following, _ = kept.make(data, False, False, torch.Generator())
+    assert following.has_weights
+
+
 def separable(U: torch.Tensor) -> torch.Tensor:
     """Return the sum of a function of several minima of each input."""
     x = 10.0 * U - 5.0
