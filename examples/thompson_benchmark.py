@@ -12,7 +12,7 @@ from pathlib import Path
 from scalable_bo.experiments.cells import run_cells
 from scalable_bo.experiments.plots import plot_thompson
 from scalable_bo.experiments.presets import find_preset
-from scalable_bo.experiments.tables import summarise
+from scalable_bo.experiments.thompson.table import summarise
 from scalable_bo.experiments.thompson.cell import ThompsonCell
 
 preset = replace(find_preset("smoke"), name="example", num_initial=500, num_rounds=4, q=16, dim=6)
@@ -35,7 +35,7 @@ records = list(found.values())
 for row in summarise(records):
     best, error = row.best_noiseless
     print(
-        f"{row.solver}: best {best:.3f} ± {error:.3f}, random search {row.random_search[0]:.3f},"
+        f"{row.name}: best {best:.3f} ± {error:.3f}, random search {row.random_search[0]:.3f},"
         f" worst residual {row.worst_residual:.0e}, {row.seconds_solve:.2f} s solve and"
         f" {row.seconds_acquisition:.2f} s acquisition a round"
     )

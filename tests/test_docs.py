@@ -1,5 +1,6 @@
 """What the README and the pages show runs as it is pasted, and the reference has every name."""
 
+import ast
 import importlib
 import importlib.util
 import json
@@ -21,6 +22,7 @@ from scalable_bo.cli.config import read_config
 from tests.scalable_bo.serving.browser import Browser, missing
 
 ROOT = Path(__file__).parents[1]
+OURS = ("scalable_bo", "surrogates", "acquisition")
 README = ROOT / "README.md"
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -140,6 +142,16 @@ def test_the_toml_page_has_every_key_and_its_file_is_valid(tmp_path: Path) -> No
 def test_an_example_ends_with_its_picture(script: Path) -> None:
     *_, last = hooks.cells(script.read_text(encoding="utf-8"))
     assert f'"results/{script.stem}.png"' in last[1]
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
+def test_an_example_imports_what_exists(script: Path) -> None:
+    for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(OURS):
+            assert importlib.util.find_spec(node.module)
+            with warnings.catch_warnings(action="ignore"):
+                module = pytest.importorskip(node.module, exc_type=ImportError)  # for its extra
+            assert not [each.name for each in node.names if not hasattr(module, each.name)]
 
 
 def test_every_example_is_in_the_gallery_and_a_notebook_that_compiles() -> None:
