@@ -11,7 +11,9 @@ sizes and batches, and a group of one process, by NCCL.
 
 STAGE.json says of each step, as soon as it is over, how it ended and how long it took. A step that
 fails does not stop the others. At the deadline the running step is ended, and nothing is begun;
-the same command goes on later, with finished steps kept and interrupted rounds resumed.
+the same command goes on later, with finished steps kept and interrupted rounds resumed. A finished
+step runs again if its command is another now, and records of a rehearsal or of another device are
+refused.
 """
 
 import os
@@ -26,15 +28,18 @@ from typing import Any
 
 import torch
 
+from scalable_bo.cli.console import bad_input, check_folder
 from scalable_bo.experiments.records import (
     Record,
     describe_environment,
-    read_record,
+    differences,
+    existing_record,
     read_records,
     write_record,
 )
 from scalable_bo.experiments.scripts import script_parser
 from scalable_bo.experiments.thompson.cell import ThompsonCell
+from surrogates import checks
 from surrogates.solvers.registry import SOLVERS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -177,20 +182,49 @@ def best_solver(folder: Path) -> str | None:
     return max(found)[2] if found else None
 
 
-def run_stage(name: str, day: Day, deadline: float) -> Record:
-    """Run what is left of a stage until so many seconds have passed; return its record."""
-    end = time.monotonic() + deadline
-    path = day.folder / f"{name}.json"
+def begin_stage(name: str, day: Day) -> Record:
+    """Return the record of a stage, with the steps that its file in the folder has.
+
+    Raises:
+        ValueError: if that file is something else, or of another device or size.
+    """
     record: Record = {
         "stage": name,
+        "small": day.small,
         "complete": False,
         "environment": describe_environment(torch.device(day.device)),
         "steps": {},
     }
-    if path.is_file():
-        record["steps"] = read_record(path)["steps"]
+    path = day.folder / f"{name}.json"
+    if path.exists():
+        found = existing_record(path) or {}
+        is_whole = found.keys() >= {"environment", "steps"}
+        if found.get("stage") != name or not is_whole:
+            raise ValueError(
+                f"`out` must have nothing but the record of the stage {name} in {path}, which holds"
+                " something else or is damaged. Move it away, or choose another folder."
+            )
+        if changes := differences(_made_on(found), _made_on(record)):
+            raise ValueError(
+                f"`out` has another record of the stage {name}: {', '.join(changes)}. Choose"
+                " another folder."
+            )
+        record["steps"] = found["steps"]
+    return record
+
+
+def _made_on(record: Record) -> dict[str, Any]:
+    device = record["environment"]["device"]
+    return {"device": device, "small": record.get("small", False)}
+
+
+def run_stage(record: Record, day: Day, deadline: float) -> Record:
+    """Run what is left of a stage until so many seconds have passed; return its record."""
+    end = time.monotonic() + deadline
+    name = record["stage"]
+    path = day.folder / f"{name}.json"
     for step in STAGES[name](day):
-        if record["steps"].get(step.name, {}).get("returned") == 0:
+        if is_done(step, record["steps"].get(step.name, {})):
             continue
         left = end - time.monotonic()
         if left <= 0:
@@ -202,6 +236,12 @@ def run_stage(name: str, day: Day, deadline: float) -> Record:
     record["complete"] = all(entry["returned"] == 0 for entry in record["steps"].values())
     write_record(path, record)
     return record
+
+
+def is_done(step: Step, found: dict[str, Any]) -> bool:
+    """Return whether a record's entry is of this command and environment, and without error."""
+    wanted = {"command": list(step.command), "environment": step.environment, "returned": 0}
+    return found.items() >= wanted.items()
 
 
 def run_step(step: Step, seconds: float) -> dict[str, Any]:
@@ -257,12 +297,14 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.out is None:
         parser.error("--out, the folder of the records, is required")
-    device = torch.device(arguments.device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda needs a CUDA device, got none. Rehearse with --device cpu.")
     day = Day(arguments.device, arguments.out.resolve(), arguments.small)
+    with bad_input():
+        checks.positive_float("deadline", arguments.deadline, "Give the seconds from now.")
+        checks.device("device", arguments.device)
+        check_folder(day.folder)
+        record = begin_stage(arguments.stage, day)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the step, too
-    record = run_stage(arguments.stage, day, arguments.deadline)
+    run_stage(record, day, arguments.deadline)
     for name, step in record["steps"].items():
         state = (
             "done" if step["returned"] == 0 else "ended" if step["ended_by_deadline"] else "failed"
