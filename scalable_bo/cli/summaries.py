@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from scalable_bo.cli.console import count, new_table
-from scalable_bo.experiments.formats import number, plus_minus
+from scalable_bo.experiments.formats import exact, number, plus_minus
 from scalable_bo.experiments.optimisers.standings import Standing
 from scalable_bo.experiments.optimisers.table import standing_row
 from scalable_bo.experiments.records import Record
@@ -27,7 +27,7 @@ def thompson_table(summaries: Sequence[Summary], num_rounds: int) -> Table:
     for row in summaries:
         table.add_row(
             row.name,
-            f"{row.lengthscale:g}",
+            exact(row.lengthscale),
             plus_minus(*row.best_noiseless, digits=3),
             plus_minus(*row.random_search, digits=3),
             plus_minus(*row.improvement, digits=0),

@@ -23,6 +23,12 @@ def number(value: float | None, digits: str) -> str:
     return "–" if value is None else f"{value:{digits}}"
 
 
+def exact(value: float) -> str:
+    """Return a number in six digits, or in all that it has if those are of another number."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
+
+
 def markdown(rows: list[list[str]]) -> list[str]:
     """Return the lines of a table, the first row its header."""
     header, *body = [f"| {' | '.join(row)} |" for row in rows]

@@ -9,7 +9,7 @@ from typing import Any
 
 from acquisition.strategies import STRATEGIES
 from scalable_bo._packages import require
-from scalable_bo.experiments.formats import mean_and_error
+from scalable_bo.experiments.formats import exact, mean_and_error
 from scalable_bo.experiments.optimisers.registry import PEERS
 from scalable_bo.experiments.optimisers.standings import Division, divisions, mean_ranks
 from scalable_bo.experiments.published import SCORES
@@ -84,7 +84,7 @@ def plot_thompson(records: Sequence[Record], path: Path) -> None:
         )
         level, _ = mean_and_error([values[-1]["best_noiseless"] for values in random_search])
         right.axhline(level, color=GREY, linestyle="--")
-        left.set_ylabel(f"best noiseless value (lengthscale {lengthscale:g})")
+        left.set_ylabel(f"best noiseless value (lengthscale {exact(lengthscale)})")
         left.xaxis.get_major_locator().set_params(integer=True)
         right.set_xlim(left=0)
     _legend(figure, panels[0, :1], 4)

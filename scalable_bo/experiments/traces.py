@@ -28,6 +28,7 @@ from torch import Tensor
 
 from scalable_bo.experiments import shared
 from scalable_bo.experiments.cells import Cell, Status
+from scalable_bo.experiments.formats import exact
 from scalable_bo.experiments.models import matern_kernel
 from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.records import Record
@@ -154,11 +155,13 @@ class TraceCell(Cell[System]):
     def problem_name(self) -> str:
         """The system's name, for files and titles."""
         which = (
-            f"n{self.n}_l{self.lengthscale:g}_s{self.seed}"
+            f"n{self.n}_l{exact(self.lengthscale)}_s{self.seed}"
             if self.problem == THOMPSON
             else str(self.split)
         )
-        return f"{self.problem}_{which}" + ("" if self.noise is None else f"_noise{self.noise:g}")
+        return f"{self.problem}_{which}" + (
+            "" if self.noise is None else f"_noise{exact(self.noise)}"
+        )
 
     @property
     def name(self) -> str:

@@ -31,6 +31,7 @@ from scalable_bo.experiments.cells import (
     remove_state,
     solves_beside,
 )
+from scalable_bo.experiments.formats import exact
 from scalable_bo.experiments.models import coordinate_kernel, matern_kernel
 from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.records import (
@@ -106,7 +107,7 @@ class ThompsonCell(Cell[None]):
 
     @property
     def name(self) -> str:
-        return f"thompson_{self.preset.name}_{self.solver}_l{self.lengthscale:g}_s{self.seed}"
+        return f"thompson_{self.preset.name}_{self.solver}_l{exact(self.lengthscale)}_s{self.seed}"
 
     @property
     def num_steps(self) -> int:
@@ -179,9 +180,9 @@ class ThompsonCell(Cell[None]):
             entry["after_round"] == last["round"] - 1 for entry in record.get("resumed", ())
         )
         return (
-            f"{settings['solver']} lengthscale {settings['lengthscale']:g} seed {settings['seed']}"
-            f" round {last['round']}/{settings['preset']['num_rounds']}: n {last['num_points']},"
-            f" best {last['best_noiseless']:.4f} (gain"
+            f"{settings['solver']} lengthscale {exact(settings['lengthscale'])}"
+            f" seed {settings['seed']} round {last['round']}/{settings['preset']['num_rounds']}:"
+            f" n {last['num_points']}, best {last['best_noiseless']:.4f} (gain"
             f" {last['best_noiseless'] - before['best_noiseless']:.4f}, random search"
             f" {record['random_search']['rounds'][-1]['best_noiseless']:.4f}), solve"
             f" {last['seconds_solve']:.1f} s{residual}{epochs}, acquisition"

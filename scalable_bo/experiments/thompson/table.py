@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scalable_bo.experiments.formats import markdown, mean_and_error, number, plus_minus
+from scalable_bo.experiments.formats import exact, markdown, mean_and_error, number, plus_minus
 from scalable_bo.experiments.presets import THOMPSON_PRESETS
 from scalable_bo.experiments.published import (
     PUBLISHED_IMPROVEMENT,
@@ -132,7 +132,7 @@ def _rows(preset: str, summaries: list[Summary]) -> list[list[str]]:
     for row in sorted(summaries, key=lambda row: (row.lengthscale, row.name)):
         cells = [
             row.name,
-            f"{row.lengthscale:g}",
+            exact(row.lengthscale),
             f"{plus_minus(*row.best_noiseless, 3)} ({row.num_seeds})",
             f"{plus_minus(*row.random_search, 3)} ({row.num_seeds})",
             f"{plus_minus(*row.improvement, 2)} ({row.num_seeds})",

@@ -56,6 +56,16 @@ def record() -> dict[str, Any]:
     return run()
 
 
+def test_every_lengthscale_has_a_name_of_its_own_and_short_ones_are_six_digits() -> None:
+    def name(lengthscale: float) -> str:
+        return ThompsonCell(TINY, "cg", lengthscale, 0).name
+
+    for lengthscale, digits in ((0.5, "0.5"), (2.0, "2"), (1e-5, "1e-05"), (123456.0, "123456")):
+        assert name(lengthscale) == f"thompson_tiny_cg_l{digits}_s0"
+    neighbours = (0.5, 0.5000001, math.nextafter(0.5, 1.0), 1 / 3, 0.333333)
+    assert len({name(lengthscale) for lengthscale in neighbours}) == len(neighbours)
+
+
 def test_a_record_has_settings_environment_and_every_key_of_every_round(
     record: dict[str, Any],
 ) -> None:
