@@ -38,8 +38,11 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
-        is_away = isinstance(error, FileNotFoundError | NotADirectoryError)
-        remedy = "Make its folder" if is_away else "Free space or repair the disk"
+        remedy = "Free space or repair the disk"
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            remedy = "Make its folder"
+        elif isinstance(error, IsADirectoryError):
+            remedy = "Move the folder of that name away"
         raise OSError(
             f"{path} could not be written: {error}. {remedy}, and repeat the call."
         ) from error

@@ -164,14 +164,14 @@ def bad_input() -> Iterator[None]:
 @contextmanager
 def interruptible(written: Callable[[], str]) -> Iterator[None]:
     """Turn Ctrl-C into one line that says what has been written,
-    and memory that is not there into one that says so.
+    and memory that is not there, or a file that cannot be written, into one that says so.
     """
     try:
         yield
     except KeyboardInterrupt:
         stop(f"Interrupted; {written()}.", 130)
-    except MemoryError as error:
-        stop(f"{error} So far: {written()}.", 1)
+    except (MemoryError, OSError) as error:
+        stop(f"{str(error).rstrip('.')}. So far: {written()}.", 1)
 
 
 def stop(message: str, code: int) -> NoReturn:

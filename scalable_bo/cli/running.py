@@ -22,14 +22,15 @@ def run_and_show(
     draw: Callable[[list[Record]], None] | None = None,
     written: Callable[[list[Record]], str] | None = None,
 ) -> list[Record]:
-    """Run the cells with a line a step on stderr, and return their records. Ctrl-C, or memory that
-    is not there, ends the command with one line that says what has been written.
+    """Run the cells with a line a step on stderr, and return their records. Ctrl-C, memory that
+    is not there, or a file that cannot be written, ends the command with one line that says what
+    has been written.
 
     Args:
         cells: what to run.
         out: folder of the records.
         rerun: run also what the folder has a record of.
-        table: name of the table of the folder, which is written even after Ctrl-C.
+        table: name of the table of the folder, which is written after Ctrl-C, too.
         draw: draws the records, likewise.
         written: says what has been written; ``None`` for the complete runs, and the table.
     """
@@ -44,6 +45,7 @@ def run_and_show(
         return f"{complete(cells, records)}{and_table} in {out}"
 
     with interruptible(said):
+        can_write = True
         try:
             with RoundProgress(sum(cell.num_steps for cell in cells)) as progress:
                 status = lines_of(progress.status)
@@ -52,10 +54,13 @@ def run_and_show(
                     progress.note(f"{cell.describe(record)}{' (kept)' if kept else ''}")
                     steps[cell.name] = 1 if cell.steps is None else len(record[cell.steps])
                     progress.status("", sum(steps.values()))
+        except OSError:
+            can_write = False
+            raise
         finally:
-            if table is not None:
+            if table is not None and can_write:
                 and_table = f" and {write_table(out, table).name}"
-            if draw is not None and found:
+            if draw is not None and found and can_write:
                 draw(list(found.values()))
     return list(found.values())
 

@@ -15,6 +15,7 @@ from scalable_bo.experiments.optimisers.standings import Division, divisions, me
 from scalable_bo.experiments.published import SCORES
 from scalable_bo.experiments.records import Record
 from scalable_bo.experiments.thompson.table import comparable, name_of
+from surrogates.atomic import replacing
 
 require("matplotlib", extra="bench", user="`scalable-bo bench`")
 
@@ -425,7 +426,8 @@ def _save(figure: Figure, path: Path) -> None:
         panel.set_axisbelow(True)
         panel.spines[["top", "right"]].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    FigureCanvasAgg(figure).print_png(path)
+    with replacing(path) as temporary:
+        FigureCanvasAgg(figure).print_png(temporary)
 
 
 def _colour(index: int) -> str:

@@ -73,14 +73,21 @@ def read_records(
     """Return the records of these experiments in a folder, by file name: the complete ones, or all.
     Files that are none are passed over.
     """
-    found = [existing_record(path) for path in sorted(folder.glob(pattern))]
-    return [
-        record
-        for record in found
+    return list(records_by_file(folder, pattern, experiments, unfinished=unfinished).values())
+
+
+def records_by_file(
+    folder: Path, pattern: str, experiments: Collection[str], *, unfinished: bool = False
+) -> dict[Path, Record]:
+    """Return what ``read_records`` does, with the file of each record."""
+    found = {path: existing_record(path) for path in sorted(folder.glob(pattern))}
+    return {
+        path: record
+        for path, record in found.items()
         if record is not None
         and record.get("experiment") in experiments
         and (unfinished or record.get("complete", True))
-    ]
+    }
 
 
 def finished_record(path: Path, settings: dict[str, Any]) -> Record | None:

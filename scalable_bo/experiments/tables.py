@@ -15,8 +15,10 @@ from scalable_bo.experiments.published import (
     PUBLISHED,
     SCORES,
 )
-from scalable_bo.experiments.records import Record, read_records
+from scalable_bo.experiments.records import Record, records_by_file
 from scalable_bo.experiments.thompson.table import thompson_table
+from surrogates.atomic import write_atomically
+from surrogates.callers import warn
 
 _METRICS = (
     ("rmse", "RMSE", 3),
@@ -27,7 +29,8 @@ _METRICS = (
 
 
 def write_table(folder: Path, name: str) -> Path:
-    """Write the tables of the records in a folder, and return the file's path.
+    """Write the tables of the records in a folder, and return the file's path. A record that lacks
+    what the tables show is passed over with a warning.
 
     Args:
         folder: of the records, and of the file.
@@ -35,9 +38,23 @@ def write_table(folder: Path, name: str) -> Path:
     """
     kind = _TABLES[name]
     path = folder / f"{name}.md"
-    records = read_records(folder, kind.pattern, kind.experiments, unfinished=kind.unfinished)
-    path.write_text(kind.make(records), encoding="utf-8")
+    found = records_by_file(folder, kind.pattern, kind.experiments, unfinished=kind.unfinished)
+    records = [record for file, record in found.items() if _is_whole(file, record, kind)]
+    write_atomically(path, kind.make(records).encode())
     return path
+
+
+def _is_whole(file: Path, record: Record, kind: _Kind) -> bool:
+    """Return whether a table can be made of this record alone; warn if not."""
+    try:
+        kind.make([record])
+    except (LookupError, AttributeError, TypeError, ValueError) as error:
+        warn(
+            f"{file} lacks what a record of {kind.experiments[0]} has ({error!r}) and was passed"
+            " over. Move it away."
+        )
+        return False
+    return True
 
 
 def regression_table(records: Sequence[Record]) -> str:

@@ -1,6 +1,8 @@
 """The command line, as a user meets it: what is printed where, and the exit codes."""
 
+import errno
 import json
+import os
 import re
 import resource
 import subprocess
@@ -276,6 +278,39 @@ def test_a_request_that_cannot_fit_is_one_line(
     assert capsys.readouterr().err.startswith(
         "out of memory: 9 GiB. So far: 0 complete runs and 1 round of"
     )
+
+
+def no_space(number: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("thompson_smoke_cg_l0.5_s0.json", "Move the folder of that name away"),
+        ("thompson_smoke.png", "Move the folder of that name away"),
+        ("thompson.md", "Move the folder of that name away"),
+        (None, "No space left on device. Free space or repair the disk"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_named_on_one_line(
+    name: str | None,
+    remedy: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if name is None:
+        monkeypatch.setattr(os, "fsync", no_space)
+    else:
+        (tmp_path / name).mkdir()
+    arguments = ("--preset", "smoke", "--solver", "cg", "--rounds", "1", "--out", str(tmp_path))
+    assert call(monkeypatch, "bench", "thompson", *arguments) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    path = tmp_path / (name or "thompson_smoke_cg_l0.5_s0.solve")
+    assert re.match(rf"{path}\S* could not be written: ", last)
+    assert remedy in last
+    assert re.search(rf"So far: [01] complete runs? in {tmp_path}; the same command", last)
 
 
 def test_regression_writes_records_and_a_table_and_keeps_what_is_finished(

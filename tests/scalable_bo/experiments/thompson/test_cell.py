@@ -272,6 +272,25 @@ def test_the_table_stands_beside_the_published_improvement(tmp_path: Path) -> No
     )
 
 
+@pytest.mark.parametrize(
+    "foreign", [{}, {"rounds": 3}, {"rounds": [{}], "settings": "none"}, {"rounds": [{}]}]
+)
+def test_a_file_that_only_looks_like_a_record_is_named_and_left_out_of_the_table(
+    tmp_path: Path, foreign: dict[str, Any]
+) -> None:
+    own = fake_record("cg", 0, [1.0], [0.5]) | {
+        "experiment": "thompson",
+        "environment": {"device": "cpu", "cpu": "a processor", "threads": 1},
+    }
+    write_record(tmp_path / "thompson_own.json", own)
+    alone = write_table(tmp_path, "thompson").read_text()
+    path = tmp_path / "thompson_foreign.json"
+    write_record(path, {"experiment": "thompson", "complete": True, **foreign})
+    with pytest.warns(UserWarning, match=f"{path} lacks what a record of thompson has .*Move it"):
+        write_table(tmp_path, "thompson")
+    assert (tmp_path / "thompson.md").read_text() == alone
+
+
 def test_rounds_are_handed_out_as_they_finish_with_the_state_of_the_work() -> None:
     seen = []
     lines = []
