@@ -201,8 +201,21 @@ class Choosing:
             refused = self._refused(candidates.points[columns], new)
             if not refused.any():
                 return columns
+            # However often they come, all that are like these go at once
+            usable &= ~self._like(candidates.points, columns[~refused])
             usable[columns[refused]] = False
             is_new[columns[~refused]] = False
+
+    def _like(self, X: Tensor, taken: Tensor) -> Tensor:
+        """Return which of the points X (c, d), but for those taken, are known or equal to these."""
+        like = torch.zeros(len(X), dtype=torch.bool, device=X.device)
+        if self.known is not None:
+            like |= self.known.near(X)
+        if self.sides is not None:
+            box = torch.stack([torch.zeros_like(self.sides), self.sides])
+            like |= KnownPoints(X[taken], box).near(X)
+        like[taken] = False
+        return like
 
     def _refused(self, X: Tensor, is_new: Tensor) -> Tensor:
         """Return which of the new points among X (k, d) are known, or equal to another of X."""

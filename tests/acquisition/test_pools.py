@@ -88,6 +88,20 @@ def test_only_what_was_taken_is_kept() -> None:
         assert choosing.kept is not None and len(choosing.kept.rows) == 3
 
 
+@pytest.mark.parametrize("num_copies", [10, 1000])
+def test_points_that_come_often_cost_no_further_turns(num_copies: int) -> None:
+    X = torch.linspace(0, 1, 14, dtype=torch.float64).unsqueeze(1)
+    known = KnownPoints(X[:2], LINE)
+    functions = Waves(10)
+    choosing = Choosing(functions, torch.ones(1, dtype=torch.float64), known)
+    with patch.object(pools, "_in_turn", wraps=pools._in_turn) as turns:
+        choosing.add(Chosen(X.repeat(num_copies, 1), torch.arange(14 * num_copies)))
+    assert turns.call_count <= 14
+    chosen = choosing.chosen(14 * num_copies)
+    expected = one_after_the_other(functions(X), X, ~known.near(X))
+    assert torch.equal(chosen.points, X[expected])
+
+
 def test_lots_take_every_candidate_equally_often() -> None:
     counts = torch.zeros(8)
     parts = [LINE.new_tensor([[0.1], [0.2], [0.3]]), torch.arange(4, 9).unsqueeze(1) / 10.0]
