@@ -23,6 +23,7 @@ from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints, TooFewCandida
 from surrogates.operators.tiles import spans
 
 NUMBERS_AT_ONCE = 2**24  # of the candidates that functions are evaluated at together
+_PLAIN = ({bool}, {int}, {float}, {str})  # labels of one of these types are an array of it
 
 
 class Preferences(Protocol):
@@ -61,11 +62,20 @@ class Chosen:
         """Return these and, after them, others."""
         labels = None
         if self.labels is not None and other.labels is not None:
-            join = torch.cat if isinstance(self.labels, Tensor) else np.concatenate
-            labels = join([self.labels, other.labels])
+            labels = _joined(self.labels, other.labels)
         return Chosen(
             torch.cat([self.points, other.points]), torch.cat([self.rows, other.rows]), labels
         )
+
+
+def _joined(first: Any, second: Any) -> Any:
+    """Return labels one after the other, as objects if one array would change them."""
+    if isinstance(first, Tensor) and isinstance(second, Tensor) and first.dtype == second.dtype:
+        return torch.cat([first, second])
+    arrays = [np.asarray(labels) for labels in (first, second)]
+    if arrays[0].dtype.kind != arrays[1].dtype.kind:
+        arrays = [labels.astype(object) for labels in arrays]
+    return np.concatenate(arrays)
 
 
 def choose(
@@ -338,8 +348,15 @@ def _checked(pool: Iterable[Any], like: Tensor) -> Iterator[tuple[Tensor, Any]]:
             )
         labelled = labels is not None
         if labels is not None and not isinstance(labels, Tensor):
-            labels = np.asarray(labels)
+            labels = _label_array(labels)
         yield points, labels
+
+
+def _label_array(labels: Any) -> Any:
+    """Return labels as an array (c,), of objects if another would change them."""
+    if isinstance(labels, list | tuple) and {*map(type, labels)} not in _PLAIN:
+        return np.fromiter(labels, dtype=object, count=len(labels))
+    return np.asarray(labels)
 
 
 def _part_points(points: Any, dim: int, number: int) -> Tensor:

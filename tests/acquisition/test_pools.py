@@ -145,6 +145,26 @@ def test_labels_and_rows_tell_which_candidates_they_are(make_model: Any) -> None
     assert chosen.labels.tolist() == names[chosen.rows.numpy()].tolist()
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [[2**53 + 1] * 45, ["a"] * 45],
+        [[2**53 + 1] * 45, [0.5] * 45],
+        [[2**53 + 1, "a", None] * 15, [("b", 1)] * 45],
+        [torch.full((45,), 2**53 + 1), torch.full((45,), 0.5)],
+        [torch.full((45,), 2**53 + 1), ["a"] * 45],
+    ],
+)
+def test_labels_are_returned_as_they_were_given(make_model: Any, parts: list[Any]) -> None:
+    given = [label for labels in parts for label in list(labels)]
+    pool = list(zip(grid(1).split(45), parts, strict=True))
+    chosen = ParallelThompsonSampling(make_model(UNIT), UNIT, seed=0).choose(20, pool)
+    assert {row < 45 for row in chosen.rows.tolist()} == {True, False}
+    for label, row in zip(chosen.labels, chosen.rows.tolist(), strict=True):
+        expected = given[row].item() if isinstance(given[row], Tensor) else given[row]
+        assert (label, type(label)) == (expected, type(expected))
+
+
 def test_progress_counts_rows_and_knows_the_total_of_a_pool_that_tells_it(make_model: Any) -> None:
     class Told(list[Tensor]):
         num_rows = 90
