@@ -48,7 +48,7 @@ from acquisition.trust_region import TrustRegion
 from surrogates import PathwiseGP, SamplePaths, checks, memory
 from surrogates.functions.paths import BatchPaths
 from surrogates.systems.base import Rows
-from surrogates.systems.processes import shares
+from surrogates.systems.processes import require_same, shares
 from surrogates.systems.shared_rows import SharedRows
 
 # Learning rate in units of the default proposal_std: a quarter of the lengthscale, measured best
@@ -235,10 +235,12 @@ class ParallelThompsonSampling:
 
         Raises:
             TypeError: if the model's dtype is no longer that of the bounds.
-            ValueError: if there is no feasible point, fewer than q points to choose from, or fewer
-                shared paths than processes.
+            ValueError: if there is no feasible point, fewer than q points to choose from, fewer
+                shared paths than processes, or ``shared`` arguments differ between these.
             ConnectionError: of shared paths, if another process ended, or was not heard of in time.
         """
+        if self.shared:
+            require_same(self._shared_arguments(q, paths, X_pending, choices))
         if choices is not None and not isinstance(choices, Tensor):
             return self.choose(q, choices, paths=paths, X_pending=X_pending).points
         checks.positive_int("q", q)
@@ -489,6 +491,33 @@ class ParallelThompsonSampling:
             " `num_candidates`."
         )
 
+    def _shared_arguments(
+        self, q: int, paths: object, X_pending: Tensor | None, choices: object
+    ) -> dict[str, Any]:
+        """Return, by name, what is to be the same in all processes that share a batch; of points
+        the shapes, since their values may have been computed, with rounding of their own.
+        """
+        std = self.proposal_std
+        return {
+            "q": q,
+            "seed": self.models[0].seed if self.seed is None else self.seed,
+            "num_candidates": self.num_candidates,
+            "num_rounds": self.num_rounds,
+            "num_starts": self.num_starts,
+            "uniform_fraction": self.uniform_fraction,
+            "proposal_std": None if std is None else std.tolist(),
+            "num_steps": self.num_steps,
+            "learning_rate": self.learning_rate,
+            "prune": self.prune,
+            "maximize": self.maximize,
+            "repeats": self.repeats,
+            "bounds": self.bounds.tolist(),
+            "paths": "none" if paths is None else "given",
+            "X_pending": _shape(X_pending),
+            "choices": _shape(choices),
+            "train_Y.shape": [tuple(model.train_targets.shape) for model in self.models],
+        }
+
     def _known_points(self, X_pending: Tensor | None) -> KnownPoints:
         points = [all_inputs(self.models)]
         if X_pending is not None:
@@ -554,6 +583,13 @@ class ParallelThompsonSampling:
                 self.callback(AcquisitionProgress(stage, done, total))
 
         return report
+
+
+def _shape(points: object) -> str:
+    """Return how the shape of points, a pool of them or none, is told in a message."""
+    if points is None:
+        return "none"
+    return f"shape {tuple(points.shape)}" if isinstance(points, Tensor) else "a pool"
 
 
 def _learning_rate(given: float | None) -> float | None:

@@ -39,7 +39,7 @@ from surrogates.models.stored import load_model, save_model
 from surrogates.rules.base import Rule
 from surrogates.rules.solved import AllData
 from surrogates.solvers.base import Callback, Solver
-from surrogates.systems.processes import shares
+from surrogates.systems.processes import require_same, shares
 
 DEFAULT_NUM_FEATURES = 2048
 DEFAULT_NUM_PATHS = 256
@@ -244,7 +244,7 @@ class PathwiseGP(FreshGP):
         Raises:
             ValueError: if ``num_samples`` is below 1, the kernel has no random features,
                 ``prior`` does not fit, the data require gradients, or there are fewer shared paths
-                than processes.
+                than processes, or not as many in all.
             MemoryError: if the solve cannot fit in free memory.
             ConnectionError: of shared paths, if another process ended, or was not heard of in time.
 
@@ -252,6 +252,9 @@ class PathwiseGP(FreshGP):
             UnsolvedWarning: here and in ``posterior``, if the solver missed its tolerance; it is a
                 warning whether or not the budget was spent on purpose.
         """
+        if shared:
+            shape = tuple(self.train_targets.shape)
+            require_same({"num_samples": num_samples, "train_Y.shape": shape})
         checks.positive_int("num_samples", num_samples)
         generator = torch.Generator().manual_seed(self.seed) if generator is None else generator
         self.eval()

@@ -4,10 +4,11 @@ happens to a message where one of them is lost.
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
+from zlib import crc32
 
 import torch
 import torch.distributed as dist
@@ -126,7 +127,7 @@ def bytes_of_first(message: bytes | None, group: dist.ProcessGroup | None = None
     rank, size = place(group)
     if size == 1:
         return message
-    device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
+    device = _message_device(group)
     with contact(rank, size, group) as send:
         length = torch.tensor(0 if message is None else len(message), device=device)
         send(dist.broadcast, length, group_src=0).wait()
@@ -138,6 +139,47 @@ def bytes_of_first(message: bytes | None, group: dist.ProcessGroup | None = None
             data.copy_(torch.frombuffer(bytearray(message), dtype=torch.uint8))
         send(dist.broadcast, data, group_src=0).wait()
     return data.cpu().numpy().tobytes()
+
+
+def of_all(numbers: Sequence[int], group: dist.ProcessGroup | None = None) -> list[list[int]]:
+    """Return every process's numbers, of which each gives as many, to all.
+
+    Raises:
+        ConnectionError: if another process ended, or was not heard of in time.
+    """
+    rank, size = place(group)
+    if size == 1:
+        return [list(numbers)]
+    found = torch.zeros(size, len(numbers), dtype=torch.long, device=_message_device(group))
+    found[rank] = torch.tensor(numbers)
+    with contact(rank, size, group) as send:
+        send(dist.all_reduce, found).wait()
+    return found.tolist()
+
+
+def require_same(values: Mapping[str, Any]) -> None:
+    """Require that all processes give the same values, by the same names; ``repr`` tells them
+    apart.
+
+    Raises:
+        ValueError: in all processes, naming the first that differs.
+        ConnectionError: if another process ended, or was not heard of in time.
+    """
+    own = [crc32(repr(value).encode()) for value in values.values()]
+    found = of_all(own)
+    for number, (name, value) in enumerate(values.items()):
+        differing = [rank for rank, others in enumerate(found) if others[number] != own[number]]
+        if differing:
+            raise ValueError(
+                f"`{name}` must be the same in all processes, got {value!r} in process"
+                f" {place(None)[0]} of {len(found)} and another in process {differing[0]}. Run the"
+                " same program with the same arguments in all."
+            )
+
+
+def _message_device(group: dist.ProcessGroup | None) -> torch.device:
+    """Return the device by which messages to the group go."""
+    return torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
 
 
 @contextmanager
@@ -156,7 +198,7 @@ def contact(rank: int, size: int, group: dist.ProcessGroup | None) -> Iterator[S
         raise ConnectionError(
             f"Process {rank} of {size} lost contact with another, which ended or was not heard of"
             f" in time ({error}). Start all again; a solver with a `checkpoint` goes on from its"
-            " last one."
+            " last one, a study with a `path` from its last round."
         ) from error
 
 

@@ -177,3 +177,35 @@ def ask_for_too_few(part: slice) -> Results:
         except ValueError as error:
             messages.append(str(error))
     return {"messages": as_bytes("\n".join(messages))}
+
+
+def different_calls(rank: int) -> dict[str, Callable[[], object]]:
+    """Return calls whose arguments differ between the processes, by the argument's name."""
+    grid = problems.uniform(30, D)
+
+    def sampler(**options: Any) -> ParallelThompsonSampling:
+        return ParallelThompsonSampling(model(), BOUNDS, shared=True, **TIGHT | options)
+
+    return {
+        "q": lambda: sampler().generate(4 + rank),
+        "seed": lambda: sampler(seed=rank).generate(4),
+        "num_rounds": lambda: sampler(num_rounds=6 + rank).generate(4),
+        "learning_rate": lambda: sampler(learning_rate=0.1 * (1 + rank)).generate(4),
+        "bounds": lambda: ParallelThompsonSampling(
+            model(), BOUNDS * (1 + rank), shared=True
+        ).generate(4),
+        "X_pending": lambda: sampler().generate(4, X_pending=grid[: 2 + rank]),
+        "choices": lambda: sampler().generate(4, choices=grid if rank else [grid]),
+        "num_samples": lambda: model().paths(4 + rank, shared=True),
+    }
+
+
+def call_differently(part: slice) -> Results:
+    """Return, as text, what is said to calls that differ between the processes."""
+    found: Results = {}
+    for name, call in different_calls(int(part.start > 0)).items():
+        try:
+            call()
+        except ValueError as error:
+            found[name] = as_bytes(str(error))
+    return found

@@ -98,3 +98,19 @@ def test_fewer_paths_than_processes_are_refused_with_the_remedy(tmp_path: Path) 
         )
         assert samples.startswith("`num_samples` must be at least 2")
         assert share.startswith("`paths` must hold q = 7 paths,") and "in this process" in share
+
+
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
+    folder = tmp_path_factory.mktemp("refused")
+    return shared_rows.results(shared_batches.call_differently, 2, folder)
+
+
+@pytest.mark.parametrize("name", list(shared_batches.different_calls(0)))
+def test_calls_that_differ_between_processes_are_refused_in_all(
+    refused: list[Results], name: str
+) -> None:
+    for rank, part in enumerate(refused):
+        message = as_text(part[name])
+        assert message.startswith(f"`{name}` must be the same in all processes, got ")
+        assert f" in process {rank} of 2 and another in process {1 - rank}. Run the" in message
