@@ -65,12 +65,18 @@ class DistributedKernelSystem(KernelSystem):
         group: dist.ProcessGroup | None = None,
     ):
         checks.floating_tensor("X", X)
-        if X.ndim != 2 or 0 in X.shape:
+        if X.ndim != 2 or X.shape[1] == 0:
             raise ValueError(
-                f"`X` must have shape (n_r, d) with n_r, d ≥ 1, got {tuple(X.shape)}. Use as many"
-                " processes as have rows."
+                f"`X` must have shape (n_r, d) with n_r, d ≥ 1, got {tuple(X.shape)}. Give a row"
+                " for each point."
             )
         self.rows = SharedRows(len(X), X.device, group)
+        if 0 in self.rows.counts:
+            raise ValueError(
+                "`X` must have a row or more in each process, got none in process"
+                f" {self.rows.counts.index(0)} of {self.rows.size}, of n = {self.rows.n} rows in"
+                " all. Start at most n processes, and share the rows by `own_rows(n)`."
+            )
         super().__init__(kernel_operator(kernel, X, memory_budget=0), noise, self.rows)
         self.gpytorch_kernel = kernel
         kinds = [X.shape[1], X.element_size(), self.noise.ndim]

@@ -38,6 +38,7 @@ from surrogates.solvers.run import Start
 from surrogates.systems import shared_rows
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.preconditioners import Apply, Exact
+from surrogates.systems.processes import own_rows
 from surrogates.systems.shared_rows import SharedRows
 from tests import problems
 from tests.forked import CONTEXT
@@ -70,12 +71,18 @@ SOLVERS = ACCURATE | STOCHASTIC
 
 
 def start(
-    program: Callable[..., Results], size: int, folder: Path, *arguments: Any
+    program: Callable[..., Results],
+    size: int,
+    folder: Path,
+    *arguments: Any,
+    timeout: float = TIMEOUT,
 ) -> list[BaseProcess]:
-    """Start ``program(part, *arguments)`` in so many processes, ``part`` the rows of each."""
+    """Start ``program(part, *arguments)`` in so many processes, ``part`` the rows of each, that
+    wait ``timeout`` seconds for each other.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     started = [
-        CONTEXT.Process(target=_work, args=(program, rank, size, folder, arguments))
+        CONTEXT.Process(target=_work, args=(program, rank, size, folder, arguments, timeout))
         for rank in range(size)
     ]
     for process in started:
@@ -94,7 +101,12 @@ def results(
 
 
 def _work(
-    program: Callable[..., Results], rank: int, size: int, folder: Path, arguments: tuple[Any, ...]
+    program: Callable[..., Results],
+    rank: int,
+    size: int,
+    folder: Path,
+    arguments: tuple[Any, ...],
+    timeout: float,
 ) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
@@ -104,7 +116,7 @@ def _work(
         init_method=rendezvous,
         rank=rank,
         world_size=size,
-        timeout=timedelta(seconds=TIMEOUT),
+        timeout=timedelta(seconds=timeout),
     )
     found = program(slice(*SHARES[size][rank : rank + 2]), *arguments)
     save_file(
@@ -274,6 +286,7 @@ def make_mistakes(part: slice) -> Results:
         "kinds": lambda: DistributedKernelSystem(
             KERNEL, torch.ones(4, 2 + (part.start > 0)).double(), 0.1
         ),
+        "few": lambda: DistributedKernelSystem(KERNEL, data()[0][:1][own_rows(1)], 0.1),
     }
     return {name: as_bytes(_message(mistake)) for name, mistake in mistakes.items()}
 

@@ -251,6 +251,14 @@ def test_a_process_without_memory_for_its_block_says_so(mistakes: list[Results])
     assert as_text(mistakes[1]["memory"]) == "OutOfMemoryError: CUDA out of memory."
 
 
+def test_fewer_rows_than_processes_are_refused_in_all(mistakes: list[Results]) -> None:
+    for part in mistakes:
+        assert as_text(part["few"]) == (
+            "ValueError: `X` must have a row or more in each process, got none in process 0 of 2,"
+            " of n = 1 rows in all. Start at most n processes, and share the rows by `own_rows(n)`."
+        )
+
+
 def test_paths_of_shared_weights_are_those_of_one_process(tmp_path: Path) -> None:
     parts = shared_rows.results(shared_rows.draw_paths, 2, tmp_path)
     alone = shared_rows.draw_paths(slice(0, N))
