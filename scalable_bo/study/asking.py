@@ -114,6 +114,8 @@ class Proposer:
         if plan is not None and plan.num_rows is not None:
             return self._propose_locally(plan, q, num_of_design, known, callback)
         team = self._team if pool is None and self._is_shared(q, known) else None
+        if team is not None:
+            team.require_waiting()
         self._require_memory(q, known, 1 if team is None else team.size)
         if known.goal is not None:
             return self._propose_for(known.goal, q, num_of_design, known, left, callback, pool)
@@ -268,10 +270,12 @@ class Proposer:
         self._strategy.generate(replace(request, paths=paths))
 
     def _is_shared(self, q: int, known: Known) -> bool:
-        """Whether all processes make a batch: by paths, of which each has one."""
+        """Whether all processes make a batch: by paths, of which each has one, and by values, of
+        which each has one.
+        """
         return (
             self._team is not None
-            and self._team.size <= q
+            and self._team.size <= min(q, known.num_observed)
             and known.goal is None
             and isinstance(self._strategy, SharingStrategy)
             and self._strategy.shares

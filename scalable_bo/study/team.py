@@ -20,9 +20,10 @@ from acquisition.strategy import Request
 from scalable_bo.storage.surrogate import SurrogateFactory
 from scalable_bo.storage.training import TrainingData
 from surrogates import PathwiseGP
-from surrogates.systems.processes import bytes_of_first
+from surrogates.systems.processes import bytes_of_first, contact, of_all
 
-# Objectives take as long as they like; a process that ends is noticed at once
+# Between two batches, since objectives take as long as they like. Only the word that a job comes
+# is waited for so long; all else goes by the default group, with its own timeout
 LONGEST_WAIT = timedelta(days=365)
 STATE = "state."  # before the names of a model's state in a job
 
@@ -40,35 +41,80 @@ class Team:
         self.size = dist.get_world_size() if joined else 1
         self.is_first = not joined or dist.get_rank() == 0
         self._group = dist.new_group(timeout=LONGEST_WAIT, backend="gloo") if joined else None
-        self._others_wait = self.is_first and joined
+        self._why_lost = ""  # why the others do not wait for a job; empty while they do
 
     def of_first(self, text: str) -> str:
         """Return the first process's text to all."""
-        found = bytes_of_first(text.encode(), self._group)
+        found = bytes_of_first(text.encode())
         assert found is not None  # every process gives one
         return found.decode()
 
+    def require_waiting(self) -> None:
+        """Require that the others wait for a job.
+
+        Raises:
+            ConnectionError: if they do not.
+        """
+        if self._why_lost:
+            raise ConnectionError(
+                f"The other processes cannot help with a batch, since {self._why_lost}. Start all"
+                " processes again: a study with a `path` goes on from what it has stored."
+            )
+
     @contextmanager
     def working(self, job: dict[str, Tensor]) -> Iterator[None]:
-        """Send a job to the others; what follows is done by all. On an error they
+        """Send a job to the others; what follows is done by all. After an error they
         are not sent another one: they may be anywhere.
+
+        Raises:
+            ConnectionError: if another process is lost, or was left by an error.
         """
-        self._others_wait = False
+        self.require_waiting()
         tensors = {name: part.detach().cpu().clone().contiguous() for name, part in job.items()}
-        bytes_of_first(save(tensors), self._group)
+        message = save(tensors)
+        self._why_lost = "an error ended an earlier one, which they may still be at"
+        self._announce(True)
+        bytes_of_first(message)
         yield
-        self._others_wait = True
+        self._why_lost = ""
 
     def next_job(self) -> dict[str, Tensor] | None:
         """Return what the first process sends, once it does; ``None`` when it sends no more."""
-        message = bytes_of_first(None, self._group)
-        return None if message is None else load(message)
+        word = torch.zeros((), dtype=torch.uint8)
+        with contact(dist.get_rank(), self.size, self._group):
+            dist.recv(word, group_src=0, group=self._group)
+        _acknowledge()
+        if not word:
+            return None
+        message = bytes_of_first(None)
+        assert message is not None  # which was announced
+        return load(message)
 
     def dismiss(self) -> None:
         """Send no more jobs."""
-        if self._others_wait:
-            self._others_wait = False
-            bytes_of_first(None, self._group)
+        if self.is_first and self._group is not None and not self._why_lost:
+            self._why_lost = "the study was closed, and they went on with their programs"
+            self._announce(False)
+
+    def _announce(self, job: bool) -> None:
+        """Tell the others whether a job comes, and wait until they have heard it.
+
+        A process that stands still may never receive the word, which itself may take as long as
+        it likes: the acknowledgement may not.
+        """
+        word = torch.tensor(job, dtype=torch.uint8)
+        with contact(0, self.size, self._group):
+            others = range(1, self.size)
+            sent = [dist.isend(word, group_dst=rank, group=self._group) for rank in others]
+            _acknowledge()
+            for work in sent:
+                assert work is not None  # to a process of the group
+                work.wait()
+
+
+def _acknowledge() -> None:
+    """Wait for all processes, for as long as the timeout of the default group."""
+    of_all([0])
 
 
 def make_job(request: Request, data: TrainingData) -> dict[str, Tensor]:

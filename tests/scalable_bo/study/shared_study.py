@@ -2,11 +2,15 @@
 
 import os
 import signal
+import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
@@ -14,6 +18,7 @@ from acquisition.thompson import AcquisitionProgress
 from scalable_bo.space.space import Categorical, Float, Space
 from scalable_bo.study.study import Study
 from surrogates import CG
+from surrogates.systems.processes import of_all
 from tests.surrogates.shared_rows import Results, as_bytes
 
 Q = 5
@@ -71,3 +76,49 @@ def run(part: slice, folder: Path, dies: bool) -> Results:
             return {"X": rounds(study)}
     except ConnectionError as error:
         return {"message": as_bytes(str(error))}
+
+
+def stand_still(part: slice, waits: bool) -> Results:
+    """Stop the second process before a batch, where it ``waits`` for a job or before it does so;
+    the others return what they are told and when.
+    """
+    study = make()
+    pids = of_all([os.getpid()])
+    if dist.get_rank() == 1 and not waits:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if dist.get_rank() > 0:
+        return told_by(study.assist)
+    batch = study.ask(8)
+    study.tell(batch.ids, [score(params) for params in batch.params])
+    if waits:
+        time.sleep(0.5)
+        os.kill(pids[1][0], signal.SIGSTOP)
+    return told_by(partial(study.ask, Q))
+
+
+def end_a_batch(part: slice) -> Results:
+    """End a batch by an error in the first process's callback, while all search for it, and ask
+    again; return what each process is told by its last call.
+    """
+
+    def fail(line: str) -> None:
+        if line.startswith("screening"):
+            raise ValueError("The callback failed.")
+
+    study = make()
+    if dist.get_rank() > 0:
+        return told_by(study.assist)
+    batch = study.ask(8)
+    study.tell(batch.ids, [score(params) for params in batch.params])
+    with pytest.raises(ValueError, match="The callback failed"):
+        study.ask(Q, callback=fail)
+    return told_by(partial(study.ask, Q))
+
+
+def told_by(call: Callable[[], object]) -> Results:
+    """Return the message of a lost connection, and after how long it came."""
+    began = time.perf_counter()
+    with pytest.raises(ConnectionError) as error:
+        call()
+    seconds = torch.tensor(time.perf_counter() - began)
+    return {"message": as_bytes(str(error.value)), "seconds": seconds}

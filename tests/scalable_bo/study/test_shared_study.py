@@ -28,6 +28,38 @@ def test_two_processes_ask_for_the_points_of_one_also_after_one_was_lost(tmp_pat
     torch.testing.assert_close(first["X"], X, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("waits", [True, False], ids=["waiting", "not yet waiting"])
+def test_a_process_that_stands_still_between_batches_ends_the_others(
+    waits: bool, tmp_path: Path
+) -> None:
+    processes = shared_rows.start(shared_study.stand_still, 3, tmp_path, waits, timeout=4.0)
+    try:
+        for rank in (0, 2):
+            processes[rank].join(60)
+            found = shared_rows.load_file(tmp_path / f"{rank}.safetensors")
+            assert "or was not heard of in time" in as_text(found["message"])
+            assert "a study with a `path` from its last round" in as_text(found["message"])
+        assert shared_rows.load_file(tmp_path / "0.safetensors")["seconds"] < 30.0
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def test_after_an_error_in_a_batch_another_one_is_refused_at_once(tmp_path: Path) -> None:
+    processes = shared_rows.start(shared_study.end_a_batch, 2, tmp_path, timeout=4.0)
+    for process in processes:
+        process.join(60)
+    first = shared_rows.load_file(tmp_path / "0.safetensors")
+    assert as_text(first["message"]) == (
+        "The other processes cannot help with a batch, since an error ended an earlier one, which"
+        " they may still be at. Start all processes again: a study with a `path` goes on from what"
+        " it has stored."
+    )
+    assert first["seconds"] < 4.0
+    second = shared_rows.load_file(tmp_path / "1.safetensors")
+    assert "lost contact with another" in as_text(second["message"])
+
+
 def test_a_process_alone_has_none_to_assist() -> None:
     with shared_study.make() as study:
         assert not study.assist()
