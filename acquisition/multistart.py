@@ -21,6 +21,10 @@ from surrogates.systems.base import Rows
 ADAM_DECAYS = (0.9, 0.999)
 ADAM_EPSILON = 1e-8
 SCREENED_AT_ONCE = 2**23  # values of paths × candidates held at a time
+# Of values that tell one maximum from another, but not the points beside one
+NUM_COMPARED = 64  # candidates
+LARGEST_ROUNDING = 0.05  # beside how far the values of a path differ from candidate to candidate
+FINE_RATE = 0.1  # of the ascent by such values, where the paths themselves are ascended after it
 # of the starts, from one stage of a pruned ascent to the next
 KEPT = 1 / 3
 FEWEST_KEPT = 4
@@ -32,7 +36,7 @@ FEWEST_STARTS = 10
 CHECKED_EVERY = 8  # rounds of starts, of which no start is a centre
 LARGEST_ERROR = 0.25  # there, beside how far the values of a path differ from start to start
 NUM_REACHED = 14  # points of each path that it goes on from
-FEWER_STEPS = 2  # of the second ascent, beside the first
+FEWER_STEPS = 2  # by which the steps of a second ascent are divided
 SECOND_RATE = 0.3  # of the first ascent's
 OWN_STEPS = 10  # of the paths themselves, at the end
 OWN_RATE = 0.05
@@ -97,6 +101,25 @@ class _Each(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
         (slopes,) = ctx.saved_tensors
         return cotangent.unsqueeze(-1) * slopes, None
+
+
+def coarse(functions: Functions, candidates: Tensor, rows: Rows) -> Functions:
+    """Return what tells good candidates from others, and leads near the maxima: of paths of float32
+    data that ask for sums in float64, the sums in float32, at less than half the cost, if these
+    differ by little beside what candidates differ by; ``functions`` otherwise.
+
+    Args:
+        candidates: (c, d), some of those to be screened.
+        rows: of functions that processes share: all decide alike.
+    """
+    if not isinstance(functions, SamplePaths) or functions.weights.dtype == functions.data.dtype:
+        return functions
+    quick = functions.summed_in(functions.data.dtype)
+    few = candidates[:: max(1, len(candidates) // NUM_COMPARED)]
+    values = functions(few)
+    error = (quick(few) - values).square().mean(1)
+    is_close = bool((error <= LARGEST_ROUNDING**2 * values.var(dim=1)).all())
+    return quick if rows.least(is_close) else functions
 
 
 def screen(
@@ -223,7 +246,9 @@ class Condensed:
     reach: Tensor
 
     @classmethod
-    def of(cls, paths: Functions, starts: Tensor, reach: Tensor) -> Self | None:
+    def of(
+        cls, paths: Functions, starts: Tensor, reach: Tensor, quick: Functions | None = None
+    ) -> Self | None:
         """Return what ascends ``paths`` from ``starts`` (s, k, d) at less cost; ``None`` where
         nothing does: among few data or starts, and where some of the starts, or points beside those
         that are centres, show that a thousand terms are too few.
@@ -231,6 +256,8 @@ class Condensed:
         Args:
             reach: (d,) the standard deviation of centres around starts, such as the length of a
                 first step: what ascents are to climb is the slope, too.
+            quick: by which values at the starts are compared, see :func:`coarse`; ``None`` for the
+                paths.
         """
         k = starts.shape[1]
         if not isinstance(paths, SamplePaths) or not isinstance(paths.data, KernelBasis):
@@ -242,7 +269,7 @@ class Condensed:
         centres = _around(starts[:, ~is_checked], NUM_CENTRES, reach)
         functions = paths.condensed(centres)
         checked = _beside(starts[:, is_checked], centres, reach)
-        values = paths.each(checked)
+        values = (quick or paths).each(checked)
         error = (functions.each(checked) - values).square().mean()
         agree = bool(error <= LARGEST_ERROR**2 * values.var(dim=1).mean())
         return cls(paths, functions, centres, reach) if agree else None
@@ -274,6 +301,31 @@ class Condensed:
         reached = _best(points, sign * values)
         rate = OWN_RATE * learning_rate
         return ascend(self.paths, reached, num_steps=OWN_STEPS, learning_rate=rate)
+
+
+def ascend_finely(
+    functions: Functions,
+    quick: Functions,
+    starts: Tensor,
+    ascend: Ascent,
+    *,
+    num_steps: int,
+    learning_rate: Tensor,
+    sign: float,
+) -> tuple[Tensor, Tensor]:
+    """Ascend ``quick`` from all starts and, from the best points reached, by half as many steps the
+    ``functions`` themselves; return the best points of these (s, k, d) and their values (s, k).
+
+    Args:
+        quick: what :func:`coarse` has returned. If these are the functions, that is all.
+        starts, ascend, num_steps, learning_rate, sign: as in :meth:`Condensed.ascend`.
+    """
+    points, values = ascend(quick, starts, num_steps=num_steps, learning_rate=learning_rate)
+    if quick is functions:
+        return points, values
+    reached = _best(points, sign * values)
+    fewer = num_steps // FEWER_STEPS
+    return ascend(functions, reached, num_steps=fewer, learning_rate=FINE_RATE * learning_rate)
 
 
 def total_steps(num_steps: int) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -20,11 +20,14 @@ from acquisition.candidates import (
 )
 from acquisition.constraints import FeasibleSet, LinearConstraint, TooFewPoints
 from acquisition.multistart import (
+    FEWER_STEPS,
     OWN_STEPS,
     Condensed,
     Functions,
     SharedFunctions,
     ascend,
+    ascend_finely,
+    coarse,
     screen,
     total_steps,
 )
@@ -423,14 +426,16 @@ class ParallelThompsonSampling:
         """Return the best points that each path of this process was ascended to, the best first:
         (number of paths, k, d).
         """
+        first = next(rounds)
+        quick = coarse(functions, first, rows)
         starts = screen(
-            functions,
-            islice(rounds, self.num_rounds),
+            quick,
+            islice(chain([first], rounds), self.num_rounds),
             sign=sign,
             after_round=self._report("screening", self.num_rounds, rows),
         )
         if self.num_starts < self.num_rounds:
-            order = (sign * functions.each(starts)).topk(self.num_starts, dim=1).indices
+            order = (sign * quick.each(starts)).topk(self.num_starts, dim=1).indices
             starts = starts.take_along_dim(order.unsqueeze(-1), dim=1)
         bounds = search.feasible.bounds
         rate = torch.as_tensor(
@@ -438,8 +443,10 @@ class ParallelThompsonSampling:
             dtype=bounds.dtype,
             device=bounds.device,
         )
-        condensed = self._condensed(functions, starts, rate * (bounds[1] - bounds[0]))
+        condensed = self._condensed(functions, starts, rate * (bounds[1] - bounds[0]), quick)
         steps = self.num_steps if condensed is None else total_steps(self.num_steps)
+        if condensed is None and quick is not functions:
+            steps += self.num_steps // FEWER_STEPS
         climb = partial(
             ascend,
             bounds=bounds,
@@ -449,21 +456,26 @@ class ParallelThompsonSampling:
             unit_gradients=bool(self.outcome_constraints),
             after_step=self._report("ascent", steps, rows),
         )
+        settings: dict[str, Any] = {
+            "num_steps": self.num_steps,
+            "learning_rate": rate,
+            "sign": sign,
+        }
         if condensed is None:
-            points, values = climb(functions, starts, num_steps=self.num_steps, learning_rate=rate)
+            points, values = ascend_finely(functions, quick, starts, climb, **settings)
         else:
-            points, values = condensed.ascend(
-                starts, climb, num_steps=self.num_steps, learning_rate=rate, sign=sign
-            )
+            points, values = condensed.ascend(starts, climb, **settings)
         return best_first(points, sign * values)
 
-    def _condensed(self, functions: Functions, starts: Tensor, reach: Tensor) -> Condensed | None:
+    def _condensed(
+        self, functions: Functions, starts: Tensor, reach: Tensor, quick: Functions
+    ) -> Condensed | None:
         """Return what ascends most of the way at less cost; ``None`` where nothing does. Of shared
         paths it would hang on which of them a process has.
         """
         if self.shared or not self.prune or self.num_steps <= OWN_STEPS:
             return None
-        return Condensed.of(functions, starts, reach)
+        return Condensed.of(functions, starts, reach, quick)
 
     def _others(
         self,

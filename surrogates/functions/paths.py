@@ -35,6 +35,8 @@ class Functions(Protocol):
 
     def scaled(self, factors: Tensor) -> Self: ...
 
+    def summed_in(self, dtype: torch.dtype) -> Self: ...
+
     def to(self, device: torch.device | str) -> Self: ...
 
 
@@ -171,6 +173,15 @@ class SamplePaths:
             self,
             prior=None if self.prior is None else self.prior.part(functions),
             weights=self.weights[:, functions].contiguous(),
+        )
+
+    def summed_in(self, dtype: torch.dtype) -> Self:
+        """Return the same functions with weights in ``dtype``, in which they are summed."""
+        return replace(
+            self,
+            prior=None if self.prior is None else self.prior.summed_in(dtype),
+            weights=self.weights.to(dtype),
+            mean_weights=self.mean_weights.to(dtype),
         )
 
     def tempered(self, shares: Tensor) -> Self:

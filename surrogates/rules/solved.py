@@ -9,7 +9,7 @@ points, A (..., a, d) any points. Of several processes, each holds n_r of the n 
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NoReturn
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from surrogates import memory
 from surrogates.functions.draws import balanced_normal, balanced_rows
 from surrogates.functions.features import PriorPaths
-from surrogates.functions.paths import Functions, SamplePaths
+from surrogates.functions.paths import SamplePaths
 from surrogates.operators.differentiable import KernelBasis, combine
 from surrogates.operators.expressions import kernel_values
 from surrogates.operators.kernel_matrix import kernel_operator
@@ -208,7 +208,7 @@ class AllData(SolvedRule):
         )
         if X.dtype == torch.float32:
             lost = system.rows.agree(loses_in_float32(paths, data.X))
-            paths = _summed_in(torch.float64 if lost else torch.float32, paths)
+            paths = paths.summed_in(torch.float64 if lost else torch.float32)
         return paths, solution
 
     def covariance(self, data: DataSet, paths: SamplePaths) -> Covariance:
@@ -291,7 +291,7 @@ def settled(paths: SamplePaths, X: Tensor) -> SamplePaths:
     """Return ``paths`` of float32 data X (n, d) summed in float64, if float32 sums would lose them;
     in float32 otherwise.
     """
-    return _summed_in(torch.float64 if loses_in_float32(paths, X) else torch.float32, paths)
+    return paths.summed_in(torch.float64 if loses_in_float32(paths, X) else torch.float32)
 
 
 def loses_in_float32(paths: SamplePaths, X: Tensor) -> bool:
@@ -309,26 +309,12 @@ def loses_in_float32(paths: SamplePaths, X: Tensor) -> bool:
     return bool((lost > LARGEST_LOSS * deviations.square().mean(1)).any())
 
 
-def _summed_in(dtype: torch.dtype, paths: SamplePaths) -> SamplePaths:
-    return replace(
-        paths,
-        prior=_prior_in(dtype, paths),
-        weights=paths.weights.to(dtype),
-        mean_weights=paths.mean_weights.to(dtype),
-    )
-
-
-def _prior_in(dtype: torch.dtype, paths: SamplePaths) -> Functions | None:
-    prior = paths.prior
-    return prior.summed_in(dtype) if isinstance(prior, PriorPaths) else prior
-
-
 def _deviations(paths: SamplePaths, X: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a few of the paths less their mean at X (q, d), (q, s), summed in ``dtype``."""
     weights = torch.cat([paths.mean_weights, paths.weights[:, :NUM_LOOKS]], 1)
     updates = combine(paths.data, X, weights.to(dtype))
-    prior = _prior_in(dtype, paths)
-    values = 0.0 if prior is None else prior(X).T[:, :NUM_LOOKS]
+    prior = paths.prior
+    values = 0.0 if prior is None else prior.summed_in(dtype)(X).T[:, :NUM_LOOKS]
     return updates[:, 1:] - updates[:, :1] + values
 
 
