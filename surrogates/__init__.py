@@ -38,11 +38,10 @@ from surrogates.solvers.base import IterativeSolver, Solver
 from surrogates.solvers.cg import CG
 from surrogates.solvers.checkpoint import Checkpoint
 from surrogates.solvers.cholesky import Cholesky
-from surrogates.solvers.run import Progress
+from surrogates.solvers.run import Progress, Solution, UnsolvedWarning
 from surrogates.solvers.sdd import SDD
 from surrogates.solvers.sgd import SGD
 from surrogates.solvers.sketch_and_project import SketchAndProject
-from surrogates.solvers.solution import Solution, UnsolvedWarning
 from surrogates.systems.base import Targets
 from surrogates.systems.inducing import InducingSystem
 from surrogates.systems.kernel import KernelSystem

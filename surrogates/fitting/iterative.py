@@ -28,7 +28,7 @@ from surrogates.rules.hyperparameters import (
 )
 from surrogates.solvers.auto import Auto
 from surrogates.solvers.base import Solver
-from surrogates.solvers.solution import Solution
+from surrogates.solvers.run import Solution
 from surrogates.systems.kernel import KernelSystem
 
 PROBES = ("rademacher", "pathwise")

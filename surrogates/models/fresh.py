@@ -43,7 +43,7 @@ from surrogates.rules.base import Rule
 from surrogates.rules.limits import check_range
 from surrogates.solvers.base import Solver
 from surrogates.solvers.cholesky import Cholesky
-from surrogates.solvers.solution import Solution
+from surrogates.solvers.run import Solution
 
 # Beyond, the exact covariance at 20 × 4 points, with gradients, costs more than that of 256 paths
 EXACT_UP_TO = 2000

@@ -19,8 +19,8 @@ from surrogates.operators.differentiable import Basis, KernelBasis
 from surrogates.operators.terms import FunctionMap
 from surrogates.rules.solved import right_hand_sides
 from surrogates.solvers.base import Callback, Solver
+from surrogates.solvers.run import Solution
 from surrogates.solvers.sketch_and_project import SketchAndProject
-from surrogates.solvers.solution import Solution
 from surrogates.systems.shared import DistributedKernelSystem
 from surrogates.systems.shared_rows import SharedRows
 

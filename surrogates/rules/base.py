@@ -15,7 +15,7 @@ from surrogates.functions.paths import SamplePaths
 from surrogates.operators.differentiable import Basis, combine
 from surrogates.rules.data import DataSet
 from surrogates.solvers.base import Callback
-from surrogates.solvers.solution import Solution
+from surrogates.solvers.run import Solution
 
 CovarianceWith = Callable[[Tensor], Tensor]
 

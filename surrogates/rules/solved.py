@@ -31,7 +31,7 @@ from surrogates.solvers.auto import Auto
 from surrogates.solvers.base import Callback, Solver
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.growing import extended
-from surrogates.solvers.solution import Solution
+from surrogates.solvers.run import Solution
 from surrogates.systems.base import Apply, LinearSystem, Targets
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.processes import own_rows

@@ -6,11 +6,10 @@ from surrogates.solvers.cg import CG
 from surrogates.solvers.checkpoint import Checkpoint
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.registry import SOLVERS, make_solver
-from surrogates.solvers.run import Progress
+from surrogates.solvers.run import Progress, Solution, UnsolvedWarning
 from surrogates.solvers.sdd import SDD
 from surrogates.solvers.sgd import SGD
 from surrogates.solvers.sketch_and_project import SketchAndProject
-from surrogates.solvers.solution import Solution, UnsolvedWarning
 from surrogates.solvers.state import State
 
 __all__ = [

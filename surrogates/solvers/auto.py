@@ -21,9 +21,8 @@ from surrogates.solvers.cg import CG
 from surrogates.solvers.checkpoint import Checkpoint
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.forecast import SpectrumModel
-from surrogates.solvers.run import now
+from surrogates.solvers.run import Solution, now
 from surrogates.solvers.sketch_and_project import SketchAndProject, default_block_size
-from surrogates.solvers.solution import Solution
 from surrogates.systems.base import Apply, BlockSystem, LinearSystem, Targets
 from surrogates.systems.preconditioners import Nystrom
 

@@ -16,10 +16,12 @@ from torch import Tensor
 from surrogates import checks, memory
 from surrogates.solvers.checkpoint import ENDED, Checkpoint, Keeper, digest
 from surrogates.solvers.footprint import Footprint, Size
-from surrogates.solvers.run import Callback as Callback
 from surrogates.solvers.run import (
+    STALLED,
+    TOO_LARGE,
     Progress,
     Run,
+    Solution,
     Start,
     Sweep,
     columns_of,
@@ -27,8 +29,8 @@ from surrogates.solvers.run import (
     selected,
     targets_of,
 )
+from surrogates.solvers.run import Callback as Callback
 from surrogates.solvers.run import Request as Request
-from surrogates.solvers.solution import STALLED, TOO_LARGE, Solution
 from surrogates.solvers.state import State, parts, restore
 from surrogates.systems.base import (
     Apply,

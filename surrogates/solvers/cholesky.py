@@ -9,7 +9,7 @@ from torch import Tensor
 from surrogates import memory
 from surrogates.solvers.base import Request, Solver
 from surrogates.solvers.footprint import Footprint, Size
-from surrogates.solvers.solution import Solution
+from surrogates.solvers.run import Solution
 from surrogates.systems.base import Apply, LinearSystem
 
 TOLERANCE = {torch.float32: 1e-2, torch.float64: 1e-6}

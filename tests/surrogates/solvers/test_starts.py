@@ -19,7 +19,7 @@ from surrogates import (
     SketchAndProject,
     Solver,
 )
-from surrogates.solvers.solution import STALLED
+from surrogates.solvers.run import STALLED
 from tests import problems
 
 F32 = torch.float32
