@@ -291,41 +291,16 @@ class Condensed:
         points, values = ascend(
             self.functions, starts, num_steps=num_steps, learning_rate=learning_rate
         )
-        reached = _best(points, sign * values)
+        reached = furthest(points, sign * values)
         half = NUM_CENTRES // 2
         centres = _around(reached, half, SECOND_RATE * self.reach)
         closer = self.paths.condensed(torch.cat([centres, self.centres[:half]]))
         fewer = num_steps // FEWER_STEPS
         rate = SECOND_RATE * learning_rate
         points, values = ascend(closer, reached, num_steps=fewer, learning_rate=rate)
-        reached = _best(points, sign * values)
+        reached = furthest(points, sign * values)
         rate = OWN_RATE * learning_rate
         return ascend(self.paths, reached, num_steps=OWN_STEPS, learning_rate=rate)
-
-
-def ascend_finely(
-    functions: Functions,
-    quick: Functions,
-    starts: Tensor,
-    ascend: Ascent,
-    *,
-    num_steps: int,
-    learning_rate: Tensor,
-    sign: float,
-) -> tuple[Tensor, Tensor]:
-    """Ascend ``quick`` from all starts and, from the best points reached, by half as many steps the
-    ``functions`` themselves; return the best points of these (s, k, d) and their values (s, k).
-
-    Args:
-        quick: what :func:`coarse` has returned. If these are the functions, that is all.
-        starts, ascend, num_steps, learning_rate, sign: as in :meth:`Condensed.ascend`.
-    """
-    points, values = ascend(quick, starts, num_steps=num_steps, learning_rate=learning_rate)
-    if quick is functions:
-        return points, values
-    reached = _best(points, sign * values)
-    fewer = num_steps // FEWER_STEPS
-    return ascend(functions, reached, num_steps=fewer, learning_rate=FINE_RATE * learning_rate)
 
 
 def total_steps(num_steps: int) -> int:
@@ -487,8 +462,10 @@ def _around(points: Tensor, count: int, reach: Tensor) -> Tensor:
     return torch.cat([chosen, chosen[index] + reach * moves.to(points.device)])
 
 
-def _best(points: Tensor, values: Tensor) -> Tensor:
-    """Return the points (s, k, d) of each path with the largest values (s, k)."""
+def furthest(points: Tensor, values: Tensor) -> Tensor:
+    """Return the points (s, k, d) of each path with the largest values (s, k), from which it goes
+    on.
+    """
     best = values.topk(min(NUM_REACHED, points.shape[1]), dim=1).indices
     return points.take_along_dim(best.unsqueeze(-1), dim=1)
 

@@ -21,13 +21,14 @@ from acquisition.candidates import (
 from acquisition.constraints import FeasibleSet, LinearConstraint, TooFewPoints
 from acquisition.multistart import (
     FEWER_STEPS,
+    FINE_RATE,
     OWN_STEPS,
     Condensed,
     Functions,
     SharedFunctions,
     ascend,
-    ascend_finely,
     coarse,
+    furthest,
     screen,
     total_steps,
 )
@@ -456,15 +457,18 @@ class ParallelThompsonSampling:
             unit_gradients=bool(self.outcome_constraints),
             after_step=self._report("ascent", steps, rows),
         )
-        settings: dict[str, Any] = {
-            "num_steps": self.num_steps,
-            "learning_rate": rate,
-            "sign": sign,
-        }
-        if condensed is None:
-            points, values = ascend_finely(functions, quick, starts, climb, **settings)
-        else:
-            points, values = condensed.ascend(starts, climb, **settings)
+        if condensed is not None:
+            points, values = condensed.ascend(
+                starts, climb, num_steps=self.num_steps, learning_rate=rate, sign=sign
+            )
+            return best_first(points, sign * values)
+        points, values = climb(quick, starts, num_steps=self.num_steps, learning_rate=rate)
+        if quick is not functions:
+            reached = furthest(points, sign * values)
+            fewer = self.num_steps // FEWER_STEPS
+            points, values = climb(
+                functions, reached, num_steps=fewer, learning_rate=FINE_RATE * rate
+            )
         return best_first(points, sign * values)
 
     def _condensed(
