@@ -119,6 +119,15 @@ def make_quickly(part: slice) -> Results:
     return {"batch": ParallelThompsonSampling(given, BOUNDS, shared=True, **few).generate(Q)}
 
 
+def make_by_two_precisions(part: slice) -> Results:
+    """Make a batch by float32 paths that ask for sums in float64."""
+    few = TIGHT | {"num_rounds": 3, "num_starts": 2, "num_steps": 6}
+    single = model(SketchAndProject.asap(block_size=40, tolerance=1e-4)).float()
+    paths = single.paths(Q, shared=True).summed_in(torch.float64)
+    sampler = ParallelThompsonSampling(single, BOUNDS.float(), shared=True, **few)
+    return {"batch": sampler.generate(Q, paths=paths)}
+
+
 def ascend_far(part: slice) -> Results:
     """Make a batch in float32 by an unfinished solve and long steps, which amplify rounding."""
     X = problems.uniform(230, 4)

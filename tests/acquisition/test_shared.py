@@ -56,6 +56,13 @@ def test_more_processes_find_the_batch_of_one(size: int, tmp_path: Path) -> None
         torch.testing.assert_close(part["batch"], alone, rtol=0, atol=1e-6)
 
 
+def test_a_search_by_two_precisions_is_shared(tmp_path: Path) -> None:
+    make = shared_batches.make_by_two_precisions
+    alone = make(slice(0, shared_rows.N))["batch"]
+    for part in shared_rows.results(make, 2, tmp_path):
+        torch.testing.assert_close(part["batch"], alone, rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_long_ascents_of_several_processes_end_where_those_of_one_do(
     size: int, far: Results, tmp_path: Path
