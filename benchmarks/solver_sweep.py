@@ -5,6 +5,8 @@ and hard.
         --out benchmarks/results/solver_sweep.json
     python benchmarks/solver_sweep.py --size 5000 --fraction 8 --repeats 1 \\
         --solvers asap,asap-random --out benchmarks/results/solver_sweep_blocks.json
+    python benchmarks/solver_sweep.py --size 8000 --fraction 8 --repeats 1 \\
+        --solvers asap-small,asap-steady --out benchmarks/results/solver_sweep_pace.json
     python benchmarks/solver_sweep.py --summary --out benchmarks/results/solver_sweep.json
 
 The design crosses inputs, dimension, lengthscale, noise and columns, and takes one of
@@ -46,6 +48,7 @@ from surrogates import (
     Solver,
     kernel_operator,
 )
+from surrogates.solvers.acceleration import FASTEST
 
 SMALL = 4000
 TOLERANCES = (1e-1, 1e-2, 1e-3)
@@ -89,12 +92,17 @@ def design(n: int, fraction: int) -> list[SweepSystem]:
 def solvers(n: int) -> dict[str, Any]:
     """Return what makes each solver from a tolerance and a budget of seconds."""
     blocks = {"block_size": n // 5}
+    small = {"block_size": n // 20}
     return {
         "cholesky": lambda **budget: Cholesky(),
         "auto": lambda **budget: Auto(**budget),
         "cg": lambda **budget: CG(**budget),
         "asap": lambda **budget: SketchAndProject.asap(**budget),
         "asap-random": lambda **budget: SketchAndProject.asap(blocks="partition", **budget),
+        "asap-small": lambda **budget: SketchAndProject.asap(**small, **budget),
+        "asap-steady": lambda **budget: SketchAndProject.asap(
+            mu=FASTEST * small["block_size"] / n, **small, **budget
+        ),
         "sap": lambda **budget: SketchAndProject.sap(**blocks, **budget),
         "cg-plain": lambda **budget: CG(None, **budget),
         "adasap": lambda **budget: SketchAndProject.adasap(**blocks, **budget),

@@ -33,6 +33,7 @@ from surrogates.operators.tiles import Index
 from surrogates.solvers.footprint import Size
 from surrogates.solvers.run import Start
 from tests import problems
+from tests.live_matrices import LiveMatrices
 from tests.simulated_device import simulated_device
 
 DTYPES = (torch.float32, torch.float64)
@@ -479,16 +480,32 @@ class IterativeSolverContract(SolverContract):
         need = solver.footprint(Size(N, 2, S))
         assert need is not None
         prepared = solver.prepare(system, generator)
-        gap = rhs.clone()
-        state = solver.init(system, Start(rhs, torch.zeros_like(rhs), gap, prepared))
+        state = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs.clone(), prepared))
         before = system.entries
-        value = torch.zeros_like(rhs)
         state = solver.step(system, rhs, state, generator)
         predicted = need.batch * N + need.block_entries
         # Parts of a partition may be smaller than the batch
         assert 0.9 * predicted < system.entries - before <= predicted
-        held = {part.data_ptr() for part in (value, gap, *matrices(state))} - {rhs.data_ptr()}
+        held = {part.data_ptr() for part in matrices(state)} - {rhs.data_ptr()}
         assert len(held) == need.held
+
+    def test_steps_hold_no_more_matrices_than_the_footprint_says(
+        self,
+        solver: IterativeSolver,
+        system: KernelSystem,
+        rhs: Tensor,
+        generator: torch.Generator,
+    ) -> None:
+        need = solver.footprint(Size(N, 2, S))
+        assert need is not None
+        with LiveMatrices(rhs) as live:
+            prepared = solver.prepare(system, generator)
+            state = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs, prepared))
+            before = len(live.live)
+            live.most = 0
+            for _ in range(math.ceil(3 * N / need.batch)):
+                state = solver.step(system, rhs, state, generator)
+        assert live.most - before == need.passing
 
     @pytest.mark.parametrize("name", ["tolerance", "max_epochs", "max_seconds"])
     @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])

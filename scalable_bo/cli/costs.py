@@ -11,7 +11,7 @@ batches or blocks of b rows, t bytes a number. Each process holds, in numbers,
     chunks              of X and W on their way, in such a product: four times 64 MiB at most
     right-hand sides    n_r s, the user's
     iterates            n_r s for each matrix that the solver holds
-    in passing          n_r s for each that a step, the end of an epoch, or the evaluation of a
+    in passing          n_r s for each that a step, the end of a column, or the evaluation of a
                         result needs beside them
 
 what else the solver declares in its footprint, and what Python and the packages take. A product
@@ -37,7 +37,7 @@ import torch.distributed as dist
 from surrogates import checks
 from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.solvers.base import Solver
-from surrogates.solvers.footprint import Footprint, Size
+from surrogates.solvers.footprint import WHEN_COLUMNS_END, Footprint, Size
 from surrogates.solvers.registry import check_solver, make_solver
 from surrogates.systems.preconditioners import Identity
 from surrogates.systems.shared_rows import CHUNK_BYTES
@@ -157,7 +157,7 @@ class Costs:
     Attributes:
         shape: of the solve.
         memory: bytes by what they are of, those of the largest moment of a solve.
-        step_memory: bytes of the largest moment before the first epoch ends.
+        step_memory: bytes of the largest moment before a column ends.
         network_bytes: sent, and as many received, in a step.
         seconds: of a step, by what takes them.
         steps_per_epoch: n / b.
@@ -216,11 +216,11 @@ def predict(shape: Shape, rates: Rates, process_bytes: int | None = None) -> Cos
     step = common | {"in passing": need.passing * matrix}
     if need.whole_products:
         step |= full_product
-    epoch_end = common | {"in passing": need.epoch_end * matrix}
+    ending = common | {"in passing": WHEN_COLUMNS_END * matrix}
     evaluation = common | full_product | {"iterates": EVALUATED * matrix, "in passing": 2 * matrix}
     return Costs(
         shape=shape,
-        memory=max(start, step, epoch_end, evaluation, key=_sum),
+        memory=max(start, step, ending, evaluation, key=_sum),
         step_memory=max(_sum(start), _sum(step)),
         network_bytes=_network(shape, need),
         seconds=_seconds(shape, need, rates),

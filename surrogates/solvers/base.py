@@ -6,6 +6,7 @@ relative residual of a column is ‖b − H w‖ / ‖b‖.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, TypeVar, final
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.solvers.checkpoint import ENDED, Checkpoint, Keeper, digest
-from surrogates.solvers.footprint import Footprint, Size
+from surrogates.solvers.footprint import WHEN_COLUMNS_END, Footprint, Size
 from surrogates.solvers.run import (
     STALLED,
     TOO_LARGE,
@@ -25,6 +26,7 @@ from surrogates.solvers.run import (
     Start,
     Sweep,
     columns_of,
+    drop_others,
     now,
     selected,
     targets_of,
@@ -306,7 +308,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         run = Run(self.accepts(request.system), request, self.tolerance, is_sampled=may_sample)
         generator = request.generator
         keeper = None
-        saved: dict[str, Any] | None = None
+        saved: Mapping[str, Any] | None = None
         if self.checkpoint is not None:
             keeper = Keeper(self.checkpoint, run.system.rows, self._key(run))
             saved = keeper.load()
@@ -400,7 +402,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         need = self.footprint(Size(system.n, system.points.shape[1], num_columns))
         if need is None:
             return True
-        matrices = need.held + max(need.passing, need.epoch_end) + COLUMNS_OF_A_REQUEST
+        matrices = need.held + max(need.passing, WHEN_COLUMNS_END) + COLUMNS_OF_A_REQUEST
         numbers = matrices * system.n * num_columns + sum(need.kept.values())
         return numbers * system.dtype.itemsize <= memory.available(system.device)
 
@@ -430,7 +432,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         prepared: PreparedT,
         target: float,
         stalls: int,
-        saved: dict[str, Any] | None,
+        saved: Mapping[str, Any] | None,
     ) -> Sweep[StateT]:
         """Return a sweep over the columns that are not solved yet, or the one that was saved."""
         columns = (run.residual > self.tolerance).nonzero().squeeze(1)
@@ -439,11 +441,10 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         targets = run.request.targets
         if targets is not None:
             targets = targets_of(targets, columns)
-        rhs = columns_of(run.rhs, columns)
-        initial = columns_of(run.value, columns)
-        start = Start(rhs, initial, columns_of(run.gap, columns), prepared, targets)
+        rhs, initial, gap = (columns_of(part, columns) for part in (run.rhs, run.value, run.gap))
+        state = self.init(run.system, Start(rhs, initial, gap, prepared, targets))
+        del initial, gap  # for what was saved
         running = torch.arange(len(columns), device=columns.device)
-        state = self.init(run.system, start)
         sweep = Sweep(columns, target, stalls, state, torch.empty_like(rhs), running)
         if saved is not None:
             run.restore(saved)
@@ -495,7 +496,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
                 run.note = self.describe(sweep.state) or run.note
                 keep = going.nonzero().squeeze(1)
                 sweep.running = sweep.running[keep]
-                sweep.state = selected(sweep.state, keep)
+                drop_others(sweep.state, keep)
                 rhs = rhs[:, keep]
                 norms = norms[keep]
                 residual = residual[keep]

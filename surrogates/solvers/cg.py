@@ -58,9 +58,8 @@ class CG(IterativeSolver[LinearSystem, Apply, CGState]):
         rank = 0 if self.preconditioner is None else self.preconditioner.rank_for(size.n)
         return Footprint(
             batch=size.n,
-            held=5,  # value, residual; W, R, P
-            passing=2,
-            epoch_end=2,
+            held=3,  # W, R, P
+            passing=2 if self.preconditioner is None else 3,
             sweeps=14,
             kept={"preconditioner": 3 * size.rows * rank},
             flops=4.0 * size.rows * rank * size.columns,

@@ -9,9 +9,10 @@ import hashlib
 import json
 import re
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -75,6 +76,38 @@ class Processes(Protocol):
     def agree(self, decision: bool) -> bool: ...
 
 
+class Saved(Mapping[str, Any]):
+    """The parts in a file, of which a tensor is read when it is asked for: the solve that takes
+    them holds its own already.
+
+    Raises:
+        SafetensorError: if the file is none, or is shorter than it says.
+        OSError: if it cannot be read.
+        ValueError, KeyError: if it has no numbers.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        with safe_open(path, framework="pt") as file:
+            self._names = [*file.keys()]
+            self._numbers = json.loads((file.metadata() or {})["numbers"])
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._numbers:
+            return self._numbers[name]
+        if name not in self._names:
+            raise KeyError(name)
+        with safe_open(self.path, framework="pt") as file:
+            # Tensors of the file lie at any address, and products round by that
+            return file.get_tensor(name).clone()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._names, *self._numbers])
+
+    def __len__(self) -> int:
+        return len(self._names) + len(self._numbers)
+
+
 class Keeper:
     """Saves the parts of one solve, and finds them again.
 
@@ -121,14 +154,14 @@ class Keeper:
         self._saved_at = time.monotonic()
         self._saved_steps = steps
 
-    def load(self) -> Parts | None:
+    def load(self) -> Saved | None:
         """Return the parts after the last step that every process has saved;
         ``None`` if there is none.
         """
         read = {
-            steps: parts
+            steps: saved
             for steps in self._steps()
-            if (parts := self._read(self._path(steps))) is not None
+            if (saved := self._read(self._path(steps))) is not None
         }
         steps = self.rows.least(max(read, default=-1))
         if not self.rows.least(steps in read):
@@ -167,12 +200,9 @@ class Keeper:
             reverse=True,
         )
 
-    def _read(self, path: Path) -> Parts | None:
+    def _read(self, path: Path) -> Saved | None:
         try:
-            with safe_open(path, framework="pt") as file:
-                # Tensors of the file lie at any address, and products round by that
-                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118  # it is no dict
-                return tensors | json.loads((file.metadata() or {})["numbers"])
+            return Saved(path)
         except (SafetensorError, OSError, ValueError, KeyError) as error:
             warn(
                 f"The checkpoint {path} is damaged and was passed over ({error}). An earlier one is"

@@ -79,7 +79,6 @@ class Cholesky(Solver):
             batch=size.n,  # of the residual
             held=1,
             passing=2,
-            epoch_end=2,
             sweeps=4,
             kept={"block": 2 * size.n**2},
             block_entries=float(size.n**2),

@@ -139,7 +139,7 @@ class EpochMonitor(State):
             squares=torch.zeros_like(residual),
             residual=torch.where(diverged, math.inf, residual),
             best=torch.where(improved, residual, self.best),
-            checkpoint=torch.where(improved, iterates, self.checkpoint),
+            checkpoint=torch.where(improved, iterates, self.checkpoint, out=self.checkpoint),
         )
         return judged, diverged
 
@@ -167,9 +167,9 @@ class AveragedDescent(State):
         monitor, diverged = self.monitor.judge(self.point)
         return replace(
             self,
-            point=torch.where(diverged, monitor.checkpoint, self.point),
-            V=torch.where(diverged, 0.0, self.V),
-            average=torch.where(diverged, monitor.checkpoint, self.average),
+            point=torch.where(diverged, monitor.checkpoint, self.point, out=self.point),
+            V=self.V.masked_fill_(diverged, 0.0),
+            average=torch.where(diverged, monitor.checkpoint, self.average, out=self.average),
             step=torch.where(diverged, STEP_REDUCTION * self.step, self.step),
             monitor=monitor,
         )

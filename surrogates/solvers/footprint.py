@@ -5,6 +5,10 @@ operations of a step, and what a step sends.
 import math
 from dataclasses import dataclass, field
 
+# (n, s) matrices more when columns end: the value and its residual, what the method proposes, what
+# is left of the right-hand sides, and of the method's own, one at a time
+WHEN_COLUMNS_END = 5
+
 
 @dataclass(frozen=True)
 class Size:
@@ -29,10 +33,8 @@ class Footprint:
 
     Attributes:
         batch: b, the rows of the kernel matrix that a step multiplies; n for all of them.
-        held: (n_r, s) matrices as long as it runs, the value and the residual of the loop among
-            them.
+        held: (n_r, s) matrices as long as it runs.
         passing: more of them, in a step.
-        epoch_end: more of them, when an epoch ends and the iterates are judged.
         sweeps: of an (n_r, s) matrix read or written in a step.
         kept: further numbers held, by what they are of.
         order: whole numbers held, of an epoch's order.
@@ -48,7 +50,6 @@ class Footprint:
     batch: int
     held: int
     passing: int
-    epoch_end: int
     sweeps: int
     kept: dict[str, int] = field(default_factory=dict)
     order: int = 0

@@ -6,7 +6,7 @@ Notation: H (n, n) the system's matrix, B (n, s) right-hand sides, W (n, s) thei
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -225,7 +225,7 @@ class Run(Generic[SystemT]):
     """
 
     SAVED: ClassVar = [
-        *("value", "gap", "residual", "column_steps", "prepared_from", "steps", "note"),
+        *("value", "residual", "column_steps", "prepared_from", "steps", "note"),
         *("stalled", "largest_weights", "is_exhausted"),
     ]
 
@@ -239,7 +239,7 @@ class Run(Generic[SystemT]):
         self.norms = torch.where(norms > 0, norms, torch.ones_like(norms))
         self.rounding = torch.finfo(self.rhs.dtype).eps * system.n**0.5 * system.largest_entry
         self.value = torch.zeros_like(self.rhs)
-        self.gap = self.rhs.clone()
+        self.gap = self.rhs  # that of 0, until there is another
         # Of the warm start; that of a column which has none is no better than any
         self.given_residual = torch.full_like(self.norms, math.inf)
         if request.initial is not None:
@@ -308,7 +308,7 @@ class Run(Generic[SystemT]):
         else:
             self.value[:, taken] = proposal[:, better]
         positions, held = system.rows.owned(index)
-        self.gap[held.unsqueeze(1), taken] = gap[positions][:, better]
+        self._own_gap()[held.unsqueeze(1), taken] = gap[positions][:, better]
         self.residual[taken] = (norms / self.norms[columns])[better]
         self.has_ended = True
         return True
@@ -347,7 +347,7 @@ class Run(Generic[SystemT]):
             self.gap = gap
         else:
             self.value[:, taken] = proposal[:, better]
-            self.gap[:, taken] = gap[:, better]
+            self._own_gap()[:, taken] = gap[:, better]
         self.residual[taken] = residual[better]
         return bool((finite & ((residual < 0.9 * before) | descended)).any())
 
@@ -403,7 +403,13 @@ class Run(Generic[SystemT]):
         lost = ~(norms <= allowed) & ~(rounding <= allowed)
         kept = warm[~lost]
         self.value[:, kept] = initial[:, kept]
-        self.gap[:, kept] = gap[:, ~lost]
+        self._own_gap()[:, kept] = gap[:, ~lost]
+
+    def _own_gap(self) -> Tensor:
+        """Return the gap, to be changed in place, which the right-hand side is not."""
+        if self.gap is self.rhs:
+            self.gap = self.rhs.clone()
+        return self.gap
 
     def put_back(self, tolerance: float, precise: BlockSystem | None) -> None:
         """Return to the warm start in the columns that miss the tolerance and have come to no
@@ -551,10 +557,14 @@ class Run(Generic[SystemT]):
         entries = self.system.entries - self.request.entries_before
         account: Parts = {"run.seconds": self.request.seconds, "run.entries": entries}
         account["generator"] = self.request.generator.get_state()
+        if self.gap is not self.rhs:
+            account["run.gap"] = self.gap
         return parts(self, self.SAVED, "run.") | account
 
-    def restore(self, saved: dict[str, Any]) -> None:
+    def restore(self, saved: Mapping[str, Any]) -> None:
         restore(self, self.SAVED, "run.", saved)
+        if "run.gap" in saved:
+            self.gap = saved["run.gap"].to(self.rhs.device)
         self.is_zero = self._is_zero()
         self.request.started = now() - saved["run.seconds"]
         self.request.entries_before = self.system.entries - saved["run.entries"]
@@ -577,7 +587,7 @@ def targets_of(targets: Targets, columns: Tensor) -> Targets:
 
 
 def selected(state: StateT, columns: Tensor) -> StateT:
-    """Return the state of these columns."""
+    """Return the state of these columns, of tensors of its own."""
     changed: dict[str, Any] = {}
     for name in (entry.name for entry in fields(state)):
         value = getattr(state, name)
@@ -586,3 +596,13 @@ def selected(state: StateT, columns: Tensor) -> StateT:
         elif isinstance(value, State):
             changed[name] = selected(value, columns)
     return replace(state, **changed)
+
+
+def drop_others(state: State, columns: Tensor) -> None:
+    """Drop all columns but these, one tensor after another: no two are held twice at a time."""
+    for name in (entry.name for entry in fields(state)):
+        value = getattr(state, name)
+        if isinstance(value, Tensor):
+            setattr(state, name, value[..., columns])
+        elif isinstance(value, State):
+            drop_others(value, columns)

@@ -88,9 +88,8 @@ class SDD(IterativeSolver[BlockSystem, SDDSettings, SDDState]):
         b = self._batch_size(size.n)
         return Footprint(
             batch=b,
-            held=6,  # value, residual; point, V, average, checkpoint
-            passing=2,
-            epoch_end=4,
+            held=4,  # point, V, average, checkpoint
+            passing=0,
             sweeps=13,
             # Of the step size's power iterations
             kept={"block": b * b, "blocks' points": b * size.dim},

@@ -102,9 +102,8 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
         features = self.num_features
         return Footprint(
             batch=b,
-            held=7,  # value, residual; point, V, average, checkpoint, noise
-            passing=4,
-            epoch_end=4,
+            held=5,  # point, V, average, checkpoint, noise
+            passing=3,
             sweeps=20,
             kept={"features": 2 * size.rows * features, "blocks' points": b * size.dim},
             order=size.n if size.n <= LARGEST_HELD else 0,

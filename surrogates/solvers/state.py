@@ -2,16 +2,15 @@
 into tensors and numbers, and put together again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 Number = int | float | str | None
 Parts = dict[str, Tensor | Number]  # all that a file has to hold
-StateT = TypeVar("StateT", bound="State")
 
 
 @dataclass
@@ -46,20 +45,18 @@ def parts(owner: object, names: Iterable[str], prefix: str) -> Parts:
     return found
 
 
-def restore(owner: object, names: Iterable[str], prefix: str, saved: Parts) -> None:
+def restore(owner: object, names: Iterable[str], prefix: str, saved: Mapping[str, Any]) -> None:
     """Give ``owner`` the tensors and numbers that :func:`parts` took from it; what those lack, such
     as a preconditioner, is kept.
     """
     for name in names:
         value = getattr(owner, name)
         key = prefix + name
-        found: Any = saved.get(key)
         if isinstance(value, State):
             restore(value, value.names(), f"{key}.", saved)
         elif isinstance(value, Tensor):
-            setattr(owner, name, found.to(value.device))
+            setattr(owner, name, saved[key].to(value.device))
         elif isinstance(value, tuple):
-            lengths: Any = saved[f"{key}.lengths"]
-            setattr(owner, name, found.split(lengths.tolist()))
+            setattr(owner, name, saved[key].split(saved[f"{key}.lengths"].tolist()))
         elif isinstance(value, int | float | str):
-            setattr(owner, name, found)
+            setattr(owner, name, saved[key])

@@ -28,6 +28,7 @@ from surrogates import (
 from surrogates.solvers import auto
 from surrogates.solvers import checkpoint as files
 from tests import problems
+from tests.live_matrices import LiveMatrices
 
 N = 60
 S = 3
@@ -208,6 +209,33 @@ def test_a_solution_that_is_kept_is_returned_at_once(name: str, tmp_path: Path) 
     _, rhs = columns_of_unlike_difficulty()
     *_, other = solve(SOLVERS[name], tmp_path, keep=True, rhs=2.0 * rhs)
     assert other > 0
+
+
+def test_a_solve_that_goes_on_holds_no_more_than_one_that_was_not_cut_short(
+    tmp_path: Path,
+) -> None:
+    _, rhs = columns_of_unlike_difficulty()
+    with LiveMatrices(rhs) as live:
+        solve(SOLVERS["asap"], tmp_path)
+        most, live.most = live.most, 0
+        with pytest.raises(Interrupted):
+            solve(SOLVERS["asap"], tmp_path, steps=7)
+        assert len(list(tmp_path.iterdir())) == 2
+        live.most = 0
+        solve(SOLVERS["asap"], tmp_path)
+    assert live.most <= most + 2  # the one that is read, and its copy
+
+
+def test_a_checkpoint_says_what_it_holds(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        solve(SOLVERS["asap"], tmp_path, steps=4)
+    (path,) = tmp_path.iterdir()
+    saved = files.Saved(path)
+    assert len(saved) == len(set(saved)) > 20
+    assert saved["state.W"].shape == (N, S) and saved["sweep.steps"] == 3
+    assert "state.V" not in saved
+    with pytest.raises(KeyError, match="nothing"):
+        saved["nothing"]
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> None:

@@ -32,9 +32,8 @@ class ConjugateResiduals(IterativeSolver[LinearSystem, None, Residuals]):
     def footprint(self, size: Size) -> Footprint:
         return Footprint(
             batch=size.n,
-            held=7,  # value, residual; W, R, P, HR, HP
-            passing=2,
-            epoch_end=2,
+            held=5,  # W, R, P, HR, HP
+            passing=7,
             sweeps=16,
             kept={},
             flops=0.0,
