@@ -33,7 +33,7 @@ from surrogates.solvers.run import (
 )
 from surrogates.solvers.run import Callback as Callback
 from surrogates.solvers.run import Request as Request
-from surrogates.solvers.state import State, parts, restore
+from surrogates.solvers.state import Parts, State, parts, restore
 from surrogates.systems.base import (
     Apply,
     BlockSystem,
@@ -504,9 +504,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
                 keeper.is_due(run.steps + sweep.steps)
                 or (keeper.checkpoint.keep_solution and self._is_late(run))
             ):
-                state = parts(sweep.state, sweep.state.names(), "state.")
-                saved = run.parts() | parts(sweep, Sweep.SAVED, "sweep.") | state
-                keeper.save(run.steps + sweep.steps, saved)
+                keeper.save(run.steps + sweep.steps, self._parts(run, sweep))
         is_cut = bool(sweep.running.numel())
         if is_cut:
             self._propose(run, sweep, torch.arange(len(sweep.running)), sweep.state)
@@ -518,6 +516,10 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         if run.ends_with(sweep.columns, sweep.proposal, self.tolerance, is_spent):
             return True
         return run.accept(sweep.columns, sweep.proposal, is_cut=is_cut)
+
+    def _parts(self, run: Run[SystemT], sweep: Sweep[StateT]) -> Parts:
+        state = parts(sweep.state, sweep.state.names(), "state.")
+        return run.parts() | parts(sweep, Sweep.SAVED, "sweep.") | state
 
     def _propose(
         self, run: Run[SystemT], sweep: Sweep[StateT], stopped: Tensor, state: StateT

@@ -3,6 +3,7 @@
 import itertools
 import math
 import os
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from surrogates import (
     IterativeSolver,
     KernelSystem,
     Nystrom,
+    Progress,
     SketchAndProject,
     Solution,
     Targets,
@@ -224,6 +226,28 @@ def test_a_solve_that_goes_on_holds_no_more_than_one_that_was_not_cut_short(
         live.most = 0
         solve(SOLVERS["asap"], tmp_path)
     assert live.most <= most + 2  # the one that is read, and its copy
+
+
+def test_what_was_saved_is_not_held_any_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[tuple[int, weakref.ref[Tensor]]] = []
+    is_held: list[bool] = []
+    save = files.Keeper.save
+
+    def watch(keeper: files.Keeper, steps: int, parts: Any) -> None:
+        W = parts["state.W"]
+        saved.append((W.shape[1], weakref.ref(W)))
+        save(keeper, steps, parts)
+
+    def look(moment: Progress) -> None:
+        for columns, W in saved:
+            if moment.num_active < columns:
+                is_held.append(W() is not None)
+
+    monkeypatch.setattr(files.Keeper, "save", watch)
+    solve(SOLVERS["asap"], tmp_path, every=7, callback=look)
+    assert is_held and not any(is_held)
 
 
 def test_a_checkpoint_says_what_it_holds(tmp_path: Path) -> None:
