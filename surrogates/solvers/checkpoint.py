@@ -24,6 +24,7 @@ from surrogates.callers import warn
 from surrogates.solvers.state import Parts
 
 NUM_KEPT = 2
+FORMAT = 2  # of what is saved; another one with every change of what solves hold
 ENDED = "ended"  # is among the parts of a solve that has come to its end
 
 
@@ -83,7 +84,7 @@ class Saved(Mapping[str, Any]):
     Raises:
         SafetensorError: if the file is none, or is shorter than it says.
         OSError: if it cannot be read.
-        ValueError, KeyError: if it has no numbers.
+        ValueError, KeyError: if it has no numbers, or is of another version.
     """
 
     def __init__(self, path: Path):
@@ -91,6 +92,8 @@ class Saved(Mapping[str, Any]):
         with safe_open(path, framework="pt") as file:
             self._names = [*file.keys()]
             self._numbers = json.loads((file.metadata() or {})["numbers"])
+        if self._numbers.pop("format", None) != FORMAT:
+            raise ValueError("it is of another version of scalable_bo")
 
     def __getitem__(self, name: str) -> Any:
         if name in self._numbers:
@@ -145,6 +148,7 @@ class Keeper:
         with replacing(self._path(steps)) as temporary:
             tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
             numbers = {name: part for name, part in parts.items() if name not in tensors}
+            numbers["format"] = FORMAT
             try:
                 save_file(_apart(tensors), temporary, metadata={"numbers": json.dumps(numbers)})
             except SafetensorError as error:  # what it makes of a full disk
@@ -205,8 +209,8 @@ class Keeper:
             return Saved(path)
         except (SafetensorError, OSError, ValueError, KeyError) as error:
             warn(
-                f"The checkpoint {path} is damaged and was passed over ({error}). An earlier one is"
-                " used."
+                f"The checkpoint {path} cannot be read and was passed over ({error}). The solve"
+                " goes on from an earlier one, or begins anew."
             )
             return None
 

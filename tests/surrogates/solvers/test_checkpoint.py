@@ -268,10 +268,24 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) 
         solve(SOLVERS["asap"], tmp_path, steps=14)
     last = max(tmp_path.iterdir())
     last.write_bytes(last.read_bytes()[:-100])
-    with pytest.warns(UserWarning, match="is damaged and was passed over"):
+    with pytest.warns(UserWarning, match="cannot be read and was passed over .* an earlier one"):
         resumed, _, rest = solve(SOLVERS["asap"], tmp_path)
     assert rest == steps - 9
     assert torch.equal(resumed.value, whole.value)
+
+
+def test_checkpoints_of_another_version_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, _, steps = solve(SOLVERS["asap"], None)
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(files, "FORMAT", files.FORMAT - 1)
+        solve(SOLVERS["asap"], tmp_path, steps=14)
+    with pytest.warns(UserWarning, match="of another version of scalable_bo.*or begins anew"):
+        again, _, taken = solve(SOLVERS["asap"], tmp_path)
+    assert taken == steps
+    assert torch.equal(again.value, whole.value)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_checkpoint_half_written_is_as_if_it_had_not_been_begun(
