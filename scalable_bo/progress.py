@@ -133,7 +133,8 @@ def describe_solve(progress: SolveProgress) -> str:
     """Say how far a solve has got."""
     done = progress.num_columns - progress.num_active
     return (
-        f"solving, {progress.epochs:.1f} epochs, residual {progress.residual:.1e},"
+        f"solving, {progress.epochs:.1f} of at most {progress.max_epochs:.0f} epochs, residual"
+        f" {progress.residual:.1e},"
         f" {done}/{progress.num_columns} columns done"
     )
 

@@ -455,6 +455,7 @@ class IterativeSolverContract(SolverContract):
         assert moments
         assert len(moments) <= solution.epochs + 1  # one an epoch: a callback may be slow
         assert all(moment.num_columns == S and 0 < moment.num_active <= S for moment in moments)
+        assert all(moment.epochs <= moment.max_epochs == 2000.0 for moment in moments)
         for earlier, later in itertools.pairwise(moments):
             assert (earlier.steps, earlier.epochs) < (later.steps, later.epochs)
             assert earlier.seconds <= later.seconds

@@ -536,5 +536,5 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         sweep.next_report = epochs + 1.0
         worst = residual.max().item()
         steps = run.steps + sweep.steps
-        active = len(sweep.running)
-        callback(Progress(steps, epochs, run.request.seconds, worst, active, len(run.norms)))
+        columns = (len(sweep.running), len(run.norms))
+        callback(Progress(steps, epochs, run.request.seconds, worst, *columns, self.max_epochs))

@@ -51,6 +51,7 @@ class Progress:
         residual: largest relative residual among the running columns, as the method estimates it;
             infinite while it has no estimate.
         num_active: columns still running, of ``num_columns``.
+        max_epochs: the budget of the method that runs, at which it ends, solved or not.
     """
 
     steps: int
@@ -59,6 +60,7 @@ class Progress:
     residual: float
     num_active: int
     num_columns: int
+    max_epochs: float
 
 
 Callback = Callable[[Progress], None]

@@ -50,8 +50,8 @@ from scalable_bo.experiments.regression.methods import (
     heeded,
     solver_within,
 )
+from scalable_bo.progress import describe_solve
 from surrogates import (
-    Progress,
     Solution,
     Solver,
     UnsolvedWarning,
@@ -293,7 +293,7 @@ def _model_posterior(
         paths = model.paths(
             1 if cell.mean_only else cell.num_paths,
             generator=generator,
-            callback=_reporter(model.solver, on_status),
+            callback=_reporter(on_status),
         )
     return _Posterior(
         model.solver,
@@ -309,7 +309,7 @@ def _shared_mean(cell: RegressionCell, problem: RegressionProblem, on_status: St
     solver = solver_within(cell.solver, len(problem.X), problem.budget)
     solver = solver.mean if isinstance(solver, SplitSolver) else solver
     generator = torch.Generator().manual_seed(cell.seed)
-    report = _reporter(solver, on_status)
+    report = _reporter(on_status)
     solution = shared.solve(
         problem.kernel,
         problem.X,
@@ -326,14 +326,8 @@ def _shared_mean(cell: RegressionCell, problem: RegressionProblem, on_status: St
     return _Posterior(solver, solution, mean, None, len(problem.X))
 
 
-def _reporter(solver: Solver | None, on_status: Status) -> Callback:
-    budget = getattr(solver, "max_epochs", None)
-    of = "" if budget is None else f" of {budget:.0f}"
-
-    def report(progress: Progress) -> None:
-        on_status(f"solving, {progress.epochs:.1f}{of} epochs, residual {progress.residual:.1e}")
-
-    return report
+def _reporter(on_status: Status) -> Callback:
+    return lambda progress: on_status(describe_solve(progress))
 
 
 def negative_log_likelihood(y: Tensor, mean: Tensor, variance: Tensor) -> float:

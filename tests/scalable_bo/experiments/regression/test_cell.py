@@ -109,7 +109,7 @@ def test_progress_says_how_much_of_the_budget_is_spent(data_dir: Path) -> None:
         RegressionCell("toy", 0, "sgd", data_dir, mean_only=True, budget=SHORT),
         on_status=seen.append,
     )
-    assert any(text.startswith("solving, 10.0 of 51 epochs, residual ") for text in seen)
+    assert any(text.startswith("solving, 10.0 of at most 51 epochs, residual ") for text in seen)
 
 
 @pytest.fixture
