@@ -118,10 +118,10 @@ def work(shape: Shape, steps: int, epochs: float, device: torch.device) -> dict[
             "residual": float(solution.residual.max()),
         }
     else:
-        # as the loop of a solver holds them
-        value = torch.zeros_like(rhs)
-        gap = rhs.clone()
-        state = solver.init(system, Start(rhs, value, gap, solver.prepare(system, generator)))
+        prepared = solver.prepare(system, generator)
+        state = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs, prepared))
+        # The first brings the points into the epoch's order
+        state = solver.step(system, rhs, state, generator)
         seconds = []
         moved = []
         for _ in range(steps):
