@@ -5,7 +5,7 @@ and hard.
         --out benchmarks/results/solver_sweep.json
     python benchmarks/solver_sweep.py --size 5000 --fraction 8 --repeats 1 \\
         --solvers asap,asap-random --out benchmarks/results/solver_sweep_blocks.json
-    python benchmarks/solver_sweep.py --size 8000 --fraction 8 --repeats 1 \\
+    python benchmarks/solver_sweep.py --size 6000 --fraction 12 --repeats 1 \\
         --solvers asap-small,asap-steady --out benchmarks/results/solver_sweep_pace.json
     python benchmarks/solver_sweep.py --summary --out benchmarks/results/solver_sweep.json
 

@@ -10,7 +10,7 @@ batches or blocks of b rows, t bytes a number. Each process holds, in numbers,
                         chunk of X
     chunks              of X and W on their way, in such a product: four times 64 MiB at most
     right-hand sides    n_r s, the user's
-    iterates            n_r s for each matrix that the solver holds
+    iterates            n_r s for each matrix that the solver holds, and the values so far
     in passing          n_r s for each that a step, the end of a column, or the evaluation of a
                         result needs beside them
 
@@ -203,7 +203,7 @@ def predict(shape: Shape, rates: Rates, process_bytes: int | None = None) -> Cos
         "points": rows * shape.dim * t,
         "kernel factors": factors,
         "right-hand sides": matrix,
-        "iterates": need.held * matrix,
+        "iterates": (1 + need.held) * matrix,
         **{name: numbers * t for name, numbers in need.kept.items()},
         "order": BYTES_AN_INDEX * need.order,
         "process": psutil.Process().memory_info().rss if process_bytes is None else process_bytes,
@@ -216,7 +216,7 @@ def predict(shape: Shape, rates: Rates, process_bytes: int | None = None) -> Cos
     step = common | {"in passing": need.passing * matrix}
     if need.whole_products:
         step |= full_product
-    ending = common | {"in passing": WHEN_COLUMNS_END * matrix}
+    ending = common | {"iterates": need.held * matrix, "in passing": WHEN_COLUMNS_END * matrix}
     evaluation = common | full_product | {"iterates": EVALUATED * matrix, "in passing": 2 * matrix}
     return Costs(
         shape=shape,
