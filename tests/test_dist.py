@@ -59,6 +59,7 @@ def test_the_wheel_holds_the_three_packages_alone() -> None:
         for path in ROOT.glob(f"{top}/**/*.py")
     } <= set(names)
     assert {"scalable_bo/report/style.css", "scalable_bo/py.typed"} <= set(names)
+    assert "surrogates/operators/native.c" in names
 
 
 @pytest.mark.slow

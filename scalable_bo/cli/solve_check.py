@@ -5,7 +5,6 @@ in memory, traffic and time. Quick to import.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -73,7 +72,7 @@ def check_solve(
         if (value := rates.get(option)) is not None
     }
     slope = given.pop("slope_seconds", None)
-    with _as_in_a_long_solve(threads):
+    with _with_threads(threads):
         measured = replace(measure_rates(dim, 1 + samples, kind), **given)
         slope = measure_slopes(dim, kind) if samples and slope is None else slope
     found = [predict(shape, measured) for shape in shapes]
@@ -181,17 +180,13 @@ def describe_seconds(seconds: float) -> str:
 
 
 @contextmanager
-def _as_in_a_long_solve(threads: int) -> Iterator[None]:
-    """Compute with so many threads, and compile the kernel at once, as a long solve would."""
+def _with_threads(threads: int) -> Iterator[None]:
+    """Compute with so many threads."""
     import torch
 
     before = torch.get_num_threads()
-    mode = os.environ.get("SCALABLE_BO_COMPILE")
     torch.set_num_threads(threads)
-    os.environ.setdefault("SCALABLE_BO_COMPILE", "always")
     try:
         yield
     finally:
         torch.set_num_threads(before)
-        if mode is None:
-            del os.environ["SCALABLE_BO_COMPILE"]

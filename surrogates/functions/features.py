@@ -24,6 +24,7 @@ from surrogates.functions.spectra import (
     WaveSource,
     isotropic,
 )
+from surrogates.operators import native
 from surrogates.operators.differentiable import Basis, combine, combine_rowwise
 from surrogates.operators.linalg import matmul, precise_matmul
 from surrogates.operators.sparse import matmul_rows
@@ -161,9 +162,12 @@ class RandomFeatures(Basis):
     def matmul(self, X: Tensor, W: Tensor) -> Tensor:
         product = matmul_rows if self.modulations else precise_matmul
         weights = self._scaled(W).chunk(2)
+        by_c = self._are_native(X)
         out = []
         for rows in self._chunks(len(X)):
-            cosines, sines = self._waves(X[rows], product)
+            cosines, sines = (
+                native.waves(X[rows], self._panels) if by_c else self._waves(X[rows], product)
+            )
             out.append(matmul(sines, weights[1], add_to=matmul(cosines, weights[0])))
         return torch.cat(out)
 
@@ -188,7 +192,12 @@ class RandomFeatures(Basis):
             slopes = self._value_and_gradient(flat, lambda part, rows: part * W.T[own[rows]])
             return slopes[0].view(num_functions, points), slopes[1].view_as(X)
         # By columns the weights are read at a quarter of the rate
-        cosines, sines = (part.T.contiguous().unsqueeze(1) for part in self._scaled(W).chunk(2))
+        cosines, sines = (part.T.contiguous() for part in self._scaled(W).chunk(2))
+        if self._are_native(X):
+            sums, gradients = native.wave_sums(X.flatten(0, 1), self._panels, cosines, sines)
+            return sums.view(num_functions, points), gradients.view_as(X)
+        cosines = cosines.unsqueeze(1)
+        sines = sines.unsqueeze(1)
         values = X.new_empty(num_functions, points)
         gradient = torch.empty_like(X)
         for group in self._chunks(num_functions, points):
@@ -239,6 +248,15 @@ class RandomFeatures(Basis):
             tuple(factor.double() for factor in self.amplitudes),
             tuple(part.doubled() for part in self.modulations),
         )
+
+    def _are_native(self, X: Tensor) -> bool:
+        """Whether waves are evaluated by compiled code, and so are their sums at such points."""
+        are_plain = not self.amplitudes and not self.modulations
+        return are_plain and self.dim <= native.LARGEST_DIM and native.serves(X)
+
+    @cached_property
+    def _panels(self) -> native.Panels:
+        return native.Panels.of(self.frequencies.T)
 
     @property
     def _column_scale(self) -> Tensor:

@@ -26,37 +26,35 @@ Result = TypeVar("Result")
 _unavailable: set[str] = set()  # the kernels that failed to compile or to run
 
 
-def fused_matmul(profile: str, X: Tensor, minus_2Z: Tensor, W: Tensor) -> Tensor | None:
+def fused_matmul(profile: str, X: Tensor, Z: Tensor, W: Tensor) -> Tensor | None:
     """Return κ(X, Z) @ W, (m, s), by a fused kernel, or ``None`` where tiles are to do it;
     called on ``DEVICE_TYPES`` alone.
 
     Args:
         profile: of κ, one of ``PROFILES``.
         X: (m, d) points in units of the lengthscale.
-        minus_2Z: (n, d) −2 Z, as tiles keep them.
+        Z: (n, d), likewise.
         W: (n, s).
     """
-    kernels = _kernels_for(X, minus_2Z, W)
+    kernels = _kernels_for(X, Z, W)
     if kernels is None or W.shape[1] > kernels.LARGEST_WIDTH:
         return None
     product: Callable[..., Tensor] = kernels.matmul
-    return _attempt(product, profile, X, minus_2Z, W)
+    return _attempt(product, profile, X, Z, W)
 
 
-def fused_rowwise(
-    profile: str, X: Tensor, minus_2Z: Tensor, W: Tensor
-) -> tuple[Tensor, Tensor] | None:
+def fused_rowwise(profile: str, X: Tensor, Z: Tensor, W: Tensor) -> tuple[Tensor, Tensor] | None:
     """Return values (m,) and gradients (m, d) of each function at its own points by a fused kernel,
     or ``None``; see ``tiled_rowwise``, and for the arguments ``fused_matmul``.
     """
-    kernels = _kernels_for(X, minus_2Z, W)
+    kernels = _kernels_for(X, Z, W)
     if kernels is None:
         return None
     product: Callable[..., tuple[Tensor, Tensor]] = kernels.rowwise
-    return _attempt(product, profile, X, minus_2Z, W)
+    return _attempt(product, profile, X, Z, W)
 
 
-def _kernels_for(X: Tensor, minus_2Z: Tensor, W: Tensor) -> ModuleType | None:
+def _kernels_for(X: Tensor, Z: Tensor, W: Tensor) -> ModuleType | None:
     m, d = X.shape
     n, s = W.shape
     if not s or m * n < FEWEST_ENTRIES or os.environ.get("SCALABLE_BO_COMPILE") == "never":
@@ -87,14 +85,14 @@ def _triton_kernels() -> ModuleType | None:
 
 
 def _attempt(
-    product: Callable[..., Result], profile: str, X: Tensor, minus_2Z: Tensor, W: Tensor
+    product: Callable[..., Result], profile: str, X: Tensor, Z: Tensor, W: Tensor
 ) -> Result | None:
     name = f"{product.__name__} of {profile} in {W.dtype}"
     if name in _unavailable:
         return None
     try:
         with torch.cuda.device_of(W):  # where Triton launches
-            return product(profile, X, -0.5 * minus_2Z, W)
+            return product(profile, X, Z, W)
     except torch.cuda.OutOfMemoryError:
         return None  # tiles need less
     except Exception as error:  # any failure of the tool chain: the tiles are always there

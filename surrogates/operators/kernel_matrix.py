@@ -111,7 +111,7 @@ class Dense(KernelOperator):
         self.matrix = evaluate(tiles) if matrix is None else matrix
 
     def __matmul__(self, W: Tensor) -> Tensor:
-        W_halves = halves_if_faster(W)
+        W_halves = None if W.device.type == "cpu" else halves_if_faster(W)
         if W_halves is None:
             return matmul(self.matrix, W)
         parts = self.matrix.split(_rows_at_once(self.matrix))
@@ -166,7 +166,7 @@ class Gathered(KernelOperator):
 
     def __matmul__(self, W: Tensor) -> Tensor:
         out = W.new_empty(len(self.index), W.shape[1])
-        W_halves = halves_if_faster(W)
+        W_halves = None if W.device.type == "cpu" else halves_if_faster(W)
         for part in spans(len(self.index), _rows_at_once(self.matrix)):
             rows = self.matrix.index_select(0, self.index[part])
             out[part] = _product(rows, W, W_halves)

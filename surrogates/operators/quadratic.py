@@ -42,7 +42,7 @@ def _backward_in_closed_form(
 ) -> float:
     tiles = StationaryTiles(stationary, X, X)
     V = weights.unsqueeze(1) * U.T
-    scaled = tiles.L[:, :-2]
+    scaled = tiles.left.X
 
     def sums(side: int) -> tuple[float, Tensor]:
         q = 0.0

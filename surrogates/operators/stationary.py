@@ -3,20 +3,19 @@
 Each is ``k(x, z) = outputscale · κ(d²)`` with ``d² = ‖(x − z) / lengthscale‖²`` (isotropic or ARD).
 ``κ`` and its slope ``dκ/d(d²)`` are all that values and gradients need.
 
-They are compiled once they have enough work before them: that takes about ten seconds where nothing
-is cached, and saves two thirds of an entry's time. A function runs eagerly until it has processed
-so many entries that compiling would have paid for itself, and compiled from then on: a GP of a few
-thousand points never compiles, a long study does so once, whatever the shapes. Both modes compute
-the same formula and agree to rounding. The environment variable ``SCALABLE_BO_COMPILE`` overrides
-the rule: ``always``, ``never`` or ``auto`` (the default).
+On a CPU they are evaluated by compiled C code, see :mod:`surrogates.operators.native`. On a device
+they are compiled by PyTorch once they have enough work before them: that takes about ten seconds
+where nothing is cached, and saves two thirds of an entry's time. A function runs eagerly until it
+has processed so many entries that compiling would have paid for itself, and compiled from then on.
+All ways compute the same formula and agree to rounding. The environment variable
+``SCALABLE_BO_COMPILE`` overrides the rule: ``always``, ``never`` or ``auto`` (the default).
 """
 
 import logging
-import os
-import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -34,12 +33,13 @@ from gpytorch.kernels import (
 )
 from torch import Tensor
 
+from surrogates.operators import native
 from surrogates.operators.tanimoto import TanimotoKernel
 from surrogates.operators.tf32 import halves
 
 logger = logging.getLogger(__name__)
 
-ENTRIES_BEFORE_COMPILING = {"cpu": 10**10, "cuda": 10**11}
+ENTRIES_BEFORE_COMPILING = 10**11
 # Entries: larger temporaries go back to the system and are mapped anew, at four times the cost
 EAGER_PART = {"cpu": 2**16}
 # Below this the call's own overhead dominates, and sizes 0 and 1 would be specialised
@@ -64,21 +64,31 @@ FAR = 1e30
 
 
 class Fused:
-    """A pure function of tensors that is replaced by its compiled version when that pays.
+    """A pure function of tensors that is evaluated by compiled code where that is faster.
 
     Args:
         function: pure; its first argument is the tile whose entries are counted.
+        on_cpu: the same in C, of tensors that :func:`native.serves`; ``None`` if there is none.
         eagerly: computes the same where compiling does not pay; ``function`` if ``None``.
     """
 
-    def __init__(self, function: Callable[..., Any], eagerly: Callable[..., Any] | None = None):
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        on_cpu: Callable[..., Any] | None = None,
+        eagerly: Callable[..., Any] | None = None,
+    ):
         self.function = function
+        self._on_cpu = on_cpu
         self._eagerly = function if eagerly is None else eagerly
         self._compiled: Callable[..., Any] | None = None
         self._unavailable = False
         self._entries = 0
 
     def __call__(self, tile: Tensor, *others: Tensor) -> Any:
+        if tile.device.type == "cpu":
+            by_c = self._on_cpu is not None and native.serves(tile)
+            return (self._on_cpu if by_c else self._eagerly)(tile, *others)  # type: ignore[misc]
         if tile.numel() < SMALLEST_COMPILED_TILE or not self._use_compiled(tile):
             return self._eagerly(tile, *others)
         if self._compiled is None:
@@ -90,26 +100,12 @@ class Fused:
         return self._attempt(tile, *others)
 
     def _use_compiled(self, tile: Tensor) -> bool:
-        mode = os.environ.get("SCALABLE_BO_COMPILE", "auto")
-        if mode not in ("auto", "always", "never"):
-            raise ValueError(
-                f"`SCALABLE_BO_COMPILE` must be 'auto', 'always' or 'never', got {mode!r}."
-            )
+        mode = native.mode()
         if mode == "never" or self._unavailable:
             return False
         if mode == "auto" and self._compiled is None:
             self._entries += tile.numel()
-            if self._entries < ENTRIES_BEFORE_COMPILING.get(
-                tile.device.type, ENTRIES_BEFORE_COMPILING["cuda"]
-            ):
-                return False
-        if self._compiled is None and tile.device.type == "cpu" and not has_cpp_compiler():
-            self._unavailable = True
-            logger.info(
-                "no C++ compiler found: the kernel's elementwise part stays uncompiled, about three"
-                " times slower"
-            )
-            return False
+            return self._entries >= ENTRIES_BEFORE_COMPILING
         return True
 
     def _attempt(self, *arguments: Tensor) -> Any:
@@ -135,9 +131,12 @@ class InPlace(Fused):
 
     Args:
         function: pure, of one number at a time.
+        on_cpu: see :class:`Fused`.
     """
 
-    def __init__(self, function: Callable[..., Tensor]):
+    def __init__(
+        self, function: Callable[..., Tensor], on_cpu: Callable[..., Tensor] | None = None
+    ):
         def overwrite(tile: Tensor, *others: Tensor) -> Tensor:
             return tile.copy_(function(tile, *others))
 
@@ -146,7 +145,7 @@ class InPlace(Fused):
                 part.copy_(function(part, *others))
             return tile
 
-        super().__init__(overwrite, overwrite_by_parts)
+        super().__init__(overwrite, on_cpu, overwrite_by_parts)
 
 
 def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,12 +160,6 @@ def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     return FunctionType(
         code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
-
-
-def has_cpp_compiler() -> bool:
-    """Whether a C++ compiler that ``torch.compile`` can use is on the path."""
-    candidates = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
-    return any(shutil.which(candidate) for candidate in candidates)
 
 
 # κ = level · decay and dκ/d(d²) = slope · decay, as (decay, level, slope)
@@ -218,7 +211,9 @@ class Profile:
     exact_distances: bool = False
 
 
-def _profile(formula: Callable[[Tensor], Terms], exact_distances: bool = False) -> Profile:
+def _profile(
+    name: str, formula: Callable[[Tensor], Terms], exact_distances: bool = False
+) -> Profile:
     def value(d2: Tensor, outputscale: Tensor) -> Tensor:
         decay, level, _ = formula(d2)
         return decay.mul_(level).mul_(outputscale)
@@ -231,15 +226,24 @@ def _profile(formula: Callable[[Tensor], Terms], exact_distances: bool = False) 
         weighted = decay.mul_(weights)
         return (level * weighted).sum(-1), weighted.mul_(slope)
 
-    fused = (Fused(value), InPlace(value), Fused(split), Fused(contract))
-    return Profile(formula, *fused, exact_distances)
+    def overwrite(d2: Tensor, outputscale: Tensor) -> Tensor:
+        return native.values_at(name, d2, outputscale, out=d2)
+
+    return Profile(
+        formula,
+        Fused(value, partial(native.values_at, name)),
+        InPlace(value, overwrite),
+        Fused(split),
+        Fused(contract, partial(native.contracted, name)),
+        exact_distances,
+    )
 
 
 PROFILES = {
-    "rbf": _profile(_rbf),
-    "matern12": _profile(_matern12, exact_distances=True),
-    "matern32": _profile(_matern32),
-    "matern52": _profile(_matern52),
+    "rbf": _profile("rbf", _rbf),
+    "matern12": _profile("matern12", _matern12, exact_distances=True),
+    "matern32": _profile("matern32", _matern32),
+    "matern52": _profile("matern52", _matern52),
 }
 
 

@@ -7,6 +7,7 @@ slices or index tensors i, j.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import cache, cached_property, partial, wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -15,7 +16,7 @@ from gpytorch.kernels import Kernel, MaternKernel
 from torch import Tensor
 
 from surrogates import memory
-from surrogates.operators import cuda
+from surrogates.operators import cuda, native
 from surrogates.operators.linalg import matmul, with_whole_vectors
 from surrogates.operators.sparse import SparseRows, sparse_rows
 from surrogates.operators.split import Halves, add_product, halves_if_faster
@@ -119,12 +120,40 @@ class KernelTiles(ABC):
         return None
 
 
-class StationaryTiles(KernelTiles):
-    """Tiles of a kernel in closed form: one small matrix product for d², then one fused elementwise
-    pass.
+@dataclass(frozen=True, eq=False)
+class ScaledPoints:
+    """Points X (n, d) in units of the lengthscale, about a centre that both sides of a tile share,
+    and what products of them are made of, each made when it is first asked for.
+    """
 
-    With ``L = [x, ‖x‖², 1]`` and ``R = [−2z, 1, ‖z‖²]``, ``d² = L Rᵀ``. Inputs are centred first,
-    so that the cancellation error is eps · (radius / lengthscale)². Where that is above
+    X: Tensor
+
+    @cached_property
+    def squares(self) -> Tensor:
+        return self.X.square().sum(1, keepdim=True)
+
+    @cached_property
+    def left(self) -> Tensor:
+        """[x, ‖x‖², 1], (n, d + 2)."""
+        return torch.cat([self.X, self.squares, torch.ones_like(self.squares)], 1)
+
+    @cached_property
+    def right(self) -> Tensor:
+        """[−2x, 1, ‖x‖²], (n, d + 2)."""
+        return torch.cat([-2.0 * self.X, torch.ones_like(self.squares), self.squares], 1)
+
+    @cached_property
+    def panels(self) -> native.Panels:
+        return native.Panels.of(self.X)
+
+
+class StationaryTiles(KernelTiles):
+    """Tiles of a kernel in closed form.
+
+    On a CPU compiled code finds differences, values and sums in one pass, of points with few
+    coordinates. Otherwise there is one small matrix product for d², then one fused elementwise
+    pass: with ``L = [x, ‖x‖², 1]`` and ``R = [−2z, 1, ‖z‖²]``, ``d² = L Rᵀ``. Inputs are centred
+    first, so that the cancellation error is eps · (radius / lengthscale)². Where that is above
     ``LARGEST_CANCELLATION``, and for kernels that cannot bear any (Matérn-1/2), the differences are
     computed instead.
     """
@@ -135,37 +164,36 @@ class StationaryTiles(KernelTiles):
         self.profile = PROFILES[kernel.profile]
         self.outputscale = kernel.outputscale.to(X2)
         self.centre = kernel.scaled(X2).mean(0)
-        self.L = self._left(X1)
-        scaled = kernel.scaled(X2) - self.centre
-        square = scaled.square().sum(1, keepdim=True)
-        self.R = torch.cat([-2.0 * scaled, torch.ones_like(square), square], 1)
-        self.takes_differences = self.profile.exact_distances or self._cancels(square)
+        self.left = self._scaled(X1)
+        self.right = self._scaled(X2)
+        self.is_native = native.serves(X2) and self.right.X.shape[1] <= native.LARGEST_DIM
+        self.takes_differences = self.profile.exact_distances or self._cancels()
 
-    def _cancels(self, square: Tensor) -> bool:
-        squares = torch.cat([square.squeeze(1), self.L[:, -2]])
+    def _scaled(self, X: Tensor) -> ScaledPoints:
+        return ScaledPoints(self.kernel.scaled(X) - self.centre)
+
+    def _cancels(self) -> bool:
+        squares = torch.cat([self.right.squares, self.left.squares])
         farthest = squares.max().item() if len(squares) else 0.0
-        return not torch.finfo(square.dtype).eps * farthest <= LARGEST_CANCELLATION
-
-    def _left(self, X1: Tensor) -> Tensor:
-        scaled = self.kernel.scaled(X1) - self.centre
-        square = scaled.square().sum(1, keepdim=True)
-        return torch.cat([scaled, square, torch.ones_like(square)], 1)
+        return not torch.finfo(squares.dtype).eps * farthest <= LARGEST_CANCELLATION
 
     def _squared_distances(self, i: Index, j: Index, out: Tensor | None = None) -> Tensor:
-        L = self.L[i]
-        R = self.R[j]
         if not self.takes_differences:
+            L = self.left.left[i]
+            R = self.right.right[j]
             if out is None:
                 return matmul(L, R.T)
             with memory.full_precision_on(L.device):
                 return torch.mm(L, R.T, out=out)
-        d = L.shape[1] - 2
         d2 = torch.cdist(
-            L[:, :d], -0.5 * R[:, :d], compute_mode="donot_use_mm_for_euclid_dist"
+            self.left.X[i], self.right.X[j], compute_mode="donot_use_mm_for_euclid_dist"
         ).square_()
         return d2 if out is None else out.copy_(d2)
 
     def tile(self, i: Index, j: Index, out: Tensor | None = None) -> Tensor:
+        if self.is_native:
+            name = self.kernel.profile
+            return native.values(name, self.left.X[i], self._panels(j), self.outputscale, out)
         d2 = self._squared_distances(i, j, out)
         # Flat: compiled once for all shapes
         return self.profile.value_(d2.view(-1), self.outputscale).view_as(d2)
@@ -176,13 +204,18 @@ class StationaryTiles(KernelTiles):
         return Halves(high.view_as(d2), low.view_as(d2))
 
     def contract(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
-        values, slopes = self.contract_distances(i, j, weights)
-        # ∂d²/∂x = 2 (x − z): sum over columns with R, which holds −2z and 1.
-        d = self.L.shape[1] - 2
-        sums = matmul(slopes, self.R[j][:, : d + 1])
-        gradient = torch.addcmul(sums[:, :d], self.L[i][:, :d], sums[:, d:], value=2.0)
-        gradient = self.kernel.unscaled_gradient(gradient, self.X1.shape[1])
-        return self.outputscale * values, self.outputscale * gradient
+        if self.is_native:
+            values, gradient = native.kernel_sums(
+                self.kernel.profile, self.left.X[i], self._panels(j), weights.flatten(0, 1)
+            )
+        else:
+            values, slopes = self.contract_distances(i, j, weights)
+            # ∂d²/∂x = 2 (x − z): sum over columns with R, which holds −2z and 1.
+            L = self.left.left[i]
+            d = L.shape[1] - 2
+            sums = matmul(slopes, self.right.right[j][:, : d + 1])
+            gradient = torch.addcmul(sums[:, :d], L[:, :d], sums[:, d:], value=2.0)
+        return self._in_units(values, gradient)
 
     def contract_distances(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Return ``Σ_j κ w_ij`` (r,) and ``κ' w_ij`` (r, c), κ' the slope of κ in d²,
@@ -192,27 +225,39 @@ class StationaryTiles(KernelTiles):
         values, slopes = self.profile.contract(d2.view(len(weights), -1, d2.shape[1]), weights)
         return values.reshape(-1), slopes.reshape(d2.shape)
 
+    def _in_units(self, values: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Return sums of κ, and gradients in scaled inputs, as sums of k and gradients in X1."""
+        gradient = self.kernel.unscaled_gradient(gradient, self.X1.shape[1])
+        return self.outputscale * values, self.outputscale * gradient
+
+    def _panels(self, j: Index) -> native.Panels:
+        part = self.right.panels.part(j) if isinstance(j, slice) else None
+        return native.Panels.of(self.right.X[j]) if part is None else part
+
     def rows(self, i: Index) -> KernelTiles:
-        return self._restricted(self.X1[i], self.X2, self.L[i], self.R)
+        return self._restricted(self.X1[i], self.X2, ScaledPoints(self.left.X[i]), self.right)
 
     def columns(self, j: Index) -> KernelTiles:
-        return self._restricted(self.X1, self.X2[j], self.L, self.R[j])
+        return self._restricted(self.X1, self.X2[j], self.left, ScaledPoints(self.right.X[j]))
 
-    def _restricted(self, X1: Tensor, X2: Tensor, L: Tensor, R: Tensor) -> KernelTiles:
+    def _restricted(
+        self, X1: Tensor, X2: Tensor, left: ScaledPoints, right: ScaledPoints
+    ) -> KernelTiles:
         part = object.__new__(StationaryTiles)
         part.X1 = X1
         part.X2 = X2
-        part.L = L
-        part.R = R
+        part.left = left
+        part.right = right
         part.kernel = self.kernel
         part.profile = self.profile
         part.outputscale = self.outputscale
         part.centre = self.centre
+        part.is_native = self.is_native
         part.takes_differences = self.takes_differences
         return part
 
     def between(self, X1: Tensor) -> KernelTiles:
-        return self._restricted(X1, self.X2, self._left(X1), self.R)
+        return self._restricted(X1, self.X2, self._scaled(X1), self.right)
 
     def transposed(self) -> KernelTiles:
         return StationaryTiles(self.kernel, self.X2, self.X1)
@@ -227,17 +272,17 @@ class StationaryTiles(KernelTiles):
     def fused_matmul(self, W: Tensor) -> Tensor | None:
         if W.device.type not in cuda.DEVICE_TYPES:
             return None
-        values = cuda.fused_matmul(self.kernel.profile, self.L[:, :-2], self.R[:, :-2], W)
+        values = cuda.fused_matmul(self.kernel.profile, self.left.X, self.right.X, W)
         return None if values is None else self.outputscale * values
 
     def fused_rowwise(self, W: Tensor) -> tuple[Tensor, Tensor] | None:
+        profile = self.kernel.profile
+        if self.is_native:
+            return self._in_units(*native.kernel_sums(profile, self.left.X, self.right.panels, W.T))
         if W.device.type not in cuda.DEVICE_TYPES:
             return None
-        fused = cuda.fused_rowwise(self.kernel.profile, self.L[:, :-2], self.R[:, :-2], W)
-        if fused is None:
-            return None
-        gradient = self.kernel.unscaled_gradient(fused[1], self.X1.shape[1])
-        return self.outputscale * fused[0], self.outputscale * gradient
+        fused = cuda.fused_rowwise(profile, self.left.X, self.right.X, W)
+        return None if fused is None else self._in_units(*fused)
 
     def to(self, dtype: torch.dtype) -> KernelTiles:
         return StationaryTiles(self.kernel, self.X1.to(dtype), self.X2.to(dtype))
@@ -462,7 +507,7 @@ def tiled_matmul(side: int, tiles: KernelTiles, W: Tensor) -> Tensor:
     s = W.shape[1]
     W = with_whole_vectors(W, len(tiles.X1))
     out = W.new_zeros(len(tiles.X1), W.shape[1])
-    W_halves = halves_if_faster(W)
+    W_halves = None if W.device.type == "cpu" else halves_if_faster(W)
     for i, j in tile_spans(len(tiles.X1), len(tiles.X2), side, W.device):
         if W_halves is None:
             matmul(tiles.tile(i, j), W[j], add_to=out[i])

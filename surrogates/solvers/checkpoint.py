@@ -33,10 +33,10 @@ class Checkpoint:
     """Where and how often an iterative solve is saved.
 
     The same call, made again after the program was stopped, goes on from the last step that all
-    processes have saved, and ends at the same iterates as without the interruption: bit by bit,
-    where the kernel is evaluated the same way (it is compiled once that pays;
-    ``SCALABLE_BO_COMPILE=never`` or ``always`` fixes it). What is refined in float64 begins that
-    stage anew. When a solve ends, its files are removed, unless ``keep_solution`` is set.
+    processes have saved, and ends at the same iterates as without the interruption, bit by bit (on
+    a CUDA device where ``SCALABLE_BO_COMPILE`` is ``never`` or ``always``: otherwise the kernel is
+    compiled once that pays). What is refined in float64 begins that stage anew. When a solve ends,
+    its files are removed, unless ``keep_solution`` is set.
 
     Args:
         folder: of the files, made if it is not there. Processes on several machines may have

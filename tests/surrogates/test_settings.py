@@ -90,6 +90,7 @@ def test_solves_and_features_are_in_full_precision(monkeypatch: pytest.MonkeyPat
         return nullcontext()
 
     monkeypatch.setattr(memory, "full_precision_on", noted)
+    monkeypatch.setenv("SCALABLE_BO_COMPILE", "never")  # in C there are no products of matrices
     X = problems.uniform(20, 2)
     features = RandomFeatures.draw(
         problems.rbf().double(), 2, 8, generator=torch.Generator().manual_seed(0)

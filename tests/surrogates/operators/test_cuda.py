@@ -41,6 +41,7 @@ def stationary_tiles(
     Z = problems.uniform(N, DIM, seed=1, dtype=dtype).to(device)
     made = KernelTiles.of(STATIONARY[name]().to(X), X, Z)
     assert isinstance(made, StationaryTiles)
+    made.is_native = False  # as on a device
     return made
 
 

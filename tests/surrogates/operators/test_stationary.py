@@ -1,9 +1,8 @@
-"""The elementwise part, compiled or eager: when it is compiled,
-and that it makes no difference to the values.
+"""The elementwise part: in C on a CPU; on a device compiled or eager, when it is compiled, and that
+it makes no difference to the values.
 """
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,19 +10,14 @@ import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from surrogates.operators import stationary
-from surrogates.operators.stationary import (
-    PROFILES,
-    SMALLEST_COMPILED_TILE,
-    Fused,
-    InPlace,
-    has_cpp_compiler,
-)
+from surrogates.operators import native, stationary
+from surrogates.operators.stationary import PROFILES, SMALLEST_COMPILED_TILE, Fused, InPlace
 from tests import problems
+from tests.simulated_device import simulated_device
 
-SMALL = torch.ones(4, 4)
-LARGE = torch.ones(64, 64)
-assert SMALL.numel() < SMALLEST_COMPILED_TILE <= LARGE.numel()
+SMALL_SIDE = 4
+LARGE_SIDE = 64
+assert SMALL_SIDE**2 < SMALLEST_COMPILED_TILE <= LARGE_SIDE**2
 
 
 class Compiler:
@@ -51,19 +45,37 @@ class Compiler:
 def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     compiler = Compiler()
     monkeypatch.setattr(torch, "compile", compiler)
-    monkeypatch.setattr(stationary, "has_cpp_compiler", lambda: True)
     return compiler
 
 
-def test_auto_compiles_once_there_has_been_enough_work(
-    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def large() -> Iterator[Tensor]:
+    with simulated_device() as there:
+        yield torch.ones(LARGE_SIDE, LARGE_SIDE).to(there)
+
+
+def test_a_device_compiles_once_there_has_been_enough_work(
+    compiler: Compiler, large: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SCALABLE_BO_COMPILE", raising=False)
-    monkeypatch.setitem(stationary.ENTRIES_BEFORE_COMPILING, "cpu", 3 * LARGE.numel())
+    monkeypatch.setattr(stationary, "ENTRIES_BEFORE_COMPILING", 3 * large.numel())
     square = Fused(torch.square)
-    values = [square(LARGE)[0, 0].item() for _ in range(5)]
+    values = [square(large)[0, 0].item() for _ in range(5)]
     assert values == [1.0, 1.0, 2.0, 2.0, 2.0]
     assert compiler.calls == 1
+
+
+def test_a_cpu_is_served_by_c_unless_that_is_switched_off(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tile = 3.0 * torch.ones(2, 2)
+    monkeypatch.setattr(native, "serves", lambda X: native.mode() != "never")
+    square = Fused(torch.square, lambda tile: 5.0 * tile)
+    for mode, expected in (("auto", 15.0), ("always", 15.0), ("never", 9.0)):
+        monkeypatch.setenv("SCALABLE_BO_COMPILE", mode)
+        assert (square(tile) == expected).all()
+        assert (Fused(torch.square)(tile) == 9.0).all()  # of which there is nothing in C
+    assert compiler.calls == 0
 
 
 @pytest.mark.parametrize("length", [1, 7, 8, 100])
@@ -87,66 +99,46 @@ def test_an_empty_tile_has_no_values() -> None:
 
 
 def test_values_overwrite_a_tile_when_compiled(
-    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+    compiler: Compiler, large: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
-    tile = 3.0 * LARGE.view(-1)
+    tile = 3.0 * large.view(-1)
     InPlace(torch.square)(tile)
-    assert compiler.calls == 1 and (tile == 9.0).all()
+    assert compiler.calls == 1 and bool((tile == 9.0).all())
 
 
-def test_a_model_of_a_few_thousand_points_never_compiles() -> None:
-    assert stationary.ENTRIES_BEFORE_COMPILING["cpu"] > 100 * 5000**2
-
-
-def test_small_tiles_stay_eager(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_tiles_stay_eager(
+    compiler: Compiler, large: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
-    assert Fused(torch.square)(SMALL)[0, 0] == 1.0
+    small = large[:SMALL_SIDE, :SMALL_SIDE]
+    assert Fused(torch.square)(small)[0, 0] == 1.0
     assert compiler.calls == 0
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("never", 1.0), ("always", 2.0)])
 def test_the_environment_variable_overrides_the_rule(
-    compiler: Compiler, monkeypatch: pytest.MonkeyPatch, mode: str, expected: float
+    compiler: Compiler,
+    large: Tensor,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    expected: float,
 ) -> None:
     monkeypatch.setenv("SCALABLE_BO_COMPILE", mode)
-    monkeypatch.setitem(
-        stationary.ENTRIES_BEFORE_COMPILING, "cpu", 0 if mode == "never" else 10**18
-    )
-    assert Fused(torch.square)(LARGE)[0, 0] == expected
-
-
-def test_an_unknown_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SCALABLE_BO_COMPILE", "sometimes")
-    with pytest.raises(
-        ValueError,
-        match="`SCALABLE_BO_COMPILE` must be 'auto', 'always' or 'never', got 'sometimes'",
-    ):
-        Fused(torch.square)(LARGE)
-
-
-def test_without_a_cpp_compiler_it_goes_on_eagerly(
-    compiler: Compiler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
-    monkeypatch.setattr(stationary, "has_cpp_compiler", lambda: False)
-    square = Fused(torch.square)
-    with caplog.at_level(logging.INFO, stationary.logger.name):
-        assert [square(LARGE)[0, 0].item() for _ in range(3)] == [1.0] * 3
-    assert compiler.calls == 0
-    assert [
-        record.message for record in caplog.records if "no C++ compiler" in record.message
-    ] != []
-    assert len(caplog.records) == 1  # said once
+    monkeypatch.setattr(stationary, "ENTRIES_BEFORE_COMPILING", 0 if mode == "never" else 10**18)
+    assert Fused(torch.square)(large)[0, 0] == expected
 
 
 def test_a_failing_compiler_leaves_the_eager_path_and_says_so(
-    compiler: Compiler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    compiler: Compiler,
+    large: Tensor,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
     compiler.fails = True
     square = Fused(torch.square)
-    assert [square(LARGE)[0, 0].item() for _ in range(3)] == [1.0] * 3
+    assert [square(large)[0, 0].item() for _ in range(3)] == [1.0] * 3
     assert compiler.calls == 1
     assert (
         "compiling failed (RuntimeError: no such file: cc1plus); going on uncompiled" in caplog.text
@@ -154,18 +146,21 @@ def test_a_failing_compiler_leaves_the_eager_path_and_says_so(
 
 
 def test_a_later_compilation_that_fails_leaves_the_eager_path(
-    compiler: Compiler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    compiler: Compiler,
+    large: Tensor,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
     square = Fused(torch.square)
-    assert square(LARGE)[0, 0] == 2.0  # compiled
+    assert square(large)[0, 0] == 2.0  # compiled
     compiler.fails = True  # for other dtypes, say, or with gradients
-    assert square(LARGE)[0, 0] == square(LARGE)[0, 0] == 1.0
+    assert square(large)[0, 0] == square(large)[0, 0] == 1.0
     assert caplog.text.count("going on uncompiled") == 1
 
 
 def test_running_out_of_memory_is_no_failure_to_compile(
-    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+    compiler: Compiler, large: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
     failures = [torch.cuda.OutOfMemoryError("no")]
@@ -177,36 +172,21 @@ def test_running_out_of_memory_is_no_failure_to_compile(
 
     fused = Fused(square)
     with pytest.raises(torch.cuda.OutOfMemoryError):
-        fused(LARGE)
-    assert fused(LARGE)[0, 0] == 2.0  # compiled
+        fused(large)
+    assert fused(large)[0, 0] == 2.0  # compiled
 
 
 def test_every_function_has_a_compilation_budget_of_its_own(
-    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+    compiler: Compiler, large: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
     # Closures of one function, and torch counts recompilations by code object
     for profile in PROFILES.values():
-        Fused(profile.value.function)(LARGE, torch.ones(()))  # type: ignore[attr-defined]
+        Fused(profile.value.function)(large, torch.ones(()).to(large.device))  # type: ignore[attr-defined]
     assert len({id(code) for code in compiler.codes}) == len(PROFILES)
 
 
-def test_the_compiler_is_looked_for_where_torch_would(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CXX", raising=False)
-    assert not has_cpp_compiler()
-    mine = tmp_path / "my-c++"
-    mine.write_text("")
-    mine.chmod(0o755)
-    monkeypatch.setenv("CXX", "my-c++")
-    assert has_cpp_compiler()
-    monkeypatch.setenv("CXX", "another-c++")
-    assert not has_cpp_compiler()
-
-
-def compare_with_eager(profile: str, monkeypatch: pytest.MonkeyPatch, device: str = "cpu") -> None:
+def compare_with_eager(profile: str, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
     formulas = PROFILES[profile]
     graphs = counters["stats"]["unique_graphs"]
     value, contract = (Fused(fused.function) for fused in (formulas.value, formulas.contract))  # type: ignore[attr-defined]
@@ -238,13 +218,6 @@ def compare_with_eager(profile: str, monkeypatch: pytest.MonkeyPatch, device: st
     )
     # The compiler has not fallen back to eager by itself
     assert counters["stats"]["unique_graphs"] >= graphs + 3
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not has_cpp_compiler(), reason="needs a C++ compiler")
-@pytest.mark.parametrize("profile", PROFILES)
-def test_compiled_and_eager_values_agree(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    compare_with_eager(profile, monkeypatch)
 
 
 @pytest.mark.gpu

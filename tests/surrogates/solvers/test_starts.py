@@ -105,7 +105,7 @@ def test_columns_of_any_size_are_solved_like_others(solver: Solver, factor: floa
     [
         (CG(), 2, 1e-3),
         (SketchAndProject.asap(), 3, 3e-4),
-        (SketchAndProject.asap(refine=False), 2, 1e-3),
+        (SketchAndProject.asap(refine=False), 2, 3e-3),
     ],
 )
 def test_the_residual_of_what_few_rows_hold_is_told_by_all(
@@ -133,7 +133,7 @@ def test_auto_leaves_a_direct_solve_its_part_of_the_budget() -> None:
 
 
 def test_a_kept_preconditioner_serves_the_refinement_in_float64() -> None:
-    system, H = system_of(problems.uniform(300, 2, dtype=F32), 0.5, 1e-3)
+    system, H = system_of(problems.uniform(300, 2, dtype=F32), 0.5, 3e-3)
     rhs = problems.normal(300, 4, dtype=F32)
     solve = CG(tolerance=1e-4, max_epochs=300.0).inverse(system, 4, seed=0, what="values")
     assert (residual(H, rhs, solve(rhs)) < 1.1e-4).all()
@@ -164,7 +164,7 @@ def test_a_kept_solution_that_time_cut_short_goes_on_with_more(tmp_path: Path) -
     assert (residual(H, rhs, solution.value) < 1.1e-6).all()
 
 
-@pytest.mark.parametrize("stop", [3, 6, 9])
+@pytest.mark.parametrize("stop", [2, 4, 6])
 def test_a_float32_solve_that_was_watched_goes_on_bit_by_bit(tmp_path: Path, stop: int) -> None:
     X = problems.uniform(300, 2, dtype=F32)
     system, H = system_of(X, 5.0, 1e-6)

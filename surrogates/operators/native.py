@@ -1,0 +1,395 @@
+"""Kernel values, random features and sums of them on a CPU, by C code in ``native.c``.
+
+PyTorch makes a pass through memory for every operation of a formula; the C code makes one for all.
+It is compiled for the processor it runs on when it is first needed, in about a second, by ``CC`` or
+the first of ``cc``, ``gcc`` and ``clang`` that is found. The library is kept in the user's cache
+folder (``XDG_CACHE_HOME``, or ``~/.cache``), under a name that tells the source, the compiler and
+the processor it belongs to. Without a compiler, or with ``SCALABLE_BO_COMPILE=never`` in the
+environment, PyTorch does the same in three to five times the time.
+
+What is found of a point does not depend on the points beside it, nor on the number of threads.
+
+Notation: X (m, d), Z (n, d), W (n, s), as in ``tiles.py``.
+"""
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor
+
+logger = logging.getLogger(__name__)
+
+MODES = ("auto", "always", "never")
+PROFILES = ("rbf", "matern12", "matern32", "matern52")  # in the order of the source
+PANEL = 256  # rows, as in the source
+LARGEST_DIM = 64  # with more inputs, a matrix product finds distances faster
+ENTRIES_A_THREAD = 2**17  # fewer take less time than to hand them to another thread
+ENTRIES_AT_ONCE = 2**28  # of a call that cannot be interrupted
+
+SOURCE = Path(__file__).with_name("native.c")
+DEFINITIONS = {torch.float32: (), torch.float64: ("-DDOUBLE",)}
+# The arguments of its functions: integers, doubles, and pointers
+SIGNATURES = {
+    "values": "iiiiippdp",
+    "values_at": "iiipdp",
+    "contracted": "iiiiipppp",
+    "kernel_sums": "iiiiiippppp",
+    "waves": "iiiipppp",
+    "wave_sums": "iiiiipppppp",
+}
+TYPES = {"i": ctypes.c_long, "d": ctypes.c_double, "p": ctypes.c_void_p}
+LARGEST_ERROR = 100.0  # times eps, of a library that is taken
+
+COMPILERS = ("cc", "gcc", "clang")
+FLAGS = (
+    *("-std=gnu11", "-O3", "-fopenmp-simd", "-ffp-contract=fast"),
+    *("-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"),
+)
+FOR_THIS_PROCESSOR = ("-march=native", "-mcpu=native")  # which of them depends on the compiler
+LONGEST_COMPILATION = 120.0  # seconds
+
+
+class CompilationError(Exception):
+    """There is no compiler, or it failed; says why."""
+
+
+def mode() -> str:
+    """Return what ``SCALABLE_BO_COMPILE`` says: ``"auto"`` (the default), ``"always"`` or
+    ``"never"``.
+
+    Raises:
+        ValueError: if it says something else.
+    """
+    chosen = os.environ.get("SCALABLE_BO_COMPILE", "auto")
+    if chosen not in MODES:
+        raise ValueError(
+            f"`SCALABLE_BO_COMPILE` must be 'auto', 'always' or 'never', got {chosen!r}."
+        )
+    return chosen
+
+
+def serves(X: Tensor) -> bool:
+    """Whether the C code takes tensors like X: of float32 or float64 numbers on a CPU, where it can
+    be compiled and is not switched off.
+    """
+    return (
+        X.device.type == "cpu"
+        and X.dtype in DEFINITIONS
+        and mode() != "never"
+        and _is_usable(X.dtype)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Panels:
+    """The rows of Z (n, d) as the C code reads them.
+
+    Attributes:
+        numbers: (panels, d, ``PANEL``), with zeros after the last row.
+        count: n.
+    """
+
+    numbers: Tensor
+    count: int
+
+    @classmethod
+    def of(cls, Z: Tensor) -> Self:
+        padded = torch.nn.functional.pad(Z, (0, 0, 0, -len(Z) % PANEL))
+        parts = padded.view(len(padded) // PANEL, PANEL, Z.shape[1])
+        return cls(parts.mT.contiguous(), len(Z))
+
+    @property
+    def dim(self) -> int:
+        return self.numbers.shape[1]
+
+    def part(self, rows: slice) -> Self | None:
+        """Return those of some rows without a copy; ``None`` of rows that do not begin a panel."""
+        start, stop, step = rows.indices(self.count)
+        if start % PANEL or step != 1 or (stop % PANEL and stop != self.count):
+            return None
+        return type(self)(self.numbers[start // PANEL : -(-stop // PANEL)], max(0, stop - start))
+
+
+def values(
+    profile: str, X: Tensor, Z: Panels, outputscale: Tensor, out: Tensor | None = None
+) -> Tensor:
+    """Return outputscale · κ(X, Z), (m, n), written to ``out``, contiguous, if that is given."""
+    X = X.contiguous()
+    m, d = X.shape
+    out = X.new_empty(m, Z.count) if out is None else out
+    arguments = (d, Z.count, X, Z.numbers, outputscale.item(), out)
+    _by_rows("values", X.dtype, _number(profile), arguments, m, Z.count)
+    return out
+
+
+def values_at(profile: str, d2: Tensor, outputscale: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return outputscale · κ of squared distances of any shape, written to ``out``, contiguous,
+    such as ``d2`` itself, if that is given.
+    """
+    d2 = d2.contiguous()
+    out = torch.empty_like(d2) if out is None else out
+    arguments = (d2, outputscale.item(), out)
+    _by_rows("values_at", d2.dtype, _number(profile), arguments, d2.numel(), 1)
+    return out
+
+
+def contracted(profile: str, d2: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``Σ_c κ w`` (g, r) and ``κ' w`` (g, r, c), κ' the slope of κ in d², for squared
+    distances d2 (g, r, c) and weights W (g or 1, r or 1, c).
+    """
+    d2 = d2.contiguous()
+    g, r, c = d2.shape
+    W = W.expand(g, -1, -1).contiguous()
+    sums = d2.new_empty(g, r)
+    slopes = torch.empty_like(d2)
+    q = r // max(1, W.shape[1])
+    arguments = (q, c, d2, W, sums, slopes)
+    _by_rows("contracted", d2.dtype, _number(profile), arguments, g * r, c)
+    return sums, slopes
+
+
+def kernel_sums(profile: str, X: Tensor, Z: Panels, W: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``f_i(x) = Σ_j κ(x, z_j) W_ij`` (m,) of each function at its own points, and the
+    gradients (m, d), both without the outputscale.
+
+    Args:
+        X: (s · q, d), the points of function 0 first.
+        W: (s, n).
+    """
+    sums, gradients = _sums("kernel_sums", _number(profile), X, Z, W)
+    return sums, gradients.mul_(2.0)
+
+
+def waves(X: Tensor, Z: Panels) -> tuple[Tensor, Tensor]:
+    """Return cos(X Zᵀ) and sin(X Zᵀ), (m, n)."""
+    X = X.contiguous()
+    m, d = X.shape
+    cosines = X.new_empty(m, Z.count)
+    sines = torch.empty_like(cosines)
+    _by_rows("waves", X.dtype, (), (d, Z.count, X, Z.numbers, cosines, sines), m, Z.count)
+    return cosines, sines
+
+
+def wave_sums(X: Tensor, Z: Panels, C: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``f_i(x) = Σ_j C_ij cos(xᵀ z_j) + S_ij sin(xᵀ z_j)`` (m,) of each function at its own
+    points, and the gradients (m, d); for the shapes see :func:`kernel_sums`.
+    """
+    return _sums("wave_sums", (), X, Z, C, S)
+
+
+def _number(profile: str) -> tuple[int]:
+    return (PROFILES.index(profile),)
+
+
+def _sums(
+    name: str, first: tuple[int, ...], X: Tensor, Z: Panels, *weights: Tensor
+) -> tuple[Tensor, Tensor]:
+    X = X.contiguous()
+    m, d = X.shape
+    q = m // max(1, len(weights[0]))
+    lacking = -Z.count % PANEL
+    padded = [torch.nn.functional.pad(part, (0, lacking)).contiguous() for part in weights]
+    sums = torch.zeros(m, dtype=torch.float64)
+    gradients = torch.zeros(m, d, dtype=torch.float64)
+    arguments: tuple[int | float | Tensor, ...]
+    arguments = (q, d, Z.count, X, Z.numbers, *padded, sums, gradients)
+    _by_rows(name, X.dtype, first, arguments, m, Z.count)
+    return sums.to(X.dtype), gradients.to(X.dtype)
+
+
+def _by_rows(
+    name: str,
+    dtype: torch.dtype,
+    first: tuple[int, ...],
+    others: tuple[int | float | Tensor, ...],
+    num_rows: int,
+    width: int,
+) -> None:
+    """Call ``name(*first, start, stop, *others)`` for parts of so many rows of ``width`` entries,
+    in as many threads as PyTorch has.
+    """
+    function: Callable[..., None] = getattr(_library(dtype), name)
+    numbers = list[int | float]()
+    for part in others:
+        numbers.append(part.data_ptr() if isinstance(part, Tensor) else part)
+    at_once = max(1, ENTRIES_AT_ONCE // max(1, width))
+    for start in range(0, num_rows, at_once):
+        stop = min(start + at_once, num_rows)
+        most = max(1, (stop - start) * width // ENTRIES_A_THREAD)
+        share = -(-(stop - start) // min(torch.get_num_threads(), most))
+        waiting = []
+        for begin in range(start + share, stop, share):
+            arguments = (*first, begin, min(begin + share, stop), *numbers)
+            waiting.append(_threads(os.getpid()).submit(_call, function, arguments, others))
+        function(*first, start, min(start + share, stop), *numbers)
+        for other in waiting:
+            other.result()
+
+
+def _call(function: Callable[..., None], arguments: tuple[int | float, ...], held: object) -> None:
+    """Call a function in a thread. It holds the tensors that it works on: after an interruption
+    nobody waits for it.
+    """
+    function(*arguments)
+
+
+@cache
+def _threads(process: int) -> ThreadPoolExecutor:
+    """Return the threads of a process: a forked one has none of its parent's."""
+    return ThreadPoolExecutor(os.cpu_count() or 1, "scalable_bo")
+
+
+@cache
+def _library(dtype: torch.dtype) -> ctypes.CDLL | None:
+    """Return the library for numbers of a type, compiled if it was not before; ``None`` where it
+    cannot be, or finds other numbers than PyTorch.
+    """
+    try:
+        library = load(SOURCE, DEFINITIONS[dtype])
+    except CompilationError as error:
+        logger.info("kernels stay uncompiled, three to five times slower: %s", error)
+        return None
+    for name, arguments in SIGNATURES.items():
+        function = getattr(library, name)
+        function.argtypes = [TYPES[argument] for argument in arguments]
+        function.restype = None
+    return library
+
+
+@cache
+def _is_usable(dtype: torch.dtype) -> bool:
+    """Whether there is a library that finds the numbers that PyTorch does."""
+    if _library(dtype) is None:
+        return False
+    d2 = torch.linspace(0.0, 100.0, PANEL + 1, dtype=dtype)
+    one = d2.new_ones(())
+    r = d2.sqrt()
+    r3 = (3.0 * d2).sqrt()
+    r5 = (5.0 * d2).sqrt()
+    expected = {
+        "rbf": torch.exp(-0.5 * d2),
+        "matern12": torch.exp(-r),
+        "matern32": (1.0 + r3) * torch.exp(-r3),
+        "matern52": (1.0 + r5 + r5.square() / 3.0) * torch.exp(-r5),
+    }
+    pairs = [(values_at(profile, d2, one), known) for profile, known in expected.items()]
+    X = r.unsqueeze(1)
+    pairs += zip(waves(X, Panels.of(X)), ((X * r).cos(), (X * r).sin()), strict=True)
+    bound = LARGEST_ERROR * torch.finfo(dtype).eps
+    is_right = all(bool((found - known).abs().max() <= bound) for found, known in pairs)
+    if not is_right:
+        logger.warning("compiled kernels find other numbers than PyTorch: they are not used")
+    return is_right
+
+
+def load(source: Path, definitions: Sequence[str] = ()) -> ctypes.CDLL:
+    """Return the library of a C source, compiled where it was not before.
+
+    Args:
+        source: a file.
+        definitions: further arguments of the compiler, such as ``-DDOUBLE``.
+
+    Raises:
+        CompilationError: if there is no compiler, or it fails.
+    """
+    compiler = find_compiler()
+    if compiler is None:
+        raise CompilationError("no C compiler was found")
+    try:
+        name = f"{source.stem}-{_key(source, definitions, compiler)}.so"
+        folder = _cache_folder()
+        if folder is None:  # of this process alone
+            with tempfile.TemporaryDirectory() as own:
+                return _loaded(Path(own) / name, source, definitions, compiler)
+        return _loaded(folder / name, source, definitions, compiler)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CompilationError(f"{type(error).__name__}: {error}") from error
+
+
+def find_compiler() -> list[str] | None:
+    """Return the command of the C compiler, a path and arguments; ``None`` where there is none."""
+    chosen = shlex.split(os.environ.get("CC", ""))
+    commands = [chosen] if chosen else [[name] for name in COMPILERS]
+    for program, *arguments in commands:
+        path = shutil.which(program)
+        if path is not None:
+            return [path, *arguments]
+    return None
+
+
+def _loaded(
+    library: Path, source: Path, definitions: Sequence[str], compiler: Sequence[str]
+) -> ctypes.CDLL:
+    if library.exists():
+        try:
+            return ctypes.CDLL(str(library))
+        except OSError:
+            logger.info("%s is damaged: compiling it again", library)
+    logger.info("compiling %s; this takes a second, once", source.name)
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        made = Path(folder) / library.name
+        _compile(made, source, definitions, compiler)
+        made.replace(library)  # as a whole: other processes may be about to load it
+    return ctypes.CDLL(str(library))
+
+
+def _compile(
+    library: Path, source: Path, definitions: Sequence[str], compiler: Sequence[str]
+) -> None:
+    for processor in (*([flag] for flag in FOR_THIS_PROCESSOR), []):
+        files = ["-o", str(library), str(source), "-lm"]
+        run = subprocess.run(
+            [*compiler, *FLAGS, *processor, *definitions, *files],
+            capture_output=True,
+            text=True,
+            timeout=LONGEST_COMPILATION,
+        )
+        if run.returncode == 0:
+            return
+    lines = run.stderr.strip().splitlines() or ["no message"]
+    said = next((line for line in lines if "error" in line), lines[-1])
+    raise CompilationError(f"{compiler[0]}: {said}")
+
+
+def _key(source: Path, definitions: Sequence[str], compiler: Sequence[str]) -> str:
+    """Return what a library is known by: another one for every processor and compiler."""
+    version = subprocess.run([*compiler, "--version"], capture_output=True, timeout=10.0).stdout
+    settings = repr((FLAGS, FOR_THIS_PROCESSOR, tuple(definitions), tuple(compiler))).encode()
+    parts = (source.read_bytes(), settings, version, _processor())
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+def _processor() -> bytes:
+    """Return what the processor is and can do."""
+    try:
+        lines = Path("/proc/cpuinfo").read_bytes().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}".encode()
+    kinds = (b"model name", b"flags", b"Features", b"CPU part")
+    return b"\n".join(sorted({line for line in lines if line.startswith(kinds)}))
+
+
+def _cache_folder() -> Path | None:
+    """Return a folder of the user's that can be written to; ``None`` where there is none."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(base) / "scalable_bo"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        is_own = folder.stat().st_uid == os.getuid()
+    except (OSError, RuntimeError):  # no home
+        return None
+    return folder if is_own and os.access(folder, os.W_OK) else None

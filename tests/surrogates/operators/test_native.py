@@ -1,0 +1,245 @@
+"""Kernels and waves in C: the numbers of PyTorch in float64, of every point by itself."""
+
+import logging
+import math
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+from surrogates.operators import native
+from surrogates.operators.native import PANEL, PROFILES, Panels
+from surrogates.operators.stationary import PROFILES as FORMULAS
+from tests import problems
+
+pytestmark = pytest.mark.skipif(
+    not native.serves(torch.zeros(1)), reason="needs a C compiler, and that it is not switched off"
+)
+
+DTYPES = (torch.float32, torch.float64)
+EDGES = (0.0, -1e-7, 1e-12, 1.0, 300.0, 1e5, 1e30, 1e38, math.inf)
+
+
+def close(dtype: torch.dtype, terms: float = 1.0) -> dict[str, float]:
+    """Return tolerances of a sum of so many terms of order 1."""
+    eps = torch.finfo(dtype).eps
+    return {"rtol": 8.0 * eps, "atol": 8.0 * math.sqrt(terms) * eps}
+
+
+def formula(profile: str, d2: Tensor) -> tuple[Tensor, Tensor]:
+    """Return κ and its slope in d², in float64."""
+    decay, level, slope = FORMULAS[profile].terms(d2.double())
+    return level * decay, slope * decay
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("profile", PROFILES)
+def test_values_and_slopes_are_those_of_the_formula(profile: str, dtype: torch.dtype) -> None:
+    d2 = torch.cat([torch.tensor(EDGES), 30.0 * problems.uniform(3 * PANEL).square()]).to(dtype)
+    values, slopes = formula(profile, d2)
+    one = torch.ones((), dtype=dtype)
+    torch.testing.assert_close(
+        native.values_at(profile, d2, 2.5 * one).double(), 2.5 * values, **close(dtype)
+    )
+    W = problems.normal(1, 1, len(d2), dtype=dtype)
+    sums, weighted = native.contracted(profile, d2.view(1, 1, -1), W)
+    torch.testing.assert_close(sums, (values * W).sum(-1).to(dtype), **close(dtype, len(d2)))
+    # That of Matérn-1/2 at d² = 1e-12 is 5e5
+    torch.testing.assert_close(weighted.double(), slopes * W, **close(dtype, 4.0))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("profile", PROFILES)
+def test_what_is_no_number_stays_none(profile: str, dtype: torch.dtype) -> None:
+    d2 = torch.tensor([1.0, math.nan, 2.0] * 20, dtype=dtype)
+    values = native.values_at(profile, d2, d2.new_ones(()))
+    assert torch.equal(values.isnan(), d2.isnan())
+    X = torch.tensor([[0.5], [math.nan]], dtype=dtype)
+    sums, gradients = native.kernel_sums(profile, X, Panels.of(X[:1]), X.new_ones(2, 1))
+    assert sums.isnan().tolist() == gradients.isnan().squeeze(1).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("d", "n", "q"), [(1, 5, 3), (3, PANEL, 1), (8, 700, 6), (64, 257, 2)])
+@pytest.mark.parametrize("profile", PROFILES)
+def test_tiles_and_sums_are_those_of_the_formula(
+    profile: str, d: int, n: int, q: int, dtype: torch.dtype
+) -> None:
+    s = 3
+    X = problems.uniform(s * q, d, dtype=dtype)
+    Z = problems.uniform(n, d, seed=1, dtype=dtype)
+    W = problems.normal(s, n, dtype=dtype)
+    panels = Panels.of(Z)
+    differences = X.double().unsqueeze(1) - Z.double()
+    values, slopes = formula(profile, differences.square().sum(-1))
+    tile = native.values(profile, X, panels, torch.tensor(2.5, dtype=dtype))
+    torch.testing.assert_close(tile.double(), 2.5 * values, **close(dtype, d))
+    own = W.double().repeat_interleave(q, 0)
+    sums, gradients = native.kernel_sums(profile, X, panels, W)
+    torch.testing.assert_close(sums.double(), (values * own).sum(1), **close(dtype, 4.0 * n))
+    expected = 2.0 * ((slopes * own).unsqueeze(-1) * differences).sum(1)
+    torch.testing.assert_close(gradients.double(), expected, **close(dtype, 4.0 * n))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_near_points_lose_no_digits_far_from_zero(dtype: torch.dtype) -> None:
+    # By ‖x‖² − 2xᵀz + ‖z‖² all of them would be lost
+    Z = (1000.0 + problems.uniform(50, 3)).to(dtype)
+    X = (1000.0 + problems.uniform(20, 3, seed=1)).to(dtype)
+    values, _ = formula("rbf", (X.double().unsqueeze(1) - Z.double()).square().sum(-1))
+    found = native.values("rbf", X, Panels.of(Z), X.new_ones(()))
+    torch.testing.assert_close(found.double(), values, **close(dtype, 3.0))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("d", "n", "q"), [(1, 5, 3), (3, PANEL, 1), (8, 700, 6)])
+def test_waves_and_their_sums_are_those_of_the_formula(
+    d: int, n: int, q: int, dtype: torch.dtype
+) -> None:
+    s = 3
+    # Multiples of 1/8: their products are exact, so that the angles are, too
+    X = (8.0 * problems.uniform(s * q, d)).round().div(8.0).to(dtype)
+    Z = (80.0 * problems.normal(n, d, seed=1)).round().div(8.0).to(dtype)
+    C = problems.normal(s, n, dtype=dtype)
+    S = problems.normal(s, n, seed=1, dtype=dtype)
+    panels = Panels.of(Z)
+    angles = X.double() @ Z.double().T
+    cosines, sines = native.waves(X, panels)
+    torch.testing.assert_close(cosines.double(), angles.cos(), **close(dtype))
+    torch.testing.assert_close(sines.double(), angles.sin(), **close(dtype))
+    of_cosines = C.double().repeat_interleave(q, 0)
+    of_sines = S.double().repeat_interleave(q, 0)
+    sums, gradients = native.wave_sums(X, panels, C, S)
+    expected = (of_cosines * angles.cos() + of_sines * angles.sin()).sum(1)
+    torch.testing.assert_close(sums.double(), expected, **close(dtype, 4.0 * n))
+    slopes = of_sines * angles.cos() - of_cosines * angles.sin()
+    torch.testing.assert_close(gradients.double(), slopes @ Z.double(), **close(dtype, 400.0 * n))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("largest", [1.0, 1e4, 1e6, 1e8, 1e12, 1e30])
+def test_waves_of_large_angles_keep_their_digits(largest: float, dtype: torch.dtype) -> None:
+    angles = torch.linspace(-largest, largest, 1001, dtype=torch.float64).to(dtype)
+    cosines, sines = native.waves(torch.ones(1, 1, dtype=dtype), Panels.of(angles.unsqueeze(1)))
+    tolerance = close(dtype)
+    torch.testing.assert_close(cosines[0].double(), angles.double().cos(), **tolerance)
+    torch.testing.assert_close(sines[0].double(), angles.double().sin(), **tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_points_found_together_match_points_found_alone_to_the_last_bit(
+    dtype: torch.dtype,
+) -> None:
+    s, q, d, n = 3, 7, 5, 300
+    X = problems.uniform(s * q, d, dtype=dtype)
+    panels = Panels.of(problems.uniform(n, d, seed=1, dtype=dtype))
+    W = problems.normal(s, n, dtype=dtype)
+    own = W.repeat_interleave(q, 0)
+    one = X.new_ones(())
+
+    def found(X: Tensor, W: Tensor) -> list[Tensor]:
+        return [
+            native.values("matern32", X, panels, one),
+            *native.kernel_sums("matern32", X, panels, W),
+            *native.waves(X, panels),
+            *native.wave_sums(X, panels, W, W.flip(1)),
+        ]
+
+    together = found(X, W)
+    for i in range(len(X)):
+        alone = found(X[i : i + 1], own[i : i + 1])
+        assert all(
+            torch.equal(part[i : i + 1], single)
+            for part, single in zip(together, alone, strict=True)
+        )
+
+
+def test_neither_threads_nor_parts_change_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = problems.uniform(90, 3, dtype=torch.float32)
+    panels = Panels.of(problems.uniform(500, 3, seed=1, dtype=torch.float32))
+    W = problems.normal(9, 500, dtype=torch.float32)
+    expected = native.kernel_sums("rbf", X, panels, W)
+    monkeypatch.setattr(native, "ENTRIES_A_THREAD", 1000)
+    monkeypatch.setattr(native, "ENTRIES_AT_ONCE", 20_000)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    found = native.kernel_sums("rbf", X, panels, W)
+    assert all(map(torch.equal, found, expected))
+
+
+def test_a_forked_process_has_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "ENTRIES_A_THREAD", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    X = problems.uniform(100, 2)
+    panels = Panels.of(X)
+    expected = native.values("rbf", X, panels, X.new_ones(()))
+    child = os.fork()
+    if not child:
+        found = native.values("rbf", X, panels, X.new_ones(()))
+        os._exit(0 if torch.equal(found, expected) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("n", [0, 1, PANEL, PANEL + 1])
+def test_any_number_of_points_is_taken(n: int) -> None:
+    Z = problems.uniform(n, 2)
+    panels = Panels.of(Z)
+    for m in (0, 1, 5):
+        X = problems.uniform(m, 2, seed=1)
+        assert native.values("rbf", X, panels, X.new_ones(())).shape == (m, n)
+        sums, gradients = native.kernel_sums("rbf", X, panels, X.new_ones(m, n))
+        assert sums.shape == (m,) and gradients.shape == (m, 2)
+        assert n or not sums.any()
+
+
+def test_parts_of_panels_are_those_of_the_rows() -> None:
+    Z = problems.uniform(2 * PANEL + 10, 3)
+    panels = Panels.of(Z)
+    X = problems.uniform(4, 3, seed=1)
+    one = X.new_ones(())
+    for rows in (slice(PANEL, 2 * PANEL), slice(PANEL, len(Z)), slice(None), slice(PANEL, 10**6)):
+        part = panels.part(rows)
+        assert part is not None and part.count == len(Z[rows])
+        expected = native.values("rbf", X, Panels.of(Z[rows]), one)
+        assert torch.equal(native.values("rbf", X, part, one), expected)
+    assert panels.part(slice(1, PANEL)) is None  # begins inside
+    assert panels.part(slice(0, PANEL - 1)) is None  # ends inside
+    assert panels.part(slice(0, 4, 2)) is None
+
+
+def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCALABLE_BO_COMPILE", "never")
+    assert not native.serves(torch.zeros(1))
+
+
+def test_an_unknown_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCALABLE_BO_COMPILE", "sometimes")
+    with pytest.raises(
+        ValueError,
+        match="`SCALABLE_BO_COMPILE` must be 'auto', 'always' or 'never', got 'sometimes'",
+    ):
+        native.serves(torch.zeros(1))
+
+
+def test_numbers_of_other_types_are_left_to_pytorch() -> None:
+    assert not native.serves(torch.zeros(1, dtype=torch.bfloat16))
+    assert not native.serves(torch.zeros(1, device="meta"))
+
+
+def test_a_library_that_finds_other_numbers_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    right = native.values_at
+    monkeypatch.setattr(native, "values_at", lambda *arguments: 1.001 * right(*arguments))
+    assert not native._is_usable.__wrapped__(torch.float32)
+    assert "compiled kernels find other numbers than PyTorch: they are not used" in caplog.text
+
+
+def test_without_a_compiler_it_says_so_and_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(native, "find_compiler", lambda: None)
+    monkeypatch.setattr(native, "_library", native._library.__wrapped__)
+    with caplog.at_level(logging.INFO, native.logger.name):
+        assert not native._is_usable.__wrapped__(torch.float32)
+    assert "kernels stay uncompiled, three to five times slower: no C compiler" in caplog.text

@@ -1,0 +1,148 @@
+"""C code that is compiled when it is needed: once, for this processor, and again when damaged."""
+
+import ctypes
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from surrogates.operators import native
+from surrogates.operators.native import CompilationError, find_compiler, load
+
+needs_a_compiler = pytest.mark.skipif(find_compiler() is None, reason="needs a C compiler")
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a source whose function returns ANSWER, and a cache folder that is empty."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source = tmp_path / "answer.c"
+    source.write_text(
+        "#ifndef ANSWER\n#define ANSWER 42\n#endif\nint answer(void) { return ANSWER; }\n"
+    )
+    return source
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Give a list to which what is compiled is added."""
+    made = list[Path]()
+    compile_as_it_is = native._compile
+
+    def noted(library: Path, *others: object) -> None:
+        made.append(library)
+        compile_as_it_is(library, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(native, "_compile", noted)
+    return made
+
+
+def kept(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "cache" / "scalable_bo").iterdir())
+
+
+@needs_a_compiler
+def test_a_source_is_compiled_once(source: Path, compilations: list[Path], tmp_path: Path) -> None:
+    assert [load(source).answer() for _ in range(3)] == [42] * 3
+    assert len(compilations) == 1
+    (library,) = kept(tmp_path)
+    assert library.name.startswith("answer-") and library.suffix == ".so"
+    assert stat.S_IMODE(library.parent.stat().st_mode) == 0o700
+
+
+@needs_a_compiler
+def test_another_source_or_definition_is_another_library(
+    source: Path, compilations: list[Path], tmp_path: Path
+) -> None:
+    assert load(source).answer() == 42
+    assert load(source, ["-DANSWER=7"]).answer() == 7
+    source.write_text("int answer(void) { return 43; }\n")
+    assert load(source).answer() == 43
+    assert len(compilations) == len(kept(tmp_path)) == 3
+
+
+@needs_a_compiler
+def test_a_damaged_library_is_compiled_again(
+    source: Path, compilations: list[Path], tmp_path: Path
+) -> None:
+    # Not loaded before: the loader would return what it has
+    (tmp_path / "cache" / "scalable_bo").mkdir(parents=True)
+    compiler = find_compiler()
+    assert compiler is not None
+    name = f"answer-{native._key(source, (), compiler)}.so"
+    (tmp_path / "cache" / "scalable_bo" / name).write_bytes(b"not a library")
+    assert load(source).answer() == 42
+    assert len(compilations) == 1
+
+
+@needs_a_compiler
+def test_a_source_that_does_not_compile_is_an_error_with_the_compilers_words(
+    source: Path, tmp_path: Path
+) -> None:
+    source.write_text("int answer(void) { return nonsense; }\n")
+    with pytest.raises(CompilationError, match="error.*nonsense"):
+        load(source)
+    assert kept(tmp_path) == []
+
+
+@needs_a_compiler
+@pytest.mark.skipif(os.getuid() == 0, reason="root writes everywhere")
+def test_without_a_cache_folder_it_is_compiled_for_the_process(
+    source: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "cache").mkdir(mode=0o500)
+    assert load(source).answer() == 42
+
+
+@needs_a_compiler
+def test_where_the_cache_is_a_file_it_is_compiled_for_the_process(
+    source: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "cache").write_text("")
+    assert load(source).answer() == 42
+
+
+def test_no_compiler_is_an_error(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(CompilationError, match="no C compiler was found"):
+        load(source)
+
+
+def test_a_compiler_that_cannot_be_started_is_an_error(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "cc"
+    broken.write_bytes(b"\x00")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CC", str(broken))
+    with pytest.raises(CompilationError, match="Error"):
+        load(source)
+
+
+def test_the_compiler_of_the_environment_comes_first_with_its_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("cc", "mine"):
+        (tmp_path / name).write_text("")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    assert find_compiler() == [str(tmp_path / "cc")]
+    monkeypatch.setenv("CC", "mine -m64 '-DA=b c'")
+    assert find_compiler() == [str(tmp_path / "mine"), "-m64", "-DA=b c"]
+    monkeypatch.setenv("CC", "another")
+    assert find_compiler() is None
+
+
+@needs_a_compiler
+def test_processors_of_other_abilities_have_other_libraries(
+    source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    load(source)
+    monkeypatch.setattr(native, "_processor", lambda: b"another")
+    assert isinstance(load(source), ctypes.CDLL)
+    assert len(kept(tmp_path)) == 2
