@@ -482,9 +482,11 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         return torch.where(sound, state.average, state.W)
 
     def residual_norm(self, system: BlockSystem, state: SketchAndProjectState) -> Tensor:
-        # Columns that get nowhere have ended: let their residual be evaluated
+        # Columns that get nowhere have ended: let their residual be evaluated. Steps along gradients
+        # get on slowly, and with momentum they rise in between
         is_resolved = state.monitor.best <= state.resolution
-        last = math.inf if self.keep_descent else LAST_PATIENCE
+        is_fast = self.preconditioner.is_exact and not self.keep_descent
+        last = float(LAST_PATIENCE) if is_fast else math.inf
         ended = state.stale >= torch.where(is_resolved, float(PATIENCE), last)
         return torch.where(ended, 0.0, state.residual)
 

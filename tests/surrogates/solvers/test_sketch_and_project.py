@@ -290,6 +290,16 @@ def test_exact_blocks_that_are_slow_but_precise_go_on(accelerated: bool) -> None
     assert solution.converged.all() or solution.epochs > 397.0, str(solution)
 
 
+def test_steps_along_gradients_go_on_however_little_they_gain() -> None:
+    # Two of these columns rise for more than 24 epochs before they fall
+    system = problems.system(X=problems.uniform(16, 2))
+    solver = SketchAndProject.adasap_identity(
+        block_size=16, mu=1e-3, tail_average=False, tolerance=1e-3, max_epochs=500.0
+    )
+    solution = solver.solve(system, problems.normal(16, 4))
+    assert solution.converged.all(), solution
+
+
 def test_the_estimate_is_the_checkpoint_in_the_middle_of_a_divergence() -> None:
     system = problems.system(N, 0.1)
     rhs = problems.normal(N, 3)
