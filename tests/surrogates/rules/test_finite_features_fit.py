@@ -463,19 +463,19 @@ def test_scgd_recovers_the_variances_of_its_own_prior() -> None:
 
 @pytest.mark.slow
 def test_minimax_approaches_the_optimum_of_all_data_as_the_penalty_grows() -> None:
-    best = fit_exact(recovery(0, (3.0, 2.0))).log_marginal_likelihood()
-    gaps = []
-    for penalty in (1.0, 10.0, 1000.0):
-        model = recovery(0, (3.0, 2.0))
-        method = Minimax(penalty=penalty)
-        fit_finite_features(
-            model,
-            method,
-            batch_size=128,
-            num_steps=600,
-            learning_rate=0.02,
-            step_decay=0.3,
-            check_every=0,
-        )
-        gaps.append(best - model.log_marginal_likelihood())
-    assert 2.0 * gaps[2] < gaps[1] < 0.7 * gaps[0]  # 2.6, 8 and 17 nats, means of three seeds
+    gaps = torch.zeros(3)
+    for seed in range(3):
+        best = fit_exact(recovery(seed, (3.0, 2.0))).log_marginal_likelihood()
+        for number, penalty in enumerate((1.0, 10.0, 1000.0)):
+            model = recovery(seed, (3.0, 2.0))
+            fit_finite_features(
+                model,
+                Minimax(penalty=penalty),
+                batch_size=128,
+                num_steps=600,
+                learning_rate=0.02,
+                step_decay=0.3,
+                check_every=0,
+            )
+            gaps[number] += (best - model.log_marginal_likelihood()) / 3.0
+    assert 1.5 * gaps[2] < gaps[1] < 0.7 * gaps[0]  # 3.6, 7.7 and 15.6 nats
