@@ -19,6 +19,7 @@ import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -384,12 +385,15 @@ def _processor() -> bytes:
 
 
 def _cache_folder() -> Path | None:
-    """Return a folder of the user's that can be written to; ``None`` where there is none."""
+    """Return a folder that the user, and nobody else, can write to; ``None`` where there is none.
+    What lies there is run.
+    """
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(base) / "scalable_bo"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        is_own = folder.stat().st_uid == os.getuid()
+        found = folder.stat()
     except (OSError, RuntimeError):  # no home
         return None
+    is_own = found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return folder if is_own and os.access(folder, os.W_OK) else None

@@ -482,8 +482,8 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         return torch.where(sound, state.average, state.W)
 
     def residual_norm(self, system: BlockSystem, state: SketchAndProjectState) -> Tensor:
-        # Columns that get nowhere have ended: let their residual be evaluated. Steps along gradients
-        # get on slowly, and with momentum they rise in between
+        # Columns that get nowhere have ended: let their residual be evaluated. Steps along
+        # gradients get on slowly, and with momentum they rise in between
         is_resolved = state.monitor.best <= state.resolution
         is_fast = self.preconditioner.is_exact and not self.keep_descent
         last = float(LAST_PATIENCE) if is_fast else math.inf

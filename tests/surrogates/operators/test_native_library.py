@@ -103,6 +103,16 @@ def test_where_the_cache_is_a_file_it_is_compiled_for_the_process(
     assert load(source).answer() == 42
 
 
+@needs_a_compiler
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
+def test_what_others_may_write_is_not_loaded(source: Path, tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "cache" / "scalable_bo"
+    folder.mkdir(parents=True)
+    folder.chmod(mode)
+    assert load(source).answer() == 42
+    assert kept(tmp_path) == []
+
+
 def test_no_compiler_is_an_error(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
