@@ -75,7 +75,7 @@ def asap(job: dict[str, Any]) -> SketchAndProject:
 def work(job: dict[str, Any], device: torch.device) -> dict[str, Any]:
     """Make a round, and return what it took and found."""
     warnings.simplefilter("ignore", UnsolvedWarning)  # a budget may be spent on purpose
-    os.environ["SCALABLE_BO_COMPILE"] = "never"
+    os.environ["SCALABLE_BO_COMPILE"] = "always"  # "auto" may differ between processes, on a device
     X, y = data(job, device)
     kernel = matern_kernel(job["lengthscale"], 1.0).float().to(device)
     reset_peak_memory(device)
