@@ -191,13 +191,13 @@ class RandomFeatures(Basis):
             own = torch.arange(num_functions, device=X.device).repeat_interleave(points)
             slopes = self._value_and_gradient(flat, lambda part, rows: part * W.T[own[rows]])
             return slopes[0].view(num_functions, points), slopes[1].view_as(X)
-        # By columns the weights are read at a quarter of the rate
-        cosines, sines = (part.T.contiguous() for part in self._scaled(W).chunk(2))
+        cosines, sines = (part.T for part in self._scaled(W).chunk(2))
         if self._are_native(X):
             sums, gradients = native.wave_sums(X.flatten(0, 1), self._panels, cosines, sines)
             return sums.view(num_functions, points), gradients.view_as(X)
-        cosines = cosines.unsqueeze(1)
-        sines = sines.unsqueeze(1)
+        # By columns the weights are read at a quarter of the rate
+        cosines = cosines.contiguous().unsqueeze(1)
+        sines = sines.contiguous().unsqueeze(1)
         values = X.new_empty(num_functions, points)
         gradient = torch.empty_like(X)
         for group in self._chunks(num_functions, points):

@@ -3,11 +3,12 @@
  * processor it runs on, once for float and once, with -DDOUBLE, for double.
  *
  * Notation, as in tiles.py: X (m, d) points, Z (n, d) others, both in units of the lengthscale;
- * q points of each function, those of function 0 first; W (s, n) the weights of s functions.
+ * q points of each function, those of function 0 first; W (s, n) the weights of s functions, of
+ * function i for row j at i * apart + j * step.
  *
  * Z comes in panels of PANEL rows, coordinate by coordinate: (panels, d, PANEL), with zeros after
- * the last row. So do weights: (s, panels, PANEL). What is computed of a point does not depend on
- * the points beside it, to the last bit.
+ * the last row. What is computed of a point does not depend on the points beside it, to the last
+ * bit.
  */
 #include <math.h>
 #include <stdint.h>
@@ -221,6 +222,19 @@ INLINE void pairs(int squares, long d, const real **x, const real *Z, long count
     }
 }
 
+/* A function's weights for the rows of a panel, one after the other: copied to `copy` where they lie
+ * apart. Functions beside each other share what is read for that. */
+INLINE const real *weights_of(const real *W, long apart, long step, long function, long panel,
+                              long count, real *copy)
+{
+    const real *first = W + function * apart + panel * PANEL * step;
+    if (step == 1)
+        return first;
+    for (long j = 0; j < count; j++)
+        copy[j] = first[j * step];
+    return copy;
+}
+
 /* Add the sum over a panel of slopes · (x - z), or of slopes · z, to each point's gradient */
 INLINE void add_gradients(int differences, long points, long d, const real **x, const real *Z,
                           long count, real (*slopes)[PANEL], double *gradients)
@@ -263,19 +277,20 @@ void values(long profile, long start, long stop, long d, long n, const real *X, 
 /* Add f_i(x) = sum_j k(x, z_j) W_ij of each function at its own points start to stop to `sums`
  * (m,), and half of its gradient to `gradients` (m, d) */
 void kernel_sums(long profile, long start, long stop, long q, long d, long n, const real *X,
-                 const real *Z, const real *W, double *sums, double *gradients)
+                 const real *Z, long apart, long step, const real *W, double *sums,
+                 double *gradients)
 {
-    real d2[TOGETHER][PANEL], slopes[TOGETHER][PANEL] = {{0}};
-    const real *x[TOGETHER];
-    long panels = panels_of(n);
-    for (long panel = 0; panel < panels; panel++) {
+    real d2[TOGETHER][PANEL], slopes[TOGETHER][PANEL] = {{0}}, copy[PANEL];
+    const real *x[TOGETHER], *w = W;
+    for (long panel = 0; panel < panels_of(n); panel++) {
         const real *z = Z + panel * d * PANEL;
         long count = rows_of(n, panel);
         for (long i = start; i < stop; i += TOGETHER) {
             long points = points_from(i, stop, d, X, x);
             pairs(1, d, x, z, count, d2);
             for (long p = 0; p < points; p++) {
-                const real *w = W + ((i + p) / q * panels + panel) * PANEL;
+                if (i + p == start || (i + p) % q == 0)
+                    w = weights_of(W, apart, step, (i + p) / q, panel, count, copy);
                 sums[i + p] += WEIGH[profile](d2[p], w, count, slopes[p]);
             }
             add_gradients(1, points, d, x, z, count, slopes, gradients + i * d);
@@ -412,12 +427,12 @@ void waves(long start, long stop, long d, long n, const real *X, const real *Z, 
 /* Add f_i(x) = sum_j C_ij cos(x z_j) + S_ij sin(x z_j) of each function at its own points start to
  * stop to `sums` (m,), and its gradient to `gradients` (m, d) */
 void wave_sums(long start, long stop, long q, long d, long n, const real *X, const real *Z,
-               const real *C, const real *S, double *sums, double *gradients)
+               long apart, long step, const real *C, const real *S, double *sums,
+               double *gradients)
 {
-    real angles[TOGETHER][PANEL], slopes[TOGETHER][PANEL] = {{0}};
-    const real *x[TOGETHER];
-    long panels = panels_of(n);
-    for (long panel = 0; panel < panels; panel++) {
+    real angles[TOGETHER][PANEL], slopes[TOGETHER][PANEL] = {{0}}, copies[2][PANEL];
+    const real *x[TOGETHER], *c = C, *s = S;
+    for (long panel = 0; panel < panels_of(n); panel++) {
         const real *z = Z + panel * d * PANEL;
         long count = rows_of(n, panel);
         for (long i = start; i < stop; i += TOGETHER) {
@@ -425,8 +440,11 @@ void wave_sums(long start, long stop, long q, long d, long n, const real *X, con
             pairs(0, d, x, z, count, angles);
             for (long p = 0; p < points; p++) {
                 reduce(angles[p], count);
-                long own = ((i + p) / q * panels + panel) * PANEL;
-                sums[i + p] += weigh_waves(angles[p], C + own, S + own, count, slopes[p]);
+                if (i + p == start || (i + p) % q == 0) {
+                    c = weights_of(C, apart, step, (i + p) / q, panel, count, copies[0]);
+                    s = weights_of(S, apart, step, (i + p) / q, panel, count, copies[1]);
+                }
+                sums[i + p] += weigh_waves(angles[p], c, s, count, slopes[p]);
             }
             add_gradients(0, points, d, x, z, count, slopes, gradients + i * d);
         }

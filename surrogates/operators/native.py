@@ -48,9 +48,9 @@ SIGNATURES = {
     "values": "iiiiippdp",
     "values_at": "iiipdp",
     "contracted": "iiiiipppp",
-    "kernel_sums": "iiiiiippppp",
+    "kernel_sums": "iiiiiippiippp",
     "waves": "iiiipppp",
-    "wave_sums": "iiiiipppppp",
+    "wave_sums": "iiiiippiipppp",
 }
 TYPES = {"i": ctypes.c_long, "d": ctypes.c_double, "p": ctypes.c_void_p}
 LARGEST_ERROR = 100.0  # times eps, of a library that is taken
@@ -169,7 +169,7 @@ def kernel_sums(profile: str, X: Tensor, Z: Panels, W: Tensor) -> tuple[Tensor, 
 
     Args:
         X: (s · q, d), the points of function 0 first.
-        W: (s, n).
+        W: (s, n), however it lies in memory.
     """
     sums, gradients = _sums("kernel_sums", _number(profile), X, Z, W)
     return sums, gradients.mul_(2.0)
@@ -202,12 +202,12 @@ def _sums(
     X = X.contiguous()
     m, d = X.shape
     q = m // max(1, len(weights[0]))
-    lacking = -Z.count % PANEL
-    padded = [torch.nn.functional.pad(part, (0, lacking)).contiguous() for part in weights]
+    if len({part.stride() for part in weights}) > 1:
+        weights = tuple(part.contiguous() for part in weights)
     sums = torch.zeros(m, dtype=torch.float64)
     gradients = torch.zeros(m, d, dtype=torch.float64)
     arguments: tuple[int | float | Tensor, ...]
-    arguments = (q, d, Z.count, X, Z.numbers, *padded, sums, gradients)
+    arguments = (q, d, Z.count, X, Z.numbers, *weights[0].stride(), *weights, sums, gradients)
     _by_rows(name, X.dtype, first, arguments, m, Z.count)
     return sums.to(X.dtype), gradients.to(X.dtype)
 

@@ -155,6 +155,26 @@ def test_points_found_together_match_points_found_alone_to_the_last_bit(
         )
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_weights_may_lie_in_memory_in_any_way(dtype: torch.dtype) -> None:
+    s, q, n = 5, 3, 2 * PANEL + 10
+    X = problems.uniform(s * q, 2, dtype=dtype)
+    panels = Panels.of(problems.uniform(n, 2, seed=1, dtype=dtype))
+    wide = problems.normal(2 * s, 3 * n, dtype=dtype)
+    W = wide[::2, 1::3].contiguous()
+    expected = [*native.kernel_sums("rbf", X, panels, W), *native.wave_sums(X, panels, W, W)]
+    for others in (wide[::2, 1::3], W.T.contiguous().T):
+        found = [
+            *native.kernel_sums("rbf", X, panels, others),
+            *native.wave_sums(X, panels, others, others),
+            *native.wave_sums(X, panels, others, W),
+        ]
+        assert all(map(torch.equal, found, [*expected, *expected[2:]]))
+    shared = W[:1].expand(s, n)
+    alike = native.kernel_sums("rbf", X, panels, shared.contiguous())
+    assert all(map(torch.equal, native.kernel_sums("rbf", X, panels, shared), alike))
+
+
 def test_neither_threads_nor_parts_change_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     X = problems.uniform(90, 3, dtype=torch.float32)
     panels = Panels.of(problems.uniform(500, 3, seed=1, dtype=torch.float32))
