@@ -428,11 +428,11 @@ def tile_spans(
     num_rows: int, num_columns: int, side: int, device: torch.device
 ) -> Iterator[tuple[slice, slice]]:
     """Yield the rows and columns of the tiles of a matrix, row after row: ``side`` columns,
-    and more where there are few rows.
+    and several times as many where there are few rows.
     """
     height = max(1, min(num_rows, TILE_ASPECT.get(device.type, 1) * side))
     for i in spans(num_rows, height):
-        for j in spans(num_columns, max(side, side**2 // height)):
+        for j in spans(num_columns, max(1, side // height) * side):
             yield i, j
 
 
