@@ -162,7 +162,7 @@ class RandomFeatures(Basis):
     def matmul(self, X: Tensor, W: Tensor) -> Tensor:
         product = matmul_rows if self.modulations else precise_matmul
         weights = self._scaled(W).chunk(2)
-        by_c = self._are_native(X)
+        by_c = self._are_native(X, W)
         out = []
         for rows in self._chunks(len(X)):
             cosines, sines = (
@@ -192,7 +192,7 @@ class RandomFeatures(Basis):
             slopes = self._value_and_gradient(flat, lambda part, rows: part * W.T[own[rows]])
             return slopes[0].view(num_functions, points), slopes[1].view_as(X)
         cosines, sines = (part.T for part in self._scaled(W).chunk(2))
-        if self._are_native(X):
+        if self._are_native(X, W):
             sums, gradients = native.wave_sums(X.flatten(0, 1), self._panels, cosines, sines)
             return sums.view(num_functions, points), gradients.view_as(X)
         # By columns the weights are read at a quarter of the rate
@@ -249,10 +249,11 @@ class RandomFeatures(Basis):
             tuple(part.doubled() for part in self.modulations),
         )
 
-    def _are_native(self, X: Tensor) -> bool:
-        """Whether waves are evaluated by compiled code, and so are their sums at such points."""
+    def _are_native(self, X: Tensor, W: Tensor) -> bool:
+        """Whether compiled code evaluates the waves, and their sums with such weights."""
         are_plain = not self.amplitudes and not self.modulations
-        return are_plain and self.dim <= native.LARGEST_DIM and native.serves(X)
+        few_coordinates = self.dim <= native.LARGEST_DIM
+        return are_plain and few_coordinates and native.serves(X, self.frequencies, self.scale, W)
 
     @cached_property
     def _panels(self) -> native.Panels:

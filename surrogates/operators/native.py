@@ -4,8 +4,9 @@ PyTorch makes a pass through memory for every operation of a formula; the C code
 It is compiled for the processor it runs on when it is first needed, in about a second, by ``CC`` or
 the first of ``cc``, ``gcc`` and ``clang`` that is found. The library is kept in the user's cache
 folder (``XDG_CACHE_HOME``, or ``~/.cache``), under a name that tells the source, the compiler and
-the processor it belongs to. Without a compiler, or with ``SCALABLE_BO_COMPILE=never`` in the
-environment, PyTorch does the same in three to five times the time.
+the processor it belongs to, and what is in it. Without a compiler, or with
+``SCALABLE_BO_COMPILE=never`` in the environment, PyTorch does the same in three to five times the
+time.
 
 What is found of a point does not depend on the points beside it, nor on the number of threads.
 
@@ -15,14 +16,14 @@ Notation: X (m, d), Z (n, d), W (n, s), as in ``tiles.py``.
 import ctypes
 import hashlib
 import logging
+import math
 import os
-import platform
 import shlex
 import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -57,8 +58,8 @@ LARGEST_ERROR = 100.0  # times eps, of a library that is taken
 
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = (
-    *("-std=gnu11", "-O3", "-fopenmp-simd", "-ffp-contract=fast"),
-    *("-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"),
+    *("-x", "c", "-std=gnu11", "-O3", "-fopenmp-simd", "-fno-fast-math", "-ffp-contract=fast"),
+    *("-fno-finite-math-only", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"),
 )
 FOR_THIS_PROCESSOR = ("-march=native", "-mcpu=native")  # which of them depends on the compiler
 LONGEST_COMPILATION = 120.0  # seconds
@@ -75,7 +76,7 @@ def mode() -> str:
     Raises:
         ValueError: if it says something else.
     """
-    chosen = os.environ.get("SCALABLE_BO_COMPILE", "auto")
+    chosen = os.environ.get("SCALABLE_BO_COMPILE") or "auto"
     if chosen not in MODES:
         raise ValueError(
             f"`SCALABLE_BO_COMPILE` must be 'auto', 'always' or 'never', got {chosen!r}."
@@ -83,16 +84,30 @@ def mode() -> str:
     return chosen
 
 
-def serves(X: Tensor) -> bool:
-    """Whether the C code takes tensors like X: of float32 or float64 numbers on a CPU, where it can
-    be compiled and is not switched off.
+def serves(*operands: Tensor) -> bool:
+    """Whether the C code takes these tensors together: float32 or float64 numbers, all of one type,
+    on a CPU, whose derivatives nobody asks for, where it can be compiled and is not switched off.
     """
+    dtype = operands[0].dtype
     return (
-        X.device.type == "cpu"
-        and X.dtype in DEFINITIONS
+        dtype in DEFINITIONS
+        and all(part.dtype == dtype and part.device.type == "cpu" for part in operands)
+        and not (torch.is_grad_enabled() and any(part.requires_grad for part in operands))
         and mode() != "never"
-        and _is_usable(X.dtype)
+        and all(map(_has_numbers, (*operands, operands[0].new_empty(0))))
+        and _is_usable(dtype)
     )
+
+
+def _has_numbers(part: Tensor) -> bool:
+    """Whether a tensor lies in memory: what is made inside a transform of ``torch.func`` does
+    not.
+    """
+    try:
+        part.data_ptr()
+    except RuntimeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,9 +144,9 @@ def values(
     profile: str, X: Tensor, Z: Panels, outputscale: Tensor, out: Tensor | None = None
 ) -> Tensor:
     """Return outputscale · κ(X, Z), (m, n), written to ``out``, contiguous, if that is given."""
-    X = X.contiguous()
+    X = _points(X, Z)
     m, d = X.shape
-    out = X.new_empty(m, Z.count) if out is None else out
+    out = _room(X, (m, Z.count), out)
     arguments = (d, Z.count, X, Z.numbers, outputscale.item(), out)
     _by_rows("values", X.dtype, _number(profile), arguments, m, Z.count)
     return out
@@ -142,7 +157,7 @@ def values_at(profile: str, d2: Tensor, outputscale: Tensor, out: Tensor | None 
     such as ``d2`` itself, if that is given.
     """
     d2 = d2.contiguous()
-    out = torch.empty_like(d2) if out is None else out
+    out = _room(d2, d2.shape, out)
     arguments = (d2, outputscale.item(), out)
     _by_rows("values_at", d2.dtype, _number(profile), arguments, d2.numel(), 1)
     return out
@@ -155,6 +170,11 @@ def contracted(profile: str, d2: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
     d2 = d2.contiguous()
     g, r, c = d2.shape
     W = W.expand(g, -1, -1).contiguous()
+    if W.shape[1] not in (1, r) or W.shape[2] != c or W.dtype != d2.dtype:
+        raise ValueError(
+            f"`W` must be {d2.dtype} of shape ({g} or 1, {r} or 1, {c}), as the distances are, got"
+            f" {W.dtype} of shape {tuple(W.shape)}."
+        )
     sums = d2.new_empty(g, r)
     slopes = torch.empty_like(d2)
     q = r // max(1, W.shape[1])
@@ -177,7 +197,7 @@ def kernel_sums(profile: str, X: Tensor, Z: Panels, W: Tensor) -> tuple[Tensor, 
 
 def waves(X: Tensor, Z: Panels) -> tuple[Tensor, Tensor]:
     """Return cos(X Zᵀ) and sin(X Zᵀ), (m, n)."""
-    X = X.contiguous()
+    X = _points(X, Z)
     m, d = X.shape
     cosines = X.new_empty(m, Z.count)
     sines = torch.empty_like(cosines)
@@ -199,17 +219,55 @@ def _number(profile: str) -> tuple[int]:
 def _sums(
     name: str, first: tuple[int, ...], X: Tensor, Z: Panels, *weights: Tensor
 ) -> tuple[Tensor, Tensor]:
-    X = X.contiguous()
+    X = _points(X, Z)
     m, d = X.shape
-    q = m // max(1, len(weights[0]))
+    s = len(weights[0])
+    for W in weights:
+        if W.shape != (s, Z.count) or W.dtype != X.dtype or (m and (not s or m % s)):
+            raise ValueError(
+                f"weights must be {X.dtype}, {Z.count} of each of s functions that all have as many"
+                f" of the {m} points, got {W.dtype} of shape {tuple(W.shape)}."
+            )
+    q = m // max(1, s)
     if len({part.stride() for part in weights}) > 1:
         weights = tuple(part.contiguous() for part in weights)
-    sums = torch.zeros(m, dtype=torch.float64)
-    gradients = torch.zeros(m, d, dtype=torch.float64)
+    sums = X.new_zeros(m, dtype=torch.float64)
+    gradients = X.new_zeros(m, d, dtype=torch.float64)
     arguments: tuple[int | float | Tensor, ...]
     arguments = (q, d, Z.count, X, Z.numbers, *weights[0].stride(), *weights, sums, gradients)
     _by_rows(name, X.dtype, first, arguments, m, Z.count)
     return sums.to(X.dtype), gradients.to(X.dtype)
+
+
+def _points(X: Tensor, Z: Panels) -> Tensor:
+    """Return X (m, d), contiguous.
+
+    Raises:
+        ValueError: if the rows of Z are of another size or type.
+    """
+    dtype = Z.numbers.dtype
+    if X.shape[1:] != (Z.dim,) or X.dtype != dtype or X.device != Z.numbers.device:
+        raise ValueError(
+            f"`X` must be {dtype} of shape (m, {Z.dim}) on the {Z.numbers.device}, as what it is"
+            f" compared with, got {X.dtype} of shape {tuple(X.shape)} on the {X.device}."
+        )
+    return X.contiguous()
+
+
+def _room(like: Tensor, shape: Sequence[int], out: Tensor | None) -> Tensor:
+    """Return where values of a shape are written to, ``out`` if that is given.
+
+    Raises:
+        ValueError: if it has another shape or type, or is not contiguous.
+    """
+    if out is None:
+        return like.new_empty(shape)
+    if out.shape != shape or out.dtype != like.dtype or not out.is_contiguous():
+        raise ValueError(
+            f"`out` must be contiguous {like.dtype} of shape {tuple(shape)}, got {out.dtype} of"
+            f" shape {tuple(out.shape)} and strides {out.stride()}."
+        )
+    return out
 
 
 def _by_rows(
@@ -235,23 +293,31 @@ def _by_rows(
         waiting = []
         for begin in range(start + share, stop, share):
             arguments = (*first, begin, min(begin + share, stop), *numbers)
-            waiting.append(_threads(os.getpid()).submit(_call, function, arguments, others))
-        function(*first, start, min(start + share, stop), *numbers)
-        for other in waiting:
-            other.result()
+            try:
+                waiting.append(_threads().submit(_call, function, arguments, others))
+            except RuntimeError:  # the interpreter is ending, and takes no more of them
+                function(*arguments)
+        try:
+            function(*first, start, min(start + share, stop), *numbers)
+        finally:
+            for other in waiting:
+                other.result()
 
 
 def _call(function: Callable[..., None], arguments: tuple[int | float, ...], held: object) -> None:
-    """Call a function in a thread. It holds the tensors that it works on: after an interruption
+    """Call a function in a thread. It holds the tensors that it works on: after two interruptions
     nobody waits for it.
     """
     function(*arguments)
 
 
 @cache
-def _threads(process: int) -> ThreadPoolExecutor:
-    """Return the threads of a process: a forked one has none of its parent's."""
+def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count() or 1, "scalable_bo")
+
+
+if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's threads
+    os.register_at_fork(after_in_child=_threads.cache_clear)
 
 
 @cache
@@ -261,13 +327,14 @@ def _library(dtype: torch.dtype) -> ctypes.CDLL | None:
     """
     try:
         library = load(SOURCE, DEFINITIONS[dtype])
-    except CompilationError as error:
-        logger.info("kernels stay uncompiled, three to five times slower: %s", error)
+        for name, arguments in SIGNATURES.items():
+            function = getattr(library, name)
+            function.argtypes = [TYPES[argument] for argument in arguments]
+            function.restype = None
+    except (CompilationError, AttributeError) as error:
+        level = logging.WARNING if mode() == "always" else logging.INFO
+        logger.log(level, "kernels stay uncompiled, three to five times slower: %s", error)
         return None
-    for name, arguments in SIGNATURES.items():
-        function = getattr(library, name)
-        function.argtypes = [TYPES[argument] for argument in arguments]
-        function.restype = None
     return library
 
 
@@ -276,25 +343,55 @@ def _is_usable(dtype: torch.dtype) -> bool:
     """Whether there is a library that finds the numbers that PyTorch does."""
     if _library(dtype) is None:
         return False
-    d2 = torch.linspace(0.0, 100.0, PANEL + 1, dtype=dtype)
-    one = d2.new_ones(())
-    r = d2.sqrt()
+    bound = LARGEST_ERROR * torch.finfo(dtype).eps
+    is_right = all(
+        bool((found - known).abs().max() <= bound * max(1.0, known.abs().max().item()))
+        for found, known in _samples(dtype)
+    )
+    nothing = torch.full((PANEL,), math.nan, dtype=dtype, device="cpu")
+    keeps_nan = all(
+        bool(values_at(profile, nothing, nothing.new_ones(())).isnan().all())
+        for profile in PROFILES
+    )
+    if not (is_right and keeps_nan):
+        logger.warning("compiled kernels find other numbers than PyTorch: they are not used")
+    return is_right and keeps_nan
+
+
+def _samples(dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield what the library finds of some points on a line, and what PyTorch does."""
+    X = torch.linspace(0.0, 10.0, PANEL + 1, dtype=dtype, device="cpu").unsqueeze(1)
+    Z = X[:-1] + 0.01
+    panels = Panels.of(Z)
+    one = X.new_ones(())
+    W = Z.T.cos()
+    differences = X - Z.T
+    d2 = differences.square()
     r3 = (3.0 * d2).sqrt()
     r5 = (5.0 * d2).sqrt()
-    expected = {
-        "rbf": torch.exp(-0.5 * d2),
-        "matern12": torch.exp(-r),
-        "matern32": (1.0 + r3) * torch.exp(-r3),
-        "matern52": (1.0 + r5 + r5.square() / 3.0) * torch.exp(-r5),
+    known = {  # values, and slopes in d²
+        "rbf": (torch.exp(-0.5 * d2), -0.5 * torch.exp(-0.5 * d2)),
+        "matern12": (torch.exp(-d2.sqrt()), -0.5 / d2.sqrt() * torch.exp(-d2.sqrt())),
+        "matern32": ((1.0 + r3) * torch.exp(-r3), -1.5 * torch.exp(-r3)),
+        "matern52": (
+            (1.0 + r5 + r5.square() / 3.0) * torch.exp(-r5),
+            -5.0 / 6.0 * (1.0 + r5) * torch.exp(-r5),
+        ),
     }
-    pairs = [(values_at(profile, d2, one), known) for profile, known in expected.items()]
-    X = r.unsqueeze(1)
-    pairs += zip(waves(X, Panels.of(X)), ((X * r).cos(), (X * r).sin()), strict=True)
-    bound = LARGEST_ERROR * torch.finfo(dtype).eps
-    is_right = all(bool((found - known).abs().max() <= bound) for found, known in pairs)
-    if not is_right:
-        logger.warning("compiled kernels find other numbers than PyTorch: they are not used")
-    return is_right
+    for profile, (level, slope) in known.items():
+        yield values_at(profile, d2, one), level
+        yield values(profile, X, panels, one), level
+        sums, slopes = contracted(profile, d2.unsqueeze(0), W.unsqueeze(0))
+        yield sums[0], (level * W).sum(1)
+        yield slopes[0], slope * W
+        sums, gradients = kernel_sums(profile, X, panels, W)
+        yield sums, (level * W).sum(1)
+        yield gradients[:, 0], 2.0 * (slope * W * differences).sum(1)
+    angles = X * Z.T
+    yield from zip(waves(X, panels), (angles.cos(), angles.sin()), strict=True)
+    sums, gradients = wave_sums(X, panels, W, -W)
+    yield sums, (W * (angles.cos() - angles.sin())).sum(1)
+    yield gradients[:, 0], (-W * (angles.cos() + angles.sin()) * Z.T).sum(1)
 
 
 def load(source: Path, definitions: Sequence[str] = ()) -> ctypes.CDLL:
@@ -307,17 +404,24 @@ def load(source: Path, definitions: Sequence[str] = ()) -> ctypes.CDLL:
     Raises:
         CompilationError: if there is no compiler, or it fails.
     """
-    compiler = find_compiler()
-    if compiler is None:
-        raise CompilationError("no C compiler was found")
     try:
-        name = f"{source.stem}-{_key(source, definitions, compiler)}.so"
+        compiler = find_compiler()
+        if compiler is None:
+            looked_for = os.environ.get("CC") or ", ".join(COMPILERS)
+            raise CompilationError(f"no C compiler was found, of {looked_for}")
+        name = f"{source.stem}-{_key(source, definitions, compiler)}"
         folder = _cache_folder()
-        if folder is None:  # of this process alone
-            with tempfile.TemporaryDirectory() as own:
-                return _loaded(Path(own) / name, source, definitions, compiler)
-        return _loaded(folder / name, source, definitions, compiler)
-    except (OSError, subprocess.SubprocessError) as error:
+        if folder is not None:
+            library = _kept(folder, name)
+            try:
+                if library is None:
+                    library = _made(folder, name, source, definitions, compiler)
+                return ctypes.CDLL(str(library))
+            except OSError as error:  # a full disk, or one whose files may not be run
+                logger.info("the cache folder %s is of no use: %s", folder, error)
+        with tempfile.TemporaryDirectory() as own:  # of this process alone
+            return ctypes.CDLL(str(_made(Path(own), name, source, definitions, compiler)))
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise CompilationError(f"{type(error).__name__}: {error}") from error
 
 
@@ -332,31 +436,42 @@ def find_compiler() -> list[str] | None:
     return None
 
 
-def _loaded(
-    library: Path, source: Path, definitions: Sequence[str], compiler: Sequence[str]
-) -> ctypes.CDLL:
-    if library.exists():
-        try:
-            return ctypes.CDLL(str(library))
-        except OSError:
-            logger.info("%s is damaged: compiling it again", library)
+def _kept(folder: Path, name: str) -> Path | None:
+    """Return the library that was made before; ``None`` where there is none, or a damaged one."""
+    for library in folder.glob(f"{name}-*.so"):
+        if _is_own(library) and library.stem == f"{name}-{_digest(library)}":
+            return library
+    return None
+
+
+def _made(
+    folder: Path, name: str, source: Path, definitions: Sequence[str], compiler: Sequence[str]
+) -> Path:
+    """Return the library, compiled, in a file whose name tells what is in it."""
     logger.info("compiling %s; this takes a second, once", source.name)
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        made = Path(folder) / library.name
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        made = Path(place) / f"{name}.so"
         _compile(made, source, definitions, compiler)
+        made.chmod(0o700)
+        library = folder / f"{name}-{_digest(made)}.so"
         made.replace(library)  # as a whole: other processes may be about to load it
-    return ctypes.CDLL(str(library))
+    return library
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
 def _compile(
     library: Path, source: Path, definitions: Sequence[str], compiler: Sequence[str]
 ) -> None:
-    for processor in (*([flag] for flag in FOR_THIS_PROCESSOR), []):
+    special = FOR_THIS_PROCESSOR if _processor() else ()
+    for processor in (*([flag] for flag in special), []):
         files = ["-o", str(library), str(source), "-lm"]
         run = subprocess.run(
             [*compiler, *FLAGS, *processor, *definitions, *files],
             capture_output=True,
-            text=True,
+            errors="replace",
             timeout=LONGEST_COMPILATION,
         )
         if run.returncode == 0:
@@ -375,11 +490,11 @@ def _key(source: Path, definitions: Sequence[str], compiler: Sequence[str]) -> s
 
 
 def _processor() -> bytes:
-    """Return what the processor is and can do."""
+    """Return what the processor is and can do; nothing where that is not known."""
     try:
         lines = Path("/proc/cpuinfo").read_bytes().splitlines()
     except OSError:
-        return f"{platform.machine()} {platform.processor()}".encode()
+        return b""
     kinds = (b"model name", b"flags", b"Features", b"CPU part")
     return b"\n".join(sorted({line for line in lines if line.startswith(kinds)}))
 
@@ -388,12 +503,17 @@ def _cache_folder() -> Path | None:
     """Return a folder that the user, and nobody else, can write to; ``None`` where there is none.
     What lies there is run.
     """
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(base) / "scalable_bo"
+    chosen = os.environ.get("XDG_CACHE_HOME", "")
     try:
+        base = Path(chosen) if os.path.isabs(chosen) else Path.home() / ".cache"
+        folder = base / "scalable_bo"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        found = folder.stat()
+        return folder if _is_own(folder) and os.access(folder, os.W_OK) else None
     except (OSError, RuntimeError):  # no home
         return None
-    is_own = found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return folder if is_own and os.access(folder, os.W_OK) else None
+
+
+def _is_own(path: Path) -> bool:
+    """Whether the user, and nobody else, may write to a file or folder."""
+    found = path.stat()
+    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -87,7 +87,7 @@ class Fused:
 
     def __call__(self, tile: Tensor, *others: Tensor) -> Any:
         if tile.device.type == "cpu":
-            by_c = self._on_cpu is not None and native.serves(tile)
+            by_c = self._on_cpu is not None and native.serves(tile, *others)
             return (self._on_cpu if by_c else self._eagerly)(tile, *others)  # type: ignore[misc]
         if tile.numel() < SMALLEST_COMPILED_TILE or not self._use_compiled(tile):
             return self._eagerly(tile, *others)

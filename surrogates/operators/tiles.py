@@ -166,8 +166,14 @@ class StationaryTiles(KernelTiles):
         self.centre = kernel.scaled(X2).mean(0)
         self.left = self._scaled(X1)
         self.right = self._scaled(X2)
-        self.is_native = native.serves(X2) and self.right.X.shape[1] <= native.LARGEST_DIM
         self.takes_differences = self.profile.exact_distances or self._cancels()
+
+    def _is_native(self, *weights: Tensor) -> bool:
+        """Whether compiled code finds values, or sums with such weights."""
+        few_coordinates = self.right.X.shape[1] <= native.LARGEST_DIM
+        return few_coordinates and native.serves(
+            self.right.X, self.left.X, self.outputscale, *weights
+        )
 
     def _scaled(self, X: Tensor) -> ScaledPoints:
         return ScaledPoints(self.kernel.scaled(X) - self.centre)
@@ -191,7 +197,7 @@ class StationaryTiles(KernelTiles):
         return d2 if out is None else out.copy_(d2)
 
     def tile(self, i: Index, j: Index, out: Tensor | None = None) -> Tensor:
-        if self.is_native:
+        if self._is_native():
             name = self.kernel.profile
             return native.values(name, self.left.X[i], self._panels(j), self.outputscale, out)
         d2 = self._squared_distances(i, j, out)
@@ -204,7 +210,7 @@ class StationaryTiles(KernelTiles):
         return Halves(high.view_as(d2), low.view_as(d2))
 
     def contract(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
-        if self.is_native:
+        if self._is_native(weights):
             values, gradient = native.kernel_sums(
                 self.kernel.profile, self.left.X[i], self._panels(j), weights.flatten(0, 1)
             )
@@ -252,7 +258,6 @@ class StationaryTiles(KernelTiles):
         part.profile = self.profile
         part.outputscale = self.outputscale
         part.centre = self.centre
-        part.is_native = self.is_native
         part.takes_differences = self.takes_differences
         return part
 
@@ -277,7 +282,7 @@ class StationaryTiles(KernelTiles):
 
     def fused_rowwise(self, W: Tensor) -> tuple[Tensor, Tensor] | None:
         profile = self.kernel.profile
-        if self.is_native:
+        if self._is_native(W):
             return self._in_units(*native.kernel_sums(profile, self.left.X, self.right.panels, W.T))
         if W.device.type not in cuda.DEVICE_TYPES:
             return None

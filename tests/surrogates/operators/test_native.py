@@ -3,12 +3,17 @@
 import logging
 import math
 import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from surrogates import RandomFeatures, kernel_operator
 from surrogates.operators import native
+from surrogates.operators.differentiable import KernelBasis, combine_rowwise
 from surrogates.operators.native import PANEL, PROFILES, Panels
 from surrogates.operators.stationary import PROFILES as FORMULAS
 from tests import problems
@@ -241,16 +246,151 @@ def test_an_unknown_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         native.serves(torch.zeros(1))
 
 
+def test_an_empty_mode_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCALABLE_BO_COMPILE", "")
+    assert native.mode() == "auto"
+
+
 def test_numbers_of_other_types_are_left_to_pytorch() -> None:
+    one = torch.zeros(1)
     assert not native.serves(torch.zeros(1, dtype=torch.bfloat16))
     assert not native.serves(torch.zeros(1, device="meta"))
+    assert not native.serves(one, one.double())
+    assert not native.serves(one, torch.zeros(1, device="meta"))
 
 
+def test_where_gradients_are_asked_for_it_is_left_to_pytorch() -> None:
+    X = torch.zeros(1, requires_grad=True)
+    assert not native.serves(torch.zeros(1), X)
+    with torch.no_grad():
+        assert native.serves(torch.zeros(1), X)
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.hessian])
+def test_inside_a_transform_it_is_left_to_pytorch(transform: Callable[..., Any]) -> None:
+    X = problems.uniform(5, 3)
+    W = problems.normal(5, 2)
+    kernel = problems.rbf().double()
+    expected = kernel_operator(kernel, X) @ W
+
+    def function(x: Tensor) -> Tensor:
+        found = kernel_operator(kernel, X) @ W
+        torch.testing.assert_close(found, expected)
+        return (found.sum() * x).sum()
+
+    derivative = transform(function)(torch.ones(2, dtype=torch.float64))
+    assert derivative.shape[0] == 2
+
+
+def features() -> RandomFeatures:
+    generator = torch.Generator().manual_seed(0)
+    return RandomFeatures.draw(problems.matern(1.5), 3, 100, generator=generator)
+
+
+@pytest.mark.parametrize("name", ["X", "W"])
+def test_features_keep_the_derivatives_that_are_asked_for(name: str) -> None:
+    basis = features()
+    tensors = {
+        "X": problems.uniform(4, 3, dtype=basis.dtype),
+        "W": problems.normal(100, 4, dtype=basis.dtype),
+    }
+    tensors[name].requires_grad_()
+    product = basis.matmul(tensors["X"], tensors["W"])
+    (found,) = torch.autograd.grad(product.square().sum(), tensors[name])
+    expected = basis(tensors["X"]) @ tensors["W"]
+    (expected,) = torch.autograd.grad(expected.square().sum(), tensors[name])
+    torch.testing.assert_close(found, expected)
+    assert expected.any()
+
+
+def test_weights_of_another_type_are_taken_as_pytorch_takes_them() -> None:
+    kernel = problems.matern(1.5).double()
+    Z = problems.uniform(300, 3)
+    X = problems.uniform(40, 3, seed=1)
+    W = problems.normal(300, 40, dtype=torch.float32)
+    found = combine_rowwise(KernelBasis(kernel, Z), X.unsqueeze(1), W).squeeze(1)
+    with torch.no_grad():
+        expected = (kernel(X, Z).to_dense() * W.T).sum(1)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5, check_dtype=False)
+
+
+@pytest.mark.parametrize("shape", [(5, 2), (5, 4), (5, 20_000)])
+def test_points_of_another_dimension_are_refused(shape: tuple[int, int]) -> None:
+    basis = features()
+    X = torch.zeros(shape, dtype=basis.dtype)
+    W = torch.zeros(100, 5, dtype=basis.dtype)
+    with pytest.raises(ValueError, match=r"`X` must be .* of shape \(m, 3\) on the cpu"):
+        basis.matmul(X, W)
+    with pytest.raises(ValueError, match=r"`X` must be .* of shape \(m, 3\) on the cpu"):
+        basis.rowwise(X.unsqueeze(1), W)
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    X = problems.uniform(6, 3)
+    one = X.new_ones(())
+    panels = Panels.of(problems.uniform(10, 3, seed=1))
+    W = X.new_ones(2, 10)
+    for others in (X[:, :2], X.float(), X.to("meta")):
+        with pytest.raises(ValueError, match="`X` must be torch.float64 of shape"):
+            native.values("rbf", others, panels, one)
+    for others in (W[:, :9], W.float(), X.new_ones(4, 10), W[:0]):
+        with pytest.raises(ValueError, match="weights must be torch.float64, 10 of each"):
+            native.kernel_sums("rbf", X, panels, others)
+        with pytest.raises(ValueError, match="weights must be torch.float64, 10 of each"):
+            native.wave_sums(X, panels, others, others)
+    with pytest.raises(ValueError, match="weights must be"):
+        native.wave_sums(X, panels, W, W[:, :9])
+    for out in (X.new_empty(6, 9), X.new_empty(6, 10).float(), X.new_empty(10, 6).T):
+        with pytest.raises(ValueError, match="`out` must be contiguous torch.float64"):
+            native.values("rbf", X, panels, one, out)
+    d2 = X.new_ones(2, 3, 10)
+    for others in (X.new_ones(2, 2, 10), X.new_ones(2, 1, 9), X.new_ones(2, 1, 10).float()):
+        with pytest.raises(ValueError, match="`W` must be torch.float64 of shape"):
+            native.contracted("rbf", d2, others)
+
+
+def test_a_default_device_is_not_where_sums_are_made() -> None:
+    X = problems.uniform(4, 2)
+    panels = Panels.of(X)
+    expected = native.kernel_sums("rbf", X, panels, X.new_ones(2, 4))
+    with torch.device("meta"):
+        assert native._is_usable.__wrapped__(torch.float64)
+        found = native.kernel_sums("rbf", X, panels, X.new_ones(2, 4))
+    assert all(map(torch.equal, found, expected))
+
+
+def test_what_threads_no_longer_take_is_done_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = problems.uniform(100, 2)
+    panels = Panels.of(X)
+    expected = native.values("rbf", X, panels, X.new_ones(()))
+    monkeypatch.setattr(native, "ENTRIES_A_THREAD", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    ended = ThreadPoolExecutor(2)
+    ended.shutdown()
+    monkeypatch.setattr(native, "_threads", lambda: ended)
+    assert torch.equal(native.values("rbf", X, panels, X.new_ones(())), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil"),
+    [
+        *((name, lambda found: 1.001 * found) for name in native.SIGNATURES),
+        ("values_at", torch.nan_to_num),
+    ],
+)
 def test_a_library_that_finds_other_numbers_is_not_used(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    name: str,
+    spoil: Callable[[Tensor], Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    right = native.values_at
-    monkeypatch.setattr(native, "values_at", lambda *arguments: 1.001 * right(*arguments))
+    right = getattr(native, name)
+
+    def wrong(*arguments: Any) -> Any:
+        found = right(*arguments)
+        return tuple(map(spoil, found)) if isinstance(found, tuple) else spoil(found)
+
+    monkeypatch.setattr(native, name, wrong)
     assert not native._is_usable.__wrapped__(torch.float32)
     assert "compiled kernels find other numbers than PyTorch: they are not used" in caplog.text
 
@@ -263,3 +403,7 @@ def test_without_a_compiler_it_says_so_and_is_not_used(
     with caplog.at_level(logging.INFO, native.logger.name):
         assert not native._is_usable.__wrapped__(torch.float32)
     assert "kernels stay uncompiled, three to five times slower: no C compiler" in caplog.text
+    assert not any(record.levelno > logging.INFO for record in caplog.records)
+    monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
+    assert not native._is_usable.__wrapped__(torch.float32)
+    assert caplog.records[-1].levelno == logging.WARNING

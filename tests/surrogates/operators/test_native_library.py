@@ -1,11 +1,14 @@
 """C code that is compiled when it is needed: once, for this processor, and again when damaged."""
 
 import ctypes
+import logging
 import os
+import shutil
 import stat
 from pathlib import Path
 
 import pytest
+import torch
 
 from surrogates.operators import native
 from surrogates.operators.native import CompilationError, find_compiler, load
@@ -63,17 +66,50 @@ def test_another_source_or_definition_is_another_library(
 
 
 @needs_a_compiler
+@pytest.mark.parametrize("left", [0.0, 0.1, 0.9])
 def test_a_damaged_library_is_compiled_again(
-    source: Path, compilations: list[Path], tmp_path: Path
+    source: Path, compilations: list[Path], tmp_path: Path, left: float
 ) -> None:
     # Not loaded before: the loader would return what it has
-    (tmp_path / "cache" / "scalable_bo").mkdir(parents=True)
+    folder = native._cache_folder()
     compiler = find_compiler()
-    assert compiler is not None
-    name = f"answer-{native._key(source, (), compiler)}.so"
-    (tmp_path / "cache" / "scalable_bo" / name).write_bytes(b"not a library")
+    assert folder is not None and compiler is not None
+    name = f"answer-{native._key(source, (), compiler)}"
+    library = native._made(folder, name, source, (), compiler)
+    whole = library.read_bytes()
+    library.write_bytes(whole[: int(left * len(whole))].ljust(len(whole), b"\0"))
+    assert native._kept(folder, name) is None
     assert load(source).answer() == 42
-    assert len(compilations) == 1
+    assert len(compilations) == 2
+    assert [file.read_bytes() for file in kept(tmp_path)] == [whole]
+
+
+@needs_a_compiler
+def test_a_library_that_others_may_write_is_compiled_again(
+    source: Path, compilations: list[Path], tmp_path: Path
+) -> None:
+    load(source)
+    (library,) = kept(tmp_path)
+    assert stat.S_IMODE(library.stat().st_mode) == 0o700
+    library.chmod(0o722)
+    load(source)
+    assert len(compilations) == 2
+    assert [stat.S_IMODE(file.stat().st_mode) for file in kept(tmp_path)] == [0o700]
+
+
+@needs_a_compiler
+def test_a_cache_folder_whose_files_cannot_be_loaded_is_left(
+    source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    as_it_is = ctypes.CDLL
+
+    def refused(path: str) -> ctypes.CDLL:
+        if path.startswith(str(tmp_path)):
+            raise OSError("failed to map segment from shared object")
+        return as_it_is(path)
+
+    monkeypatch.setattr(native.ctypes, "CDLL", refused)
+    assert load(source).answer() == 42
 
 
 @needs_a_compiler
@@ -113,12 +149,94 @@ def test_what_others_may_write_is_not_loaded(source: Path, tmp_path: Path, mode:
     assert kept(tmp_path) == []
 
 
+@needs_a_compiler
+def test_without_a_home_it_is_compiled_for_the_process(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", home)
+    assert load(source).answer() == 42
+
+
+@needs_a_compiler
+def test_a_relative_cache_folder_is_passed_over(
+    source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "here")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert load(source).answer() == 42
+    assert not (tmp_path / "here").exists()
+    assert len(list((tmp_path / "home" / ".cache" / "scalable_bo").iterdir())) == 1
+
+
+def wrapped(tmp_path: Path, *commands: str) -> str:
+    """Return a compiler that runs some commands of the shell first."""
+    compiler = find_compiler()
+    assert compiler is not None
+    script = tmp_path / "wrapped"
+    script.write_text("\n".join(["#!/bin/sh", *commands, f'exec {compiler[0]} "$@"', ""]))
+    script.chmod(0o755)
+    return str(script)
+
+
+@needs_a_compiler
+def test_a_compiler_may_say_what_is_no_text(
+    source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CC", wrapped(tmp_path, r"printf '\377' >&2"))
+    assert load(source).answer() == 42
+    source.write_text("int answer(void) { return nonsense; }\n")
+    with pytest.raises(CompilationError, match="nonsense"):
+        load(source)
+
+
+@needs_a_compiler
+def test_for_a_processor_that_is_not_known_nothing_special_is_compiled(
+    source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CC", wrapped(tmp_path, f'echo "$@" >> {tmp_path}/arguments'))
+    assert load(source).answer() == 42
+    assert "=native" in (tmp_path / "arguments").read_text()
+    (tmp_path / "arguments").unlink()
+    monkeypatch.setattr(native, "_processor", lambda: b"")
+    assert load(source).answer() == 42
+    assert "=native" not in (tmp_path / "arguments").read_text()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_a_compiler_of_cpp_compiles_c(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "g++")
+    assert load(source).answer() == 42
+
+
+def test_a_command_that_cannot_be_read_is_an_error(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", "gcc -DX='")
+    with pytest.raises(CompilationError, match="No closing quotation"):
+        load(source)
+
+
+@needs_a_compiler
+def test_a_library_without_its_functions_is_not_used(
+    source: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(native, "SOURCE", source)
+    with caplog.at_level(logging.INFO, native.logger.name):
+        assert native._library.__wrapped__(torch.float32) is None
+    assert "kernels stay uncompiled" in caplog.text
+
+
 def test_no_compiler_is_an_error(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    with pytest.raises(CompilationError, match="no C compiler was found"):
+    with pytest.raises(CompilationError, match="no C compiler was found, of cc, gcc, clang"):
         load(source)
 
 
