@@ -91,13 +91,25 @@ def sampler_of(method: str) -> Callable[..., Sampler]:
         target: GPPrior,
         kernel: Kernel,
         generators: dict[str, Any],
-        on_status: Any,
+        *others: Any,  # what is for our own
     ) -> Sampler:
         if name == "botorch":
             return BoTorchSampler(int(group or preset.q), preset, target, kernel, generators)
-        return PathwiseSampler(preset, method, target, kernel, generators, on_status)
+        return PathwiseSampler(preset, method, target, kernel, generators, *others)
 
     return make
+
+
+def run(preset: ThompsonPreset, method: str, seed: int, device: str = "cpu") -> Record:
+    """Return the record of one method's rounds."""
+    solver = "cholesky" if method.startswith("botorch") else method
+    lengthscale = preset.lengthscales[0]
+    sampler = sampler_of(method)
+    cell = ThompsonCell(preset, solver, lengthscale, seed, sampler=sampler, device=device)
+    record = run_cell(cell)
+    record["settings"]["solver"] = method
+    Console().print(cell.describe(record), soft_wrap=True)
+    return record
 
 
 def main() -> None:
@@ -115,26 +127,12 @@ def main() -> None:
     warnings.filterwarnings("ignore", category=UserWarning)
 
     preset = replace(THOMPSON_PRESETS["laptop"], num_rounds=arguments.rounds)
-    lengthscale = preset.lengthscales[0]
-    console = Console()
-    runs = []
-    for seed in range(arguments.seeds):
-        for method in arguments.methods.split(","):
-            solver = "cholesky" if method.startswith("botorch") else method
-            cell = ThompsonCell(
-                preset,
-                solver,
-                lengthscale,
-                seed,
-                sampler=sampler_of(method),
-                device=arguments.device,
-            )
-            record = run_cell(cell)
-            record["settings"]["solver"] = method
-            console.print(cell.describe(record), soft_wrap=True)
-            runs.append(record)
-
     methods = arguments.methods.split(",")
+    runs = [
+        run(preset, method, seed, arguments.device)
+        for seed in range(arguments.seeds)
+        for method in methods
+    ]
     summary = {
         method: summarise([run for run in runs if run["settings"]["solver"] == method])
         for method in methods
