@@ -145,11 +145,8 @@ def log_normal(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def gaussian_nll(K: Tensor, r: Tensor) -> Tensor:
-    """Return −log N(r; 0, K) (b,) for K (b, m, m) and r (b, m), differentiable once.
-
-    Raises:
-        FloatingPointError: if a matrix is not finite or not positive definite to within its own
-            trace.
+    """Return −log N(r; 0, K) (b,) for K (b, m, m) and r (b, m), differentiable once; ∞ where a
+    matrix is not finite or not positive definite to within its own trace.
     """
     value: Tensor = _GaussianNLL.apply(K, r)
     return value
@@ -163,33 +160,40 @@ def batched_cholesky(K: Tensor) -> Tensor:
         FloatingPointError: if a matrix is not finite or not positive definite to within its own
             trace.
     """
+    factor, failed = _shifted_cholesky(K)
+    if bool(failed.any()):
+        raise FloatingPointError(
+            "A minibatch's kernel matrix is not finite or not positive definite. Check the kernel"
+            " and its inputs."
+        )
+    return factor
+
+
+def _shifted_cholesky(K: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the factors of :func:`batched_cholesky`, and which matrices (b,) have none."""
     factor, info = torch.linalg.cholesky_ex(K)
     share = 10.0 * torch.finfo(K.dtype).eps
-    while bool((failed := info > 0).any()):
-        if share > 1.0 or not bool(torch.isfinite(K[failed]).all()):
-            raise FloatingPointError(
-                "A minibatch's kernel matrix is not finite or not positive definite. Check the"
-                " kernel and its inputs."
-            )
+    while share <= 1.0 and bool((failed := info > 0).any()):
         shift = share * K[failed].diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True).expand(
             -1, K.shape[-1]
         )
         factor[failed], info[failed] = torch.linalg.cholesky_ex(K[failed] + torch.diag_embed(shift))
         share *= 10.0
-    return factor
+    return factor, info > 0
 
 
 class _GaussianNLL(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, K: Tensor, r: Tensor) -> Tensor:
-        factor = batched_cholesky(K)
+        factor, failed = _shifted_cholesky(K)
+        if bool(failed.any()):
+            factor[failed] = torch.eye(K.shape[-1]).to(K)
         inverse = torch.cholesky_inverse(factor)
         alpha = torch.cholesky_solve(r.unsqueeze(-1), factor).squeeze(-1)
         ctx.save_for_backward(inverse, alpha)
         log_root_det = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return (
-            0.5 * (r * alpha).sum(-1) + log_root_det + 0.5 * r.shape[-1] * math.log(2.0 * math.pi)
-        )
+        nll = 0.5 * (r * alpha).sum(-1) + log_root_det + 0.5 * r.shape[-1] * math.log(2.0 * math.pi)
+        return nll.masked_fill(failed | nll.isnan(), math.inf)
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, Tensor]:

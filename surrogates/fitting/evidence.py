@@ -18,7 +18,7 @@ from torch import Tensor
 from surrogates.fitting.batched import BatchedGP, log_normal
 from surrogates.fitting.neighbours import APPROXIMATION, EXACT_UP_TO_DIM, Neighbours
 from surrogates.rules.hyperparameters import training_data
-from surrogates.rules.limits import lengthscale_limits
+from surrogates.rules.limits import lengthscale_limits, resolution
 
 NUM_POINTS = 2000
 NUM_NEIGHBOURS = 100
@@ -122,7 +122,7 @@ class Evidence:
         looseness = 0.0 if Z.shape[1] <= EXACT_UP_TO_DIM else APPROXIMATION
         distance, found = cKDTree(Z).query(Z[own], k=min(FARTHER + 1, len(Z)), eps=looseness)
         order = np.argsort(distance[:, 1], kind="stable")
-        order = order[distance[order, 1] > 0.0]
+        order = order[distance[order, 1] > resolution()]
         order = order[: max(FEWEST_COMPARED, len(order) // 2)]
         if not len(order):
             return torch.empty(0, dtype=torch.bool), 0.0

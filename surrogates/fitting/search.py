@@ -20,7 +20,7 @@ from torch.nn import Module
 
 from surrogates.fitting.batched import BatchedGP
 from surrogates.rules.hyperparameters import Coordinates, StepCallback, log_prior
-from surrogates.rules.limits import LONGEST, lengthscale_limits
+from surrogates.rules.limits import LONGEST, lengthscale_limits, resolution
 
 SQUARES_HELD = 6  # copies of an (s, m, m) array that an evaluation holds at once
 NOISE_SHARE = 0.5  # of the targets' variance, at the start that is all but noise
@@ -282,7 +282,7 @@ def _distance_of_neighbours(X: Tensor) -> float:
     width = X.amax(0) - X.amin(0)
     Z = X / torch.where(width > 0, width, 1.0)
     distance = torch.cdist(Z, Z, compute_mode="donot_use_mm_for_euclid_dist")
-    distance.masked_fill_(distance == 0.0, math.inf)  # itself, and duplicates
+    distance.masked_fill_(distance <= resolution(), math.inf)  # itself, and duplicates
     return distance.amin(1).quantile(0.25).item()
 
 

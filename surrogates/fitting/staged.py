@@ -118,10 +118,7 @@ class Stages:
             over_noise = paired_difference(self._density, self._evidence.white)
             if over_noise.mean > NEEDED * over_noise.error:
                 return True
-        try:
-            return self._evidence.gain(self._model) > gained_by_chance(num_learned(self._model))
-        except FloatingPointError:
-            return False
+        return self._evidence.gain(self._model) > gained_by_chance(num_learned(self._model))
 
     def compare_with_noise(self) -> None:
         """Make all of the data noise if the best hyperparameters do not explain them better."""

@@ -2,6 +2,7 @@
 the arithmetic and random features can hold.
 """
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -39,8 +40,9 @@ def lengthscale_limits(kernel: Kernel, X: Tensor) -> Iterator[tuple[Kernel, Tens
         X: (..., n, d), as the kernel sees them.
     """
     points = X.detach().reshape(-1, X.shape[-1])
-    lower = SHORTEST * torch.stack([_gap(column) for column in points.unbind(1)])
     width = points.amax(0) - points.amin(0)
+    columns_and_widths = zip(points.unbind(1), width, strict=True)
+    lower = SHORTEST * torch.stack([_gap(*pair) for pair in columns_and_widths])
     upper = LONGEST * torch.where(width > 0, width, 1.0)
     for part, columns in parts_with_lengthscales(kernel, torch.arange(X.shape[-1])):
         if isinstance(part, PeriodicKernel):
@@ -51,6 +53,13 @@ def lengthscale_limits(kernel: Kernel, X: Tensor) -> Iterator[tuple[Kernel, Tens
             yield part, lower[columns].expand_as(own), upper[columns].expand_as(own)
         else:
             yield part, lower[columns].min().expand_as(own), upper[columns].max().expand_as(own)
+
+
+def resolution() -> float:
+    """Return the distance, in ranges of the inputs, up to which points are one: its square is lost
+    where a likelihood computes squared distances from squares, in float64.
+    """
+    return math.sqrt(torch.finfo(torch.float64).eps)
 
 
 @torch.no_grad()
@@ -140,7 +149,7 @@ def _category_columns(kernel: Kernel, columns: Tensor) -> set[int]:
     return {column for part in parts for column in _category_columns(part, columns)}
 
 
-def _gap(column: Tensor) -> Tensor:
+def _gap(column: Tensor, width: Tensor) -> Tensor:
     gaps = column.sort().values.diff()
-    positive = gaps[gaps > 0]
+    positive = gaps[gaps > resolution() * width]
     return positive.median() if len(positive) else column.new_ones(())

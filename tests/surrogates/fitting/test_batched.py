@@ -1,12 +1,14 @@
 """Likelihoods of minibatches, against autograd through GPyTorch and a direct factorisation."""
 
+import math
+
 import pytest
 import torch
 from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
 from surrogates import PathwiseGP
-from surrogates.fitting.batched import BatchedGP, batched_cholesky, covariance
+from surrogates.fitting.batched import BatchedGP, batched_cholesky, covariance, gaussian_nll
 from tests import problems
 
 SETS = 3
@@ -84,6 +86,18 @@ def test_a_singular_matrix_is_shifted_and_its_neighbours_in_the_batch_are_not() 
     factor = batched_cholesky(K)
     torch.testing.assert_close(factor @ factor.mT, K, rtol=0, atol=1e-12)
     assert torch.equal(factor[1], torch.linalg.cholesky(K[1]))
+
+
+@pytest.mark.parametrize("value", [torch.nan, -1.0])
+def test_a_likelihood_that_cannot_be_evaluated_is_none(value: float) -> None:
+    K = torch.eye(4).double().expand(3, 4, 4).clone()
+    r = problems.normal(3, 4)
+    whole = gaussian_nll(K, r)
+    K[1] *= value
+    nll = gaussian_nll(K.requires_grad_(), r)
+    nll.sum().backward()
+    assert nll[1] == math.inf and K.grad is not None and K.grad.isfinite().all()
+    assert torch.equal(nll[[0, 2]], whole[[0, 2]])
 
 
 @pytest.mark.parametrize("value", [torch.nan, -1.0])

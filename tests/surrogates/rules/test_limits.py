@@ -30,6 +30,12 @@ def test_the_range_follows_the_gaps_and_the_range_of_each_input(
     torch.testing.assert_close(upper, UPPER[columns].unsqueeze(0))
 
 
+def test_values_equal_up_to_the_rounding_of_their_squares_leave_no_gap() -> None:
+    copies = torch.cat([X, X + 1e-10 * X.amax(0), X - 1e-10 * X.amax(0)])
+    ((_, lower, _),) = lengthscale_limits(MaternKernel(ard_num_dims=3), copies)
+    torch.testing.assert_close(lower, LOWER.unsqueeze(0))
+
+
 def test_one_lengthscale_of_several_inputs_has_the_widest_range() -> None:
     ((_, lower, upper),) = lengthscale_limits(RBFKernel(), X)
     assert (lower.item(), upper.item()) == pytest.approx((0.1, 1e6))
