@@ -21,7 +21,13 @@ PACKAGES = ("surrogates", "acquisition", "scalable_bo")
 
 # From the bottom up: a module imports from its own floor and those below. A folder is a floor.
 FLOORS = (
-    ("surrogates.checks", "surrogates.memory", "surrogates.atomic", "surrogates.callers"),
+    (
+        "surrogates.checks",
+        "surrogates.memory",
+        "surrogates.atomic",
+        "surrogates.callers",
+        "surrogates.restoring",
+    ),
     ("surrogates.operators",),
     ("surrogates.systems",),
     ("surrogates.functions", "surrogates.solvers"),

@@ -30,8 +30,13 @@ from surrogates.fitting.search import (
 from surrogates.fitting.simpler import simplify
 from surrogates.fitting.staged import WHITE_NOISE, Stages
 from surrogates.fitting.subsets import fit_subsets
+from surrogates.restoring import restored_on_failure
 from surrogates.rules.finite_features_fit import fit_finite_features
-from surrogates.rules.hyperparameters import ModelT, StepCallback, restoring, training_data
+from surrogates.rules.hyperparameters import (
+    ModelT,
+    StepCallback,
+    training_data,
+)
 from surrogates.rules.limits import lengthscale_limits
 from surrogates.rules.variational_fit import fit_variational
 
@@ -71,6 +76,7 @@ class FitChoice(NamedTuple):
 
 
 @memory.keeping_freed()
+@restored_on_failure
 def fit(
     model: ModelT,
     method: str | None = None,
@@ -143,18 +149,17 @@ def fit(
         anew = name == "minibatch" and not stages.has_signal
         stages.run(name, function, anew=anew, of_all_data=of_all)
 
-    with restoring(model):
-        try:
-            for place, name in enumerate(choice.methods):
-                again = name in choice.methods[:place]
-                run(name, **(settings if method else _settings(name, model, again)))
-            if choice.methods == ("exact",) and evidence is not None:
-                stages.simplify(partial(simplify, model, callback=told))
-            stages.compare_with_noise()
-        finally:
-            object.__setattr__(model, "fit_account", stages.account)
-        if not stages.account.chosen and stages.failure is not None:
-            raise stages.failure
+    try:
+        for place, name in enumerate(choice.methods):
+            again = name in choice.methods[:place]
+            run(name, **(settings if method else _settings(name, model, again)))
+        if choice.methods == ("exact",) and evidence is not None:
+            stages.simplify(partial(simplify, model, callback=told))
+        stages.compare_with_noise()
+    finally:
+        object.__setattr__(model, "fit_account", stages.account)
+    if not stages.account.chosen and stages.failure is not None:
+        raise stages.failure
     if stages.account.chosen == WHITE_NOISE:
         _warn_of_noise(model, choice.methods[0])
     if choice.methods == ("exact",) and is_function_of_its_parts(model) and _warn_of_bounds(model):

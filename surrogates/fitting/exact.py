@@ -24,7 +24,8 @@ from surrogates.fitting.search import (
     is_function_of_its_parts,
     noisy_start,
 )
-from surrogates.rules.hyperparameters import StepCallback, restoring, training_data
+from surrogates.restoring import restored_on_failure
+from surrogates.rules.hyperparameters import StepCallback, training_data
 from surrogates.rules.limits import clamp_lengthscales
 
 EXACT_FIT_UP_TO = 4096
@@ -32,6 +33,7 @@ EXACT_FIT_UP_TO = 4096
 M = TypeVar("M", bound=SingleTaskGP)
 
 
+@restored_on_failure
 def fit_exact(
     model: M,
     *,
@@ -89,11 +91,10 @@ def fit_exact(
                 f"`max_evaluations` must be None where BoTorch fits, got {max_evaluations}. Use"
                 ' `optimizer_kwargs={"options": {"maxfun": …}}` there.'
             )
-    with restoring(model):
-        if is_searched:
-            _search(model, callback, max_evaluations)
-        else:
-            _fit_by_botorch(model, callback, optimizer_kwargs)
+    if is_searched:
+        _search(model, callback, max_evaluations)
+    else:
+        _fit_by_botorch(model, callback, optimizer_kwargs)
     return model.eval()
 
 

@@ -13,6 +13,7 @@ from surrogates.callers import warn
 from surrogates.fitting.choice import fit
 from surrogates.fitting.exact import EXACT_FIT_UP_TO
 from surrogates.models.pathwise import PathwiseGP
+from surrogates.restoring import restoring
 
 MLL = TypeVar("MLL", bound=ExactMarginalLogLikelihood)
 
@@ -30,13 +31,15 @@ def custom_fit(
             are named in a warning.
 
     Raises:
+        ModelFittingError: if BoTorch fails; the model is then as it was.
         TypeError: if ``mll`` is not the exact marginal log likelihood of many points.
         ValueError: if a closure is given for many points.
     """
     n = model.train_targets.shape[-1]
     if n <= EXACT_FIT_UP_TO:
         # What `fit_gpytorch_mll` goes on with where a model has no `custom_fit`
-        fitted: MLL = botorch.fit._fit_fallback(mll=mll, closure=closure, **settings)
+        with restoring(mll):
+            fitted: MLL = botorch.fit._fit_fallback(mll=mll, closure=closure, **settings)
         return fitted
     if type(mll) is not ExactMarginalLogLikelihood:  # other likelihoods are subclasses
         raise TypeError(

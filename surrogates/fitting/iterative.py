@@ -18,12 +18,12 @@ from surrogates.functions.draws import standard_normal
 from surrogates.functions.features import PriorPaths
 from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.operators.quadratic import backward_quadratic_form
+from surrogates.restoring import restored_on_failure
 from surrogates.rules.hyperparameters import (
     Coordinates,
     ModelT,
     StepCallback,
     log_prior,
-    restoring,
     training_data,
 )
 from surrogates.solvers.auto import Auto
@@ -47,6 +47,7 @@ class UnsolvedFitWarning(UserWarning):
     """A fit stopped early, since a linear system that it learns from was not solved."""
 
 
+@restored_on_failure
 def fit_iterative(
     model: ModelT,
     *,
@@ -123,43 +124,42 @@ def fit_iterative(
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
 
-    with restoring(model):
-        set_apart(model)
-        coordinates = Coordinates(model, X)
-        optimizer = torch.optim.Rprop(
-            coordinates.values, lr=first_step, etas=STEP_FACTORS, step_sizes=STEP_SIZES
+    set_apart(model)
+    coordinates = Coordinates(model, X)
+    optimizer = torch.optim.Rprop(
+        coordinates.values, lr=first_step, etas=STEP_FACTORS, step_sizes=STEP_SIZES
+    )
+    W = None
+    solved = [value.clone() for value in coordinates.values]
+    rise = _Rise()
+    for step in range(1, num_steps + 1):
+        Z = draw_probes(
+            model, X, num_probes, probes, torch.Generator(generator.device).manual_seed(seed)
         )
-        W = None
-        solved = [value.clone() for value in coordinates.values]
-        rise = _Rise()
-        for step in range(1, num_steps + 1):
-            Z = draw_probes(
-                model, X, num_probes, probes, torch.Generator(generator.device).manual_seed(seed)
-            )
-            solution = _solve(model, Z, probes == "pathwise", solver, W)
-            if not _is_solved(solution, solver):
-                for value, reliable in zip(coordinates.values, solved, strict=True):
-                    value.copy_(reliable)
-                coordinates.write()
-                _warn_of_unsolved(step, solution)
-                break
-            W = solution.value
-            solved = [value.clone() for value in coordinates.values]
-            coordinates.pull_gradient()
-            rise.add(coordinates.values)
-            if not rise.is_finite:
-                raise FloatingPointError(
-                    f"The gradient is not finite at step {step}; the model is as it was. Use"
-                    " float64, or more noise."
-                )
-            for value in coordinates.values:
-                value.grad.neg_()  # type: ignore[union-attr]  # Rprop descends
-            optimizer.step()
+        solution = _solve(model, Z, probes == "pathwise", solver, W)
+        if not _is_solved(solution, solver):
+            for value, reliable in zip(coordinates.values, solved, strict=True):
+                value.copy_(reliable)
             coordinates.write()
-            if callback is not None:
-                callback(step, rise.value)
-            if rise.has_ended(tolerance):
-                break
+            _warn_of_unsolved(step, solution)
+            break
+        W = solution.value
+        solved = [value.clone() for value in coordinates.values]
+        coordinates.pull_gradient()
+        rise.add(coordinates.values)
+        if not rise.is_finite:
+            raise FloatingPointError(
+                f"The gradient is not finite at step {step}; the model is as it was. Use"
+                " float64, or more noise."
+            )
+        for value in coordinates.values:
+            value.grad.neg_()  # type: ignore[union-attr]  # Rprop descends
+        optimizer.step()
+        coordinates.write()
+        if callback is not None:
+            callback(step, rise.value)
+        if rise.has_ended(tolerance):
+            break
     return model
 
 

@@ -17,12 +17,12 @@ from surrogates import checks
 from surrogates.fitting.batched import BatchedGP
 from surrogates.fitting.neighbours import Neighbours
 from surrogates.fitting.search import apart
+from surrogates.restoring import restored_on_failure
 from surrogates.rules.hyperparameters import (
     Coordinates,
     ModelT,
     StepCallback,
     log_prior,
-    restoring,
     training_data,
 )
 
@@ -36,6 +36,7 @@ AVERAGING = 8.0  # an average of k iterates weighs the j-th by about (j / k)^7
 LONGEST_STEP = 1.0  # of "sgd": a factor e
 
 
+@restored_on_failure
 def fit_minibatch(
     model: ModelT,
     *,
@@ -114,27 +115,26 @@ def fit_minibatch(
     draws = _draws(n, 1 if sampling == "nearest" else m, b, generator)
     neighbours = Neighbours(X, gp.covar_module) if sampling == "nearest" else None
     progress = _Progress(tolerance)
-    with restoring(model):
-        try:
-            for step in range(1, num_steps + 1):
-                drawn = next(draws).to(X.device)
-                index = drawn if neighbours is None else neighbours.of_data(drawn.squeeze(1), m)
-                nll = _descent_direction(gp, X, y, index, step)
-                coordinates.pull_gradient()
-                steps.step()
-                coordinates.write()
-                if callback is not None:
-                    callback(step, -n * nll)
-                progress.add(nll)
-                if step % STEPS_A_LOOK == 0:
-                    if progress.has_settled():
-                        break
-                    if neighbours is not None:
-                        neighbours.follow(gp.covar_module)
-        finally:
-            steps.finish()
+    try:
+        for step in range(1, num_steps + 1):
+            drawn = next(draws).to(X.device)
+            index = drawn if neighbours is None else neighbours.of_data(drawn.squeeze(1), m)
+            nll = _descent_direction(gp, X, y, index, step)
+            coordinates.pull_gradient()
+            steps.step()
             coordinates.write()
-            gp.write_to(model)
+            if callback is not None:
+                callback(step, -n * nll)
+            progress.add(nll)
+            if step % STEPS_A_LOOK == 0:
+                if progress.has_settled():
+                    break
+                if neighbours is not None:
+                    neighbours.follow(gp.covar_module)
+    finally:
+        steps.finish()
+        coordinates.write()
+        gp.write_to(model)
     return model
 
 

@@ -16,7 +16,12 @@ from surrogates.fitting.search import (
     finer_starts,
     smooth_start,
 )
-from surrogates.rules.hyperparameters import ModelT, StepCallback, restoring, training_data
+from surrogates.restoring import restored_on_failure
+from surrogates.rules.hyperparameters import (
+    ModelT,
+    StepCallback,
+    training_data,
+)
 
 FEWEST_OTHERS = 200  # data outside of the sample that can judge between starts
 NEEDED = 2.0  # standard errors by which the second start must be better, judged by the sample
@@ -24,6 +29,7 @@ NEEDED_NATS = 2.0  # and judged by others
 PRESENT_OPTIONS = {"maxiter": 30, "ftol": 1e-5}  # from hyperparameters that are nearly right
 
 
+@restored_on_failure
 def fit_sample(
     model: ModelT,
     *,
@@ -81,21 +87,20 @@ def fit_sample(
     order = torch.randperm(n, generator=generator, device=generator.device)
     index = order[: s * m].reshape(s, m).to(X.device)
     search = Search(X, y, callback)
-    with restoring(model):
-        best = BatchedGP(model)
-        try:
-            if not restart:
-                best = search.maximise(best, index, PRESENT_OPTIONS)
-            else:
-                starts = _Starts(search, X, y)
-                best = starts.best_of(apart(best), index[:1], order[m : 2 * m].to(X.device))
-                if s > 1:
-                    best = search.maximise(best, index)
-        except KeyboardInterrupt:
-            best = search.better(best, index[:1])
-            raise
-        finally:
-            best.write_to(model)
+    best = BatchedGP(model)
+    try:
+        if not restart:
+            best = search.maximise(best, index, PRESENT_OPTIONS)
+        else:
+            starts = _Starts(search, X, y)
+            best = starts.best_of(apart(best), index[:1], order[m : 2 * m].to(X.device))
+            if s > 1:
+                best = search.maximise(best, index)
+    except KeyboardInterrupt:
+        best = search.better(best, index[:1])
+        raise
+    finally:
+        best.write_to(model)
     return model
 
 

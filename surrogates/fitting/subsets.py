@@ -14,18 +14,19 @@ from surrogates import checks, memory
 from surrogates.fitting.batched import BatchedGP, covariance, gaussian_nll
 from surrogates.fitting.neighbours import Neighbours
 from surrogates.fitting.search import apart
+from surrogates.restoring import restored_on_failure
 from surrogates.rules.hyperparameters import (
     Coordinates,
     ModelT,
     StepCallback,
     log_prior,
-    restoring,
     training_data,
 )
 
 SQUARES_HELD = 6  # copies of an (s, m, m) array that a step holds at once
 
 
+@restored_on_failure
 def fit_subsets(
     model: ModelT,
     *,
@@ -95,16 +96,15 @@ def fit_subsets(
     optimizer = torch.optim.Adam(
         [value for one in subsets.coordinates for value in one.values], lr=learning_rate
     )
-    with restoring(model):
-        try:
-            for step in range(1, num_steps + 1):
-                objective = subsets.evaluate()
-                optimizer.step()
-                if callback is not None:
-                    callback(step, n * objective.mean().item())
-            subsets.evaluate()
-        finally:
-            subsets.average(average).write_to(model)
+    try:
+        for step in range(1, num_steps + 1):
+            objective = subsets.evaluate()
+            optimizer.step()
+            if callback is not None:
+                callback(step, n * objective.mean().item())
+        subsets.evaluate()
+    finally:
+        subsets.average(average).write_to(model)
     return model
 
 

@@ -20,6 +20,7 @@ from surrogates import checks
 from surrogates.fitting.choice import fit
 from surrogates.models.fresh import EXACT_UP_TO
 from surrogates.models.pathwise import DEFAULT_NUM_FEATURES, DEFAULT_NUM_PATHS, PathwiseGP
+from surrogates.restoring import restored_on_failure
 from surrogates.solvers.base import Solver
 
 BLOCK = 1024  # points at which one joint posterior is evaluated, to read off its diagonal
@@ -89,6 +90,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.random_state = random_state
         self.callback = callback
 
+    @restored_on_failure
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit to X (n, d) and y (n,) or (n, m).
 

@@ -33,6 +33,7 @@ from surrogates.regressors.nystrom_steps import (
     inverse_root,
     regime_schedule,
 )
+from surrogates.restoring import restored_on_failure
 from surrogates.solvers.blocks import draw_without_replacement
 from surrogates.systems.leverage import approximate_leverage_scores
 
@@ -160,6 +161,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         self.memory_budget = memory_budget
         self.preconditioned = preconditioned
 
+    @restored_on_failure
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit to X (n, d) and y (n,)."""
         inputs, outputs = validate_data(

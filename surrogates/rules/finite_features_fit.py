@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from surrogates import checks
+from surrogates.restoring import restored_on_failure
 from surrogates.rules.finite_objective import SCGD, Batch, Minimax, Objective, Saddle, Tracker
 from surrogates.rules.hyperparameters import (
     Coordinates,
     ModelT,
     StepCallback,
     batches,
-    restoring,
     rule_of,
 )
 from surrogates.rules.weight_space import WeightPosterior
@@ -33,6 +33,7 @@ OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], float]] = {
 TECHNIQUES: dict[str, type[SCGD] | type[Minimax]] = {"scgd": SCGD, "minimax": Minimax}
 
 
+@restored_on_failure
 def fit_finite_features(
     model: ModelT,
     method: str | SCGD | Minimax = "scgd",
@@ -103,23 +104,22 @@ def fit_finite_features(
     steps = kind(groups, lr=rate)  # type: ignore[call-arg]
     values = [*outer, *inner.parameters, *model.parameters()]
     descent = _Descent(inner, coordinates, steps, values, drawn, rate, step_decay)
-    with restoring(model):
-        try:
-            for step in range(1, num_steps + 1):
-                value = descent.step(step)
-                if not check_every:
+    try:
+        for step in range(1, num_steps + 1):
+            value = descent.step(step)
+            if not check_every:
+                best = _copies(coordinates.values)
+            elif step % check_every == 0 or step == num_steps:
+                value, law = objective.evaluate()
+                inner.restart(law)
+                if value > best_value:
+                    best_value = value
                     best = _copies(coordinates.values)
-                elif step % check_every == 0 or step == num_steps:
-                    value, law = objective.evaluate()
-                    inner.restart(law)
-                    if value > best_value:
-                        best_value = value
-                        best = _copies(coordinates.values)
-                if callback is not None:
-                    callback(step, value)
-        finally:
-            coordinates.values = best
-            coordinates.write()
+            if callback is not None:
+                callback(step, value)
+    finally:
+        coordinates.values = best
+        coordinates.write()
     return model
 
 

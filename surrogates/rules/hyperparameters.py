@@ -1,10 +1,9 @@
 """What the fits share: their checks, unconstrained coordinates of hyperparameters,
-the prior term, and what a failure leaves behind.
+and the prior term.
 """
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -155,34 +154,6 @@ def log_prior(module: Module) -> Tensor:
         prior.log_prob(closure(part)).sum() for _, part, prior, closure, _ in module.named_priors()
     ]
     return torch.stack(terms).sum() if terms else torch.zeros(())
-
-
-@contextmanager
-def restoring(module: torch.nn.Module) -> Iterator[None]:
-    """Give ``module`` its parameters back if the block fails or leaves one that is not finite; a
-    Ctrl-C keeps what is finite.
-
-    Raises:
-        FloatingPointError: on leaving, if a parameter was not finite.
-    """
-    before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
-    try:
-        yield
-        if not _is_finite(module):
-            raise FloatingPointError(
-                "A hyperparameter stopped being finite; the model is as it was. Use float64, or a"
-                " smaller step."
-            )
-    except BaseException as error:
-        if not (isinstance(error, KeyboardInterrupt) and _is_finite(module)):
-            with torch.no_grad():
-                for name, parameter in module.named_parameters():
-                    parameter.copy_(before[name])
-        raise
-
-
-def _is_finite(module: torch.nn.Module) -> bool:
-    return all(bool(torch.isfinite(parameter).all()) for parameter in module.parameters())
 
 
 def _to_coordinate(parameter: Tensor, bounds: Interval | None) -> Tensor:

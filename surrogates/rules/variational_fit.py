@@ -20,6 +20,7 @@ from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
 from surrogates import checks
+from surrogates.restoring import restored_on_failure
 from surrogates.rules.hyperparameters import (
     Coordinates,
     ModelT,
@@ -30,6 +31,7 @@ from surrogates.rules.hyperparameters import (
 )
 
 
+@restored_on_failure
 def fit_variational(
     model: ModelT,
     *,

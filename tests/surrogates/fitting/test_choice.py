@@ -14,6 +14,7 @@ from torch import Tensor
 from surrogates import (
     FiniteFeatureGP,
     FourierFeatures,
+    NoSignalWarning,
     PathwiseGP,
     VariationalGP,
     choose_fit,
@@ -88,6 +89,56 @@ def test_what_was_chosen_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     chosen, stage, *_ = [record.getMessage() for record in caplog.records]
     assert chosen == "fit_exact: 60 points, up to 1000 by the exact marginal likelihood"
     assert stage.startswith("exact: taken")
+
+
+@pytest.mark.parametrize(("n", "d", "noise"), [(15, 1, 0.0), (45, 2, 0.1), (60, 3, 0.01)])
+def test_replicates_that_are_equal_up_to_rounding_are_fitted_as_equal_ones(
+    n: int, d: int, noise: float
+) -> None:
+    equal = problems.uniform(n // 3, d).repeat(3, 1)
+    Y = torch.sin(5.0 * equal.sum(1, keepdim=True)) + noise * problems.normal(n, 1, seed=1)
+    close = equal + 1e-10 * problems.normal(n, d, seed=2)
+    values = [likelihood_of(fit(PathwiseGP(X, Y))) for X in (equal, close)]
+    # L-BFGS ends where a step gains 1e-7 of the likelihood a datum
+    assert values[1] == pytest.approx(values[0], abs=0.05)
+
+
+@pytest.mark.parametrize("method", GENERAL)
+def test_replicates_stop_no_method(method: str) -> None:
+    inputs = problems.uniform(20, 2).repeat(3, 1) + 1e-10 * problems.normal(60, 2, seed=2)
+    assert math.isfinite(likelihood_of(fit(make_model(X=inputs), method, **QUICK[method])))
+
+
+@pytest.mark.parametrize("method", choice.METHODS)
+def test_a_fit_that_raises_leaves_the_model_as_it_was(method: str) -> None:
+    model = make_model(method)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    parts = [(part, part.training) for part in model.modules()]
+
+    def fail(step: int, _: float) -> None:
+        if step == 2:
+            raise RuntimeError
+
+    for data, arguments, kind in (
+        (Y, {"callback": fail}, RuntimeError),
+        (Y * torch.nan, {}, ValueError),
+    ):
+        model.set_train_data(targets=data.squeeze(1), strict=False)
+        with pytest.raises(kind):
+            choice.METHODS[method](model, **QUICK[method], **arguments)
+        torch.testing.assert_close(model.state_dict(), state, rtol=0.0, atol=0.0)
+        assert [(part, part.training) for part in model.modules()] == parts
+        assert model.train_inputs[0] is not None and torch.equal(model.train_inputs[0], X)
+
+
+def test_a_warning_that_is_an_error_leaves_the_model_as_it_was() -> None:
+    model = make_model(Y=problems.normal(N, 1, seed=5))
+    before = hyperparameters(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(NoSignalWarning):
+            fit(model)
+    assert model.training and torch.equal(hyperparameters(model), before)
 
 
 @pytest.mark.parametrize("method", choice.METHODS)

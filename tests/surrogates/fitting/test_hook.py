@@ -4,6 +4,7 @@ without factorising all for many.
 
 import pytest
 import torch
+from botorch.exceptions.errors import ModelFittingError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import ModelListGP, SingleTaskGP
 from gpytorch.mlls import (
@@ -11,6 +12,7 @@ from gpytorch.mlls import (
     LeaveOneOutPseudoLikelihood,
     SumMarginalLogLikelihood,
 )
+from linear_operator.utils.errors import NotPSDError
 
 from surrogates import PathwiseGP
 from tests import problems
@@ -44,6 +46,20 @@ def test_few_points_are_fitted_as_botorch_fits_them() -> None:
         )
     for own, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(own, other)
+
+
+def test_a_failure_of_botorch_leaves_the_model_as_it_was() -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise NotPSDError("by intent")
+
+    model = PathwiseGP(X[:20], Y[:20]).eval()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    mll = likelihood(model).eval()
+    with pytest.raises(ModelFittingError):
+        fit_gpytorch_mll(mll, optimizer=fail)
+    assert not any(part.training for part in mll.modules())
+    for own, other in zip(model.parameters(), before, strict=True):
+        assert torch.equal(own, other)
 
 
 def test_another_fit_can_be_set_and_taken_back() -> None:

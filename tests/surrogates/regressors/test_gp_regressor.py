@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from surrogates import CG, GPRegressor, PathwiseGP
+from surrogates import CG, GPRegressor, NystromSGM, PathwiseGP
 
 
 def data(n: int = 40, d: int = 2, seed: int = 0) -> tuple[Any, Any]:
@@ -111,6 +111,17 @@ def test_it_learns_the_noise_in_the_units_of_y() -> None:
     assert regressor.noise_variance_ == pytest.approx(0.09, rel=0.35)
     assert regressor.score(X, y) > 0.98
     assert regressor.fit_account_.chosen
+
+
+@pytest.mark.parametrize("regressor", [GPRegressor(optimize=False), NystromSGM(random_state=0)])
+def test_another_fit_that_raises_leaves_the_predictions(regressor: Any) -> None:
+    X, y = data()
+    predicted = clone(regressor).fit(X, y)
+    before = predicted.predict(X)
+    predicted.kernel = "rbf"
+    with pytest.raises(TypeError):
+        predicted.fit(X[:, :1], 1e3 * y)
+    assert np.array_equal(predicted.predict(X), before)
 
 
 def test_noise_may_be_known_for_every_target() -> None:

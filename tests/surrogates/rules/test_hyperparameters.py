@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surrogates import PathwiseGP
-from surrogates.rules.hyperparameters import Coordinates, log_prior, restoring, training_data
+from surrogates.rules.hyperparameters import Coordinates, log_prior, training_data
 from tests import problems
 
 X = problems.uniform(12, 2)
@@ -115,27 +115,6 @@ def test_the_prior_is_that_of_all_hyperparameters() -> None:
     )
     assert log_prior(model).item() == pytest.approx(expected.item())
     assert log_prior(problems.rbf()).item() == 0.0
-
-
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_a_failure_restores_and_an_interruption_keeps(error: type[BaseException]) -> None:
-    model = PathwiseGP(X, Y)
-    before = model.covar_module.lengthscale.detach().clone()
-    with pytest.raises(error), restoring(model):
-        model.covar_module.lengthscale = 0.5
-        raise error
-    kept = model.covar_module.lengthscale
-    assert torch.equal(kept, before) if error is RuntimeError else bool((kept == 0.5).all())
-
-
-@pytest.mark.parametrize("error", [None, KeyboardInterrupt])
-def test_hyperparameters_that_are_not_finite_never_stay(error: type[BaseException] | None) -> None:
-    model = PathwiseGP(X, Y)
-    with pytest.raises(error or FloatingPointError), restoring(model):
-        model.mean_module.raw_constant.data.fill_(math.nan)
-        if error is not None:
-            raise error
-    assert model.mean_module.raw_constant.item() == 0.0
 
 
 def test_data_are_transformed_and_checked() -> None:
