@@ -29,9 +29,9 @@ class BatchedGP(gpytorch.Module):
 
     def __init__(self, model: SingleTaskGP):
         super().__init__()
-        self.mean_module = deepcopy(model.mean_module)
-        self.covar_module = deepcopy(model.covar_module)
-        self.likelihood = deepcopy(model.likelihood)
+        parts = (model.mean_module, model.covar_module, model.likelihood)
+        # At once: they may share parameters
+        self.mean_module, self.covar_module, self.likelihood = deepcopy(parts)
         self.double().train()
 
     def noise(self, index: Tensor) -> Tensor:
@@ -107,9 +107,9 @@ class BatchedGP(gpytorch.Module):
     @torch.no_grad()
     def write_to(self, model: SingleTaskGP) -> None:
         """Give ``model`` these hyperparameters."""
-        own = dict(self.named_parameters())
-        for name, parameter in model.named_parameters():
-            parameter.copy_(own[name])
+        others = dict(model.named_parameters())
+        for name, parameter in self.named_parameters():
+            others[name].copy_(parameter)
 
 
 def covariance(kernel: Kernel, X: Tensor) -> Tensor:

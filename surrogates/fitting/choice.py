@@ -176,9 +176,10 @@ def choose_fit(model: SingleTaskGP) -> FitChoice:
     :func:`fit_sample` on 1000 random points, four times as many beyond 10 000, which noise does not
     lead astray; then, from 3000 points on, :func:`fit_minibatch`, which sees structure too fine for
     the sample; then all data: up to 2000 points by :func:`fit_sample` of them all from there, up to
-    10 000 by eight steps of :func:`fit_iterative`. Models of several outputs or data sets are
-    fitted by :func:`fit_exact` or not at all, and models with a method of their own by that one.
-    What that rests on is in ``docs/measured.md``, "Fits".
+    10 000 by eight steps of :func:`fit_iterative`. Models that learn more than their mean, kernel
+    and noise, such as a warp of their inputs, are fitted to the first sample alone. Models of
+    several outputs or data sets are fitted by :func:`fit_exact` or not at all, and models with a
+    method of their own by that one. What that rests on is in ``docs/measured.md``, "Fits".
 
     Raises:
         TypeError: if the model is not of the kinds that can be fitted.
@@ -205,6 +206,12 @@ def choose_fit(model: SingleTaskGP) -> FitChoice:
             ("exact",),
             f"{n} points of several outputs or data sets, which only the exact marginal likelihood"
             " takes",
+        )
+    if not is_function_of_its_parts(model):
+        return FitChoice(
+            ("sample",),
+            f"{n} points of a model that is more than its mean, kernel and noise, by a random"
+            " sample",
         )
     if n <= WHOLE_UP_TO:
         return FitChoice(

@@ -83,11 +83,10 @@ class Evidence:
     """
 
     def __init__(self, model: SingleTaskGP, generator: torch.Generator):
-        X, y = training_data(model)
-        self._X = X.double()
+        y = training_data(model)[1]
         self._y = y.double()
-        order = torch.randperm(len(X), generator=generator, device=generator.device)
-        self._points = order[:NUM_POINTS].to(X.device)
+        order = torch.randperm(len(y), generator=generator, device=generator.device)
+        self._points = order[:NUM_POINTS].to(y.device)
         self._mean = self._y.mean()
         self._variance = _variance(self._y)
         self.white = log_normal(self._y[self._points], self._mean, self._variance)
@@ -116,8 +115,9 @@ class Evidence:
         Raises:
             FloatingPointError: if a kernel matrix is not positive definite.
         """
-        width = self._X.amax(0) - self._X.amin(0)
-        Z = (self._X / torch.where(width > 0, width, 1.0)).cpu().numpy()
+        X = _inputs(model)
+        width = X.amax(0) - X.amin(0)
+        Z = (X / torch.where(width > 0, width, 1.0)).cpu().numpy()
         own = self._points.cpu().numpy()
         looseness = 0.0 if Z.shape[1] <= EXACT_UP_TO_DIM else APPROXIMATION
         distance, found = cKDTree(Z).query(Z[own], k=min(FARTHER + 1, len(Z)), eps=looseness)
@@ -138,17 +138,18 @@ class Evidence:
         """Return the means and variances (r,) of the data ``points`` (r,), the noise included, each
         given its neighbours among the others.
         """
+        X = _inputs(model)
         gp = BatchedGP(model)
-        neighbours = Neighbours(self._X, gp.covar_module)
-        k = min(NUM_NEIGHBOURS + 1, len(self._X))
+        neighbours = Neighbours(X, gp.covar_module)
+        k = min(NUM_NEIGHBOURS + 1, len(X))
         means = []
         variances = []
         for part in points.split(CHUNK):
-            index = neighbours.of(self._X[part], k)
+            index = neighbours.of(X[part], k)
             own = index == part.unsqueeze(1)
             own[~own.any(1), -1] = True  # hidden by duplicates: leave out any
             index = index[~own].reshape(len(part), k - 1)
-            mean, variance = gp.predict(self._X[part], self._X[index], self._y[index], index)
+            mean, variance = gp.predict(X[part], X[index], self._y[index], index)
             means.append(mean)
             variances.append(variance + gp.noise(part.unsqueeze(1)).squeeze(1))
         return torch.cat(means), torch.cat(variances)
@@ -158,7 +159,7 @@ class Evidence:
         in nats.
         """
         index = self._points.unsqueeze(0)
-        return gain_over_noise(BatchedGP(model), self._X, self._y, index)
+        return gain_over_noise(BatchedGP(model), _inputs(model), self._y, index)
 
     @torch.no_grad()
     def silence(self, model: SingleTaskGP) -> bool:
@@ -190,6 +191,11 @@ class Evidence:
         if constant is not None and constant.requires_grad:
             model.mean_module.constant = self._mean.to(constant)
         return True
+
+
+def _inputs(model: SingleTaskGP) -> Tensor:
+    """Return the inputs (n, d), as a transform has them that may have learned since."""
+    return training_data(model)[0].double()
 
 
 def _variance(y: Tensor) -> Tensor:

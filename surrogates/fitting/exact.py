@@ -146,6 +146,7 @@ def _search(
 def _fit_by_botorch(
     model: SingleTaskGP, callback: StepCallback | None, optimizer_kwargs: dict[str, Any]
 ) -> None:
+    model.train()  # `eval()` then transforms the inputs by what was learned
     fitted = deepcopy(model).double()  # the line search finds float32 gradients too coarse
     n = model.train_targets.shape[-1]
     mll = ExactMarginalLogLikelihood(fitted.likelihood, fitted)
@@ -158,7 +159,7 @@ def _fit_by_botorch(
         evaluated: tuple[Tensor, Sequence[Tensor | None]] = evaluate()
         loss = evaluated[0].item()
         if loss < min(losses, default=math.inf):
-            _copy_parameters(fitted, model)
+            copy_parameters(fitted, model)
         losses.append(loss)
         if callback is not None:
             callback(len(losses), -n * loss)
@@ -172,10 +173,11 @@ def _fit_by_botorch(
             mll, closure=closure if fitted.train_targets.ndim == 1 else None, **optimizer_kwargs
         )
     clamp_lengthscales(fitted.covar_module, fitted.eval().train_inputs[0])
-    _copy_parameters(fitted, model)
+    copy_parameters(fitted, model)
 
 
 @torch.no_grad()
-def _copy_parameters(source: SingleTaskGP, target: SingleTaskGP) -> None:
+def copy_parameters(source: SingleTaskGP, target: SingleTaskGP) -> None:
+    """Give ``target`` the parameters of ``source``, a copy of it."""
     for parameter, value in zip(target.parameters(), source.parameters(), strict=True):
         parameter.copy_(value)

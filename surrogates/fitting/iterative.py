@@ -23,8 +23,8 @@ from surrogates.rules.hyperparameters import (
     Coordinates,
     ModelT,
     StepCallback,
+    data_of_parts,
     log_prior,
-    training_data,
 )
 from surrogates.solvers.auto import Auto
 from surrogates.solvers.base import Solver
@@ -120,7 +120,7 @@ def fit_iterative(
     checks.positive_int("num_probes", num_probes)
     checks.one_of("probes", probes, PROBES)
     solver = _checked_solver(solver)
-    X, _ = training_data(model)
+    X, _ = data_of_parts(model)
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
 

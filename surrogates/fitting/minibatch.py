@@ -22,8 +22,8 @@ from surrogates.rules.hyperparameters import (
     Coordinates,
     ModelT,
     StepCallback,
+    data_of_parts,
     log_prior,
-    training_data,
 )
 
 LEARNING_RATES = {"adam": 0.01, "sgd": 9.0}
@@ -95,7 +95,7 @@ def fit_minibatch(
         are averaged, and the fit stops once it has settled.
     """
     _check(batch_size, sampling, optimizer, max_epochs, num_batches, learning_rate, tolerance)
-    X, y = training_data(model)
+    X, y = data_of_parts(model)
     X = X.double()
     y = y.double()
     n = len(X)

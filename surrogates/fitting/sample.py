@@ -2,18 +2,23 @@
 take noise for signal.
 """
 
+from copy import deepcopy
+
 import torch
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.fitting.batched import BatchedGP, log_normal
 from surrogates.fitting.evidence import paired_difference
+from surrogates.fitting.exact import copy_parameters, fit_exact
 from surrogates.fitting.search import (
     LITTLE_NOISE,
     SQUARES_HELD,
     Search,
     apart,
     finer_starts,
+    is_function_of_its_parts,
     smooth_start,
 )
 from surrogates.restoring import restored_on_failure
@@ -54,6 +59,9 @@ def fit_sample(
     equal. In float64, whatever the model. Lengthscales stay between a tenth of the median gap
     between neighbouring values of their input, and a thousand times its range.
 
+    BoTorch fits models with learned transforms of inputs or likelihoods of other kinds to one
+    sample, from the present hyperparameters.
+
     Args:
         sample_size: m, at least 2; at most n are used. An evaluation costs O(s m³).
         num_samples: s, disjoint samples, at most n / m. After the starts, which see the first, the
@@ -86,6 +94,8 @@ def fit_sample(
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     order = torch.randperm(n, generator=generator, device=generator.device)
     index = order[: s * m].reshape(s, m).to(X.device)
+    if not is_function_of_its_parts(model):
+        return _fit_by_botorch(model, index[0], callback)
     search = Search(X, y, callback)
     best = BatchedGP(model)
     try:
@@ -102,6 +112,20 @@ def fit_sample(
     finally:
         best.write_to(model)
     return model
+
+
+def _fit_by_botorch(model: ModelT, rows: Tensor, callback: StepCallback | None) -> ModelT:
+    """Fit ``model`` to some of its data (m,)."""
+    model.train()  # `eval()` then transforms the inputs by what was learned
+    small = deepcopy(model)
+    small.set_train_data(model.train_inputs[0][rows], model.train_targets[rows], strict=False)
+    if isinstance(small.likelihood, FixedNoiseGaussianLikelihood):
+        small.likelihood.noise_covar.noise = model.likelihood.noise[rows]
+    try:
+        fit_exact(small, callback=callback)
+    finally:
+        copy_parameters(small, model)
+    return model.eval()
 
 
 class _Starts:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from surrogates.fitting.batched import BatchedGP
-from surrogates.rules.hyperparameters import Coordinates, StepCallback, log_prior
+from surrogates.rules.hyperparameters import Coordinates, StepCallback, learned_elsewhere, log_prior
 from surrogates.rules.limits import LONGEST, lengthscale_limits, resolution
 
 SQUARES_HELD = 6  # copies of an (s, m, m) array that an evaluation holds at once
@@ -141,12 +141,11 @@ def is_function_of_its_parts(model: SingleTaskGP) -> bool:
     """Return whether the likelihood of ``model`` is that of its mean, kernel and noise, for one
     data set, and nothing else is learned.
     """
-    learned = [name.split(".")[0] for name, p in model.named_parameters() if p.requires_grad]
     return (
         model.train_targets.ndim == 1
         and type(model).forward is SingleTaskGP.forward
         and type(model.likelihood) in (GaussianLikelihood, FixedNoiseGaussianLikelihood)
-        and set(learned) <= {"mean_module", "covar_module", "likelihood"}
+        and not learned_elsewhere(model)
         and not any(isinstance(part, InducingPointKernel) for part in model.modules())
     )
 

@@ -19,8 +19,8 @@ from surrogates.rules.hyperparameters import (
     Coordinates,
     ModelT,
     StepCallback,
+    data_of_parts,
     log_prior,
-    training_data,
 )
 
 SQUARES_HELD = 6  # copies of an (s, m, m) array that a step holds at once
@@ -75,7 +75,7 @@ def fit_subsets(
     checks.one_of("average", average, ("log", "arithmetic"))
     checks.positive_int("num_steps", num_steps)
     checks.positive_float("learning_rate", learning_rate)
-    X, y = training_data(model)
+    X, y = data_of_parts(model)
     X = X.double()
     y = y.double()
     n = len(X)

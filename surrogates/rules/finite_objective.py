@@ -23,7 +23,7 @@ from botorch.models import SingleTaskGP
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.rules.hyperparameters import log_prior, training_data
+from surrogates.rules.hyperparameters import data_of_parts, log_prior
 from surrogates.rules.weight_space import FeatureBasis, WeightPosterior, solve_weight_posterior
 
 
@@ -52,7 +52,7 @@ class Objective:
     """
 
     def __init__(self, model: SingleTaskGP, num_features: int):
-        self.X, self.y = training_data(model)
+        self.X, self.y = data_of_parts(model)
         self.model = model
         self.basis = FeatureBasis(model.covar_module, (self.X.shape[1], num_features))
         self.unscaled_weights = torch.nn.Parameter(self.y.new_zeros(num_features))

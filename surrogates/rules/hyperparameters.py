@@ -21,6 +21,7 @@ ModelT = TypeVar("ModelT", bound=SingleTaskGP)
 # The steps done, and an estimate of the objective in nats (larger is better)
 StepCallback = Callable[[int, float], None]
 
+PARTS = ("mean_module", "covar_module", "likelihood")  # of a model whose likelihood is theirs
 ABOVE_BOUND = 1e-3  # of a lower bound, by which a hyperparameter that is searched exceeds it
 SMALLEST_GAP = 1e-8  # between a hyperparameter and its bound, where the raw value may be infinite
 
@@ -49,6 +50,32 @@ def training_data(model: SingleTaskGP) -> tuple[Tensor, Tensor]:
     checks.floating_tensor("model.train_inputs", X)
     checks.floating_tensor("model.train_targets", y)
     return X, y
+
+
+def data_of_parts(model: SingleTaskGP) -> tuple[Tensor, Tensor]:
+    """Return the :func:`training_data` of a model that learns its mean, kernel and likelihood only.
+
+    Raises:
+        TypeError, ValueError: as there, and if the model learns anything else, such as a warp of
+            its inputs.
+    """
+    data = training_data(model)
+    if others := learned_elsewhere(model):
+        raise ValueError(
+            "`model` must learn nothing but its mean, kernel and likelihood to be fitted by this"
+            f" method, got the parameters {', '.join(others)}. Hold them fixed by"
+            " `requires_grad_(False)`, or use `fit_exact` or `fit_sample`, which learn them."
+        )
+    return data
+
+
+def learned_elsewhere(model: torch.nn.Module) -> list[str]:
+    """Return the names of what ``model`` learns outside of its mean, kernel and likelihood."""
+    return [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and name.split(".")[0] not in PARTS
+    ]
 
 
 def rule_of(model: Any, method: str, kind: str) -> Any:

@@ -26,8 +26,8 @@ from surrogates.rules.hyperparameters import (
     ModelT,
     StepCallback,
     batches,
+    data_of_parts,
     rule_of,
-    training_data,
 )
 
 
@@ -90,7 +90,7 @@ def fit_variational(
     checks.positive_int("batch_size", batch_size)
     checks.positive_float("learning_rate", learning_rate)
     generator = torch.Generator().manual_seed(rule.seed) if generator is None else generator
-    X, y = training_data(model)
+    X, y = data_of_parts(model)
     n = len(X)
 
     svgp = _SVGP(

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import ChainedInputTransform, Normalize, Warp
+from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
@@ -41,10 +44,35 @@ QUICK: dict[str, dict[str, Any]] = {
 GENERAL = ("exact", "sample", "subsets", "minibatch", "iterative")
 
 
-def make_model(method: str = "exact", X: Tensor = X, Y: Tensor = Y) -> PathwiseGP:
+def make_model(method: str = "exact", X: Tensor = X, Y: Tensor = Y, **settings: Any) -> PathwiseGP:
     if method == "finite_features":
-        return FiniteFeatureGP(X, Y, feature_map=FourierFeatures(problems.rbf(), X.shape[1], 32))
-    return VariationalGP(X, Y, inducing_points=10) if method == "variational" else PathwiseGP(X, Y)
+        features = FourierFeatures(problems.rbf(), X.shape[1], 32)
+        return FiniteFeatureGP(X, Y, feature_map=features, **settings)
+    if method == "variational":
+        return VariationalGP(X, Y, inducing_points=10, **settings)
+    return PathwiseGP(X, Y, **settings)
+
+
+def warp() -> ChainedInputTransform:
+    return ChainedInputTransform(scale=Normalize(2), warp=Warp(d=2, indices=[0, 1]))
+
+
+class Shift(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.by = torch.nn.Parameter(torch.zeros((), dtype=X.dtype))
+
+
+class Shifted(PathwiseGP):
+    shift: Shift
+
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        prior = super().forward(x)
+        return MultivariateNormal(prior.mean + self.shift.by, prior.lazy_covariance_matrix)
+
+
+def _not_called(*_: object) -> None:
+    raise AssertionError
 
 
 def hyperparameters(model: PathwiseGP) -> Tensor:
@@ -61,6 +89,11 @@ def hyperparameters(model: PathwiseGP) -> Tensor:
         (PathwiseGP, choice.REFINE_UP_TO, ("sample", "minibatch", "iterative")),
         (PathwiseGP, choice.REFINE_UP_TO + 1, ("sample", "minibatch")),
         (lambda X, Y: PathwiseGP(X, Y.expand(-1, 2)), choice.FIT_EXACT_UP_TO + 1, ("exact",)),
+        (
+            lambda X, Y: PathwiseGP(X, Y, input_transform=Warp(d=1, indices=[0])),
+            choice.REFINE_UP_TO + 1,
+            ("sample",),
+        ),
         (lambda X, Y: VariationalGP(X, Y, inducing_points=4), 50, ("variational",)),
         (lambda X, Y: make_model("finite_features", X, Y), 50, ("finite_features",)),
     ],
@@ -72,6 +105,7 @@ def hyperparameters(model: PathwiseGP) -> Tensor:
         "ten thousand",
         "many points",
         "two outputs",
+        "learned transform",
         "variational",
         "finite features",
     ],
@@ -139,6 +173,52 @@ def test_a_warning_that_is_an_error_leaves_the_model_as_it_was() -> None:
         with pytest.raises(NoSignalWarning):
             fit(model)
     assert model.training and torch.equal(hyperparameters(model), before)
+
+
+@pytest.mark.parametrize("method", choice.METHODS)
+@pytest.mark.parametrize("is_module", [False, True], ids=["transform", "module"])
+def test_what_is_learned_beside_mean_kernel_and_likelihood_is_fitted_or_refused(
+    method: str, is_module: bool
+) -> None:
+    model = make_model(method, **({} if is_module else {"input_transform": warp()}))
+    if is_module:
+        model = Shifted(X, Y) if method in GENERAL else model
+        model.shift = Shift()
+    name, learned = next(
+        (name, parameter)
+        for name, parameter in model.named_parameters()
+        if name in ("shift.by", "input_transform.warp.concentration0")
+    )
+    before = learned.detach().clone()
+    if method in ("exact", "sample"):
+        fit(model, method, **QUICK[method])
+        assert not torch.equal(learned, before)
+        before = learned.detach().clone()
+    else:
+        with pytest.raises(ValueError, match=f"`model` must learn nothing but .*{name}"):
+            fit(model, method, callback=_not_called, **QUICK[method])
+    for other in (model.shift if is_module else model.input_transform).parameters():
+        other.requires_grad_(False)
+    fit(model, method, **QUICK[method])
+    assert torch.equal(learned, before)
+
+
+@pytest.mark.parametrize("noise", [None, 0.02])
+@pytest.mark.parametrize("kind", [PathwiseGP, SingleTaskGP])
+def test_a_warp_learned_from_a_sample_is_that_of_the_posterior(
+    kind: type[SingleTaskGP], noise: float | None
+) -> None:
+    known = None if noise is None else torch.full_like(Y, noise)
+    model = kind(X, Y, known, input_transform=warp()).eval()  # its inputs are transformed already
+    start = likelihood_of(model)
+    fit(model, "sample", sample_size=50)
+    assert likelihood_of(model) > start
+    reference = SingleTaskGP(X, Y, known, input_transform=warp())
+    reference.load_state_dict(model.state_dict(), keep_transforms=True)
+    at = problems.uniform(20, 2, seed=3)
+    with torch.no_grad():
+        torch.testing.assert_close(model.posterior(at).mean, reference.posterior(at).mean)
+        torch.testing.assert_close(model.posterior(at).variance, reference.posterior(at).variance)
 
 
 @pytest.mark.parametrize("method", choice.METHODS)
