@@ -115,7 +115,7 @@ def _search(
     index = torch.arange(n, device=X.device).unsqueeze(0)
     variance = y.var(correction=0).item()
     search = Search(X, y, callback)
-    given = BatchedGP(model)
+    search.best = given = BatchedGP(model)
     if max_evaluations is not None:
         try:
             search.maximise(given, index, {**LBFGS_OPTIONS, "maxfun": max_evaluations})

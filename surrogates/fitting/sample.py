@@ -97,7 +97,7 @@ def fit_sample(
     if not is_function_of_its_parts(model):
         return _fit_by_botorch(model, index[0], callback)
     search = Search(X, y, callback)
-    best = BatchedGP(model)
+    search.best = best = BatchedGP(model)
     try:
         if not restart:
             best = search.maximise(best, index, PRESENT_OPTIONS)
@@ -138,7 +138,6 @@ class _Starts:
 
     def best_of(self, given: BatchedGP, index: Tensor, others: Tensor) -> BatchedGP:
         """Return the model of the data ``index`` (1, m) that best predicts ``others`` (r,)."""
-        self._search.best = given
         variance = self._y[index].var().item()
         noisy = smooth_start(given, self._X, variance)
         if noisy is None or not variance > 0:

@@ -40,7 +40,8 @@ class Search:
             as the sets estimate it, with the priors, in nats.
 
     Attributes:
-        best: the best model of the run under way, or of the last one.
+        best: the best model of the run under way, or of the last one; set by the caller before
+            the first, where an interruption may come before it.
     """
 
     def __init__(self, X: Tensor, y: Tensor, callback: StepCallback | None):

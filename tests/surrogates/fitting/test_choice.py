@@ -2,8 +2,13 @@
 
 import logging
 import math
+import sys
 import warnings
 from collections.abc import Callable
+from copy import deepcopy
+from itertools import count
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -41,6 +46,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "finite_features": {"num_steps": 20, "batch_size": 20},
     "variational": {"num_steps": 20},
 }
+PACKAGE = Path(choice.__file__).parents[1]
 GENERAL = ("exact", "sample", "subsets", "minibatch", "iterative")
 
 
@@ -264,6 +270,44 @@ def interrupted_after(steps: int, method: str) -> PathwiseGP:
 @pytest.mark.parametrize("method", [method for method in GENERAL if method != "sample"])
 def test_an_interruption_keeps_the_best_so_far(method: str) -> None:
     assert likelihood_of(interrupted_after(5, method)) > likelihood_of(make_model()) + 0.01
+
+
+def fit_to_call(number: int, model: PathwiseGP, method: str, settings: dict[str, Any]) -> None:
+    """Fit ``model``, interrupted by the ``number``-th call of a function of the package."""
+    calls = count(1)
+
+    def watch(frame: FrameType, event: str, arg: Any) -> None:
+        if str(PACKAGE) in frame.f_code.co_filename and next(calls) == number:
+            raise KeyboardInterrupt
+
+    before = sys.gettrace()
+    sys.settrace(watch)
+    try:
+        fit(model, method, **settings)
+    finally:
+        sys.settrace(before)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        *((method, QUICK[method]) for method in QUICK),
+        ("exact", {"max_evaluations": 5}),
+        ("sample", {"sample_size": 40, "restart": False}),
+    ],
+)
+def test_an_interruption_at_any_call_of_a_fit_ends_as_one(
+    method: str, settings: dict[str, Any]
+) -> None:
+    given = make_model(method)
+    for number in (*range(1, 61, 3), 100, 200):
+        model = deepcopy(given)
+        with pytest.raises(KeyboardInterrupt):
+            fit_to_call(number, model, method, settings)
+        assert hyperparameters(model).isfinite().all()
+        if method in ("exact", "sample"):
+            rounding = torch.finfo(X.dtype).eps ** 0.5
+            assert likelihood_of(model) >= likelihood_of(given) - rounding
 
 
 def test_an_interrupted_fit_of_a_sample_is_no_worse_than_what_was_given() -> None:
