@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from scalable_bo.storage.files import require_own
 from surrogates.atomic import write_atomically
 from surrogates.callers import warn
 
@@ -43,6 +44,7 @@ class Checkpoint:
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint, complete or not at all, and remove all but the last two."""
+    require_own(folder, folder=True)
     folder.mkdir(exist_ok=True)
     tensors = {
         name: tensor.detach().cpu().clone().contiguous()
@@ -71,7 +73,7 @@ def load_checkpoint(folder: Path, up_to: int) -> Checkpoint | None:
             continue
         try:
             return _read(path, number)
-        except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
             warn(
                 f"The checkpoint {path} is damaged and was passed over ({error}). The surrogate is"
                 " computed again from the stored rows.",
@@ -86,6 +88,7 @@ def remove_checkpoints(folder: Path) -> None:
 
 
 def _read(path: Path, number: int) -> Checkpoint:
+    require_own(path)
     with safe_open(path, framework="pt") as file:
         about = json.loads((file.metadata() or {})["scalable_bo"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
@@ -101,6 +104,7 @@ def _read(path: Path, number: int) -> Checkpoint:
 
 def _files(folder: Path) -> list[tuple[int, Path]]:
     """Return the checkpoints in ``folder`` with their asks, newest first."""
+    require_own(folder, folder=True)
     found = [
         (int(match[1]), path)
         for path in folder.glob("ask-*.safetensors")

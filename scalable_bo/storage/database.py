@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from scalable_bo.storage import seals
+from scalable_bo.storage.files import open_own, require_own
 from scalable_bo.storage.legacy import write_as_json
 from surrogates.atomic import replacing, sync_folder
 
@@ -120,11 +121,12 @@ class WriterLock:
     the lock.
 
     Raises:
-        RuntimeError: if another writer holds it, naming its process and host.
+        RuntimeError: if another writer holds it, naming its process and host; if it is a link.
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a+", encoding="utf-8")
+        descriptor = open_own(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        self._file = os.fdopen(descriptor, "r+", encoding="utf-8", errors="replace")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -213,6 +215,7 @@ def require_database(folder: Path) -> None:
 
 def copy_into(copy: sqlite3.Connection, database: Path) -> None:
     """Copy what is committed in a database that others may write."""
+    _require_own(database)
     try:
         uri = f"{database.absolute().as_uri()}?mode=rw"
         with closing(sqlite3.connect(uri, uri=True)) as source:
@@ -259,7 +262,13 @@ def create(database: Path, settings: Mapping[str, str]) -> None:
 
 
 def connect(database: Path | str) -> sqlite3.Connection:
-    """Open a database whose transactions are written out, for any thread."""
+    """Open a database whose transactions are written out, for any thread.
+
+    Raises:
+        RuntimeError: if one of its files is a link.
+    """
+    if isinstance(database, Path):
+        _require_own(database)
     return seals.install(sqlite3.connect(database, isolation_level=None, check_same_thread=False))
 
 
@@ -306,6 +315,12 @@ def _migrate(connection: sqlite3.Connection, version: int, folder: Path) -> None
             f" schema to {version + 1}: {error}. It is as it was. Free space on the disk and"
             " open it again, or use the scalable_bo that made it."
         ) from error
+
+
+def _require_own(database: Path) -> None:
+    """Require that the files which SQLite opens by their names are regular files."""
+    for ending in ("", "-journal", "-wal", "-shm"):
+        require_own(database.with_name(database.name + ending))
 
 
 def _holder(pid: int | None = None, host: str | None = None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 from contextlib import closing, suppress
@@ -19,6 +20,7 @@ from scalable_bo.storage.database import (
     connect,
     create,
 )
+from scalable_bo.storage.files import require_own
 from scalable_bo.storage.rows import few
 from scalable_bo.storage.sqlite import SQLiteStorage
 
@@ -147,6 +149,7 @@ def _read(file: Path, workplace: Path) -> _Found:
         return found
     workplace.mkdir()
     for part in (file, file.with_name(f"{file.name}-wal")):
+        require_own(part)
         if part.is_file():
             shutil.copy(part, workplace)
     with closing(connect(workplace / file.name)) as connection, suppress(sqlite3.Error):
@@ -218,7 +221,9 @@ def _replace(folder: Path, restored: _Restored, texts: dict[str, str], writes: i
         seals.seal_all(connection)
         connection.execute("COMMIT")
     kept = next(
-        place for number in range(1, 10**6) if not (place := folder / f"damaged-{number}").exists()
+        place
+        for number in range(1, 10**6)
+        if not os.path.lexists(place := folder / f"damaged-{number}")
     )
     kept.mkdir()
     for name in _FILES:

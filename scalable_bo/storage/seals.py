@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+
+from scalable_bo.storage.files import open_own
 
 ENDS = """
 CREATE TABLE ends (  -- one row
@@ -119,15 +122,15 @@ def tables(connection: sqlite3.Connection) -> list[str]:
 def write_count(file: Path, writes: int) -> None:
     """Note the number of writes beside the database, as far as the disk allows it."""
     line = f"{writes:019d}"
-    with suppress(OSError), open(file, "r+b" if file.exists() else "wb") as stream:
+    with suppress(OSError), open(open_own(file, os.O_WRONLY | os.O_CREAT), "wb") as stream:
         stream.write(f"{line} {zlib.crc32(line.encode()):08x}\n".encode())
         stream.truncate()
 
 
 def read_count(file: Path) -> int:
     """Return the number of writes that were noted; 0 where none is, or it is damaged itself."""
-    with suppress(OSError, ValueError):
-        number, _, check = file.read_bytes().rstrip(b"\n").partition(b" ")
+    with suppress(OSError, ValueError), open(open_own(file, os.O_RDONLY), "rb") as stream:
+        number, _, check = stream.read(64).rstrip(b"\n").partition(b" ")  # longer is none
         if int(check, 16) == zlib.crc32(number):
             return int(number)
     return 0
