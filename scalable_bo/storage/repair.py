@@ -107,10 +107,10 @@ class _Restored:
             first = _FIRST.get(name, min(rows, default=last + 1))
             expected = range(first, last + 1)
             missing = [number for number in expected if number not in rows]
-            if name == "points" and not rows:
-                missing = []
             if missing:
                 self.lost.append(f"{name}: {len(missing)} lost ({few(missing)})")
+            if name == "points" and not rows:  # nothing says where they were
+                missing = []
             older = [number for number in rows if number not in damaged.tables.get(name, {})]
             if older and backup.writes < max(counted, damaged.writes):
                 numbers = few(sorted(older))
@@ -185,8 +185,8 @@ def _completed(name: str, rows: dict[int, Row], missing: list[int]) -> list[Row]
     for number in missing:
         before = rows.get(number - 1) or rows[min(rows)] if rows else {}
         if name == "points":
-            told = {"told": None, "value": None, "noise": None, "reason": None}
-            rows[number] = before | told | {"id": number, "told": 0, "reason": LOST}
+            lost = dict.fromkeys(("value", "noise", "further"))
+            rows[number] = before | lost | {"id": number, "told": 0, "reason": LOST}
         elif name == "asks":
             rows[number] = {"num_observed": 0, "num_drawn": 0, "num_points": 0} | before
             rows[number] |= {"number": number, "refitted": None}

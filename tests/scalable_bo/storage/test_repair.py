@@ -132,6 +132,26 @@ def test_every_changed_or_missing_row_is_noticed_and_restored_from_the_backup(
     assert (tmp_path / "study" / "damaged-1" / "study.sqlite").exists()
 
 
+def test_all_points_that_are_lost_are_named(tmp_path: Path) -> None:
+    with make(tmp_path) as study:
+        study.ask(5)
+    (tmp_path / "backup.sqlite").unlink()
+    change(tmp_path, "UPDATE points SET x = x || x")
+    assert "points: 5 lost (0, 1, 2, 3, 4)" in (repair(tmp_path) or [])
+
+
+def test_a_lost_point_has_none_of_the_outcomes_of_its_neighbour(tmp_path: Path) -> None:
+    goal = {"objectives": {"a": "maximize", "b": "minimize"}}
+    with Study(SPACE, path=tmp_path, num_initial=10, **goal) as study:
+        batch = study.ask(3)
+        study.tell(batch.ids, [(1.0, 2.0), (3.0, 4.0), (5.0, 6.0)])
+    (tmp_path / "backup.sqlite").unlink()
+    change(tmp_path, "UPDATE points SET value = 7.0 WHERE id = 1")
+    assert repair(tmp_path) == ["points: 1 lost (1)"]
+    with Study(SPACE, path=tmp_path, **goal) as study:
+        assert study.to_dataframe()[["a", "b"]].isna().all(axis=1).tolist() == [False, True, False]
+
+
 def test_a_row_that_is_whole_nowhere_is_a_failure_and_the_others_keep_their_ids(
     tmp_path: Path, running: tuple[Path, pd.DataFrame]
 ) -> None:
