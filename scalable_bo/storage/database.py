@@ -10,12 +10,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import socket
 import sqlite3
 import weakref
-from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -76,7 +78,7 @@ MIGRATIONS: dict[int, str | Callable[[sqlite3.Connection], None]] = {
     6: QUEUE,
     7: CHANGES,
 }
-SCHEMA = f"""
+FIRST_SCHEMA = """
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);  -- JSON
 CREATE TABLE asks (
     number INTEGER PRIMARY KEY,
@@ -100,13 +102,19 @@ CREATE TABLE points (
     noise REAL,
     reason TEXT            -- why it failed
 );
-{COSTS}
-{CONVERGED}
-{CHOICE}
-{seals.ENDS}
-{QUEUE}
-{CHANGES}
 """
+SCHEMA = FIRST_SCHEMA + "".join(step for step in MIGRATIONS.values() if isinstance(step, str))
+# What reading damaged content raises: SQLite's errors, and whatever else its Python module, or what
+# takes the values that it returns, makes of them
+UNREADABLE = (
+    sqlite3.Error,
+    sqlite3.Warning,
+    ArithmeticError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 _held: weakref.WeakSet[WriterLock] = weakref.WeakSet()
 
 
@@ -165,43 +173,98 @@ def check_and_migrate(
     of the schema; close it if that fails.
     """
     try:
-        (application,) = connection.execute("PRAGMA application_id").fetchone()
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if application != APPLICATION_ID:
-            raise DamagedError(damaged(folder, "study.sqlite is no database of a study"))
-        if version > SCHEMA_VERSION:
-            raise RuntimeError(
-                f"The study in {folder} has version {version} of the schema, this"
-                f" scalable_bo reads up to {SCHEMA_VERSION}. Install a newer scalable_bo."
-            )
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA trusted_schema = OFF")
-        problems = [line for (line,) in connection.execute("PRAGMA quick_check(3)")]
-        if problems != ["ok"]:
-            raise DamagedError(damaged(folder, "; ".join(problems)))
-        if version >= FIRST_SEALED:
-            if problem := seals.find_damage(connection):
-                raise DamagedError(damaged(folder, problem))
-            (written,) = connection.execute("SELECT writes FROM ends").fetchone()
-            if written < writes:
-                raise DamagedError(
-                    damaged(folder, f"the last {writes - written} of {writes} writes are missing")
-                )
+        with reading(folder):
+            version = _check(connection, folder, writes)
         for number in range(version, SCHEMA_VERSION):
             _migrate(connection, number, folder)
-    except sqlite3.DatabaseError as error:
-        connection.close()
-        if error.sqlite_errorcode & 0xFF in _NOT_THE_CONTENT:
-            raise OSError(
-                f"The study in {folder} could not be opened: {error}. Free space or repair"
-                " the disk, and open it again."
-            ) from error
-        raise DamagedError(damaged(folder, str(error))) from error
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Report whatever the content of a study's database leads to in the block.
+
+    Raises:
+        DamagedError: if the content cannot be read.
+        OSError: if it is for another reason, such as a disk that is full.
+    """
+    try:
+        yield
+    except UNREADABLE as error:
+        why = str(error) or type(error).__name__
+        # Errors of the Python module, such as of text that it cannot decode, have no code
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        # The header of a file that can be written may forbid it
+        writable = code == sqlite3.SQLITE_READONLY and os.access(folder / "study.sqlite", os.W_OK)
+        if code in _NOT_THE_CONTENT and not writable:
+            raise OSError(
+                f"The study in {folder} could not be opened: {why}. Free space or repair"
+                " the disk, and open it again."
+            ) from error
+        raise DamagedError(damaged(folder, f"study.sqlite cannot be read: {why}")) from error
+
+
+def definitions(connection: sqlite3.Connection) -> set[tuple[str, ...]]:
+    """Return what a database defines: kind, name, and the parts of the definition, of which
+    migrations add the columns of a table in any order.
+    """
+    found = set()
+    for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_master"):
+        head, _, columns = re.sub("--.*", "", sql or "").partition("(")
+        parts = [head, *sorted(columns.strip().removesuffix(")").split(","))]
+        found.add((kind, name, *(" ".join(part.split()) for part in parts)))
+    return found
+
+
+@cache
+def definitions_of(version: int) -> set[tuple[str, ...]]:
+    """Return what a database of this version of the schema defines."""
+    with closing(connect(":memory:")) as connection:
+        connection.executescript(FIRST_SCHEMA)
+        for number in range(1, version):
+            _migrate(connection, number, Path())
+        return definitions(connection)
+
+
+def _check(connection: sqlite3.Connection, folder: Path, writes: int) -> int:
+    """Check a database, and return the version of its schema. Nothing is read of tables that are
+    not of a study: a view in the place of one may never end.
+    """
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION_ID:
+        raise DamagedError(damaged(folder, "study.sqlite is no database of a study"))
+    if version > SCHEMA_VERSION:
+        raise RuntimeError(
+            f"The study in {folder} has version {version} of the schema, this"
+            f" scalable_bo reads up to {SCHEMA_VERSION}. Install a newer scalable_bo; if there is"
+            f" none, move study.sqlite away: `scalable-bo repair {folder}` restores its backup."
+        )
+    if version < 1:
+        raise DamagedError(damaged(folder, f"version {version} of the schema does not exist"))
+    if other := definitions(connection) ^ definitions_of(version):
+        names = ", ".join(sorted({f"{kind} {name}" for kind, name, *_ in other}))
+        raise DamagedError(
+            damaged(folder, f"of its schema, these are not those of version {version}: {names}")
+        )
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.executescript("BEGIN IMMEDIATE; ROLLBACK")  # it can be written
+    problems = [line for (line,) in connection.execute("PRAGMA quick_check(3)")]
+    if problems != ["ok"]:
+        raise DamagedError(damaged(folder, "; ".join(problems)))
+    if version >= FIRST_SEALED:
+        if problem := seals.find_damage(connection):
+            raise DamagedError(damaged(folder, problem))
+        (written,) = connection.execute("SELECT writes FROM ends").fetchone()
+        if written < writes:
+            raise DamagedError(
+                damaged(folder, f"the last {writes - written} of {writes} writes are missing")
+            )
+    return int(version)
 
 
 def require_database(folder: Path) -> None:
@@ -221,7 +284,8 @@ def copy_into(copy: sqlite3.Connection, database: Path) -> None:
         with closing(sqlite3.connect(uri, uri=True)) as source:
             source.backup(copy)
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
             raise
         # On a read-only disk, where SQLite cannot make the index of the log, nobody writes.
         with TemporaryDirectory() as folder:

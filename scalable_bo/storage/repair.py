@@ -8,17 +8,25 @@ import shutil
 import sqlite3
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from scalable_bo.storage import seals
 from scalable_bo.storage.database import (
+    FIRST_SEALED,
+    SCHEMA,
+    SCHEMA_VERSION,
+    UNREADABLE,
     DamagedError,
     WriterLock,
     back_up,
     connect,
     create,
+    definitions,
+    definitions_of,
+    reading,
 )
 from scalable_bo.storage.files import require_own
 from scalable_bo.storage.rows import few
@@ -59,20 +67,27 @@ def repair(folder: Path) -> list[str] | None:
         with TemporaryDirectory() as workplace:
             damaged = _read(folder / DATABASE, Path(workplace) / "damaged")
             backup = _read(folder / BACKUP, Path(workplace) / "backup")
-        restored = _Restored.of(damaged, backup, counted)
-        if restored.writes < counted:
-            missing = counted - restored.writes
-            restored.lost.append(f"the last {missing} of {counted} writes")
-        texts = {row["name"]: row["value"] for row in restored.tables["settings"]}
-        if not {"space", "direction", "seed"} <= set(texts):
-            raise RuntimeError(
-                f"The study in {folder} cannot be restored: its settings are whole neither in"
-                f" {DATABASE} nor in {BACKUP}. Restore the folder from a copy."
-            )
-        _replace(folder, restored, texts, max(counted, restored.writes))
-        return restored.lost
+        with reading(folder):
+            return _restore(folder, damaged, backup, counted)
+    except DamagedError as error:
+        raise RuntimeError(
+            f"The study in {folder} cannot be restored: {error.__cause__}. It is as it was;"
+            " restore the folder from a copy."
+        ) from error
     finally:
         lock.release()
+
+
+def _restore(folder: Path, damaged: _Found, backup: _Found, counted: int) -> list[str]:
+    restored = _Restored.of(damaged, backup, counted)
+    if restored.writes < counted:
+        missing = counted - restored.writes
+        restored.lost.append(f"the last {missing} of {counted} writes")
+    texts = {row["name"]: row["value"] for row in restored.tables["settings"]}
+    if not {"space", "direction", "seed"} <= set(texts):
+        raise ValueError(f"its settings are whole neither in {DATABASE} nor in {BACKUP}")
+    _replace(folder, restored, texts, max(counted, restored.writes))
+    return restored.lost
 
 
 @dataclass
@@ -130,15 +145,15 @@ class _Restored:
 
 
 def _is_whole(folder: Path) -> bool:
+    if not (folder / DATABASE).is_file():
+        return False
     try:
-        with closing(SQLiteStorage.copy_of(folder)) as storage:
+        with closing(SQLiteStorage.copy_of(folder)) as storage, reading(folder):
             space = (storage.load_settings() or {})["space"]
             varying = [value for value in space["parameters"].values() if isinstance(value, dict)]
             storage.load(len(varying))
-    except (DamagedError, KeyError, AttributeError):
+    except DamagedError:
         return False
-    except ValueError:  # there is no database
-        return (folder / DATABASE).is_file()
     return True
 
 
@@ -152,15 +167,40 @@ def _read(file: Path, workplace: Path) -> _Found:
         require_own(part)
         if part.is_file():
             shutil.copy(part, workplace)
-    with closing(connect(workplace / file.name)) as connection, suppress(sqlite3.Error):
-        connection.execute("PRAGMA trusted_schema = OFF")
-        if row := _whole_rows(connection, "ends", range(1, 2)).get(1):
+    with closing(connect(workplace / file.name)) as connection, suppress(*UNREADABLE):
+        _redefine(connection)
+        tables = _known_tables(connection)
+        if "ends" in tables and (row := _whole_rows(connection, "ends", range(1, 2)).get(1)):
             found.ends = json.loads(row["rows"])
             found.writes = row["writes"]
-        for table in set(seals.tables(connection)) - {"ends"}:
+        for table in tables - {"ends"}:
             numbers = range(found.ends.get(table, -1) + 1)
             found.tables[table] = _whole_rows(connection, table, numbers)
     return found
+
+
+def _redefine(connection: sqlite3.Connection) -> None:
+    """Give the tables that are not defined as those of a study the newest definitions: where these
+    are not the ones that the rows were written by, no seal is right.
+    """
+    connection.execute("PRAGMA writable_schema = ON")  # which also passes over what has no meaning
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+    known = _known_tables(connection)
+    connection.text_factory = str
+    with closing(connect(":memory:")) as new:
+        new.executescript(SCHEMA)
+        seals.seal_all(new)
+        for sql, name in new.execute("SELECT sql, name FROM sqlite_master WHERE sql NOT NULL"):
+            if name not in known:
+                redefine = "UPDATE sqlite_master SET sql = ? WHERE type = 'table' AND name = ?"
+                connection.execute(redefine, (sql, name))
+    connection.execute("PRAGMA writable_schema = RESET")
+
+
+def _known_tables(connection: sqlite3.Connection) -> set[str]:
+    """Return the tables that are defined as those of a study."""
+    known = set().union(*map(definitions_of, range(FIRST_SEALED, SCHEMA_VERSION + 1)))
+    return {name for kind, name, *_ in definitions(connection) & known if kind == "table"}
 
 
 def _whole_rows(connection: sqlite3.Connection, table: str, numbers: range) -> dict[int, Row]:
@@ -173,9 +213,9 @@ def _whole_rows(connection: sqlite3.Connection, table: str, numbers: range) -> d
     rows: list[tuple[Any, ...]] = []
     try:
         rows = connection.execute(whole).fetchall()
-    except sqlite3.Error:
+    except UNREADABLE:
         for number in numbers:
-            with suppress(sqlite3.Error):
+            with suppress(*UNREADABLE):
                 rows += connection.execute(f"{whole} AND rowid = ?", (number,)).fetchall()
     return {number: dict(zip(names, values, strict=True)) for number, *values in rows}
 

@@ -38,6 +38,7 @@ from scalable_bo.storage.database import (
     copy_into,
     create,
     damaged,
+    reading,
     require_database,
 )
 from scalable_bo.storage.rounds import AskReport
@@ -109,10 +110,11 @@ class SQLiteStorage:
         copy = connect(":memory:")
         writes = seals.read_count(folder / "writes")  # before more of them are copied
         try:
-            copy_into(copy, folder / "study.sqlite")
-        except sqlite3.Error as error:
+            with reading(folder):
+                copy_into(copy, folder / "study.sqlite")
+        except BaseException:
             copy.close()
-            raise DamagedError(damaged(folder, str(error))) from error
+            raise
         self._held = _Held(folder, None)
         self._close = weakref.finalize(self, self._held.close)
         self._held.connection = check_and_migrate(copy, folder, writes)
@@ -149,11 +151,9 @@ class SQLiteStorage:
         """Read what the study was made with, in the order given."""
         if self._held.connection is None:
             return None
-        found = self._connection.execute("SELECT name, value FROM settings ORDER BY rowid")
-        try:
+        with reading(self.folder):
+            found = self._connection.execute("SELECT name, value FROM settings ORDER BY rowid")
             return {name: json.loads(value) for name, value in found}
-        except ValueError as error:
-            raise DamagedError(damaged(self.folder, f"its settings are no JSON: {error}")) from None
 
     def save_settings(self, settings: Mapping[str, Any]) -> None:
         """Store what the study is made with; the first time, make the database."""
@@ -177,7 +177,7 @@ class SQLiteStorage:
         Raises:
             RuntimeError: if it does not fit together.
         """
-        try:
+        with reading(self.folder):
             queued = [x for (x,) in self._connection.execute("SELECT x FROM queue ORDER BY id")]
             return Contents(
                 self._load_rows(dim),
@@ -187,8 +187,6 @@ class SQLiteStorage:
                 self._load_sources(),
                 self._load_changes(),
             )
-        except sqlite3.Error as error:
-            raise DamagedError(damaged(self.folder, str(error))) from error
 
     def add_queued(self, X: Tensor) -> None:
         """Store points (k, d) at the end of the queue."""

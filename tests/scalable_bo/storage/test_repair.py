@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 from scalable_bo.space.space import Categorical, Float, Space
 from scalable_bo.storage import seals
 from scalable_bo.storage.database import DamagedError, connect
 from scalable_bo.storage.repair import LOST, repair
+from scalable_bo.storage.snapshot import read_snapshot, to_frame
 from scalable_bo.storage.sqlite import SQLiteStorage
 from scalable_bo.study.study import Study
 
@@ -87,6 +89,57 @@ def test_no_flipped_bit_opens_with_other_numbers(
     assert flips_unnoticed(folder, frame, tmp_path / "study", number) == 0
 
 
+def contents(folder: Path) -> pd.DataFrame:
+    with closing(SQLiteStorage(folder)) as storage:
+        assert storage.load_settings() is not None
+        return to_frame(SPACE, storage.load(2).rows)
+
+
+def contents_of_copy(folder: Path) -> pd.DataFrame:
+    snapshot = read_snapshot(folder)
+    return to_frame(snapshot.space, snapshot.rows)
+
+
+def contents_restored(folder: Path) -> pd.DataFrame:
+    repair(folder)
+    found = contents(folder)
+    with closing(SQLiteStorage(folder)) as storage:
+        storage.add_queued(torch.zeros(1, 2, dtype=torch.float64))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("seed", "number"), [(0, 80), pytest.param(1, 1000, marks=pytest.mark.slow)]
+)
+def test_a_damaged_byte_leaves_the_same_numbers_or_an_error_that_names_the_remedy(
+    tmp_path: Path, seed: int, number: int
+) -> None:
+    instant = random.Random(seed)
+    whole = tmp_path / "whole"
+    with make(whole) as study:
+        study.add_data([{"x": 0.5, "kind": "b"}, {"x": 0.25, "kind": "a"}], [1.0, 2.0], name="old")
+        study.ask(30)
+        tell_all(study)
+        study.enqueue({"x": 0.5, "kind": "a"})
+        study.withdraw([1])
+        frame = study.to_dataframe()
+    content = (whole / "study.sqlite").read_bytes()
+    for _ in range(number):
+        damaged = bytearray(content)
+        # Mostly in the page that says what the others are, and in its header
+        place = instant.randrange(instant.choice([100, 4096, 4096, len(content)]))
+        damaged[place] ^= instant.randrange(1, 256)
+        for read in (contents, contents_of_copy, contents_restored):
+            shutil.copytree(whole, tmp_path / "study")
+            (tmp_path / "study" / "study.sqlite").write_bytes(damaged)
+            try:
+                pd.testing.assert_frame_equal(read(tmp_path / "study"), frame)
+            except RuntimeError as error:
+                assert "scalable-bo repair" in str(error)
+                assert read is not contents_restored or "move study.sqlite away" in str(error)
+            shutil.rmtree(tmp_path / "study")
+
+
 def change(folder: Path, statement: str) -> None:
     with closing(connect(folder / "study.sqlite")) as connection:
         connection.execute(statement)
@@ -130,6 +183,76 @@ def test_every_changed_or_missing_row_is_noticed_and_restored_from_the_backup(
         pd.testing.assert_frame_equal(study.to_dataframe(), frame)
         study.ask(3)
     assert (tmp_path / "study" / "damaged-1" / "study.sqlite").exists()
+
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n) SELECT i"
+
+
+@pytest.mark.parametrize(
+    ("name", "statement"),
+    [
+        *(
+            (f"view {table}", f"DROP TABLE {table}; CREATE VIEW {table} AS {ENDLESS} FROM n")
+            for table in ("settings", "asks", "sources", "points", "costs", "ends", "queue")
+        ),
+        ("view more", f"CREATE VIEW more AS {ENDLESS} FROM n"),
+        ("trigger more", "CREATE TRIGGER more AFTER UPDATE ON ends BEGIN DELETE FROM asks; END"),
+        ("table more", "CREATE TABLE more (id INTEGER PRIMARY KEY)"),
+        ("table more", "CREATE VIRTUAL TABLE more USING fts5(a)"),
+        ("index more", "CREATE INDEX more ON points (value)"),
+        ("table sqlite_stat1", "ANALYZE"),
+        ("table asks", "ALTER TABLE asks ADD COLUMN more AS (zeroblob(1000000000))"),
+        ("table asks", "ALTER TABLE asks ADD COLUMN more CHECK (length(zeroblob(1000000000)))"),
+        ("table asks", "ALTER TABLE asks DROP COLUMN refitted"),
+        ("table asks", "ALTER TABLE asks RENAME COLUMN refitted TO seals"),
+        ("table changes", "DROP TABLE changes"),
+    ],
+)
+def test_what_a_study_does_not_define_is_refused_before_anything_is_read(
+    tmp_path: Path, running: tuple[Path, pd.DataFrame], name: str, statement: str
+) -> None:
+    folder = tmp_path / "study"
+    shutil.copytree(running[0], folder)
+    with make(folder) as study:
+        study.ask(1)
+    with closing(connect(folder / "study.sqlite")) as connection:
+        connection.executescript(statement)
+    for read in (make, SQLiteStorage.copy_of, read_snapshot):
+        with pytest.raises(DamagedError, match=f"not those of version 8: .*{name}"):
+            read(folder)
+    assert repair(folder) is not None
+    pd.testing.assert_frame_equal(contents(folder), study.to_dataframe())
+
+
+@pytest.mark.parametrize("version", [0, -1, 1, 2, 3, 4, 5, 6, 7])
+def test_a_number_of_the_version_that_is_damaged_is_restored(tmp_path: Path, version: int) -> None:
+    with make(tmp_path) as study:
+        study.ask(5)
+        tell_all(study)
+    change(tmp_path, f"PRAGMA user_version = {version}")
+    for read in (make, read_snapshot):
+        with pytest.raises(DamagedError, match=f"version {version}.*scalable-bo repair"):
+            read(tmp_path)
+    assert repair(tmp_path) == []
+    pd.testing.assert_frame_equal(contents(tmp_path), study.to_dataframe())
+
+
+@pytest.mark.parametrize("table", ["points", "settings", "ends"])
+def test_rows_are_restored_without_a_backup_where_their_table_has_lost_its_definition(
+    tmp_path: Path, table: str
+) -> None:
+    with make(tmp_path) as study:
+        study.ask(5)
+        tell_all(study)
+    (tmp_path / "backup.sqlite").unlink()
+    file = tmp_path / "study.sqlite"
+    definition = f"CREATE TABLE {table} (".encode()
+    file.write_bytes(file.read_bytes().replace(definition, b"CREATE \xff" + definition[8:]))
+    for read in (make, read_snapshot):
+        with pytest.raises(DamagedError, match="study.sqlite cannot be read: .*scalable-bo repair"):
+            read(tmp_path)
+    assert repair(tmp_path) == []
+    pd.testing.assert_frame_equal(contents(tmp_path), study.to_dataframe())
 
 
 def test_all_points_that_are_lost_are_named(tmp_path: Path) -> None:

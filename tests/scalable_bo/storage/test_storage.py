@@ -192,7 +192,8 @@ def test_an_older_schema_is_migrated_and_a_newer_one_refused(
         patch.setattr(
             database,
             "MIGRATIONS",
-            {
+            database.MIGRATIONS
+            | {
                 now: "ALTER TABLE asks ADD COLUMN note TEXT",
                 now + 1: "UPDATE asks SET note = 'first'; CREATE TABLE more (a INTEGER)",
             },
@@ -270,7 +271,9 @@ def test_a_migration_that_fails_changes_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(database, "SCHEMA_VERSION", now + 1)
         patch.setattr(
-            database, "MIGRATIONS", {now: "DELETE FROM points; SELECT nonsense FROM nowhere"}
+            database,
+            "MIGRATIONS",
+            database.MIGRATIONS | {now: "DELETE FROM points; SELECT nonsense FROM nowhere"},
         )
         with pytest.raises(
             RuntimeError,
