@@ -252,7 +252,8 @@ def _check(connection: sqlite3.Connection, folder: Path, writes: int) -> int:
         )
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.executescript("BEGIN IMMEDIATE; ROLLBACK")  # it can be written
+    # The header may forbid to write, which is only found by writing
+    connection.executescript(f"BEGIN; PRAGMA user_version = {version}; ROLLBACK")
     problems = [line for (line,) in connection.execute("PRAGMA quick_check(3)")]
     if problems != ["ok"]:
         raise DamagedError(damaged(folder, "; ".join(problems)))

@@ -237,6 +237,19 @@ def test_a_number_of_the_version_that_is_damaged_is_restored(tmp_path: Path, ver
     pd.testing.assert_frame_equal(contents(tmp_path), study.to_dataframe())
 
 
+def test_a_header_that_forbids_to_write_is_damage(tmp_path: Path) -> None:
+    with make(tmp_path) as study:
+        study.ask(5)
+    file = tmp_path / "study.sqlite"
+    file.write_bytes(file.read_bytes()[:18] + b"\x07" + file.read_bytes()[19:])
+    for read in (make, read_snapshot):
+        with pytest.raises(DamagedError, match="cannot be read: attempt to write a readonly"):
+            read(tmp_path)
+    assert repair(tmp_path) == []
+    with make(tmp_path) as study:
+        study.ask(1)
+
+
 @pytest.mark.parametrize("table", ["points", "settings", "ends"])
 def test_rows_are_restored_without_a_backup_where_their_table_has_lost_its_definition(
     tmp_path: Path, table: str
