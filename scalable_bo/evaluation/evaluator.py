@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import partial
 from itertools import islice
-from numbers import Real
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -34,6 +35,8 @@ SECONDS_TO_FAIL = 2.0
 MAX_SUSPECTS = 64
 MAX_REASON = 500
 MAX_PLACES = 4  # of a traceback, in a reason
+# What an object raises that has no number
+NO_NUMBER = (AttributeError, TypeError, ValueError, RuntimeError, OverflowError)
 # From the number of evaluations that are out to the points to evaluate next, by id: none if there
 # are none as yet, `None` if there will be no more
 Source = Callable[[int], Mapping[int, dict[str, Any]] | None]
@@ -41,6 +44,10 @@ Source = Callable[[int], Mapping[int, dict[str, Any]] | None]
 
 class ErrorElsewhere(Exception):
     """What an objective raised in another process, with its traceback as text."""
+
+
+class AnswerError(ValueError):
+    """A value holds numbers, and not one for each of the study's outcomes."""
 
 
 @dataclass(frozen=True)
@@ -95,42 +102,54 @@ class Evaluation:
 
     @classmethod
     def of(cls, id: int, value: Any, outcomes: Sequence[str] = ()) -> Evaluation:
-        """Read what an objective returned; what is NaN, infinite or no number has failed. With the
-        names of several ``outcomes``, it is a value of each, by name or in their order, all of
-        which have failed if one has.
+        """Read what an objective returned: a number or, with the names of several ``outcomes``, a
+        number of each, by name or in their order. What is NaN, infinite or no number has failed,
+        and so has the evaluation if an outcome has.
+
+        Raises:
+            AnswerError: if there are more or fewer numbers than outcomes, or a name is not known.
+            ValueError: if a number is too large.
         """
         if outcomes:
             return cls._of_several(id, value, outcomes)
-        try:
-            number = value if isinstance(value, Real) else _item(value)
-            number = float(number) if isinstance(number, Real) else None
-        except (AttributeError, TypeError, ValueError, RuntimeError, OverflowError):
-            number = None
-        if number is None:
-            return cls.failed(id, f"not a number: {type(value).__name__} {value!r:.80}")
-        return (
-            cls(id, number) if math.isfinite(number) else cls.failed(id, f"the value is {number}")
-        )
+        number, reason = _read_number(value, f"The value of point {id}")
+        return cls(id, number) if reason is None else cls.failed(id, reason)
 
     @classmethod
     def _of_several(cls, id: int, value: Any, outcomes: Sequence[str]) -> Evaluation:
-        if isinstance(value, Mapping):
-            if missing := [name for name in outcomes if name not in value]:
-                return cls.failed(id, f"there is no value of {', '.join(missing)}")
-            values = [value[name] for name in outcomes]
-        else:
+        what = f"The value of point {id}"
+        wanted = ", ".join(outcomes)
+        given = value.to_dict() if hasattr(value, "to_dict") else value  # a row of a table
+        if not isinstance(given, Mapping):
             try:
-                values = list(value)
+                values = [value] if isinstance(value, str | bytes) else list(value)
             except TypeError:
                 values = [value]
             if len(values) != len(outcomes) or isinstance(value, str):
-                reason = f"there must be values of {', '.join(outcomes)}, got {value!r:.80}"
-                return cls.failed(id, reason)
-        found = [cls.of(id, one) for one in values]
-        for name, one in zip(outcomes, found, strict=True):
-            if one.reason is not None:
-                return cls.failed(id, f"{name}: {one.reason}")
-        return cls(id, found[0].value, further=tuple(one.value for one in found[1:]))
+                if len(values) < 2 and math.isnan(_read_number(values, what)[0]):
+                    reason = f"there must be values of {wanted}, got {value!r:.80}"
+                    return cls.failed(id, reason)
+                raise AnswerError(
+                    f"{what} must be one number for each of {wanted}, got {value!r:.80}. Give NaN"
+                    " where an outcome was not measured."
+                )
+            given = dict(zip(outcomes, values, strict=True))
+        if unknown := [name for name in given if name not in outcomes]:
+            (nearest,) = get_close_matches(str(unknown[0]), outcomes, 1, cutoff=0.0)
+            raise AnswerError(
+                f"{what} must be of the outcomes {wanted}, got {unknown[0]!r:.80}; the nearest is"
+                f" {nearest!r}. Correct the name, or leave it out."
+            )
+        missing = [name for name in outcomes if name not in given]
+        reasons = [f"there is no value of {', '.join(missing)}"] if missing else []
+        numbers = dict.fromkeys(outcomes, math.nan)
+        for name in (name for name in outcomes if name in given):
+            numbers[name], why = _read_number(given[name], f"{what} for {name!r}")
+            reasons += [] if why is None else [f"{name}: {why}"]
+        if reasons:
+            return cls.failed(id, reasons[0])
+        first, *further = numbers.values()
+        return cls(id, first, further=tuple(further))
 
 
 def call(
@@ -147,6 +166,8 @@ def call(
     try:
         value = objective(params) if timeout is None else _within(timeout, objective, params)
         return Evaluation.of(id, value, outcomes)
+    except AnswerError:
+        raise
     except _TooLateError as error:
         return Evaluation.failed(id, f"TimeoutError: {error}")
     except (Exception, SystemExit) as error:
@@ -228,6 +249,7 @@ class Evaluator:
         Raises:
             RuntimeError: if the executor broke, or hangs, and there is no way to make another.
             TypeError: if a point or the objective cannot be sent to the executor's processes.
+            AnswerError: as ``Evaluation.of``, after what has finished.
         """
         if self.executor is None:
             for id, params in points.items():
@@ -269,6 +291,7 @@ class Evaluator:
         futures = self._futures = {}
         begun: dict[Future[Evaluation], float] = {}
         loss = None
+        refused = None
         announced = False
         try:
             loss = self._submit(points, done)
@@ -291,16 +314,21 @@ class Evaluator:
                     if isinstance(trouble, BrokenExecutor):
                         loss = _Loss(f"its process ended: {trouble}", False)
                         continue
+                    if isinstance(trouble, AnswerError):
+                        refused = trouble
+                        continue
                     del left[id]
                     evaluations.append(_evaluation_of(future, id, trouble))
+                if evaluations:
+                    yield evaluations
+                if refused is not None:
+                    raise refused
                 if not evaluations and (late := _late(futures, begun, self._patience)):
                     reason = f"no answer within {self._patience:g} s"
                     for id in late:
                         del left[id]
                     yield [Evaluation.failed(id, reason) for id in late]
                     return _Loss(f"{len(late)} evaluations gave {reason}", True)
-                if evaluations:
-                    yield evaluations
             return loss
         except TypeError:  # of sending, which further points are to meet before they are cancelled
             wait(futures, SECONDS_TO_FAIL)
@@ -416,9 +444,55 @@ class _TooLateError(Exception):
     """There was no value in time."""
 
 
-def _item(value: Any) -> Any:
-    """Return the one number of an array; a sparse tensor has none before it is dense."""
-    return value.to_dense().item() if getattr(value, "is_sparse", False) else value.item()
+def _read_number(value: Any, what: str) -> tuple[float, str | None]:
+    """Return the finite number that a value holds, or NaN and why there is none; ``what`` is what
+    errors call it.
+
+    Raises:
+        AnswerError: if it holds several numbers.
+        ValueError: if it holds one beyond those of a float.
+    """
+    while isinstance(value, list | tuple) and len(value) == 1:
+        (value,) = value
+    if isinstance(shape := getattr(value, "shape", None), tuple):
+        several = math.prod(shape) > 1
+    else:
+        is_text = isinstance(value, str | bytes | bytearray)
+        several = isinstance(value, Collection) and not is_text and len(value) > 0
+    try:
+        if several:
+            raise TypeError
+        number = to_float(value)
+    except OverflowError:
+        raise ValueError(
+            f"{what} must be at most {sys.float_info.max:.1e} in size, got a larger"
+            f" {type(value).__name__}. Scale it, or give its logarithm."
+        ) from None
+    except TypeError as error:  # by what holds more than a number, such as its deviation or unit
+        raise AnswerError(
+            f"{what} must be one number, got {value!r:.80}{f': {error}' if error.args else ''}."
+            " Give the number alone; the `noise` of `tell` is for a known variance, of one outcome."
+        ) from None
+    except NO_NUMBER:
+        return math.nan, f"not a number: {type(value).__name__} {value!r:.80}"
+    return (number, None) if math.isfinite(number) else (math.nan, f"the value is {number}")
+
+
+def to_float(value: Any) -> float:
+    """Return the number of an array of one, or of whatever else has one; no text has.
+
+    Raises:
+        OverflowError: if it is finite, and no float is as large.
+        AttributeError, TypeError, ValueError, RuntimeError: if there is none.
+    """
+    if hasattr(value, "filled") and value.mask:  # a masked array
+        return math.nan
+    value = value.to_dense() if getattr(value, "is_sparse", False) else value
+    value = value.item() if hasattr(value, "item") else value
+    number = float(value.__float__())
+    if math.isinf(number) and value != number:
+        raise OverflowError
+    return number
 
 
 def _places(error: BaseException) -> list[str]:

@@ -28,7 +28,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from scalable_bo.evaluation import processes
-from scalable_bo.evaluation.evaluator import Evaluation
+from scalable_bo.evaluation.evaluator import AnswerError, Evaluation
 
 MAX_LINE = 2**20  # bytes of an answer
 MAX_COMPLAINT = 2000  # bytes of stderr that are kept for the reason of a failure
@@ -374,4 +374,9 @@ def _read_answer(id: int, outcomes: Sequence[str], line: bytes) -> Evaluation:
         raise _NoAnswerError(f"the answer must be to the point {id}, got `id` {answer['id']!r:.80}")
     if answer.get("error") is not None:
         return Evaluation.failed(id, str(answer["error"]))
-    return Evaluation.of(id, answer.get("value"), outcomes)
+    try:
+        return Evaluation.of(id, answer.get("value"), outcomes)
+    except AnswerError:
+        raise
+    except ValueError as error:
+        raise _NoAnswerError(str(error)) from error

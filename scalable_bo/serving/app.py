@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import Annotated, Any
 
 from scalable_bo._packages import require
+from scalable_bo.evaluation.evaluator import AnswerError
 from scalable_bo.serving.desk import Desk, UnavailableError
 from scalable_bo.serving.gate import Application, Gate
 from scalable_bo.serving.live import LiveView
@@ -157,6 +158,7 @@ def _add_work(app: FastAPI, desk: Desk) -> None:
             await asyncio.wrap_future(desk.tell(found))
         except (TypeError, ValueError) as error:
             is_late = desk.were_told([one.id for one in found])
+            is_late &= not isinstance(error, AnswerError)
             return reply({"detail": str(error)}, 409 if is_late else 422)
         except (OSError, RuntimeError) as error:
             return reply({"detail": str(error)}, 503)

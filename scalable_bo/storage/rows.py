@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import operator
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, count
 from numbers import Real
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scalable_bo.evaluation.evaluator import Evaluation, storable
+from scalable_bo.evaluation.evaluator import NO_NUMBER, Evaluation, storable, to_float
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,18 +43,22 @@ class Outcomes:
             object.__setattr__(self, "further", self.values.new_empty(len(self.values), 0))
 
     @classmethod
-    def of(cls, values: Any, noise: Any = None, argument: str = "values") -> Outcomes:
+    def of(
+        cls, values: Any, noise: Any = None, argument: str = "values", ids: Sequence[int] = ()
+    ) -> Outcomes:
         """Read values, and variances if they are known.
 
         Args:
             values: (n,) or (n, 1). What is NaN, infinite or no number has failed.
             noise: as many variances above 0, or one for all; ``None`` if unknown.
             argument: the name of ``values`` in errors.
+            ids: of the points, in errors; those from 0 if there are none.
         Raises:
             TypeError: if ``values`` is no sequence, or ``noise`` not numbers.
-            ValueError: for another shape, and for a variance that is not above 0.
+            ValueError: for another shape, for a variance that is not above 0, and as
+                ``Evaluation.of``.
         """
-        numbers, reasons = _numbers(values, argument)
+        numbers, reasons = _numbers(values, argument, ids)
         finite = numbers.isfinite()
         for position in (~finite).nonzero().flatten().tolist():
             reasons.setdefault(position, f"the value is {numbers[position].item()}")
@@ -61,7 +66,7 @@ class Outcomes:
         if noise is not None:
             try:
                 given = as_float64(noise)
-            except (TypeError, ValueError, RuntimeError) as error:
+            except NO_NUMBER as error:
                 raise TypeError(f"`noise` must be numbers, got {noise!r:.80}.") from error
             given = given[:, 0] if given.ndim == 2 and given.shape[1] == 1 else given
             if given.shape not in ((), numbers.shape):
@@ -80,13 +85,15 @@ class Outcomes:
         return cls(torch.where(finite, numbers, math.nan), variances, reasons)
 
     @classmethod
-    def several(cls, values: Any, noise: Any, names: Sequence[str]) -> Outcomes:
+    def several(
+        cls, values: Any, noise: Any, names: Sequence[str], *, ids: Sequence[int] = ()
+    ) -> Outcomes:
         """Read values of several outcomes by name: for each point a dict, or values in their order;
         a point fails if one of them does.
 
         Raises:
             TypeError: if ``values`` is no sequence.
-            ValueError: for known variances.
+            ValueError: for known variances, and as ``Evaluation.of``.
         """
         if noise is not None:
             raise ValueError("`noise` must be None with several outcomes: it is inferred.")
@@ -95,11 +102,13 @@ class Outcomes:
                 "`values` must be a sequence with a dict or a tuple for each point, got"
                 f" {values!r:.80}."
             )
-        found = [Evaluation.of(position, one, names) for position, one in enumerate(values)]
+        if hasattr(values, "columns"):  # a DataFrame
+            values = values.to_dict("records")
+        found = [Evaluation.of(id, one, names) for id, one in _labelled(values, ids)]
         failed = (math.nan,) * len(names)
         rows = [failed if one.reason else (one.value, *one.further) for one in found]
         numbers = torch.tensor(rows, dtype=torch.float64).reshape(-1, len(names))
-        reasons = {one.id: one.reason for one in found if one.reason is not None}
+        reasons = {k: one.reason for k, one in enumerate(found) if one.reason is not None}
         first = numbers[:, 0].contiguous()
         return cls(first, torch.full_like(first, math.nan), reasons, numbers[:, 1:])
 
@@ -298,7 +307,11 @@ def read_told(
         TypeError, ValueError: as ``Study.tell``.
     """
     ids = whole_numbers(ids)
-    outcomes = Outcomes.several(values, noise, names) if names else Outcomes.of(values, noise)
+    outcomes = (
+        Outcomes.several(values, noise, names, ids=ids)
+        if names
+        else Outcomes.of(values, noise, ids=ids)
+    )
     if len(ids) != len(outcomes.values):
         raise ValueError(
             f"`values` must have one entry for each of the {len(ids)} `ids`, got"
@@ -328,7 +341,7 @@ def as_float64(values: Any) -> Tensor:
     device, sparse, of half precision, a part of a graph, or a list of such numbers.
 
     Raises:
-        TypeError, ValueError, RuntimeError: if they are none.
+        AttributeError, TypeError, ValueError, RuntimeError, OverflowError: if they are none.
     """
     if isinstance(values, Tensor):
         if values.is_complex():
@@ -340,9 +353,13 @@ def as_float64(values: Any) -> Tensor:
             raise TypeError("text")  # of which NumPy would make an array as wide as the longest
         if not all(isinstance(value, Real) for value in values):
             return torch.stack([as_float64(value) for value in values])
+    if isinstance(values, np.ma.MaskedArray):
+        values = np.ma.filled(values.astype(np.float64), math.nan)
     array = np.array(values)  # a copy: a DataFrame's may be read-only
     if np.iscomplexobj(array):
         raise TypeError("complex numbers")
+    if array.dtype == object:
+        array = np.array([to_float(value) for value in array.flat]).reshape(array.shape)
     return torch.as_tensor(array, dtype=torch.float64)
 
 
@@ -358,23 +375,31 @@ def keys(X: Tensor) -> list[bytes]:
     return [row.tobytes() for row in points]
 
 
-def _numbers(values: Any, argument: str) -> tuple[Tensor, dict[int, str]]:
+def _labelled(values: Any, ids: Sequence[int]) -> Iterator[tuple[int, Any]]:
+    """Return values with the ids of their points, which go on from the last if there are fewer."""
+    return zip(chain(ids, count(len(ids))), values, strict=False)
+
+
+def _numbers(values: Any, argument: str, ids: Sequence[int]) -> tuple[Tensor, dict[int, str]]:
     """Return numbers (n,), NaN for what is none, and what that was by its position."""
     reasons: dict[int, str] = {}
     try:
         numbers = as_float64(values)
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+    except NO_NUMBER as error:
         is_text = isinstance(values, str | bytes)
         if is_text or not (isinstance(values, Sequence) or hasattr(values, "__array__")):
             raise TypeError(
                 f"`{argument}` must be numbers, got {values!r:.80}. Use NaN for a failed"
                 " evaluation."
             ) from error
-        found = [Evaluation.of(position, value) for position, value in enumerate(values)]
+        found = [Evaluation.of(id, value) for id, value in _labelled(values, ids)]
         numbers = torch.tensor([one.value for one in found], dtype=torch.float64)
-        reasons = {one.id: one.reason for one in found if one.reason is not None}
+        reasons = {k: one.reason for k, one in enumerate(found) if one.reason is not None}
     if numbers.ndim == 2 and numbers.shape[1] == 1:
         numbers = numbers[:, 0]
     if numbers.ndim != 1:
-        raise ValueError(f"`{argument}` must have shape (n,), got {tuple(numbers.shape)}.")
+        raise ValueError(
+            f"`{argument}` must have shape (n,), got {tuple(numbers.shape)}. Give one number for"
+            " each point; the `noise` beside it is for known variances."
+        )
     return numbers, reasons

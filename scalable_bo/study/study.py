@@ -389,15 +389,17 @@ class Study:
 
         Args:
             ids: a ``Batch``, for all of its points, or any of its ``ids`` in any order.
-            values: one for each id; of several outcomes, a dict or a tuple for each.
+            values: one for each id, whatever holds a number; of several outcomes, a dict or a tuple
+                for each, or a table with a column for each outcome.
             noise: known variances of the values, one for each id or one for all; ``None`` if they
                 are to be inferred.
             reasons: why evaluations failed, by id, in place of what their values say, which is NaN.
         Raises:
             TypeError: if ``ids`` are no whole numbers, or ``values`` is no sequence.
             ValueError: if the lengths differ, an id is unknown, repeated or was told another value,
-                a reason is given beside a finite value, or the variances of some values are known
-                and those of others are not.
+                an outcome is unknown or has not one number, a number is too large, a reason is
+                given beside a finite value, or the variances of some values are known and those of
+                others are not.
         """
         ids = ids.ids if isinstance(ids, Batch) else ids
         self._record.tell(*read_told(ids, values, noise, reasons, self.outcomes))
@@ -544,7 +546,7 @@ class Study:
             ``result``.
         Raises:
             TypeError, ValueError: if an argument is out of range, or what the objective returns is
-                no sequence of the right length.
+                refused by ``tell``, such as an unknown outcome; the point stays pending.
             RuntimeError: if too many evaluations fail, from what the objective raised; or if the
                 executor is lost and there is no way to make another.
         """

@@ -12,17 +12,19 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     ThreadPoolExecutor,
 )
+from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from scalable_bo.evaluation import evaluator as evaluation
-from scalable_bo.evaluation.evaluator import Evaluation, Evaluator, call
+from scalable_bo.evaluation.evaluator import AnswerError, Evaluation, Evaluator, call
 from scalable_bo.space.space import Categorical, Float, Space
 from scalable_bo.storage.rounds import Round
 from scalable_bo.study.study import Study
@@ -32,7 +34,9 @@ from tests.scalable_bo.objectives import (
     die_above_three_quarters,
     faulty,
     hang_above_half,
+    misnamed_above_half,
     square,
+    with_its_deviation,
     without_its_key,
 )
 
@@ -194,12 +198,113 @@ def test_numbers_of_any_kind_are_values() -> None:
         np.array([2.0]),
         torch.tensor(2),
         torch.tensor([[2.0]]),
+        torch.tensor(2.0, dtype=torch.bfloat16, requires_grad=True),
+        torch.tensor([2.0]).to_sparse(),
         Fraction(2),
+        Decimal(2),
+        np.array(Decimal(2)),
+        np.ma.array([2]),
+        [2.0],
+        ([2.0],),
+        pd.Series([2.0]),
+        Weighed(),
     ):
         assert Evaluation.of(7, number) == Evaluation(7, 2.0)
-    assert (
-        Evaluation.of(7, torch.tensor([1.0, 2.0])).reason == "not a number: Tensor tensor([1., 2.])"
-    )
+
+
+class Weighed:
+    def __float__(self) -> float:
+        return 2.0
+
+
+class Measured:
+    """A number with its deviation, as some packages have them."""
+
+    def __float__(self) -> float:
+        raise TypeError("no number alone: use nominal_value")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        (1.0, 0.1),
+        [1.0, 0.1],
+        ([1.0, 0.1],),
+        {"value": 1.0},
+        {1.0},
+        np.array([1.0, 0.1]),
+        torch.tensor([[1.0, 0.1]]),
+        pd.Series([1.0, 0.1]),
+        Measured(),
+    ],
+)
+def test_a_value_of_several_numbers_is_refused_with_what_to_tell(value: Any) -> None:
+    with pytest.raises(
+        AnswerError, match="(?s)The value of point 7 must be one number, got .* alone"
+    ):
+        Evaluation.of(7, value)
+    with pytest.raises(AnswerError, match="The value of point 7 for 'b' must be one number, got"):
+        Evaluation.of(7, {"a": 1.0, "b": value}, ("a", "b"))
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), Fraction(10**400), Decimal("1e400")])
+def test_a_number_beyond_those_of_a_float_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match="must be at most 1.8e\\+308 in size, got a larger"):
+        Evaluation.of(7, value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, "1.5", b"1.5", 1j, pd.NA, pd.NaT, np.ma.masked, np.array("1.5"), [], {}, object()],
+)
+def test_what_holds_no_number_is_a_failure(value: Any) -> None:
+    assert Evaluation.of(7, value).reason
+    assert Evaluation.of(7, (value, 1.0), ("a", "b")).reason
+
+
+@pytest.mark.parametrize("asynchronous", [False, 2])
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_an_objective_with_a_deviation_beside_its_value_ends_the_run_at_once(
+    executor: Callable[[], Executor] | None, asynchronous: bool | int
+) -> None:
+    study = make()
+    with pytest.raises(ValueError, match="must be one number, got \\(-?0.*, 0.1\\)"):
+        study.optimize(
+            with_its_deviation,
+            rounds=2,
+            batch=4,
+            executor=executor,
+            asynchronous=asynchronous if executor else False,
+            progress=False,
+        )
+    assert study.num_failed == 0
+    assert study.pending.ids
+
+
+@pytest.mark.parametrize("asynchronous", [False, 2])
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_an_unknown_outcome_ends_the_run_and_what_was_told_is_kept(
+    executor: Callable[[], Executor] | None, asynchronous: bool | int, tmp_path: Path
+) -> None:
+    options = {"objectives": {"cost": "minimize", "gain": "maximize"}, "num_initial": 10_000}
+    with (
+        Study(SPACE, path=tmp_path, **options) as study,
+        pytest.raises(ValueError, match="outcomes cost, gain, got 'gian'; the nearest is 'gain'"),
+    ):
+        study.optimize(
+            misnamed_above_half,
+            rounds=1,
+            batch=8,
+            executor=executor,
+            asynchronous=asynchronous if executor else False,
+            progress=False,
+        )
+    with Study(SPACE, path=tmp_path, **options) as study:
+        frame = study.to_dataframe()
+        assert not (frame["status"] == "failed").any()
+        assert (frame["status"][frame["x"] > 0.5] == "pending").all()
+        study.optimize(lambda params: (params["x"], 0.0), rounds=0, batch=1, progress=False)
+        assert study.num_observations == 8
 
 
 def test_an_objective_that_always_raises_in_processes_ends_the_run_with_its_trace() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalable_bo.evaluation import external as command_module
-from scalable_bo.evaluation.evaluator import Evaluation
+from scalable_bo.evaluation.evaluator import AnswerError, Evaluation
 from scalable_bo.evaluation.external import Command, _NoAnswerError, _read_answer
 from scalable_bo.space.space import Float, Space
 from scalable_bo.study.study import Study
@@ -80,6 +80,10 @@ def test_a_program_that_ends_after_its_answer_is_started_again() -> None:
         (answer('print(\'{"id": 3, "value": "1"}\')'), "not a number: str '1'"),
         (answer('print(\'{"id": 3, "value": null}\')'), "not a number: NoneType None"),
         (answer('print(\'{"id": 3, "error": "no convergence"}\')'), "no convergence"),
+        (
+            answer('print(\'{"id": 3, "value": 1\' + 400 * "0" + "}")'),
+            "The value of point 3 must be at most 1.8e+308 in size, got a larger int",
+        ),
         (answer("print('x' * 3_000_000)"), "the answer is longer than 1048576 bytes"),
         (
             answer("sys.stdout.write('{}'); sys.exit(3)"),
@@ -103,6 +107,24 @@ def test_what_is_no_answer_fails_the_point_with_the_reason(code: str, reason: st
     assert found.reason is not None
     assert reason in found.reason
     assert len(found.reason) <= 500
+
+
+@pytest.mark.parametrize(
+    ("value", "outcomes", "message"),
+    [
+        ("[1.5, 0.1]", (), r"The value of point 3 must be one number, got \[1.5, 0.1\]"),
+        ('{"Yeild": 70, "Cost": 20}', ("Yield", "Cost"), "got 'Yeild'; the nearest is 'Yield'"),
+        ("[70]", ("Yield", "Cost"), "must be one number for each of Yield, Cost, got"),
+    ],
+)
+def test_an_answer_that_is_not_of_the_outcomes_is_refused(
+    value: str, outcomes: tuple[str, ...], message: str
+) -> None:
+    with (
+        program(answer(f'print(\'{{"id": 3, "value": {value}}}\')')) as command,
+        pytest.raises(AnswerError, match=message),
+    ):
+        command.evaluate(20.0, 3, {"x": 0.5}, outcomes=outcomes)
 
 
 def test_a_program_that_is_not_there_fails_the_point() -> None:

@@ -3,6 +3,8 @@
 import json
 import math
 import sqlite3
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -145,11 +147,23 @@ def test_values_are_told_by_name_or_in_their_order(values: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    "values",
+    [
+        pd.DataFrame({"gain": [2.0, 4.0], "cost": [1.0, 3.0]}, index=[7, 7]),
+        [pd.Series({"gain": 2.0, "cost": 1.0}), {"cost": Decimal(3), "gain": Fraction(4)}],
+    ],
+)
+def test_tables_and_their_rows_are_told_by_name(values: Any) -> None:
+    study = make_study()
+    study.tell(study.ask(2), values)
+    assert study.result.outcomes.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
+@pytest.mark.parametrize(
     ("value", "reason"),
     [
         ({"cost": 1.0}, "there is no value of gain"),
         ({"cost": 1.0, "gain": math.nan}, "gain: the value is nan"),
-        ((1.0,), "there must be values of cost, gain, got (1.0,)"),
         (math.nan, "there must be values of cost, gain, got nan"),
         ((1.0, "x"), "gain: not a number: str 'x'"),
     ],
@@ -165,6 +179,24 @@ def test_a_point_fails_if_one_of_its_outcomes_does(value: Any, reason: str) -> N
         lambda params: value if params["x"] > 0.5 else (1.0, 2.0), 1, 4, progress=False
     )
     assert set(evaluated.reasons(range(4))) == {reason, None}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"cost": 1.0, "gian": 2.0}, "outcomes cost, gain, got 'gian'; the nearest is 'gain'"),
+        ((1.0,), r"must be one number for each of cost, gain, got \(1.0,\). Give NaN where"),
+        (((1.0, 0.1), (2.0, 0.1)), r"point 1 for 'cost' must be one number, got \(1.0, 0.1\). Giv"),
+    ],
+)
+def test_values_that_cannot_be_told_are_refused_and_nothing_is_recorded(
+    value: Any, message: str
+) -> None:
+    study = make_study()
+    study.ask(2)
+    with pytest.raises(ValueError, match=message):
+        study.tell([0, 1], [(1.0, 2.0), value])
+    assert study.pending.ids == [0, 1]
 
 
 def test_a_study_of_several_outcomes_that_is_opened_again_never_closed(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The loop: what is asked, told and kept, and that it finds optima."""
 
 import math
+from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
@@ -213,11 +214,37 @@ def test_known_variances_may_be_of_every_kind_of_array() -> None:
 
 def test_what_is_no_number_among_numbers_fails_alone() -> None:
     study = make_study(num_initial=100)
-    values = [GRAPH[0], None, GRAPH[:2], 10**400, "1.5", [GRAPH[2]]]
+    values = [GRAPH[0], None, GRAPH[:0], "1.5", [GRAPH[2]], Decimal("2.5")]
     study.tell(study.ask(6).ids, values)
     frame = study.to_dataframe()
-    assert frame["status"].tolist() == ["observed"] + ["failed"] * 5
-    assert frame["reason"][3].startswith("not a number: int 1000")
+    assert frame["status"].tolist() == ["observed", *["failed"] * 3, "observed", "observed"]
+    assert frame["value"].dropna().tolist() == [1.5, -3.0, 2.5]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [Decimal("1.5"), 2.5],
+        np.array([Decimal("1.5"), 2.5], dtype=object),
+        pd.Series([Decimal("1.5"), Fraction(5, 2)]),
+        [Fraction(3, 2), Decimal("2.50")],
+    ],
+)
+def test_decimals_and_fractions_are_values_and_variances(values: Any) -> None:
+    study = make_study(num_initial=100)
+    study.tell(study.ask(2).ids, values, noise=values)
+    assert study.to_dataframe()["value"].tolist() == [1.5, 2.5]
+    assert study.to_dataframe()["noise"].tolist() == [1.5, 2.5]
+
+
+def test_values_that_a_masked_array_hides_are_failures() -> None:
+    study = make_study(num_initial=100)
+    values = np.ma.array([1, 2, 3], mask=[False, True, False])
+    study.tell(study.ask(3).ids, values)
+    study.tell(study.ask(3).ids, list(values))
+    for first in (0, 3):
+        status = study.to_dataframe()["status"].tolist()[first : first + 3]
+        assert status == ["observed", "failed", "observed"]
 
 
 def test_nothing_is_recorded_on_an_error() -> None:
@@ -232,6 +259,9 @@ def test_nothing_is_recorded_on_an_error() -> None:
         ([1, 0], [1.0, 2.0], "told before with another value, got 0"),
         ([1], [[1.0, 2.0]], r"shape \(n,\)"),
         ([1, 2], torch.ones(2, 2, requires_grad=True), r"shape \(n,\), got \(2, 2\)"),
+        ([1, 2], [1.0, (2.0, 0.1)], "value of point 2 must be one number"),
+        ([2, 1], [1.0, {"value": 2.0}], "value of point 1 must be one number"),
+        ([2, 1], [10**400, 1.0], "value of point 2 must be at most 1.8e"),
     ):
         with pytest.raises(ValueError, match=message):
             study.tell(ids, values)
