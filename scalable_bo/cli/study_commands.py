@@ -49,7 +49,7 @@ def run(file: ConfigFile, as_json: AsJson = False) -> None:
         from scalable_bo.cli.config import read_config
         from scalable_bo.evaluation.external import Command
         from scalable_bo.evaluation.interruption import signals_as_interruptions
-        from scalable_bo.study.optimize import Run
+        from scalable_bo.study.optimize import Run, unmeasured
 
         config = read_config(file)
         section = config.require_run()
@@ -62,7 +62,7 @@ def run(file: ConfigFile, as_json: AsJson = False) -> None:
         with refusals(), signals_as_interruptions():
             config.add_data(study)
             rounds = _rounds_left(study, section)
-            if rounds or study.pending.ids:
+            if rounds or unmeasured(study.pending).ids:
                 run = Run(
                     study,
                     objective,
@@ -125,8 +125,9 @@ def tell(
 ) -> None:
     """Tell values, by a JSON line for each point: {"id": 3, "value": 1.5}.
 
-    "error" in place of "value" says that the evaluation failed, "noise" beside it is its known
-    variance. All lines are told, or none.
+    Of several outcomes the value is an object, {"cost": 1.5, "gain": null}: null is for one that is
+    not known yet, and the point stays pending until all are. "error" in place of "value" says that
+    the evaluation failed, "noise" beside it is its known variance. All lines are told, or none.
     """
     with refusals():
         lines = list(read_results(results))
@@ -142,12 +143,17 @@ def tell(
         with _opened(file) as study:
             study.tell(told["id"], told["value"], noise, reasons)
             failed = sum(reason is not None for reason in study.reasons(told["id"]))
-    typer.echo(f"told {count(len(lines) - failed, 'value')} and {count(failed, 'failure')}")
+            partial = len({*told["id"]} & {*study.pending.ids})
+    rest = f"; {count(partial, 'point')} still pending" if partial else ""
+    values = count(len(lines) - failed - partial, "value")
+    typer.echo(f"told {values} and {count(failed, 'failure')}{rest}")
 
 
 def status(place: StudyPlace, as_json: AsJson = False) -> None:
     """Show where a study stands."""
     with refusals():
+        from scalable_bo.storage.rows import few
+
         summary = _read_status(place)
     if as_json:
         typer.echo(json.dumps(summary))
@@ -156,6 +162,9 @@ def status(place: StudyPlace, as_json: AsJson = False) -> None:
         f"{summary['direction']}, seed {summary['seed']}, {count(summary['num_asks'], 'ask')}"
     )
     typer.echo(_describe_numbers(summary))
+    if partial := summary["partial"]:
+        texts = [f"{id} ({_describe_params(outcomes)})" for id, outcomes in partial.items()]
+        typer.echo(f"pending with some of their outcomes: {few(texts)}")
     if summary["best_value"] is not None:
         typer.echo(
             f"best {summary['best_value']:.6g} at {_describe_params(summary['best_params'])}"
@@ -386,6 +395,7 @@ def _read_status(place: Path) -> dict[str, Any]:
         "num_observations": len(rows.observed),
         "num_failed": len(rows.reasons),
         "num_pending": len(rows) - rows.num_told,
+        "partial": {} if snapshot.goal is None else rows.partial(snapshot.goal.names),
         "num_added": sum(source.num_rows for source in snapshot.sources),
         "best_value": None if best is None else float(rows.values[best]),
         "best_params": None if best is None else space.to_dicts(rows.X[best][None])[0],

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from itertools import islice
@@ -56,8 +56,8 @@ class Evaluation:
 
     Attributes:
         id: of the point.
-        value: finite, or NaN where the evaluation failed.
-        reason: why it failed, else ``None``.
+        value: finite, or NaN where the evaluation gave none.
+        reason: why there is no value or, of several outcomes, not one of each; else ``None``.
         error: what the objective raised; from another process, its traceback as text.
         further: of several outcomes, the values after the first.
     """
@@ -67,6 +67,11 @@ class Evaluation:
     reason: str | None = None
     error: BaseException | None = field(default=None, compare=False, repr=False)
     further: tuple[float, ...] = ()
+
+    @property
+    def failure(self) -> str | None:
+        """Why the evaluation failed; ``None`` if it gave the value of any outcome."""
+        return None if any(map(math.isfinite, (self.value, *self.further))) else self.reason
 
     @classmethod
     def failed(cls, id: int, reason: str, error: BaseException | None = None) -> Evaluation:
@@ -103,8 +108,8 @@ class Evaluation:
     @classmethod
     def of(cls, id: int, value: Any, outcomes: Sequence[str] = ()) -> Evaluation:
         """Read what an objective returned: a number or, with the names of several ``outcomes``, a
-        number of each, by name or in their order. What is NaN, infinite or no number has failed,
-        and so has the evaluation if an outcome has.
+        number of each, by name or in their order. An outcome whose number is NaN or infinite, or
+        that has none, is unknown; the evaluation has failed if all are.
 
         Raises:
             AnswerError: if there are more or fewer numbers than outcomes, or a name is not known.
@@ -146,10 +151,11 @@ class Evaluation:
         for name in (name for name in outcomes if name in given):
             numbers[name], why = _read_number(given[name], f"{what} for {name!r}")
             reasons += [] if why is None else [f"{name}: {why}"]
-        if reasons:
-            return cls.failed(id, reasons[0])
         first, *further = numbers.values()
-        return cls(id, first, further=tuple(further))
+        if not any(map(math.isfinite, numbers.values())):
+            return cls.failed(id, reasons[0])
+        found = cls.failed(id, reasons[0]) if reasons else cls(id, first)
+        return replace(found, value=first, further=tuple(further))
 
 
 def call(

@@ -35,8 +35,8 @@ Worker = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.:@-]+
 Number = float
 Value = (
     Number
-    | Annotated[list[Number], Field(max_length=MOST_OUTCOMES)]
-    | Annotated[dict[str, Number], Field(max_length=MOST_OUTCOMES)]
+    | Annotated[list[Number | None], Field(max_length=MOST_OUTCOMES)]
+    | Annotated[dict[str, Number | None], Field(max_length=MOST_OUTCOMES)]
 )
 
 

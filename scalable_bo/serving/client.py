@@ -184,8 +184,9 @@ class RemoteStudy:
         noise: Sequence[float] | float | None = None,
         reasons: Mapping[int, str] | None = None,
     ) -> None:
-        """Record values, as ``Study.tell``: what is NaN, infinite or no number has failed. On an
-        error, nothing is recorded.
+        """Record values, as ``Study.tell``: what is NaN, infinite or no number has failed, and a
+        point with values of some of several outcomes waits for the others. On an error, nothing is
+        recorded.
 
         Raises:
             LateError: if a point was told another value before.
@@ -201,7 +202,7 @@ class RemoteStudy:
         found = [
             Evaluation.of(id, value, self.outcomes) for id, value in zip(ids, values, strict=True)
         ]
-        failures = {one.id: one.reason for one in found if one.reason is not None}
+        failures = {one.id: one.failure for one in found if one.failure is not None}
         failures |= dict(reasons or {})
         results = [
             {"id": one.id, "value": one.told} | ({} if variance is None else {"noise": variance})

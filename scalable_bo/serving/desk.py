@@ -17,6 +17,7 @@ from scalable_bo.serving.leases import NOBODY, Lease, Leases
 from scalable_bo.serving.pool import Pool
 from scalable_bo.serving.tells import Teller, Told
 from scalable_bo.storage.rounds import Batch
+from scalable_bo.study.optimize import unmeasured
 from scalable_bo.study.study import Study
 from surrogates import checks
 
@@ -51,7 +52,7 @@ class Desk:
     A point is leased: unless the worker renews the lease or tells the point in time, the next
     worker gets it. What was pending at the start counts as leased by nobody: the workers of a
     server that was killed go on with their points and, of what none of them renews, the leases
-    expire.
+    expire. A point of which some outcomes were told is given to nobody, and waits for the others.
 
     Args:
         study: told and asked by this desk alone from now on.
@@ -82,7 +83,7 @@ class Desk:
             budget = evaluations - int((rows.asks > 0).sum())
         self.study = study
         self.leases = Leases(lease, clock)
-        pending = study.pending
+        pending = unmeasured(study.pending)
         self._params = dict(zip(pending.ids, pending.params, strict=True))  # of what is not told
         self._num_rows = len(rows)
         self._waiting: deque[int] = deque()

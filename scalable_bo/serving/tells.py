@@ -19,7 +19,8 @@ class Told:
 
     Attributes:
         id: of the point.
-        value: a number; of several outcomes a dict or a list; NaN where the evaluation failed.
+        value: a number; of several outcomes a dict or a list, with NaN or ``None`` for those that
+            are not known yet; NaN where the evaluation failed.
         noise: the known variance of the value, else ``None``.
         reason: why the evaluation failed, else ``None``.
     """

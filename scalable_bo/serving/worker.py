@@ -55,10 +55,10 @@ def work(
 def _tell(study: RemoteStudy, evaluation: Evaluation) -> bool:
     """Tell an evaluation; return whether it came in time."""
     try:
-        if evaluation.reason is None:
+        if evaluation.failure is None:
             study.tell([evaluation.id], [evaluation.told])
         else:
-            study.fail(evaluation.id, evaluation.reason)
+            study.fail(evaluation.id, evaluation.failure)
     except LateError:
         logger.warning(
             "Point %d was told another value by a worker that got it when the lease of this one"

@@ -34,7 +34,7 @@ _NOT_THE_CONTENT = {
     sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_BUSY,
 }
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 FIRST_SEALED = 6
 COSTS = """
 CREATE TABLE costs (
@@ -77,6 +77,7 @@ MIGRATIONS: dict[int, str | Callable[[sqlite3.Connection], None]] = {
     5: seals.ENDS,
     6: QUEUE,
     7: CHANGES,
+    8: "",  # points that are pending may have values of some outcomes, which older versions misread
 }
 FIRST_SCHEMA = """
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);  -- JSON
@@ -98,7 +99,7 @@ CREATE TABLE points (
     ask INTEGER NOT NULL,  -- 0 for added data
     x BLOB NOT NULL,       -- little-endian doubles in the user's units, one a varying parameter
     told INTEGER,          -- 0, 1, ... in the order told; NULL while pending
-    value REAL,            -- NULL while pending and if failed
+    value REAL,            -- NULL if failed, and while pending unless other outcomes are missing
     noise REAL,
     reason TEXT            -- why it failed
 );

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from scalable_bo.evaluation.evaluator import storable
 from scalable_bo.space.constraints import CallableConstraint, LinearConstraint, function_name
-from scalable_bo.space.goal import Goal
+from scalable_bo.space.goal import ONLY, Goal
 from scalable_bo.space.parameters import read_parameter
 from scalable_bo.space.space import Space
 from scalable_bo.storage.history import History
@@ -37,6 +37,7 @@ class StudyRecord:
         names: of the parameters that vary.
     Attributes:
         goal: what is wanted of several outcomes; ``None`` for one objective alone.
+        outcome_names: of all outcomes.
         lock: to hold while more than one thing is read.
         rows, asks, costs, sources, queue, changes: as in ``Contents``.
     Raises:
@@ -49,6 +50,7 @@ class StudyRecord:
         self.lock = threading.RLock()
         self._names = names
         self.goal = read_goal(settings)
+        self.outcome_names = (ONLY,) if self.goal is None else self.goal.names
         try:
             stored = storage.load_settings()
             if stored is not None:
@@ -88,13 +90,14 @@ class StudyRecord:
         return ids
 
     def tell(self, ids: Sequence[int], outcomes: Outcomes) -> None:
-        """Give pending rows their outcomes; what was told before is left out.
+        """Give pending rows their outcomes; what was told before is left out. Rows stay pending
+        until all of their outcomes are known.
 
         Raises:
             ValueError: as ``Rows.untold``.
         """
         with self.lock:
-            new, outcomes = self.rows.untold(ids, outcomes)
+            new, outcomes = self.rows.untold(ids, outcomes, self.outcome_names)
             if not new:
                 return
             with self._stored():
@@ -136,7 +139,8 @@ class StudyRecord:
 
     def replace(self, ids: Sequence[int], outcomes: Outcomes, kind: str, why: str) -> None:
         """Give rows that were told other outcomes, as if they were told now, and note what they had
-        been told. Asks count only what is still in the order told.
+        been told; outcomes that are unknown now stay as they were. Asks count only what is still
+        in the order told.
 
         Raises:
             ValueError: if a row is repeated or was not told, or some variances are known and others
@@ -144,12 +148,14 @@ class StudyRecord:
         """
         with self.lock:
             rows = self.rows
-            told = {id for id in ids if 0 <= id < len(rows) and rows.told[id]}
+            partial = rows.partial(self.outcome_names)
+            told = {id for id in ids if id in partial or (0 <= id < len(rows) and rows.told[id])}
             if len(told) < len(ids):
                 other = [id for id in ids if id not in told] or list(ids)
                 raise ValueError(
                     f"`ids` must be distinct and of points that were told, got {few(other)}."
                 )
+            outcomes = rows.completed(ids, outcomes)
             rows.require_same_noise(outcomes, told)
             time = datetime.now(UTC).isoformat(timespec="seconds")
             changes = [Change(time, kind, id, *rows.told_of(id), storable(why)) for id in ids]

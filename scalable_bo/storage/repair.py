@@ -136,7 +136,9 @@ class _Restored:
 
     def _fit_together(self) -> None:
         """Let asks know of no more values than there are, and be those of the points."""
-        num_observed = sum(row["value"] is not None for row in self.tables["points"])
+        num_observed = sum(
+            row["told"] is not None and row["value"] is not None for row in self.tables["points"]
+        )
         for ask in self.tables["asks"]:
             ask["num_observed"] = min(ask["num_observed"], num_observed)
         if not self.tables["points"]:

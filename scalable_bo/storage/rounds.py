@@ -27,12 +27,15 @@ class Batch:
             by their position, float64.
         rows: where the points stand in the pool that they were chosen from, ``None`` for those that
             had been enqueued; ``None`` without a pool.
+        outcomes: of points that are pending in a study of several outcomes, the values that have
+            been told of each so far, by name; ``None`` otherwise.
     """
 
     ids: list[int]
     params: list[dict[str, Any]]
     X: Tensor
     rows: list[int | None] | None = None
+    outcomes: list[dict[str, float]] | None = None
 
     def __repr__(self) -> str:
         if not self.ids:

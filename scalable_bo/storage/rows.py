@@ -9,8 +9,8 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import chain, count
 from numbers import Real
 from typing import Any
@@ -20,11 +20,13 @@ import torch
 from torch import Tensor
 
 from scalable_bo.evaluation.evaluator import NO_NUMBER, Evaluation, storable, to_float
+from surrogates.callers import warn
 
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """What evaluations gave.
+    """What evaluations gave: a value of every outcome, a ``reason`` why they failed or, of several
+    outcomes, values of some, NaN for those that are not known yet.
 
     Attributes:
         values: (n,) float64, NaN where the evaluation failed.
@@ -41,6 +43,18 @@ class Outcomes:
     def __post_init__(self) -> None:
         if not len(self.further):
             object.__setattr__(self, "further", self.values.new_empty(len(self.values), 0))
+
+    @cached_property
+    def table(self) -> Tensor:
+        """The values of all outcomes, (n, m)."""
+        return torch.cat([self.values[:, None], self.further], dim=1)
+
+    @cached_property
+    def are_whole(self) -> Tensor:
+        """Which evaluations, (n,), failed or gave a value of every outcome."""
+        whole = self.table.isfinite().all(1)
+        whole[list(self.reasons)] = True
+        return whole
 
     @classmethod
     def of(
@@ -86,10 +100,16 @@ class Outcomes:
 
     @classmethod
     def several(
-        cls, values: Any, noise: Any, names: Sequence[str], *, ids: Sequence[int] = ()
+        cls,
+        values: Any,
+        noise: Any,
+        names: Sequence[str],
+        *,
+        ids: Sequence[int] = (),
+        whole: bool = False,
     ) -> Outcomes:
-        """Read values of several outcomes by name: for each point a dict, or values in their order;
-        a point fails if one of them does.
+        """Read values of several outcomes by name: for each point a dict, or values in their order.
+        With ``whole``, a point of which an outcome is unknown has failed, which a warning counts.
 
         Raises:
             TypeError: if ``values`` is no sequence.
@@ -105,10 +125,21 @@ class Outcomes:
         if hasattr(values, "columns"):  # a DataFrame
             values = values.to_dict("records")
         found = [Evaluation.of(id, one, names) for id, one in _labelled(values, ids)]
-        failed = (math.nan,) * len(names)
-        rows = [failed if one.reason else (one.value, *one.further) for one in found]
+        if whole:
+            if left_out := [one for one in found if one.reason != one.failure]:
+                warn(
+                    f"{len(left_out)} of {len(found)} rows do not have a value of every outcome and"
+                    f" are added as failed, without the values that they have; the first is row"
+                    f" {left_out[0].id}: {left_out[0].reason}. Complete them to use them.",
+                )
+            found = [
+                one if one.reason is None else Evaluation.failed(one.id, one.reason)
+                for one in found
+            ]
+        unknown = (math.nan,) * len(names)
+        rows = [(one.value, *one.further, *unknown)[: len(names)] for one in found]
         numbers = torch.tensor(rows, dtype=torch.float64).reshape(-1, len(names))
-        reasons = {k: one.reason for k, one in enumerate(found) if one.reason is not None}
+        reasons = {k: one.failure for k, one in enumerate(found) if one.failure is not None}
         first = numbers[:, 0].contiguous()
         return cls(first, torch.full_like(first, math.nan), reasons, numbers[:, 1:])
 
@@ -119,10 +150,11 @@ class Outcomes:
             ValueError: if a value did not fail.
         """
         for position, reason in reasons.items():
-            if not self.values[position].isnan():
+            if position not in self.reasons:
+                told = self.table[position]
                 raise ValueError(
                     f"`reasons` must be of failures, got {reason!r:.80} beside the value"
-                    f" {self.values[position]:g}. Tell NaN."
+                    f" {told[told.isfinite()][0]:g}. Tell NaN."
                 )
         return Outcomes(
             self.values,
@@ -146,13 +178,14 @@ class Rows:
     Attributes:
         X: (N, d) float64; replaced, never written to, when rows are added.
         asks: (N,) the number of the ask, from 1; 0 for added data.
-        values: (N,) NaN where pending or failed.
+        values: (N,) NaN where failed or not told.
         noise: (N,) known variances, else NaN.
         further: (N, m - 1) of m outcomes, the values after the first; without columns before the
             first is told.
-        told: (N,) whether something has been told.
+        told: (N,) whether the row has failed or has a value of every outcome; it is pending
+            otherwise.
         reasons: why an evaluation failed, by row.
-        observed: the rows with a finite value, in the order told.
+        observed: the rows with a value of every outcome, in the order told.
         next_told: more than the place of any row in the order told.
     """
 
@@ -170,9 +203,20 @@ class Rows:
     def __len__(self) -> int:
         return len(self.X)
 
-    def outcomes(self, num_outcomes: int) -> Tensor:
-        """Return all values (N, m), NaN where pending or failed."""
-        return torch.cat([self.values[:, None], _widened(self.further, num_outcomes - 1)], dim=1)
+    def outcomes(self, num_outcomes: int, rows: slice | Tensor = slice(None)) -> Tensor:
+        """Return the values of rows (k, m), NaN where failed or not told."""
+        further = _widened(self.further[rows], num_outcomes - 1)
+        return torch.cat([self.values[rows][:, None], further], dim=1)
+
+    def partial(self, names: Sequence[str]) -> dict[int, dict[str, float]]:
+        """Return what has been told of pending rows that have values of some outcomes, by name."""
+        rows = (~self.told).nonzero().flatten()
+        values = self.outcomes(len(names), rows).tolist()
+        found = {
+            row: {name: y for name, y in zip(names, given, strict=True) if not math.isnan(y)}
+            for row, given in zip(rows.tolist(), values, strict=True)
+        }
+        return {row: given for row, given in found.items() if given}
 
     @property
     def num_told(self) -> int:
@@ -205,9 +249,10 @@ class Rows:
         width = max(outcomes.further.shape[1], self.further.shape[1])
         self.further = _widened(self.further, width)
         self.further[index] = _widened(outcomes.further, width)
-        self.told[index] = True
+        whole = outcomes.are_whole
+        self.told[index] = whole
         self.reasons |= {ids[position]: reason for position, reason in outcomes.reasons.items()}
-        self.observed.extend(index[outcomes.values.isfinite()].tolist())
+        self.observed.extend(index[whole & outcomes.values.isfinite()].tolist())
         self.next_told += len(ids)
 
     def forget(self, ids: Sequence[int]) -> None:
@@ -223,9 +268,11 @@ class Rows:
         self.reasons = {row: why for row, why in self.reasons.items() if row not in changed}
         self.record(ids, outcomes)
 
-    def untold(self, ids: Sequence[int], outcomes: Outcomes) -> tuple[list[int], Outcomes]:
-        """Return what of these rows and their outcomes has not been told; the rest must be what was
-        told.
+    def untold(
+        self, ids: Sequence[int], outcomes: Outcomes, names: Sequence[str]
+    ) -> tuple[list[int], Outcomes]:
+        """Return what of these rows and their outcomes has not been told, completed by what has;
+        the rest must be what was told.
 
         Raises:
             ValueError: if an id is unknown, repeated or was told another value, or as
@@ -235,19 +282,45 @@ class Rows:
             raise ValueError(f"`ids` must have been asked, got unknown {few(unknown)}.")
         if repeated := sorted(number for number, count in Counter(ids).items() if count > 1):
             raise ValueError(f"`ids` must be distinct, got {few(repeated)} twice.")
-        new = [position for position, number in enumerate(ids) if not self.told[number]]
-        again = set(range(len(ids))) - set(new)
+        index = torch.tensor(ids, dtype=torch.long)
+        told = self.told[index]
+        given = outcomes.table
+        known = self.outcomes(given.shape[1], index)
+        is_known = known.isfinite()
+        new = given.isfinite() & ~(is_known & (given == known))
+        clash = new & is_known
+        noises = self.noise[index].nan_to_num(math.inf), outcomes.noise.nan_to_num(math.inf)
+        differs = (clash.any(1) | (told & (noises[0] != noises[1]))).tolist()
         if other := [
-            ids[position]
-            for position in sorted(again)
-            if not self._is_repeated(ids[position], outcomes, position)
+            number
+            for position, (number, is_told) in enumerate(zip(ids, told.tolist(), strict=True))
+            if differs[position]
+            or (is_told and self.reasons.get(number) != outcomes.reasons.get(position))
         ]:
-            raise ValueError(
-                f"`ids` must not have been told before with another value, got {few(other)}."
+            numbers = "".join(
+                f"; {names[column]} of {ids[row]} was {known[row, column].item()!r} and is"
+                f" {given[row, column].item()!r} now"
+                for row, column in clash.nonzero()[:1].tolist()
             )
-        outcomes = outcomes.select(new)
+            raise ValueError(
+                f"`ids` must not have been told before with another value, got {few(other)}"
+                f"{numbers}. Give a point another value by `correct`."
+            )
+        adds = new.any(1)
+        adds[list(outcomes.reasons)] = True
+        positions = (adds & ~told).nonzero().flatten().tolist()
+        outcomes = self.completed(ids, outcomes).select(positions)
         self.require_same_noise(outcomes)
-        return [ids[position] for position in new], outcomes
+        return [ids[position] for position in positions], outcomes
+
+    def completed(self, ids: Sequence[int], outcomes: Outcomes) -> Outcomes:
+        """Return outcomes of rows with what the rows have been told in place of what is unknown."""
+        unknown = outcomes.table.isnan() & ~outcomes.are_whole[:, None]
+        if not unknown.any():
+            return outcomes
+        known = self.outcomes(unknown.shape[1], torch.tensor(ids, dtype=torch.long))
+        table = torch.where(unknown, known, outcomes.table)
+        return replace(outcomes, values=table[:, 0].contiguous(), further=table[:, 1:])
 
     def told_of(self, row: int) -> tuple[float | None, float | None, str | None]:
         """Return the value of a row, its variance and why it failed, ``None`` for what there is
@@ -276,17 +349,6 @@ class Rows:
                 "`noise` must be given for all values or for none; those told before came"
                 f" {'with' if before else 'without'} it."
             )
-
-    def _is_repeated(self, row: int, outcomes: Outcomes, position: int) -> bool:
-        """Return whether ``outcomes`` say at ``position`` what ``row`` was told."""
-        pairs = [
-            (self.values[row], outcomes.values[position]),
-            (self.noise[row], outcomes.noise[position]),
-        ]
-        if self.further.shape[1] == outcomes.further.shape[1]:  # else all before have failed
-            pairs.append((self.further[row], outcomes.further[position]))
-        same = all(torch.equal(a.nan_to_num(math.inf), b.nan_to_num(math.inf)) for a, b in pairs)
-        return same and self.reasons.get(row) == outcomes.reasons.get(position)
 
 
 def _widened(values: Tensor, width: int) -> Tensor:
@@ -363,8 +425,8 @@ def as_float64(values: Any) -> Tensor:
     return torch.as_tensor(array, dtype=torch.float64)
 
 
-def few(numbers: Sequence[int]) -> str:
-    """Return the first five numbers as text."""
+def few(numbers: Sequence[int | str]) -> str:
+    """Return the first five numbers, or texts, as text."""
     shown = ", ".join(map(str, numbers[:5]))
     return f"{shown}, …" if len(numbers) > 5 else shown
 

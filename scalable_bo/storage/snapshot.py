@@ -151,7 +151,8 @@ def take_snapshot(
 def to_frame(space: Space, rows: Rows, goal: Goal | None = None) -> pd.DataFrame:
     """Return all rows by id, as ``Study.to_dataframe`` does."""
     frame = space.to_frame(rows.X)
-    status = np.where(rows.values.isfinite(), "observed", np.where(rows.told, "failed", "pending"))
+    told = np.where(rows.values.isfinite(), "observed", "failed")
+    status = np.where(rows.told, told, "pending")
     reasons = [rows.reasons.get(row, "") for row in range(len(rows))]
     columns: dict[str, Any] = {"value": rows.values.numpy().copy()}
     if goal is not None:

@@ -334,7 +334,7 @@ class SQLiteStorage:
                 rows.further[list(more)] = self._read_points(list(more.values()), width)
             rows.told = order >= 0
             rows.next_told = int(order.max()) + 1
-            observed = rows.values.isfinite().nonzero().flatten()
+            observed = (rows.told & rows.values.isfinite()).nonzero().flatten()
             rows.observed = observed[order[observed].argsort()].tolist()
         return rows
 
@@ -441,8 +441,9 @@ def _blobs(X: Tensor) -> Iterator[memoryview]:
 
 def _outcome_rows(
     outcomes: Outcomes, told: Sequence[int]
-) -> Iterator[tuple[int, float | None, float | None, str | None, memoryview | None]]:
+) -> Iterator[tuple[int | None, float | None, float | None, str | None, memoryview | None]]:
     further = list(_blobs(outcomes.further)) if outcomes.further.shape[1] else []
+    whole = outcomes.are_whole.tolist()
     for start in range(0, len(told), READ_AT_ONCE):
         part = slice(start, start + READ_AT_ONCE)
         for position, number, value, noise in zip(
@@ -454,7 +455,8 @@ def _outcome_rows(
         ):
             reason = outcomes.reasons.get(position)
             blob = further[position] if further and reason is None else None
-            yield number, _null(value), _null(noise), reason, blob
+            place = number if whole[position] else None
+            yield place, _null(value), _null(noise), reason, blob
 
 
 def _null(number: float) -> float | None:

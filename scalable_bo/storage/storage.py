@@ -136,7 +136,7 @@ class Storage(Protocol):
 
     def add_outcomes(self, ids: Sequence[int], outcomes: Outcomes, first_told: int) -> None:
         """Store what was told of pending points; the first is the ``first_told``-th that was told
-        at all, counted from 0.
+        at all, counted from 0. Those that are not ``outcomes.are_whole`` stay pending.
         """
 
     def add_source(self, source: Source, X: Tensor, outcomes: Outcomes, first_told: int) -> None:

@@ -53,7 +53,7 @@ def read_outcomes(
         points.append(space.from_frame(frame, row))
         values.append(torch.stack([_numbers(frame[name])[0] for name in names], dim=1))
         row += len(frame)
-    return torch.cat(points), Outcomes.several(torch.cat(values), noise, names)
+    return torch.cat(points), Outcomes.several(torch.cat(values), noise, names, whole=True)
 
 
 def read_table(

@@ -74,7 +74,7 @@ class Known:
         with record.lock:
             rows = record.rows
             queue = record.queue
-            unusable = torch.cat([rows.X[rows.values.isnan()], queue])
+            unusable = torch.cat([rows.X[~rows.told | rows.values.isnan()], queue])
             # A point of a finite space comes up by chance again; a Float makes that as good as
             # impossible.
             taken = torch.cat([rows.X, queue]) if math.isfinite(space.num_points) else unusable

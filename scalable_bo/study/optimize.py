@@ -119,7 +119,7 @@ class _Loop:
         run = self._run
         together = run.vectorized and not isinstance(run.objective, Command)
         work = self._evaluate_together if together else self._evaluate
-        if (left := self._study.pending).ids:
+        if (left := unmeasured(self._study.pending)).ids:
             work(left, f"before round {self._first}")
         for number in range(self._first, self._last + 1):
             if self._is_over():
@@ -145,7 +145,7 @@ class _Loop:
     def run_without_waiting(self) -> None:
         """Give each worker that comes free a point at once; ``batch`` values are a round."""
         run = self._run
-        pending = self._study.pending
+        pending = unmeasured(self._study.pending)
 
         def say(text: str) -> None:
             feed.go_on()
@@ -198,7 +198,8 @@ class _Loop:
         failed = [id for id, reason in pairs if reason is not None]
         self._to_retry.update(failed)
         self._failed += len(failed)
-        self._limit.check([Evaluation(id, math.nan, reason) for id, reason in pairs])
+        lacking = dict.fromkeys(self._study.pending.ids, "not every outcome has a value")
+        self._limit.check([Evaluation(id, math.nan, why or lacking.get(id)) for id, why in pairs])
 
     def _evaluate(self, points: Batch, what: str) -> None:
         """Evaluate points one by one, and tell their values as they arrive.
@@ -244,7 +245,7 @@ class _Loop:
                     " to stop at once."
                 )
             return
-        failures = {one.id: one.reason for one in part if one.reason is not None}
+        failures = {one.id: one.failure for one in part if one.failure is not None}
         self._study.tell([one.id for one in part], [one.told for one in part], reasons=failures)
         self._to_retry.update(failures)
         self._failed += len(failures)
@@ -284,6 +285,13 @@ class _Loop:
 
     def _say(self, what: str, text: str) -> None:
         self._bar.status(f"{what}: {text}")
+
+
+def unmeasured(pending: Batch) -> Batch:
+    """Return the pending points of which no outcome has been told."""
+    places = [k for k in range(len(pending.ids)) if not (pending.outcomes and pending.outcomes[k])]
+    ids = [pending.ids[k] for k in places]
+    return Batch(ids, [pending.params[k] for k in places], pending.X[places])
 
 
 def _evaluation_by(objective: Callable[..., Any] | Command) -> Callable[..., Evaluation]:

@@ -279,11 +279,16 @@ class Study:
 
     @property
     def pending(self) -> Batch:
-        """The points that were asked and not told, to be evaluated again after a crash."""
+        """The points that were asked and not told, to be evaluated again after a crash, and those
+        of which some outcomes have been told, in ``Batch.outcomes``, which wait for the others.
+        """
         with self._record.lock:
-            ids = (~self._record.rows.told).nonzero().flatten().tolist()
-            X = self._record.rows.X[ids]
-        return Batch(ids, self.space.to_dicts(X), X)
+            rows = self._record.rows
+            ids = (~rows.told).nonzero().flatten().tolist()
+            X = rows.X[ids]
+            partial = rows.partial(self._record.outcome_names)
+        outcomes = [partial.get(id, {}) for id in ids] if self.outcomes else None
+        return Batch(ids, self.space.to_dicts(X), X, outcomes=outcomes)
 
     def reasons(self, ids: Sequence[int]) -> list[str | None]:
         """Return why each of these points failed; ``None`` for those that did not."""
@@ -294,8 +299,9 @@ class Study:
         """Return all rows by id: the parameters, ``value``, ``noise``, ``status``, ``reason`` and
         ``ask``.
 
-        ``status`` is "observed", "failed" for a ``reason``, or "pending"; ``ask`` is the number of
-        the ask, 0 for added data. A column that is named like a parameter gets an underscore.
+        ``status`` is "observed", "failed" for a ``reason``, or "pending", also beside the values of
+        some of several outcomes; ``ask`` is the number of the ask, 0 for added data. A column that
+        is named like a parameter gets an underscore.
 
         Raises:
             ImportError: if pandas is not installed; the extra ``tables`` brings it.
@@ -382,7 +388,8 @@ class Study:
         reasons: Mapping[int, str] | None = None,
     ) -> None:
         """Record the values of asked points. What is NaN, infinite or no number means that the
-        evaluation failed.
+        evaluation failed; of several outcomes, if that holds for all of them. Values of some are
+        kept, and the point stays pending until the others are told, alone or with those again.
 
         Failed points are kept with the reason, never given to the surrogate and not asked again.
         Telling the same again does nothing. Nothing is recorded on an error.
@@ -419,8 +426,8 @@ class Study:
         return self.pending
 
     def withdraw(self, ids: Sequence[int], why: str = "") -> None:
-        """Take back the values of points, which are failures then; ``changes`` keeps what they
-        were.
+        """Take back the values of points, also of those that have only some, which are failures
+        then; ``changes`` keeps what they were.
 
         Raises:
             ValueError: if a point was not told.
@@ -437,7 +444,7 @@ class Study:
         Args:
             id: of the point.
             value: the right one; NaN if the evaluation has failed. Of several outcomes a dict or
-                a tuple; ``changes`` keeps the first.
+                a tuple, whose unknown outcomes stay as they were; ``changes`` keeps the first.
             noise: its known variance, where the others come with theirs.
             why: what ``changes`` says of it.
         Raises:
@@ -508,9 +515,10 @@ class Study:
     ) -> Result:
         """Ask, evaluate and tell for a number of rounds.
 
-        Points that are pending are evaluated first. Values are told as they arrive. An evaluation
-        fails, with the reason, by an exception, a value that is NaN, infinite or no number, a
-        timeout, or the end of its process. Ctrl-C once (with an ``executor``): nothing more is
+        Points that are pending are evaluated first, but for those of which some outcomes have been
+        told: they wait for ``tell``. Values are told as they arrive. An evaluation fails, with the
+        reason, by an exception, a value that is NaN, infinite or no number, a timeout, or the end
+        of its process. Ctrl-C once (with an ``executor``): nothing more is
         begun, and what is running is awaited and told; twice, or without an executor: at once. Call
         ``optimize`` again to go on.
 
@@ -527,8 +535,8 @@ class Study:
             timeout: seconds for one evaluation; ``None`` for no limit. A function that takes longer
                 is left to itself in a thread of its own, a ``Command`` is killed.
             max_failures: failed evaluations in this call, beyond which it stops; ``None`` to stop
-                when a whole batch, and at least 10, fail in a row, or the first three raise the
-                same.
+                when a whole batch, and at least 10, fail or lack outcomes in a row, or the first
+                three raise the same.
             retry: ``"once"`` to evaluate the points of a round that failed once more at its end,
                 of an asynchronous run at the end of all; both failures count. ``None`` to leave
                 them to ``retry``.

@@ -94,3 +94,7 @@ def with_its_deviation(params: dict[str, Any]) -> tuple[float, float]:
 
 def misnamed_above_half(params: dict[str, Any]) -> dict[str, float]:
     return {"cost": params["x"], "gian" if params["x"] > 0.5 else "gain": square(params)}
+
+
+def lacking_above_half(params: dict[str, Any]) -> dict[str, float | None]:
+    return {"cost": params["x"], "gain": None if params["x"] > 0.5 else square(params)}

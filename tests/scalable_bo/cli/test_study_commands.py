@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -333,6 +334,68 @@ def test_points_go_out_and_values_come_in_as_lines(
     assert "1 point to evaluate" in capsys.readouterr().out
 
 
+SEVERAL = """
+[study]
+path = "kept"
+objectives = { "Yield (%)" = "maximize", Cost = "minimize", Impurity = "minimize" }
+[space]
+x = { type = "float", low = 0.0, high = 1.0 }
+"""
+
+
+def test_outcomes_come_in_one_by_one_and_are_shown_as_pending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text(SEVERAL)
+    answers = tmp_path / "answers"
+
+    def tell(*lines: dict[str, Any]) -> tuple[int, str]:
+        answers.write_text("\n".join(map(json.dumps, lines)))
+        code = call(monkeypatch, "tell", str(file), str(answers))
+        return code, "".join(capsys.readouterr())
+
+    def status() -> dict[str, Any]:
+        assert call(monkeypatch, "status", str(file), "--json") == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    assert call(monkeypatch, "ask", str(file), "-q", "3", "--json") == 0
+    capsys.readouterr()
+    code, said = tell(
+        {"id": 0, "value": {"Yield (%)": 70, "Cost": 20, "Impurity": 1}},
+        {"id": 1, "value": {"Yeild (%)": 70, "Cost": 20, "Impurity": 1}},
+    )
+    assert code == 2
+    assert "got 'Yeild (%)'; the nearest is 'Yield (%)'" in said
+    assert status()["num_pending"] == 3
+    code, said = tell(
+        {"id": 0, "value": {"Yield (%)": 70, "Cost": 20.5, "Impurity": 1}},
+        {"id": 1, "value": {"Cost": 30, "Impurity": None}},
+        {"id": 2, "error": "it rained"},
+    )
+    assert (code, said) == (0, "told 1 value and 1 failure; 1 point still pending\n")
+    assert status()["partial"] == {"1": {"Cost": 30.0}}
+    assert call(monkeypatch, "status", str(file)) == 0
+    assert (
+        "1 pending\npending with some of their outcomes: 1 (Cost = 30)\n" in capsys.readouterr().out
+    )
+    for out in ("rows.csv", "rows.parquet"):
+        assert call(monkeypatch, "export", str(file), str(tmp_path / out)) == 0
+    for frame in (pd.read_csv(tmp_path / "rows.csv"), pd.read_parquet(tmp_path / "rows.parquet")):
+        assert frame["status"].tolist() == ["observed", "pending", "failed"]
+        assert frame["Cost"].tolist()[:2] == [20.5, 30.0]
+        assert frame["Impurity"].isna().tolist() == [False, True, True]
+    assert call(monkeypatch, "report", str(file)) == 0
+    capsys.readouterr()
+    code, said = tell({"id": 1, "value": {"Cost": 31, "Impurity": 2}})
+    assert code == 2
+    assert "Cost of 1 was 30.0 and is 31.0 now" in said
+    assert tell({"id": 1, "value": {"Yield (%)": 60, "Impurity": 2}})[0] == 0
+    assert status()["num_observations"] == 2
+    assert status()["partial"] == {}
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -351,6 +414,12 @@ def test_points_go_out_and_values_come_in_as_lines(
         ('{"id": 9, "value": 1}', "`ids` must have been asked, got unknown 9"),
         ('{"id": 0, "value": 1}\n{"id": 0, "value": 2}', "`ids` must be distinct, got 0 twice"),
         ('{"id": 0, "value": 1, "noise": "much"}', "`noise` must be numbers"),
+        (
+            '{"id": 0, "value": [1.5, 0.1]}',
+            "`values` must have shape (n,), got (1, 2). Give one number for each point",
+        ),
+        ('{"id": 0, "value": {"value": 1.5}}', "The value of point 0 must be one number"),
+        ('{"id": 0, "value": 1' + 400 * "0" + "}", "The value of point 0 must be at most 1.8e+308"),
         ("x" * (2**20 + 1), "Line 1 must have at most 1048576 bytes"),
     ],
 )

@@ -27,6 +27,7 @@ from scalable_bo.evaluation import evaluator as evaluation
 from scalable_bo.evaluation.evaluator import AnswerError, Evaluation, Evaluator, call
 from scalable_bo.space.space import Categorical, Float, Space
 from scalable_bo.storage.rounds import Round
+from scalable_bo.study.optimize import unmeasured
 from scalable_bo.study.study import Study
 from tests.forked import CONTEXT
 from tests.scalable_bo.objectives import (
@@ -34,6 +35,7 @@ from tests.scalable_bo.objectives import (
     die_above_three_quarters,
     faulty,
     hang_above_half,
+    lacking_above_half,
     misnamed_above_half,
     square,
     with_its_deviation,
@@ -258,8 +260,10 @@ def test_a_number_beyond_those_of_a_float_is_refused(value: Any) -> None:
     [None, "1.5", b"1.5", 1j, pd.NA, pd.NaT, np.ma.masked, np.array("1.5"), [], {}, object()],
 )
 def test_what_holds_no_number_is_a_failure(value: Any) -> None:
-    assert Evaluation.of(7, value).reason
-    assert Evaluation.of(7, (value, 1.0), ("a", "b")).reason
+    assert Evaluation.of(7, value).failure
+    assert Evaluation.of(7, (value, 1.0), ("a", "b")).further == (1.0,)
+    assert Evaluation.of(7, (value, 1.0), ("a", "b")).failure is None
+    assert Evaluation.of(7, (value, value), ("a", "b")).failure
 
 
 @pytest.mark.parametrize("asynchronous", [False, 2])
@@ -305,6 +309,37 @@ def test_an_unknown_outcome_ends_the_run_and_what_was_told_is_kept(
         assert (frame["status"][frame["x"] > 0.5] == "pending").all()
         study.optimize(lambda params: (params["x"], 0.0), rounds=0, batch=1, progress=False)
         assert study.num_observations == 8
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_an_objective_that_lacks_an_outcome_leaves_its_points_pending_with_the_others(
+    executor: Callable[[], Executor] | None,
+) -> None:
+    study = Study(SPACE, objectives={"cost": "minimize", "gain": "maximize"}, num_initial=10_000)
+    study.optimize(lacking_above_half, rounds=1, batch=8, executor=executor, progress=False)
+    frame = study.to_dataframe()
+    assert (frame["cost"] == frame["x"]).all()
+    assert ((frame["status"] == "pending") == (frame["x"] > 0.5)).all()
+    assert 0 < len(study.pending.ids) < 8
+    # They wait for `tell`, and are not evaluated again
+    study.optimize(without_its_key, rounds=0, batch=1, executor=executor, progress=False)
+    assert study.num_failed == 0
+
+
+@pytest.mark.parametrize("vectorized", [False, True])
+def test_an_objective_that_always_lacks_an_outcome_ends_the_run(vectorized: bool) -> None:
+    study = Study(SPACE, objectives={"cost": "minimize", "gain": "maximize"}, num_initial=10_000)
+
+    def objective(given: Any) -> Any:
+        return [(1.0, math.nan)] * len(given) if vectorized else {"cost": 1.0}
+
+    with pytest.raises(RuntimeError, match="The last 1. evaluations failed, .* last reason: .*val"):
+        study.optimize(objective, 5, 6, vectorized=vectorized, progress=False)
+    pending = study.pending
+    assert len(pending.ids) == 12
+    assert pending.outcomes is not None
+    assert pending.outcomes.count({"cost": 1.0}) + len(unmeasured(pending).ids) == 12
+    assert pending.outcomes.count({"cost": 1.0}) >= 10
 
 
 def test_an_objective_that_always_raises_in_processes_ends_the_run_with_its_trace() -> None:

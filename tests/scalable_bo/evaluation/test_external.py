@@ -127,6 +127,12 @@ def test_an_answer_that_is_not_of_the_outcomes_is_refused(
         command.evaluate(20.0, 3, {"x": 0.5}, outcomes=outcomes)
 
 
+def test_outcomes_that_a_program_does_not_know_are_left_out() -> None:
+    with program(answer('print(\'{"id": 3, "value": {"a": null, "b": 2}}\')')) as command:
+        found = command.evaluate(20.0, 3, {"x": 0.5}, outcomes=("a", "b"))
+    assert (found.failure, found.further) == (None, (2.0,))
+
+
 def test_a_program_that_is_not_there_fails_the_point() -> None:
     assert (
         Command("/nowhere/simulate").evaluate(None, 1, {}).reason

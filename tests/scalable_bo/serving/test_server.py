@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +97,51 @@ def test_several_outcomes_travel_by_name() -> None:
         ids = remote.ask(3).ids
         remote.tell(ids[:1], [{"cost": 1.0, "gain": 2.0}])
         remote.tell(ids[1:2], [(0.5, 1.0)])
-        remote.tell(ids[2:3], [{"cost": 1.0}])
-        assert study.reasons(ids) == [None, None, "there is no value of gain"]
+        remote.tell(ids[2:3], [{"cost": None, "gain": math.nan}])
+        assert study.reasons(ids) == [None, None, "cost: not a number: NoneType None"]
         assert math.isnan(remote.best_value)
         assert len(remote.best()["front"]) == 2
+
+
+def test_outcomes_that_are_told_one_by_one_complete_a_point(tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "objectives": {"cost": "minimize", "gain": "maximize"},
+        "num_initial": 100,
+        "path": tmp_path,
+    }
+    space = Space(x=Float(0, 1))
+    with (
+        Study(space, **options) as study,
+        Server(study, evaluations=3) as server,
+        RemoteStudy(server.url, token=server.token) as remote,
+    ):
+        ids = remote.ask(3).ids
+        ids += remote.ask(3 - len(ids)).ids if len(ids) < 3 else []
+        remote.tell(ids[:2], [{"cost": 1.0}, (math.nan, Decimal("2.5"))])
+        results = [{"id": ids[2], "value": {"gain": 3.0, "cost": None}}]
+        assert post(server.url, "/tell", server.token, {"results": results})[0] == 200
+        assert remote.ask().ids == []  # all have been evaluated, and wait for other outcomes
+        assert study.pending.outcomes == [{"cost": 1.0}, {"gain": 2.5}, {"gain": 3.0}]
+        assert remote.status()["num_pending"] == 3
+        remote.tell(ids[:1], [{"cost": 1.0}])  # the same again
+        with pytest.raises(LateError, match="cost of 0 was 1.0 and is 2.0 now"):
+            remote.tell(ids[:1], [{"cost": 2.0}])
+        with pytest.raises(ValueError, match="got 'gian'; the nearest is 'gain'") as refused:
+            remote.tell(ids[:1], [{"gian": 2.0}])
+        assert not isinstance(refused.value, LateError)
+        results = [{"id": ids[0], "value": {"gian": 2.0}}]
+        status, answer = post(server.url, "/tell", server.token, {"results": results})
+        assert (status, "nearest is 'gain'" in answer["detail"]) == (422, True)
+        results = [{"id": ids[0], "value": [[1.0, 0.1], 2.0]}]
+        assert post(server.url, "/tell", server.token, {"results": results})[0] == 422
+    with (
+        Study(space, **options) as study,
+        Server(study, evaluations=3) as server,
+        RemoteStudy(server.url, token=server.token) as remote,
+    ):
+        assert remote.ask().ids == []
+        remote.tell(ids, [{"gain": 2.0}, (1.0, None), (1.0, 3.0)])
+        assert study.result.outcomes.tolist() == [[1.0, 2.0], [1.0, 2.5], [1.0, 3.0]]
 
 
 def test_known_variances_travel_with_their_values(remote: RemoteStudy, study: Study) -> None:

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from scalable_bo.evaluation.evaluator import Evaluation
+from scalable_bo.evaluation.evaluator import Evaluation, call
 from scalable_bo.serving.client import RemoteStudy
 from scalable_bo.serving.server import Server
 from scalable_bo.serving.worker import work
 from scalable_bo.space.space import Float, Space
 from scalable_bo.study.study import Study
+from tests.scalable_bo.objectives import lacking_above_half, misnamed_above_half
 
 SPACE = Space(x=Float(0.0, 1.0))
 OBJECTIVES = """
@@ -53,6 +55,24 @@ def test_a_worker_evaluates_until_there_are_no_more_points() -> None:
         assert work(remote, evaluate) == 7
     frame = study.to_dataframe()
     assert (frame["value"] == frame["x"]).all() and len(frame) == 7
+
+
+def test_a_worker_with_an_unknown_outcome_ends_and_gives_its_point_back() -> None:
+    study = Study(SPACE, objectives={"cost": "minimize", "gain": "maximize"}, num_initial=10_000)
+    with (
+        Server(study, evaluations=4, batch=4) as server,
+        RemoteStudy(server.url, token=server.token) as remote,
+    ):
+        misnamed = partial(call, misnamed_above_half, None, outcomes=remote.outcomes)
+        with pytest.raises(ValueError, match="got 'gian'; the nearest is 'gain'"):
+            work(remote, misnamed)
+        assert study.num_failed == 0
+        lacking = partial(call, lacking_above_half, None, outcomes=remote.outcomes)
+        work(remote, lacking)
+        frame = study.to_dataframe()
+        assert (frame["cost"] == frame["x"]).all()
+        assert ((frame["status"] == "pending") == (frame["x"] > 0.5)).all()
+    assert len(study.pending.ids) == 2
 
 
 def test_a_worker_on_which_nothing_works_ends_after_three_points() -> None:

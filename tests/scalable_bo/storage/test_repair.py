@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -286,6 +287,26 @@ def test_a_lost_point_has_none_of_the_outcomes_of_its_neighbour(tmp_path: Path) 
     assert repair(tmp_path) == ["points: 1 lost (1)"]
     with Study(SPACE, path=tmp_path, **goal) as study:
         assert study.to_dataframe()[["a", "b"]].isna().all(axis=1).tolist() == [False, True, False]
+
+
+def test_values_of_some_outcomes_are_restored_and_asks_do_not_count_them(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"objectives": {"cost": "minimize", "gain": "maximize"}}
+    with Study(SPACE, path=tmp_path / "study", num_initial=10_000, **options) as study:
+        study.tell(study.ask(3), [{"cost": 1.5}, (2.0, 3.0), {"gain": 4.0}])
+        study.ask(1)
+        frame = study.to_dataframe()
+    shutil.copytree(tmp_path / "study", tmp_path / "without backup")
+    change(tmp_path / "study", "UPDATE points SET value = 1.0 WHERE id = 0")
+    assert repair(tmp_path / "study") == []
+    with Study.open(tmp_path / "study") as study:
+        pd.testing.assert_frame_equal(study.to_dataframe(), frame)
+        assert study.pending.outcomes == [{"cost": 1.5}, {"gain": 4.0}, {}]
+    (tmp_path / "without backup" / "backup.sqlite").unlink()
+    change(tmp_path / "without backup", "UPDATE points SET value = 1.0 WHERE id = 1")
+    assert repair(tmp_path / "without backup") == ["points: 1 lost (1)"]
+    with Study.open(tmp_path / "without backup") as study:
+        assert study.pending.outcomes == [{"cost": 1.5}, {"gain": 4.0}, {}]
+        assert study.snapshot().asks[-1].num_observed == study.num_observations == 0
 
 
 def test_a_row_that_is_whole_nowhere_is_a_failure_and_the_others_keep_their_ids(

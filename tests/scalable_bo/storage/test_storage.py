@@ -241,6 +241,21 @@ def test_a_study_from_before_the_costs_of_asks_were_kept_is_opened_and_goes_on(
     assert len(storage.load(2).rows) == 6
 
 
+def test_a_study_from_before_points_had_values_of_some_outcomes_is_opened_and_goes_on(
+    tmp_path: Path,
+) -> None:
+    fill(tmp_path)
+    with sqlite3.connect(tmp_path / "study.sqlite") as connection:
+        connection.execute("PRAGMA user_version = 8")
+    connection.close()
+    storage = SQLiteStorage(tmp_path)
+    rows = storage.load(2).rows
+    assert (rows.observed, list(rows.reasons)) == ([0, 2, 4], [1])
+    storage.add_outcomes([3], Outcomes.of([7.0]), rows.next_told)
+    storage.close()
+    assert SQLiteStorage(tmp_path).load(2).rows.observed == [0, 2, 4, 3]
+
+
 def test_a_copy_is_of_what_is_committed_and_leaves_the_folder_as_it_is(tmp_path: Path) -> None:
     fill(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

@@ -134,6 +134,33 @@ def test_replaced_outcomes_are_told_last_and_what_they_were_is_kept(
         assert found.changes == changes
 
 
+def test_points_with_values_of_some_outcomes_come_back_pending(
+    reopen: Callable[[], Storage],
+) -> None:
+    names = ("a", "b", "c")
+    storage = reopen()
+    storage.save_settings(SETTINGS)
+    storage.load(2)
+    storage.add_ask(Ask(1, 4, 0, 4, None), COST, 0, torch.rand(4, 2, dtype=torch.float64))
+    told = [(1.0, math.nan, -1 / 3), (4.0, 5.0, 6.0), math.nan, (math.nan, math.nan, 1e-300)]
+    storage.add_outcomes([2, 0, 1, 3], Outcomes.several(told, None, names), 0)
+    for found in (storage.load(2), reopen().load(2)):
+        assert found.rows.told.tolist() == [True, True, False, False]
+        assert found.rows.observed == [0]
+        assert list(found.rows.reasons) == [1]
+        assert found.rows.partial(names) == {2: {"a": 1.0, "c": -1 / 3}, 3: {"c": 1e-300}}
+        assert found.rows.num_told == 2
+    storage = reopen()
+    rows = storage.load(2).rows
+    storage.add_outcomes([3], Outcomes.several([(7.0, 8.0, 1e-300)], None, names), rows.next_told)
+    changes = [Change("2026-01-01T00:00:00+00:00", "corrected", 2, 1.0, None, None, "")]
+    partial = Outcomes.several([{"b": 2.0}], None, names)
+    storage.replace_outcomes([2], partial, rows.next_told + 1, [Ask(1, 4, 0, 4, None)], changes)
+    for found in (storage.load(2), reopen().load(2)):
+        assert found.rows.observed == [0, 3]
+        assert found.rows.partial(names) == {2: {"b": 2.0}}
+
+
 def test_what_was_loaded_may_be_changed(reopen: Callable[[], Storage]) -> None:
     storage = reopen()
     fill(storage)

@@ -106,9 +106,10 @@ class Diary:
 
 
 def written(outcomes: Outcomes) -> list[Any]:
-    return [outcomes.values.tolist(), outcomes.noise.tolist(), list(outcomes.reasons.items())]
+    reasons = list(outcomes.reasons.items())
+    return [outcomes.values.tolist(), outcomes.noise.tolist(), outcomes.further.tolist(), reasons]
 
 
 def read(parts: list[Any]) -> Outcomes:
-    values, noise = (torch.tensor(part, dtype=torch.float64) for part in parts[:2])
-    return Outcomes(values, noise, dict(parts[2]))
+    values, noise, further = (torch.tensor(part, dtype=torch.float64) for part in parts[:3])
+    return Outcomes(values, noise, dict(parts[3]), further)

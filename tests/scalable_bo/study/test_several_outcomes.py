@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import sqlite3
 from decimal import Decimal
 from fractions import Fraction
@@ -9,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -18,8 +20,9 @@ from acquisition import ParallelThompsonSampling
 from acquisition.outcomes import OutcomePaths, Scalarisations
 from scalable_bo.cli.config import read_config
 from scalable_bo.space.goal import Goal
-from scalable_bo.space.space import Float, Space
+from scalable_bo.space.space import Float, Int, Space
 from scalable_bo.storage.snapshot import read_snapshot
+from scalable_bo.study.optimize import unmeasured
 from scalable_bo.study.study import Study
 from surrogates import PathwiseGP
 
@@ -162,13 +165,16 @@ def test_tables_and_their_rows_are_told_by_name(values: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ({"cost": 1.0}, "there is no value of gain"),
-        ({"cost": 1.0, "gain": math.nan}, "gain: the value is nan"),
+        ({}, "there is no value of cost, gain"),
+        ({"gain": None}, "there is no value of cost"),
+        ({"cost": math.inf, "gain": math.nan}, "cost: the value is inf"),
         (math.nan, "there must be values of cost, gain, got nan"),
-        ((1.0, "x"), "gain: not a number: str 'x'"),
+        (None, "there must be values of cost, gain, got None"),
+        ("broken", "there must be values of cost, gain, got 'broken'"),
+        ((None, "x"), "cost: not a number: NoneType None"),
     ],
 )
-def test_a_point_fails_if_one_of_its_outcomes_does(value: Any, reason: str) -> None:
+def test_a_point_fails_if_all_of_its_outcomes_do(value: Any, reason: str) -> None:
     study = make_study()
     ids = study.ask(2).ids
     study.tell(ids, [value, (1.0, 2.0)])
@@ -181,22 +187,179 @@ def test_a_point_fails_if_one_of_its_outcomes_does(value: Any, reason: str) -> N
     assert set(evaluated.reasons(range(4))) == {reason, None}
 
 
+PARTS: list[Any] = [
+    {"cost": 1.5},
+    {"cost": 1.5, "gain": None},
+    {"gain": math.nan, "cost": Decimal("1.5")},
+    {"gain": pd.NA, "cost": np.float32(1.5)},
+    (1.5, math.nan),
+    (1.5, math.inf),
+    [1.5, None],
+    torch.tensor([1.5, math.nan]),
+    np.array([1.5, None]),
+    np.ma.array([1.5, 0.0], mask=[False, True]),
+]
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("rest", [{"gain": 2.0}, (None, 2.0), {"cost": 1.5, "gain": 2}, (1.5, 2.0)])
+def test_values_of_some_outcomes_are_kept_until_the_others_complete_them(
+    part: Any, rest: Any
+) -> None:
+    study = make_study()
+    batch = study.ask(3)
+    study.tell(batch.ids[:2], [part, (3.0, 4.0)])
+    study.tell(batch.ids[:1], [part])  # the same again
+    assert (study.num_observations, study.num_failed) == (1, 0)
+    assert study.pending.ids == [0, 2]
+    assert study.pending.outcomes == [{"cost": 1.5}, {}]
+    assert unmeasured(study.pending).ids == [2]
+    assert study.to_dataframe()["status"].tolist() == ["pending", "observed", "pending"]
+    assert study.to_dataframe()["cost"].tolist()[:2] == [1.5, 3.0]
+    assert study.result.outcomes.tolist() == [[3.0, 4.0]]
+    study.tell([0], [rest])
+    study.tell([0], [part])
+    study.tell([0], [rest])
+    assert study.result.outcomes.tolist() == [[3.0, 4.0], [1.5, 2.0]]
+    assert study.pending.outcomes == [{}]
+
+
+def test_points_that_are_completed_later_are_those_of_a_study_told_at_once(tmp_path: Path) -> None:
+    def step(study: Study, at_once: bool) -> None:
+        batch = study.ask(3)
+        found = [trade(params) for params in batch.params]
+        if not at_once:
+            study.tell(batch.ids, [{"gain": one["gain"]} for one in found])
+            study.tell(batch.ids[:1], [{"cost": found[0]["cost"]}])
+            found[1] = {"cost": found[1]["cost"]}
+        study.tell(batch.ids, found)
+
+    apart, together = make_study(), make_study()
+    for _ in range(3):
+        step(together, at_once=True)
+        step(apart, at_once=False)
+        with make_study(path=tmp_path) as stored:
+            step(stored, at_once=False)
+    assert apart.to_dataframe().equals(together.to_dataframe())
+    with make_study(path=tmp_path) as stored:
+        assert stored.to_dataframe().equals(together.to_dataframe())
+        torch.testing.assert_close(stored.ask(3).X, together.ask(3).X, atol=0.0, rtol=0.0)
+
+
+def test_what_was_told_of_a_point_outlives_a_kill_at_every_step(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"objectives": {**BOTH, "third": "maximize"}, "num_initial": 100}
+    study = make_study(path=tmp_path / "0", **options)
+    study.ask(4)
+    steps: list[tuple[int, Any]] = [
+        (1, {"third": 3.0}),
+        (0, {"gain": -2.0, "cost": None}),
+        (1, {"cost": 1.0}),
+        (2, math.nan),
+        (1, {"gain": 2.0}),
+        (0, math.nan),
+    ]
+    for number, (id, value) in enumerate(steps, 1):
+        study.tell([id], [value])
+        # As a kill leaves it: the files as they are while the study is open
+        shutil.copytree(tmp_path / str(number - 1), tmp_path / str(number))
+        with make_study(path=tmp_path / str(number), **options) as killed:
+            assert killed.to_dataframe().equals(study.to_dataframe())
+            assert killed.pending.outcomes == study.pending.outcomes
+        frame = study.to_dataframe()
+        study.close()
+        study = make_study(path=tmp_path / str(number), **options)
+        assert study.to_dataframe().equals(frame)
+    study.close()
+    snapshot = read_snapshot(tmp_path / str(len(steps)))
+    assert snapshot.rows.observed == [1]
+    assert frame["status"].tolist() == ["failed", "observed", "failed", "pending"]
+
+
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("values", "message"),
     [
-        ({"cost": 1.0, "gian": 2.0}, "outcomes cost, gain, got 'gian'; the nearest is 'gain'"),
-        ((1.0,), r"must be one number for each of cost, gain, got \(1.0,\). Give NaN where"),
-        (((1.0, 0.1), (2.0, 0.1)), r"point 1 for 'cost' must be one number, got \(1.0, 0.1\). Giv"),
+        ([{"cost": 1.0, "gian": 2.0}], "outcomes cost, gain, got 'gian'; the nearest is 'gain'"),
+        (
+            [{"Cost": 1.0}],
+            "point 1 must be of the outcomes cost, gain, got 'Cost'; .* 'cost'. Corr",
+        ),
+        ([{"cost": 1.0, "gain": 2.0, 0: 3.0}], "got 0; the nearest is"),
+        (pd.DataFrame({"cost": [1.0], "gains": [2.0]}), "got 'gains'; the nearest is 'gain'"),
+        ([{"cost": 5.0, "gain": 2.0}], "another value, got 1; cost of 1 was 1.5 and is 5.0 now"),
+        (
+            [(5.0, None)],
+            "cost of 1 was 1.5 and is 5.0 now. Give a point another value by `correct`",
+        ),
+        ([(1.0,)], r"must be one number for each of cost, gain, got \(1.0,\). Give NaN where"),
+        ([(1.0, 2.0, 3.0)], "must be one number for each of cost, gain"),
+        ([3.0], "must be one number for each of cost, gain, got 3.0"),
+        (
+            [((1.0, 0.1), (2.0, 0.1))],
+            r"point 1 for 'cost' must be one number, got \(1.0, 0.1\). Giv",
+        ),
+        ([{"gain": {"mean": 2.0}}], "point 1 for 'gain' must be one number"),
+        ([{"gain": 10**400}], "point 1 for 'gain' must be at most 1.8e"),
     ],
 )
 def test_values_that_cannot_be_told_are_refused_and_nothing_is_recorded(
-    value: Any, message: str
+    values: Any, message: str
 ) -> None:
     study = make_study()
-    study.ask(2)
+    study.ask(3)
+    study.tell([1], [{"cost": 1.5}])
+    frame = study.to_dataframe()
     with pytest.raises(ValueError, match=message):
-        study.tell([0, 1], [(1.0, 2.0), value])
-    assert study.pending.ids == [0, 1]
+        study.tell([1], values)
+    if isinstance(values, list):
+        with pytest.raises(ValueError, match=message):
+            study.tell([0, 1, 2], [(1.0, 2.0), *values, {"gain": 3.0}])
+    assert study.to_dataframe().equals(frame)
+
+
+def test_a_failure_that_is_told_of_a_point_with_some_outcomes_ends_it() -> None:
+    study = make_study()
+    ids = study.ask(2).ids
+    study.tell(ids, [{"cost": 1.5}, {"gain": 2.0}])
+    for part in ({"cost": 1.5}, {"gain": 2.0}):
+        with pytest.raises(ValueError, match="`reasons` must be of failures, got 'broke' beside"):
+            study.tell(ids[:1], [part], reasons={ids[0]: "broke"})
+    study.tell(ids, [math.nan, (None, None)], reasons={ids[0]: "broke"})
+    assert study.reasons(ids) == ["broke", "cost: not a number: NoneType None"]
+    assert study.to_dataframe()["cost"].isna().all()
+    with pytest.raises(ValueError, match="must not have been told before with another value"):
+        study.tell(ids[:1], [{"cost": 1.5}])
+    study.retry()
+    study.tell(ids[:1], [{"cost": 2.5}])
+    assert study.pending.outcomes == [{"cost": 2.5}, {}]
+
+
+def test_a_correction_keeps_the_outcomes_that_it_does_not_name(tmp_path: Path) -> None:
+    with make_study(path=tmp_path) as study:
+        study.ask(3)
+        study.tell([0, 1], [(1.0, 2.0), {"cost": 3.0}])
+        study.correct(0, {"gain": 2.5})
+        study.correct(1, {"cost": 3.5})
+        with pytest.raises(ValueError, match="of points that were told, got 2"):
+            study.correct(2, {"cost": 1.0})
+        assert study.result.outcomes.tolist() == [[1.0, 2.5]]
+        assert study.pending.outcomes == [{"cost": 3.5}, {}]
+    with make_study(path=tmp_path) as study:
+        assert study.pending.outcomes == [{"cost": 3.5}, {}]
+        study.correct(1, {"gain": 4.0})
+        assert study.result.outcomes.tolist() == [[1.0, 2.5], [3.5, 4.0]]
+        assert [change.value for change in study.changes] == [1.0, 3.0, 3.5]
+        study.tell([2], [{"gain": 1.0}])
+        study.withdraw([2])
+        assert study.reasons([2]) == ["withdrawn"]
+
+
+def test_points_with_some_outcomes_are_not_asked_for_again_and_no_surrogate_has_them() -> None:
+    space = Space(x=Int(0, 3))
+    study = Study(space, objectives=BOTH, num_initial=2, sampler=QUICK)
+    study.tell(study.ask(3), [(0.0, 1.0), (1.0, 0.0), {"cost": 2.0}])
+    assert study.ask(1).X.tolist() not in study.result.X.tolist() + study.pending.X[:1].tolist()
+    assert study.predict({"x": 0})[0].isfinite().all()
+    assert len(study.result.X) == 2
 
 
 def test_a_study_of_several_outcomes_that_is_opened_again_never_closed(tmp_path: Path) -> None:
@@ -243,8 +406,11 @@ def test_tables_have_a_column_for_each_outcome(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": [0.1, 0.2], "y": 0.5, "gain": [3.0, 4.0], "cost": [1.0, math.nan]})
     frame.to_csv(tmp_path / "past.csv")
     study = make_study()
-    study.add_data(tmp_path / "past.csv")
-    study.add_data(frame, name="past.csv")
+    message = "1 of 2 rows do not have a value of every outcome .* row 1: cost: the value is nan"
+    with pytest.warns(UserWarning, match=message):
+        study.add_data(tmp_path / "past.csv")
+    with pytest.warns(UserWarning, match=message):
+        study.add_data(frame, name="past.csv")
     assert study.result.outcomes.tolist() == [[1.0, 3.0]]
     assert study.num_failed == 1
     with pytest.raises(ValueError, match="must have the column 'gain'"):
