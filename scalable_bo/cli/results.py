@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,18 @@ def _read_result(content: bytes, number: int) -> dict[str, Any]:
     reason = None if "error" not in line else str(error_text)[:500]
     return {
         "id": line["id"],
-        "value": line.get("value", math.nan),
+        "value": _read_value(line.get("value", math.nan)),
         "noise": line.get("noise"),
         "error": reason,
     }
+
+
+def _read_value(value: Any) -> Any:
+    """Return a value with numbers in place of the texts of numbers."""
+    if isinstance(value, dict):
+        return {name: _read_value(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_read_value(one) for one in value]
+    with suppress(ValueError):
+        return float(value) if isinstance(value, str) else value
+    return value

@@ -316,6 +316,9 @@ def test_points_go_out_and_values_come_in_as_lines(
     answers.write_text('{"id": 0, "value": 1.5, "noise": 0.1}\n\n{"id": 2, "error": "it rained"}\n')
     assert call(monkeypatch, "tell", str(file), str(answers)) == 0
     assert capsys.readouterr().out == "told 1 value and 1 failure\n"
+    answers.write_text('{"id": 0, "value": "1.50", "noise": 0.1}\n')  # the same as a text
+    assert call(monkeypatch, "tell", str(file), str(answers)) == 0
+    assert capsys.readouterr().out == "told 1 value and 0 failures\n"
     assert call(monkeypatch, "status", str(file), "--json") == 0
     status = json.loads(capsys.readouterr().out)
     assert status["best_value"] == 1.5
@@ -370,7 +373,7 @@ def test_outcomes_come_in_one_by_one_and_are_shown_as_pending(
     assert "got 'Yeild (%)'; the nearest is 'Yield (%)'" in said
     assert status()["num_pending"] == 3
     code, said = tell(
-        {"id": 0, "value": {"Yield (%)": 70, "Cost": 20.5, "Impurity": 1}},
+        {"id": 0, "value": {"Yield (%)": 70, "Cost": "20.5", "Impurity": 1}},
         {"id": 1, "value": {"Cost": 30, "Impurity": None}},
         {"id": 2, "error": "it rained"},
     )
