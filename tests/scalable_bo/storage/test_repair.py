@@ -14,7 +14,7 @@ import torch
 
 from scalable_bo.space.space import Categorical, Float, Space
 from scalable_bo.storage import seals
-from scalable_bo.storage.database import DamagedError, connect
+from scalable_bo.storage.database import SCHEMA_VERSION, DamagedError, connect
 from scalable_bo.storage.repair import LOST, repair
 from scalable_bo.storage.snapshot import read_snapshot, to_frame
 from scalable_bo.storage.sqlite import SQLiteStorage
@@ -219,7 +219,7 @@ def test_what_a_study_does_not_define_is_refused_before_anything_is_read(
     with closing(connect(folder / "study.sqlite")) as connection:
         connection.executescript(statement)
     for read in (make, SQLiteStorage.copy_of, read_snapshot):
-        with pytest.raises(DamagedError, match=f"not those of version 8: .*{name}"):
+        with pytest.raises(DamagedError, match=f"not those of version {SCHEMA_VERSION}: .*{name}"):
             read(folder)
     assert repair(folder) is not None
     pd.testing.assert_frame_equal(contents(folder), study.to_dataframe())
