@@ -17,12 +17,11 @@ from typing import Any
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.models import SingleTaskGP
 from botorch.models.model import FantasizeMixin, Model
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.transformed import TransformedPosterior
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, Likelihood
+from gpytorch.likelihoods import Likelihood
 from linear_operator.operators import RootLinearOperator
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
@@ -49,8 +48,7 @@ class FantasyGP(Model, FantasizeMixin):
         Q: (*T, k, d) further points, as the model's input transform returns them; T broadcasts with
             B.
         values: (*F, k, m) values there, standardised.
-        noise: variances of values, for a model whose noise is known for every point; broadcast with
-            them.
+        noise: variances of values, broadcast with them; ``None`` for σ².
     """
 
     def __init__(self, model: Any, Q: Tensor, values: Tensor, noise: Tensor | None = None):
@@ -66,11 +64,11 @@ class FantasyGP(Model, FantasizeMixin):
             self.outcome_transform = self.base.outcome_transform
         batch = self.base.batch_shape
         state = self.base.prediction_strategy
-        T = torch.broadcast_shapes(
-            Q.shape[:-2], batch, torch.Size() if noise is None else noise.shape[:-2]
-        )
+        if noise is None:
+            noise = self.base._common_noise
+        T = torch.broadcast_shapes(Q.shape[:-2], batch, noise.shape[:-2])
         self.Q = Q.expand(*T, *Q.shape[-2:])
-        self.noise = None if noise is None else noise.expand(*T, *noise.shape[-2:])
+        self.noise = noise.expand(*T, *values.shape[-2:])
         self.values = values.expand(
             *torch.broadcast_shapes(values.shape[:-2], T), *values.shape[-2:]
         )
@@ -82,11 +80,7 @@ class FantasyGP(Model, FantasizeMixin):
                 state.covariances[i] = self.base.rule.covariance(data, part)
             points = _of_data_set(self.Q, b)
             observed = _of_data_set(self.values, b)[..., t]
-            variances = (
-                data.noise.expand(points.shape[:-1])
-                if self.noise is None
-                else _of_data_set(self.noise, b)[..., t]
-            )
+            variances = _of_data_set(self.noise, b)[..., t]
             self._parts.append(
                 _Fantasies(part, state.covariances[i], points, observed, variances, model.seed + 1)
             )
@@ -142,7 +136,7 @@ class FantasyGP(Model, FantasizeMixin):
         batch = self.base.batch_shape
         m = self.num_outputs
         # The mean of what is known, as BoTorch has it
-        if observation_noise is True and self.noise is not None:
+        if observation_noise is True and self.base._common_noise is None:
             known = self.base.noise.reshape(*batch, m, -1)
             total = known.sum(-1) + self.noise.sum(-2)
             observation_noise = total.unsqueeze(-2) / (known.shape[-1] + self.noise.shape[-2])
@@ -191,11 +185,11 @@ class FantasyGP(Model, FantasizeMixin):
             [self.values.expand(*values.shape[:-2], *self.values.shape[-2:]), values], -2
         )
         points = torch.cat([part.expand(*batch, *part.shape[-2:]) for part in (self.Q, Q)], -2)
-        if noise is not None and self.noise is not None:
-            noise = torch.cat(
-                [part.expand(*batch, *part.shape[-2:]) for part in (self.noise, noise)], -2
-            )
-        return FantasyGP(self.base, points, all_values, noise)
+        if noise is None:
+            noise = self.base._common_noise
+        noise = noise.expand(*torch.broadcast_shapes(noise.shape[:-2], batch), *values.shape[-2:])
+        seen = self.noise.expand(*noise.shape[:-2], *self.noise.shape[-2:])
+        return FantasyGP(self.base, points, all_values, torch.cat([seen, noise], -2))
 
     def _elements(self) -> list[tuple[tuple[int, ...], int]]:
         """Return the index in B and the output of every data set."""
@@ -258,7 +252,7 @@ class _Fantasies:
 
 
 def imagined(
-    model: SingleTaskGP, X: Any, Y: Any, noise: Any, batch_shape: torch.Size | None = None
+    model: Any, X: Any, Y: Any, noise: Any, batch_shape: torch.Size | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return Q, values and noise of Y (*F, k, m) at X (*T, k, d), both in the user's units; F as
     broadcast with ``batch_shape``.
@@ -281,22 +275,22 @@ def imagined(
         )
     checks.like("X", X, "train_X", model.train_inputs[0])
     checks.like("Y", Y, "train_X", model.train_inputs[0])
-    noise_is_known = isinstance(model.likelihood, FixedNoiseGaussianLikelihood)
-    if noise_is_known and noise is None:
+    if model._common_noise is None and noise is None:
         raise ValueError(
             "`noise` must be given, variances in standardised units: the model's noise is known for"
             " every point."
         )
-    if noise_is_known:
+    if noise is not None:
         noise = known_noise(noise)
-    if noise_is_known and noise.shape[-2:] != Y.shape[-2:]:
-        raise ValueError(
-            f"`noise` must be variances of shape {(*X.shape[:-1], m)}, got {tuple(noise.shape)}."
-        )
+        if noise.shape[-2:] != Y.shape[-2:]:
+            raise ValueError(
+                f"`noise` must be variances of shape {(*X.shape[:-1], m)}, got"
+                f" {tuple(noise.shape)}."
+            )
     seen = model.batch_shape if batch_shape is None else batch_shape
     for name, batch in (
         ("X", X.shape[:-2]),
-        ("noise", noise.shape[:-2] if noise_is_known else ()),
+        ("noise", () if noise is None else noise.shape[:-2]),
         ("the model", seen),
     ):
         if not _broadcasts(batch, Y.shape[:-2]):
@@ -309,7 +303,7 @@ def imagined(
         Q = model.transform_inputs(X)
     if hasattr(model, "outcome_transform"):
         Y, _ = model.outcome_transform(Y, X=Q)
-    return Q, Y, noise if noise_is_known else None
+    return Q, Y, noise
 
 
 def outputs_last(

@@ -76,6 +76,8 @@ class FreshGP(SingleTaskGP):
     _warm_mean_weights: tuple[Tensor, ...] = ()  # of every data set
     # That the data sets had in the model that this is a subset of
     _stream_numbers: tuple[int, ...] | None = None
+    # Whether σ² was inferred before values of known noise came: it is still that of the first row
+    _began_homoscedastic: bool = False
 
     @property
     @abstractmethod
@@ -88,6 +90,39 @@ class FreshGP(SingleTaskGP):
         after the batch shape if there is one.
         """
         return noise_variances(self)
+
+    @property
+    def _common_noise(self) -> Tensor | None:
+        """σ² (*B, 1, m), the noise of values that come without one;
+        ``None`` where each has to come with its own.
+        """
+        noise: Tensor = self.likelihood.noise.detach()
+        known = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
+        if known and not self._began_homoscedastic:
+            return None
+        first = noise[..., :1].expand(*self.train_targets.shape[:-1], 1)
+        return first.mT if self.num_outputs > 1 else first.unsqueeze(-1)
+
+    def _apply_noise(
+        self, X: Tensor, mvn: MultivariateNormal, observation_noise: bool | Tensor = False
+    ) -> MultivariateNormal:
+        is_common = observation_noise is True and self._began_homoscedastic
+        common = self._common_noise if is_common else None
+        return super()._apply_noise(X, mvn, observation_noise if common is None else common)
+
+    def _extend_noise(self, model: "FreshGP", noise: Tensor | None) -> None:
+        """Give ``model``, of the data and further values, the noise of both.
+
+        Args:
+            noise: variances (..., k) of the further values; ``None`` for σ² of all.
+        """
+        if noise is None:
+            return
+        known = self.likelihood
+        if not isinstance(known, FixedNoiseGaussianLikelihood):
+            known = FixedNoiseGaussianLikelihood(self.noise.expand(self.train_targets.shape))
+        model.likelihood = known.get_fantasy_likelihood(noise=noise.detach())
+        model._began_homoscedastic = self._common_noise is not None
 
     def set_train_data(
         self, inputs: Any = None, targets: Tensor | None = None, strict: bool = True
@@ -105,25 +140,36 @@ class FreshGP(SingleTaskGP):
         if transformed:
             self._set_transformed_inputs()
 
-    def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> Self:
+    def get_fantasy_model(
+        self, inputs: Tensor, targets: Tensor, noise: Tensor | None = None, **kwargs: Any
+    ) -> Self:
         """Return the exact model of appended data, which may be batches,
         on transformed inputs and in standardised units.
         """
         state = self.prediction_strategy
         is_doubled = isinstance(state, DoubledState)
+        common = self._common_noise
+        if noise is None and self._began_homoscedastic and common is not None:
+            noise = common.mT if self.num_outputs > 1 else common.squeeze(-1)
+            noise = noise.expand(torch.broadcast_shapes(noise.shape, inputs.shape[:-1]))
+        given = {} if noise is None else {"noise": noise}
         with direct_algebra(), as_given():
             if is_doubled:
-                twin = state.with_data(inputs, targets, **kwargs)
-                model = self._after(twin, kwargs.get("noise"))
+                twin = state.with_data(inputs, targets, **given, **kwargs)
+                model = self._after(twin)
             else:
-                model = super().get_fantasy_model(inputs, targets, **kwargs)
+                model = super().get_fantasy_model(inputs, targets, **given, **kwargs)
+            self._extend_noise(model, noise)
         (inputs,) = model.train_inputs
         model.train_inputs = (inputs,)  # GPyTorch leaves a list
         model._stays_exact = True
         key = model._state_key().frozen()
         if is_doubled:
+            twin.prediction_strategy.likelihood = deepcopy(model.likelihood).double()
             model.prediction_strategy = DoubledState(key, twin)
         else:
+            # By which GPyTorch finds the mean: its own leaves out the noise that was given
+            model.prediction_strategy.likelihood = model.likelihood
             model.prediction_strategy.key = key
         return model
 
@@ -382,19 +428,14 @@ class FreshGP(SingleTaskGP):
         self.prediction_strategy.key = key
         return distribution
 
-    def _after(self, twin: SingleTaskGP, noise: Tensor | None) -> Self:
-        """Return this model with the data of ``twin``, a float64 one, and ``noise`` of those that
-        it has beside this model's.
-        """
-        given = {} if noise is None else {"noise": noise}
-        likelihood = self.likelihood.get_fantasy_likelihood(**given)
+    def _after(self, twin: SingleTaskGP) -> Self:
+        """Return this model with the data of ``twin``, a float64 one."""
+        model = deepcopy(self)
         dtype = self.train_targets.dtype
-        replaced = {
-            id(self.likelihood): likelihood,
-            id(self.train_inputs): tuple(X.to(dtype) for X in twin.train_inputs),
-            id(self.train_targets): twin.train_targets.to(dtype),
-        }
-        return deepcopy(self, replaced)
+        (X,) = twin.train_inputs
+        model.train_inputs = (X.to(dtype),)
+        model.train_targets = twin.train_targets.to(dtype)
+        return model
 
     @property
     def _units(self) -> Units:

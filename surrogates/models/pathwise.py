@@ -378,15 +378,17 @@ class PathwiseGP(FreshGP):
             X: in the units of ``train_X``.
             Y: in the units of ``train_Y``.
             noise: variances of the shape of Y, in standardised units, needed where ``train_Yvar``
-                was given and unused elsewhere; 0 as in ``train_Yvar``.
+                was given; 0 as in ``train_Yvar``. Given where σ² is inferred, they make the noise
+                of all data a known one, σ² that of the data so far and of values to come. They
+                count in the mean, too, unlike in ``SingleTaskGP`` with an inferred σ².
 
         Raises:
             TypeError, ValueError: for data that are not finite or of the wrong shape, dtype or
                 device, and for missing noise.
         """
         self.eval()
-        noise_is_known = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
-        if noise_is_known and noise is not None:
+        common = self._common_noise
+        if noise is not None:
             noise = known_noise(noise)
         if self._is_exact:
             with as_given():
@@ -398,45 +400,51 @@ class PathwiseGP(FreshGP):
             return FantasyGP(self, *imagined(self, X, Y, noise))
         shape = (*self.batch_shape, -1, self.num_outputs)
         _check_observations(
-            X, Y, noise, like=self.train_inputs[0], shape=shape, noise_is_known=noise_is_known
+            X, Y, noise, like=self.train_inputs[0], shape=shape, needs_noise=common is None
         )
+        if noise is None and self._began_homoscedastic and common is not None:
+            noise = common.expand_as(Y)
         if hasattr(self, "outcome_transform"):
             Y, _ = self.outcome_transform(Y, X=self.transform_inputs(X))
-        X, Y, noise = self._transform_tensor_args(X, Y, noise if noise_is_known else None)
+        X, Y, noise = self._transform_tensor_args(X, Y, noise)
         model = self._without_state()
         model.set_train_data(
             torch.cat([self._given_inputs, X], -2),
             torch.cat([self.train_targets, Y], -1),
             strict=False,
         )
-        if noise_is_known:
-            with as_given():
-                model.likelihood = self.likelihood.get_fantasy_likelihood(noise=noise)
+        with as_given():
+            self._extend_noise(model, noise)
         return model.warm_start(self) if self.has_weights else model
 
-    def fantasize(self, X: Tensor, *arguments: Any, **kwargs: Any) -> Any:
+    def fantasize(
+        self, X: Tensor, sampler: Any, observation_noise: Tensor | None = None, **kwargs: Any
+    ) -> Any:
         """Return the model after values at X (..., k, d) that it imagines, as BoTorch's does."""
         checks.outside_transforms(
             "Fantasies must be made", "Transform functions of `posterior(X)`."
         )
-        return super().fantasize(X, *arguments, **kwargs)
+        if observation_noise is None and self._began_homoscedastic:
+            observation_noise = self._common_noise
+        return super().fantasize(X, sampler, observation_noise, **kwargs)
 
-    def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> Any:
+    def get_fantasy_model(
+        self, inputs: Tensor, targets: Tensor, noise: Tensor | None = None, **kwargs: Any
+    ) -> Any:
         """Return the posterior after appended data, which may be batches, on transformed inputs and
         in standardised units.
 
         Args:
             inputs: (*T, k, d), or (*T, m, k, d) the same for every of m outputs.
             targets: (*F, k), or (*F, m, k).
+            noise: variances of the targets.
 
         Returns:
             A model of this class from exact models, a :class:`FantasyGP` from those of paths.
         """
         if self._is_exact:
-            return super().get_fantasy_model(inputs, targets, **kwargs)
-        return FantasyGP(
-            self.eval(), *outputs_last(self.num_outputs, inputs, targets, kwargs.get("noise"))
-        )
+            return super().get_fantasy_model(inputs, targets, noise, **kwargs)
+        return FantasyGP(self.eval(), *outputs_last(self.num_outputs, inputs, targets, noise))
 
     @property
     def _supports_cache_root(self) -> bool:
@@ -451,10 +459,10 @@ class PathwiseGP(FreshGP):
 
 
 def _check_observations(
-    X: Any, Y: Any, noise: Any, *, like: Tensor, shape: tuple[int, ...], noise_is_known: bool
+    X: Any, Y: Any, noise: Any, *, like: Tensor, shape: tuple[int, ...], needs_noise: bool
 ) -> None:
-    """Require X (*batch, k, d), Y (*batch, k, m) and, if the model's noise is known, ``noise`` of
-    the shape of Y.
+    """Require X (*batch, k, d), Y (*batch, k, m) and, if it is given or needed, ``noise`` of the
+    shape of Y.
 
     Args:
         like: the model's inputs.
@@ -474,12 +482,12 @@ def _check_observations(
         raise ValueError(f"`Y` must have shape {(*X.shape[:-1], m)}, got {tuple(Y.shape)}.")
     checks.like("X", X, "train_X", like)
     checks.like("Y", Y, "train_X", like)
-    if noise_is_known and noise is None:
+    if needs_noise and noise is None:
         raise ValueError(
             "`noise` must be given, variances of the shape of `Y` in standardised units: the"
             " model's noise is known."
         )
-    if noise_is_known and noise.shape != Y.shape:
+    if noise is not None and noise.shape != Y.shape:
         raise ValueError(
             f"`noise` must be variances of the shape of `Y`, {tuple(Y.shape)}, got"
             f" {tuple(noise.shape)}."

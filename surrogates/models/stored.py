@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from botorch.models import SingleTaskGP
 from botorch.models.kernels.categorical import CategoricalKernel
 from botorch.models.transforms.input import Normalize
 from botorch.models.transforms.outcome import Standardize
@@ -82,6 +81,7 @@ class Stored(NamedTuple):
     targets: Tensor
     noise: Tensor | None
     fixed: list[str]
+    began_homoscedastic: bool
 
     def restore(self, model: Any) -> None:
         """Make a model that was built by the arguments the one that was stored."""
@@ -89,14 +89,13 @@ class Stored(NamedTuple):
         model.set_train_data(targets=self.targets, strict=False)
         if self.noise is not None:
             model.likelihood.noise_covar.noise = self.noise
+            model._began_homoscedastic = self.began_homoscedastic
         for name, value in model.named_parameters():
             value.requires_grad_(name not in self.fixed)
         model.eval()
 
 
-def save_model(
-    model: SingleTaskGP, inputs: Tensor, settings: Mapping[str, int | None], path: Path
-) -> None:
+def save_model(model: Any, inputs: Tensor, settings: Mapping[str, int | None], path: Path) -> None:
     """Write a model.
 
     Args:
@@ -123,6 +122,7 @@ def save_model(
         "covar_module": _kernel_of(model.covar_module),
         "mean_module": _mean_of(model.mean_module),
         "noise_covar": None if known_noise else _own_of(likelihood.noise_covar),
+        "began_homoscedastic": model._began_homoscedastic,
         "fixed": [name for name, value in model.named_parameters() if not value.requires_grad],
         **transforms,
     }
@@ -180,7 +180,8 @@ def load_model(path: Path) -> Stored:
         for name, value in tensors.items()
         if name.startswith(PARAMETER)
     }
-    return Stored(arguments, state, targets, noise, description["fixed"])
+    began = description.get("began_homoscedastic", False)
+    return Stored(arguments, state, targets, noise, description["fixed"], began)
 
 
 def _kernel_of(kernel: Kernel) -> dict[str, Any]:

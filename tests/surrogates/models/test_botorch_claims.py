@@ -4,6 +4,7 @@ fitting, and whole loops.
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -49,10 +50,12 @@ from botorch.utils.multi_objective.box_decompositions.non_dominated import (
     FastNondominatedPartitioning,
 )
 from botorch.utils.sampling import manual_seed
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood, SumMarginalLogLikelihood
 from torch import Tensor
 
-from surrogates import CG, PathwiseGP
+from surrogates import CG, PathwiseGP, gaussian_likelihood
+from surrogates.models.fresh import as_given
 from tests import problems
 
 N = 30
@@ -87,6 +90,18 @@ def joint_entropy(new: Factory) -> AcquisitionFunction:
     return qJointEntropySearch(
         new(X, Y), optimal_inputs=optimal_X, optimal_outputs=Y.max() + 0.1 + optimal_X[:, :1]
     )
+
+
+def test_joint_entropy_counts_optima_as_values_without_noise() -> None:
+    def noisy(X: Tensor, Y: Tensor, **settings: Any) -> PathwiseGP:
+        return PathwiseGP(X, Y, likelihood=gaussian_likelihood(0.5), **settings)
+
+    exact = joint_entropy(noisy)(points("joint-entropy", 2))
+    num_paths = 4096
+    paths = joint_entropy(partial(noisy, num_paths=num_paths, **MODES["paths"]))
+    # That of the logarithms of two deviations
+    error = 2 / math.sqrt(2 * num_paths)
+    torch.testing.assert_close(paths(points("joint-entropy", 2)), exact, rtol=0.0, atol=error)
 
 
 def hypervolume(new: Factory) -> AcquisitionFunction:
@@ -194,10 +209,29 @@ def value_and_gradient(name: str, new: Factory) -> tuple[Tensor, Tensor]:
     return value.detach(), gradient
 
 
+class WithNoiseAppended(SingleTaskGP):
+    """GPyTorch's update gives appended values the noise given in the variance, but not in the
+    mean: the mean, too.
+    """
+
+    def condition_on_observations(
+        self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **settings: Any
+    ) -> Any:
+        if noise is None:
+            return super().condition_on_observations(X, Y, **settings)
+        model: Any = super().condition_on_observations(X, Y, noise=noise, **settings)
+        seen = self.likelihood.noise.detach().expand(len(self.train_targets))
+        with as_given():
+            known = FixedNoiseGaussianLikelihood(seen)
+            known = known.get_fantasy_likelihood(noise=noise.squeeze(-1))
+        model.prediction_strategy.likelihood = known
+        return model
+
+
 @pytest.mark.parametrize("name", ACQUISITIONS)
 def test_exact_values_and_gradients_are_those_of_single_task_gp(name: str) -> None:
     ours = value_and_gradient(name, PathwiseGP)
-    theirs = value_and_gradient(name, SingleTaskGP)
+    theirs = value_and_gradient(name, WithNoiseAppended)
     torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-8)
 
 

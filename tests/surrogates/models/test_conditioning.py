@@ -9,6 +9,7 @@ import torch
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize
 from botorch.sampling import SobolQMCNormalSampler
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from torch import Tensor
 
 from surrogates import (
@@ -102,6 +103,46 @@ def test_known_noise_is_appended_with_the_data(solver: Any) -> None:
     fresh = PathwiseGP(X, Y, YVAR, **settings(likelihood=None, solver=solver))
     fresh.likelihood = fresh.likelihood.get_fantasy_likelihood(noise=NEW_YVAR.squeeze(1))
     torch.testing.assert_close(law(conditioned), law(with_all_data(fresh)), rtol=1e-6, atol=1e-6)
+
+
+@each_kind
+@pytest.mark.parametrize("variance", [1e-7, 1e-2, 1.0])
+def test_noise_given_where_it_is_inferred_is_that_of_the_new_data(
+    kind: str, variance: float
+) -> None:
+    noise = torch.full((K, 1), variance).double()
+    model = MODELS[kind]()
+    before = law(model)
+    conditioned = model.condition_on_observations(NEW, NEW_Y, noise)
+    fresh = with_all_data(MODELS[kind]())
+    sigma = model.likelihood.noise.detach()
+    known = FixedNoiseGaussianLikelihood(sigma.expand(N))
+    fresh.likelihood = known.get_fantasy_likelihood(noise=noise.squeeze(1).clamp_min(1e-6))
+    fresh.likelihood.noise = torch.cat([sigma.expand(N), noise.squeeze(1)])
+    for each in (conditioned, deepcopy(conditioned), conditioned.train().eval()):
+        torch.testing.assert_close(law(each), law(fresh), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(law(model), before)
+    # Values to come have the noise that they had
+    noisy = conditioned.posterior(Z[0], observation_noise=True).variance
+    scale = model.outcome_transform.stdvs.square()
+    added = (noisy - conditioned.posterior(Z[0]).variance) / scale
+    torch.testing.assert_close(added, sigma.expand_as(added), rtol=1e-6, atol=1e-8)
+
+
+@each_kind
+def test_values_without_noise_after_those_with_it_have_the_inferred_one(kind: str) -> None:
+    model = MODELS[kind]()
+    sigma = model.likelihood.noise.detach()
+    known = torch.full((2, 1), 0.3).double()
+    first = model.condition_on_observations(NEW[:2], NEW_Y[:2], known)
+    implied = first.condition_on_observations(NEW[2:], NEW_Y[2:])
+    stated = first.condition_on_observations(NEW[2:], NEW_Y[2:], sigma.expand(K - 2, 1))
+    torch.testing.assert_close(law(implied), law(stated))
+    sampler = SobolQMCNormalSampler(torch.Size([3]), seed=0)
+    noise = sigma.reshape(1, 1)
+    fantasies = [first.fantasize(NEW[2:], sampler, given) for given in (None, noise)]
+    means = [fantasy.posterior(Z).mean for fantasy in fantasies]
+    torch.testing.assert_close(*means)
 
 
 @pytest.mark.parametrize("solver", [TIGHT, Cholesky()], ids=["paths", "exact"])

@@ -26,6 +26,7 @@ from safetensors.torch import save_file
 from surrogates import CG, PathwiseGP, TanimotoKernel, VariationalGP, fit
 from surrogates.models.priors import ModerateLengthscalePrior
 from surrogates.models.stored import METADATA
+from tests import problems
 
 pytestmark = pytest.mark.filterwarnings("ignore:Data .* is not standardized")
 
@@ -167,3 +168,14 @@ def test_standardised_targets_are_kept_to_the_last_bit(tmp_path: Path) -> None:
     model = PathwiseGP(X, 1e6 + Y, outcome_transform=Standardize(1))
     loaded = same(model, tmp_path / "model")
     assert torch.equal(loaded.train_targets, model.train_targets)
+
+
+def test_noise_given_beside_an_inferred_one_is_kept(tmp_path: Path) -> None:
+    X = problems.uniform(12, 2)
+    Y = X.sum(1, keepdim=True)
+    model = PathwiseGP(X, Y).condition_on_observations(X[:2] + 0.1, Y[:2], 0.3 * Y[:2])
+    model.save(tmp_path / "model")
+    again = PathwiseGP.load(tmp_path / "model")
+    for noisy in (False, True):
+        laws = [each.posterior(X[:3], observation_noise=noisy) for each in (model, again)]
+        torch.testing.assert_close(laws[1].variance, laws[0].variance)
