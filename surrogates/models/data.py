@@ -367,6 +367,9 @@ class PathsState:
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.key, self.paths)  # covariances are found again
+
 
 def _same(a: Tensor, b: Tensor) -> bool:
     return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)

@@ -85,6 +85,11 @@ class FantasyGP(Model, FantasizeMixin):
                 _Fantasies(part, state.covariances[i], points, observed, variances, model.seed + 1)
             )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles are made anew of the model and the data, without their graph."""
+        data = (self.Q.detach(), self.values.detach(), self.noise.detach())
+        return FantasyGP, (self.base, *data)
+
     @property
     def num_outputs(self) -> int:
         return self.base.num_outputs

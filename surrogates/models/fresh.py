@@ -79,6 +79,18 @@ class FreshGP(SingleTaskGP):
     # Whether σ² was inferred before values of known noise came: it is still that of the first row
     _began_homoscedastic: bool = False
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what GPyTorch has kept, which is found again, and graphs of data."""
+        state = vars(self).copy()
+        if not isinstance(self.prediction_strategy, PathsState):
+            state["prediction_strategy"] = None
+        if self.train_inputs is not None:  # as while GPyTorch makes fantasies
+            state["train_inputs"] = tuple(map(_leaf, self.train_inputs))
+            state["_train_targets"] = _leaf(self.train_targets)
+        if self._original_train_inputs is not None:
+            state["_original_train_inputs"] = _leaf(self._original_train_inputs)
+        return state
+
     @property
     @abstractmethod
     def rule(self) -> Rule:
@@ -540,6 +552,10 @@ def as_given() -> Iterator[None]:
     ):
         warnings.filterwarnings("ignore", "The model inputs are of type", InputDataWarning)
         yield
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    return tensor if tensor.is_leaf else tensor.detach()
 
 
 def _check_first_rows(earlier: Tensor, X: Tensor) -> None:
