@@ -10,10 +10,11 @@ takes over from the last").
 """
 
 import sys
+import threading
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from functools import partial
 from typing import Any, Self
@@ -24,6 +25,7 @@ from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import SingleTaskGP
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.models.exact_prediction_strategies import prediction_strategy
 from torch import Tensor
 
 from surrogates import checks, memory
@@ -58,7 +60,8 @@ class FreshGP(SingleTaskGP):
     GPyTorch forgets what it has kept on ``train()`` and ``set_train_data``, but not when a
     hyperparameter is assigned; BoTorch transforms the inputs on ``eval()``, but not again when the
     transform changes, and loses inputs that are set in evaluation mode. Here, what is kept carries
-    the key of the model that it belongs to. All factorisations are direct.
+    the key of the model that it belongs to. All factorisations are direct. What is kept is built by
+    one thread while others wait for it.
     """
 
     solver: Solver | None
@@ -78,10 +81,17 @@ class FreshGP(SingleTaskGP):
     _stream_numbers: tuple[int, ...] | None = None
     # Whether σ² was inferred before values of known noise came: it is still that of the first row
     _began_homoscedastic: bool = False
+    _building: threading.RLock
+
+    def __new__(cls, *arguments: Any, **settings: Any) -> Self:
+        model = super().__new__(cls)
+        model.__dict__["_building"] = threading.RLock()
+        return model
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what GPyTorch has kept, which is found again, and graphs of data."""
+        """Leave out the lock, what GPyTorch has kept, which is found again, and graphs of data."""
         state = vars(self).copy()
+        del state["_building"]
         if not isinstance(self.prediction_strategy, PathsState):
             state["prediction_strategy"] = None
         if self.train_inputs is not None:  # as while GPyTorch makes fantasies
@@ -145,12 +155,13 @@ class FreshGP(SingleTaskGP):
         Differs from BoTorch, which in evaluation mode takes inputs for transformed ones and forgets
         them in the next ``train()``.
         """
-        transformed = inputs is not None and self._has_transformed_inputs
-        if transformed:
-            self._revert_to_original_inputs()
-        super().set_train_data(inputs, targets, strict)
-        if transformed:
-            self._set_transformed_inputs()
+        with self._building:
+            transformed = inputs is not None and self._has_transformed_inputs
+            if transformed:
+                self._revert_to_original_inputs()
+            super().set_train_data(inputs, targets, strict)
+            if transformed:
+                self._set_transformed_inputs()
 
     def get_fantasy_model(
         self, inputs: Tensor, targets: Tensor, noise: Tensor | None = None, **kwargs: Any
@@ -165,7 +176,7 @@ class FreshGP(SingleTaskGP):
             noise = common.mT if self.num_outputs > 1 else common.squeeze(-1)
             noise = noise.expand(torch.broadcast_shapes(noise.shape, inputs.shape[:-1]))
         given = {} if noise is None else {"noise": noise}
-        with direct_algebra(), as_given():
+        with direct_algebra, as_given():
             if is_doubled:
                 twin = state.with_data(inputs, targets, **given, **kwargs)
                 model = self._after(twin)
@@ -370,20 +381,21 @@ class FreshGP(SingleTaskGP):
     def _posterior_paths(self) -> SamplePaths | BatchPaths:
         """Return the paths behind ``posterior``, kept until the model changes."""
         self._check_constant_data("A posterior of paths has")
-        if self._drop_stale_state() is None:
-            generator = torch.Generator().manual_seed(self.seed)
-            try:
-                parts = self._draw(self.num_paths, generator, spanning=True)
-            except NoFeaturesError as error:
-                if not self.rule.is_exact:
-                    raise
-                raise NoFeaturesError(
-                    f"{error} The posterior is that of paths beyond {EXACT_UP_TO} points and with"
-                    " an iterative solver; use solver=Cholesky(), with which it is exact for any"
-                    " number."
-                ) from error
-            self._keep(parts)
-        paths: SamplePaths | BatchPaths = self.prediction_strategy.paths
+        with self._building:
+            if self._drop_stale_state() is None:
+                generator = torch.Generator().manual_seed(self.seed)
+                try:
+                    parts = self._draw(self.num_paths, generator, spanning=True)
+                except NoFeaturesError as error:
+                    if not self.rule.is_exact:
+                        raise
+                    raise NoFeaturesError(
+                        f"{error} The posterior is that of paths beyond {EXACT_UP_TO} points and"
+                        " with an iterative solver; use solver=Cholesky(), with which it is exact"
+                        " for any number."
+                    ) from error
+                self._keep(parts)
+            paths: SamplePaths | BatchPaths = self.prediction_strategy.paths
         return paths
 
     def _check_constant_data(self, what: str) -> None:
@@ -419,26 +431,37 @@ class FreshGP(SingleTaskGP):
         Raises:
             MemoryError: if the matrices do not fit in free memory.
         """
-        key = self._drop_stale_state()
-        if key is None:
-            key = self._state_key().frozen()
-            X = self.train_inputs[0]
-            check_range(self.covar_module, X.double(), takes_differences=False)
-            num_bytes = EXACT_SQUARES_HELD * X.shape[:-1].numel() * X.shape[-2] * DOUBLE
-            memory.require(
-                num_bytes,
-                X.device,
-                f"The exact posterior of {X.shape[-2]} points",
-                "Use an iterative solver such as CG().",
-            )
-            if X.dtype == torch.float32:
-                self.prediction_strategy = DoubledState.of(self, key)
-        with direct_algebra():
-            if isinstance(self.prediction_strategy, DoubledState):
-                return self.prediction_strategy(*inputs, **kwargs)
-            distribution = SingleTaskGP.__call__(self, *inputs, **kwargs)
-        self.prediction_strategy.key = key
-        return distribution
+        with self._building:
+            if self._drop_stale_state() is None:
+                self.prediction_strategy = self._exact_state()
+            state = self.prediction_strategy
+        with direct_algebra:
+            if isinstance(state, DoubledState):
+                return state(*inputs, **kwargs)
+            return SingleTaskGP.__call__(self, *inputs, **kwargs)
+
+    def _exact_state(self) -> Any:
+        """Return what GPyTorch predicts by, with the key of this model."""
+        key = self._state_key().frozen()
+        X = self.train_inputs[0]
+        check_range(self.covar_module, X.double(), takes_differences=False)
+        num_bytes = EXACT_SQUARES_HELD * X.shape[:-1].numel() * X.shape[-2] * DOUBLE
+        memory.require(
+            num_bytes,
+            X.device,
+            f"The exact posterior of {X.shape[-2]} points",
+            "Use an iterative solver such as CG().",
+        )
+        if X.dtype == torch.float32:
+            return DoubledState.of(self, key)
+        state = prediction_strategy(
+            train_inputs=[X],
+            train_prior_dist=self.forward(X),
+            train_labels=self.train_targets,
+            likelihood=self.likelihood,
+        )
+        state.key = key
+        return state
 
     def _after(self, twin: SingleTaskGP) -> Self:
         """Return this model with the data of ``twin``, a float64 one."""
@@ -489,16 +512,11 @@ class FreshGP(SingleTaskGP):
 
     def _without_state(self) -> Self:
         """Return a copy that has kept nothing."""
-        state = self.prediction_strategy
-        weights = self._warm_mean_weights
-        self.prediction_strategy = None
-        self._warm_mean_weights = ()
         forget_caches(self.covar_module)
-        try:
-            return deepcopy(self)
-        finally:
-            self.prediction_strategy = state
-            self._warm_mean_weights = weights
+        copy = deepcopy(self)
+        copy.prediction_strategy = None
+        copy._warm_mean_weights = ()
+        return copy
 
     @property
     def _given_inputs(self) -> Tensor:
@@ -509,19 +527,22 @@ class FreshGP(SingleTaskGP):
         return original
 
     def _set_transformed_inputs(self) -> None:
-        super()._set_transformed_inputs()
-        if self._has_transformed_inputs:  # the transform may have changed since
-            with torch.no_grad():
+        with self._building:
+            super()._set_transformed_inputs()
+            if not self._has_transformed_inputs:
+                return
+            with torch.no_grad():  # the transform may have changed since
                 X = self.input_transform.preprocess_transform(self._given_inputs)
             if X.shape == self.train_inputs[0].shape and not torch.equal(X, self.train_inputs[0]):
                 self.train_inputs = (X,)
 
     def _revert_to_original_inputs(self) -> None:
-        if self._has_transformed_inputs:
-            inputs = self._given_inputs
-            # Before the inputs are set, which must not transform them again
-            self._has_transformed_inputs = False
-            self.set_train_data(inputs, strict=False)
+        with self._building:
+            if self._has_transformed_inputs:
+                inputs = self._given_inputs
+                # Before the inputs are set, which must not transform them again
+                self._has_transformed_inputs = False
+                self.set_train_data(inputs, strict=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Self:
         self.prediction_strategy = None
@@ -531,14 +552,32 @@ class FreshGP(SingleTaskGP):
         return super()._apply(fn, *args, **kwargs)
 
 
-@contextmanager
-def direct_algebra() -> Iterator[None]:
-    """Let GPyTorch factorise, whatever the size and the global settings."""
-    with (
-        gpytorch.settings.fast_computations(False, False, False),
-        gpytorch.settings.max_cholesky_size(sys.maxsize),
-    ):
-        yield
+class _DirectAlgebra:
+    """Lets GPyTorch factorise, whatever the size and the global settings, which all threads share:
+    the last one to leave restores them.
+    """
+
+    def __init__(self) -> None:
+        self._counting = threading.Lock()
+        self._inside = 0
+        self._settings = ExitStack()
+
+    def __enter__(self) -> None:
+        with self._counting:
+            if not self._inside:
+                fast = gpytorch.settings.fast_computations(False, False, False)
+                self._settings.enter_context(fast)
+                self._settings.enter_context(gpytorch.settings.max_cholesky_size(sys.maxsize))
+            self._inside += 1
+
+    def __exit__(self, *raised: object) -> None:
+        with self._counting:
+            self._inside -= 1
+            if not self._inside:
+                self._settings.close()
+
+
+direct_algebra = _DirectAlgebra()
 
 
 @contextmanager

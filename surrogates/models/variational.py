@@ -165,11 +165,12 @@ class VariationalGP(PathwiseGP):
     @torch.no_grad()
     def _posteriors(self) -> list[tuple[WhitenedPosterior, DataSet]]:
         """Return q(u) of every data set, and the data, kept until the model changes."""
-        if self._kept is None or not self._state_key().matches(self._kept[0]):
+        kept = self._kept
+        if kept is None or not self._state_key().matches(kept[0]):
             rule = self.rule
             posteriors = [(rule.posterior(data), data) for data in data_sets(self)]
-            self._kept = (self._state_key().frozen(), posteriors)
-        return self._kept[1]
+            kept = self._kept = (self._state_key().frozen(), posteriors)
+        return kept[1]
 
     @torch.no_grad()
     def whitened_posterior(self, output: int = 0) -> WhitenedPosterior:

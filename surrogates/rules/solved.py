@@ -212,10 +212,12 @@ class AllData(SolvedRule):
         return paths, solution
 
     def covariance(self, data: DataSet, paths: SamplePaths) -> Covariance:
-        inverse = self.solver_for(len(data.X)).inverse
-        what = "The posterior's covariances"
-        prepare = partial(inverse, self.system(data), seed=self.seed, what=what)
-        return Solved(data.kernel, data.X, prepare)
+        return Solved(data.kernel, data.X, partial(self._inverse, data))
+
+    def _inverse(self, data: DataSet, num_columns: int) -> Apply:
+        return self.solver_for(len(data.X)).inverse(
+            self.system(data), num_columns, seed=self.seed, what="The posterior's covariances"
+        )
 
 
 def right_hand_sides(
@@ -302,7 +304,9 @@ def loses_in_float32(paths: SamplePaths, X: Tensor) -> bool:
     halfway between data, beside the posterior's standard deviation there.
     """
     generator = torch.Generator().manual_seed(0)
-    ends = torch.randint(len(X), (2, NUM_LOOKS), generator=generator).to(X.device)
+    ends = torch.randint(len(X), (2, NUM_LOOKS), generator=generator, device=generator.device).to(
+        X.device
+    )
     Q = 0.5 * (X[ends[0]] + X[ends[1]])
     deviations = _deviations(paths, Q, torch.float64)
     lost = (_deviations(paths, Q, torch.float32) - deviations).square().mean(1)
@@ -357,10 +361,10 @@ class Solved(Covariance):
         """Return H⁻¹ B for B (n, s). What depends on H alone, a factor or a preconditioner,
         is computed the first time, and kept.
         """
-        if self._inverse is None:
-            self._inverse = self._prepare(B.shape[1])
-            del self._prepare  # with a matrix that may hold as much as its factor
-        return self._inverse(B)
+        inverse = self._inverse
+        if inverse is None:
+            inverse = self._inverse = self._prepare(B.shape[1])
+        return inverse(B)
 
     def _between(self, Q: Tensor) -> CovarianceWith:
         with torch.no_grad():
