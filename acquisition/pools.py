@@ -20,6 +20,7 @@ from torch import Tensor
 from acquisition.constraints import FeasibleSet, TooFewPoints
 from acquisition.multistart import SCREENED_AT_ONCE
 from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints, TooFewCandidates
+from surrogates import checks
 from surrogates.operators.tiles import spans
 
 NUMBERS_AT_ONCE = 2**24  # of the candidates that functions are evaluated at together
@@ -156,7 +157,7 @@ class Choosing:
         self.functions = functions
         self.sides = sides
         self.known = known
-        self.which = torch.arange(functions.num_samples) if which is None else which
+        self.which = torch.arange(functions.num_samples, device="cpu") if which is None else which
         self.sign = sign
         self.repeats = repeats
         self.kept: Chosen | None = None
@@ -260,7 +261,9 @@ class Lots:
 
     def __call__(self, X: Tensor) -> Tensor:
         """Return values (s, c) for X (c, d)."""
-        lots = torch.rand(self.num_samples, len(X), generator=self.generator, dtype=torch.float64)
+        lots = torch.rand(
+            self.num_samples, len(X), generator=self.generator, dtype=torch.float64, device="cpu"
+        )
         return lots.to(X.device)
 
 
@@ -373,8 +376,10 @@ def _part_points(points: Any, dim: int, number: int) -> Tensor:
             " Yield parts of some thousand rows, each `.to_dense()`."
         )
     try:
-        points = torch.as_tensor(points)
-    except (TypeError, ValueError) as error:  # such as objects, or rows in reverse order
+        if isinstance(points, np.ndarray):
+            in_place = points.dtype.isnative and min(points.strides, default=0) >= 0
+            points = torch.from_numpy(points) if in_place else checks.of_array(points)
+    except (TypeError, ValueError) as error:  # such as objects
         reason, *_ = str(error).split(". ")
         raise TypeError(
             "The pool's parts must be arrays of numbers that torch can share, got dtype"

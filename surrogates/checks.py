@@ -9,9 +9,18 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
+
+
+def of_array(values: Any) -> Tensor:
+    """Return a copy of an array as a tensor on the CPU: the array may be read-only, and have any
+    strides and byte order.
+    """
+    array = np.array(values)
+    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
 
 
 class DataError(InputDataError, ValueError):
@@ -242,7 +251,7 @@ def outside_transforms(what: str, remedy: str) -> None:
         NotImplementedError: if one is.
     """
     try:
-        torch.empty(0).requires_grad_()  # which PyTorch refuses in all of them
+        torch.empty(0, device="cpu").requires_grad_()  # which PyTorch refuses in all of them
     except RuntimeError:
         raise NotImplementedError(
             f"{what} outside of the transforms of `torch.func`, which its result would not outlive."

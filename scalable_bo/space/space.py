@@ -201,7 +201,7 @@ class Space:
     def bounds(self) -> Tensor:
         """(2, d) lower and upper bounds in the user's units, float64."""
         pairs = [(param.low, param.high) for param in self.params.values()]
-        return torch.tensor(pairs, dtype=torch.float64).T.contiguous()
+        return torch.tensor(pairs, dtype=torch.float64, device="cpu").T.contiguous()
 
     def normalize(self, X: Any) -> Tensor:
         """Map points in the user's units to the unit cube.
@@ -303,7 +303,7 @@ class Space:
         Raises:
             TypeError: if a constraint returns neither a boolean nor a number.
         """
-        met = torch.ones(len(X), dtype=torch.bool)
+        met = torch.ones(len(X), dtype=torch.bool, device="cpu")
         for constraint in self.constraints:
             if isinstance(constraint, LinearConstraint):
                 met &= constraint.met(X, self.params)
@@ -312,6 +312,7 @@ class Space:
                 met[rows] = torch.tensor(
                     [allows(constraint, params) for params in self.to_dicts(X[rows])],
                     dtype=torch.bool,
+                    device="cpu",
                 )
         return met
 
@@ -484,7 +485,9 @@ def _points(points: Any, argument: str, num_columns: int) -> Tensor:
 
 def _float64(values: Any, argument: str) -> Tensor:
     try:
-        return torch.as_tensor(values, dtype=torch.float64).detach().cpu()
+        if not isinstance(values, Tensor | Sequence):
+            values = checks.of_array(values)
+        return torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"`{argument}` must be an array of numbers, got {type(values).__name__} ({error})."

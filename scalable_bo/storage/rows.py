@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from scalable_bo.evaluation.evaluator import NO_NUMBER, Evaluation, storable, to_float
+from surrogates import checks
 from surrogates.callers import warn
 
 
@@ -38,7 +39,7 @@ class Outcomes:
     values: Tensor
     noise: Tensor
     reasons: dict[int, str] = field(default_factory=dict)
-    further: Tensor = field(default_factory=partial(torch.empty, 0, 0))
+    further: Tensor = field(default_factory=partial(torch.empty, 0, 0, device="cpu"))
 
     def __post_init__(self) -> None:
         if not len(self.further):
@@ -138,7 +139,7 @@ class Outcomes:
             ]
         unknown = (math.nan,) * len(names)
         rows = [(one.value, *one.further, *unknown)[: len(names)] for one in found]
-        numbers = torch.tensor(rows, dtype=torch.float64).reshape(-1, len(names))
+        numbers = torch.tensor(rows, dtype=torch.float64, device="cpu").reshape(-1, len(names))
         reasons = {k: one.failure for k, one in enumerate(found) if one.failure is not None}
         first = numbers[:, 0].contiguous()
         return cls(first, torch.full_like(first, math.nan), reasons, numbers[:, 1:])
@@ -165,7 +166,7 @@ class Outcomes:
 
     def select(self, positions: Sequence[int]) -> Outcomes:
         """Return the outcomes at ``positions``, in their order."""
-        index = torch.tensor(positions, dtype=torch.long)
+        index = torch.tensor(positions, dtype=torch.long, device="cpu")
         reasons = {
             new: self.reasons[old] for new, old in enumerate(positions) if old in self.reasons
         }
@@ -190,12 +191,12 @@ class Rows:
     """
 
     def __init__(self, dim: int) -> None:
-        self.X = torch.empty(0, dim, dtype=torch.float64)
-        self.asks = torch.empty(0, dtype=torch.long)
-        self.values = torch.empty(0, dtype=torch.float64)
-        self.noise = torch.empty(0, dtype=torch.float64)
-        self.further = torch.empty(0, 0, dtype=torch.float64)
-        self.told = torch.empty(0, dtype=torch.bool)
+        self.X = torch.empty(0, dim, dtype=torch.float64, device="cpu")
+        self.asks = torch.empty(0, dtype=torch.long, device="cpu")
+        self.values = torch.empty(0, dtype=torch.float64, device="cpu")
+        self.noise = torch.empty(0, dtype=torch.float64, device="cpu")
+        self.further = torch.empty(0, 0, dtype=torch.float64, device="cpu")
+        self.told = torch.empty(0, dtype=torch.bool, device="cpu")
         self.reasons: dict[int, str] = {}
         self.observed: list[int] = []
         self.next_told = 0
@@ -233,17 +234,17 @@ class Rows:
         first = len(self)
         new = len(X)
         self.X = torch.cat([self.X, X])
-        self.asks = torch.cat([self.asks, torch.full((new,), ask)])
+        self.asks = torch.cat([self.asks, torch.full((new,), ask, device="cpu")])
         self.values = torch.cat([self.values, X.new_full((new,), math.nan)])
         self.noise = torch.cat([self.noise, X.new_full((new,), math.nan)])
         width = self.further.shape[1]
         self.further = torch.cat([self.further, X.new_full((new, width), math.nan)])
-        self.told = torch.cat([self.told, torch.zeros(new, dtype=torch.bool)])
+        self.told = torch.cat([self.told, torch.zeros(new, dtype=torch.bool, device="cpu")])
         return list(range(first, first + new))
 
     def record(self, ids: Sequence[int], outcomes: Outcomes) -> None:
         """Give rows their outcomes."""
-        index = torch.tensor(ids, dtype=torch.long)
+        index = torch.tensor(ids, dtype=torch.long, device="cpu")
         self.values[index] = outcomes.values
         self.noise[index] = outcomes.noise
         width = max(outcomes.further.shape[1], self.further.shape[1])
@@ -257,7 +258,7 @@ class Rows:
 
     def forget(self, ids: Sequence[int]) -> None:
         """Make rows that failed pending again."""
-        self.told[torch.tensor(ids, dtype=torch.long)] = False
+        self.told[torch.tensor(ids, dtype=torch.long, device="cpu")] = False
         for row in ids:
             del self.reasons[row]
 
@@ -417,12 +418,14 @@ def as_float64(values: Any) -> Tensor:
             return torch.stack([as_float64(value) for value in values])
     if isinstance(values, np.ma.MaskedArray):
         values = np.ma.filled(values.astype(np.float64), math.nan)
-    array = np.array(values)  # a copy: a DataFrame's may be read-only
-    if np.iscomplexobj(array):
+    if not isinstance(values, Tensor):
+        array = np.asarray(values)
+        if array.dtype == object:
+            values = np.array([to_float(value) for value in array.flat]).reshape(array.shape)
+    numbers = checks.of_array(values)
+    if numbers.is_complex():
         raise TypeError("complex numbers")
-    if array.dtype == object:
-        array = np.array([to_float(value) for value in array.flat]).reshape(array.shape)
-    return torch.as_tensor(array, dtype=torch.float64)
+    return numbers.double()
 
 
 def few(numbers: Sequence[int | str]) -> str:
@@ -455,7 +458,7 @@ def _numbers(values: Any, argument: str, ids: Sequence[int]) -> tuple[Tensor, di
                 " evaluation."
             ) from error
         found = [Evaluation.of(id, value) for id, value in _labelled(values, ids)]
-        numbers = torch.tensor([one.value for one in found], dtype=torch.float64)
+        numbers = torch.tensor([one.value for one in found], dtype=torch.float64, device="cpu")
         reasons = {k: one.reason for k, one in enumerate(found) if one.reason is not None}
     if numbers.ndim == 2 and numbers.shape[1] == 1:
         numbers = numbers[:, 0]

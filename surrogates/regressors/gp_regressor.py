@@ -104,11 +104,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self._target_shape = targets.shape[1:]
         targets = np.asarray(targets, np.float64).reshape(len(inputs), -1)
         self.target_mean_, self.target_scale_ = _units(targets)
-        # A copy, since tensors cannot share memory that may not be written to
-        train_X = torch.tensor(inputs)
+        train_X = checks.of_array(inputs)
         if len(inputs) <= EXACT_UP_TO:
             train_X = train_X.double()
-        train_Y = torch.tensor((targets - self.target_mean_) / self.target_scale_).to(train_X)
+        train_Y = checks.of_array((targets - self.target_mean_) / self.target_scale_).to(train_X)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with validate_input_scaling(False):  # y is standardised, unless it is constant
             model = PathwiseGP(
@@ -196,7 +195,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         check_is_fitted(self, "model_")
         dtype = self.model_.train_targets.dtype
         X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
-        return torch.tensor(X).to(dtype)
+        return checks.of_array(X).to(dtype)
 
     def _in_units_of_y(self, values: Tensor) -> Array:
         """Return standardised values (q, m) in the units, shape and dtype of predictions."""
@@ -232,11 +231,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 )
             return deepcopy(self.kernel).to(train_X)
         num_outputs = train_Y.shape[-1]
-        return get_covar_module_with_dim_scaled_prior(
-            ard_num_dims=train_X.shape[-1],
-            batch_shape=torch.Size([num_outputs] if num_outputs > 1 else []),
-            use_rbf_kernel=False,
-        ).to(train_X)
+        with train_X.device:
+            return get_covar_module_with_dim_scaled_prior(
+                ard_num_dims=train_X.shape[-1],
+                batch_shape=torch.Size([num_outputs] if num_outputs > 1 else []),
+                use_rbf_kernel=False,
+            ).to(train_X)
 
     def _known_noise(self, train_Y: Tensor) -> Tensor | None:
         if self.noise_variance is None:
@@ -250,7 +250,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 f" {given.shape}."
             )
         known = variances.reshape(-1, train_Y.shape[-1] if given.ndim else 1)
-        return torch.tensor(known / self.target_scale_**2).to(train_Y).expand_as(train_Y)
+        return checks.of_array(known / self.target_scale_**2).to(train_Y).expand_as(train_Y)
 
     def _noise_in_units_of_y(self) -> float | Array | None:
         if self.noise_variance is not None:

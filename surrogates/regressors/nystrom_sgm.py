@@ -171,12 +171,11 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         generator = torch.Generator().manual_seed(
             int(check_random_state(self.random_state).randint(2**31 - 1))
         )
-        held_out, kept = torch.randperm(len(inputs), generator=generator).tensor_split(
-            [self._num_held_out(len(inputs))]
-        )
+        order = torch.randperm(len(inputs), generator=generator, device="cpu")
+        held_out, kept = order.tensor_split([self._num_held_out(len(inputs))])
         order = torch.cat([kept, held_out])
-        everything = torch.tensor(inputs)[order]
-        targets = torch.tensor(outputs, dtype=torch.float64)[order]
+        everything = checks.of_array(inputs)[order]
+        targets = checks.of_array(outputs).double()[order]
         n = len(kept)
         data = everything[:n]
 
@@ -222,7 +221,9 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         ``rows``.
         """
         X, targets = data
-        start = torch.zeros(rows(slice(1)).shape[1], len(step_sizes), dtype=torch.float64)
+        start = torch.zeros(
+            rows(slice(1)).shape[1], len(step_sizes), dtype=torch.float64, device="cpu"
+        )
         for c in descend(rows, targets, start, step_sizes, **settings):
             if not c.isfinite().all():
                 limit = 2.0 / self._kernel_bound(X)
@@ -269,9 +270,10 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         return self._combine(X, self.coefficient_path_.T).T
 
     def _combine(self, X: ArrayLike, weights: np.ndarray) -> np.ndarray:
-        inputs = torch.tensor(validate_data(self, X, dtype=np.float64, reset=False))
-        tiled = kernel_operator(self.kernel_, inputs, torch.tensor(self.centers_), memory_budget=0)
-        return (tiled @ torch.tensor(weights)).numpy()
+        inputs = checks.of_array(validate_data(self, X, dtype=np.float64, reset=False))
+        centers = checks.of_array(self.centers_)
+        tiled = kernel_operator(self.kernel_, inputs, centers, memory_budget=0)
+        return (tiled @ checks.of_array(weights)).numpy()
 
     def _num_held_out(self, n: int) -> int:
         if self.regime is not None or None not in (self.step_size, self.num_passes):
@@ -284,14 +286,14 @@ class NystromSGM(RegressorMixin, BaseEstimator):
 
     def _kernel(self, X: Tensor) -> Kernel:
         if isinstance(self.kernel, Kernel):
-            return deepcopy(self.kernel).double().requires_grad_(False)
-        kernel = RBFKernel().double().requires_grad_(False)
+            return deepcopy(self.kernel).to(X).requires_grad_(False)
+        kernel = RBFKernel().to(X).requires_grad_(False)
         # Of one point or a constant, any lengthscale will do
         variance = X.var(correction=0).item() or 1.0
         lengthscale = (
             math.sqrt(0.5 * X.shape[1] * variance) if self.kernel is None else float(self.kernel)
         )
-        kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
+        kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64, device="cpu")
         return kernel
 
     def _kernel_bound(self, X: Tensor) -> float:
@@ -323,9 +325,9 @@ class NystromSGM(RegressorMixin, BaseEstimator):
     def _step_sizes(self, X: Tensor, rows: Rows) -> Tensor:
         """Return the step sizes to try, for the data X, those held out last."""
         if self.step_size is not None:
-            return torch.tensor([float(self.step_size)], dtype=torch.float64)
+            return torch.tensor([float(self.step_size)], dtype=torch.float64, device="cpu")
         if self.regime is not None:
-            return torch.tensor([self._plan(X).step_size], dtype=torch.float64)
+            return torch.tensor([self._plan(X).step_size], dtype=torch.float64, device="cpu")
         n = len(X)
         # The last rows: the first are flatter than others, since it is these that are flattened
         sample = rows(slice(max(0, n - CURVATURE_SAMPLE), n))
@@ -333,7 +335,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         curvature = torch.linalg.matrix_norm(sample, 2).square() / len(sample)
         if self.batch_size_ < n - self._num_held_out(n):
             curvature = curvature + sample.square().sum(1).max() / self.batch_size_
-        return torch.tensor(STEP_GRID, dtype=torch.float64) / curvature
+        return torch.tensor(STEP_GRID, dtype=torch.float64, device="cpu") / curvature
 
     def _plan(self, X: Tensor) -> "Schedule":
         assert self.regime is not None
@@ -348,7 +350,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
     def _choose_centers(self, X: Tensor, generator: torch.Generator) -> Tensor:
         """Return the indices of the centres."""
         n = len(X)
-        order = torch.randperm(n, generator=generator)
+        order = torch.randperm(n, generator=generator, device="cpu")
         uniform_rate = n ** (1.0 / (2.0 * self.source_exponent + self.capacity_exponent + 1.0))
         rate = uniform_rate if self.subset == "uniform" else uniform_rate**self.capacity_exponent
         m = (

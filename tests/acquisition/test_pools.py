@@ -190,7 +190,6 @@ def test_progress_counts_rows_and_knows_the_total_of_a_pool_that_tells_it(make_m
         ([(torch.zeros(3, 2), [1])], ValueError, "one for each of 3 points, got 1 in part 0"),
         (torch.zeros(3), ValueError, r"shape \(c, 2\), got \(3,\) .* Give a row to each point"),
         (np.zeros((3, 1), np.uint8), ValueError, r"`numpy.unpackbits\(..., axis=1, count=2\)`"),
-        ([np.zeros((3, 2))[::-1]], TypeError, r"stride.* negative.* with `.astype\(float\)`"),
         ([np.zeros((3, 2), object)], TypeError, r"object in part 0: .* with `.astype\(float\)`"),
         ([torch.zeros(3, 2).to_sparse()], TypeError, r"be dense, .* in part 0. .* `.to_dense\(\)`"),
         ([(torch.zeros(3, 2), 1, 2)], ValueError, "pairs of points and labels, got a tuple of 3"),

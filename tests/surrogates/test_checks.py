@@ -3,12 +3,35 @@
 import math
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogates import checks, memory
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6.0).reshape(3, 2)[::-1, ::-1],
+        np.arange(6, dtype=">i4").reshape(3, 2)[::2],
+        np.array([[1.5, 2.5]], dtype=">f2"),
+        np.broadcast_to(np.float32(2.0), (2, 3)),
+        np.array([[True], [False]])[::-1],
+        np.zeros(2, dtype=[("odd", "i1"), ("x", ">f8")])["x"],
+        pd.DataFrame({"x": [1.0, 2.0]})[::-1],
+        [[1, 2], [3, 4]],
+    ],
+)
+def test_a_tensor_has_the_numbers_of_an_array_however_it_is_laid_out(array: Any) -> None:
+    tensor = checks.of_array(array)
+    np.testing.assert_array_equal(tensor.numpy(), np.asarray(array))
+    tensor.zero_()  # and none of its memory
+    if isinstance(array, np.ndarray):
+        assert tensor.data_ptr() != array.__array_interface__["data"][0]
 
 
 @given(st.integers())

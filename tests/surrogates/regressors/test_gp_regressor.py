@@ -145,6 +145,32 @@ def test_it_takes_tables_and_precisions() -> None:
     np.testing.assert_allclose(single.predict(X), regressor.predict(table), rtol=1e-3)
 
 
+AS_LAID_OUT = {
+    "rows reversed": lambda A: A[::-1].copy()[::-1],
+    "columns reversed": lambda A: A[..., ::-1].copy()[..., ::-1],
+    "table reversed": lambda A: pd.DataFrame(A[::-1].copy())[::-1],
+    "the other byte order": lambda A: A.astype(A.dtype.newbyteorder()),
+    "integers in the other byte order": lambda A: A.astype(">i2"),
+    "half precision": lambda A: A.astype(np.float16),
+    "read-only": lambda A: np.broadcast_to(A, A.shape),
+    "every other row": lambda A: np.repeat(A, 2, axis=0)[::2],
+}
+
+
+@pytest.mark.parametrize("laid_out", AS_LAID_OUT.values(), ids=AS_LAID_OUT)
+@pytest.mark.parametrize(
+    "regressor", [GPRegressor(optimize=False), NystromSGM(random_state=0)], ids=["GP", "SGM"]
+)
+def test_arrays_may_lie_in_memory_in_any_way(regressor: Any, laid_out: Any) -> None:
+    inputs = np.arange(40.0).reshape(20, 2) % 7
+    values = inputs[:, 0] - inputs[:, 1]
+    expected = clone(regressor).fit(inputs, values).predict(inputs)
+    targets = laid_out(values[:, None])
+    targets = targets[0] if isinstance(targets, pd.DataFrame) else targets[:, 0]
+    fitted = clone(regressor).fit(laid_out(inputs), targets)
+    np.testing.assert_allclose(fitted.predict(laid_out(inputs)), expected, rtol=1e-6, atol=1e-8)
+
+
 def test_a_solver_gives_paths_with_the_same_mean() -> None:
     X, y = data()
     sampled = fixed(noise_variance=0.25, solver=CG(None, tolerance=1e-8)).fit(X, y)
