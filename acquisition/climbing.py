@@ -46,11 +46,11 @@ def climb(
 def _candidates(leaders: Tensor, feasible: FeasibleSet, generator: torch.Generator) -> Tensor:
     """Return points of the box (c, d) in random order."""
     d = leaders.shape[1]
-    like: dict[str, Any] = {"dtype": torch.float64, "generator": generator}
+    like: dict[str, Any] = {"dtype": torch.float64, "generator": generator, "device": "cpu"}
     around = _to_cube(leaders, feasible).repeat(math.ceil(NUM_NEAR / len(leaders)), 1)
     near = [around + spread * torch.randn(around.shape, **like).to(around) for spread in DISTANCES]
     U = torch.cat([torch.rand(NUM_UNIFORM, d, **like).to(around), *near]).clamp(0.0, 1.0)
-    U = U[torch.randperm(len(U), generator=generator).to(U.device)]
+    U = U[torch.randperm(len(U), generator=generator, device=generator.device).to(U.device)]
     return _inside(_from_cube(U, feasible), feasible)
 
 

@@ -274,7 +274,9 @@ def _rows(
             raise TypeError(
                 f"`{name}[{j}]` must be a tuple (indices, coefficients, rhs), got {constraint!r}."
             )
-        indices, coefficients, value = (torch.as_tensor(part) for part in constraint)
+        indices, coefficients, value = (
+            torch.as_tensor(part, device=bounds.device) for part in constraint
+        )
         if indices.ndim != 1 or indices.shape != coefficients.shape or not len(indices):
             raise ValueError(
                 f"`{name}[{j}]` must have indices and coefficients of one shape (k,), got"

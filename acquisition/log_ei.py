@@ -103,7 +103,8 @@ class LogEIStrategy(ForFewValues):
         repeated = beside_the_best(request)
         pending = torch.cat([pending, repeated])
         for done in range(1 + len(repeated), request.q + 1):
-            seed = int(torch.randint(2**62, (), generator=request.generator))
+            generator = request.generator
+            seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
             with warnings.catch_warnings():
                 # Of rows that nearly repeat, and of line searches that end early: what was reached
                 # is a point all the same
@@ -187,7 +188,7 @@ class _Posterior:
         """Return the output given the values Y (n, s) at X, with variances (n,) of their noise."""
         covariance = data.kernel(X).to_dense() + torch.diag(noise)
         root = psd_safe_cholesky(covariance)
-        identity = torch.eye(len(X)).to(root)
+        identity = torch.eye(len(X), device=root.device).to(root)
         inverse_root = torch.linalg.solve_triangular(root, identity, upper=False)
         residuals = Y - data.mean_module(X).unsqueeze(1)
         weights = inverse_root.mT @ (inverse_root @ residuals)
@@ -247,7 +248,7 @@ class _Improvement:
         best = values[feasible].max() if feasible.any() else values.min()
         ranking = torch.where(feasible, values, values.min()).argsort(descending=True)
         whole = given is only_output and not constraints and _is_gaussian(model)
-        leaders = X[ranking[torch.arange(NUM_BEST) % len(X)]]
+        leaders = X[ranking[torch.arange(NUM_BEST, device="cpu") % len(X)]]
 
         def objective(Y: Tensor) -> Tensor:
             return sign * given(Y)

@@ -455,10 +455,13 @@ def _around(points: Tensor, count: int, reach: Tensor) -> Tensor:
     """
     generator = torch.Generator().manual_seed(0)
     distinct = points.flatten(0, 1).unique(dim=0)
-    order = torch.randperm(len(distinct), generator=generator).to(points.device)
+    order = torch.randperm(len(distinct), generator=generator, device=generator.device)
+    order = order.to(points.device)
     chosen = distinct[order[:count]]
     index = torch.arange(count - len(chosen), device=points.device) % len(chosen)
-    moves = torch.randn(len(index), points.shape[-1], generator=generator, dtype=points.dtype)
+    moves = torch.randn(
+        len(index), points.shape[-1], generator=generator, dtype=points.dtype, device="cpu"
+    )
     return torch.cat([chosen, chosen[index] + reach * moves.to(points.device)])
 
 
@@ -477,5 +480,5 @@ def _beside(points: Tensor, centres: Tensor, reach: Tensor) -> Tensor:
     exact = "donot_use_mm_for_euclid_dist"
     is_centre = (torch.cdist(points, centres, compute_mode=exact) == 0.0).any(-1, keepdim=True)
     generator = torch.Generator().manual_seed(1)
-    moves = torch.randn(points.shape, generator=generator, dtype=points.dtype)
+    moves = torch.randn(points.shape, generator=generator, dtype=points.dtype, device="cpu")
     return torch.where(is_centre, points + reach * moves.to(points.device), points)

@@ -48,7 +48,7 @@ class Scalarisations:
         a front of one point counts as one standard deviation wide.
         """
         shares = torch.rand(
-            num_paths, front.shape[1], generator=generator, dtype=torch.float64
+            num_paths, front.shape[1], generator=generator, dtype=torch.float64, device="cpu"
         ).log()
         lowest = front.amin(0)
         highest = front.amax(0)

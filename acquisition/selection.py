@@ -65,7 +65,7 @@ class KnownPoints:
         self.lower, upper = bounds.double()
         self.width = upper - self.lower
         generator = torch.Generator().manual_seed(0)
-        direction = torch.randn(X.shape[1], generator=generator, dtype=torch.float64)
+        direction = torch.randn(X.shape[1], generator=generator, dtype=torch.float64, device="cpu")
         self.direction = (direction / direction.norm()).to(X.device)
         scaled = self._scaled(X)
         self.places, order = (scaled @ self.direction).sort()

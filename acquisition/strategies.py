@@ -79,7 +79,8 @@ class ThompsonStrategy:
         options: dict[str, Any] = {"shared": True} if request.shared else {}
         if request.callback is not None:
             options["callback"] = request.callback
-        seed = int(torch.randint(2**62, (), generator=request.generator))
+        generator = request.generator
+        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
         return make_sampler(
             request.model,
             request.bounds,
@@ -150,7 +151,8 @@ class SeveralRegionsStrategy(ForFewValues):
             return whole.generate(request)
         maximize = request.goal.get("maximize", True)
         dim = request.bounds.shape[1]
-        sizes = [len(part) for part in torch.arange(request.q).tensor_split(1 + len(LENGTHS))]
+        numbers = torch.arange(request.q, device="cpu")
+        sizes = [len(part) for part in numbers.tensor_split(1 + len(LENGTHS))]
         batch = request.bounds[:0]
         for length, q in zip((None, *LENGTHS), sizes, strict=True):
             if not q:
@@ -269,7 +271,8 @@ def _tempered(request: Request) -> Request:
         (model,) = model_list(request.model)
         paths = model.paths(request.q, generator=request.generator)
     assert isinstance(paths, SamplePaths)  # of one output
-    shares = torch.arange(1, request.q + 1).to(request.bounds) / (TEMPERED * request.q)
+    numbers = torch.arange(1, request.q + 1, device=request.bounds.device)
+    shares = numbers.to(request.bounds) / (TEMPERED * request.q)
     return replace(request, paths=paths.tempered(shares.clamp(max=1.0)))
 
 

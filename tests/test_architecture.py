@@ -77,6 +77,19 @@ GLOBAL_STATE = (
     "botorch.utils.sampling.manual_seed",
     "random.seed",
 )
+FACTORIES = {
+    f"torch.{name}"
+    for name in (
+        *("arange", "as_tensor", "empty", "eye", "full", "linspace", "ones", "rand", "randint"),
+        *("randn", "randperm", "tensor", "zeros"),
+    )
+}
+# Whose own code is all there is around them, and modules, which PyTorch makes where users say
+FOLLOWING_THE_DEFAULT_DEVICE = (
+    "scalable_bo.experiments",
+    "scalable_bo.cli",
+    "surrogates.functions.feature_maps",
+)
 
 SOURCES = {
     ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
@@ -281,3 +294,18 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_our_own_packages_pass(tmp_path: Path) -> None:
     check_sibling_packages()
     assert import_scalable_bo(tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_tensors_are_made_on_a_device_that_is_named(module: str) -> None:
+    """PyTorch's default device may be another than that of the data."""
+    if inside(module, FOLLOWING_THE_DEFAULT_DEVICE):
+        return
+    unnamed = [
+        f"{node.lineno}: {ast.unparse(node)}"
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in FACTORIES
+        and not {"device", None} & {keyword.arg for keyword in node.keywords}
+    ]
+    assert not unnamed

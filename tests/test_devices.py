@@ -339,3 +339,70 @@ def test_a_study_computes_there(device: torch.device) -> None:
     assert study.model is not None
     assert study.model.train_inputs[0].device == device
     assert study.best_value > -0.1
+
+
+class TestDefaultDevice:
+    """Tensors are made on the device of the data, whatever PyTorch's default device is."""
+
+    @pytest.mark.parametrize(
+        "model",
+        [
+            lambda X, Y: sg.PathwiseGP(X, Y),
+            lambda X, Y: sg.PathwiseGP(X.float(), Y.float()),
+            lambda X, Y: sg.PathwiseGP(X, Y, solver=sg.CG(), num_paths=8, num_features=16),
+            lambda X, Y: sg.InducingPathwiseGP(X, Y, inducing_points=8, num_paths=8),
+            lambda X, Y: sg.VariationalGP(X, Y, inducing_points=8, num_paths=8),
+        ],
+        ids=["exact", "single precision", "paths", "inducing", "variational"],
+    )
+    @pytest.mark.parametrize("default", [NAME, "meta"])
+    def test_posteriors_and_paths(
+        self, device: torch.device, model: Callable[..., Any], default: str
+    ) -> None:
+        X, Y = data(20)
+
+        def found(model: Any) -> list[Tensor]:
+            points = X[:3].to(model.train_targets)
+            values = torch.full_like(points[:, :1], 0.5)
+            more = model.condition_on_observations(points, values, torch.full_like(values, 0.1))
+            law = more.posterior(points.requires_grad_())
+            (slope,) = torch.autograd.grad(law.variance.sum(), points)
+            return [law.mean.detach(), slope, model.paths(2, generator=seeded())(points).detach()]
+
+        expected = found(model(X, Y))
+        built = model(X, Y)
+        with torch.device(default):
+            torch.testing.assert_close(found(built), expected)
+
+    def test_fits_and_thompson_samples(self, device: torch.device) -> None:
+        X, Y = data(20)
+
+        def found() -> list[Tensor]:
+            model = sg.PathwiseGP(X, Y, num_paths=8, num_features=16)
+            sg.fit(model)
+            sampler = ParallelThompsonSampling(
+                model, BOUNDS, num_candidates=16, num_rounds=2, num_starts=2, num_steps=2, seed=0
+            )
+            regressor = sg.NystromSGM(random_state=0).fit(X.numpy(), Y[:, 0].numpy())
+            return [
+                model.covar_module.lengthscale.detach(),
+                sampler.generate(2),
+                torch.from_numpy(regressor.predict(X.numpy())),
+            ]
+
+        expected = found()
+        with device:
+            torch.testing.assert_close(found(), expected)
+
+    @pytest.mark.parametrize("strategy", ["auto", "thompson"])
+    def test_studies(self, device: torch.device, strategy: str) -> None:
+        def asked() -> list[Any]:
+            study = Study(Space(x=Float(0, 1), y=Float(1, 2)), maximize=True, strategy=strategy)
+            for _ in range(2):
+                batch = study.ask(4)
+                study.tell(batch, [params["x"] * params["y"] for params in batch.params])
+            return study.ask(1).params
+
+        expected = asked()
+        with device:
+            assert asked() == expected

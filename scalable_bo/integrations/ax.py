@@ -241,7 +241,7 @@ class ThompsonAcquisition(Acquisition):
         with torch.no_grad():
             means = cast(PathwiseGP | ModelListGP, self._model).posterior(points).mean
         values = (means @ self._objective_weights.T).squeeze(1)
-        return points, values, torch.ones(len(points), dtype=X.dtype)
+        return points, values, torch.ones(len(points), dtype=X.dtype, device="cpu")
 
     def _instantiate_acquisition(self) -> None:
         """Make what Ax evaluates points by, the mean of the objective;

@@ -79,13 +79,14 @@ def _candidates(
     """
     lower, upper = bounds
     around = relaxed.repeat(NUM_NEIGHBOURS, 1)
-    moves = 2.0 * torch.rand(around.shape, generator=generator, dtype=torch.float64) - 1.0
-    moved = torch.rand(around.shape, generator=generator) < 0.5
+    uniform = torch.rand(around.shape, generator=generator, dtype=torch.float64, device="cpu")
+    moves = 2.0 * uniform - 1.0
+    moved = torch.rand(around.shape, generator=generator, device="cpu") < 0.5
     around = torch.clamp(around + steps * (moves * moved).to(around), lower, upper)
     first = torch.cat([relaxed, around])
     while True:
-        uniform = torch.rand(NUM_RANDOM, len(lower), generator=generator, dtype=torch.float64).to(
-            relaxed
-        )
+        shape = (NUM_RANDOM, len(lower))
+        uniform = torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
+        uniform = uniform.to(relaxed)
         yield torch.cat([first, torch.lerp(lower, upper, uniform)])
         first = relaxed[:0]

@@ -37,12 +37,12 @@ class Numeric:
         return (
             0.0
             if step is None
-            else float(self._unit(torch.tensor(low + step, dtype=torch.float64)))
+            else float(self._unit(torch.tensor(low + step, dtype=torch.float64, device="cpu")))
         )
 
     def encode(self, value: Any) -> list[float]:
         """Return the columns of a value on the unit cube."""
-        return [float(self._unit(torch.tensor(float(value), dtype=torch.float64)))]
+        return [float(self._unit(torch.tensor(float(value), dtype=torch.float64, device="cpu")))]
 
     def decode(self, row: Tensor) -> float | int:
         """Return the value of a row (width,) of them."""
@@ -125,6 +125,7 @@ class UnitCube:
         return torch.tensor(
             [column.step for column, _ in self.columns.values() for _ in range(column.width)],
             dtype=torch.float64,
+            device="cpu",
         )
 
     def encode(self, params: Mapping[str, Any]) -> list[float]:

@@ -228,17 +228,19 @@ class ThompsonSampler(BaseSampler):
         self._last_size = q
         cube = UnitCube(space)
         generator = torch.Generator().manual_seed(int(self._rng.integers(MAX_SEED)))
-        values = torch.tensor([trial.value for trial in complete], dtype=torch.float64)
+        values = torch.tensor(
+            [trial.value for trial in complete], dtype=torch.float64, device="cpu"
+        )
         maximize = study.direction == StudyDirection.MAXIMIZE
         data = TrainingData.of(_encoded(cube, complete), values, None, maximize)
-        feasible = torch.tensor([_is_feasible(trial) for trial in complete])
+        feasible = torch.tensor([_is_feasible(trial) for trial in complete], device="cpu")
         known = data.y.squeeze(1).where(feasible, math.nan)
 
         def request_of(model: PathwiseGP | list[PathwiseGP], size: int) -> Request:
             return Request(
                 model,
                 size,
-                torch.tensor([[0.0], [1.0]], dtype=torch.float64).repeat(1, cube.dim),
+                torch.tensor([[0.0], [1.0]], dtype=torch.float64, device="cpu").repeat(1, cube.dim),
                 generator,
                 X_pending=_encoded(cube, running),
                 batches=split_batches(known, self._n_startup_trials, q),
@@ -276,7 +278,9 @@ class ThompsonSampler(BaseSampler):
         constraints: list[Outcome] = []
         for column, name in enumerate(names, 1):
             having = [trial for trial in complete if name in trial.constraints]
-            values = torch.tensor([t.constraints[name] for t in having], dtype=torch.float64)
+            values = torch.tensor(
+                [t.constraints[name] for t in having], dtype=torch.float64, device="cpu"
+            )
             outcome = TrainingData.of(_encoded(cube, having), values, None, maximize=True)
             models.append(fitted(outcome, has_limit=True))
             constraints.append(_above(column, -outcome.offset / outcome.scale))
@@ -307,7 +311,7 @@ def _is_feasible(trial: FrozenTrial) -> bool:
 def _encoded(cube: UnitCube, trials: Sequence[FrozenTrial]) -> Tensor:
     """Return the trials' points on the unit cube, (n, d)."""
     points = [cube.encode(trial.params) for trial in trials]
-    return torch.tensor(points, dtype=torch.float64).reshape(-1, cube.dim)
+    return torch.tensor(points, dtype=torch.float64, device="cpu").reshape(-1, cube.dim)
 
 
 def _trials(

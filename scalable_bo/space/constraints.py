@@ -169,7 +169,7 @@ class LinearConstraint:
                     for sign, limit, slack in signed
                 ]
             }
-        indices = torch.tensor([column for column, _, _ in terms])
+        indices = torch.tensor([column for column, _, _ in terms], device="cpu")
         widths = like.new_tensor([c * (param.high - param.low) for _, param, c in terms])
         offset = sum(c * param.low for _, param, c in terms)
         rows = [
@@ -297,7 +297,9 @@ def allows(constraint: CallableConstraint, params: dict[str, Any]) -> bool:
 
 def _numbers(name: str, param: Parameter, values: Any) -> Tensor:
     """Return the numbers of the values of ``param`` on which ``name`` depends."""
-    numbers = torch.tensor([param.number(value) for value in values], dtype=torch.float64)
+    numbers = torch.tensor(
+        [param.number(value) for value in values], dtype=torch.float64, device="cpu"
+    )
     valid = param.valid(numbers)
     if not valid.all():
         received = values[int((~valid).nonzero()[0])]

@@ -23,7 +23,7 @@ def read_dicts(
     ``Space.from_dicts``.
     """
     always = {name for name, param in params.items() if param.active_if is None}
-    numbers = torch.full((len(points), len(params)), math.nan, dtype=torch.float64)
+    numbers = torch.full((len(points), len(params)), math.nan, dtype=torch.float64, device="cpu")
     for row, values in enumerate(points):
         if not always <= set(values) - set(fixed_values) <= set(params):
             raise ValueError(

@@ -63,7 +63,7 @@ class _Written:
 
     def values(self: Any) -> Tensor:
         """Return the numbers of all values, finitely many, in their order."""
-        positions = torch.arange(int(self.num_values), dtype=torch.float64)
+        positions = torch.arange(int(self.num_values), dtype=torch.float64, device="cpu")
         step = getattr(self, "step", None) or 1.0
         return self.placed(self.low + positions * step)
 

@@ -60,7 +60,7 @@ class Pool:
         in_memory = _in_memory(source)
         self._held = list(self._unread if in_memory else islice(self._unread, 1))
         self.num_rows = self.num_read if in_memory else _number_of_rows(source)
-        self.points = torch.empty(0, space.dim, dtype=torch.float64)
+        self.points = torch.empty(0, space.dim, dtype=torch.float64, device="cpu")
         self.rows: list[int] = []
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -101,7 +101,9 @@ class Pool:
             for X in self._points(part):
                 if not len(X):
                     continue
-                rows = torch.arange(self.num_read, self.num_read + len(X), dtype=X.dtype)
+                rows = torch.arange(
+                    self.num_read, self.num_read + len(X), dtype=X.dtype, device="cpu"
+                )
                 allowed = self.space.feasible(X)
                 self.num_read += len(X)
                 self.num_infeasible += int((~allowed).sum())

@@ -94,8 +94,8 @@ class Result:
     best_observed_value: float
     predicted_value: float = math.nan
     predicted_std: float = math.nan
-    outcomes: Tensor = field(default_factory=partial(torch.empty, 0, 1))
-    feasible: Tensor = field(default_factory=partial(torch.empty, 0))
+    outcomes: Tensor = field(default_factory=partial(torch.empty, 0, 1, device="cpu"))
+    feasible: Tensor = field(default_factory=partial(torch.empty, 0, device="cpu"))
     front: tuple[FrontPoint, ...] = ()
 
     @classmethod
@@ -115,7 +115,7 @@ class Result:
         X = rows.X[rows.observed]
         values = rows.values[rows.observed]
         Y = rows.outcomes(1 if goal is None else len(goal.names))[rows.observed]
-        feasible = torch.ones(len(Y), dtype=torch.bool)
+        feasible = torch.ones(len(Y), dtype=torch.bool, device="cpu")
         best: int | None = int(values.argmax() if maximize else values.argmin())
         front: tuple[FrontPoint, ...] = ()
         if goal is not None:

@@ -322,14 +322,18 @@ class SQLiteStorage:
             }
             more |= {row: blob for row, blob in zip(ids, further, strict=True) if blob is not None}
             X = self._read_points(blobs, dim)
-            order = torch.tensor([-1 if number is None else number for number in told])
-            parts.append((X, torch.tensor(asks), _reals(values), _reals(noise), order))
+            order = torch.tensor(
+                [-1 if number is None else number for number in told], device="cpu"
+            )
+            parts.append(
+                (X, torch.tensor(asks, device="cpu"), _reals(values), _reals(noise), order)
+            )
         if parts:
             rows.X, rows.asks, rows.values, rows.noise, order = map(
                 torch.cat, zip(*parts, strict=True)
             )
             width = len(next(iter(more.values()), b"")) // 8
-            rows.further = torch.full((count, width), math.nan, dtype=torch.float64)
+            rows.further = torch.full((count, width), math.nan, dtype=torch.float64, device="cpu")
             if more:
                 rows.further[list(more)] = self._read_points(list(more.values()), width)
             rows.told = order >= 0

@@ -75,13 +75,14 @@ class SurrogateFactory:
         output scale of its own and lengthscales that are not short; and in few dimensions its sum
         with functions of one input each.
         """
-        smooth = get_covar_module_with_dim_scaled_prior(ard_num_dims=dim)
-        matern = get_covar_module_with_dim_scaled_prior(ard_num_dims=dim, use_rbf_kernel=False)
-        prior = ModerateLengthscalePrior(LENGTHSCALE_WEIGHT)
-        matern.register_prior("lengthscale_prior", prior, "lengthscale")
-        scaled = ScaleKernel(matern, outputscale_prior=GammaPrior(2.0, 1.0))
-        scaled.outputscale = 1.0
-        apart = _kernel_apart(matern, dim) if 2 <= dim <= MOST_INPUTS_APART else None
+        with torch.device("cpu"):
+            smooth = get_covar_module_with_dim_scaled_prior(ard_num_dims=dim)
+            matern = get_covar_module_with_dim_scaled_prior(ard_num_dims=dim, use_rbf_kernel=False)
+            prior = ModerateLengthscalePrior(LENGTHSCALE_WEIGHT)
+            matern.register_prior("lengthscale_prior", prior, "lengthscale")
+            scaled = ScaleKernel(matern, outputscale_prior=GammaPrior(2.0, 1.0))
+            scaled.outputscale = 1.0
+            apart = _kernel_apart(matern, dim) if 2 <= dim <= MOST_INPUTS_APART else None
         return cls(smooth, solver, dtype, device, scaled, apart)
 
     def modules(self, few: bool, apart: bool = False) -> dict[str, Any]:
@@ -90,10 +91,11 @@ class SurrogateFactory:
         """
         if not few:
             return {"covar_module": deepcopy(self.kernel), "likelihood": None}
-        likelihood = GaussianLikelihood(
-            noise_prior=GammaPrior(1.1, 30.0),
-            noise_constraint=GreaterThan(LEAST_NOISE, initial_value=FIRST_NOISE),
-        )
+        with torch.device("cpu"):
+            likelihood = GaussianLikelihood(
+                noise_prior=GammaPrior(1.1, 30.0),
+                noise_constraint=GreaterThan(LEAST_NOISE, initial_value=FIRST_NOISE),
+            )
         own = self.kernel_apart if apart else self.kernel_of_few
         kernel = deepcopy(own or self.kernel)
         return {"covar_module": kernel, "likelihood": likelihood}
@@ -117,7 +119,7 @@ class SurrogateFactory:
         """Return what ``restore`` needs to make ``model`` again."""
         tensors = {**model.state_dict(), MEAN_WEIGHTS: mean_weights}
         if scale_name != "plain":
-            tensors[WARPED] = torch.tensor([float(list(SCALES).index(scale_name))])
+            tensors[WARPED] = torch.tensor([float(list(SCALES).index(scale_name))], device="cpu")
         kernel = _describe(self.modules(few, self.is_apart(model)))
         return Checkpoint(ask, kernel, tensors)
 
@@ -139,7 +141,7 @@ class SurrogateFactory:
         return model if start is None else model.start_from(start.to(self.device, self.dtype))
 
     def _unfitted(self, data: TrainingData, modules: dict[str, Any]) -> PathwiseGP:
-        return self.build(data, model_of_rows(data, torch.arange(1), modules))
+        return self.build(data, model_of_rows(data, torch.arange(1, device="cpu"), modules))
 
     def restore(
         self, data: TrainingData, checkpoint: Checkpoint

@@ -41,8 +41,8 @@ def read_outcomes(
             f"`target` must be None with several outcomes, whose columns are {', '.join(names)},"
             f" got {target!r}."
         )
-    points = [torch.empty(0, space.dim, dtype=torch.float64)]
-    values = [torch.empty(0, len(names), dtype=torch.float64)]
+    points = [torch.empty(0, space.dim, dtype=torch.float64, device="cpu")]
+    values = [torch.empty(0, len(names), dtype=torch.float64, device="cpu")]
     row = 0
     for frame in table_frames(space, data, {*space.names, *space.fixed, *names}, whole=True):
         if missing := [name for name in names if name not in frame.columns]:
@@ -77,7 +77,7 @@ def read_table(
     asked = [column for column in (target, noise) if isinstance(column, str)]
     if clash := [column for column in asked if column in columns]:
         raise ValueError(f"`target` and `noise` must not name a parameter, got {', '.join(clash)}.")
-    points = [torch.empty(0, space.dim, dtype=torch.float64)]
+    points = [torch.empty(0, space.dim, dtype=torch.float64, device="cpu")]
     values = []
     variances = []
     reasons: dict[int, str] = {}

@@ -75,7 +75,7 @@ class Belief:
             middles.append(self.data.values_of(mean))
             above = self.data.values_of(mean + std)
             spreads.append(0.5 * (above - self.data.values_of(mean - std)))
-        empty = torch.empty(0, dtype=torch.float64)
+        empty = torch.empty(0, dtype=torch.float64, device="cpu")
         return self.sign * torch.cat([empty, *middles]), torch.cat([empty, *spreads])
 
     def mean(self, X: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ class Belief:
         if not self.is_noisy:
             return recommended
         like = self.model.train_inputs[0]
-        box = torch.tensor([[0.0], [1.0]]).to(like).repeat(1, like.shape[1])
+        box = torch.tensor([[0.0], [1.0]], device="cpu").to(like).repeat(1, like.shape[1])
         options = self.space.acquisition_options(like)
         search = LIGHT_SAMPLER(self.model, box, seed=SEED_OF_SEARCH, repeats=True, **options)
         paths = self.model.paths(1, generator=torch.Generator().manual_seed(SEED_OF_SEARCH))

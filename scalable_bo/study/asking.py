@@ -343,7 +343,7 @@ class Proposer:
         self, model: PathwiseGP, q: int, generator: torch.Generator, **options: Any
     ) -> Request:
         like = model.train_inputs[0]
-        box = torch.tensor([[0.0], [1.0]]).to(like).repeat(1, self._space.encoded_dim)
+        box = torch.tensor([[0.0], [1.0]], device="cpu").to(like).repeat(1, self._space.encoded_dim)
         constraints = self._space.acquisition_options(like)
         return Request(model, q, box, generator, constraints=constraints, **options)
 

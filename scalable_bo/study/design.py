@@ -49,7 +49,7 @@ class Design:
     def __init__(self, space: Space, seed: int) -> None:
         self._space = space
         self._seed = seed
-        like = torch.zeros(2, space.encoded_dim, dtype=torch.float64)
+        like = torch.zeros(2, space.encoded_dim, dtype=torch.float64, device="cpu")
         like[1] = 1.0
         self._feasible = FeasibleSet.of(like, **space.acquisition_options(like))
         self.points = space.enumerate() if space.num_points <= ENUMERATED_UP_TO else None
@@ -62,7 +62,7 @@ class Design:
             NotEnoughLeftError: if so many are not found.
         """
         if not q:
-            return torch.empty(0, self._space.dim, dtype=torch.float64), num_drawn
+            return torch.empty(0, self._space.dim, dtype=torch.float64, device="cpu"), num_drawn
         taken = set(taken)
         found: list[Tensor] = []
         engine = torch.quasirandom.SobolEngine(

@@ -114,7 +114,7 @@ def _fit(
 
 def _sample(data: TrainingData, size: int, generator: torch.Generator) -> Tensor:
     """Return the numbers of at most so many random rows."""
-    return torch.randperm(len(data.U), generator=generator)[:size]
+    return torch.randperm(len(data.U), generator=generator, device="cpu")[:size]
 
 
 class _FitEndedError(KeyboardInterrupt):

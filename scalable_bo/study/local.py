@@ -137,7 +137,7 @@ class LocalChooser:
         start = time.perf_counter()
         assert plan.num_rows is not None
         regions = find_regions(told.U, told.signed, plan.num_rows, plan.num_regions)
-        sizes = [len(part) for part in torch.arange(q).tensor_split(len(regions))]
+        sizes = [len(part) for part in torch.arange(q, device="cpu").tensor_split(len(regions))]
         near = torch.cat([region.nearest(told.U) for region in regions]).unique()
         hyperparameters, data = fit_warped(
             self.factory,

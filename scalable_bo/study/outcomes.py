@@ -118,7 +118,7 @@ def acquisition_goal(
     if k == 1:
         return {"objective": first_output, "outcome_constraints": limits}
     Y = torch.cat([part.y for part in data], dim=1)
-    feasible = torch.ones(len(Y), dtype=torch.bool)
+    feasible = torch.ones(len(Y), dtype=torch.bool, device="cpu")
     for excess in limits:
         feasible &= excess(Y) <= 0
     Y = Y[feasible, :k] if feasible.any() else Y[:, :k]

@@ -63,7 +63,7 @@ def measure_rates(kernel: Kernel, U: Tensor, q: int) -> Rates:
     with torch.no_grad():
         product = _fastest(lambda: combine(basis, rows, weights)) / (len(rows) * len(X))
     gradient = _fastest(ascend) / (q * points.shape[1] * len(X))
-    matrix = torch.eye(PROBED_FACTOR).to(X)
+    matrix = torch.eye(PROBED_FACTOR, device="cpu").to(X)
     factor = _fastest(lambda: torch.linalg.cholesky(matrix)) / (PROBED_FACTOR**3 / 6)
     return Rates(product, gradient, factor)
 

@@ -31,7 +31,7 @@ def evidence_of_roughness(data: DataSet) -> float:
     X = data.X[-MOST_COMPARED:]
     residuals = data.y[-MOST_COMPARED:] - data.mean_module(X)
     covariance = data.kernel(X).to_dense()
-    identity = torch.eye(len(X)).to(X)
+    identity = torch.eye(len(X), device="cpu").to(X)
     rough = []
     for lengthscale in LENGTHSCALES:
         shorter = data.kernel(X / lengthscale).to_dense()

@@ -80,7 +80,7 @@ class Team:
 
     def next_job(self) -> dict[str, Tensor] | None:
         """Return what the first process sends, once it does; ``None`` when it sends no more."""
-        word = torch.zeros((), dtype=torch.uint8)
+        word = torch.zeros((), dtype=torch.uint8, device="cpu")
         with contact(dist.get_rank(), self.size, self._group):
             dist.recv(word, group_src=0, group=self._group)
         _acknowledge()
@@ -102,7 +102,7 @@ class Team:
         A process that stands still may never receive the word, which itself may take as long as
         it likes: the acknowledgement may not.
         """
-        word = torch.tensor(job, dtype=torch.uint8)
+        word = torch.tensor(job, dtype=torch.uint8, device="cpu")
         with contact(0, self.size, self._group):
             others = range(1, self.size)
             sent = [dist.isend(word, group_dst=rank, group=self._group) for rank in others]
@@ -122,7 +122,7 @@ def make_job(request: Request, data: TrainingData) -> dict[str, Tensor]:
     model = request.model
     assert isinstance(model, PathwiseGP)  # of one objective
     found = {
-        "q": torch.tensor(request.q),
+        "q": torch.tensor(request.q, device="cpu"),
         "U": data.U,
         "y": data.y,
         "noise": data.noise,
@@ -130,8 +130,10 @@ def make_job(request: Request, data: TrainingData) -> dict[str, Tensor]:
         "generator": request.generator.get_state(),
         "X_pending": request.X_pending,
         "choices": request.choices,
-        "batches": torch.cat([torch.empty(0, dtype=torch.float64), *request.batches]),
-        "sizes": torch.tensor([len(part) for part in request.batches], dtype=torch.long),
+        "batches": torch.cat([torch.empty(0, dtype=torch.float64, device="cpu"), *request.batches]),
+        "sizes": torch.tensor(
+            [len(part) for part in request.batches], dtype=torch.long, device="cpu"
+        ),
     }
     state = {STATE + name: part for name, part in model.state_dict().items()}
     return {name: part for name, part in found.items() if part is not None} | state

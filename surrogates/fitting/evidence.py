@@ -125,7 +125,7 @@ class Evidence:
         order = order[distance[order, 1] > resolution()]
         order = order[: max(FEWEST_COMPARED, len(order) // 2)]
         if not len(order):
-            return torch.empty(0, dtype=torch.bool), 0.0
+            return torch.empty(0, dtype=torch.bool, device="cpu"), 0.0
         sides = [
             torch.from_numpy(side[order]).to(self._points)
             for side in (own, found[:, 1], found[:, -1])

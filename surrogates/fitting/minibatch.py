@@ -237,7 +237,7 @@ def _draws(n: int, size: int, b: int, generator: torch.Generator) -> Iterator[Te
     """Yield b random subsets (b, size) of n data at a time, for ever;
     those of one permutation are disjoint.
     """
-    waiting = torch.empty(0, size, dtype=torch.int64)
+    waiting = torch.empty(0, size, dtype=torch.int64, device="cpu")
     while True:
         while len(waiting) < b:
             order = torch.randperm(n, generator=generator, device=generator.device).cpu()

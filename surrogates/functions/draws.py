@@ -239,7 +239,7 @@ def weighted_frequencies(
                 law.dim, count, like, generator
             )
     log_ratios = np.minimum(tail.log_density(r) - law.log_density(r), math.log(LARGEST_RATIO))
-    return directions * torch.as_tensor(r).to(like), torch.as_tensor(np.exp(log_ratios)).to(like)
+    return directions * torch.from_numpy(r).to(like), torch.from_numpy(np.exp(log_ratios)).to(like)
 
 
 def harmonics(rate: float, tails: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -256,7 +256,7 @@ def harmonics(rate: float, tails: Tensor, generator: torch.Generator) -> tuple[T
         orders[chosen.numpy()] = np.searchsorted(cumulative[:-1], quantiles, side="right")
     ratios = own.sum() / (len(own) * own[orders])
     signs = torch.randint(2, (len(tails),), generator=generator, device=generator.device).cpu()
-    return torch.as_tensor(orders) * (2 * signs - 1), torch.as_tensor(ratios)
+    return torch.from_numpy(orders) * (2 * signs - 1), torch.from_numpy(ratios)
 
 
 def orthogonal_directions(dim: int, count: int, like: Tensor, generator: torch.Generator) -> Tensor:

@@ -108,14 +108,16 @@ class RandomFeatures(Basis):
             stationary = closed_form
         else:
             if like is None:
-                like = next(kernel.parameters(), torch.empty(0)).detach()
+                like = next(kernel.parameters(), torch.empty(0, device="cpu")).detach()
             source = WaveSource(dim, like, normal, generator, weighted, points=points)
             return cls._of(source.draw(kernel, half))
         like = stationary.lengthscale if like is None else like
         if weighted:
             source = WaveSource(dim, like, normal, generator, weighted)
             return cls._of(source.draw_stationary(stationary, half))
-        active = torch.arange(dim) if stationary.active_dims is None else stationary.active_dims
+        active = stationary.active_dims
+        if active is None:
+            active = torch.arange(dim, device="cpu")
         directions = isotropic(
             (len(active), half), DEGREES_OF_FREEDOM.get(stationary.profile), like, normal, generator
         )
@@ -347,7 +349,7 @@ class PriorPaths:
         checks.positive_int("num_paths", num_paths)
         sizes = [
             len(part)
-            for part in torch.arange(num_paths).tensor_split(
+            for part in torch.arange(num_paths, device="cpu").tensor_split(
                 min(checks.positive_int("num_draws", num_draws), num_paths)
             )
         ]

@@ -34,7 +34,7 @@ def shuffled(tails: Tensor, weighted: bool, generator: torch.Generator) -> Tenso
     """
     if not weighted:
         return permutation(len(tails), generator)
-    order = torch.empty(len(tails), dtype=torch.long)
+    order = torch.empty(len(tails), dtype=torch.long, device="cpu")
     for chosen in (tails, ~tails):
         order[chosen] = chosen.nonzero().squeeze(1)[spread(int(chosen.sum()), generator)]
     return order
@@ -45,11 +45,11 @@ def spread(count: int, generator: torch.Generator) -> Tensor:
     parts by turns: what meets them in its own order meets all of them evenly.
     """
     if count == 0:
-        return torch.empty(0, dtype=torch.long)
-    part = torch.arange(count) * math.isqrt(count) // count
+        return torch.empty(0, dtype=torch.long, device="cpu")
+    part = torch.arange(count, device="cpu") * math.isqrt(count) // count
     order = permutation(count, generator)
     by_part = order[torch.argsort(part[order], stable=True)]
-    turn = torch.arange(count) - torch.searchsorted(part, part)
+    turn = torch.arange(count, device="cpu") - torch.searchsorted(part, part)
     return by_part[torch.argsort(turn + _uniform(count, generator))]
 
 

@@ -138,11 +138,11 @@ def tanimoto_waves(
     least, largest = (1.0, float(c)) if lengths is None else lengths
     rates, density = _rates(math.log(least), math.log(largest), strata(count, generator))
     normal, ratios = _normal_waves(c, count, like, generator)
-    frequencies = normal * torch.as_tensor(np.sqrt(rates)).to(like)
-    steepness = torch.as_tensor(c * rates / density).to(like) / (0.5 + 0.5 * ratios)
+    frequencies = normal * torch.from_numpy(np.sqrt(rates)).to(like)
+    steepness = torch.from_numpy(c * rates / density).to(like) / (0.5 + 0.5 * ratios)
     slopes = _directions(c, count, like, generator) * steepness.sqrt()
     active = torch.ones(count, dtype=torch.bool, device=like.device)
-    lowest_first = torch.as_tensor(rates - rates[0]).to(like)
+    lowest_first = torch.from_numpy(rates - rates[0]).to(like)
     return frequencies, Modulation(columns, slopes, lowest_first, active)
 
 
@@ -162,9 +162,9 @@ def _normal_waves(
     """
     if dim > DENSE_UP_TO:
         radii = normal_radii(dim, strata(count, generator)[permutation(count, generator)])
-        frequencies = _directions(dim, count, like, generator) * torch.as_tensor(radii).to(like)
+        frequencies = _directions(dim, count, like, generator) * torch.from_numpy(radii).to(like)
         return frequencies, like.new_ones(count)
-    tails = torch.arange(count) % 2 == 1
+    tails = torch.arange(count, device="cpu") % 2 == 1
     frequencies, ratios = weighted_frequencies(NormalLaw(dim), tails, like, generator)
     order = shuffled(tails, True, generator).to(like.device)
     return frequencies[:, order], ratios[order]

@@ -200,7 +200,9 @@ class WaveSource:
 
     def draw_stationary(self, kernel: StationaryKernel, count: int) -> Waves:
         """Return ``count`` waves of a kernel in closed form."""
-        columns = torch.arange(self.dim) if kernel.active_dims is None else kernel.active_dims
+        columns = kernel.active_dims
+        if columns is None:
+            columns = torch.arange(self.dim, device="cpu")
         waves = self._isotropic(
             DEGREES_OF_FREEDOM.get(kernel.profile),
             kernel.lengthscale,
@@ -212,7 +214,7 @@ class WaveSource:
 
     def _tails(self, count: int) -> Tensor:
         """Return which of ``count`` waves are to come from the law of high frequencies."""
-        return (torch.arange(count) % 2 == 1) & self.weighted
+        return (torch.arange(count, device="cpu") % 2 == 1) & self.weighted
 
     def _finished(self, waves: Waves) -> Waves:
         return waves.reweighted() if self.weighted and not self.in_product else waves
@@ -327,7 +329,8 @@ class WaveSource:
         uniform = torch.rand(
             len(tails), generator=self.generator, device=self.generator.device, dtype=torch.float64
         )
-        precision = torch.as_tensor(gammaincinv(alpha, uniform.cpu().numpy()) / alpha).to(self.like)
+        precision = torch.from_numpy(gammaincinv(alpha, uniform.cpu().numpy()) / alpha)
+        precision = precision.to(self.like)
         return self._stationary(directions * precision.sqrt(), kernel.lengthscale, columns)
 
     def _weighted(

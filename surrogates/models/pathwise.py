@@ -6,6 +6,7 @@ features, S or s paths.
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -145,7 +146,9 @@ class PathwiseGP(FreshGP):
         checks.integer("seed", seed, 0)
         if memory_budget is not None:
             checks.integer("memory_budget", memory_budget, 0)
-        with as_given():
+        # Modules follow PyTorch's default device, which costs a little to change
+        is_there = torch.get_default_device() == train_X.device
+        with as_given(), nullcontext() if is_there else train_X.device:
             super().__init__(
                 train_X=train_X,
                 train_Y=train_Y,

@@ -173,7 +173,10 @@ def affine(
     a root covariance keeps its form.
     """
     mean = distribution.mean
-    offset, scale = (torch.as_tensor(value).to(mean).unsqueeze(-1) for value in (offset, scale))
+    offset, scale = (
+        torch.as_tensor(value, device=mean.device).to(mean).unsqueeze(-1)
+        for value in (offset, scale)
+    )
     covariance: LinearOperator = distribution.lazy_covariance_matrix
     if isinstance(covariance, Rounded):
         covariance = covariance.scaled(scale.double().square().squeeze(-1))
@@ -214,7 +217,7 @@ def transformed(posterior: Posterior, transform: PosteriorTransform | None, X: T
     ):
         return transform(posterior=posterior, X=X)
     roots = _roots(posterior)
-    weights = torch.as_tensor(transform.weights)
+    weights = torch.as_tensor(transform.weights, device=posterior.mean.device)
     if roots is None or len(weights) != roots.shape[-3]:
         return transform(posterior=posterior, X=X)
     # Q × m S: the outputs are independent

@@ -27,7 +27,7 @@ class ModerateLengthscalePrior(Prior):
 
     def __init__(self, weight: float) -> None:
         super().__init__(validate_args=False)
-        self.register_buffer("weight", torch.as_tensor(weight))
+        self.register_buffer("weight", torch.as_tensor(weight, device="cpu"))
 
     def log_prob(self, value: Tensor) -> Tensor:
         return -self.weight * (value.square() + value.square().reciprocal())
@@ -38,4 +38,4 @@ class ModerateLengthscalePrior(Prior):
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Return the mode, 1, from which a fit may be started again."""
-        return torch.ones(sample_shape).to(self.weight)
+        return torch.ones(sample_shape, device="cpu").to(self.weight)

@@ -295,7 +295,7 @@ def _is_batch(model: PathwiseGP) -> bool:
 
 def _generator() -> torch.Generator:
     """Return a generator seeded by the global one."""
-    return torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+    return torch.Generator().manual_seed(int(torch.randint(2**62, (), device="cpu")))
 
 
 def _copy(transform: Module | None) -> Module | None:

@@ -284,7 +284,7 @@ def _input_transform_of(transform: Any) -> dict[str, Any] | None:
 def _input_transform_from(table: Mapping[str, Any] | None, like: Tensor) -> Normalize | None:
     if table is None:
         return None
-    unit = torch.tensor([[0.0], [1.0]]).to(like).repeat(1, table["d"])
+    unit = torch.tensor([[0.0], [1.0]], device="cpu").to(like).repeat(1, table["d"])
     return Normalize(table["d"], bounds=unit, batch_shape=torch.Size(table["batch_shape"]))
 
 

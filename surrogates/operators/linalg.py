@@ -93,7 +93,9 @@ def onednn_is_faster() -> bool:
     if not (_mkl_on_another_processor() and _capabilities().get("avx512_f", False)):
         return False
     generator = torch.Generator().manual_seed(0)
-    A, B = (torch.rand(64, 64, generator=generator, dtype=torch.float64) for _ in range(2))
+    A, B = (
+        torch.rand(64, 64, generator=generator, dtype=torch.float64, device="cpu") for _ in range(2)
+    )
     try:
         product = torch.ops.mkldnn._linear_pointwise(
             A.float(), B.float().T.contiguous(), None, "none", [], ""
@@ -191,7 +193,7 @@ def _factorised(matrix: Tensor) -> tuple[Tensor, Tensor]:
     :func:`torch.linalg.cholesky_ex` does, by matrix products.
     """
     factor = torch.zeros_like(matrix)
-    info = torch.zeros((), dtype=torch.int32)
+    info = torch.zeros((), dtype=torch.int32, device=matrix.device)
     for start in range(0, len(matrix), STEP):
         step = slice(start, start + STEP)
         known = slice(0, start)

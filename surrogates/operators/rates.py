@@ -94,13 +94,13 @@ def measured_rates(device: torch.device, n: int, num_columns: int) -> Rates:
     generator = torch.Generator().manual_seed(0)
 
     def uniform(*shape: int) -> Tensor:
-        return torch.rand(*shape, generator=generator).to(device)
+        return torch.rand(*shape, generator=generator, device=generator.device).to(device)
 
     points = uniform(n, DIM)
     A = uniform(n, n)
     W = uniform(n, num_columns)
     H = A @ A.T / n + torch.eye(n, device=device)
-    order = torch.randperm(n, generator=generator).to(device)
+    order = torch.randperm(n, generator=generator, device=generator.device).to(device)
     operation = memory.seconds(lambda: matmul(A, W), device) / (2.0 * n**2 * num_columns)
 
     def worth(call: Callable[[], Any], count: float) -> float:

@@ -63,7 +63,7 @@ def sparse_rows(X: Tensor) -> SparseRows | None:
         return None
     places = torch.from_numpy(np.flatnonzero(there))
     width = X.shape[1]
-    starts = torch.searchsorted(places, torch.arange(0, X.numel(), width))
+    starts = torch.searchsorted(places, torch.arange(0, X.numel(), width, device="cpu"))
     values = X.reshape(-1)[places]
     return SparseRows(places % width, starts, None if bool((values == 1.0).all()) else values)
 

@@ -79,8 +79,8 @@ def is_faster(device: torch.device) -> bool:
     """
     n, s = TRIAL
     generator = torch.Generator().manual_seed(0)
-    A = torch.rand(n, n, generator=generator).to(device)
-    B = torch.randn(n, s, generator=generator).to(device)
+    A = torch.rand(n, n, generator=generator, device=generator.device).to(device)
+    B = torch.randn(n, s, generator=generator, device=generator.device).to(device)
     right = Halves.of(B)
 
     def split() -> Tensor:

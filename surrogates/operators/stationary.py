@@ -286,7 +286,7 @@ class StationaryKernel:
         """Return the closed form of ``kernel``, or ``None`` where it has none (the kernel's own
         evaluation is used then).
         """
-        outputscale = torch.ones(())
+        outputscale = torch.ones((), device="cpu")
         # ScaleKernel takes over those of its base kernel, whose own are not applied again
         active_dims = kernel.active_dims
         while kind_of(kernel) is ScaleKernel:

@@ -58,7 +58,7 @@ class TanimotoForm:
     @classmethod
     def of(cls, kernel: Kernel) -> "TanimotoForm | None":
         """Return the closed form of ``kernel``, or ``None`` where it has none."""
-        outputscale = torch.ones(())
+        outputscale = torch.ones((), device="cpu")
         # ScaleKernel takes over those of its base kernel, whose own are not applied again
         active_dims = kernel.active_dims
         while type(kernel) is ScaleKernel and not kernel.batch_shape:

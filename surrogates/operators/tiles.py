@@ -462,8 +462,8 @@ def _fastest_side(device: torch.device) -> int:
 def fastest_side(device: torch.device, sides: Sequence[int], num_columns: int) -> int:
     """Return which of the ``sides``, ascending, makes products with so many columns fastest."""
     generator = torch.Generator().manual_seed(0)
-    points = torch.rand(sides[-1], TRIED_DIM, generator=generator).to(device)
-    W = torch.rand(sides[-1], num_columns, generator=generator).to(device)
+    points = torch.rand(sides[-1], TRIED_DIM, generator=generator, device="cpu").to(device)
+    W = torch.rand(sides[-1], num_columns, generator=generator, device="cpu").to(device)
     kernel = MaternKernel(nu=1.5).to(points)
     taken = {}
     for side in sides:

@@ -100,7 +100,7 @@ def descend(
         last = math.ceil(number * n / batch_size)
         batches: Any = [slice(n)]
         if batch_size < n:
-            batches = torch.randint(n, (last - done, batch_size), generator=generator)
+            batches = torch.randint(n, (last - done, batch_size), generator=generator, device="cpu")
         for index in batches:
             rows = features(index)
             c -= scale * (rows.mT @ (rows @ c - targets[..., index, None]))
@@ -143,5 +143,5 @@ def flattening(features: Tensor, batch_size: int) -> Tensor:
     k = int(enough[0]) if len(enough) else len(values) - 1
     scales = (values[k] / values[: k + 1]).sqrt()
     top = vectors[: k + 1]
-    identity = torch.eye(features.shape[1], dtype=features.dtype)
+    identity = torch.eye(features.shape[1], dtype=features.dtype, device="cpu")
     return identity - top.mT @ ((1.0 - scales).unsqueeze(1) * top)

@@ -52,7 +52,7 @@ class FiniteFeatures(Rule):
         basis, law = self.solve(data)
         F = self.num_features
         normals = (
-            math.sqrt(F) * torch.eye(F).to(law.mean)
+            math.sqrt(F) * torch.eye(F, device="cpu").to(law.mean)
             if spanning
             else standard_normal((F, num_paths), law.mean, generator)
         )

@@ -100,7 +100,9 @@ class Objective:
         """Return F̂ (F, F) in float64."""
         b, F = batch.features.shape
         features = batch.features.double()
-        return (len(self.X) / b) * features.T @ features + batch.noise * torch.eye(F).to(features)
+        return (len(self.X) / b) * features.T @ features + batch.noise * torch.eye(
+            F, device="cpu"
+        ).to(features)
 
     def exact_inner(self, law: WeightPosterior) -> Tensor:
         """Return F(θ) = σ² L Lᵀ in float64."""
@@ -253,7 +255,9 @@ class Saddle:
         self.num_steps = num_steps
         self.pace = settings.pace
         self.whitener = torch.linalg.cholesky(objective.exact_inner(law))
-        self.whitened = torch.nn.Parameter(torch.eye(len(self.whitener)).to(self.whitener))
+        self.whitened = torch.nn.Parameter(
+            torch.eye(len(self.whitener), device="cpu").to(self.whitener)
+        )
         self.parameters = (self.whitened,)
         self.direction = torch.zeros_like(self.whitener)
 

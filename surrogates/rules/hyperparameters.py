@@ -180,7 +180,7 @@ def log_prior(module: Module) -> Tensor:
     terms = [
         prior.log_prob(closure(part)).sum() for _, part, prior, closure, _ in module.named_priors()
     ]
-    return torch.stack(terms).sum() if terms else torch.zeros(())
+    return torch.stack(terms).sum() if terms else torch.zeros((), device="cpu")
 
 
 def _to_coordinate(parameter: Tensor, bounds: Interval | None) -> Tensor:

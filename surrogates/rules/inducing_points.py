@@ -89,7 +89,7 @@ def k_means(
     data = scaled.detach().cpu().double().numpy()
     distinct = np.unique(data, axis=0)
     if len(distinct) <= m:
-        centres = torch.as_tensor(distinct).to(X) * scale
+        centres = torch.from_numpy(distinct).to(X) * scale
         return torch.cat([centres, random_subset(X, m, generator)[len(distinct) :]])
     if len(X) * m <= WHOLE_KMEANS_UP_TO:
         clustering = KMeans(m, n_init=1, random_state=seed)
@@ -101,7 +101,8 @@ def k_means(
             init_size=max(3 * m, KMEANS_BATCH),
             random_state=seed,
         )
-    return torch.as_tensor(_apart(clustering.fit(data).cluster_centers_, distinct)).to(X) * scale
+    moved = _apart(clustering.fit(data).cluster_centers_, distinct)
+    return torch.from_numpy(moved).to(X) * scale
 
 
 def eliminate_neighbours(
@@ -168,7 +169,7 @@ def _kept(points: np.ndarray, search: NearestNeighbors, radius: float) -> Tensor
         # at a time.
         start = start + size
         size = min(2 * size, QUERY_CHUNK)
-    return torch.tensor(kept)
+    return torch.tensor(kept, device="cpu")
 
 
 def _kept_at_least(points: np.ndarray, m: int) -> Tensor:
@@ -176,7 +177,7 @@ def _kept_at_least(points: np.ndarray, m: int) -> Tensor:
     up to 1% more; all, if m is not reached.
     """
     search = NearestNeighbors().fit(points)
-    kept = torch.arange(len(points))
+    kept = torch.arange(len(points), device="cpu")
     low = 0.0
     high = float(np.linalg.norm(np.ptp(points, axis=0)))
     for _ in range(BISECTIONS):
@@ -214,7 +215,8 @@ def _check(X: Tensor, m: int) -> None:
 
 def _scaled(X: Tensor, lengthscale: Tensor | float | None) -> tuple[Tensor, Tensor]:
     """Return X in units of the lengthscale, and the lengthscale (d,)."""
-    scale = torch.as_tensor(1.0 if lengthscale is None else lengthscale).detach().to(X).reshape(-1)
+    scale = torch.as_tensor(1.0 if lengthscale is None else lengthscale, device=X.device)
+    scale = scale.detach().to(X).reshape(-1)
     if len(scale) not in (1, X.shape[1]) or not bool((torch.isfinite(scale) & (scale > 0)).all()):
         raise ValueError(
             f"`lengthscale` must be a finite number above 0, or {X.shape[1]} of them, got"

@@ -44,7 +44,7 @@ def lengthscale_limits(kernel: Kernel, X: Tensor) -> Iterator[tuple[Kernel, Tens
     columns_and_widths = zip(points.unbind(1), width, strict=True)
     lower = SHORTEST * torch.stack([_gap(*pair) for pair in columns_and_widths])
     upper = LONGEST * torch.where(width > 0, width, 1.0)
-    for part, columns in parts_with_lengthscales(kernel, torch.arange(X.shape[-1])):
+    for part, columns in parts_with_lengthscales(kernel, torch.arange(X.shape[-1], device="cpu")):
         if isinstance(part, PeriodicKernel):
             continue
         own = part.lengthscale
@@ -86,7 +86,7 @@ def check_range(kernel: Kernel, X: Tensor, *, takes_differences: bool) -> None:
     """
     precision = torch.finfo(X.dtype)
     largest = precision.max / ROOM if takes_differences else LARGEST_ROUNDING / precision.eps
-    for part, columns in parts_with_lengthscales(kernel, torch.arange(X.shape[-1])):
+    for part, columns in parts_with_lengthscales(kernel, torch.arange(X.shape[-1], device="cpu")):
         if not isinstance(part, RBFKernel | MaternKernel | RQKernel):
             continue
         points = X[..., columns.to(X.device)]
@@ -108,7 +108,7 @@ def check_codes(kernel: Kernel, X: Tensor) -> None:
     Raises:
         ValueError: naming a column and a value.
     """
-    for column in sorted(_category_columns(kernel, torch.arange(X.shape[1]))):
+    for column in sorted(_category_columns(kernel, torch.arange(X.shape[1], device="cpu"))):
         codes = X[:, column]
         bad = codes != codes.round()
         if bad.any():

@@ -159,7 +159,7 @@ def _bound(objective: VariationalELBO, X: Tensor, y: Tensor, batch: Tensor) -> T
     try:
         bound: Tensor = objective(objective.model(X), y, **known)
     except (NanError, NotPSDError):
-        return torch.tensor(torch.nan)
+        return torch.tensor(torch.nan, device="cpu")
     return bound
 
 

@@ -507,7 +507,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
                 keeper.save(run.steps + sweep.steps, self._parts(run, sweep))
         is_cut = bool(sweep.running.numel())
         if is_cut:
-            self._propose(run, sweep, torch.arange(len(sweep.running)), sweep.state)
+            self._propose(run, sweep, torch.arange(len(sweep.running), device="cpu"), sweep.state)
             run.note = self.describe(sweep.state) or run.note
         run.steps += sweep.steps
         del sweep.state, rhs  # before the product below, to hold fewer (n, s) matrices at once

@@ -101,12 +101,12 @@ class DeterminantalSampler(RowSampler):
         logs = self.values.log().tolist()
         # table[j][l]: log of the elementary symmetric polynomial of degree l of the first j
         # eigenvalues.
-        table = torch.full((r + 1, size + 1), -math.inf, dtype=torch.float64)
+        table = torch.full((r + 1, size + 1), -math.inf, dtype=torch.float64, device="cpu")
         table[:, 0] = 0.0
         for j in range(r):
             table[j + 1, 1:] = torch.logaddexp(table[j, 1:], table[j, :-1] + logs[j])
         # Of the others, when l are from the first r
-        from_rest = torch.arange(size, -1, -1, dtype=torch.float64)
+        from_rest = torch.arange(size, -1, -1, dtype=torch.float64, device="cpu")
         log_others = torch.where(
             from_rest <= others,
             _log_binomial(others, from_rest) + from_rest * math.log(self.floor),
@@ -120,9 +120,8 @@ class DeterminantalSampler(RowSampler):
             if remaining == 0:
                 break
             log_probability = float(table[j - 1, remaining - 1] + logs[j - 1] - table[j, remaining])
-            if float(torch.rand((), generator=generator, dtype=torch.float64)) < math.exp(
-                min(0.0, log_probability)
-            ):
+            chance = torch.rand((), generator=generator, dtype=torch.float64, device="cpu")
+            if float(chance) < math.exp(min(0.0, log_probability)):
                 picked.append(j - 1)
                 remaining -= 1
         return picked

@@ -38,8 +38,12 @@ def parts(owner: object, names: Iterable[str], prefix: str) -> Parts:
         if isinstance(value, State):
             found |= parts(value, value.names(), f"{key}.")
         elif isinstance(value, tuple):
-            found[key] = torch.cat(value) if value else torch.zeros(0, dtype=torch.long)
-            found[f"{key}.lengths"] = torch.tensor([len(part) for part in value], dtype=torch.long)
+            found[key] = (
+                torch.cat(value) if value else torch.zeros(0, dtype=torch.long, device="cpu")
+            )
+            found[f"{key}.lengths"] = torch.tensor(
+                [len(part) for part in value], dtype=torch.long, device="cpu"
+            )
         elif isinstance(value, Tensor | int | float | str):
             found[key] = value
     return found

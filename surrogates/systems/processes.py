@@ -151,7 +151,7 @@ def of_all(numbers: Sequence[int], group: dist.ProcessGroup | None = None) -> li
     if size == 1:
         return [list(numbers)]
     found = torch.zeros(size, len(numbers), dtype=torch.long, device=_message_device(group))
-    found[rank] = torch.tensor(numbers)
+    found[rank] = torch.tensor(numbers, device="cpu")
     with contact(rank, size, group) as send:
         send(dist.all_reduce, found).wait()
     return found.tolist()

@@ -152,7 +152,7 @@ class SharedRows(Rows):
         return bool(self.of(0, torch.tensor(int(decision), dtype=torch.uint8, device=self.device)))
 
     def agreed(self, generator: torch.Generator, num_columns: int) -> torch.Generator:
-        state = [generator.get_state(), torch.tensor([num_columns]).view(torch.uint8)]
+        state = [generator.get_state(), torch.tensor([num_columns], device="cpu").view(torch.uint8)]
         own = torch.cat(state).to(self.device)
         if not self.least(torch.equal(self.of(0, own.clone()), own)):
             raise ValueError(
