@@ -28,7 +28,7 @@ WORKERS ?= 2
 
 PICTURES := $(patsubst examples/%.py,results/%.png,$(wildcard examples/*.py))
 
-.PHONY: help venv bench smoke test test-slow test-gpu test-botorch lint types examples docs dist dist-lowest clean
+.PHONY: help venv bench smoke test test-portable test-slow test-gpu test-botorch lint types examples docs dist dist-lowest clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -43,6 +43,12 @@ smoke: $(INSTALLED) ## run the same benchmark, one round of it
 
 test: $(INSTALLED) ## run the tests, WORKERS files of them at a time
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+# An older processor, and a machine without a C compiler: what is computed is rounded differently
+PORTABLE := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2 SCALABLE_BO_COMPILE=never
+
+test-portable: $(INSTALLED) ## run the tests of the numerics again, as an older processor without a compiler computes
+	$(PORTABLE) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests/surrogates/operators tests/surrogates/systems tests/surrogates/solvers
 
 test-slow: $(INSTALLED) ## run the tests that take long
 	$(BIN)/python -m pytest -m slow

@@ -89,7 +89,7 @@ def test_paths_of_one_process_are_the_posterior_that_others_draw() -> None:
 def test_a_process_lost_in_the_ascent_ends_the_others(tmp_path: Path) -> None:
     processes = shared_rows.start(shared_batches.lose_a_process, 2, tmp_path)
     for process in processes:
-        process.join(120)
+        process.join(300)
     assert processes[1].exitcode == -9
     found = shared_rows.load_file(tmp_path / "0.safetensors")
     assert "lost contact with another" in as_text(found["message"])

@@ -752,7 +752,7 @@ class TestInABrowser:
             f"--screenshot={folder / 'page.png'}",
             (folder / "page.html").as_uri(),
         ]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
         console = "\n".join(line for line in ended.stderr.splitlines() if "CONSOLE" in line)
         return ended.stdout, console, imread(folder / "page.png")[..., :3]
 

@@ -169,7 +169,7 @@ def test_freed_memory_is_kept_inside_the_context_alone(
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=300,
     )
     before, inside, after = map(int, done.stdout.split())
     pages = 4 * 2**26 // os.sysconf("SC_PAGE_SIZE")

@@ -38,7 +38,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from scalable_bo.evaluation.evaluator import Evaluator
 from scalable_bo.evaluation.external import Command
-command = Command(["sh", "-c", "echo child >> begun; setsid sleep 60 & sleep 60"])
+command = Command(["sh", "-c", "echo child >> begun; setsid sleep 600 & sleep 600"])
 evaluate = partial(command.evaluate, None)
 executor = lambda: ThreadPoolExecutor(2)
 with Evaluator(evaluate, executor, None, lambda: False, command.stop) as evaluator:
@@ -129,54 +129,54 @@ def test_nothing_outlives_a_process_that_is_ended_by_a_signal(
     )
     begun = tmp_path / "begun"
     try:
-        assert wait_until(lambda: begun.exists() and begun.read_text().count("\n") == 2, 30)
+        assert wait_until(lambda: begun.exists() and begun.read_text().count("\n") == 2, 300)
         assert len(living(tracer)) >= 4
         process.send_signal(number)
-        assert wait_until(lambda: not living(tracer), 5), living(tracer)
+        assert wait_until(lambda: not living(tracer), 120), living(tracer)
     finally:
         process.kill()
-        process.wait(5)
+        process.wait(120)
 
 
 def test_a_guard_that_comes_after_the_end_of_its_parent_hears_what_that_said() -> None:
-    child = subprocess.Popen(["sleep", "60"])
+    child = subprocess.Popen(["sleep", "600"])
     nobody = "1"  # is not the parent of the guard
     guard = [sys.executable, "-I", "-S", processes.__file__, nobody, "a mark of nobody."]
     try:
-        subprocess.run(guard, input=f"{child.pid}\n".encode(), check=True, timeout=30)
-        assert child.wait(5) == -signal.SIGKILL
+        subprocess.run(guard, input=f"{child.pid}\n".encode(), check=True, timeout=300)
+        assert child.wait(120) == -signal.SIGKILL
     finally:
         child.kill()
-        child.wait(5)
+        child.wait(120)
 
 
 def test_a_program_that_has_ended_is_not_waited_for_while_a_child_holds_its_output() -> None:
-    command = Command(["sh", "-c", "sleep 60 & exit 3"])
+    command = Command(["sh", "-c", "sleep 600 & exit 3"])
     start = time.monotonic()
     reason = command.evaluate(None, 0, {}).reason
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 300
     assert reason == "the program ended without an answer, exit code 3"
     command.close()
 
 
 def test_an_answer_is_one_though_a_child_is_left_in_the_background() -> None:
-    command = Command(["sh", "-c", f"{ANSWER}; sleep 60 & exit 0"])
+    command = Command(["sh", "-c", f"{ANSWER}; sleep 600 & exit 0"])
     with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda _: command.evaluate(20.0, 0, {}), range(10)))
+        found = list(pool.map(lambda _: command.evaluate(120.0, 0, {}), range(10)))
     assert found == [Evaluation(0, 1.0)] * 10
     command.close()
 
 
-@pytest.mark.parametrize("script", ["sleep 60 & exit 0", "setsid sleep 60 & exec sleep 60"])
+@pytest.mark.parametrize("script", ["sleep 600 & exit 0", "setsid sleep 600 & exec sleep 600"])
 def test_a_program_leaves_no_children(
     script: str, tracer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TRACER, tracer)
     command = Command(["sh", "-c", f"{ANSWER}; {script}"])
-    assert command.evaluate(20.0, 0, {}) == Evaluation(0, 1.0)
-    assert wait_until(lambda: [text for text in living(tracer) if "sleep" in text], 5)
+    assert command.evaluate(120.0, 0, {}) == Evaluation(0, 1.0)
+    assert wait_until(lambda: [text for text in living(tracer) if "sleep" in text], 120)
     command.close()
-    assert wait_until(lambda: not living(tracer), 1), living(tracer)
+    assert wait_until(lambda: not living(tracer), 120), living(tracer)
 
 
 def test_stopped_programs_fail_their_points_and_later_points_are_evaluated() -> None:
@@ -184,15 +184,15 @@ def test_stopped_programs_fail_their_points_and_later_points_are_evaluated() -> 
         [
             "sh",
             "-c",
-            'read line; case "$line" in *wait*) sleep 60;; esac; '
+            'read line; case "$line" in *wait*) sleep 600;; esac; '
             """echo '{"id": 0, "value": 1.0}'""",
         ]
     )
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(command.evaluate, None, 0, {"wait": 1})
-        assert wait_until(lambda: command._running, 5)
+        assert wait_until(lambda: command._running, 120)
         command.stop()
-        assert waiting.result(5).reason is not None
+        assert waiting.result(120).reason is not None
     assert command.evaluate(None, 0, {}) == Evaluation(0, 1.0)
     command.close()
 
@@ -204,10 +204,10 @@ def test_a_guard_that_was_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) ->
 
     mark = processes.own_mark()
     monkeypatch.setattr(processes, "SECONDS_TO_END", 0.0)
-    assert wait_until(guards, 5)
+    assert wait_until(guards, 120)
     (guard,) = guards()
     os.kill(guard, signal.SIGKILL)
-    assert wait_until(lambda: not guards(), 5)
+    assert wait_until(lambda: not guards(), 120)
     numbers = itertools.count(2**22 + 1)
 
     def replaced() -> list[int]:
@@ -215,16 +215,18 @@ def test_a_guard_that_was_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) ->
         processes.watch([next(numbers)])
         return guards()
 
-    assert wait_until(replaced, 5)
+    assert wait_until(replaced, 120)
 
 
 def test_a_mark_is_handed_down_and_told_apart_from_longer_ones() -> None:
     children = [
-        subprocess.Popen(["sleep", "60"], env={processes.MARK: mark})
+        subprocess.Popen(["sleep", "600"], env={processes.MARK: mark})
         for mark in ("outer.1.", "outer.1.inner.", "outer.12.")
     ]
     try:
-        assert wait_until(lambda: processes._find(set(), "outer.1") >= {c.pid for c in children}, 5)
+        assert wait_until(
+            lambda: processes._find(set(), "outer.1") >= {c.pid for c in children}, 120
+        )
         processes.kill_all(mark="outer.1.")
         assert [child.poll() is None for child in children] == [False, False, True]
     finally:

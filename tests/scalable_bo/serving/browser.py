@@ -135,7 +135,7 @@ class Browser:
         body = json.dumps(content).encode() if method == "POST" else None
         request = urllib.request.Request(self._url + path, body, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
+            with urllib.request.urlopen(request, timeout=300) as answer:
                 return json.load(answer)["value"]
         except urllib.error.HTTPError as error:
             raise RuntimeError(error.read().decode()[:2000]) from None

@@ -107,7 +107,7 @@ def start_worker(url: str, path: Path) -> BaseProcess:
 def end(process: BaseProcess, number: int) -> None:
     assert process.pid is not None
     os.kill(process.pid, number)
-    process.join(60)
+    process.join(300)
     assert not process.is_alive()
 
 
@@ -257,7 +257,7 @@ class Fuzz:
                 b"POST /ask HTTP/1.1\r\nHost: x\r\n" + auth + auth + b"Content-Length: 0\r\n\r\n",
             ]
         )
-        with socket.create_connection((parts.hostname, parts.port), timeout=60) as connection:
+        with socket.create_connection((parts.hostname, parts.port), timeout=300) as connection:
             try:
                 connection.sendall(data)
                 connection.shutdown(socket.SHUT_WR)

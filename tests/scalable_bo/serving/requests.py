@@ -20,7 +20,7 @@ def send(
     connection in the middle of a body.
     """
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=300)
     given = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
         try:

@@ -61,7 +61,7 @@ def url_of(process: subprocess.Popen[str]) -> str:
 def assert_ends_in_order(server: subprocess.Popen[str], number: int, told: str) -> None:
     """Send a signal, and require that the server ends by itself and says what it was told."""
     server.send_signal(number)
-    said, complaint = server.communicate(timeout=120)
+    said, complaint = server.communicate(timeout=300)
     assert (server.returncode, complaint) == (0, "")
     assert f"Stopped; {told}, 0 failed" in said
 

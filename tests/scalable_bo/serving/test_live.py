@@ -48,7 +48,7 @@ def filled(**options: Any) -> Study:
 @pytest.fixture(scope="module")
 def desk() -> Iterator[Desk]:
     desk = Desk(filled(), batch=1, evaluations=13)
-    end = time.monotonic() + 60.0
+    end = time.monotonic() + 300.0
     while not desk.ask(1, "worker").points:
         assert time.monotonic() < end
         time.sleep(0.01)

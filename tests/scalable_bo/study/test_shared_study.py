@@ -18,7 +18,7 @@ pytestmark = pytest.mark.distributed
 def test_two_processes_ask_for_the_points_of_one_also_after_one_was_lost(tmp_path: Path) -> None:
     lost = tmp_path / "lost"
     for process in shared_rows.start(shared_study.run, 2, lost, tmp_path, True):
-        process.join(120)
+        process.join(300)
     message = as_text(shared_rows.load_file(lost / "0.safetensors")["message"])
     assert "lost contact with another" in message
     first, second = shared_rows.results(shared_study.run, 2, tmp_path / "on", tmp_path, False)
@@ -35,7 +35,7 @@ def test_a_process_that_stands_still_between_batches_ends_the_others(
     processes = shared_rows.start(shared_study.stand_still, 3, tmp_path, waits, timeout=4.0)
     try:
         for rank in (0, 2):
-            processes[rank].join(60)
+            processes[rank].join(300)
             found = shared_rows.load_file(tmp_path / f"{rank}.safetensors")
             assert "or was not heard of in time" in as_text(found["message"])
             assert "a study with a `path` from its last round" in as_text(found["message"])
@@ -48,7 +48,7 @@ def test_a_process_that_stands_still_between_batches_ends_the_others(
 def test_after_an_error_in_a_batch_another_one_is_refused_at_once(tmp_path: Path) -> None:
     processes = shared_rows.start(shared_study.end_a_batch, 2, tmp_path, timeout=4.0)
     for process in processes:
-        process.join(60)
+        process.join(300)
     first = shared_rows.load_file(tmp_path / "0.safetensors")
     assert as_text(first["message"]) == (
         "The other processes cannot help with a batch, since an error ended an earlier one, which"

@@ -383,7 +383,7 @@ def test_values_told_during_an_ask_wait_for_the_next_one() -> None:
     class TellsMeanwhile(ParallelThompsonSampling):
         def generate(self, q: int, **options: Any) -> torch.Tensor:
             with ThreadPoolExecutor(1) as pool:
-                pool.submit(study.tell, first.ids[:1], [5.0]).result(timeout=30)
+                pool.submit(study.tell, first.ids[:1], [5.0]).result(timeout=300)
             return super().generate(q, **options)
 
     sampler = partial(TellsMeanwhile, **QUICK.keywords)

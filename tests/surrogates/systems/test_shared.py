@@ -52,11 +52,11 @@ def test_shared_rows_lead_to_the_solution_of_one_process(solved: list[Results], 
     )
     value = joined(solved, f"{name}.value")
     if alone is not None:
+        # Rounding may cost a recursion a step, and with it what its last step still gains
+        rounding = 1 if name.startswith("cg") else 0
         scale = alone.value.abs().max().item()
-        torch.testing.assert_close(
-            value, alone.value, rtol=0, atol=scale * (1e-6 if name.startswith("cg") else 1e-10)
-        )
-        rounding = 1 if name.startswith("cg") else 0  # may cost its recursion a step
+        close = SOLVERS[name].tolerance if rounding else 1e-10
+        torch.testing.assert_close(value, alone.value, rtol=0, atol=scale * close)
         assert ((alone.steps - solved[0][f"{name}.steps"]).abs() <= rounding).all()
         assert alone.epochs == pytest.approx(
             solved[0][f"{name}.epochs"].item(), abs=rounding + 1e-5
