@@ -27,20 +27,27 @@ class Scalarisations:
     the front so far reaches from 0 to 1. With weights drawn at random, a maximiser of each path
     spreads a batch over the front.
 
+    A value beyond 1 gains next to nothing, so that such a batch fills the front and leaves its ends
+    where they are. Every other path extends it: its units reach to the best values that the path
+    itself has, see :meth:`extended`.
+
     Args:
         weights: (s, k), at least 0, their sum 1.
         lowest: (k,) the worst values on the front so far.
-        highest: (k,) the best values so far.
+        highest: (k,) the best values so far, or (s, k) the best ones of each path.
+        extends: (s,) whether a path is to extend the front; ``None`` if none is.
 
     References:
         Knowles (2006), "ParEGO", Section III: the scalarisation, ρ = 0.05. Paria et al. (2020), "A
         Flexible Framework for Multi-Objective Bayesian Optimization using Random
-        Scalarizations": a draw of it for every path.
+        Scalarizations": a draw of it for every path. Differs: in half of the paths the ideal point
+        is the path's own.
     """
 
     weights: Tensor
     lowest: Tensor
     highest: Tensor
+    extends: Tensor | None = None
 
     @classmethod
     def draw(cls, num_paths: int, front: Tensor, generator: torch.Generator) -> "Scalarisations":
@@ -55,17 +62,31 @@ class Scalarisations:
         width = highest - lowest
         lowest = highest - torch.where(width > NARROWEST_FRONT, width, 1.0)
         weights = (shares / shares.sum(1, keepdim=True)).to(front)
-        return cls(weights, lowest, highest)
+        # Where each ask has a single path, about every other one extends the front
+        first = torch.randint(2, (), generator=generator)
+        extends = (torch.arange(num_paths) + first) % 2 == 0
+        return cls(weights, lowest, highest, extends.to(front.device))
 
     def part(self, paths: slice) -> "Scalarisations":
         """Return those of some of the paths."""
-        return replace(self, weights=self.weights[paths])
+        extends = None if self.extends is None else self.extends[paths]
+        return replace(self, weights=self.weights[paths], extends=extends)
+
+    def extended(self, best: Tensor) -> "Scalarisations":
+        """Return these where the units of the paths that extend the front reach to the ``best``
+        values (s, k) that each path is known to have, if these are beyond the front.
+        """
+        if self.extends is None:
+            return self
+        beyond = torch.maximum(best, self.highest)
+        return replace(self, highest=torch.where(self.extends.unsqueeze(1), beyond, self.highest))
 
     def __call__(self, Y: Tensor) -> Tensor:
         """Return the objective of each path at its values Y (s, ..., m): (s, ...)."""
         k = self.weights.shape[1]
-        weights = self.weights.view(len(self.weights), *[1] * (Y.ndim - 2), k)
-        short = weights * (self.highest - Y[..., :k]) / (self.highest - self.lowest)
+        own = (len(self.weights), *[1] * (Y.ndim - 2), k)
+        highest = self.highest.expand_as(self.weights).reshape(own)
+        short = self.weights.view(own) * (highest - Y[..., :k]) / (highest - self.lowest)
         return -(short.amax(-1) + AUGMENTATION * short.sum(-1))
 
     def of_all(self, Y: Tensor) -> Tensor:
@@ -113,6 +134,17 @@ class OutcomePaths:
     def each(self, X: Tensor) -> Tensor:
         """Return function i at ``X[i]``: (s, q), for X (s, q, d)."""
         return self._merit(self._outputs([paths.each(X) for paths in self.parts]))
+
+    @torch.no_grad()
+    def extended(self, X: Tensor) -> "OutcomePaths":
+        """Return these functions, of which those that extend a front reach for the best values that
+        they have among X (n, d).
+        """
+        if not isinstance(self.objective, Scalarisations):
+            return self
+        k = self.objective.weights.shape[1]
+        best = self._outputs([paths(X) for paths in self.parts])[..., :k].amax(1)
+        return replace(self, objective=self.objective.extended(best))
 
     @torch.no_grad()
     def standing(self, X: Tensor) -> tuple[Tensor, Tensor]:

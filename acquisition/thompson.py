@@ -428,6 +428,8 @@ class ParallelThompsonSampling:
         (number of paths, k, d).
         """
         first = next(rounds)
+        if isinstance(functions, OutcomePaths):
+            functions = functions.extended(first)
         quick = coarse(functions, first, rows)
         starts = screen(
             quick,

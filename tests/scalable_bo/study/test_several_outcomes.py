@@ -66,19 +66,23 @@ def test_a_study_without_a_sampler_of_its_own_chooses_by_its_surrogates(
 
 
 def test_a_front_is_found_and_covered() -> None:
-    study = make_study()
-    result = study.optimize(trade, rounds=5, batch=8, progress=False)
-    front = result.front
-    assert len(front) > 8
-    for point in front:
-        assert point.outcomes == trade(point.params)
-    # The front is y = 0.5; random points lie .29 from it
-    distances = torch.tensor([abs(point.params["y"] - 0.5) for point in front])
-    assert distances.mean() < 0.1
-    along = sorted(point.params["x"] for point in front)
-    assert along[0] < 0.2
-    assert along[-1] > 0.8
-    assert max(b - a for a, b in zip(along, along[1:], strict=False)) < 0.35
+    ends = []
+    for seed in range(2):
+        study = make_study(seed=seed)
+        result = study.optimize(trade, rounds=5, batch=8, progress=False)
+        front = result.front
+        assert len(front) > 8
+        for point in front:
+            assert point.outcomes == trade(point.params)
+        # The front is y = 0.5; random points lie .29 from it
+        distances = torch.tensor([abs(point.params["y"] - 0.5) for point in front])
+        assert distances.mean() < 0.1
+        along = sorted(point.params["x"] for point in front)
+        assert max(b - a for a, b in zip(along, along[1:], strict=False)) < 0.35
+        ends.append((along[0], along[-1]))
+    low, high = torch.tensor(ends).mean(0)
+    assert low < 0.2
+    assert high > 0.8
     assert result.best_params == {}
     assert math.isnan(result.best_value)
     assert math.isnan(study.best_value)
@@ -493,6 +497,44 @@ def test_a_scalarisation_rises_in_every_objective_and_ranks_its_own_path() -> No
         assert ranking[best] == 0.0
     alone = Scalarisations.draw(2, front[:1], torch.Generator())
     assert (alone.highest - alone.lowest).tolist() == [1.0, 1.0]
+
+
+def test_every_other_path_reaches_beyond_the_ends_of_the_front() -> None:
+    front = torch.tensor([[0.0, 2.0], [1.0, 1.0], [2.0, 0.0]], dtype=torch.float64)
+    weights = Scalarisations.draw(40, front, torch.Generator().manual_seed(0)).weights
+    extends = torch.arange(40) % 2 == 0
+    found = Scalarisations(weights, front.amin(0), front.amax(0), extends)
+    best = torch.full((40, 2), 6.0, dtype=torch.float64)
+    # The first objective gains, beyond its end, at the cost of the second
+    end = torch.tensor([2.0, 0.0], dtype=torch.float64).expand(40, 1, 2)
+    beyond = torch.tensor([5.0, -0.5], dtype=torch.float64).expand(40, 1, 2)
+    prefers = found.extended(best)(beyond) > found.extended(best)(end)
+    assert torch.equal(prefers[~extends], (found(beyond) > found(end))[~extends])
+    assert prefers[extends].sum() > 2 * (found(beyond) > found(end))[extends].sum()
+    # A path that is best inside the front keeps the front's units
+    torch.testing.assert_close(found.extended(best - 5.0)(end), found(end))
+
+
+@pytest.mark.parametrize("num_paths", [1, 5, 100])
+def test_half_of_the_paths_extend_a_front(num_paths: int) -> None:
+    front = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
+    counts = [
+        int(Scalarisations.draw(num_paths, front, generator).extends.sum())  # type: ignore[union-attr]
+        for generator in [torch.Generator().manual_seed(seed) for seed in range(40)]
+    ]
+    assert {num_paths // 2, (num_paths + 1) // 2} == set(counts)
+
+
+def test_the_choice_of_a_batch_does_not_depend_on_the_units_of_the_objectives() -> None:
+    X = torch.rand(12, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    Y = torch.stack([X.sum(1).sin(), (3.0 * X[:, 0]).cos() - X[:, 1]], dim=1)
+    batches = []
+    for scale, offset in ((1.0, 0.0), (1e6, -3e6), (1e-6, 5.0)):
+        study = make_study(seed=0, num_initial=12)
+        study.tell(study.ask(12).ids, (Y * torch.tensor([scale, 1.0]) + offset).tolist())
+        batches.append(study.ask(4).X)
+    torch.testing.assert_close(batches[1], batches[0], atol=0.05, rtol=0)
+    torch.testing.assert_close(batches[2], batches[0], atol=0.05, rtol=0)
 
 
 def test_paths_of_several_outputs_are_scalarised_path_by_path() -> None:
