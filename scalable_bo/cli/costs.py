@@ -103,13 +103,8 @@ class Shape:
                 f"`ranks` must be at most n = {self.n}, got {self.ranks}. Every process needs a"
                 " row."
             )
-        if (
-            self.block_size is not None
-            and not 1 <= checks.positive_int("block_size", self.block_size) <= self.n
-        ):
-            raise ValueError(
-                f"`block_size` must be at most n = {self.n}, got {self.block_size}. Reduce it."
-            )
+        if self.block_size is not None:
+            checks.positive_int("block_size", self.block_size)
         if self.rank is not None:
             checks.integer("rank", self.rank, 0)
 

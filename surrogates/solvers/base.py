@@ -46,6 +46,7 @@ SystemT = TypeVar("SystemT", bound=LinearSystem)
 PreparedT = TypeVar("PreparedT")
 StateT = TypeVar("StateT", bound=State)
 
+ROW_COUNTS = ("block_size", "batch_size", "rank")  # settings of solvers and preconditioners
 # Sweeps in a row without progress: the first may be a stochastic method's bad luck
 STALLS_ALLOWED = 2
 MARGIN = 0.9  # of what the sweep before would have been right with
@@ -56,6 +57,9 @@ COLUMNS_OF_A_REQUEST = 4  # (n, s) matrices that a solve holds beside what its m
 
 class Solver(ABC):
     """Solves H W = B. Concrete solvers are frozen dataclasses, which are their own configuration.
+
+    A ``block_size``, a ``batch_size`` and a preconditioner's ``rank`` count rows. Where a system
+    has fewer, all of them are used, and the solution's note says so.
 
     Attributes:
         splits_targets: whether the method gains from :class:`Targets`, the two parts of B, in place
@@ -119,6 +123,8 @@ class Solver(ABC):
             solution = replace(solution, value=solution.value / scale)
         if exact is not system:
             system.entries += exact.entries
+        for note in _reduced_settings(self, system.num_data):
+            solution = replace(solution, note=_joined(solution.note, note))
         return solution if self.keep_descent else solution.no_worse_than_zero()
 
     @abstractmethod
@@ -192,6 +198,15 @@ def _into_range(request: Request) -> Tensor | None:
     if request.initial is not None:
         request.initial = request.initial * scale
     return scale
+
+
+def _reduced_settings(solver: Solver, n: int) -> list[str]:
+    """Return a note for each of the solver's settings that exceed the n rows of a system."""
+    parts = (solver, getattr(solver, "preconditioner", None))
+    settings = [(name, getattr(part, name, None)) for part in parts for name in ROW_COUNTS]
+    return [
+        f"`{name}` {count} is reduced to n = {n}" for name, count in settings if (count or 0) > n
+    ]
 
 
 def _joined(note: str, further: str) -> str:

@@ -47,13 +47,11 @@ class SDD(IterativeSolver[BlockSystem, SDDSettings, SDDState]):
     Args:
         step_size: βn, dimensionless; ``None`` for b / λ_max(H_bb), by power iterations on sampled
             blocks (three times more diverges).
-        batch_size: b; ``None`` for n / 100, between 64 and 512. Small batches make more progress an
-            epoch, large ones more an hour.
+        batch_size: b, at most n of which are used; ``None`` for n / 100, between 64 and 512. Small
+            batches make more progress an epoch, large ones more an hour.
         momentum: ρ in [0, 1).
         averaging: r; ``None`` for 100 / T, T the steps that ``max_epochs`` allows.
 
-    Raises:
-        ValueError: when solving, if ``batch_size`` exceeds n.
     References:
         Lin et al. (2024), "Stochastic Gradient Descent for Gaussian Processes Done Right",
         Algorithm 1.
@@ -105,14 +103,7 @@ class SDD(IterativeSolver[BlockSystem, SDDSettings, SDDState]):
         return self._batch_size(system.n) / system.n
 
     def _batch_size(self, n: int) -> int:
-        if self.batch_size is None:
-            return min(n, max(64, min(512, n // 100)))
-        if self.batch_size > n:
-            raise ValueError(
-                f"`batch_size` must be at most n = {n}, got {self.batch_size}. Reduce it or use"
-                " `Cholesky()`."
-            )
-        return self.batch_size
+        return min(n, self.batch_size or max(64, min(512, n // 100)))
 
     def prepare(self, system: BlockSystem, generator: torch.Generator) -> SDDSettings:
         b = self._batch_size(system.n)

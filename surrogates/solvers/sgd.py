@@ -1,7 +1,7 @@
 """Stochastic gradient descent on the primal objective, with the noise in the regulariser."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -39,6 +39,12 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
 
         g = (1/b) K_bᵀ σ² Σ_b⁻¹ (K_b a − f_b)  +  (1/n) Φ Φᵀ σ² (a − Σ⁻¹ ε)
 
+    Of a kernel that is not one RBF or Matérn kernel, the batch's rows of K stand for Φ Φᵀ, too:
+
+        g = (1/b) K_bᵀ σ² Σ_b⁻¹ (K_b a − f_b + Σ_b a_b − ε_b),
+
+    which is zero at the solution, whatever the batch; of inducing points K_ZZ a is exact.
+
     The noise ε stands in the regulariser, not among the batch's targets, which lowers the variance;
     given B in one part, f = B and ε = 0. Steps are Nesterov's, each column's g clipped to norm
     ``clip``; a running average of the iterates is returned. A column whose residual grows returns
@@ -55,7 +61,7 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
 
     Args:
         step_size: of a step along g; the paper's is 0.5 for the mean and 0.1 for samples.
-        batch_size: b; ``None`` for 512, at most n.
+        batch_size: b, at most n of which are used; ``None`` for 512.
         num_features: of Φ, drawn anew at every step.
         momentum: in [0, 1).
         clip: largest norm of a column's g.
@@ -63,7 +69,6 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
             before, it is their mean. 0 for the mean of all.
 
     Raises:
-        ValueError: when solving, if ``batch_size`` exceeds n or the kernel has no random features.
         TypeError: when solving an ``InducingSystem`` for B in one part.
     References:
         Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient
@@ -119,17 +124,11 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
         return None
 
     def epochs_per_step(self, system: LinearSystem, num_columns: int) -> float:
-        return self._batch_size(system.num_data) / system.num_data
+        exact = 0 if system.blocks is not None or _has_features(system) else system.n
+        return (self._batch_size(system.num_data) + exact) / system.num_data
 
     def _batch_size(self, n: int) -> int:
-        if self.batch_size is None:
-            return min(DEFAULT_BATCH, n)
-        if self.batch_size > n:
-            raise ValueError(
-                f"`batch_size` must be at most n = {n}, got {self.batch_size}. Reduce it or use"
-                " `Cholesky()`."
-            )
-        return self.batch_size
+        return min(n, self.batch_size or DEFAULT_BATCH)
 
     def init(self, system: LinearSystem, start: Start[None]) -> SGDState:
         initial = start.initial
@@ -192,7 +191,10 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
             projected_noise: (m, s) K_ZX Σ⁻¹ ε with inducing points.
         """
         relative = _relative_precision(system, len(rhs))
-        if projected_noise is None:
+        by_rows = projected_noise is None and not _has_features(system)
+        if by_rows:
+            gradient = torch.zeros_like(point)
+        elif projected_noise is None:
             gradient = self._prior_product(
                 system, system.mean_noise * point - relative * noise_draw, generator
             )
@@ -209,7 +211,6 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
             misfit = rows @ point
             misfit[positions] -= rhs[held] - noise_draw[held]
             misfit = system.rows.sum(misfit)
-            gradient.addmm_(rows.T, misfit * precision, alpha=1.0 / len(index))
             if projected_noise is None:
                 own = torch.zeros_like(misfit)
                 own[positions] = (system.mean_noise / precision[positions]) * point[
@@ -218,6 +219,8 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
                 gaps.append(misfit + system.rows.sum(own))
             else:
                 gaps.append((misfit - noise_draw[part]) * precision.sqrt())
+            fitted = gaps[-1] if by_rows else misfit
+            gradient.addmm_(rows.T, fitted * precision, alpha=1.0 / len(index))
         return gradient, torch.cat(gaps)
 
     def _rows_at_once(self, system: LinearSystem, batch_size: int) -> int:
@@ -231,17 +234,13 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
 
     def _prior_product(self, system: LinearSystem, M: Tensor, generator: torch.Generator) -> Tensor:
         """Return Φ Φᵀ M, an unbiased estimate of the kernel between the points of the unknowns
-        times M, for fresh features Φ.
+        times M, for fresh features Φ; the product itself, of kernels that have none.
         """
-        kernel = system.stationary
-        if not isinstance(kernel, StationaryKernel):
-            raise ValueError(
-                "`kernel` must be RBFKernel or MaternKernel, alone or in ScaleKernel, for SGD's"
-                " random features. Use `CG()`."
-            )
+        if not _has_features(system):
+            return system.kernel_matmul(M)
         X = system.points
         features = RandomFeatures.draw(
-            kernel,
+            cast(StationaryKernel, system.stationary),
             X.shape[1],
             self.num_features,
             weighted=False,
@@ -262,6 +261,10 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
 
     def describe(self, state: SGDState) -> str:
         return state.describe(self.step_size)
+
+
+def _has_features(system: LinearSystem) -> bool:
+    return isinstance(system.stationary, StationaryKernel)
 
 
 def _relative_precision(system: LinearSystem, num_rows: int) -> Tensor:

@@ -98,11 +98,11 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
     Args:
         preconditioner: ``Exact()`` (SAP), ``Nystrom(rank, sketch="gaussian")`` (ADASAP) or
             ``Identity()`` (ADASAP-I).
-        block_size: b; ``None`` for √(1.5 n (s + 50)), where a block's factorisation costs less than
-            half of its product, of cells √(0.75 n (s + 50)); 256 to n/3, at most 8192. On a CUDA
-            device √a times as many, if factorising is a times as cheap beside a product as on a
-            CPU, as measured there, but of sketched blocks, and where processes share the rows,
-            which would measure on their own.
+        block_size: b, at most n of which are used; ``None`` for √(1.5 n (s + 50)), where a block's
+            factorisation costs less than half of its product, of cells √(0.75 n (s + 50)); 256 to
+            n/3, at most 8192. On a CUDA device √a times as many, if factorising is a times as cheap
+            beside a product as on a CPU, as measured there, but of sketched blocks, and where
+            processes share the rows, which would measure on their own.
         blocks: ``"partition"``, the parts of a random partition, anew every epoch; ``"cells"``, of
             one into cells of neighbours with some rows from everywhere, where the kernel is rough,
             see :mod:`surrogates.solvers.cells`; ``"leverage"`` or ``"dpp"``, samples by ridge
@@ -114,9 +114,6 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         tail_average: return the mean of the iterates of the second half of the budget, once that is
             reached.
 
-    Raises:
-        ValueError: when solving, if ``block_size`` exceeds n, or the preconditioner's rank the
-            block.
     References:
         Rathore et al. (2025), "Turbocharging Gaussian Process Inference with Approximate
         Sketch-and-Project", Algorithms 1, 2, 6, 7.
@@ -233,8 +230,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         return require_blocks(system)
 
     def epochs_per_step(self, system: BlockSystem, num_columns: int) -> float:
-        # Of random blocks, the larger ones
-        b = min(self.block_size or self._default_block(system, num_columns, "partition"), system.n)
+        b = self._block_size(system, num_columns, "partition")  # the larger of the defaults
         return b / system.n + (b / system.n) ** 2
 
     def prepare(self, system: BlockSystem, generator: torch.Generator) -> Blocks:
@@ -425,24 +421,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         return None, self._block_size(system, num_columns, "partition")
 
     def _block_size(self, system: BlockSystem, num_columns: int, blocks: str) -> int:
-        n = system.n
-        if self.block_size is None:
-            block_size = self._default_block(system, num_columns, blocks)
-        elif self.block_size > n:
-            raise ValueError(
-                f"`block_size` must be at most n = {n}, got {self.block_size}. Reduce it or use"
-                " `Cholesky()`."
-            )
-        else:
-            block_size = self.block_size
-        smallest = n // math.ceil(n / block_size)
-        rank = self.preconditioner.rank
-        if rank is not None and rank > smallest:
-            raise ValueError(
-                f"`rank` must be at most {smallest}, the size of the smallest block, got {rank}."
-                " Reduce it or enlarge the blocks."
-            )
-        return block_size
+        return min(system.n, self.block_size or self._default_block(system, num_columns, blocks))
 
     def _default_block(self, system: BlockSystem, num_columns: int, blocks: str) -> int:
         # What processes measure may differ, and they have to take the same blocks
@@ -491,7 +470,12 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         return torch.where(ended, 0.0, state.residual)
 
     def describe(self, state: SketchAndProjectState) -> str:
-        return describe_reduction(state.step)
+        n = state.monitor.order.num_rows
+        smallest = n // math.ceil(n / state.block_size)
+        notes = [describe_reduction(state.step)]
+        if smallest < min(n, self.preconditioner.rank or 0):
+            notes.append(f"`rank` is reduced to {smallest}, the size of the smallest block")
+        return "; ".join(filter(None, notes))
 
 
 def _of_cells(state: SketchAndProjectState, block: int, shown: Tensor, squares: Tensor) -> Tensor:

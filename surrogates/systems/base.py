@@ -263,6 +263,10 @@ class LinearSystem(ABC):
         """Return the matrix times W (n, s)."""
 
     @abstractmethod
+    def kernel_matmul(self, W: Tensor) -> Tensor:
+        """Return K W, K between the points of the unknowns."""
+
+    @abstractmethod
     def kernel_rows(self, index: Tensor) -> Tensor:
         """Return the kernel between the data ``index`` and the points of the unknowns, (b, n),
         evaluated, without the noise.
@@ -310,10 +314,6 @@ class BlockSystem(LinearSystem):
     @abstractmethod
     def diagonal(self) -> Tensor:
         """The diagonal of K, of the rows held here."""
-
-    @abstractmethod
-    def kernel_matmul(self, W: Tensor) -> Tensor:
-        """Return K W, without the noise."""
 
     @abstractmethod
     def rows_matmul(self, index: Tensor, W: Tensor, minus: Tensor | None = None) -> Tensor:

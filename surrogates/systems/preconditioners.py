@@ -100,10 +100,8 @@ class Nystrom(Preconditioner):
     entries), δ = S_rr, the smallest eigenvalue kept.
 
     Args:
-        rank: r; ``None`` for n / 5, between 500 and 2000.
+        rank: r, at most n of which are used; ``None`` for n / 5, between 500 and 2000.
         sketch: ``"columns"`` or ``"gaussian"``.
-    Raises:
-        ValueError: when called, if ``rank`` exceeds n.
     References:
         Frangella, Tropp, Udell (2023), "Randomized Nyström Preconditioning". Differs: (1) by
         default, a column sample, and δ from the diagonal. Rathore et al. (2025), "Turbocharging
@@ -147,10 +145,8 @@ class PivotedCholesky(Preconditioner):
     remaining diagonal.
 
     Args:
-        rank: r; ``None`` for n / 5, between 500 and 2000. The factorisation takes r sequential
-            steps.
-    Raises:
-        ValueError: when called, if ``rank`` exceeds n.
+        rank: r, at most n of which are used; ``None`` for n / 5, between 500 and 2000. The
+            factorisation takes r sequential steps.
     References:
         Harbrecht, Peters, Schneider (2012), "On the low-rank approximation by the pivoted Cholesky
         decomposition".
@@ -187,11 +183,7 @@ class PivotedCholesky(Preconditioner):
 
 
 def _rank(rank: int | None, n: int) -> int:
-    if rank is None:
-        return min(n, max(SMALLEST_DEFAULT_RANK, min(n // 5, LARGEST_DEFAULT_RANK)))
-    if rank > n:
-        raise ValueError(f"`rank` must be at most n = {n}, got {rank}. Reduce it.")
-    return rank
+    return min(n, rank or max(SMALLEST_DEFAULT_RANK, min(n // 5, LARGEST_DEFAULT_RANK)))
 
 
 def nystrom_approximation(sketch: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:

@@ -84,7 +84,7 @@ def test_products_and_factorisations_are_shared_and_the_block_solves_are_not() -
         ({"n": 0}, "`n` must be at least 1"),
         ({"solver": "lu"}, "`solver` must be one of auto, cholesky, cg, .*, got 'lu'"),
         ({"ranks": 101}, "`ranks` must be at most n = 100, got 101. Every process needs a row"),
-        ({"block_size": 101}, "`block_size` must be at most n = 100, got 101"),
+        ({"block_size": 0}, "`block_size` must be at least 1"),
         ({"rank": -1}, "`rank` must be at least 0"),
     ],
 )

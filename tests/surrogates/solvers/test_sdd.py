@@ -136,14 +136,6 @@ def test_an_epoch_covers_every_point_once() -> None:
     torch.testing.assert_close(state.monitor.residual, rhs.norm(dim=0))
 
 
-def test_a_batch_larger_than_the_data_is_refused_with_the_remedy() -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"`batch_size` must be at most n = 90, got 512. Reduce it or use `Cholesky\(\)`",
-    ):
-        SDD(batch_size=512).solve(problems.system(90), problems.normal(90, 1))
-
-
 @pytest.mark.parametrize(
     ("settings", "error"),
     [

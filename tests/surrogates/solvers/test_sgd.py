@@ -3,10 +3,11 @@ and what it promises of its steps.
 """
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
-from gpytorch.kernels import RQKernel
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from scalable_bo.experiments.regression.data import (
@@ -162,13 +163,22 @@ def test_any_step_ends_finite_and_no_worse(step_size: float) -> None:
     assert_no_worse(system, rhs, solution.value, torch.zeros_like(rhs))
 
 
-def test_a_kernel_without_random_features_is_refused_with_the_remedy() -> None:
-    kernel = RQKernel().double().requires_grad_(False)
-    system = KernelSystem(kernel_operator(kernel, problems.uniform(N, 2)), 0.1)
-    with pytest.raises(
-        ValueError, match=r"`kernel` must be RBFKernel or MaternKernel.*Use `CG\(\)`"
-    ):
-        SGD().solve(system, problems.normal(N, 1))
+@pytest.mark.parametrize("make", problems.GENERIC.values(), ids=problems.GENERIC.keys())
+def test_without_a_closed_form_the_batches_of_an_epoch_give_the_exact_gradient(
+    make: Callable[[], Kernel],
+) -> None:
+    kernel = make().double().requires_grad_(False)
+    K = kernel_operator(kernel, problems.uniform(N, problems.DIM))
+    system = KernelSystem(K, problems.vector_noise(N))
+    f = problems.normal(N, 2)
+    noise_draw = problems.normal(N, 2, seed=1)
+    A = problems.normal(N, 2, seed=2).requires_grad_()
+    (exact,) = torch.autograd.grad(objective(system, f, noise_draw, A), A)
+    draws = gradients(SGD(), system, f, noise_draw, A.detach(), epochs=1)
+    torch.testing.assert_close(draws.mean(0), exact)
+    solution = torch.linalg.solve(system.to_dense(), f + noise_draw)
+    at_solution = gradients(SGD(), system, f, noise_draw, solution, epochs=1)
+    assert at_solution.abs().max() < 1e-9 * draws.abs().max()
 
 
 @pytest.mark.parametrize(
@@ -186,11 +196,6 @@ def test_a_kernel_without_random_features_is_refused_with_the_remedy() -> None:
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"`{next(iter(settings))}` must be"):
         SGD(**settings)  # type: ignore[arg-type]
-
-
-def test_a_batch_larger_than_the_data_is_refused() -> None:
-    with pytest.raises(ValueError, match="`batch_size` must be at most n = 60, got 61"):
-        SGD(batch_size=61).solve(problems.system(N), problems.normal(N, 1))
 
 
 def variance(system: KernelSystem, targets: Targets, A: Tensor, batch_size: int) -> float:

@@ -134,24 +134,15 @@ def test_a_smaller_last_block_does_not_arise() -> None:
     assert solver.solve(system, rhs).converged.all()
 
 
-@pytest.mark.parametrize(
-    ("solver", "message"),
-    [
-        (
-            SketchAndProject(block_size=61),
-            r"`block_size` must be at most n = 60, got 61. Reduce it or use `Cholesky\(\)`",
-        ),
-        (
-            SketchAndProject.adasap(block_size=20),
-            "`rank` must be at most 20, the size of the smallest block, got 100",
-        ),
-    ],
-)
-def test_settings_that_do_not_fit_the_data_are_refused(
-    solver: SketchAndProject, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        solver.solve(problems.system(N), problems.normal(N, 1))
+def test_a_rank_beyond_the_blocks_takes_all_of_their_rows_and_the_note_says_so() -> None:
+    system, rhs = problems.system(N), problems.normal(N, 1)
+    wide, full = (
+        SketchAndProject(Nystrom(rank, sketch="gaussian"), block_size=25).solve(system, rhs)
+        for rank in (50, 20)
+    )
+    assert torch.equal(wide.value, full.value)
+    assert wide.note == "`rank` is reduced to 20, the size of the smallest block"
+    assert not full.note
 
 
 @pytest.mark.parametrize(

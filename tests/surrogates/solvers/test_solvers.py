@@ -1,5 +1,7 @@
 """Every solver against the contract, and the loop that the iterative ones share."""
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
@@ -9,6 +11,7 @@ from torch import Tensor
 from surrogates import (
     CG,
     SDD,
+    SGD,
     Auto,
     Cholesky,
     IterativeSolver,
@@ -18,6 +21,7 @@ from surrogates import (
     SketchAndProject,
 )
 from surrogates.solvers import auto, run
+from surrogates.solvers.footprint import Size
 from surrogates.solvers.order import permuted, random_keys
 from surrogates.solvers.run import Start
 from surrogates.solvers.state import State
@@ -178,6 +182,32 @@ def sampled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def random_rows(system: KernelSystem) -> Tensor:
     return permuted(0, 20, system.n, random_keys(torch.Generator().manual_seed(0)))
+
+
+SIZES = {
+    "sdd": lambda size: SDD.paper(batch_size=size),
+    "sgd": lambda size: SGD(batch_size=size),
+    "sap": lambda size: SketchAndProject.sap(block_size=size),
+    "asap": lambda size: SketchAndProject.asap(block_size=size),
+    "dpp": lambda size: SketchAndProject(blocks="dpp", block_size=size),
+    "adasap": lambda size: SketchAndProject.adasap(preconditioner=Nystrom(size, "gaussian")),
+    "cg-nystrom": lambda size: CG(Nystrom(size)),
+    "cg-pivoted": lambda size: CG(PivotedCholesky(size)),
+}
+
+
+@pytest.mark.parametrize("n", [1, 7, 60])
+@pytest.mark.parametrize("make", SIZES.values(), ids=SIZES.keys())
+def test_sizes_beyond_the_data_take_all_rows_and_the_note_says_so(
+    make: Callable[[int], IterativeSolver], n: int
+) -> None:
+    system, rhs = problems.system(n), problems.normal(n, 2)
+    small, large = (make(size).solve(system, rhs) for size in (n, 512))
+    assert torch.equal(large.value, small.value)
+    assert large.epochs == small.epochs
+    assert re.fullmatch(rf"(.*; )?`(batch_size|block_size|rank)` 512 .* n = {n}", large.note)
+    assert "reduced to n" not in small.note
+    assert make(512).footprint(Size(n, 2, 2)) == make(n).footprint(Size(n, 2, 2))
 
 
 # Whose residuals are well below the tolerance at the end
