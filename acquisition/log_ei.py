@@ -23,7 +23,6 @@ from botorch.models.transforms.outcome import Standardize
 from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.sampling import draw_sobol_normal_samples
 from gpytorch.likelihoods import GaussianLikelihood
-from linear_operator.utils.cholesky import psd_safe_cholesky
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
@@ -36,6 +35,7 @@ from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
 from surrogates import PathwiseGP
 from surrogates.models.data import data_sets
 from surrogates.operators.cross import CrossCovariance
+from surrogates.operators.linalg import jittered_cholesky
 from surrogates.rules.data import DataSet
 
 # Searches a set that is more than a box
@@ -50,7 +50,7 @@ LIGHT_SAMPLER = partial(
 NUM_SAMPLES = 128  # joint draws of outcomes behind the improvement of several points
 FAR_BELOW = -1e4  # in standard deviations
 NUM_DRAWS = 64  # of the values at pending points
-LEAST_VARIANCE = 1e-14  # of a standardised value: what rounding leaves of none
+LEAST_VARIANCE = 1e-14  # of the prior one: what rounding leaves of none
 MOST_PENDING = 32  # points whose values are drawn with a new one's
 EVALUATED_AT_ONCE = 1024  # points
 NUM_BEST = 4  # data points that it is sought around
@@ -187,7 +187,7 @@ class _Posterior:
     def of(cls, data: DataSet, X: Tensor, Y: Tensor, noise: Tensor) -> "_Posterior":
         """Return the output given the values Y (n, s) at X, with variances (n,) of their noise."""
         covariance = data.kernel(X).to_dense() + torch.diag(noise)
-        root = psd_safe_cholesky(covariance)
+        root, _ = jittered_cholesky(covariance, overwrite=True)
         identity = torch.eye(len(X), device=root.device).to(root)
         inverse_root = torch.linalg.solve_triangular(root, identity, upper=False)
         residuals = Y - data.mean_module(X).unsqueeze(1)
@@ -199,13 +199,14 @@ class _Posterior:
         covariance = self.covariance(X)
         means = self.data.mean_module(X).unsqueeze(1) + covariance @ self.weights
         explained = (covariance @ self.inverse_root.mT).square().sum(1)
-        variances = self.covariance.diagonal(X) - explained
-        return means, variances.clamp_min(LEAST_VARIANCE)
+        prior = self.covariance.diagonal(X)
+        return means, torch.maximum(prior - explained, LEAST_VARIANCE * prior)
 
     def draw(self, X: Tensor, seed: int) -> Tensor:
         """Return draws (k, ``NUM_DRAWS``) of the output at X (k, d), without noise."""
         projected = self.covariance(X) @ self.inverse_root.mT
-        root = psd_safe_cholesky(self.data.kernel(X).to_dense() - projected @ projected.mT)
+        known = projected @ projected.mT
+        root, _ = jittered_cholesky(self.data.kernel(X).to_dense() - known, overwrite=True)
         means, _ = self.moments(X)
         return means + root @ draw_sobol_normal_samples(len(X), NUM_DRAWS, seed=seed).to(root).mT
 

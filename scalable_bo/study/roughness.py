@@ -5,9 +5,9 @@ Notation: n values y at X (n, d), their kernel K (n, n), noise σ².
 """
 
 import torch
-from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
+from surrogates.operators.linalg import jittered_cholesky
 from surrogates.rules.data import DataSet
 
 # Lengthscales of a rough part, in those of the kernel
@@ -44,6 +44,6 @@ def evidence_of_roughness(data: DataSet) -> float:
 
 def _log_likelihood(residuals: Tensor, covariance: Tensor) -> float:
     """Return the log density of N(0, ``covariance``), less what all have in common."""
-    root = psd_safe_cholesky(covariance)
+    root, _ = jittered_cholesky(covariance)
     whitened = torch.linalg.solve_triangular(root, residuals.unsqueeze(1), upper=False)
     return float(-0.5 * whitened.square().sum() - root.diagonal().log().sum())

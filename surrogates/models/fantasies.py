@@ -23,7 +23,6 @@ from botorch.posteriors.transformed import TransformedPosterior
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import Likelihood
 from linear_operator.operators import RootLinearOperator
-from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
 from surrogates import checks
@@ -31,6 +30,7 @@ from surrogates.functions.draws import standard_normal
 from surrogates.functions.paths import SamplePaths
 from surrogates.models.data import data_sets, indices, known_noise
 from surrogates.models.posterior import assemble, constant
+from surrogates.operators.linalg import jittered_cholesky
 from surrogates.rules.base import Covariance
 
 
@@ -225,7 +225,7 @@ class _Fantasies:
         self.paths = paths
         self.with_Q = covariance.between(Q)
         C = self.with_Q(Q)
-        L = psd_safe_cholesky(0.5 * (C + C.mT) + torch.diag_embed(noise))
+        L, _ = jittered_cholesky(0.5 * (C + C.mT) + torch.diag_embed(noise))
         self.mean_weights = torch.cholesky_solve((Y - paths.mean(Q)).unsqueeze(-1), L)  # (*F, k, 1)
         deviations = covariance.deviations(paths, Q).movedim(0, -1)
         std = noise.sqrt()

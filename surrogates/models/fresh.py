@@ -176,7 +176,7 @@ class FreshGP(SingleTaskGP):
             noise = common.mT if self.num_outputs > 1 else common.squeeze(-1)
             noise = noise.expand(torch.broadcast_shapes(noise.shape, inputs.shape[:-1]))
         given = {} if noise is None else {"noise": noise}
-        with direct_algebra, as_given():
+        with direct_algebra, as_given(), relative_jitter(self):
             if is_doubled:
                 twin = state.with_data(inputs, targets, **given, **kwargs)
                 model = self._after(twin)
@@ -578,6 +578,17 @@ class _DirectAlgebra:
 
 
 direct_algebra = _DirectAlgebra()
+
+
+@contextmanager
+def relative_jitter(model: SingleTaskGP) -> Iterator[None]:
+    """Let the jitter of GPyTorch's factorisations be measured by the variances of ``model``, whose
+    differences they may be of.
+    """
+    variance = model.covar_module(model.train_inputs[0], diag=True).max().item()
+    jitter = 10.0 * torch.finfo(torch.float64).eps * variance
+    with gpytorch.settings.cholesky_jitter(float_value=jitter, double_value=jitter):
+        yield
 
 
 @contextmanager

@@ -169,6 +169,40 @@ def shifted_cholesky(
     )
 
 
+def jittered_cholesky(matrix: Tensor, *, overwrite: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the Cholesky factors of symmetric matrices (*b, m, m), and the jitter (*b,) that each
+    needed: 0, or 10 eps times its largest entry, or by tens more.
+
+    A covariance that is the difference of two may be made of their rounding alone. Jitter of m
+    times the largest entry is enough even then, as that bounds the eigenvalues.
+
+    Args:
+        overwrite: add the jitter to ``matrix`` itself, not to a copy.
+
+    Raises:
+        ValueError: if a matrix that cannot be factorised is not finite.
+    """
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    jitter = matrix.new_zeros(info.shape)
+    if not bool(info.any()):
+        return factor, jitter
+    largest = matrix.detach().abs().amax((-2, -1)).clamp_min(torch.finfo(matrix.dtype).tiny)
+    shifted = matrix if overwrite else matrix.clone()
+    share = 10.0 * torch.finfo(matrix.dtype).eps
+    while bool((failed := info != 0).any()):
+        wanted = torch.where(failed, share * largest, jitter)
+        if not bool(wanted.isfinite().all()):
+            raise ValueError(
+                "`matrix` must be finite, got an entry of"
+                f" {largest.max().item():g}. Check the kernel."
+            )
+        shifted.diagonal(dim1=-2, dim2=-1).add_((wanted - jitter).unsqueeze(-1))
+        jitter = wanted
+        factor, info = torch.linalg.cholesky_ex(shifted)
+        share *= 10.0
+    return factor, jitter
+
+
 def cholesky_solve(B: Tensor, factor: Tensor) -> Tensor:
     """Return (L Lᵀ)⁻¹ B, (n, s), for the Cholesky factor L (n, n)."""
     n = len(factor)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from surrogates.operators.linalg import jittered_cholesky
 from surrogates.systems.base import BlockSystem
 from surrogates.systems.preconditioners import column_factor
 
@@ -140,9 +141,7 @@ def _scores(system: BlockSystem, L: Tensor, floor: float) -> Tensor:
     inner.diagonal().add_(floor)
     missed = (system.diagonal.double() - L.square().sum(1)).clamp_min(0.0)
     captured = (
-        torch.linalg.solve_triangular(torch.linalg.cholesky(inner), L.T, upper=False)
-        .square()
-        .sum(0)
+        torch.linalg.solve_triangular(jittered_cholesky(inner)[0], L.T, upper=False).square().sum(0)
     )
     scores = captured + missed / (floor + missed)
     # No row is out of reach, and none speaks for too many

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from surrogates import memory
+from surrogates.operators.linalg import jittered_cholesky
 from surrogates.solvers.base import Request, Solver
 from surrogates.solvers.footprint import Footprint, Size
 from surrogates.solvers.run import Solution
@@ -114,18 +115,11 @@ def factorise(matrix: Tensor) -> tuple[Tensor, float]:
     Raises:
         ValueError: if no jitter up to the largest diagonal entry makes it positive definite.
     """
-    factor, info = torch.linalg.cholesky_ex(matrix)
     largest = matrix.diagonal().max().item()
-    jitter = 10.0 * torch.finfo(matrix.dtype).eps * largest
-    added = 0.0
-    while info:
-        if not jitter <= largest:
-            raise ValueError(
-                "`system` must be positive definite, and is not even with jitter as large as its"
-                " diagonal. Check the kernel."
-            )
-        matrix.diagonal().add_(jitter - added)
-        added = jitter
-        factor, info = torch.linalg.cholesky_ex(matrix)
-        jitter *= 10.0
-    return factor, added
+    factor, jitter = jittered_cholesky(matrix, overwrite=True)
+    if jitter > largest:
+        raise ValueError(
+            "`system` must be positive definite, and is not even with jitter as large as its"
+            " diagonal. Check the kernel."
+        )
+    return factor, jitter.item()

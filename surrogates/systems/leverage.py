@@ -10,6 +10,7 @@ from torch import Tensor
 
 from surrogates import memory
 from surrogates.operators.kernel_matrix import kernel_operator
+from surrogates.operators.linalg import jittered_cholesky
 from surrogates.operators.tiles import SMALLEST_SIDE, spans, tile_side
 
 
@@ -36,7 +37,7 @@ def approximate_leverage_scores(
     n = len(X)
     block = kernel_operator(kernel, X[sketch]).to_dense().clone()
     block.diagonal().add_(regularization * p)
-    factor = torch.linalg.cholesky(block)
+    factor, _ = jittered_cholesky(block, overwrite=True)
 
     def missed(size: int) -> Tensor:
         parts = []

@@ -11,6 +11,7 @@ from botorch.acquisition.analytic import LogExpectedImprovement
 from botorch.acquisition.analytic import _log_ei_helper as log_improvement
 from botorch.acquisition.logei import qLogExpectedImprovement
 from botorch.sampling.normal import SobolQMCNormalSampler
+from gpytorch.means import ConstantMean
 from torch import Tensor
 
 from acquisition import (
@@ -20,8 +21,10 @@ from acquisition import (
     Request,
     Strategy,
 )
-from acquisition.log_ei import LogImprovement
+from acquisition.log_ei import LogImprovement, _Posterior
 from surrogates import PathwiseGP, gaussian_likelihood
+from surrogates.rules.data import DataSet
+from tests import problems
 
 BOX = torch.tensor([[-5.0, 100.0], [10.0, 300.0]], dtype=torch.float64)
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
@@ -231,3 +234,53 @@ def test_the_slope_of_an_improvement_is_that_of_its_logarithm_however_small() ->
     torch.testing.assert_close(slope, expected, rtol=1e-7, atol=0.0)
     with pytest.raises(NotImplementedError, match="Leave out `create_graph`"):
         torch.autograd.grad(LogImprovement.apply(u).sum(), u, create_graph=True)
+
+
+SCALES = pytest.mark.parametrize("scale", [1e-12, 1e-6, 1.0, 1e6, 1e12])
+
+
+@SCALES
+@torch.no_grad()
+def test_joint_draws_have_the_covariance_of_the_posterior_at_any_output_scale(
+    scale: float,
+) -> None:
+    n, noise = 30, 1e-8
+    X = problems.uniform(n, 2)
+    Q = torch.cat([X[:3], X[:2], problems.uniform(3, 2, seed=1), problems.uniform(2, 2, seed=1)])
+    K, k, prior = (
+        problems.matern(2.5).double()(A, B).to_dense() for A, B in ((X, X), (Q, X), (Q, Q))
+    )
+    K += noise * torch.eye(n, dtype=K.dtype)
+    expected = prior - k @ torch.linalg.solve(K, k.T)
+    kernel = problems.scaled(problems.matern(2.5), scale).double()
+    y = scale**0.5 * problems.normal(n)
+    data = DataSet(X, y, scale * X.new_full((n,), noise), kernel, ConstantMean().double())
+    posterior = _Posterior.of(data, X, y.unsqueeze(1), data.noise)
+    draws = torch.cat([posterior.draw(Q, seed) for seed in range(64)], 1)
+    deviations = (draws - posterior.moments(Q)[0]) / scale**0.5
+    covariance = deviations @ deviations.T / draws.shape[1]
+    variance = expected.diagonal().clamp_min(0.0)
+    error = (variance * variance.unsqueeze(1)).sqrt() * (2.0 / draws.shape[1]) ** 0.5
+    rounding = n**2 * torch.finfo(K.dtype).eps
+    assert ((covariance - expected).abs() <= 5.0 * error + rounding).all()
+
+
+@SCALES
+@pytest.mark.parametrize("noise", [1e-8, 1e-4], ids=["little-noise", "noise"])
+def test_a_batch_is_chosen_at_any_output_scale_beside_points_that_repeat(
+    scale: float, noise: float
+) -> None:
+    X = problems.uniform(25, 2)
+    Y = scale**0.5 * torch.sin(4.0 * X.sum(1, keepdim=True))
+    model = PathwiseGP(
+        X,
+        Y,
+        covar_module=problems.scaled(problems.matern(2.5, 20.0), scale).double(),
+        likelihood=gaussian_likelihood(noise),
+        outcome_transform=None,
+    )
+    pending = torch.cat([X[:4], X[:2], torch.full((3, 2), 0.5)]).double()
+    generator = torch.Generator().manual_seed(0)
+    points = LogEIStrategy().generate(Request(model, 3, UNIT, generator, X_pending=pending))
+    assert points.isfinite().all() and ((points >= 0.0) & (points <= 1.0)).all()
+    assert len(points.unique(dim=0)) == 3

@@ -26,6 +26,7 @@ from surrogates import (
     Solution,
     Solver,
     VariationalGP,
+    gaussian_likelihood,
 )
 from tests import problems
 
@@ -424,3 +425,37 @@ def test_fantasies_after_another_outcome_transform_are_in_the_users_units() -> N
         torch.Size([1]), zeros.expand(1, F, 16)
     )
     torch.testing.assert_close(found[0], expected.expand(F, 3, 1), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.filterwarnings(
+    "ignore::surrogates.solvers.run.UnsolvedWarning",  # float32
+    "ignore:A not p.d.",  # GPyTorch says so whenever it adds jitter
+)
+@pytest.mark.parametrize("scale", [1e-12, 1e6, 1e12])
+@pytest.mark.parametrize("solver", [Cholesky(), CG(tolerance=1e-8)], ids=["exact", "paths"])
+def test_conditioning_is_the_same_at_any_output_scale(solver: Solver, scale: float) -> None:
+    X = problems.uniform(30, 2)
+    Q = torch.cat([X[:4], X[:4], problems.uniform(4, 2, seed=5)])  # some known, some twice
+
+    def conditioned(scale: float, noise: float, dtype: torch.dtype = torch.float64) -> Tensor:
+        points, new = X.to(dtype), Q.to(dtype)
+        model = PathwiseGP(
+            points,
+            scale**0.5 * torch.sin(4.0 * points.sum(1, keepdim=True)),
+            covar_module=problems.scaled(problems.matern(2.5, 0.8), scale).to(points),
+            likelihood=gaussian_likelihood(noise * scale),
+            outcome_transform=None,
+            solver=solver,
+            num_paths=16,
+        ).to(dtype)
+        model.posterior(new)
+        values = scale**0.5 * torch.sin(4.0 * new.sum(1, keepdim=True))
+        return model.condition_on_observations(new, values).posterior(new).mean / scale**0.5
+
+    with torch.no_grad():
+        torch.testing.assert_close(
+            conditioned(scale, 1e-4), conditioned(1.0, 1e-4), rtol=1e-4, atol=1e-4
+        )
+        for noise in (1e-8, 1e-8 / scale):  # of the output scale, and beside it
+            for dtype in (torch.float32, torch.float64):
+                assert conditioned(scale, noise, dtype).isfinite().all()

@@ -15,6 +15,7 @@ from surrogates.operators import linalg
 from surrogates.operators.linalg import (
     SHIFT,
     cholesky_solve,
+    jittered_cholesky,
     left_singular,
     stable_cholesky,
     times_inverse_transpose,
@@ -227,3 +228,45 @@ def test_left_singular_vectors_of_a_matrix_of_lower_rank_are_numbers() -> None:
         assert U.isfinite().all() and (singular >= 0.0).all()
         outer = (U * singular) @ (U * singular).T
         torch.testing.assert_close(outer, matrix @ matrix.T, rtol=0, atol=1e-6)
+
+
+@DTYPES
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_differences_of_covariances_are_factorised_at_any_scale(
+    dtype: torch.dtype, scale: float
+) -> None:
+    X = problems.uniform(N, 2)
+    Q = torch.cat([X[:5], X[:5], problems.uniform(5, 2, seed=1).repeat(2, 1)])
+    kernel = problems.scaled(problems.matern(2.5), scale).double()
+    with torch.no_grad():
+        K, k, prior = (kernel(A, B).to_dense() for A, B in ((X, X), (Q, X), (Q, Q)))
+    explained = torch.linalg.solve(K + 1e-8 * scale * torch.eye(N, dtype=K.dtype), k.T)
+    C = prior.to(dtype) - k.to(dtype) @ explained.to(dtype)
+    C = torch.stack([0.5 * (C + C.T), scale * torch.eye(len(Q), dtype=dtype)])
+    factor, jitter = jittered_cholesky(C.clone())
+    # What the products above round, m times at worst
+    rounding = (explained.abs().amax() * k.abs().amax() * N * torch.finfo(dtype).eps).item()
+    assert 0.0 < jitter[0] <= 10.0 * len(Q) * rounding
+    assert jitter[1] == 0.0
+    shifted = C + torch.diag_embed(jitter.unsqueeze(1).expand(-1, len(Q)))
+    tolerance = len(Q) * torch.finfo(dtype).eps * shifted.abs().max().item()
+    torch.testing.assert_close(factor @ factor.mT, shifted, rtol=0, atol=tolerance)
+
+
+def test_jitter_is_enough_for_any_finite_matrix_and_none_is_for_another() -> None:
+    A = problems.normal(40, N, N)
+    for matrix in (A + A.mT, torch.zeros(N, N), -torch.eye(N)):
+        factor, jitter = jittered_cholesky(matrix)
+        assert factor.isfinite().all()
+        assert (jitter <= 10.0 * N * matrix.abs().amax((-2, -1)).clamp_min(1e-30)).all()
+    for bad in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="`matrix` must be finite, got an entry of"):
+            jittered_cholesky(torch.full((N, N), bad))
+
+
+def test_jitter_has_no_part_in_the_gradient() -> None:
+    a = problems.normal(6).requires_grad_()
+    factor, jitter = jittered_cholesky(torch.outer(a, a))
+    assert jitter > 0.0
+    (gradient,) = torch.autograd.grad(factor.square().sum(), a)  # of the trace
+    torch.testing.assert_close(gradient, 2.0 * a.detach(), rtol=1e-4, atol=1e-4)
