@@ -63,8 +63,8 @@ class Scalarisations:
         lowest = highest - torch.where(width > NARROWEST_FRONT, width, 1.0)
         weights = (shares / shares.sum(1, keepdim=True)).to(front)
         # Where each ask has a single path, about every other one extends the front
-        first = torch.randint(2, (), generator=generator)
-        extends = (torch.arange(num_paths) + first) % 2 == 0
+        first = torch.randint(2, (), generator=generator, device=generator.device)
+        extends = (torch.arange(num_paths, device=generator.device) + first) % 2 == 0
         return cls(weights, lowest, highest, extends.to(front.device))
 
     def part(self, paths: slice) -> "Scalarisations":

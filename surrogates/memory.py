@@ -6,6 +6,10 @@ C library's allocator, which keeps the memory of freed tensors for the next ones
 precision of PyTorch's float32 products. With ``SCALABLE_BO_PROCESS_SETTINGS=keep`` in the
 environment both stay as they are (the default is ``change``): large tensors then cost more, and
 where the process allows TF32, kernel values lose up to 13 of their 24 bits.
+
+Few random numbers are drawn by the generator that was given, so that a seed means the same on every
+device; many on the device that uses them, since a CPU takes longer to draw and send them than the
+device to compute with them.
 """
 
 import ctypes
@@ -24,6 +28,8 @@ import psutil
 import torch
 
 GIBIBYTE = 2**30
+DEVICE_TYPES = {"cuda"}  # with generators of their own
+MANY = 2**18  # numbers, which a CPU draws in about two milliseconds
 DEFAULT_CPU_BUDGET = 2 * GIBIBYTE
 # Of float32: d², values, slopes, weights and the temporaries between them, or half as many of
 # float64
@@ -278,3 +284,25 @@ def give_back() -> None:
 @cache
 def _glibc() -> ctypes.CDLL | None:
     return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
+
+
+def drawing_device(device: torch.device, count: int) -> torch.device:
+    """Return where ``count`` numbers for ``device`` are drawn by a generator that a seed makes."""
+    there = device.type in DEVICE_TYPES and count >= MANY
+    return device if there else torch.device("cpu")
+
+
+def generator_for(generator: torch.Generator, device: torch.device, count: int) -> torch.Generator:
+    """Return the generator that draws ``count`` numbers for ``device``: ``generator``, or one of
+    that device which it seeds.
+    """
+    where = drawing_device(device, count)
+    if where.type in ("cpu", generator.device.type):
+        return generator
+    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    return seeded(where, seed)
+
+
+def seeded(device: torch.device, seed: int) -> torch.Generator:
+    """Return a generator of that device with this seed."""
+    return torch.Generator(device).manual_seed(seed)

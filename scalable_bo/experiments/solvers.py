@@ -36,13 +36,14 @@ class CGBudget:
     """What conjugate gradients may spend on one round.
 
     Args:
-        tolerance: relative residual at which a column stops.
+        tolerance: relative residual at which a column stops; ``None`` for the solver's own end, an
+            error in posterior standard deviations.
         num_iterations: at most so many; ``None`` for the solver's own budget.
         preconditioner: ``nystrom`` or ``pivoted-cholesky``.
         rank: of the preconditioner; ``None`` for its own default.
     """
 
-    tolerance: float = 1e-2
+    tolerance: float | None = None
     num_iterations: int | None = None
     preconditioner: str = "nystrom"
     rank: int | None = None
@@ -53,7 +54,7 @@ class SDDBudget:
     """What stochastic dual descent may spend on one round.
 
     Args:
-        tolerance: relative residual at which a column stops.
+        tolerance: relative residual at which a column stops; likewise.
         num_steps: at most so many steps; ``None`` for ``num_epochs``.
         num_epochs: at most so many passes over the kernel matrix; ``None`` for the solver's own
             budget.
@@ -62,7 +63,7 @@ class SDDBudget:
         step_size: βn; ``None`` for an estimate.
     """
 
-    tolerance: float = 1e-2
+    tolerance: float | None = None
     num_steps: int | None = None
     num_epochs: float | None = None
     batch_size: int | None = None
@@ -82,7 +83,7 @@ def solver_for(
     Args:
         name: of the registry.
         n: number of data; budgets in steps, and batches as fractions of the data, depend on it.
-        cg: budget of conjugate gradients; ``None`` for the defaults, a relative residual of 1e-2.
+        cg: budget of conjugate gradients; ``None`` for the defaults.
         sdd: budget of stochastic dual descent; likewise.
         checkpoint: where a solve is saved as it goes on; ``None`` for nowhere.
     Raises:

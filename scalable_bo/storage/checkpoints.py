@@ -18,8 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from scalable_bo.storage.files import require_own
-from surrogates.atomic import write_atomically
+from surrogates.atomic import require_own, write_atomically
 from surrogates.callers import warn
 
 NUM_KEPT = 2

@@ -22,9 +22,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from scalable_bo.storage import seals
-from scalable_bo.storage.files import open_own, require_own
 from scalable_bo.storage.legacy import write_as_json
-from surrogates.atomic import replacing, sync_folder
+from surrogates.atomic import open_own, replacing, require_own, sync_folder
 
 APPLICATION_ID = 0x5342_4F31  # in the file's header, where `file` and others look
 _NOT_THE_CONTENT = {
@@ -224,9 +223,13 @@ def definitions(connection: sqlite3.Connection) -> set[tuple[str, ...]]:
 def definitions_of(version: int) -> set[tuple[str, ...]]:
     """Return what a database of this version of the schema defines."""
     with closing(connect(":memory:")) as connection:
-        connection.executescript(FIRST_SCHEMA)
-        for number in range(1, version):
-            _migrate(connection, number, Path())
+        if version == SCHEMA_VERSION:
+            connection.executescript(SCHEMA)
+            seals.seal_all(connection)
+        else:
+            connection.executescript(FIRST_SCHEMA)
+            for number in range(1, version):
+                _migrate(connection, number, Path())
         return definitions(connection)
 
 

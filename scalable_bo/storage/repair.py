@@ -28,9 +28,9 @@ from scalable_bo.storage.database import (
     definitions_of,
     reading,
 )
-from scalable_bo.storage.files import require_own
 from scalable_bo.storage.rows import few
 from scalable_bo.storage.sqlite import SQLiteStorage
+from surrogates.atomic import require_own
 
 DATABASE = "study.sqlite"
 BACKUP = "backup.sqlite"

@@ -283,7 +283,7 @@ class Rows:
             raise ValueError(f"`ids` must have been asked, got unknown {few(unknown)}.")
         if repeated := sorted(number for number, count in Counter(ids).items() if count > 1):
             raise ValueError(f"`ids` must be distinct, got {few(repeated)} twice.")
-        index = torch.tensor(ids, dtype=torch.long)
+        index = torch.tensor(ids, dtype=torch.long, device="cpu")
         told = self.told[index]
         given = outcomes.table
         known = self.outcomes(given.shape[1], index)
@@ -319,7 +319,7 @@ class Rows:
         unknown = outcomes.table.isnan() & ~outcomes.are_whole[:, None]
         if not unknown.any():
             return outcomes
-        known = self.outcomes(unknown.shape[1], torch.tensor(ids, dtype=torch.long))
+        known = self.outcomes(unknown.shape[1], torch.tensor(ids, dtype=torch.long, device="cpu"))
         table = torch.where(unknown, known, outcomes.table)
         return replace(outcomes, values=table[:, 0].contiguous(), further=table[:, 1:])
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from scalable_bo.storage.files import open_own
+from surrogates.atomic import open_own
 
 ENDS = """
 CREATE TABLE ends (  -- one row

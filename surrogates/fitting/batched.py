@@ -9,6 +9,7 @@ K⁻¹ r. For every set
 
 import math
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import gpytorch
@@ -118,7 +119,7 @@ def covariance(kernel: Kernel, X: Tensor) -> Tensor:
     """
     if kind_of(kernel) is AdditiveKernel:
         X = X if kernel.active_dims is None else X[..., kernel.active_dims]
-        return torch.stack([covariance(part, X) for part in kernel.kernels]).sum(0)
+        return torch.stack(list(map(partial(covariance, X=X), kernel.kernels))).sum(0)
     effects = _main_effects(kernel)
     if effects is not None and not X.requires_grad:
         outputscale, lengthscale = effects
@@ -187,7 +188,7 @@ class _GaussianNLL(torch.autograd.Function):
     def forward(ctx: Any, K: Tensor, r: Tensor) -> Tensor:
         factor, failed = _shifted_cholesky(K)
         if bool(failed.any()):
-            factor[failed] = torch.eye(K.shape[-1]).to(K)
+            factor[failed] = torch.eye(K.shape[-1], device=K.device).to(K)
         inverse = torch.cholesky_inverse(factor)
         alpha = torch.cholesky_solve(r.unsqueeze(-1), factor).squeeze(-1)
         ctx.save_for_backward(inverse, alpha)

@@ -38,7 +38,7 @@ from botorch.models.kernels.categorical import CategoricalKernel
 from scipy.special import betainc, betaincinv, gammainccinv, gammaincinv, gammaln, ive, kve
 from torch import Tensor
 
-from surrogates.operators import generators
+from surrogates import memory
 
 NUM_DIRECTIONS = 8
 NUM_VALUES = 64  # so many functions show their leading directions
@@ -55,7 +55,7 @@ def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generat
     """Return N(0, 1) draws of the dtype and device of ``like``, drawn in float64: a seed means the
     same in either dtype and, unless they are so many that the device draws them, everywhere.
     """
-    own = generators.of(generator, like.device, math.prod(shape))
+    own = memory.generator_for(generator, like.device, math.prod(shape))
     return torch.randn(*shape, generator=own, device=own.device, dtype=torch.float64).to(like)
 
 

@@ -640,6 +640,7 @@ def _joined(solutions: list[Solution | None]) -> Solution | None:
     done = [solution for solution in solutions if solution is not None]
     if len(done) < 2:
         return done[0] if done else None
+    errors = [solution.error for solution in done if solution.error is not None]
     return Solution(
         value=torch.cat([solution.value for solution in done], dim=1),
         residual=torch.cat([solution.residual for solution in done]),
@@ -648,4 +649,5 @@ def _joined(solutions: list[Solution | None]) -> Solution | None:
         epochs=sum(solution.epochs for solution in done),
         seconds=sum(solution.seconds for solution in done),
         note="; ".join(dict.fromkeys(solution.note for solution in done if solution.note)),
+        error=torch.cat(errors) if len(errors) == len(done) else None,
     )

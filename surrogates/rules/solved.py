@@ -27,6 +27,7 @@ from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.rules.base import Covariance, CovarianceWith, Rule
 from surrogates.rules.data import DataSet
 from surrogates.rules.limits import check_codes
+from surrogates.solvers.accuracy import PosteriorError
 from surrogates.solvers.auto import Auto
 from surrogates.solvers.base import Callback, Solver
 from surrogates.solvers.cholesky import Cholesky
@@ -119,9 +120,16 @@ class SolvedRule(Rule):
             targets = targets.to(system.dtype)
         initial = None if precise else _initial(system, residuals, warm, num_paths)
         rhs = targets if solver.splits_targets else system.rhs(targets)
+        blocks = system.blocks
+        posterior = None if blocks is None else PosteriorError.of(blocks, targets)
         del targets, values, noise  # many columns: only one copy of them is kept
         solution = solver.solve(
-            system, rhs, initial=initial, generator=generator, callback=callback
+            system,
+            rhs,
+            initial=initial,
+            generator=generator,
+            callback=callback,
+            posterior=posterior,
         )
         mean_weights = solution.value[:, :1].clone()
         paths = SamplePaths(

@@ -21,7 +21,7 @@ from surrogates.solvers.cg import CG
 from surrogates.solvers.checkpoint import Checkpoint
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.forecast import SpectrumModel
-from surrogates.solvers.run import Solution, now
+from surrogates.solvers.run import TOLERANCE, Solution, now
 from surrogates.solvers.sketch_and_project import SketchAndProject, default_block_size
 from surrogates.systems.base import Apply, BlockSystem, LinearSystem, Targets
 from surrogates.systems.preconditioners import Nystrom
@@ -87,7 +87,9 @@ class Auto(Solver):
     rows are shared by several processes by ``SketchAndProject.asap()``.
 
     Args:
-        tolerance: relative residual wanted.
+        tolerance: relative residual wanted; ``None`` for 1e-2, or for ``error`` where weights stand
+            for a posterior.
+        error: of the mean and of the paths of a posterior, in posterior standard deviations.
         max_epochs: budget of the iterative methods, in n² kernel entries.
         max_seconds: budget of time; ``None`` for none. A direct solve, once begun, is not stopped.
         direct: whether ``Cholesky()`` may be chosen.
@@ -98,14 +100,15 @@ class Auto(Solver):
 
     splits_targets: ClassVar[bool] = True  # as Cholesky
 
-    tolerance: float = field(default=1e-2, kw_only=True)
+    tolerance: float | None = field(default=None, kw_only=True)
+    error: float = field(default=0.1, kw_only=True)
     max_epochs: float = field(default=100.0, kw_only=True)
     max_seconds: float | None = field(default=None, kw_only=True)
     direct: bool = field(default=True, kw_only=True)
     checkpoint: Checkpoint | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        checks.budget(self.tolerance, self.max_epochs, self.max_seconds)
+        checks.budget(self.tolerance, self.error, self.max_epochs, self.max_seconds)
         if not isinstance(self.direct, bool):
             raise TypeError(
                 f"`direct` must be True or False, got {type(self.direct).__name__} {self.direct!r}."
@@ -114,9 +117,17 @@ class Auto(Solver):
 
     @torch.no_grad()
     def choose(
-        self, system: LinearSystem, num_columns: int, generator: torch.Generator | None = None
+        self,
+        system: LinearSystem,
+        num_columns: int,
+        generator: torch.Generator | None = None,
+        is_posterior: bool = False,
     ) -> Choice:
-        """Return the solver for ``system`` and ``num_columns`` right-hand sides, and the reason."""
+        """Return the solver for ``system`` and ``num_columns`` right-hand sides, and the reason.
+
+        Args:
+            is_posterior: whether their solutions stand for a posterior.
+        """
         n = system.n
         blocks = system.blocks
         if blocks is None:
@@ -133,8 +144,11 @@ class Auto(Solver):
         probe = SpectrumModel.of(
             blocks, torch.Generator().manual_seed(0) if generator is None else generator
         )
-        candidates = self._candidates(blocks, num_columns, probe)
-        if fits and probe.direct_residual(blocks.precise().dtype) <= self.tolerance:
+        tolerance = TOLERANCE if self.tolerance is None else self.tolerance
+        if is_posterior and self.tolerance is None:
+            tolerance = self.error * probe.posterior_residual
+        candidates = self._candidates(blocks, num_columns, probe, tolerance)
+        if fits and probe.direct_residual(blocks.precise().dtype) <= tolerance:
             cost = _direct_cost(blocks, num_columns)
             candidates.append(_Candidate(Cholesky(), "Cholesky()", 1.0, cost))
         best = min(candidates, key=lambda candidate: candidate.cost)
@@ -156,7 +170,8 @@ class Auto(Solver):
         """
         if system.dtype != torch.float32:
             return False
-        return isinstance(self.choose(system, num_columns).solver, Cholesky)
+        choice = self.choose(system, num_columns, None, True)
+        return isinstance(choice.solver, Cholesky)
 
     def inverse(
         self,
@@ -171,22 +186,16 @@ class Auto(Solver):
         return chosen.inverse(system, num_columns, seed=seed, what=what, otherwise=self)
 
     def _candidates(
-        self, system: BlockSystem, num_columns: int, probe: SpectrumModel
+        self, system: BlockSystem, num_columns: int, probe: SpectrumModel, tolerance: float
     ) -> list[_Candidate]:
         n = system.n
         s = num_columns
         rates = rates_of(system.device)
         column = _column_cost(system)
         free = memory.available(system.device)
-        digits = max(1.0, -math.log10(self.tolerance)) / 2.0
+        digits = max(1.0, -math.log10(tolerance)) / 2.0
         evaluate = 0.0 if system.is_stored else rates.evaluate
         epoch = _epoch_cost(system, s)
-        limits: dict[str, Any] = {
-            "tolerance": self.tolerance,
-            "max_epochs": self.max_epochs,
-            "max_seconds": self.max_seconds,
-            "checkpoint": self.checkpoint,
-        }
 
         def candidate(
             solver: Solver, name: str, epochs: float, extra: float, setup: float = 0.0
@@ -212,21 +221,25 @@ class Auto(Solver):
         ]
         found.append(
             candidate(
-                CG(None, **limits),
+                CG(None, **self._limits),
                 "CG(None)",
-                PLAIN_SLOWER * probe.iterations(0, self.tolerance),
+                PLAIN_SLOWER * probe.iterations(0, tolerance),
                 0.0,
             )
         )
         for rank in sorted({max(1, n // 20), max(1, n // 10), max(1, n // 5)}):
             if 3 * n * rank * torch.finfo(system.dtype).bits // 8 > free:
                 continue
-            epochs = 1.0 + probe.iterations(rank, self.tolerance)
+            epochs = 1.0 + probe.iterations(rank, tolerance)
             setup = n * rank * (PRECONDITION * rank + evaluate)
             applied = 2.0 * n * rank * (rates.read + column * s)
             found.append(
                 candidate(
-                    CG(Nystrom(rank), **limits), f"CG(Nystrom({rank}))", epochs, applied, setup
+                    CG(Nystrom(rank), **self._limits),
+                    f"CG(Nystrom({rank}))",
+                    epochs,
+                    applied,
+                    setup,
                 )
             )
         return found
@@ -236,7 +249,8 @@ class Auto(Solver):
         blocks = system.blocks
         B = request.rhs
         initial = request.initial
-        choice = self.choose(system, B.shape[1], request.generator)
+        posterior = request.posterior
+        choice = self.choose(system, B.shape[1], request.generator, posterior is not None)
         notes = [choice.reason]
         steps = torch.zeros(B.shape[1], dtype=torch.long, device=B.device)
 
@@ -250,6 +264,7 @@ class Auto(Solver):
                 initial=initial,
                 generator=request.generator,
                 callback=request.callback,
+                posterior=posterior,
             )
             # What it had taken before the checkpoint that it went on from counts, too
             request.started -= max(0.0, solution.seconds - (now() - began))
@@ -264,16 +279,20 @@ class Auto(Solver):
             single = blocks.to(torch.float32)
             start = None if initial is None else initial.float()
             draft = run(self._draft(choice, request), single, B.float(), start)
-            initial = draft.value.to(B.dtype)
-            del draft
             system.entries += single.entries
             del single
+            if draft.error is not None and bool(draft.converged.all()):
+                return self._ended(
+                    replace(draft, value=draft.value.to(B.dtype)), request, steps, notes
+                )
+            initial = draft.value.to(B.dtype)
+            del draft
         # Of inducing points, B itself would have lost too much in rounding.
         given = B if blocks is not None or request.targets is None else request.targets
         first = self._left(self._first(choice.solver, request), request)
         first = self._patient(first, choice.epochs, request)
         solution = run(first, system, given, initial)
-        falls_short = not bool((solution.residual <= self.tolerance).all())
+        falls_short = not bool(self._is_solved(solution).all())
         if blocks is not None and falls_short and (rest := self._next(choice.solver, request)):
             # What rounding left of a direct solve has large weights, whose rounding no
             # iteration gets rid of: start anew.
@@ -281,9 +300,19 @@ class Auto(Solver):
             name = "Cholesky()" if isinstance(rest, Cholesky) else "SketchAndProject.asap()"
             notes.append(f"{name} takes over, as the residual fell short")
             solution = _better_columns(solution, run(rest, system, B, start))
+        return self._ended(solution, request, steps, notes)
+
+    def _is_solved(self, solution: Solution) -> Tensor:
+        if solution.error is not None and self.tolerance is None:
+            return solution.error <= self.error
+        return solution.residual <= (TOLERANCE if self.tolerance is None else self.tolerance)
+
+    def _ended(
+        self, solution: Solution, request: Request, steps: Tensor, notes: list[str]
+    ) -> Solution:
         return replace(
             solution,
-            converged=solution.residual <= self.tolerance,
+            converged=self._is_solved(solution),
             steps=steps,
             epochs=request.epochs,
             seconds=request.seconds,
@@ -291,12 +320,13 @@ class Auto(Solver):
         )
 
     def _asap(self) -> SketchAndProject:
-        return SketchAndProject.asap(
-            tolerance=self.tolerance,
-            max_epochs=self.max_epochs,
-            max_seconds=self.max_seconds,
-            checkpoint=self.checkpoint,
-        )
+        return SketchAndProject.asap(**self._limits)
+
+    @property
+    def _limits(self) -> dict[str, Any]:
+        """What the iterative methods are to reach, and may spend."""
+        names = ("tolerance", "error", "max_epochs", "max_seconds", "checkpoint")
+        return {name: getattr(self, name) for name in names}
 
     def _draft(self, choice: Choice, request: Request) -> Solver:
         """Return what finds a start in float32, within the forecast several times."""
@@ -372,7 +402,7 @@ class Auto(Solver):
         if (
             system.dtype != torch.float64
             or not isinstance(solver, IterativeSolver)
-            or self.tolerance < FLOAT32_REACHES
+            or (self.tolerance is not None and self.tolerance < FLOAT32_REACHES)
         ):
             return False
         low, high = FLOAT32_RANGE
@@ -412,5 +442,8 @@ def _better_columns(first: Solution, second: Solution) -> Solution:
     return replace(
         second,
         value=torch.where(better, first.value, second.value),
+        error=None
+        if first.error is None or second.error is None
+        else torch.where(better, first.error, second.error),
         residual=torch.where(better, first.residual, second.residual),
     )

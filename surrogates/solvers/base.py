@@ -20,6 +20,7 @@ from surrogates.solvers.footprint import WHEN_COLUMNS_END, Footprint, Size
 from surrogates.solvers.run import (
     STALLED,
     TOO_LARGE,
+    Judge,
     Progress,
     Run,
     Solution,
@@ -82,6 +83,7 @@ class Solver(ABC):
         initial: Tensor | None = None,
         generator: torch.Generator | None = None,
         callback: Callback | None = None,
+        posterior: Judge | None = None,
     ) -> Solution:
         """Return W with H W ≈ ``rhs``; 0 for a column found no better than that.
 
@@ -90,6 +92,7 @@ class Solver(ABC):
             initial: warm start (n, s); zeros if ``None``.
             generator: source of all randomness; a generator seeded with 0 if ``None``.
             callback: called with :class:`Progress` as the solve goes on.
+            posterior: tells the errors of weights that stand for a posterior.
 
         Raises:
             TypeError, ValueError: if the shapes, dtypes, devices or values of the arguments do not
@@ -111,7 +114,16 @@ class Solver(ABC):
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         generator = system.rows.agreed(generator, B.shape[1])
         request = Request(
-            exact, system.dtype, B, targets, initial, generator, callback, started, entries
+            exact,
+            system.dtype,
+            B,
+            targets,
+            initial,
+            generator,
+            callback,
+            started,
+            entries,
+            posterior=posterior,
         )
         precision = memory.full_precision_on(exact.device)
         # No tensor of a small solve is mapped anew
@@ -125,7 +137,13 @@ class Solver(ABC):
             system.entries += exact.entries
         for note in _reduced_settings(self, system.num_data):
             solution = replace(solution, note=_joined(solution.note, note))
-        return solution if self.keep_descent else solution.no_worse_than_zero()
+        if not self.keep_descent:
+            solution = solution.no_worse_than_zero()
+        if posterior is not None and solution.error is None:
+            posterior.scale.fill_(1.0)
+            error, _ = posterior.look(torch.arange(B.shape[1], device=B.device), solution.value)
+            solution = replace(solution, error=error.to(solution.residual))
+        return solution
 
     @abstractmethod
     def _solve(self, request: Request) -> Solution:
@@ -197,6 +215,8 @@ def _into_range(request: Request) -> Tensor | None:
         request.targets = Targets(*(part * scale for part in request.targets))
     if request.initial is not None:
         request.initial = request.initial * scale
+    if request.posterior is not None:
+        request.posterior.scale.copy_(scale)
     return scale
 
 
@@ -238,7 +258,10 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
     before it is kept.
 
     Args:
-        tolerance: relative residual at which a column stops.
+        tolerance: relative residual at which a column stops; ``None`` for 1e-2, or for ``error``
+            where weights stand for a posterior.
+        error: of the mean and of the paths of a posterior, at which a column stops, in posterior
+            standard deviations.
         max_epochs: budget, in n² kernel entries, preconditioner and checks included. A spent budget
             is a result, not an error.
         max_seconds: budget of time; ``None`` for none.
@@ -251,7 +274,8 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
             float32 system misses the tolerance, or float32 cannot show its residual.
     """
 
-    tolerance: float = field(default=1e-2, kw_only=True)
+    tolerance: float | None = field(default=None, kw_only=True)
+    error: float = field(default=0.1, kw_only=True)
     max_epochs: float = field(default=100.0, kw_only=True)
     max_seconds: float | None = field(default=None, kw_only=True)
     checkpoint: Checkpoint | None = field(default=None, kw_only=True)
@@ -259,7 +283,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
     refine: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
-        checks.budget(self.tolerance, self.max_epochs, self.max_seconds)
+        checks.budget(self.tolerance, self.error, self.max_epochs, self.max_seconds)
         check_checkpoint(self.checkpoint)
 
     @abstractmethod
@@ -320,7 +344,13 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
     def _solve(self, request: Request) -> Solution:
         # A residual above that of 0 leaves the objective to decide, which takes all rows
         may_sample = request.system.blocks is not None and not self.keep_descent
-        run = Run(self.accepts(request.system), request, self.tolerance, is_sampled=may_sample)
+        run = Run(
+            self.accepts(request.system),
+            request,
+            self.tolerance,
+            self.error,
+            is_sampled=may_sample,
+        )
         generator = request.generator
         keeper = None
         saved: Mapping[str, Any] | None = None
@@ -337,12 +367,12 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         watched = precise if precise is not None and self._would_refine(run, precise) else None
         if saved is not None or self._goes_on(run):
             prepared = self.prepare(run.system, generator)
-            sweep = self._begin(run, prepared, self.tolerance, 0, saved)
+            sweep = self._begin(run, prepared, 1.0, 0, saved)
             while True:
                 stalls = 0 if self._sweep(run, sweep, keeper, watched) else sweep.stalls + 1
                 if run.has_ended or run.is_exhausted or stalls == STALLS_ALLOWED:
                     break
-                if watched is not None and run.gets_no_further(self.tolerance):
+                if watched is not None and run.gets_no_further():
                     break
                 if not self._goes_on(run):
                     break
@@ -355,7 +385,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         """Refine what the sweeps have left, and let the checkpoint know that this is the end, or
         that more time would help.
         """
-        unsolved = run.residual > self.tolerance
+        unsolved = run.is_unsolved
         if bool((unsolved & run.stalled).any()):
             run.note = _joined(run.note, STALLED)
         may_go_on = (
@@ -367,7 +397,9 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         if precise is not None:
             self._refine(run, precise)
         if not self.keep_descent:
-            run.put_back(self.tolerance, precise)
+            run.put_back(precise)
+            if not run.has_ended:
+                run.judge_value()
         if keeper is not None and not may_go_on:
             keeper.end(run.steps, run.parts() | {ENDED: True})
 
@@ -375,20 +407,23 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         return Solution(
             run.value,
             run.residual,
-            run.residual <= self.tolerance,
+            ~run.is_unsolved,
             run.column_steps,
             run.request.epochs,
             run.request.seconds,
             run.note,
+            run.error,
         )
 
     def _refine(self, run: Run[SystemT], precise: BlockSystem) -> None:
         """State the residuals of a float32 run as they are in float64, its system ``precise``, and
         go on in that arithmetic where the tolerance is missed, or float32 was wrong about it.
         """
-        everything = torch.arange(len(run.norms), device=run.residual.device)
-        is_wrong = run.correct(everything, precise, self.tolerance)
-        columns = (is_wrong | (run.residual > self.tolerance)).nonzero().squeeze(1)
+        wrong = run.is_unsolved
+        if run.judge is None:
+            everything = torch.arange(len(run.norms), device=run.residual.device)
+            wrong = run.correct(everything, precise) | run.is_unsolved
+        columns = wrong.nonzero().squeeze(1)
         wanted = self.refine and not self.keep_descent and bool(columns.numel())
         if not wanted:
             return
@@ -402,8 +437,10 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         solution = replace(self, checkpoint=None)._solve(request)
         run.take_over(columns, solution, request)
         # Rounding the solution may have changed them
-        run.correct(columns, precise, self.tolerance, solution.value)
-        lost = (run.residual[columns] > self.tolerance) & (solution.residual <= self.tolerance)
+        if run.judge is None:
+            run.correct(columns, precise, solution.value)
+        run.judge_value()
+        lost = run.is_unsolved[columns] & solution.converged
         if bool(lost.any()):
             run.note += f", {TOO_LARGE}"
 
@@ -422,7 +459,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         return numbers * system.dtype.itemsize <= memory.available(system.device)
 
     def _goes_on(self, run: Run[SystemT]) -> bool:
-        return bool((run.residual > self.tolerance).any()) and not self._is_spent(run)
+        return bool(run.is_unsolved.any()) and not self._is_spent(run)
 
     def _is_spent(self, run: Run[SystemT], further: float = 0.0) -> bool:
         """Return whether the budget allows no step after so many ``further`` epochs."""
@@ -434,12 +471,12 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         return limit is not None and run.system.rows.agree(run.request.seconds > limit)
 
     def _next_target(self, run: Run[SystemT], sweep: Sweep[StateT]) -> float:
-        """Return what to ask of the method, which took for the ``sweep``'s target what was not:
-        by as much less, and at least half, or a tenth of the tolerance.
+        """Return what to ask of the method, in tolerances, which took for the ``sweep``'s target
+        what was not: by as much less, and at least half, or a tenth of the tolerance.
         """
-        claimed = sweep.target / run.residual.max().item()
-        wanted = MARGIN * min(sweep.target, self.tolerance * claimed)
-        return max(0.5 * sweep.target, 0.1 * self.tolerance, wanted)
+        claimed = sweep.target / (run.residual / run.tolerance).max().item()
+        wanted = MARGIN * min(sweep.target, claimed)
+        return max(0.5 * sweep.target, 0.1, wanted)
 
     def _begin(
         self,
@@ -450,7 +487,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         saved: Mapping[str, Any] | None,
     ) -> Sweep[StateT]:
         """Return a sweep over the columns that are not solved yet, or the one that was saved."""
-        columns = (run.residual > self.tolerance).nonzero().squeeze(1)
+        columns = run.is_unsolved.nonzero().squeeze(1)
         if saved is not None:
             columns = saved["sweep.columns"].to(columns.device)
         targets = run.request.targets
@@ -460,7 +497,8 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         state = self.init(run.system, Start(rhs, initial, gap, prepared, targets))
         del initial, gap  # for what was saved
         running = torch.arange(len(columns), device=columns.device)
-        sweep = Sweep(columns, target, stalls, state, torch.empty_like(rhs), running)
+        aim = target * run.tolerance[columns]
+        sweep = Sweep(columns, target, stalls, state, torch.empty_like(rhs), running, aim)
         if saved is not None:
             run.restore(saved)
             restore(sweep, Sweep.SAVED, "sweep.", saved)
@@ -501,11 +539,11 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
             recursion = self.recursion(sweep.state)
             if precise is not None and recursion is not None:
                 columns = sweep.columns[sweep.running]
-                lost = run.beyond_float32(columns, *recursion, precise, self.tolerance)
+                lost = run.beyond_float32(columns, *recursion, precise)
                 residual = residual.masked_fill(lost, 0.0)
             # `not >` so that a column whose estimate is not a number stops, too; it is evaluated
             # below like the others.
-            if news is not None and not bool((going := residual > sweep.target).all()):
+            if news is not None and not bool((going := self._going(run, sweep, residual)).all()):
                 stopped = (~going).nonzero().squeeze(1)
                 self._propose(run, sweep, stopped, selected(sweep.state, stopped))
                 run.note = self.describe(sweep.state) or run.note
@@ -528,9 +566,30 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         del sweep.state, rhs  # before the product below, to hold fewer (n, s) matrices at once
         product = run.system.epochs_per_product
         is_spent = self._is_spent(run) or request.epochs + product > self.max_epochs
-        if run.ends_with(sweep.columns, sweep.proposal, self.tolerance, is_spent):
+        if run.ends_judged(sweep.columns, sweep.proposal):
             return True
-        return run.accept(sweep.columns, sweep.proposal, is_cut=is_cut)
+        if run.ends_with(sweep.columns, sweep.proposal, is_spent):
+            return True
+        got_on = run.accept(sweep.columns, sweep.proposal, is_cut=is_cut)
+        run.judge_value()
+        return got_on
+
+    def _going(self, run: Run[SystemT], sweep: Sweep[StateT], residual: Tensor) -> Tensor:
+        """Return which of the running columns go on: those whose ``residual``, as the method
+        estimates it, is above what is aimed at. Where an error decides, it is looked at when one is
+        below that, and until it is small enough the residual is to fall as the error has to.
+        """
+        going = residual > sweep.aim[sweep.running]
+        if run.judge is None or bool(going.all()):
+            return going
+        columns = sweep.columns[sweep.running]
+        estimate = self.estimate(run.system, sweep.state)
+        error, relative = run.judge.look(columns, estimate)
+        run.take_note(columns, error, relative)
+        wanting = ~(error <= self.error) & (residual > 0)
+        factor = MARGIN * self.error / error
+        sweep.aim[sweep.running] = torch.where(wanting, factor.to(residual) * residual, residual)
+        return wanting
 
     def _parts(self, run: Run[SystemT], sweep: Sweep[StateT]) -> Parts:
         state = parts(sweep.state, sweep.state.names(), "state.")

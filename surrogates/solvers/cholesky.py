@@ -47,10 +47,11 @@ class Cholesky(Solver):
         del L, factor
         value = value.to(request.dtype)
         norms = system.rows.norm(B)
-        residual = system.rows.norm(B - system @ value.to(B)) / torch.where(
-            norms > 0, norms, torch.ones_like(norms)
-        )
+        gap = B - system @ value.to(B)
+        residual = system.rows.norm(gap) / torch.where(norms > 0, norms, torch.ones_like(norms))
         residual = residual.to(request.dtype)
+        posterior = request.posterior
+        error = None if posterior is None else posterior.of_residuals(value, gap).to(residual)
         return Solution(
             value,
             residual,
@@ -59,6 +60,7 @@ class Cholesky(Solver):
             request.epochs,
             request.seconds,
             f"jitter {jitter:.1e} added to the diagonal" if jitter else "",
+            error,
         )
 
     def inverse(

@@ -111,6 +111,20 @@ class SpectrumModel:
         """The smallest eigenvalue of H that the model has."""
         return self.noise + self.least * self.top * (self.n / len(self.missed)) ** -self.power
 
+    @property
+    def posterior_residual(self) -> float:
+        """The relative residual that stands for an error of one posterior standard deviation, of
+        the variance at a point given all others: 1 / λ averaged over the spectrum, less the noise.
+        """
+        values, counts = self._levels(len(self.missed), self.n)
+        spectrum = np.outer(values, self.shares).ravel()
+        counts = np.repeat(counts / NUM_SHARES, NUM_SHARES)
+        inverse = (1.0 / (self.noise + self.captured)).sum() + (
+            counts / (self.noise + spectrum)
+        ).sum()
+        variance = max(self.n / inverse - self.noise, self.eps * self.noise)
+        return math.sqrt(variance / (self.scale + self.noise))
+
     def direct_residual(self, dtype: torch.dtype) -> float:
         """Return the relative residual that rounding leaves a direct solve in ``dtype``."""
         return ROUNDING * torch.finfo(dtype).eps * self.n * self.scale / self.smallest

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ PreparedT = TypeVar("PreparedT")
 StateT = TypeVar("StateT", bound=State)
 
 CLEAR_DESCENT = 1e-3  # relative decrease of the objective beyond what rounding feigns
+TOLERANCE = 1e-2  # of a linear system that stands for nothing else
 STALLED = "some columns stopped improving: the precision or the step is exhausted"
 # Of weights that float64 arithmetic has found, rounded to float32
 TOO_LARGE = "whose solution float32 cannot hold: its weights are too large"
@@ -66,6 +67,24 @@ class Progress:
 Callback = Callable[[Progress], None]
 
 
+class Judge(Protocol):
+    """Tells the errors of a solve, see :class:`surrogates.solvers.accuracy.PosteriorError`.
+
+    Attributes:
+        scale: by which its columns have been multiplied.
+    """
+
+    scale: Tensor
+
+    def first_tolerance(self) -> Tensor: ...
+
+    def look(self, columns: Tensor, W: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    def of_residuals(self, W: Tensor, R: Tensor) -> Tensor: ...
+
+    def part(self, columns: Tensor) -> Self: ...
+
+
 @dataclass
 class Request:
     """A solve that was asked for, checked, and its account.
@@ -78,6 +97,7 @@ class Request:
         initial: (n, s), if there is a warm start.
         started, entries_before: the clock, and the system's count of entries, at its beginning.
         steps_before: of a solve that it goes on with.
+        posterior: tells errors, of weights that stand for a posterior.
     """
 
     system: LinearSystem
@@ -90,6 +110,7 @@ class Request:
     started: float
     entries_before: int
     steps_before: int = 0
+    posterior: Judge | None = None
 
     @property
     def epochs(self) -> float:
@@ -118,6 +139,9 @@ class Solution:
             them, between all data and all unknowns, are one epoch.
         note: what a user should know: jitter added, a step size reduced, precision exhausted. Empty
             if nothing.
+        error: (s,) of the mean, in the first column, and of the paths of a posterior, in its
+            standard deviations, as 256 rows tell it, see :mod:`surrogates.solvers.accuracy`;
+            ``None`` of right-hand sides that are not a posterior's.
     """
 
     value: Tensor
@@ -127,6 +151,7 @@ class Solution:
     epochs: float
     seconds: float
     note: str = ""
+    error: Tensor | None = None
 
     def no_worse_than_zero(self) -> "Solution":
         """Return this with 0, whose relative residual is 1, for the columns with a larger one, or
@@ -151,7 +176,8 @@ class Solution:
             what: is computed from the solution, in the plural.
 
         Warns:
-            UnsolvedWarning: with the number of these columns, the worst residual, and what helps.
+            UnsolvedWarning: with the number of these columns, what they may be off by, and what
+                helps.
         """
         missed = int((~self.converged).sum())
         if not missed:
@@ -164,16 +190,29 @@ class Solution:
         warn(
             f"{what} are those of an unsolved linear system: {missed} of {self.converged.numel()}"
             " columns missed the solver's tolerance, the worst with a relative residual of"
-            f" {self.residual.max().item():.1e}. {remedy}, or `Cholesky()` where n² numbers fit in"
-            " memory.",
+            f" {self.residual.max().item():.1e}{self._off_by}. {remedy}, or `Cholesky()` where n²"
+            " numbers fit in memory.",
             UnsolvedWarning,
+        )
+
+    @property
+    def _off_by(self) -> str:
+        """What the errors say of a posterior; empty if there are none."""
+        if self.error is None:
+            return ""
+        mean = self.error[0].item()
+        paths = self.error[1:].square().mean().sqrt().item()
+        return (
+            f"; the mean may be off by {mean:.2g} posterior standard deviations, and paths by"
+            f" {paths:.2g}"
         )
 
     def __str__(self) -> str:
         done = int(self.converged.sum())
         worst = self.residual.max().item() if self.residual.numel() else 0.0
         text = (
-            f"{done}/{self.converged.numel()} columns converged, worst residual {worst:.1e},"
+            f"{done}/{self.converged.numel()} columns converged, worst residual"
+            f" {worst:.1e}{self._off_by},"
             f" {self.epochs:.1f} epochs, {self.seconds:.1f} s"
         )
         return f"{text}; {self.note}" if self.note else text
@@ -203,13 +242,17 @@ class Sweep(Generic[StateT]):
 
     Attributes:
         columns: the indices of these right-hand sides.
-        target: relative residual asked of the method.
+        target: what is asked of the method, in tolerances.
+        aim: (len(columns),) relative residual, as the method estimates it, that is asked of it.
         stalls: sweeps before this one, in a row, that got nowhere.
         state: of the columns still running, which are ``columns[running]``.
         proposal: (n, len(columns)) the method's solutions of those that have stopped.
     """
 
-    SAVED: ClassVar = ["columns", "proposal", "running", "target", "stalls", "steps", "next_report"]
+    SAVED: ClassVar = [
+        *("columns", "proposal", "running", "aim", "target", "stalls", "steps"),
+        "next_report",
+    ]
 
     columns: Tensor
     target: float
@@ -217,6 +260,7 @@ class Sweep(Generic[StateT]):
     state: StateT
     proposal: Tensor
     running: Tensor
+    aim: Tensor
     steps: int = 0
     next_report: float = 0.0
 
@@ -228,32 +272,48 @@ class Run(Generic[SystemT]):
 
     SAVED: ClassVar = [
         *("value", "residual", "column_steps", "prepared_from", "steps", "note"),
-        *("stalled", "largest_weights", "is_exhausted"),
+        *("stalled", "largest_weights", "is_exhausted", "tolerance", "error"),
     ]
 
     def __init__(
-        self, system: SystemT, request: Request, tolerance: float, *, is_sampled: bool = True
+        self,
+        system: SystemT,
+        request: Request,
+        tolerance: float | None,
+        error: float,
+        *,
+        is_sampled: bool = True,
     ):
         self.system = system
         self.request = request
         self.rhs = request.rhs
         norms = system.rows.norm(self.rhs)
         self.norms = torch.where(norms > 0, norms, torch.ones_like(norms))
+        # Told where a posterior's error decides
+        self.judge = request.posterior if tolerance is None else None
+        self.error_allowed = error
+        self.error = None if self.judge is None else torch.full_like(norms, math.inf)
+        # Relative residual of each column at which it is solved
+        self.tolerance = torch.full_like(norms, TOLERANCE if tolerance is None else tolerance)
+        if self.judge is not None:
+            self.tolerance = (error * self.judge.first_tolerance()).to(norms)
         self.rounding = torch.finfo(self.rhs.dtype).eps * system.n**0.5 * system.largest_entry
         self.value = torch.zeros_like(self.rhs)
         self.gap = self.rhs  # that of 0, until there is another
         # Of the warm start; that of a column which has none is no better than any
         self.given_residual = torch.full_like(self.norms, math.inf)
         if request.initial is not None:
-            self._begin_warm(request.initial, tolerance)
+            self._begin_warm(request.initial)
         self.residual = system.rows.norm(self.gap) / self.norms
+        if request.initial is not None:
+            self.judge_value()
         self.column_steps = torch.zeros(len(norms), dtype=torch.long, device=self.rhs.device)
         self.steps = request.steps_before
         self.note = ""
         # The columns of which a sweep got nowhere
         self.stalled = torch.zeros_like(self.norms, dtype=torch.bool)
         # ‖w‖ of each column from which on float32 is looked at, and whether it was found wanting
-        self.largest_weights = tolerance * self.norms / self.rounding
+        self.largest_weights = self.tolerance * self.norms / self.rounding
         self.is_exhausted = False
         self.is_sampled = is_sampled and system.n > FEWEST_SAMPLED_FROM
         if self.is_sampled:
@@ -272,18 +332,55 @@ class Run(Generic[SystemT]):
         whole = 0.0 if self.is_sampled and self.is_zero else self.system.epochs_per_product
         return whole + (NUM_SAMPLED / self.system.n if self.is_sampled else 0.0)
 
-    def ends_with(
-        self, columns: Tensor, proposal: Tensor, tolerance: float, is_spent: bool
-    ) -> bool:
+    @property
+    def is_unsolved(self) -> Tensor:
+        """Which columns fall short, (s,)."""
+        if self.error is not None:
+            return ~(self.error <= self.error_allowed)
+        return self.residual > self.tolerance
+
+    def take_note(self, columns: Tensor, error: Tensor, relative: Tensor) -> None:
+        """Take note of the ``error`` and the ``relative`` residual of these columns, and thereby of
+        the residual that allows them the error asked for.
+        """
+        assert self.error is not None
+        self.error[columns] = error.to(self.error)
+        allowed = self.error_allowed * relative / error
+        known = torch.isfinite(allowed) & (allowed > 0)
+        self.tolerance[columns] = torch.where(
+            known, allowed.to(self.tolerance), self.tolerance[columns]
+        )
+        self.residual[columns] = relative.to(self.residual)
+
+    def judge_value(self) -> None:
+        """Look at the value, where a posterior's error decides."""
+        if self.judge is not None:
+            columns = torch.arange(len(self.norms), device=self.norms.device)
+            self.take_note(columns, *self.judge.look(columns, self.value))
+
+    def ends_judged(self, columns: Tensor, proposal: Tensor) -> bool:
+        """Return whether all of ``columns`` were found to be solved when they were looked at last,
+        and if so end with their ``proposal``.
+        """
+        if self.error is None or bool(self.is_unsolved[columns].any()):
+            return False
+        if len(columns) == len(self.norms):
+            self.value = proposal
+        else:
+            self.value[:, columns] = proposal
+        self.has_ended = True
+        return True
+
+    def ends_with(self, columns: Tensor, proposal: Tensor, is_spent: bool) -> bool:
         """End with ``proposal``, for all columns, and return true, if random rows leave no doubt
-        that its residuals are below ``tolerance``, or the budget allows no more than these and they
+        that its residuals are below the tolerance, or the budget allows no more than these and they
         show residuals below those of zeros; otherwise change nothing.
 
         After a warm start a residual may be that of a few rows, which a sample has not: columns
         that had one are evaluated in all rows.
         """
         system = self.system.blocks
-        if system is None or not self.is_sampled:
+        if system is None or not self.is_sampled or self.judge is not None:
             return False
         is_warm = ~system.rows.all(columns_of(self.value, columns) == 0)
         if bool(is_warm.all()):
@@ -299,7 +396,7 @@ class Run(Generic[SystemT]):
             whole = rhs[:, is_warm] - system @ proposal[:, is_warm]
             norms[is_warm] = highest[is_warm] = system.rows.norm(whole)
         # `not <=`, and `<`, where one is not a number
-        below = highest <= tolerance * self.norms[columns]
+        below = highest <= self.tolerance[columns] * self.norms[columns]
         if not bool(below.all()) and not (is_spent and self.is_zero):
             return False
         norms = torch.where(below, norms, highest)  # what is in doubt is not called solved
@@ -353,9 +450,7 @@ class Run(Generic[SystemT]):
         self.residual[taken] = residual[better]
         return bool((finite & ((residual < 0.9 * before) | descended)).any())
 
-    def beyond_float32(
-        self, columns: Tensor, W: Tensor, R: Tensor, precise: BlockSystem, tolerance: float
-    ) -> Tensor:
+    def beyond_float32(self, columns: Tensor, W: Tensor, R: Tensor, precise: BlockSystem) -> Tensor:
         """Return which of the running ``columns`` float32 cannot bring to the tolerance, and note
         it: those whose recursion of the residual has left the true one.
 
@@ -376,18 +471,19 @@ class Run(Generic[SystemT]):
             gap = self.rhs[index][:, columns[these]]
             gap = gap - precise.rows_matmul(index, W[:, these].double())
             drift = share * torch.linalg.vector_norm(gap - R[index][:, these], dim=0)
-            lost[these] = ~(drift <= LARGEST_DRIFT * tolerance * self.norms[columns[these]])
+            allowed = self.tolerance[columns[these]] * self.norms[columns[these]]
+            lost[these] = ~(drift <= LARGEST_DRIFT * allowed)
         self.largest_weights[columns[large]] = 2.0 * weights[large]
         self.is_exhausted |= bool(lost.any())
         return lost
 
-    def gets_no_further(self, tolerance: float) -> bool:
+    def gets_no_further(self) -> bool:
         """Return whether rounding may be all that keeps the unsolved columns from the tolerance."""
-        unsolved = self.residual > tolerance
+        unsolved = self.is_unsolved
         rounding = self.rounding * self.system.rows.norm(self.value)
         return bool((~unsolved | (self.residual * self.norms <= NO_FURTHER * rounding)).all())
 
-    def _begin_warm(self, initial: Tensor, tolerance: float) -> None:
+    def _begin_warm(self, initial: Tensor) -> None:
         """Begin with ``initial`` but for its columns that fall short of the tolerance, and whose
         products may be off by it: with weights as large a method may get no further, where those
         that it finds from zero are often far smaller. A right-hand side of zeros has that solution.
@@ -398,7 +494,7 @@ class Run(Generic[SystemT]):
             return
         gap = columns_of(self.rhs, warm) - self.system @ columns_of(initial, warm)
         rounding = self.rounding * rows.norm(initial)[warm]
-        allowed = tolerance * self.norms[warm]
+        allowed = self.tolerance[warm] * self.norms[warm]
         norms = rows.norm(gap)
         self.given_residual[warm] = norms / self.norms[warm]
         # `not <=` for a number that is none
@@ -413,7 +509,7 @@ class Run(Generic[SystemT]):
             self.gap = self.rhs.clone()
         return self.gap
 
-    def put_back(self, tolerance: float, precise: BlockSystem | None) -> None:
+    def put_back(self, precise: BlockSystem | None) -> None:
         """Return to the warm start in the columns that miss the tolerance and have come to no
         better residual.
 
@@ -421,7 +517,7 @@ class Run(Generic[SystemT]):
             precise: the run's system in float64, if there is one, by random rows of which the
                 residual of the warm start is told: float32 may not show it.
         """
-        is_missed = torch.isfinite(self.given_residual) & (self.residual > tolerance)
+        is_missed = torch.isfinite(self.given_residual) & self.is_unsolved
         columns = is_missed.nonzero().squeeze(1)
         if self.request.initial is None or not columns.numel():
             return
@@ -490,7 +586,6 @@ class Run(Generic[SystemT]):
         self,
         columns: Tensor,
         precise: BlockSystem,
-        tolerance: float,
         unrounded: Tensor | None = None,
     ) -> Tensor:
         """Replace the residuals of this float32 run that float32 gets wrong by those that 256
@@ -517,7 +612,7 @@ class Run(Generic[SystemT]):
             norms = self.norms[these]
             error = share * torch.linalg.vector_norm(gap - shown, dim=0) / norms
             before = self.residual[these]
-            wrong = ~(error <= NEGLIGIBLE * before.clamp_min(tolerance))
+            wrong = ~(error <= NEGLIGIBLE * torch.maximum(before, self.tolerance[these]))
             residual = share * torch.linalg.vector_norm(gap, dim=0) / norms
             self.residual[these] = torch.where(wrong, residual.to(before), before)
             all_wrong[part] = wrong
@@ -541,6 +636,7 @@ class Run(Generic[SystemT]):
             initial=columns_of(self.value, columns).double().masked_fill(worse, 0.0),
             entries_before=precise.entries - used,
             steps_before=self.steps,
+            posterior=None if given.posterior is None else given.posterior.part(columns),
         )
 
     def take_over(self, columns: Tensor, solution: Solution, request: Request) -> None:

@@ -12,8 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from surrogates import checks
-from surrogates.operators import generators
+from surrogates import checks, memory
 from surrogates.operators.linalg import (
     cholesky_solve,
     left_singular,
@@ -130,7 +129,7 @@ class Nystrom(Preconditioner):
 
     def _from_sketch(self, system: BlockSystem, rank: int, generator: torch.Generator) -> Apply:
         system.rows.require_all("Nystrom(sketch='gaussian')", "Use sketch='columns'.")
-        own = generators.of(generator, system.device, system.n * rank)
+        own = memory.generator_for(generator, system.device, system.n * rank)
         normal = torch.randn(
             system.n, rank, generator=own, device=own.device, dtype=system.dtype
         ).to(system.device)

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from surrogates.operators import generators
+from surrogates import memory
 from surrogates.systems.base import ORDERED_SIZES, Rows
 from surrogates.systems.processes import Send, contact, place, share
 
@@ -200,11 +200,11 @@ class SharedRows(Rows):
         """
         seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
         out = like.new_empty(self.num_held, num_columns)
-        device = generators.drawing_device(out.device, self.n * num_columns)
+        device = memory.drawing_device(out.device, self.n * num_columns)
         shape = ROWS_PER_STREAM, num_columns
         end = self.start + len(out)
         for stream in range(self.start // ROWS_PER_STREAM, -(-end // ROWS_PER_STREAM)):
-            own = generators.seeded(device, seed + stream)
+            own = memory.seeded(device, seed + stream)
             rows = torch.randn(shape, generator=own, device=device, dtype=torch.float64)
             first = stream * ROWS_PER_STREAM
             low = max(first, self.start)

@@ -124,7 +124,8 @@ class ThompsonCell(Cell[None]):
         It has ``complete``; ``initial``, the best of the initial data; ``rounds``, one dict a
         round; ``random_search``, likewise. Of each round: ``num_points`` after it,
         ``best_noiseless`` (the target's value) and ``best_observed`` so far, ``residual`` (the
-        worst relative residual of the solve), ``epochs``, the solver's ``note``, ``seconds_solve``
+        worst relative residual of the solve), ``error`` (the worst one of the mean and of a path,
+        in posterior standard deviations), ``epochs``, the solver's ``note``, ``seconds_solve``
         (model, paths, their prior values and the solve), ``seconds_acquisition`` (their
         maximisation) and ``peak_memory_bytes``. ``residual`` and ``epochs`` are ``None`` for
         ``svgp``. A run that was interrupted also has ``resumed``: after which round, and in which
@@ -250,6 +251,7 @@ class _Rounds:
             "num_points": len(self.thompson.X),
             **self.thompson.best(),
             "residual": proposal.residual,
+            "error": proposal.error,
             "epochs": proposal.epochs,
             "note": proposal.note,
             "seconds_solve": proposal.seconds_solve,

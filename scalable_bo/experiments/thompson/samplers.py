@@ -48,6 +48,8 @@ class Proposal:
         epochs: likewise.
         seconds_solve: model, paths, their prior values and the solve.
         seconds_acquisition: the maximisation of the paths.
+        error: worst error of the mean and of a path, in posterior standard deviations; ``None`` if
+            it is not known.
     """
 
     X: Tensor
@@ -56,6 +58,7 @@ class Proposal:
     note: str
     seconds_solve: float
     seconds_acquisition: float
+    error: float | None = None
 
 
 class Sampler(Protocol):
@@ -144,6 +147,7 @@ class PathwiseSampler:
             # A solve that went on from a checkpoint counts what it had taken before
             max(solve.seconds, solution.seconds),
             acquisition.seconds,
+            None if solution.error is None else solution.error.max().item(),
         )
 
     def _model(self, X: Tensor, y: Tensor) -> PathwiseGP:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from scalable_bo.space.space import Float, Space
-from scalable_bo.storage.files import open_own
 from scalable_bo.storage.repair import repair
 from scalable_bo.storage.snapshot import read_snapshot
 from scalable_bo.study.study import Study
+from surrogates.atomic import open_own
 
 PRECIOUS = b"precious " * 60
 DATABASE = ("study.sqlite", "study.sqlite-journal", "study.sqlite-wal", "study.sqlite-shm")
@@ -125,7 +125,7 @@ def test_what_takes_the_place_of_a_file_while_it_is_opened_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "precious").write_bytes(PRECIOUS)
-    monkeypatch.setattr("scalable_bo.storage.files.require_own", lambda path: None)
+    monkeypatch.setattr("surrogates.atomic.require_own", lambda path: None)
     for replace in (link, name_again, make_pipe):
         file = tmp_path / replace.__name__
         replace(file, tmp_path / "precious")

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from surrogates import KernelSystem, Nystrom, SketchAndProject, kernel_operator
+from surrogates import KernelSystem, Nystrom, SketchAndProject, kernel_operator, memory
 from surrogates.functions.draws import standard_normal
-from surrogates.operators import generators
 from surrogates.systems import shared_rows
 from surrogates.systems.shared_rows import SharedRows
 from tests import problems
@@ -21,12 +20,12 @@ MANY = 200
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
     """A device with generators of its own."""
-    monkeypatch.setattr(generators, "DEVICE_TYPES", {NAME})
-    monkeypatch.setattr(generators, "MANY", MANY)
+    monkeypatch.setattr(memory, "DEVICE_TYPES", {NAME})
+    monkeypatch.setattr(memory, "MANY", MANY)
 
-    on_cpu = generators.seeded
+    on_cpu = memory.seeded
     monkeypatch.setattr(
-        generators,
+        memory,
         "seeded",
         lambda device, seed: (
             SimulatedGenerator(seed) if device.type == NAME else on_cpu(device, seed)
@@ -68,13 +67,13 @@ def test_rows_drawn_there_are_the_same_however_they_are_shared(
 ) -> None:
     monkeypatch.setattr(shared_rows, "ROWS_PER_STREAM", 16)
     drawn_on = set()
-    seeded = generators.seeded
+    seeded = memory.seeded
 
     def noted(device: torch.device, seed: int) -> torch.Generator:
         drawn_on.add(device)
         return seeded(device, seed)
 
-    monkeypatch.setattr(generators, "seeded", noted)
+    monkeypatch.setattr(memory, "seeded", noted)
     like = torch.ones((), dtype=torch.float64, device=device)
     whole = SharedRows(90, device).normal(3, seed(), like=like)
     parts = []
@@ -103,7 +102,7 @@ def test_sketches_drawn_there_solve_the_system(device: torch.device) -> None:
 @pytest.mark.gpu
 def test_a_seed_means_the_same_whenever_a_cuda_device_draws() -> None:
     like = torch.ones((), device="cuda")
-    first, again = (standard_normal((generators.MANY,), like, seed()) for _ in range(2))
+    first, again = (standard_normal((memory.MANY,), like, seed()) for _ in range(2))
     assert first.is_cuda
     assert torch.equal(first, again)
-    assert not torch.equal(first.cpu(), standard_normal((generators.MANY,), like.cpu(), seed()))
+    assert not torch.equal(first.cpu(), standard_normal((memory.MANY,), like.cpu(), seed()))

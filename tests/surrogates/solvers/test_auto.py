@@ -29,7 +29,7 @@ from surrogates.solvers import auto
 from surrogates.solvers.auto import Choice
 from surrogates.solvers.base import Request
 from surrogates.solvers.forecast import SpectrumModel
-from surrogates.solvers.run import Run
+from surrogates.solvers.run import TOLERANCE, Run
 from surrogates.solvers.sketch_and_project import default_block_size
 from tests import problems
 from tests.contracts import CountingOperator, assert_no_worse, true_residual
@@ -141,7 +141,7 @@ def test_tiny_noise_is_left_to_blocks_where_rounding_forbids_a_direct_solve(
 ) -> None:
     system = SYSTEMS["smooth-float32"]()
     probe = SpectrumModel.of(system, generator())
-    assert probe.direct_residual(torch.float32) > Auto().tolerance
+    assert probe.direct_residual(torch.float32) > TOLERANCE
     choice = Auto().choose(system, 1)
     assert isinstance(choice.solver, SketchAndProject)
     assert choice.solver.accelerated
@@ -186,7 +186,7 @@ def test_a_preconditioner_that_does_not_fit_in_memory_is_no_candidate(
 ) -> None:
     monkeypatch.setattr(memory, "available", lambda device: free)
     system = kernel_system(N, 1.0)
-    candidates = Auto()._candidates(system, 1, SpectrumModel.of(system, generator()))
+    candidates = Auto()._candidates(system, 1, SpectrumModel.of(system, generator()), TOLERANCE)
     preconditioners = [c.solver.preconditioner for c in candidates if isinstance(c.solver, CG)]
     ranks = [p.rank for p in preconditioners if isinstance(p, Nystrom) and p.rank]
     assert max(ranks, default=0) == largest
@@ -221,7 +221,8 @@ def test_a_finer_tolerance_never_predicts_fewer_epochs(noise: float, spread: flo
     probe = SpectrumModel.of(system, generator())
     tolerances = (0.5, 1e-1, 3e-2, 1e-2, 1e-3, 1e-6, 1e-9)
     predicted = [
-        [c.epochs for c in Auto(tolerance=t)._candidates(system, 1, probe)] for t in tolerances
+        [c.epochs for c in Auto()._candidates(system, 1, probe, tolerance)]
+        for tolerance in tolerances
     ]
     for coarser, finer in itertools.pairwise(predicted):
         assert all(more >= fewer for more, fewer in zip(finer, coarser, strict=True))
@@ -233,7 +234,12 @@ def test_less_noise_never_predicts_fewer_epochs() -> None:
     for noise in (10.0, 1.0, 0.1, 1e-3, 1e-6):
         system = kernel_system(600, noise)
         predicted.append(
-            [c.epochs for c in Auto()._candidates(system, 1, SpectrumModel.of(system, generator()))]
+            [
+                c.epochs
+                for c in Auto()._candidates(
+                    system, 1, SpectrumModel.of(system, generator()), TOLERANCE
+                )
+            ]
         )
     for easier, harder in itertools.pairwise(predicted):
         assert all(more >= fewer for more, fewer in zip(harder, easier, strict=True))

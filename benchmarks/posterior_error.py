@@ -1,0 +1,241 @@
+"""How far the posteriors of iterative solvers are from the exact one, and what the solvers say of
+it.
+
+    python benchmarks/posterior_error.py --size 5000 --cells 40 --solvers auto,cg,asap \\
+        --out benchmarks/results/posterior_error.json
+    python benchmarks/posterior_error.py --summary --out benchmarks/results/posterior_error.json
+
+The design crosses dimension, smoothness, lengthscale, noise, layout and dtype; ``--cells`` of its
+cells are taken in an order that is shuffled by a fixed seed. Every cell draws its data and 256
+paths from the prior. A solver runs with its own settings, and the mean and the paths that come out
+are held against a Cholesky factorisation in float64 at 300 new points anywhere and 300 beside the
+clusters, or else beside data: the errors are root mean squares in posterior standard deviations,
+variances ratios of the paths' to the exact ones of the same draws. A finished cell is not run
+again.
+"""
+
+import itertools
+import json
+import random
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
+from rich.console import Console
+from torch import Tensor
+
+from scalable_bo.experiments.records import describe_environment, write_record
+from scalable_bo.experiments.scripts import script_parser
+from surrogates import (
+    CG,
+    SDD,
+    SGD,
+    Auto,
+    KernelSystem,
+    SketchAndProject,
+    Solver,
+    UnsolvedWarning,
+    kernel_operator,
+)
+from surrogates.solvers.accuracy import PosteriorError
+from surrogates.systems.base import Targets
+
+NUM_PATHS = 256
+NUM_NEW = 300
+WIDTH = 0.03  # of clusters
+SOLVERS: dict[str, Solver] = {
+    "auto": Auto(),
+    "auto-iterative": Auto(direct=False),
+    "cg": CG(),
+    "asap": SketchAndProject.asap(),
+    "adasap": SketchAndProject.adasap(),
+    "sdd": SDD(),
+    "sgd": SGD(),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Data drawn from a prior; ``share`` of them lie in clusters."""
+
+    n: int
+    dim: int
+    nu: float | None
+    lengthscale: float
+    noise: float
+    share: float
+    dtype: str
+
+    @property
+    def name(self) -> str:
+        kernel = "rbf" if self.nu is None else f"matern{self.nu:g}"
+        return (
+            f"n{self.n}-d{self.dim}-{kernel}-l{self.lengthscale:g}-v{self.noise:g}"
+            f"-c{self.share:g}-{self.dtype}"
+        )
+
+    @property
+    def kernel(self) -> Kernel:
+        kernel = RBFKernel() if self.nu is None else MaternKernel(self.nu)
+        kernel.lengthscale = self.lengthscale
+        return kernel.double()
+
+
+def design(n: int) -> list[Cell]:
+    """Return all cells of n points, shuffled."""
+    levels = itertools.product(
+        [1, 2, 3, 4, 8],
+        [0.5, 1.5, 2.5, None],
+        [0.2, 0.5, 1.0, 2.0],
+        [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1],
+        [0.0, 0.3],
+        ["float32", "float64"],
+    )
+    cells = [Cell(n, *level) for level in levels]
+    random.Random(0).shuffle(cells)
+    return cells
+
+
+class Exact:
+    """A cell's data and draws, and what its posterior is."""
+
+    def __init__(self, cell: Cell):
+        n, dim = cell.n, cell.dim
+        generator = torch.Generator().manual_seed(0)
+        double = {"generator": generator, "dtype": torch.float64}
+        X = torch.rand(n, dim, **double)
+        num = int(cell.share * n)
+        centres = torch.rand(15, dim, **double)
+        own = torch.randint(15, (num,), generator=generator)
+        X[:num] = (centres[own] + WIDTH * torch.randn(num, dim, **double)).clamp(0.0, 1.0)
+        beside = X[torch.randint(num or n, (NUM_NEW,), generator=generator)]
+        beside = (beside + WIDTH * torch.randn(NUM_NEW, dim, **double)).clamp(0.0, 1.0)
+        new = torch.cat([torch.rand(NUM_NEW, dim, **double), beside])
+        # The draws are exact, too, but for what rounds the joint covariance
+        joint = cell.kernel(torch.cat([X, new])).to_dense().detach()
+        H = joint[:n, :n] + cell.noise * torch.eye(n, dtype=torch.float64)
+        self.cross = joint[n:, :n].clone()
+        joint.diagonal().add_(1e-10)
+        prior = torch.linalg.cholesky(joint) @ torch.randn(n + 2 * NUM_NEW, 1 + NUM_PATHS, **double)
+        del joint
+        noise = cell.noise**0.5 * torch.randn(n, 1 + NUM_PATHS, **double)
+        values = prior[:n].clone()
+        values[:, 0] += noise[:, 0]
+        noise[:, 0] = 0.0
+        self.X = X
+        self.targets = Targets(values, noise)
+        self.prior = prior[n:]
+        root = torch.linalg.cholesky(H)
+        del H
+        self.weights = torch.cholesky_solve(values + noise, root)
+        explained = torch.linalg.solve_triangular(root, self.cross.T, upper=False).square().sum(0)
+        # A variance that rounding has taken cannot be a unit
+        self.variance = (1.0 - explained).clamp_min(1e-9)
+
+    def compare(self, W: Tensor) -> dict[str, float]:
+        """Return the true errors of weights W, anywhere and beside data, and the ratios of
+        variances.
+        """
+        error = self.cross @ (W.double() - self.weights)
+        squares = error.square() / self.variance.unsqueeze(1)
+        deviations = [(self.prior - self.cross @ w)[:, 1:] for w in (W.double(), self.weights)]
+        found = {}
+        for place, rows in (("anywhere", slice(0, NUM_NEW)), ("beside", slice(NUM_NEW, None))):
+            found[f"mean_{place}"] = squares[rows, 0].mean().sqrt().item()
+            found[f"paths_{place}"] = squares[rows, 1:].mean().sqrt().item()
+            ratio = [part[rows].square().mean(1) for part in deviations]
+            found[f"variance_{place}"] = (ratio[0] / ratio[1]).mean().item()
+        return found
+
+
+def measure(cell: Cell, exact: Exact, solver: Solver) -> dict[str, Any]:
+    """Return what ``solver`` says of its solution of ``cell``, and what is true."""
+    dtype = getattr(torch, cell.dtype)
+    system = KernelSystem(kernel_operator(cell.kernel.to(dtype), exact.X.to(dtype)), cell.noise)
+    targets = exact.targets.to(dtype)
+    posterior = PosteriorError.of(system, targets)
+    rhs = targets if solver.splits_targets else system.rhs(targets)
+    clock, processor = time.perf_counter(), time.process_time()
+    solution = solver.solve(system, rhs, posterior=posterior)
+    spent = {"seconds": time.perf_counter() - clock, "processor": time.process_time() - processor}
+    assert solution.error is not None  # told for a posterior
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UnsolvedWarning)
+        solution.warn_if_unsolved("The paths")
+    return {
+        "stated_mean": solution.error[0].item(),
+        "stated_paths": solution.error[1:].square().mean().sqrt().item(),
+        "residual": solution.residual.max().item(),
+        "warned": bool(caught),
+        "epochs": solution.epochs,
+        "note": solution.note,
+        **spent,
+        **exact.compare(solution.value),
+    }
+
+
+def summarise(record: dict[str, Any], console: Console) -> None:
+    """Print of each solver how many cells are right, and what is wrong about the others."""
+    for name in SOLVERS:
+        runs = {
+            cell: entry["solvers"][name]
+            for cell, entry in record["cells"].items()
+            if name in entry["solvers"]
+        }
+        if not runs:
+            continue
+        true = {cell: max(run["paths_anywhere"], run["paths_beside"]) for cell, run in runs.items()}
+        told = {cell: runs[cell]["stated_paths"] / max(true[cell], 1e-3) for cell in runs}
+        wrong = [c for c in runs if true[c] > 0.2 and not runs[c]["warned"]]
+        misjudged = [c for c in runs if not 0.5 <= told[c] <= 3.0 and true[c] > 0.01]
+        console.print(
+            f"{name}: {len(runs)} cells, {sum(r['warned'] for r in runs.values())} with a warning;"
+            f" beyond 0.2 without one: {wrong}; stated over true, beyond 0.5 … 3 where the error"
+            f" exceeds 0.01: {misjudged}; epochs"
+            f" {sum(r['epochs'] for r in runs.values()) / len(runs):.1f}, processor seconds"
+            f" {sum(r['processor'] for r in runs.values()) / len(runs):.1f} in the mean",
+            soft_wrap=True,
+            highlight=False,
+        )
+
+
+def main() -> None:
+    parser = script_parser(__doc__, "JSON record; finished cells in it are kept")
+    parser.add_argument("--size", type=int, default=5000, help="n")
+    parser.add_argument("--cells", type=int, default=40, help="how many of the shuffled cells")
+    parser.add_argument("--solvers", default="auto,auto-iterative,cg,asap,sdd")
+    parser.add_argument(
+        "--summary", action="store_true", help="only summarise what the record holds"
+    )
+    arguments = parser.parse_args()
+    console = Console()
+    record: dict[str, Any] = {"benchmark": "posterior_error", "cells": {}}
+    if arguments.out is not None and arguments.out.exists():
+        record = json.loads(arguments.out.read_text())
+    environment = describe_environment(torch.device("cpu"))
+    names = arguments.solvers.split(",")
+    for cell in [] if arguments.summary else design(arguments.size)[: arguments.cells]:
+        entry = record["cells"].setdefault(cell.name, {"solvers": {}, "environment": environment})
+        missing = [name for name in names if name not in entry["solvers"]]
+        exact = Exact(cell) if missing else None
+        for name in missing:
+            assert exact is not None
+            run = entry["solvers"][name] = measure(cell, exact, SOLVERS[name])
+            console.print(
+                f"{cell.name} {name}: stated {run['stated_paths']:.3f}, true"
+                f" {run['paths_anywhere']:.3f} and {run['paths_beside']:.3f}, variances"
+                f" {run['variance_anywhere']:.2f} and {run['variance_beside']:.2f},"
+                f" {run['epochs']:.1f} epochs, {run['processor']:.1f} s",
+                highlight=False,
+                soft_wrap=True,
+            )
+            if arguments.out is not None:
+                write_record(arguments.out, record)
+    summarise(record, console)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""How far the solution of a system is from the posterior that it stands for, in posterior standard
+deviations.
+
+Notation: H = K + Σ (n, n) with noise variances σ_j²; of the right-hand sides the first is the
+mean's, y − μ(X), each of the others f + ε of a draw of the prior and of the noise; W (n, 1 + s)
+weights, R = B − H W their residuals; m rows speak for all.
+
+An error E of the weights moves the functions at the data by K E = R − Σ E: by R, but for directions
+that the noise hides. So r_j is to be held against the standard deviation of the posterior. The
+weights a = H⁻¹ (f + ε) of a draw are distributed as N(0, H⁻¹), and σ_j² a_j − ε_j is what its path
+deviates from f at x_j, so that
+
+    h_j = E a_j² = (H⁻¹)_jj,    p_j = E (σ_j² a_j − ε_j)² = σ_j² v_j h_j,    v_j = p_j / (σ_j² h_j),
+
+where v_j = 1 / (H⁻¹)_jj − σ_j² is the posterior variance at x_j of all data but the j-th: the
+variance at a place as far from the data as they are from each other. Neither factor is the
+difference of two large numbers, whether noise or distance makes the variance.
+
+Weights that a solve has not found yet are too small, and that v_j is too large. Two bounds hold
+from the first step on: v_j is at most what the nearest neighbours of x_j leave, and the share of
+the directions that are not solved for,
+
+    u = 1 − tr(Q H) / n = E ε_j r_j / σ_j²,    where W = Q B,
+
+is an error of as many posterior standard deviations.
+"""
+
+import math
+from copy import copy
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from surrogates.systems.base import BlockSystem, Targets
+
+NUM_ROWS = 256
+NUM_GROUPS = 8
+NUM_NEIGHBOURS = 15
+COLUMNS_AT_ONCE = 64  # whose weights are held in float64
+NEGLIGIBLE = 1e-3  # an error
+ROWS_AT_ONCE = 32  # whose kernel with all data is held
+
+
+@dataclass(eq=False)
+class PosteriorError:
+    """Tells the errors of the columns of a solve by random rows of their residuals in float64.
+
+    The rows are grouped by what their neighbours leave of them, as clusters of data are settled
+    later than others. Variances are averaged over a group, and the error of a column is that of the
+    worst group.
+
+    Attributes:
+        system: of all data.
+        index: (m,) the rows.
+        rhs, noise_draw: (m, 1 + s) B and ε there.
+        weights, gaps: (m, 1 + s) the weights there, and their residuals, of when each column was
+            looked at last; NaN before.
+        scale: (1 + s,) by which the columns that are looked at have been multiplied.
+        columns: (c,) those that a solve has; the others tell of the variance alone.
+    """
+
+    system: BlockSystem
+    index: Tensor
+    rhs: Tensor
+    noise_draw: Tensor
+    weights: Tensor = field(init=False)
+    gaps: Tensor = field(init=False)
+    scale: Tensor = field(init=False)
+    columns: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.columns = torch.arange(self.rhs.shape[1], device=self.rhs.device)
+        self.scale = torch.ones_like(self.rhs[0])
+        self.weights = torch.full_like(self.rhs, math.nan)
+        self.gaps = self.weights.clone()
+
+    @classmethod
+    def of(cls, system: BlockSystem, targets: Targets) -> "PosteriorError":
+        """Return what tells the errors of a solve for ``targets``."""
+        generator = torch.Generator().manual_seed(0)
+        order = torch.randperm(system.n, generator=generator, device="cpu")
+        index = order[:NUM_ROWS].to(system.device)
+        noise_draw = targets.noise_draw[index].double()
+        return cls(system, index, targets.values[index].double() + noise_draw, noise_draw)
+
+    def part(self, columns: Tensor) -> "PosteriorError":
+        """Return what tells the errors of a solve for these columns alone."""
+        part = copy(self)
+        part.columns = self.columns[columns]
+        return part
+
+    def first_tolerance(self) -> Tensor:
+        """Return the relative residual of each column whose error may be one posterior standard
+        deviation, (c,): where neighbours tell nearly all, it is.
+        """
+        square = self.rhs[:, self.columns].square().mean(0)
+        return (self._left.mean() / torch.where(square > 0, square, 1.0)).sqrt()
+
+    def look(self, columns: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the errors of these columns with weights W (n, c), and their relative residuals,
+        (c,) each, as the rows have them.
+        """
+        double = self._double
+        before = double.entries
+        columns = self.columns[columns]
+        for part, weights in zip(
+            columns.split(COLUMNS_AT_ONCE), W.split(COLUMNS_AT_ONCE, dim=1), strict=True
+        ):
+            product = double.rows_matmul(self.index, weights.to(double.dtype))
+            scale = self.scale[part]
+            self.gaps[:, part] = self.rhs[:, part] - product / scale
+            self.weights[:, part] = weights[self.index].double() / scale
+        if double is not self.system:
+            self.system.entries += double.entries - before
+        norms = torch.linalg.vector_norm(self.rhs[:, columns], dim=0)
+        gaps = torch.linalg.vector_norm(self.gaps[:, columns], dim=0)
+        return self.errors()[columns], gaps / torch.where(norms > 0, norms, 1.0)
+
+    def of_residuals(self, W: Tensor, R: Tensor) -> Tensor:
+        """Return the errors of all columns of a direct solve, (1 + s,), W and R (n, 1 + s): of what
+        rounding leaves, which needs no bound for weights that have not been found yet.
+
+        A variance v_j is nowhere less than if all data were at one place, about σ² / n. Errors that
+        are negligible beside that are not looked at closer.
+        """
+        system = self.system
+        W, R = W / self.scale, R / self.scale
+        least = system.smallest_noise / (system.n + system.smallest_noise / system.largest_entry)
+        most: Tensor = (R.square().mean(0) / least).sqrt().double()
+        if bool((most <= NEGLIGIBLE).all()):
+            return most
+        self.weights = W[self.index].double()
+        self.gaps = R[self.index].double()
+        return self._errors(torch.full_like(self.rhs[:, 0], math.inf), 1)
+
+    def errors(self) -> Tensor:
+        """Return the error of every column when it was looked at last, (1 + s,)."""
+        return self._errors(self._left, NUM_GROUPS)
+
+    def _errors(self, left: Tensor, num_groups: int) -> Tensor:
+        """Return them by groups of rows whose neighbours leave about as much, the variances
+        ``left`` (m,).
+        """
+        known = torch.isfinite(self.weights).all(0) & torch.isfinite(self.gaps).all(0)
+        known[0] = False
+        drawn = known.nonzero().squeeze(1)
+        if not len(drawn):
+            return torch.full_like(self.rhs[0], math.nan)
+        noise = self._noise
+        std = noise.sqrt()
+        a, e, r = (part[:, drawn] for part in (self.weights, self.noise_draw, self.gaps))
+        size = max(1, len(left) // num_groups)
+        groups = left.argsort()[: len(left) // size * size].view(-1, size)
+        deviation = (std * a - e / std).square().mean(1)[groups].mean(1, keepdim=True)
+        inverse = a.square().mean(1)[groups].mean(1, keepdim=True)
+        variance = torch.minimum((deviation / inverse).expand(groups.shape), left[groups])
+        squares = (self.gaps.square()[groups] / variance.unsqueeze(2)).mean(1)
+        found = squares.mean(0)
+        of_paths = squares[:, drawn].mean(1)
+        uneven = of_paths.max() / of_paths.mean() if bool(of_paths.mean() > 0) else 1.0
+        shares = e * r / noise
+        scatter = shares.var() / shares.numel()
+        unsolved = (shares.mean().square() - scatter).clamp_min(0.0) / deviation.mean()
+        return (found * uneven + unsolved).sqrt()
+
+    @cached_property
+    def _double(self) -> BlockSystem:
+        return self.system.doubled() or self.system
+
+    @cached_property
+    def _noise(self) -> Tensor:
+        noise = self.system.noise.double()
+        return (noise[self.index] if noise.ndim else noise.expand(len(self.index))).unsqueeze(1)
+
+    @cached_property
+    def _left(self) -> Tensor:
+        """The variances at the rows given their nearest neighbours, (m,): of as many as cost an
+        epoch at most.
+        """
+        double = self._double
+        size = min(1 + NUM_NEIGHBOURS, int(self.system.n / len(self.index) ** 0.5))
+        eps = 10.0 * size * torch.finfo(torch.float64).eps
+        found = []
+        for index in self.index.split(ROWS_AT_ONCE):
+            likeness = self.system.kernel_rows(index)
+            own = torch.arange(len(index), device=index.device)
+            likeness[own, index] = math.inf  # among the nearest it comes first
+            nearest = likeness.topk(size, dim=1).indices
+            blocks = torch.stack([double.block(row) for row in nearest]).double()
+            blocks.diagonal(dim1=1, dim2=2).mul_(1.0 + eps)
+            inverse = torch.cholesky_inverse(torch.linalg.cholesky(blocks))
+            found.append(1.0 / inverse[:, 0, 0])
+        noise = self._noise.squeeze(1)
+        return torch.maximum(torch.cat(found) - noise, eps * noise)

@@ -1,0 +1,300 @@
+"""The error of a solve in posterior standard deviations, held against exact posteriors."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import pytest
+import torch
+from gpytorch.constraints import GreaterThan
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.means import ZeroMean
+from torch import Tensor
+
+from surrogates import (
+    CG,
+    SDD,
+    Auto,
+    Cholesky,
+    IterativeSolver,
+    KernelSystem,
+    PathwiseGP,
+    SketchAndProject,
+    Solution,
+    Solver,
+    UnsolvedWarning,
+    kernel_operator,
+)
+from surrogates.solvers.accuracy import PosteriorError
+from surrogates.systems.base import Targets
+
+N = 600
+NUM_NEW = 200
+NUM_PATHS = 64
+
+
+@dataclass
+class Problem:
+    """Data whose posterior is known exactly.
+
+    Attributes:
+        share: of the data in clusters of width 0.03.
+        uneven: whether each row has a noise of its own, of a hundredfold range.
+    """
+
+    dim: int
+    kernel: Kernel
+    noise: float
+    share: float = 0.0
+    uneven: bool = False
+    num_paths: int = NUM_PATHS
+
+    def system(self, dtype: torch.dtype = torch.float64) -> KernelSystem:
+        operator = kernel_operator(self.kernel.to(dtype), self.points[:N].to(dtype))
+        return KernelSystem(operator, self.variances.to(dtype))
+
+    @cached_property
+    def points(self) -> Tensor:
+        """The data, places anywhere, and places beside the clusters, or else beside the data."""
+        generator = torch.Generator().manual_seed(1)
+        X = torch.rand(N, self.dim, generator=generator, dtype=torch.float64)
+        num = int(self.share * N)
+        if num:
+            centres = torch.rand(5, self.dim, generator=generator, dtype=torch.float64)
+            own = centres[torch.randint(5, (num,), generator=generator)]
+            X[:num] = own + 0.03 * torch.randn(num, self.dim, generator=generator).double()
+        anywhere = torch.rand(NUM_NEW, self.dim, generator=generator, dtype=torch.float64)
+        beside = X[torch.randint(num or N, (NUM_NEW,), generator=generator)]
+        beside = beside + 0.03 * torch.randn(NUM_NEW, self.dim, generator=generator).double()
+        return torch.cat([X, anywhere, beside])
+
+    @cached_property
+    def variances(self) -> Tensor:
+        if not self.uneven:
+            return torch.tensor(self.noise, dtype=torch.float64)
+        generator = torch.Generator().manual_seed(2)
+        return self.noise * 10.0 ** (2.0 * torch.rand(N, generator=generator).double() - 1.0)
+
+    @cached_property
+    def targets(self) -> Targets:
+        generator = torch.Generator().manual_seed(3)
+        K = self.kernel.double()(self.points).to_dense().detach()
+        root = torch.linalg.cholesky(K + 1e-9 * torch.eye(len(K), dtype=torch.float64))
+        normal = torch.randn(len(K), 1 + self.num_paths, generator=generator, dtype=torch.float64)
+        noise = torch.randn(N, 1 + self.num_paths, generator=generator, dtype=torch.float64)
+        noise = self.variances.expand(N).sqrt().unsqueeze(1) * noise
+        values = (root @ normal)[:N]
+        values[:, 0] += noise[:, 0]
+        noise[:, 0] = 0.0
+        return Targets(values, noise)
+
+    def errors(self, W: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the true error of each column of W in posterior standard deviations, anywhere and
+        beside clusters.
+        """
+        cross, exact, variance = self._exact
+        squares = (cross @ (W.double() - exact)).square() / variance.unsqueeze(1)
+        return squares[:NUM_NEW].mean(0).sqrt(), squares[NUM_NEW:].mean(0).sqrt()
+
+    @cached_property
+    def _exact(self) -> tuple[Tensor, Tensor, Tensor]:
+        X, new = self.points[:N], self.points[N:]
+        kernel = self.kernel.double()
+        H = kernel(X).to_dense().detach() + torch.diag(self.variances.expand(N))
+        root = torch.linalg.cholesky(H)
+        cross = kernel(new, X).to_dense().detach()
+        exact = torch.cholesky_solve(self.targets.values + self.targets.noise_draw, root)
+        explained = torch.linalg.solve_triangular(root, cross.T, upper=False).square().sum(0)
+        return cross, exact, kernel(new, diag=True).detach() - explained
+
+
+def matern(nu: float, lengthscale: float) -> Kernel:
+    kernel = MaternKernel(nu)
+    kernel.lengthscale = lengthscale
+    return kernel
+
+
+def rbf(lengthscale: float) -> Kernel:
+    kernel = RBFKernel()
+    kernel.lengthscale = lengthscale
+    return kernel
+
+
+PROBLEMS = {
+    "smooth": Problem(2, matern(1.5, 2.0), 1e-4),
+    "noisy": Problem(3, matern(2.5, 1.0), 1e-1),
+    "rough": Problem(1, matern(0.5, 0.3), 1e-3),
+    "gaussian": Problem(2, rbf(0.4), 1e-3),
+    "sparse": Problem(8, matern(1.5, 0.5), 1e-6),
+    "clusters": Problem(6, matern(1.5, 0.5), 1e-6, share=0.3),
+    "smooth-clusters": Problem(2, matern(1.5, 0.5), 1e-4, share=0.3),
+    "uneven": Problem(4, matern(2.5, 1.0), 1e-3, share=0.3, uneven=True),
+    "few-paths": Problem(2, matern(1.5, 0.8), 1e-3, num_paths=4),
+}
+
+
+def solve(
+    problem: Problem, solver: Solver, dtype: torch.dtype = torch.float64
+) -> tuple[Solution, Tensor]:
+    """Return the solution and the larger of its true errors, (1 + s,)."""
+    system = problem.system(dtype)
+    targets = problem.targets.to(dtype)
+    posterior = PosteriorError.of(system, targets)
+    solution = solver.solve(system, system.rhs(targets), posterior=posterior)
+    return solution, torch.maximum(*problem.errors(solution.value))
+
+
+def root_mean_square(values: Tensor) -> float:
+    return values.double().square().mean().sqrt().item()
+
+
+SOLVERS = {
+    "cg": CG(),
+    "asap": SketchAndProject.asap(block_size=150),
+    "sdd": SDD(batch_size=100),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("method", SOLVERS)
+def test_a_solve_ends_where_the_posterior_is_right(name: str, method: str) -> None:
+    solver = replace(SOLVERS[method], max_epochs=200.0)  # type: ignore[type-var]
+    solution, true = solve(PROBLEMS[name], solver)
+    assert solution.error is not None
+    if method == "sdd" and not bool(solution.converged.all()):
+        # Gradients may need more than the budget, and then say how far off they are
+        assert solution.error.max() > 0.1
+        return
+    assert bool(solution.converged.all())
+    assert solution.error.max() <= 0.1
+    assert root_mean_square(true[1:]) <= 0.2
+    assert true[0] <= 0.3
+
+
+@pytest.mark.parametrize("budget", [2.5, 4.5, 8.5])
+@pytest.mark.parametrize("method", SOLVERS)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_solve_cut_short_says_how_far_off_it_is(name: str, method: str, budget: float) -> None:
+    solver = replace(SOLVERS[method], max_epochs=budget)  # type: ignore[type-var]
+    solution, true = solve(PROBLEMS[name], solver)
+    assert solution.error is not None
+    stated = root_mean_square(solution.error[1:])
+    actual = root_mean_square(true[1:])
+    # What is far off may be further off than is said, but is never called right
+    assert stated >= min(0.4 * actual, 0.3)
+    if 0.02 < stated < 0.5:
+        assert stated <= 4.0 * actual
+
+
+def test_the_first_steps_without_a_preconditioner_are_not_called_right() -> None:
+    # They settle what is smooth, and with it most of the residual
+    for budget in (3.0, 6.0, 12.0, 24.0):
+        solver = CG(None, max_epochs=budget, keep_descent=True)
+        solution, true = solve(PROBLEMS["smooth"], solver)
+        assert solution.error is not None
+        assert root_mean_square(true[1:]) > 1.0
+        assert root_mean_square(solution.error[1:]) > 0.3
+
+
+@pytest.mark.parametrize("name", ["smooth", "sparse", "clusters"])
+def test_float32_is_judged_by_residuals_in_float64(name: str) -> None:
+    solution, true = solve(PROBLEMS[name], SketchAndProject.asap(block_size=150), torch.float32)
+    assert solution.error is not None
+    stated, actual = root_mean_square(solution.error[1:]), root_mean_square(true[1:])
+    assert 0.4 * actual <= stated <= 4.0 * actual
+    assert stated <= 0.1 or not bool(solution.converged.all())
+
+
+def test_a_tolerance_given_is_a_relative_residual_and_the_error_is_told_beside_it() -> None:
+    loose, true = solve(PROBLEMS["smooth"], CG(tolerance=1e-2))
+    assert bool(loose.converged.all())
+    assert loose.error is not None
+    assert root_mean_square(loose.error[1:]) >= 0.4 * root_mean_square(true[1:]) > 0.1
+
+
+def test_a_direct_solve_has_no_error_to_speak_of() -> None:
+    solution, _ = solve(PROBLEMS["smooth"], Cholesky())
+    assert solution.error is not None
+    assert solution.error.max() < 1e-5
+
+
+def test_right_hand_sides_that_are_no_posterior_s_have_no_error() -> None:
+    problem = PROBLEMS["noisy"]
+    system = problem.system()
+    assert CG().solve(system, problem.targets.values).error is None
+
+
+def test_a_smaller_error_takes_more_epochs() -> None:
+    problem = PROBLEMS["smooth-clusters"]
+    fine, true = solve(problem, SketchAndProject.asap(block_size=150, error=0.02))
+    coarse, _ = solve(problem, SketchAndProject.asap(block_size=150, error=0.2))
+    assert bool(fine.converged.all()) and bool(coarse.converged.all())
+    assert fine.epochs > coarse.epochs
+    assert root_mean_square(true[1:]) <= 0.04
+
+
+def test_the_errors_of_scaled_values_are_the_same() -> None:
+    X = PROBLEMS["rough"].points[:N]
+    found = []
+    for scale in (1.0, 1e-14, 1e14):
+        kernel = ScaleKernel(matern(0.5, 0.3)).double()
+        kernel.outputscale = scale
+        system = KernelSystem(kernel_operator(kernel, X), scale * 1e-3)
+        targets = Targets(*(scale**0.5 * part for part in PROBLEMS["rough"].targets))
+        posterior = PosteriorError.of(system, targets)
+        solution = CG(max_epochs=6.0).solve(system, system.rhs(targets), posterior=posterior)
+        found.append(solution.error)
+    torch.testing.assert_close(found[1], found[0], rtol=0.05, atol=1e-3)
+    torch.testing.assert_close(found[2], found[0], rtol=0.05, atol=1e-3)
+
+
+def test_a_warm_start_at_the_solution_takes_no_step() -> None:
+    problem = PROBLEMS["noisy"]
+    system = problem.system()
+    rhs = system.rhs(problem.targets)
+    exact = Cholesky().solve(system, rhs).value
+    posterior = PosteriorError.of(system, problem.targets)
+    solution = CG().solve(system, rhs, initial=exact, posterior=posterior)
+    assert bool(solution.converged.all())
+    assert int(solution.steps.max()) == 0
+
+
+def model(solver: Solver | None, X: Tensor, y: Tensor) -> PathwiseGP:
+    likelihood = GaussianLikelihood(noise_constraint=GreaterThan(1e-9))
+    likelihood.noise = 1e-4
+    found = PathwiseGP(
+        X,
+        y,
+        covar_module=matern(1.5, 2.0).to(X),
+        likelihood=likelihood.to(X),
+        mean_module=ZeroMean(),
+        outcome_transform=None,
+        solver=solver,
+        num_paths=256,
+    )
+    return found.eval()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("solver", [CG(), Auto(direct=False), SketchAndProject.asap()])
+def test_the_posterior_of_paths_is_right_where_data_are_dense(solver: IterativeSolver) -> None:
+    problem = PROBLEMS["smooth"]
+    X, new = problem.points[:N], problem.points[N : N + NUM_NEW]
+    y = problem.targets.values[:, :1]
+    with torch.no_grad():
+        exact = model(Cholesky(), X, y).posterior(new)
+        found = model(solver, X, y).posterior(new)
+    deviation = exact.variance.sqrt()
+    assert root_mean_square((found.mean - exact.mean) / deviation) <= 0.2
+    # The scatter of 256 paths, of which the new points share few directions
+    assert abs((found.variance / exact.variance).mean() - 1.0) <= 0.1 + 3.0 * (2.0 / 256) ** 0.5
+
+
+def test_a_model_whose_solve_is_cut_short_says_what_its_mean_and_paths_may_be_off_by() -> None:
+    problem = PROBLEMS["smooth"]
+    unsolved = model(CG(None, max_epochs=6.0), problem.points[:N], problem.targets.values[:, :1])
+    with pytest.warns(UnsolvedWarning, match="off by .* posterior standard deviations"):
+        unsolved.paths(8)
+    assert unsolved.solution is not None
+    assert unsolved.solution.error is not None
+    assert unsolved.solution.error.shape == (9,)
+    assert "posterior standard deviations" in str(unsolved.solution)
