@@ -177,23 +177,24 @@ def export(
 ) -> None:
     """Write all rows of a study as a table: parameters, value, noise, status, reason, ask.
 
-    In a .csv file, a text that a spreadsheet would run as a formula gets a ' before it.
+    In a .csv file, a text that a spreadsheet would run as a formula gets a ' before it, which is
+    taken off where the file is added as data.
     """
     with refusals():
-        from scalable_bo.storage.snapshot import read_snapshot, to_frame, without_formulas
+        from scalable_bo.storage.snapshot import read_snapshot, to_frame
         from surrogates.atomic import replacing
 
         if out.suffix not in (".csv", ".parquet"):
             raise ValueError(f"`out` must end in .csv or .parquet, got {out.name}.")
         for package in ("pandas", "pyarrow"):
             require(package, extra="tables", user="`scalable-bo export`")
+        from scalable_bo.storage.tables import write_table  # which needs them
+
         snapshot = read_snapshot(folder_of(place))
+        names = () if snapshot.goal is None else snapshot.goal.names
         frame = to_frame(snapshot.space, snapshot.rows, snapshot.goal)
         with _writing(out), replacing(out) as temporary:
-            if out.suffix == ".csv":
-                without_formulas(frame).to_csv(temporary, errors="backslashreplace")
-            else:
-                frame.to_parquet(temporary)
+            write_table(frame, temporary, out.suffix, snapshot.space, names)
     typer.echo(f"Wrote {count(len(frame), 'row')} to {out}")
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from scalable_bo._packages import require
+from scalable_bo.space.cells import position
 from scalable_bo.space.constraints import Conditions
 from scalable_bo.space.parameters import Categorical, Int, Parameter
 from scalable_bo.space.tables import Choice, refusal
@@ -42,9 +44,9 @@ def read_frame(
     for name, fixed in fixed_values.items():
         if name not in frame.columns:
             continue
-        same = (frame[name] == fixed).to_numpy(dtype=bool)
-        if not same.all():
-            row = int(np.flatnonzero(~same)[0])
+        wrong = np.isnan(_positions((fixed,), frame[name]))
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
             raise ValueError(
                 f"`{name}` is fixed to {fixed!r}, got {frame[name].iloc[row]!r} in row"
                 f" {first_row + row}. Leave the row out."
@@ -73,36 +75,48 @@ def write_frame(
         numbers = points[:, column]
         if isinstance(param, Categorical):
             chosen = [None if math.isnan(n) else param.value(n) for n in numbers]
-            # Beside None, pandas would make numbers of integers and NaN of None
-            columns[name] = pd.Series(chosen, dtype=object) if None in chosen else chosen
+            found = pd.Series(chosen)
+            # Pandas would make NaN of None, and round large integers beside other numbers
+            columns[name] = found if found.tolist() == chosen else pd.Series(chosen, dtype=object)
         elif isinstance(param, Int):
             missing = np.isnan(numbers)
             whole = np.where(missing, 0.0, numbers).astype(np.int64)
             columns[name] = pd.arrays.IntegerArray(whole, missing) if missing.any() else whole
         else:
             columns[name] = numbers
-    return pd.DataFrame(columns, index=range(len(points))).assign(**fixed_values)
+    return pd.DataFrame(columns | dict(fixed_values), index=range(len(points)))
 
 
 def _numbers(param: Parameter, column: pd.Series) -> np.ndarray:
-    """Return the numbers of a column's values, NaN for what is none; each choice is looked up
-    once.
-    """
-    if isinstance(param, Categorical) or column.dtype.kind == "b":
-        known = np.array([_number(param, value) for value in column.unique().tolist()])
-        return known[column.factorize(use_na_sentinel=False)[0]]
+    """Return the numbers of a column's values, NaN for what is none."""
+    if isinstance(param, Categorical):
+        return _positions(param.choices, column)
+    if column.dtype.kind == "b":
+        return np.full(len(column), np.nan)
     numbers = pd.to_numeric(column, errors="coerce")
     return numbers.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
-def _number(param: Parameter, value: Any) -> float:
-    """Return the number of a cell; what is empty stands for None, where that is a choice."""
-    number = param.number(value)
-    if not math.isnan(number) or not isinstance(param, Categorical) or None not in param.choices:
-        return number
-    if pd.isna(value) or value == "":
-        return param.number(None)
-    try:  # beside empty cells, numbers are read as text
-        return param.number(float(value))
-    except ValueError:
-        return math.nan
+def _positions(choices: Sequence[Choice], column: pd.Series) -> np.ndarray:
+    """Return the positions of a column's choices, NaN for what is none; each is looked up once."""
+    known = np.array([_position(choices, cell) for cell in column.unique().tolist()])
+    return known[column.factorize(use_na_sentinel=False)[0]]
+
+
+def _position(choices: Sequence[Choice], cell: Any) -> float:
+    """Return the position of the choice in a cell, as it is or as people and programs write it."""
+    found = (position(value, choices) for value in _readings(cell))
+    return next((number for number in found if not math.isnan(number)), math.nan)
+
+
+def _readings(cell: Any) -> Iterator[Any]:
+    """Yield what a cell may stand for, itself first: an empty one for None, a text for a number or
+    a flag.
+    """
+    yield cell
+    if pd.isna(cell) or cell == "":
+        yield None
+    elif isinstance(cell, str):
+        with suppress(ValueError):
+            yield float(cell)
+        yield {"true": True, "false": False}.get(cell.lower(), cell)

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from scalable_bo.space.cells import position
 from scalable_bo.space.tables import (
     Choice,
     Condition,
@@ -387,11 +388,7 @@ class Categorical(_Written):
 
     def number(self, value: Any) -> float:
         """Return the position of a choice; NaN for what is none."""
-        for position, choice in enumerate(self.choices):
-            # True is no 1 here: a boolean stands for booleans alone.
-            if isinstance(value, bool) is isinstance(choice, bool) and value == choice:
-                return float(position)
-        return math.nan
+        return position(value, self.choices)
 
     def value(self, number: float) -> Choice:
         """Return the choice at a position."""

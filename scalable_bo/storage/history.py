@@ -94,15 +94,18 @@ def read_history(
     """Read evaluations of points of ``space``, of several outcomes if they have ``names``; other
     arguments as in ``Study.add_data``.
     """
+    remarks = None
     if isinstance(data, str | os.PathLike) or is_frame(data):
-        from scalable_bo.storage.tables import read_outcomes, read_table  # which need an extra
+        # which need an extra
+        from scalable_bo.storage.tables import Remarks, read_outcomes, read_table
 
         if isinstance(data, str | os.PathLike):
             checks.existing_file("X", data)
+        remarks = Remarks([*space.names, *space.fixed], names)
         if names and y is None:
-            X, outcomes = read_outcomes(space, data, target, noise, names)
+            X, outcomes = read_outcomes(space, data, target, noise, names, remarks)
         else:
-            X, outcomes = read_table(space, data, y, target, noise)
+            X, outcomes = read_table(space, data, y, target, noise, remarks)
     else:
         if y is None:
             raise ValueError(
@@ -122,6 +125,8 @@ def read_history(
         digest.update(part.contiguous().numpy().tobytes())
     digest.update(repr(sorted(outcomes.reasons.items())).encode())
     content = digest.hexdigest()
+    if remarks is not None:
+        X, outcomes = remarks.applied(X, outcomes)
     file_name = Path(data).name if isinstance(data, str | os.PathLike) else f"data {content[:12]}"
     return History(storable(name or file_name), content, X, outcomes)
 

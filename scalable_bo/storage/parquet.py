@@ -1,11 +1,13 @@
-"""Parquet files, read in parts."""
+"""Parquet files, read in parts, and what their columns can hold."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from scalable_bo._packages import require
+from scalable_bo.space.cells import position
+from scalable_bo.space.tables import Choice
 
 require("pyarrow", extra="tables", user="A Parquet file")
 
@@ -15,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.lib import ArrowException
 
-__all__ = ["ArrowException", "frames", "num_bytes", "num_rows"]
+__all__ = ["ArrowException", "frames", "holds", "num_bytes", "num_rows"]
 
 BYTES_PER_VALUE = 16  # the numbers, and a copy
 LONGEST_TEXT = 1000  # bytes
@@ -47,9 +49,20 @@ def num_rows(path: Path) -> int:
     return int(pq.read_metadata(path).num_rows)
 
 
-def frames(path: Path, wanted: set[str], rows_at_once: int) -> Iterator[pd.DataFrame]:
+def holds(choices: Sequence[Choice]) -> bool:
+    """Return whether a column of one kind can hold these choices as they are."""
+    try:
+        held = pa.array(choices).to_pylist()
+    except (ArrowException, OverflowError, UnicodeError):
+        return False
+    return [position(value, choices) for value in held] == list(range(len(choices)))
+
+
+def frames(
+    path: Path, wanted: set[str], rows_at_once: int, unexpanded: Collection[str] = ()
+) -> Iterator[pd.DataFrame]:
     """Yield the wanted columns part by part; texts stay unexpanded until they are known to be
-    short.
+    short, and those of the columns ``unexpanded`` for good.
 
     Raises:
         ArrowException: if it is no Parquet file, or a damaged one.
@@ -64,7 +77,7 @@ def frames(path: Path, wanted: set[str], rows_at_once: int) -> Iterator[pd.DataF
         columns = [column for column in file.schema_arrow.names if column in wanted]
         for batch in file.iter_batches(rows_at_once, columns=columns):
             expanded = [
-                _expanded(name, column)
+                column if name in unexpanded else _expanded(name, column)
                 for name, column in zip(batch.schema.names, batch.columns, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(expanded, names=batch.schema.names).to_pandas()

@@ -117,7 +117,7 @@ class Pool:
             if not is_frame(part):
                 checks.existing_file("pool", part)
             wanted = {*self.space.names, *self.space.fixed}
-            for frame in table_frames(self.space, part, wanted, whole=False):
+            for frame in table_frames(self.space, part, wanted):
                 yield self.space.from_frame(frame, self.num_read)
         elif isinstance(part, Tensor | np.ndarray):
             _check_array(part, self.space.names)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scalable_bo.space.cells import apart
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Space
 from scalable_bo.storage.checkpoints import Checkpoint, load_checkpoint
@@ -32,8 +33,6 @@ from scalable_bo.storage.training import TrainingData
 
 if TYPE_CHECKING:
     import pandas as pd
-
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,29 +153,20 @@ def to_frame(space: Space, rows: Rows, goal: Goal | None = None) -> pd.DataFrame
     told = np.where(rows.values.isfinite(), "observed", "failed")
     status = np.where(rows.told, told, "pending")
     reasons = [rows.reasons.get(row, "") for row in range(len(rows))]
-    columns: dict[str, Any] = {"value": rows.values.numpy().copy()}
+    columns: list[tuple[str, Any]] = [("value", rows.values.numpy().copy())]
     if goal is not None:
         Y = rows.outcomes(len(goal.names))
-        columns = {name: Y[:, j].numpy().copy() for j, name in enumerate(goal.names)}
-        columns |= {"feasible": goal.feasible(Y).numpy()}
+        columns = [(name, Y[:, j].numpy().copy()) for j, name in enumerate(goal.names)]
+        columns += [("feasible", goal.feasible(Y).numpy())]
         if goal.num_objectives > 1:
-            columns |= {"front": goal.front(Y).numpy()}
-    columns |= {"noise": rows.noise.numpy().copy(), "status": status, "reason": reasons}
-    for name, column in {**columns, "ask": rows.asks.numpy().copy()}.items():
-        while name in frame:
-            name += "_"
+            columns += [("front", goal.front(Y).numpy())]
+    columns += [("noise", rows.noise.numpy().copy()), ("status", status), ("reason", reasons)]
+    columns += [("ask", rows.asks.numpy().copy())]
+    names = apart([name for name, _ in columns], frame)
+    for name, (_, column) in zip(names, columns, strict=True):
         frame[name] = column
-    frame.index.name = "id"
+    (frame.index.name,) = apart(["id"], frame)
     return frame
-
-
-def without_formulas(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table in which a spreadsheet runs no text as a formula: such texts get a ``'``."""
-
-    def quote(cell: Any) -> Any:
-        return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell
-
-    return frame.map(quote).rename(columns=quote)
 
 
 def mean_of_values(

@@ -1,11 +1,11 @@
-"""Evaluations in tables, read by the names of their columns: DataFrames, and in parts CSV and
-Parquet files.
+"""Evaluations in tables, written to CSV and Parquet files and read by the names of their columns,
+in parts, from these and from DataFrames.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from torch import Tensor
 
 from scalable_bo._packages import require
 from scalable_bo.evaluation.evaluator import storable
+from scalable_bo.space.cells import apart, cell_texts, guarded, unguarded
 from scalable_bo.space.space import Categorical, Space
+from scalable_bo.space.tables import Choice
 from scalable_bo.storage.rows import Outcomes
 from surrogates import memory
 
@@ -28,14 +30,52 @@ BYTES_PER_CHARACTER = 4  # in memory: one digit and a comma are a number, and th
 SUFFIXES = (".parquet", ".csv")
 
 
+class Remarks:
+    """What a table itself says of its rows: which are pending, and why others failed.
+
+    Args:
+        columns: of the parameters.
+        names: of several outcomes.
+    """
+
+    def __init__(self, columns: Sequence[str], names: Sequence[str] = ()) -> None:
+        self.names = apart((*names, "status", "reason"), columns)[-2:]
+        self._pending: set[int] = set()
+        self._reasons: dict[int, str] = {}
+
+    def note(self, frame: pd.DataFrame, first_row: int) -> None:
+        """Read the remarks on a part of the rows."""
+        columns = [frame.get(name, ()) for name in self.names]
+        pending, reasons = (
+            {row: text for row, text in enumerate(column, first_row) if isinstance(text, str)}
+            for column in columns
+        )
+        self._pending |= {row for row, text in pending.items() if text == "pending"}
+        self._reasons |= {row: text for row, text in reasons.items() if text}
+
+    def applied(self, X: Tensor, outcomes: Outcomes) -> tuple[Tensor, Outcomes]:
+        """Return points and outcomes without those that are pending, the failed ones with their
+        reasons.
+        """
+        failed = outcomes.values.isnan().nonzero().flatten().tolist()
+        reasons = {row: self._reasons[row] for row in failed if row in self._reasons}
+        outcomes = outcomes.explain(reasons)
+        pending = self._pending.intersection(failed)
+        if not pending:
+            return X, outcomes
+        kept = [row for row in range(len(X)) if row not in pending]
+        return X[kept], outcomes.select(kept)
+
+
 def read_outcomes(
     space: Space,
     data: str | os.PathLike[str] | pd.DataFrame,
     target: str | None,
     noise: Any,
     names: Sequence[str],
+    remarks: Remarks,
 ) -> tuple[Tensor, Outcomes]:
-    """Read several outcomes from the columns of a table that have their names."""
+    """Read several outcomes from the columns of a table that have their names, and its remarks."""
     if target is not None:
         raise ValueError(
             f"`target` must be None with several outcomes, whose columns are {', '.join(names)},"
@@ -44,13 +84,16 @@ def read_outcomes(
     points = [torch.empty(0, space.dim, dtype=torch.float64, device="cpu")]
     values = [torch.empty(0, len(names), dtype=torch.float64, device="cpu")]
     row = 0
-    for frame in table_frames(space, data, {*space.names, *space.fixed, *names}, whole=True):
+    parameters = [*space.names, *space.fixed]
+    names = apart(names, parameters)
+    for frame in table_frames(space, data, {*parameters, *names}, remarks):
         if missing := [name for name in names if name not in frame.columns]:
             raise ValueError(
                 f"The data must have the column {missing[0]!r}, got"
                 f" {', '.join(map(str, frame.columns))}."
             )
         points.append(space.from_frame(frame, row))
+        remarks.note(frame, row)
         values.append(torch.stack([_numbers(frame[name])[0] for name in names], dim=1))
         row += len(frame)
     return torch.cat(points), Outcomes.several(torch.cat(values), noise, names, whole=True)
@@ -62,8 +105,10 @@ def read_table(
     y: Any,
     target: str | None,
     noise: Any,
+    remarks: Remarks,
 ) -> tuple[Tensor, Outcomes]:
-    """Return the points (n, d) and outcomes of a table, as ``Study.add_data`` takes it.
+    """Return the points (n, d) and outcomes of a table, as ``Study.add_data`` takes it, and note
+    its remarks.
 
     Raises:
         TypeError, ValueError, MemoryError, ImportError: as ``Study.add_data``.
@@ -82,13 +127,14 @@ def read_table(
     variances = []
     reasons: dict[int, str] = {}
     row = 0
-    for frame in table_frames(space, data, {*columns, *asked}, whole=True):
+    for frame in table_frames(space, data, {*columns, *asked}, remarks):
         if missing := [column for column in asked if column not in frame.columns]:
             raise ValueError(
                 f"The data must have the column {missing[0]!r}, got"
                 f" {', '.join(map(str, frame.columns))}."
             )
         points.append(space.from_frame(frame, row))
+        remarks.note(frame, row)
         if target is not None:
             numbers, wrong = _numbers(frame[target])
             values.append(numbers)
@@ -109,12 +155,15 @@ def read_table(
 
 
 def table_frames(
-    space: Space, data: str | os.PathLike[str] | pd.DataFrame, wanted: set[str], *, whole: bool
+    space: Space,
+    data: str | os.PathLike[str] | pd.DataFrame,
+    wanted: set[str],
+    remarks: Remarks | None = None,
 ) -> Iterator[pd.DataFrame]:
     """Yield the table part by part, with the wanted columns if it is a file.
 
     Args:
-        whole: require memory for all of it.
+        remarks: to be read beside the columns; memory for all rows is required then.
 
     Raises:
         ValueError: if the file is of another kind, or cannot be read.
@@ -132,41 +181,120 @@ def table_frames(
             " DataFrame."
         )
     frames = _parquet_frames if kind == ".parquet" else _csv_frames
-    yield from frames(space, path, wanted, whole)
+    notes = set() if remarks is None else {*remarks.names} - wanted
+    yield from frames(_choices(space), path, wanted, notes, remarks is not None)
 
 
-def _csv_frames(space: Space, path: Path, wanted: set[str], whole: bool) -> Iterator[pd.DataFrame]:
+def write_table(
+    frame: pd.DataFrame, path: Path, suffix: str, space: Space, names: Sequence[str] = ()
+) -> None:
+    """Write the rows of a study, several outcomes of which have ``names``, as ``add_data`` reads
+    them.
+
+    Args:
+        suffix: ".csv" or ".parquet", whatever the path ends in.
+    """
+    choices = _choices(space)
+    if suffix == ".parquet":
+        choices = _held_as_text(choices)
+    for name, some in choices.items():
+        texts = cell_texts(some)
+        frame[name] = [texts.get(value) for value in frame[name]]
+    if suffix == ".parquet":
+        frame.to_parquet(path)
+        return
+    for name in Remarks([*space.names, *space.fixed], names).names:
+        frame[name] = _translated(frame[name], guarded)
+    # RFC 4180 ends lines so; after "\n" alone, a carriage return within a text would end a row
+    end = "\r\n"
+    frame.rename(columns=_heading).to_csv(path, lineterminator=end, errors="backslashreplace")
+
+
+def _choices(space: Space) -> dict[str, Sequence[Choice]]:
+    """Return what is in the columns of choices and of fixed values, by their names."""
+    varying = {n: p.choices for n, p in space.params.items() if isinstance(p, Categorical)}
+    return varying | {name: (value,) for name, value in space.fixed.items()}
+
+
+def _heading(name: str) -> str:
+    """Return a name as the heading of a CSV file, where none may be empty."""
+    return guarded(name) if name.strip("'") else f"'{name}"
+
+
+def _csv_frames(
+    choices: Mapping[str, Sequence[Choice]],
+    path: Path,
+    wanted: set[str],
+    notes: set[str],
+    whole: bool,
+) -> Iterator[pd.DataFrame]:
     if whole:
         _require_memory(path, BYTES_PER_CHARACTER * path.stat().st_size)
-    text = {
-        n: str
-        for n, p in space.params.items()
-        if isinstance(p, Categorical) and all(isinstance(c, str | None) for c in p.choices)
-    }
-    text |= {name: str for name, value in space.fixed.items() if isinstance(value, str)}
+    columns = [*wanted, *notes]
+    names = {name: name for name in columns} | {_heading(name): name for name in columns}
+    readers = {name: _reader(some) for name, some in choices.items()}
+    readers |= dict.fromkeys(notes, unguarded)
     try:
         with pd.read_csv(
             path,
-            usecols=lambda column: column in wanted,
-            dtype=text,
+            usecols=lambda heading: heading in names,
+            dtype={heading: str for heading, name in names.items() if name in readers},
             chunksize=ROWS_AT_ONCE,
             compression=None,
             keep_default_na=False,
         ) as chunks:
-            yield from chunks
+            for chunk in chunks:
+                yield _read(chunk.rename(columns=names), readers)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
 
 
-def _parquet_frames(_: Space, path: Path, wanted: set[str], whole: bool) -> Iterator[pd.DataFrame]:
+def _parquet_frames(
+    choices: Mapping[str, Sequence[Choice]],
+    path: Path,
+    wanted: set[str],
+    notes: set[str],
+    whole: bool,
+) -> Iterator[pd.DataFrame]:
     from scalable_bo.storage import parquet  # which needs pyarrow
 
+    readers = {name: _reader(some) for name, some in _held_as_text(choices).items()}
     try:
         if whole:
-            _require_memory(path, parquet.num_bytes(path, wanted))
-        yield from parquet.frames(path, wanted, ROWS_AT_ONCE)
+            _require_memory(path, parquet.num_bytes(path, wanted | notes))
+        for frame in parquet.frames(path, wanted | notes, ROWS_AT_ONCE, notes):
+            yield _read(frame, readers)
     except parquet.ArrowException as error:
         raise _unreadable(path, error) from error
+
+
+def _held_as_text(choices: Mapping[str, Sequence[Choice]]) -> dict[str, Sequence[Choice]]:
+    """Return those of the columns that a Parquet file must hold as text."""
+    from scalable_bo.storage import parquet  # which needs pyarrow
+
+    return {name: some for name, some in choices.items() if not parquet.holds(some)}
+
+
+def _reader(choices: Sequence[Choice]) -> Callable[[Any], Any]:
+    """Return what makes a choice of its text; any other cell stays as it is."""
+    known = {text: choice for choice, text in cell_texts(choices).items()}
+    return lambda cell: known.get(cell, cell)
+
+
+def _read(frame: pd.DataFrame, readers: Mapping[str, Callable[[Any], Any]]) -> pd.DataFrame:
+    """Return a part of a file with the cells read."""
+    for column, name in enumerate(frame.columns):
+        if name in readers:
+            frame.isetitem(column, _translated(frame.iloc[:, column], readers[name]))
+    return frame
+
+
+def _translated(column: pd.Series, function: Callable[[Any], Any]) -> np.ndarray:
+    """Return the function's values of a column's cells, each different one computed once."""
+    places, cells = column.factorize(use_na_sentinel=False)
+    found = np.empty(len(cells), dtype=object)
+    found[:] = [function(cell) for cell in cells]
+    return found[places]
 
 
 def _unreadable(path: Path, error: Exception) -> ValueError:

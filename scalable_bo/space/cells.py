@@ -1,0 +1,60 @@
+"""How choices and texts are written in the cells of a table, and found again."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from scalable_bo.space.tables import Choice, plain
+
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def guarded(text: str) -> str:
+    """Return a text with a ``'`` before it if a spreadsheet would run it as a formula, or if it
+    looks like such a text with its ``'``, so that ``unguarded`` knows every one.
+    """
+    return f"'{text}" if text.lstrip("'").startswith(FORMULA_STARTS) else text
+
+
+def unguarded(text: str) -> str:
+    """Return the text that ``guarded`` was given."""
+    return text[1:] if text.startswith("'") and guarded(text[1:]) == text else text
+
+
+def cell_texts(choices: Sequence[Choice]) -> dict[Choice, str]:
+    """Return the text of each choice in a cell, no two the same: strings are guarded, numbers and
+    flags written as in Python, and None is an empty cell; all are JSON if two would look alike.
+    """
+    values = [plain(choice) for choice in choices]
+    texts = [
+        guarded(value) if isinstance(value, str) else "" if value is None else str(value)
+        for value in values
+    ]
+    if len(set(texts)) < len(texts):
+        texts = [json.dumps(value, ensure_ascii=False) for value in values]
+    return dict(zip(choices, texts, strict=True))
+
+
+def position(value: Any, choices: Sequence[Choice]) -> float:
+    """Return the position of a choice; NaN for what is none."""
+    for place, choice in enumerate(choices):
+        # True is no 1 here: a boolean stands for booleans alone.
+        if isinstance(value, bool) is isinstance(choice, bool) and value == choice:
+            return float(place)
+    return math.nan
+
+
+def apart(names: Iterable[str], taken: Iterable[str]) -> list[str]:
+    """Return the names, each with as many underscores as tell it from those taken and those
+    before it.
+    """
+    used = list(taken)
+    start = len(used)
+    for name in names:
+        while name in used:
+            name += "_"
+        used.append(name)
+    return used[start:]
