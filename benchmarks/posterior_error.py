@@ -105,7 +105,7 @@ class Exact:
     def __init__(self, cell: Cell):
         n, dim = cell.n, cell.dim
         generator = torch.Generator().manual_seed(0)
-        double = {"generator": generator, "dtype": torch.float64}
+        double: Any = {"generator": generator, "dtype": torch.float64}
         X = torch.rand(n, dim, **double)
         num = int(cell.share * n)
         centres = torch.rand(15, dim, **double)

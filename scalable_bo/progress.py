@@ -49,7 +49,7 @@ class RoundProgress:
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             console=self._console,
             transient=True,
             disable=not (enabled and _can_show_a_bar(self._console)),
@@ -83,7 +83,7 @@ class RoundProgress:
 
     def _print(self, line: str) -> None:
         if self._enabled:
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self._console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def fit(

@@ -210,10 +210,10 @@ def new_table(title: str, names: Sequence[str], numbers: Sequence[str]) -> Table
 
 
 def print_table(table: Table) -> None:
-    """Print a table to stdout."""
+    """Print a table to stdout, its texts as they are: units in brackets are no markup."""
     from rich.console import Console
 
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
 
 
 def count(things: Sequence[Any] | int, name: str) -> str:

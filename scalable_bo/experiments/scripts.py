@@ -32,7 +32,7 @@ def print_rows(
         table.add_column(heading, justify="left" if index < num_words else "right")
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
 
 
 def write_benchmark(

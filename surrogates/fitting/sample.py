@@ -3,6 +3,7 @@ take noise for signal.
 """
 
 from copy import deepcopy
+from typing import Any
 
 import torch
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
@@ -117,7 +118,7 @@ def fit_sample(
 def _fit_by_botorch(model: ModelT, rows: Tensor, callback: StepCallback | None) -> ModelT:
     """Fit ``model`` to some of its data (m,)."""
     model.train()  # `eval()` then transforms the inputs by what was learned
-    small = deepcopy(model)
+    small: Any = deepcopy(model)
     small.set_train_data(model.train_inputs[0][rows], model.train_targets[rows], strict=False)
     if isinstance(small.likelihood, FixedNoiseGaussianLikelihood):
         small.likelihood.noise_covar.noise = model.likelihood.noise[rows]

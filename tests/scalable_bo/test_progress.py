@@ -41,3 +41,10 @@ def test_a_notebook_shows_a_bar_where_it_has_the_widgets(
     console = Console(force_jupyter=True)
     assert RoundProgress(3, console=console)._bar.disable is not has_widgets
     assert RoundProgress(3, console=console, enabled=False)._bar.disable
+
+
+def test_names_in_a_line_of_progress_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    with RoundProgress(1) as rounds:
+        rounds.status("T [°C] [/red]")
+        rounds.finish_round("best 1 at T [°C] = 3, :smile:")
+    assert "best 1 at T [°C] = 3, :smile:" in capsys.readouterr().err

@@ -787,3 +787,17 @@ def test_a_damaged_study_is_repaired_and_what_is_lost_is_said(
     assert call(monkeypatch, "repair", str(file.parent / "elsewhere")) == 2
     with read_config(file).open_study() as study:
         assert study.num_failed == 1
+
+
+def test_units_in_brackets_are_printed_as_they_are(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "Cat. loading [mol%]"
+    change(file, 'kind = { type = "categorical", choices = ["a", "b"] }', "")
+    change(file, "x = { type", f'"{name}" = {{ type')
+    change(file, 'fixed = "yes"', '"[red]solvent[/red]" = ":smile:"')
+    assert call(monkeypatch, "ask", str(file), "-q", "2") == 0
+    printed = capsys.readouterr().out
+    for text in (name, "[red]solvent[/red]", ":smile:"):
+        assert text in printed
+    assert call(monkeypatch, "status", str(file)) == 0
