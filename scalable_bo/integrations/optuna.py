@@ -41,7 +41,6 @@ from optuna.trial import FrozenTrial, TrialState
 
 from scalable_bo.integrations.encoding import UnitCube
 
-MAX_SEED = 2**62
 CHOICE = "thompson:choice"  # a system attribute of trials: what their point is by
 
 
@@ -108,8 +107,8 @@ class ThompsonSampler(BaseSampler):
             if constraints_func is not None:
                 raise _no_time_for_constraints(ask_seconds)
         self._ask_seconds = ask_seconds
-        self._rng = np.random.default_rng(seed)
-        self._independent_sampler = independent_sampler or RandomSampler(seed=seed)
+        self._seed = seed
+        self._independent_sampler = independent_sampler
         self._solver = solver
         self._strategy = make_strategy(strategy, sampler)
         self._constraints_func = constraints_func
@@ -131,10 +130,18 @@ class ThompsonSampler(BaseSampler):
         self.__dict__.update(state, _lock=Lock())
 
     def reseed_rng(self) -> None:
-        """Take another seed; Optuna calls this in every thread that it starts."""
-        with self._lock:
-            self._rng = np.random.default_rng()
-        self._independent_sampler.reseed_rng()
+        """Let the independent sampler take another seed; Optuna calls this in every thread that it
+        starts. Other draws differ from trial to trial, whoever makes them.
+        """
+        if self._independent_sampler is not None:
+            self._independent_sampler.reseed_rng()
+
+    def _seed_of(self, trial: FrozenTrial, what: str) -> int:
+        """Return the seed of a draw for a trial: a study that goes on with the same seed makes
+        those that it would have made.
+        """
+        entropy = None if self._seed is None else (self._seed, trial.number, *what.encode())
+        return int(np.random.SeedSequence(entropy).generate_state(1)[0])
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
@@ -164,7 +171,8 @@ class ThompsonSampler(BaseSampler):
         with self._lock:
             complete, running = _trials(study, space)
             if not self._waiting or self._waiting_space != space or self._is_stale(complete):
-                self._waiting = self._draw(study, space, complete, running)
+                seed = self._seed_of(trial, "")
+                self._waiting = self._draw(study, space, complete, running, seed)
                 self._waiting_space = space
             fixed = {
                 name: _only_value(search_space[name]) for name in search_space.keys() - space.keys()
@@ -182,21 +190,22 @@ class ThompsonSampler(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """Return a value by the independent sampler."""
+        """Return a value by the independent sampler, or at random."""
         _check_single_objective(study)
-        return self._independent_sampler.sample_independent(
-            study, trial, param_name, param_distribution
-        )
+        sampler = self._independent_sampler or RandomSampler(seed=self._seed_of(trial, param_name))
+        return sampler.sample_independent(study, trial, param_name, param_distribution)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        self._independent_sampler.before_trial(study, trial)
+        if self._independent_sampler is not None:
+            self._independent_sampler.before_trial(study, trial)
 
     def after_trial(
         self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
         if self._constraints_func is not None:
             _process_constraints_after_trial(self._constraints_func, study, trial, state)
-        self._independent_sampler.after_trial(study, trial, state, values)
+        if self._independent_sampler is not None:
+            self._independent_sampler.after_trial(study, trial, state, values)
 
     def _is_stale(self, complete: Sequence[FrozenTrial]) -> bool:
         """Whether the points that are waiting would be chosen better now, at little cost."""
@@ -217,6 +226,7 @@ class ThompsonSampler(BaseSampler):
         space: dict[str, BaseDistribution],
         complete: list[FrozenTrial],
         running: list[FrozenTrial],
+        seed: int,
     ) -> list[dict[str, Any]]:
         """Return a batch of parameters; none where there are too few trials,
         fewer where the space has no more.
@@ -227,7 +237,7 @@ class ThompsonSampler(BaseSampler):
         self._num_known = len(complete)
         self._last_size = q
         cube = UnitCube(space)
-        generator = torch.Generator().manual_seed(int(self._rng.integers(MAX_SEED)))
+        generator = torch.Generator().manual_seed(seed)
         values = torch.tensor(
             [trial.value for trial in complete], dtype=torch.float64, device="cpu"
         )
