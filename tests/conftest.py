@@ -1,6 +1,8 @@
 """What every test may use: a seeded generator, and the rule that `gpu` tests need a CUDA device."""
 
 import importlib.util
+import signal
+import threading
 
 import pytest
 import torch
@@ -23,6 +25,13 @@ collect_ignore = (
         "test_walks.py",
     ]
 )
+
+# What a shell runs in the background, or under `nohup`, ignores these, and so would all that the
+# tests start and interrupt
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 # The problems are small: on a busy machine, threads would wait for one another 10 times longer than
 # they work

@@ -8,9 +8,9 @@ import html
 import math
 import re
 import shutil
-import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
@@ -32,6 +32,7 @@ from scalable_bo.report import page, plots
 from scalable_bo.report.charts import LARGEST, Panel, Scale, escape
 from scalable_bo.report.contours import contour_of_mean
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
+from scalable_bo.storage import database
 from scalable_bo.storage.record import describe_settings, make_settings
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes, Rows
@@ -569,15 +570,14 @@ def test_escaped_text_reads_as_what_it_was(text: str) -> None:
 def test_a_folder_that_describes_something_else_is_refused(
     tmp_path: Path, description: str
 ) -> None:
-    Study(Space(x=Float(0, 1)), maximize=True, path=tmp_path).close()
-    with sqlite3.connect(tmp_path / "study.sqlite") as connection:
-        connection.execute("DELETE FROM settings")
+    with closing(database.connect(tmp_path / "study.sqlite")) as connection:
+        connection.executescript(database.FIRST_SCHEMA)
+        database._migrate(connection, 1, tmp_path)  # version 2 keeps settings as texts
         connection.executemany(
             "INSERT INTO settings (name, value) VALUES (?, ?)",
             [("columns", "x"), ("parameter `x`", description), ("direction", "maximize")],
         )
-        connection.execute("PRAGMA user_version = 2")
-    connection.close()
+        connection.execute(f"PRAGMA application_id = {database.APPLICATION_ID}")
     with pytest.raises(
         ValueError,
         match=(
