@@ -63,8 +63,9 @@ class Scalarisations:
         lowest = highest - torch.where(width > NARROWEST_FRONT, width, 1.0)
         weights = (shares / shares.sum(1, keepdim=True)).to(front)
         # Where each ask has a single path, about every other one extends the front
-        first = torch.randint(2, (), generator=generator, device=generator.device)
-        extends = (torch.arange(num_paths, device=generator.device) + first) % 2 == 0
+        alone = torch.randint(2, (), generator=generator, device=generator.device)
+        first = alone if num_paths == 1 else torch.zeros_like(alone)
+        extends = (torch.arange(num_paths, device=generator.device) + first) % 2 == 1
         return cls(weights, lowest, highest, extends.to(front.device))
 
     def part(self, paths: slice) -> "Scalarisations":

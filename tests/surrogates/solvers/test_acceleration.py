@@ -71,7 +71,9 @@ def epochs(nu: float, mu: float | None) -> float:
     for seed in (0, 1):
         generator = torch.Generator().manual_seed(seed)
         draw = PriorPaths.draw(kernel, 8, 4, num_features=1000, generator=generator, like=X)
-        solver = SketchAndProject.asap(block_size=n // 30, mu=mu, max_epochs=60.0, refine=False)
+        solver = SketchAndProject.asap(
+            block_size=n // 30, mu=mu, tolerance=0.03, max_epochs=60.0, refine=False
+        )
         solution = solver.solve(system, draw(X).mT.contiguous())
         assert solution.converged.all()
         total += solution.epochs
@@ -79,7 +81,7 @@ def epochs(nu: float, mu: float | None) -> float:
 
 
 def test_residuals_that_fall_slowly_take_fewer_epochs_and_others_as_many() -> None:
-    # Over right-hand sides the ratio scatters by .05 about .88
+    # Far from what float32 cannot resolve, the ratio is between .6 and .9
     assert epochs(2.5, None) < 0.97 * epochs(2.5, 0.5 / 30)
     assert epochs(0.5, None) == epochs(0.5, 0.5 / 30)
 
