@@ -1,7 +1,7 @@
 """How far the posteriors of iterative solvers are from the exact one, and what the solvers say of
 it.
 
-    python benchmarks/posterior_error.py --size 5000 --cells 40 --solvers auto,cg,asap \\
+    python benchmarks/posterior_error.py --size 1200 --cells 24 --solvers auto-iterative,cg,asap \\
         --out benchmarks/results/posterior_error.json
     python benchmarks/posterior_error.py --summary --out benchmarks/results/posterior_error.json
 
