@@ -156,7 +156,7 @@ def measure(cell: Cell, exact: Exact, solver: Solver) -> dict[str, Any]:
     dtype = getattr(torch, cell.dtype)
     system = KernelSystem(kernel_operator(cell.kernel.to(dtype), exact.X.to(dtype)), cell.noise)
     targets = exact.targets.to(dtype)
-    posterior = PosteriorError.of(system, targets)
+    posterior = PosteriorError.for_targets(system, targets)
     rhs = targets if solver.splits_targets else system.rhs(targets)
     clock, processor = time.perf_counter(), time.process_time()
     solution = solver.solve(system, rhs, posterior=posterior)

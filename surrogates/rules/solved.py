@@ -121,7 +121,7 @@ class SolvedRule(Rule):
         initial = None if precise else _initial(system, residuals, warm, num_paths)
         rhs = targets if solver.splits_targets else system.rhs(targets)
         blocks = system.blocks
-        posterior = None if blocks is None else PosteriorError.of(blocks, targets)
+        posterior = None if blocks is None else PosteriorError.for_targets(blocks, targets)
         del targets, values, noise  # many columns: only one copy of them is kept
         solution = solver.solve(
             system,

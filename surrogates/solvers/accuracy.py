@@ -26,25 +26,23 @@ is an error of as many posterior standard deviations.
 """
 
 import math
-from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from surrogates.solvers.run import Judge, random_rows
 from surrogates.systems.base import BlockSystem, Targets
 
-NUM_ROWS = 256
 NUM_GROUPS = 8
 NUM_NEIGHBOURS = 15
-COLUMNS_AT_ONCE = 64  # whose weights are held in float64
 NEGLIGIBLE = 1e-3  # an error
 ROWS_AT_ONCE = 32  # whose kernel with all data is held
 
 
 @dataclass(eq=False)
-class PosteriorError:
+class PosteriorError(Judge):
     """Tells the errors of the columns of a solve by random rows of their residuals in float64.
 
     The rows are grouped by what their neighbours leave of them, as clusters of data are settled
@@ -52,71 +50,24 @@ class PosteriorError:
     worst group.
 
     Attributes:
-        system: of all data.
-        index: (m,) the rows.
-        rhs, noise_draw: (m, 1 + s) B and ε there.
-        weights, gaps: (m, 1 + s) the weights there, and their residuals, of when each column was
-            looked at last; NaN before.
-        scale: (1 + s,) by which the columns that are looked at have been multiplied.
-        columns: (c,) those that a solve has; the others tell of the variance alone.
+        noise_draw: (m, 1 + s) ε there.
     """
 
-    system: BlockSystem
-    index: Tensor
-    rhs: Tensor
     noise_draw: Tensor
-    weights: Tensor = field(init=False)
-    gaps: Tensor = field(init=False)
-    scale: Tensor = field(init=False)
-    columns: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.columns = torch.arange(self.rhs.shape[1], device=self.rhs.device)
-        self.scale = torch.ones_like(self.rhs[0])
-        self.weights = torch.full_like(self.rhs, math.nan)
-        self.gaps = self.weights.clone()
 
     @classmethod
-    def of(cls, system: BlockSystem, targets: Targets) -> "PosteriorError":
+    def for_targets(cls, system: BlockSystem, targets: Targets) -> "PosteriorError":
         """Return what tells the errors of a solve for ``targets``."""
-        generator = torch.Generator().manual_seed(0)
-        order = torch.randperm(system.n, generator=generator, device="cpu")
-        index = order[:NUM_ROWS].to(system.device)
+        index = random_rows(system)
         noise_draw = targets.noise_draw[index].double()
         return cls(system, index, targets.values[index].double() + noise_draw, noise_draw)
 
-    def part(self, columns: Tensor) -> "PosteriorError":
-        """Return what tells the errors of a solve for these columns alone."""
-        part = copy(self)
-        part.columns = self.columns[columns]
-        return part
-
     def first_tolerance(self) -> Tensor:
         """Return the relative residual of each column whose error may be one posterior standard
-        deviation, (c,): where neighbours tell nearly all, it is.
+        deviation, (1 + s,): where neighbours tell nearly all, it is.
         """
-        square = self.rhs[:, self.columns].square().mean(0)
+        square = self.rhs.square().mean(0)
         return (self._left.mean() / torch.where(square > 0, square, 1.0)).sqrt()
-
-    def look(self, columns: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the errors of these columns with weights W (n, c), and their relative residuals,
-        (c,) each, as the rows have them.
-        """
-        double = self._double
-        before = double.entries
-        columns = self.columns[columns]
-        for part, weights in zip(
-            columns.split(COLUMNS_AT_ONCE), W.split(COLUMNS_AT_ONCE, dim=1), strict=True
-        ):
-            product = double.rows_matmul(self.index, weights.to(double.dtype))
-            scale = self.scale[part]
-            self.gaps[:, part] = self.rhs[:, part] - product / scale
-            self.weights[:, part] = weights[self.index].double() / scale
-        if double is not self.system:
-            self.system.entries += double.entries - before
-        norms = torch.linalg.vector_norm(self.rhs[:, columns], dim=0)
-        gaps = torch.linalg.vector_norm(self.gaps[:, columns], dim=0)
-        return self.errors()[columns], gaps / torch.where(norms > 0, norms, 1.0)
 
     def of_residuals(self, W: Tensor, R: Tensor) -> Tensor:
         """Return the errors of all columns of a direct solve, (1 + s,), W and R (n, 1 + s): of what
@@ -164,10 +115,6 @@ class PosteriorError:
         scatter = shares.var() / shares.numel()
         unsolved = (shares.mean().square() - scatter).clamp_min(0.0) / deviation.mean()
         return (found * uneven + unsolved).sqrt()
-
-    @cached_property
-    def _double(self) -> BlockSystem:
-        return self.system.doubled() or self.system
 
     @cached_property
     def _noise(self) -> Tensor:

@@ -8,7 +8,7 @@ come from a sweep over systems easy and hard on a CPU (``benchmarks/solver_sweep
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,12 +21,10 @@ from surrogates.solvers.cg import CG
 from surrogates.solvers.checkpoint import Checkpoint
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.forecast import SpectrumModel
-from surrogates.solvers.run import TOLERANCE, Solution, now
+from surrogates.solvers.run import TOLERANCE, Solution
 from surrogates.solvers.sketch_and_project import SketchAndProject, default_block_size
-from surrogates.systems.base import Apply, BlockSystem, LinearSystem, Targets
+from surrogates.systems.base import Apply, BlockSystem, LinearSystem
 from surrogates.systems.preconditioners import Nystrom
-
-SolverT = TypeVar("SolverT", bound=Solver)
 
 # Operations n r² that a preconditioner of r columns is worth, of which the triangular solve is half
 PRECONDITION = 7.0
@@ -35,13 +33,11 @@ PLAIN_SLOWER = 1.5  # times the forecast of CG(None), the median found
 # Of the free memory that a direct solve may fill: for the minutes that the largest take, others may
 # want some, and running out of it ends the process without a word
 DIRECT_SHARE = 0.75
-LEAST = 1e-3  # epochs, and seconds, of a solver that may only evaluate what it is given
 EPOCHS_OF_DIRECT = 2.0  # entries evaluated for the factor and the residual
 WORTH_GOING_ON = 3.0  # epochs, of which one evaluates the start and one the end
 SMALLEST_ITERATIVE = 1000  # below, nothing is worth predicting
-FLOAT32_RANGE = (1e-30, 1e30)  # of noise and right-hand sides, with room for their products
+LEAST_NOISE = 1e-30  # that float32 holds, with room for its products
 PATIENCE = 3.0  # times the forecast: what takes longer is harder, or beyond the precision
-FLOAT32_REACHES = 1e-3  # the tolerance down to which a float64 system is first solved in float32
 
 
 class Choice(NamedTuple):
@@ -78,12 +74,10 @@ class Auto(Solver):
       1.3 h where half a block's columns leave less than 3 % of the diagonal: small noise
       and clustered points hardly hurt it.
 
-    Where an iteration falls short of the tolerance (a recursion that broke down, a float32 system
-    beyond float32), ``Cholesky()`` takes over if it fits in memory and costs no more than the rest
-    of the budget; the last does otherwise, and where a factorisation needed jitter. A float64
-    system is solved in float32 first, down to a tolerance of 1e-3 and for no more than three times
-    the epochs forecast, and in float64 from there if it is not converged: the residual reported is
-    that of the float64 system. Systems of inducing points are solved by ``Cholesky()``, those whose
+    Where an iteration falls short, ``Cholesky()`` takes over if it fits in memory and costs no more
+    than the rest of the budget; the last does otherwise, and where a factorisation needed jitter.
+    Iterations of a float64 system begin in float32, and are corrected for what float64 leaves of
+    them. Systems of inducing points are solved by ``Cholesky()``, those whose
     rows are shared by several processes by ``SketchAndProject.asap()``.
 
     Args:
@@ -245,79 +239,36 @@ class Auto(Solver):
         return found
 
     def _solve(self, request: Request) -> Solution:
-        system = request.system
-        blocks = system.blocks
-        B = request.rhs
-        initial = request.initial
-        posterior = request.posterior
-        choice = self.choose(system, B.shape[1], request.generator, posterior is not None)
+        blocks = request.system.blocks
+        is_posterior = request.posterior is not None
+        choice = self.choose(request.system, request.rhs.shape[1], request.generator, is_posterior)
         notes = [choice.reason]
-        steps = torch.zeros(B.shape[1], dtype=torch.long, device=B.device)
-
-        def run(
-            solver: Solver, system: LinearSystem, B: Tensor | Targets, initial: Tensor | None
-        ) -> Solution:
-            began, entries = now(), system.entries
-            solution = solver.solve(
-                system,
-                B,
-                initial=initial,
-                generator=request.generator,
-                callback=request.callback,
-                posterior=posterior,
-            )
-            # What it had taken before the checkpoint that it went on from counts, too
-            request.started -= max(0.0, solution.seconds - (now() - began))
-            used = round(solution.epochs * system.entries_per_epoch)
-            system.entries = max(system.entries, entries + used)
-            steps.add_(solution.steps)
-            if solution.note:
-                notes.append(solution.note)
-            return solution
-
-        if blocks is not None and self._begins_in_float32(blocks, B, choice.solver):
-            single = blocks.to(torch.float32)
-            start = None if initial is None else initial.float()
-            draft = run(self._draft(choice, request), single, B.float(), start)
-            system.entries += single.entries
-            del single
-            if draft.error is not None and bool(draft.converged.all()):
-                return self._ended(
-                    replace(draft, value=draft.value.to(B.dtype)), request, steps, notes
-                )
-            initial = draft.value.to(B.dtype)
-            del draft
-        # Of inducing points, B itself would have lost too much in rounding.
-        given = B if blocks is not None or request.targets is None else request.targets
-        first = self._left(self._first(choice.solver, request), request)
-        first = self._patient(first, choice.epochs, request)
-        solution = run(first, system, given, initial)
+        solver = self._patient(choice, request)
+        if blocks is not None and _begins_in_float32(blocks, solver):
+            request.coarse = blocks.to(torch.float32)
+        solution = solver._solve(request)
+        request.coarse = None
+        notes.append(solution.note)
         falls_short = not bool(self._is_solved(solution).all())
         if blocks is not None and falls_short and (rest := self._next(choice.solver, request)):
-            # What rounding left of a direct solve has large weights, whose rounding no
-            # iteration gets rid of: start anew.
-            start = initial if isinstance(choice.solver, Cholesky) else solution.value
+            if not isinstance(choice.solver, Cholesky):
+                request.initial = solution.value
             name = "Cholesky()" if isinstance(rest, Cholesky) else "SketchAndProject.asap()"
             notes.append(f"{name} takes over, as the residual fell short")
-            solution = _better_columns(solution, run(rest, system, B, start))
-        return self._ended(solution, request, steps, notes)
+            solution = _better_columns(solution, rest._solve(request))
+            notes.append(solution.note)
+        return replace(
+            solution,
+            converged=self._is_solved(solution),
+            epochs=request.epochs,
+            seconds=request.seconds,
+            note="; ".join(dict.fromkeys(filter(None, notes))),
+        )
 
     def _is_solved(self, solution: Solution) -> Tensor:
         if solution.error is not None and self.tolerance is None:
             return solution.error <= self.error
         return solution.residual <= (TOLERANCE if self.tolerance is None else self.tolerance)
-
-    def _ended(
-        self, solution: Solution, request: Request, steps: Tensor, notes: list[str]
-    ) -> Solution:
-        return replace(
-            solution,
-            converged=self._is_solved(solution),
-            steps=steps,
-            epochs=request.epochs,
-            seconds=request.seconds,
-            note="; ".join(dict.fromkeys(notes)),
-        )
 
     def _asap(self) -> SketchAndProject:
         return SketchAndProject.asap(**self._limits)
@@ -328,31 +279,17 @@ class Auto(Solver):
         names = ("tolerance", "error", "max_epochs", "max_seconds", "checkpoint")
         return {name: getattr(self, name) for name in names}
 
-    def _draft(self, choice: Choice, request: Request) -> Solver:
-        """Return what finds a start in float32, within the forecast several times."""
-        solver = _as_draft(self._left(choice.solver, request, reserve=1.0))
-        if not isinstance(solver, IterativeSolver):
-            return solver
-        most = min(solver.max_epochs, PATIENCE * choice.epochs)
-        return self._patient(replace(solver, max_epochs=most), choice.epochs, request)
-
-    def _first(self, solver: Solver, request: Request) -> Solver:
-        """Return ``solver``, which leaves what float32 cannot do to those that may take over."""
-        is_last = isinstance(solver, SketchAndProject) and not self._may_end_directly(request)
-        return solver if is_last else _as_draft(solver)
-
-    def _patient(self, solver: SolverT, forecast: float, request: Request) -> SolverT:
-        """Return ``solver`` with a budget that leaves a direct solve the rest, should the
-        ``forecast`` of its epochs be wrong: what that takes, or three times the forecast if this is
+    def _patient(self, choice: Choice, request: Request) -> Solver:
+        """Return the solver chosen with a budget that leaves a direct solve the rest, should the
+        forecast of its epochs be wrong: what that takes, or three times the forecast if this is
         more.
         """
+        solver = choice.solver
         if not isinstance(solver, IterativeSolver) or not self._may_end_directly(request):
             return solver
         direct = self._epochs_of_direct(request)
-        most = min(max(PATIENCE * forecast, direct), self.max_epochs - request.epochs - direct)
-        if most < forecast:
-            return solver
-        return replace(solver, max_epochs=min(solver.max_epochs, most))
+        most = min(request.epochs + max(PATIENCE * choice.epochs, direct), self.max_epochs - direct)
+        return solver if most < choice.epochs else replace(solver, max_epochs=most)
 
     def _epochs_of_direct(self, request: Request) -> float:
         """Return the epochs that take as long as a direct solve."""
@@ -366,10 +303,10 @@ class Auto(Solver):
         """Return what takes over from the solver ``first``, where the budget allows it."""
         if not isinstance(first, Cholesky) and self._may_end_directly(request):
             return Cholesky()
-        rest = self._left(self._asap(), request)
-        if isinstance(first, SketchAndProject) or rest.max_epochs <= WORTH_GOING_ON:
+        left = self.max_epochs - request.epochs
+        if isinstance(first, SketchAndProject) or left <= WORTH_GOING_ON:
             return None
-        return rest
+        return self._asap()
 
     def _fits_directly(self, system: BlockSystem) -> bool:
         num_bytes = 2 * system.n**2 * system.precise().dtype.itemsize
@@ -386,32 +323,12 @@ class Auto(Solver):
         rate = request.seconds / max(request.epochs, 1.0)
         return self.max_seconds is None or request.seconds + epochs * rate <= self.max_seconds
 
-    def _left(self, solver: SolverT, request: Request, reserve: float = 0.0) -> SolverT:
-        """Return ``solver`` with what is left of the budget, but for ``reserve`` epochs, or itself
-        if it has none.
-        """
-        if not isinstance(solver, IterativeSolver):
-            return solver
-        seconds = None
-        if self.max_seconds is not None:
-            seconds = max(LEAST, self.max_seconds - request.seconds)
-        epochs = self.max_epochs - request.epochs - reserve
-        return replace(solver, max_epochs=max(LEAST, epochs), max_seconds=seconds)
 
-    def _begins_in_float32(self, system: BlockSystem, B: Tensor, solver: Solver) -> bool:
-        if (
-            system.dtype != torch.float64
-            or not isinstance(solver, IterativeSolver)
-            or (self.tolerance is not None and self.tolerance < FLOAT32_REACHES)
-        ):
-            return False
-        low, high = FLOAT32_RANGE
-        return bool(system.smallest_noise > low) and bool(system.rows.all(B.abs() < high).all())
-
-
-def _as_draft(solver: Solver) -> Solver:
-    """Return ``solver`` without float64 for what float32 cannot do."""
-    return replace(solver, refine=False) if isinstance(solver, IterativeSolver) else solver
+def _begins_in_float32(system: BlockSystem, solver: Solver) -> bool:
+    """Return whether an iterative ``solver`` of a float64 ``system`` may begin in float32."""
+    is_iterative = isinstance(solver, IterativeSolver)
+    is_held = bool(system.smallest_noise > LEAST_NOISE)
+    return is_iterative and is_held and system.dtype == torch.float64
 
 
 def _column_cost(system: BlockSystem) -> float:
@@ -441,6 +358,7 @@ def _better_columns(first: Solution, second: Solution) -> Solution:
     better = first.residual < second.residual
     return replace(
         second,
+        steps=first.steps + second.steps,
         value=torch.where(better, first.value, second.value),
         error=None
         if first.error is None or second.error is None

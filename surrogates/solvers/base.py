@@ -18,6 +18,10 @@ from surrogates import checks, memory
 from surrogates.solvers.checkpoint import ENDED, Checkpoint, Keeper, digest
 from surrogates.solvers.footprint import WHEN_COLUMNS_END, Footprint, Size
 from surrogates.solvers.run import (
+    CLEAR_FALL,
+    DIGIT,
+    EXPLAINED,
+    MARGIN,
     STALLED,
     TOO_LARGE,
     Judge,
@@ -28,6 +32,7 @@ from surrogates.solvers.run import (
     Sweep,
     columns_of,
     drop_others,
+    joined,
     now,
     selected,
     targets_of,
@@ -37,7 +42,6 @@ from surrogates.solvers.run import Request as Request
 from surrogates.solvers.state import Parts, State, parts, restore
 from surrogates.systems.base import (
     Apply,
-    BlockSystem,
     LinearSystem,
     Targets,
     check_right_hand_sides,
@@ -50,7 +54,8 @@ StateT = TypeVar("StateT", bound=State)
 ROW_COUNTS = ("block_size", "batch_size", "rank")  # settings of solvers and preconditioners
 # Sweeps in a row without progress: the first may be a stochastic method's bad luck
 STALLS_ALLOWED = 2
-MARGIN = 0.9  # of what the sweep before would have been right with
+HONEST = 0.25  # of the residual that is found: an estimate below has left it
+FIRST_LOOK = 4.0  # epochs, and twice as many each time, after which a column is looked at
 MOST_DOUBLINGS = 126  # of a factor that float32 holds
 UNSCALED = (1e-9, 1e9)  # largest entries of a column whose squares float32 holds
 COLUMNS_OF_A_REQUEST = 4  # (n, s) matrices that a solve holds beside what its method does
@@ -65,7 +70,8 @@ class Solver(ABC):
     Attributes:
         splits_targets: whether the method gains from :class:`Targets`, the two parts of B, in place
             of their sum.
-        needs_precision: whether it works in the arithmetic that ``LinearSystem.precise`` gives.
+        needs_precision: whether it works in the arithmetic that ``LinearSystem.precise`` gives, and
+            its solutions lose by another.
         keep_descent: whether columns are returned whose residual is larger than that of 0.
     """
 
@@ -99,50 +105,33 @@ class Solver(ABC):
                 fit, or the method needs parts of the matrix that the system does not give.
         """
         started = now()
-        exact = system.precise() if self.needs_precision else system
-        entries = exact.entries
-        if isinstance(rhs, Targets):
-            targets = rhs.to(exact.dtype) if self.needs_precision else rhs
-            B = exact.rhs(targets)
-            check_right_hand_sides(
-                system, B.to(system.dtype) if self.needs_precision else B, initial
-            )
-        else:
-            targets = None
-            check_right_hand_sides(system, rhs, initial)
-            B = rhs.to(exact.dtype)
+        entries = system.entries
+        targets = rhs if isinstance(rhs, Targets) else None
+        B = system.rhs(rhs) if isinstance(rhs, Targets) else rhs
+        check_right_hand_sides(system, B, initial)
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         generator = system.rows.agreed(generator, B.shape[1])
         request = Request(
-            exact,
-            system.dtype,
-            B,
-            targets,
-            initial,
-            generator,
-            callback,
-            started,
-            entries,
-            posterior=posterior,
+            system, B, targets, initial, generator, callback, started, entries, posterior
         )
-        precision = memory.full_precision_on(exact.device)
         # No tensor of a small solve is mapped anew
-        is_large = exact.n * max(exact.n, B.shape[1]) * B.element_size() > memory.MAPPED_ANEW
+        is_large = system.n * max(system.n, B.shape[1]) * B.element_size() > memory.MAPPED_ANEW
         scale = _into_range(request)
-        with memory.keeping_freed() if is_large else nullcontext(), precision:
+        with (
+            memory.keeping_freed() if is_large else nullcontext(),
+            memory.full_precision_on(system.device),
+        ):
             solution = self._solve(request)
         if scale is not None:
             solution = replace(solution, value=solution.value / scale)
-        if exact is not system:
-            system.entries += exact.entries
         for note in _reduced_settings(self, system.num_data):
-            solution = replace(solution, note=_joined(solution.note, note))
+            solution = replace(solution, note=joined(solution.note, note))
         if not self.keep_descent:
             solution = solution.no_worse_than_zero()
         if posterior is not None and solution.error is None:
             posterior.scale.fill_(1.0)
-            error, _ = posterior.look(torch.arange(B.shape[1], device=B.device), solution.value)
-            solution = replace(solution, error=error.to(solution.residual))
+            posterior.look(torch.arange(B.shape[1], device=B.device), solution.value)
+            solution = replace(solution, error=posterior.errors().to(solution.residual))
         return solution
 
     @abstractmethod
@@ -229,10 +218,6 @@ def _reduced_settings(solver: Solver, n: int) -> list[str]:
     ]
 
 
-def _joined(note: str, further: str) -> str:
-    return f"{note}; {further}" if note else further
-
-
 def check_checkpoint(checkpoint: object) -> None:
     """Require a ``Checkpoint`` or ``None``.
 
@@ -251,11 +236,11 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
     """The loop that iterative methods share. A method defines which systems it can solve, what it
     prepares, its state, a step, and two readings of the state.
 
-    Columns that reach ``tolerance`` are taken out of the state, so that steps never touch them
-    again. What the method *estimates* decides when to stop; what is returned is *evaluated* in one
-    more product, or in random rows of a large system, and columns that fell short go on from there.
-    Where a sweep lowered neither a column's residual nor its objective ½ wᵀHw − wᵀb, the value
-    before it is kept.
+    A sweep runs the method until it claims the solution of every column. Columns that it has found
+    are taken out of the state, so that steps never touch them again. What it *estimates* decides
+    when a column is looked at; what it has found is *evaluated*, and columns that fell short are
+    corrected: the next sweep solves for their residuals, in float64 where a sweep in float32 got
+    nowhere. A correction that makes a column worse is dropped.
 
     Args:
         tolerance: relative residual at which a column stops; ``None`` for 1e-2, or for ``error``
@@ -270,8 +255,11 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         keep_descent: return a column whose residual is larger than that of 0, too, if its objective
             is lower: to compare methods within a budget that is not enough, each in the arithmetic
             of its system.
-        refine: go on in float64 arithmetic, within the budget and free memory, where a solve of a
-            float32 system misses the tolerance, or float32 cannot show its residual.
+        refine: go on in float64, within the budget and free memory, where a solve of a float32
+            system gets nowhere.
+
+    References:
+        Wilkinson (1963), "Rounding Errors in Algebraic Processes", for iterative refinement.
     """
 
     tolerance: float | None = field(default=None, kw_only=True)
@@ -325,9 +313,9 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         which would wait for the device.
         """
 
-    def recursion(self, state: StateT) -> tuple[Tensor, Tensor] | None:
-        """Return W and R = B − H W of the running columns, (n, s) each, of a method that finds R by
-        a recursion, which does not notice what float32 products lose; ``None`` of others.
+    def recursion(self, state: StateT) -> Tensor | None:
+        """Return R = B − H W of the running columns, (n, s), of a method that finds it by a
+        recursion, which does not notice what rounding loses; ``None`` of others.
         """
         return None
 
@@ -342,65 +330,61 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         return ""
 
     def _solve(self, request: Request) -> Solution:
-        # A residual above that of 0 leaves the objective to decide, which takes all rows
-        may_sample = request.system.blocks is not None and not self.keep_descent
-        run = Run(
-            self.accepts(request.system),
-            request,
-            self.tolerance,
-            self.error,
-            is_sampled=may_sample,
-        )
-        generator = request.generator
+        run = Run(self.accepts(request.system), request, self.tolerance, self.error)
         keeper = None
         saved: Mapping[str, Any] | None = None
         if self.checkpoint is not None:
-            keeper = Keeper(self.checkpoint, run.system.rows, self._key(run))
+            keeper = Keeper(self.checkpoint, run.given.rows, self._key(run))
             saved = keeper.load()
         if saved is not None and ENDED in saved:
             run.restore(saved)
             return self._solution(run)
         if saved is not None:
+            run.level = saved["run.level"]
+            run.systems = run.systems if run.level < len(run.systems) else [run.given, run.finest]
             run.prepared_from = saved["run.prepared_from"]
-            generator.set_state(run.prepared_from)
-        precise = run.system.doubled()
-        watched = precise if precise is not None and self._would_refine(run, precise) else None
-        if saved is not None or self._goes_on(run):
-            prepared = self.prepare(run.system, generator)
-            sweep = self._begin(run, prepared, 1.0, 0, saved)
-            while True:
-                stalls = 0 if self._sweep(run, sweep, keeper, watched) else sweep.stalls + 1
-                if run.has_ended or run.is_exhausted or stalls == STALLS_ALLOWED:
-                    break
-                if watched is not None and run.gets_no_further():
-                    break
-                if not self._goes_on(run):
-                    break
-                sweep = self._begin(run, prepared, self._next_target(run, sweep), stalls, None)
-            del prepared, sweep
-        self._end(run, precise, keeper)
+            request.generator.set_state(run.prepared_from)
+        prepared = None
+        while saved is not None or self._goes_on(run):
+            if prepared is None:
+                prepared = self.prepare(run.system, request.generator)
+                run.count()
+            sweep = self._begin(run, prepared, saved)
+            saved = None
+            self._sweep(run, sweep, keeper)
+            left = run.accept(sweep, by_objective=self.keep_descent)
+            del sweep
+            if bool((left > DIGIT).any()) and self._gets_finer(run):
+                prepared = None
+            elif run.stalls == STALLS_ALLOWED:
+                break
+        self._end(run, keeper)
         return self._solution(run)
 
-    def _end(self, run: Run[SystemT], precise: BlockSystem | None, keeper: Keeper | None) -> None:
-        """Refine what the sweeps have left, and let the checkpoint know that this is the end, or
-        that more time would help.
-        """
-        unsolved = run.is_unsolved
-        if bool((unsolved & run.stalled).any()):
-            run.note = _joined(run.note, STALLED)
-        may_go_on = (
-            keeper is not None
-            and keeper.checkpoint.keep_solution
-            and bool(unsolved.any())
-            and self._is_late(run)
-        )
-        if precise is not None:
-            self._refine(run, precise)
-        if not self.keep_descent:
-            run.put_back(precise)
-            if not run.has_ended:
-                run.judge_value()
-        if keeper is not None and not may_go_on:
+    def _gets_finer(self, run: Run[SystemT]) -> bool:
+        """Go on in a finer arithmetic; return whether there is one, and it fits."""
+        if run.system is run.finest or not self.refine or self.keep_descent:
+            return False
+        if run.level + 1 == len(run.systems):
+            if not self._fits(run.finest, len(run.norms)):
+                run.note = joined(run.note, "float64 does not fit in free memory")
+                return False
+            run.systems.append(run.finest)
+        run.level += 1
+        run.stalls = 0
+        run.prepared_from = run.request.generator.get_state()
+        return True
+
+    def _end(self, run: Run[SystemT], keeper: Keeper | None) -> None:
+        """Let the checkpoint know that this is the end, or that more time would help."""
+        if run.system is not run.given and run.request.coarse is None:
+            run.note = joined(run.note, "went on in float64")
+        if bool((run.is_unsolved & run.is_held).any()):
+            run.note = joined(run.note, TOO_LARGE)
+        if run.stalls == STALLS_ALLOWED or bool((run.is_unsolved & run.is_lost).any()):
+            run.note = joined(run.note, STALLED)
+        may_go_on = bool(run.is_unsolved.any()) and self._is_late(run)
+        if keeper is not None and not (keeper.checkpoint.keep_solution and may_go_on):
             keeper.end(run.steps, run.parts() | {ENDED: True})
 
     def _solution(self, run: Run[SystemT]) -> Solution:
@@ -412,42 +396,8 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
             run.request.epochs,
             run.request.seconds,
             run.note,
-            run.error,
+            None if run.judge is None else run.error,
         )
-
-    def _refine(self, run: Run[SystemT], precise: BlockSystem) -> None:
-        """State the residuals of a float32 run as they are in float64, its system ``precise``, and
-        go on in that arithmetic where the tolerance is missed, or float32 was wrong about it.
-        """
-        wrong = run.is_unsolved
-        if run.judge is None:
-            everything = torch.arange(len(run.norms), device=run.residual.device)
-            wrong = run.correct(everything, precise) | run.is_unsolved
-        columns = wrong.nonzero().squeeze(1)
-        wanted = self.refine and not self.keep_descent and bool(columns.numel())
-        if not wanted:
-            return
-        if not self._would_refine(run, precise):
-            run.note = _joined(run.note, "float64 does not fit in free memory")
-            return
-        # It begins with a product
-        if self._is_spent(run, run.system.epochs_per_product):
-            return
-        request = run.in_float64(columns, precise)
-        solution = replace(self, checkpoint=None)._solve(request)
-        run.take_over(columns, solution, request)
-        # Rounding the solution may have changed them
-        if run.judge is None:
-            run.correct(columns, precise, solution.value)
-        run.judge_value()
-        lost = run.is_unsolved[columns] & solution.converged
-        if bool(lost.any()):
-            run.note += f", {TOO_LARGE}"
-
-    def _would_refine(self, run: Run[SystemT], precise: BlockSystem) -> bool:
-        """Return whether a solve may go on in float64, its system ``precise``, and that fits."""
-        may = self.refine and not self.keep_descent
-        return may and self._fits(precise, len(run.norms))
 
     def _fits(self, system: LinearSystem, num_columns: int) -> bool:
         """Return whether what a solve of ``system`` holds fits in free memory."""
@@ -459,50 +409,68 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         return numbers * system.dtype.itemsize <= memory.available(system.device)
 
     def _goes_on(self, run: Run[SystemT]) -> bool:
-        return bool(run.is_unsolved.any()) and not self._is_spent(run)
+        """Return whether a column is to be corrected, and the budget allows it."""
+        product = 0.0 if run.gap is not None else run.given.epochs_per_product
+        return bool((run.is_unsolved & ~run.is_held).any()) and not self._is_spent(run, product)
 
     def _is_spent(self, run: Run[SystemT], further: float = 0.0) -> bool:
         """Return whether the budget allows no step after so many ``further`` epochs."""
-        epochs = run.request.epochs + self.epochs_per_step(run.system, run.rhs.shape[1]) + further
-        return epochs + run.epochs_to_evaluate > self.max_epochs or self._is_late(run)
+        step = self.epochs_per_step(run.system, run.rhs.shape[1])
+        if run.judge is None or self.keep_descent:
+            further += run.given.epochs_per_product
+        return run.request.epochs + step + further > self.max_epochs or self._is_late(run)
 
     def _is_late(self, run: Run[SystemT]) -> bool:
         limit = self.max_seconds
-        return limit is not None and run.system.rows.agree(run.request.seconds > limit)
-
-    def _next_target(self, run: Run[SystemT], sweep: Sweep[StateT]) -> float:
-        """Return what to ask of the method, in tolerances, which took for the ``sweep``'s target
-        what was not: by as much less, and at least half, or a tenth of the tolerance.
-        """
-        claimed = sweep.target / (run.residual / run.tolerance).max().item()
-        wanted = MARGIN * min(sweep.target, claimed)
-        return max(0.5 * sweep.target, 0.1, wanted)
+        return limit is not None and run.given.rows.agree(run.request.seconds > limit)
 
     def _begin(
-        self,
-        run: Run[SystemT],
-        prepared: PreparedT,
-        target: float,
-        stalls: int,
-        saved: Mapping[str, Any] | None,
+        self, run: Run[SystemT], prepared: PreparedT, saved: Mapping[str, Any] | None
     ) -> Sweep[StateT]:
-        """Return a sweep over the columns that are not solved yet, or the one that was saved."""
-        columns = run.is_unsolved.nonzero().squeeze(1)
+        """Return a sweep over the columns that are to be corrected, or the one that was saved."""
+        columns = (run.is_unsolved & ~run.is_held).nonzero().squeeze(1)
         if saved is not None:
             columns = saved["sweep.columns"].to(columns.device)
+        value = columns_of(run.value, columns)
+        gap = run.residuals(columns, value) if run.gap is None else columns_of(run.gap, columns)
+        base = value if run.num_sweeps else None
+        rhs = columns_of(run.rhs, columns) if base is None else gap
+        initial = value if base is None else torch.zeros_like(gap)
         targets = run.request.targets
-        if targets is not None:
+        if targets is not None and self.splits_targets:
             targets = targets_of(targets, columns)
-        rhs, initial, gap = (columns_of(part, columns) for part in (run.rhs, run.value, run.gap))
+            if base is not None:  # K and the noise explain a part each
+                noise_draw = targets.noise_draw - run.given.noise_column * base
+                targets = Targets(gap - noise_draw, noise_draw)
+            targets = targets.to(run.system.dtype)
+        rhs, initial, gap = (part.to(run.system.dtype) for part in (rhs, initial, gap))
         state = self.init(run.system, Start(rhs, initial, gap, prepared, targets))
         del initial, gap  # for what was saved
-        running = torch.arange(len(columns), device=columns.device)
-        aim = target * run.tolerance[columns]
-        sweep = Sweep(columns, target, stalls, state, torch.empty_like(rhs), running, aim)
-        if saved is not None:
+        aim = run.aim[columns]
+        if run.judge is not None:
+            aim = run.tolerance(columns, run.error[columns], run.residual[columns])
+        unknown = torch.full_like(aim, math.inf)
+        sweep = Sweep(
+            columns,
+            rhs,
+            base,
+            state,
+            running=torch.arange(len(columns), device=columns.device),
+            proposal=torch.empty_like(rhs),
+            aim=aim,
+            error=unknown,
+            residual=unknown.clone(),
+            before=unknown.clone(),
+            began=run.request.epochs,
+            next_look=run.request.epochs + FIRST_LOOK,
+        )
+        if saved is not None:  # what it took to come here again counts for nothing
             run.restore(saved)
             restore(sweep, Sweep.SAVED, "sweep.", saved)
             restore(state, state.names(), "state.", saved)
+            if run.num_sweeps:
+                sweep.base = columns_of(run.value, columns)
+                sweep.rhs = saved["sweep.rhs"].to(sweep.rhs.device)
         return sweep
 
     def _key(self, run: Run[SystemT]) -> str:
@@ -511,38 +479,25 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         targets = run.request.targets
         noise_draw = [] if targets is None else [targets.noise_draw]
         settings = repr(replace(self, checkpoint=None, max_seconds=None))
-        return digest(settings, [*run.system.fingerprint(), *start, *noise_draw])
+        return digest(settings, [*run.given.fingerprint(), *start, *noise_draw])
 
-    def _sweep(
-        self,
-        run: Run[SystemT],
-        sweep: Sweep[StateT],
-        keeper: Keeper | None,
-        precise: BlockSystem | None,
-    ) -> bool:
-        """Run the method until it claims the sweep's target for all columns, or float32 cannot
-        reach it and ``precise``, the system in float64, could, or the budget is spent; return
-        whether it got anywhere.
+    def _sweep(self, run: Run[SystemT], sweep: Sweep[StateT], keeper: Keeper | None) -> None:
+        """Run the method until it has found what is asked of it in all columns, or gets no further,
+        or the budget is spent.
         """
         request = run.request
-        rhs = columns_of(run.rhs, sweep.columns[sweep.running])
+        rhs = columns_of(sweep.rhs, sweep.running)
         norms = run.norms[sweep.columns[sweep.running]]
         residual = torch.full_like(norms, math.inf)
         while sweep.running.numel() and not (sweep.steps and self._is_spent(run)):
             sweep.state = self.step(run.system, rhs, sweep.state, request.generator)
             sweep.steps += 1
+            run.count()
             news = self.residual_norm(run.system, sweep.state)
             if news is not None:
                 residual = news / norms
             if request.callback is not None and request.epochs >= sweep.next_report:
                 self._report(run, sweep, residual, request.callback)
-            recursion = self.recursion(sweep.state)
-            if precise is not None and recursion is not None:
-                columns = sweep.columns[sweep.running]
-                lost = run.beyond_float32(columns, *recursion, precise)
-                residual = residual.masked_fill(lost, 0.0)
-            # `not >` so that a column whose estimate is not a number stops, too; it is evaluated
-            # below like the others.
             if news is not None and not bool((going := self._going(run, sweep, residual)).all()):
                 stopped = (~going).nonzero().squeeze(1)
                 self._propose(run, sweep, stopped, selected(sweep.state, stopped))
@@ -558,42 +513,65 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
                 or (keeper.checkpoint.keep_solution and self._is_late(run))
             ):
                 keeper.save(run.steps + sweep.steps, self._parts(run, sweep))
-        is_cut = bool(sweep.running.numel())
-        if is_cut:
+        if sweep.running.numel():
             self._propose(run, sweep, torch.arange(len(sweep.running), device="cpu"), sweep.state)
             run.note = self.describe(sweep.state) or run.note
         run.steps += sweep.steps
-        del sweep.state, rhs  # before the product below, to hold fewer (n, s) matrices at once
-        product = run.system.epochs_per_product
-        is_spent = self._is_spent(run) or request.epochs + product > self.max_epochs
-        if run.ends_judged(sweep.columns, sweep.proposal):
-            return True
-        if run.ends_with(sweep.columns, sweep.proposal, is_spent):
-            return True
-        got_on = run.accept(sweep.columns, sweep.proposal, is_cut=is_cut)
-        run.judge_value()
-        return got_on
+        del sweep.state, rhs  # before what is found is evaluated, to hold fewer matrices at once
 
     def _going(self, run: Run[SystemT], sweep: Sweep[StateT], residual: Tensor) -> Tensor:
-        """Return which of the running columns go on: those whose ``residual``, as the method
-        estimates it, is above what is aimed at. Where an error decides, it is looked at when one is
-        below that, and until it is small enough the residual is to fall as the error has to.
+        """Return which of the running columns go on, whose relative ``residual`` the method
+        estimates.
+
+        Those below their aim have ended. Where an error decides, it is looked at then; until it is
+        small enough, the residual is to fall as the error has to, and its estimate to stay near
+        what is found. Those that rounding keeps where they are have ended, too.
         """
-        going = residual > sweep.aim[sweep.running]
-        if run.judge is None or bool(going.all()):
+        running = sweep.running
+        going = residual > sweep.aim[running]
+        is_scheduled = run.system is not run.finest and run.request.epochs >= sweep.next_look
+        if bool(going.all()) and not is_scheduled:
             return going
-        columns = sweep.columns[sweep.running]
         estimate = self.estimate(run.system, sweep.state)
-        error, relative = run.judge.look(columns, estimate)
-        run.take_note(columns, error, relative)
-        wanting = ~(error <= self.error) & (residual > 0)
-        factor = MARGIN * self.error / error
-        sweep.aim[sweep.running] = torch.where(wanting, factor.to(residual) * residual, residual)
-        return wanting
+        columns = sweep.columns[running]
+        lost = torch.zeros_like(going)
+        if is_scheduled:
+            sweep.next_look = 2.0 * run.request.epochs - sweep.began
+            lost = self._is_lost(run, sweep, residual, estimate)
+            sweep.before[running] = residual.to(sweep.before)
+        if run.judge is None or bool(going.all()):
+            return going & ~lost
+        looked_at = run.judge.look(columns, sweep.solutions(running, estimate))
+        error, found = (part.to(sweep.error) for part in looked_at)
+        sweep.error[running] = error
+        sweep.residual[running] = found
+        sweep.aim[running] = (MARGIN * run.allowed / error * residual).to(sweep.aim)
+        # `not <=` where one is not a number
+        return ~(error <= run.allowed) & ~(residual < HONEST * found) & ~lost
+
+    def _is_lost(
+        self, run: Run[SystemT], sweep: Sweep[StateT], residual: Tensor, estimate: Tensor
+    ) -> Tensor:
+        """Return which of the running columns a finer arithmetic is to correct: those whose
+        recursion has left the residual by what is asked of it, and those whose ``residual`` has not
+        clearly fallen since this was asked last, where rounding may be why.
+        """
+        running = sweep.running
+        columns = sweep.columns[running]
+        may_be_rounding = residual * run.norms[columns] <= EXPLAINED * run.rounding(estimate)
+        lost = may_be_rounding & (residual > CLEAR_FALL * sweep.before[running])
+        recursion = self.recursion(sweep.state)
+        if recursion is not None and run.watched is not None:
+            looked_at = run.watched.look(columns, sweep.solutions(running, estimate))
+            error, found = (part.to(residual) for part in looked_at)
+            drift = run.watched.drift(columns, recursion).to(residual)
+            lost |= drift > run.tolerance(columns, error, found)
+        return lost
 
     def _parts(self, run: Run[SystemT], sweep: Sweep[StateT]) -> Parts:
+        names = Sweep.SAVED if sweep.base is None else [*Sweep.SAVED, "rhs"]
         state = parts(sweep.state, sweep.state.names(), "state.")
-        return run.parts() | parts(sweep, Sweep.SAVED, "sweep.") | state
+        return run.parts() | parts(sweep, names, "sweep.") | state
 
     def _propose(
         self, run: Run[SystemT], sweep: Sweep[StateT], stopped: Tensor, state: StateT

@@ -39,9 +39,7 @@ class CG(IterativeSolver[LinearSystem, Apply, CGState]):
         Algorithm 9.1.
         Differs: (1) not block CG, whose s × s systems collapse in float32; (2) a column whose
             recursion breaks down stops at its last finite iterate; (3) the recursion's residual
-            only decides when to stop, and the evaluated one restarts it if it was wrong; (4) a
-            float32 column whose recursion has left the true residual, which is looked at when its
-            weights are large, goes on in float64 at once.
+            only decides when to stop, and the evaluated one restarts it if it was wrong.
     """
 
     preconditioner: Preconditioner | None = field(default_factory=Nystrom)
@@ -116,5 +114,5 @@ class CG(IterativeSolver[LinearSystem, Apply, CGState]):
     def residual_norm(self, system: LinearSystem, state: CGState) -> Tensor:
         return system.rows.norm(state.R)
 
-    def recursion(self, state: CGState) -> tuple[Tensor, Tensor]:
-        return state.W, state.R
+    def recursion(self, state: CGState) -> Tensor:
+        return state.R

@@ -40,22 +40,29 @@ class Cholesky(Solver):
     needs_precision: ClassVar[bool] = True
 
     def _solve(self, request: Request) -> Solution:
-        system = request.system
-        B = request.rhs
+        given = request.system
+        system = given.precise()
+        dtype = request.rhs.dtype
+        B = request.rhs.to(system.dtype)
+        if request.targets is not None and system is not given:
+            B = system.rhs(request.targets.to(system.dtype))
+        entries = system.entries
         L, factor, jitter = _factorised(system)
         value = _substituted(L, factor, B)
         del L, factor
-        value = value.to(request.dtype)
+        value = value.to(dtype)
         norms = system.rows.norm(B)
         gap = B - system @ value.to(B)
+        if system is not given:
+            given.entries += system.entries - entries
         residual = system.rows.norm(gap) / torch.where(norms > 0, norms, torch.ones_like(norms))
-        residual = residual.to(request.dtype)
+        residual = residual.to(dtype)
         posterior = request.posterior
         error = None if posterior is None else posterior.of_residuals(value, gap).to(residual)
         return Solution(
             value,
             residual,
-            residual <= TOLERANCE[request.dtype],
+            residual <= TOLERANCE[dtype],
             torch.ones(B.shape[1], dtype=torch.long, device=B.device),
             request.epochs,
             request.seconds,

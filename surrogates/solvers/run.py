@@ -6,15 +6,16 @@ Notation: H (n, n) the system's matrix, B (n, s) right-hand sides, W (n, s) thei
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from surrogates.callers import warn
-from surrogates.solvers.order import permuted, random_keys
 from surrogates.solvers.state import Parts, State, parts, restore
 from surrogates.systems.base import BlockSystem, LinearSystem, Targets
 
@@ -22,22 +23,19 @@ SystemT = TypeVar("SystemT", bound=LinearSystem)
 PreparedT = TypeVar("PreparedT")
 StateT = TypeVar("StateT", bound=State)
 
-CLEAR_DESCENT = 1e-3  # relative decrease of the objective beyond what rounding feigns
+NUM_ROWS = 256  # that speak for all
+WEIGHTS_AT_ONCE = 2**23  # that are held in float64, or those of a few columns
+FEWEST_COLUMNS = 64
 TOLERANCE = 1e-2  # of a linear system that stands for nothing else
 STALLED = "some columns stopped improving: the precision or the step is exhausted"
+ZEROS = "0 is returned for columns whose residual was above 1, which is that of 0"
 # Of weights that float64 arithmetic has found, rounded to float32
-TOO_LARGE = "whose solution float32 cannot hold: its weights are too large"
-NUM_ROWS = 256  # whose residuals are looked at in float64
-NUM_SAMPLED = 1024  # random rows, by which the residual of more than sixteen times as many is told
-FEWEST_SAMPLED_FROM = 16 * NUM_SAMPLED
-LEAST_SHOWN = 0.8  # of a right-hand side's norm by its random rows, for these to speak for all
-STANDARD_ERRORS = 3.0  # by which a residual told by a sample is to be clear of what it is held to
-# Times the rounding of a product: where a float32 sweep that ends short gets stuck
-NO_FURTHER = 4.0
-DIVERGED = 10.0  # times the residual before
-RESOLUTION = 10.0  # times eps √n k(x, x) ‖w‖: a residual that rounding may explain
-LARGEST_DRIFT = 0.5  # of a recursion, in tolerances
-NEGLIGIBLE = 0.1  # an error of a residual, relative to the larger of it and the tolerance
+TOO_LARGE = "float32 cannot hold the solution: its weights are too large"
+CLEAR_FALL = 0.5  # of a residual
+DIGIT = 0.1  # of a residual: what is left where the arithmetic is worth another sweep
+MARGIN = 0.9  # of the fall that is wanted, or claimed
+HIDDEN = 0.1  # of what a residual may be, that rounding may hide
+EXPLAINED = 8.0  # times eps √n k(x, x) ‖w‖: a residual that rounding may explain
 
 
 class UnsolvedWarning(UserWarning):
@@ -67,22 +65,82 @@ class Progress:
 Callback = Callable[[Progress], None]
 
 
-class Judge(Protocol):
-    """Tells the errors of a solve, see :class:`surrogates.solvers.accuracy.PosteriorError`.
+@dataclass(eq=False)
+class ResidualRows:
+    """Tells the residuals of a solve by random rows in float64.
 
     Attributes:
-        scale: by which its columns have been multiplied.
+        system: of all data.
+        index: (m,) the rows.
+        rhs: (m, s) B there.
+        weights, gaps: (m, s) the weights there, and their residuals, of when each column was looked
+            at last; NaN before.
+        scale: (s,) by which the columns that are looked at have been multiplied.
     """
 
-    scale: Tensor
+    system: BlockSystem
+    index: Tensor
+    rhs: Tensor
+    weights: Tensor = field(init=False)
+    gaps: Tensor = field(init=False)
+    scale: Tensor = field(init=False)
 
+    def __post_init__(self) -> None:
+        self.weights = torch.full_like(self.rhs, math.nan)
+        self.gaps = self.weights.clone()
+        self.scale = torch.ones_like(self.rhs[0])
+
+    @classmethod
+    def of(cls, system: BlockSystem, rhs: Tensor) -> "ResidualRows":
+        """Return the rows of a solve for ``rhs``."""
+        index = random_rows(system)
+        return cls(system, index, rhs[index].double())
+
+    def look(self, columns: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the errors of these columns with weights W (n, c), and their relative residuals,
+        (c,) each.
+        """
+        double = self._double
+        before = double.entries
+        size = max(FEWEST_COLUMNS, WEIGHTS_AT_ONCE // len(W))
+        for part, weights in zip(columns.split(size), W.split(size, dim=1), strict=True):
+            product = double.rows_matmul(self.index, weights.to(double.dtype))
+            self.gaps[:, part] = self.rhs[:, part] - product / self.scale[part]
+            self.weights[:, part] = weights[self.index].double() / self.scale[part]
+        if double is not self.system:
+            self.system.entries += double.entries - before
+        return self.errors()[columns], self._relative(columns, self.gaps[:, columns])
+
+    def errors(self) -> Tensor:
+        """Return the error of every column when it was looked at last, (s,): of what is no
+        posterior, its relative residual.
+        """
+        return self._relative(slice(None), self.gaps)
+
+    def drift(self, columns: Tensor, R: Tensor) -> Tensor:
+        """Return how far R (n, c), the residuals of these columns by a recursion, have left those
+        that were found when they were looked at last, relative to B, (c,).
+        """
+        claimed = R[self.index].double() / self.scale[columns]
+        return self._relative(columns, self.gaps[:, columns] - claimed)
+
+    def _relative(self, columns: Tensor | slice, gaps: Tensor) -> Tensor:
+        norms = torch.linalg.vector_norm(self.rhs[:, columns], dim=0)
+        return torch.linalg.vector_norm(gaps, dim=0) / torch.where(norms > 0, norms, 1.0)
+
+    @cached_property
+    def _double(self) -> BlockSystem:
+        return self.system.doubled() or self.system
+
+
+class Judge(ResidualRows, ABC):
+    """Tells errors of another kind, see :class:`surrogates.solvers.accuracy.PosteriorError`."""
+
+    @abstractmethod
     def first_tolerance(self) -> Tensor: ...
 
-    def look(self, columns: Tensor, W: Tensor) -> tuple[Tensor, Tensor]: ...
-
+    @abstractmethod
     def of_residuals(self, W: Tensor, R: Tensor) -> Tensor: ...
-
-    def part(self, columns: Tensor) -> Self: ...
 
 
 @dataclass
@@ -90,18 +148,16 @@ class Request:
     """A solve that was asked for, checked, and its account.
 
     Attributes:
-        system: H, in the arithmetic of the method.
-        dtype: of the system that was given, and of the value to be returned.
+        system: H.
         rhs: B (n, s).
         targets: f and ε, if B was given by them.
         initial: (n, s), if there is a warm start.
         started, entries_before: the clock, and the system's count of entries, at its beginning.
-        steps_before: of a solve that it goes on with.
         posterior: tells errors, of weights that stand for a posterior.
+        coarse: the system in float32, if that may begin the solve of a float64 one.
     """
 
     system: LinearSystem
-    dtype: torch.dtype
     rhs: Tensor
     targets: Targets | None
     initial: Tensor | None
@@ -109,8 +165,8 @@ class Request:
     callback: Callback | None
     started: float
     entries_before: int
-    steps_before: int = 0
     posterior: Judge | None = None
+    coarse: BlockSystem | None = None
 
     @property
     def epochs(self) -> float:
@@ -130,13 +186,11 @@ class Solution:
     Attributes:
         value: (n, s); of a shared system, the rows held by this process.
         residual: (s,) relative residual of ``value``, evaluated, not estimated by the method: of a
-            solve from zero for more than 16 384 rows in 1024 random ones, where these leave no
-            doubt that it is done, or its budget allows no more; where float32 does not show it, in
-            256 of them in float64. Where few rows hold a right-hand side, in all rows.
+            posterior in 256 rows, else in all; in float64 where float32 might hide it.
         converged: (s,) whether the tolerance was reached.
         steps: (s,) steps each column ran.
-        epochs: kernel entries used, checks and preconditioner included, but for these rows; n² of
-            them, between all data and all unknowns, are one epoch.
+        epochs: kernel entries used, checks and preconditioner included; n² of them, between all
+            data and all unknowns, are one epoch.
         note: what a user should know: jitter added, a step size reduced, precision exhausted. Empty
             if nothing.
         error: (s,) of the mean, in the first column, and of the paths of a posterior, in its
@@ -160,13 +214,12 @@ class Solution:
         worse = ~(self.residual <= 1.0)
         if not bool(worse.any()):
             return self
-        note = "0 is returned for columns whose residual was above 1, which is that of 0"
         return replace(
             self,
             value=self.value.masked_fill(worse, 0.0),
             residual=self.residual.masked_fill(worse, 1.0),
             converged=self.converged & ~worse,
-            note=f"{self.note}; {note}" if self.note else note,
+            note=joined(self.note, ZEROS),
         )
 
     def warn_if_unsolved(self, what: str) -> None:
@@ -238,424 +291,253 @@ class Start(Generic[PreparedT]):
 
 @dataclass
 class Sweep(Generic[StateT]):
-    """A pass of the method over the columns that are not solved yet.
+    """A pass of the method over the columns that are not solved yet: the first finds the solution,
+    the others what corrects it.
 
     Attributes:
         columns: the indices of these right-hand sides.
-        target: what is asked of the method, in tolerances.
-        aim: (len(columns),) relative residual, as the method estimates it, that is asked of it.
-        stalls: sweeps before this one, in a row, that got nowhere.
+        rhs: (n, len(columns)) B, or the residuals to be corrected.
+        base: (n, len(columns)) what is corrected; ``None`` in the first.
         state: of the columns still running, which are ``columns[running]``.
         proposal: (n, len(columns)) the method's solutions of those that have stopped.
+        aim: (len(columns),) relative residual, as the method estimates it, that is asked of it.
+        error, residual: (len(columns),) what was found when a column was looked at last.
+        before: (len(columns),) relative residual at the last look that was due by the epochs.
+        began, next_look: the epochs at the beginning, and of the next such look.
     """
 
     SAVED: ClassVar = [
-        *("columns", "proposal", "running", "aim", "target", "stalls", "steps"),
-        "next_report",
+        *("columns", "running", "proposal", "aim", "error", "residual"),
+        *("before", "began", "next_look", "steps", "next_report"),
     ]
 
     columns: Tensor
-    target: float
-    stalls: int
+    rhs: Tensor
+    base: Tensor | None
     state: StateT
-    proposal: Tensor
     running: Tensor
+    proposal: Tensor
     aim: Tensor
+    error: Tensor
+    residual: Tensor
+    before: Tensor
+    began: float
+    next_look: float
     steps: int = 0
     next_report: float = 0.0
 
+    def solutions(self, part: Tensor, estimate: Tensor) -> Tensor:
+        """Return what the ``estimate`` of a part of the columns makes of the value."""
+        return estimate if self.base is None else columns_of(self.base, part) + estimate
+
 
 class Run(Generic[SystemT]):
-    """How far a solve has come: the best value of every column so far, with its evaluated gap
-    B − H W; of a solve that :meth:`ends_with` a sweep, in the sampled rows alone.
+    """How far a solve has come: the best value of every column so far.
+
+    Its residuals B − H W are found in float64 where float32 might hide them. What corrects it is
+    found in the fastest arithmetic that gets on.
+
+    Attributes:
+        systems: H in the arithmetics that the method may work in, the fastest first.
+        level: which of them it works in.
+        value: (n, s).
+        error, residual: (s,) its errors, and its relative residuals, which are the errors of what
+            is no posterior.
+        aim: (s,) relative residual, as the method estimates it, that is asked of it.
+        gap: (n, s) B − H W, if it is known.
+        objective: (s,) ½ wᵀHw − wᵀb, where that is asked for.
+        is_held, is_lost: (s,) whether the value is as near the solution as its arithmetic can hold
+            it, and whether the last sweep left a column far worse than it was.
     """
 
     SAVED: ClassVar = [
-        *("value", "residual", "column_steps", "prepared_from", "steps", "note"),
-        *("stalled", "largest_weights", "is_exhausted", "tolerance", "error"),
+        *("level", "num_sweeps", "stalls", "value", "error", "residual"),
+        *(
+            "aim",
+            "objective",
+            "is_held",
+            "is_lost",
+            "column_steps",
+            "prepared_from",
+            "steps",
+            "note",
+        ),
     ]
 
     def __init__(
-        self,
-        system: SystemT,
-        request: Request,
-        tolerance: float | None,
-        error: float,
-        *,
-        is_sampled: bool = True,
-    ):
-        self.system = system
+        self, system: SystemT, request: Request, tolerance: float | None, error: float
+    ) -> None:
         self.request = request
+        self.given = system
+        self.systems: list[Any] = [system]
+        if request.coarse is not None:
+            self.systems.insert(0, request.coarse)
+        self.level = 0
         self.rhs = request.rhs
         norms = system.rows.norm(self.rhs)
         self.norms = torch.where(norms > 0, norms, torch.ones_like(norms))
+        self.residual = norms / self.norms
+        self.largest_entry = system.largest_entry
         # Told where a posterior's error decides
         self.judge = request.posterior if tolerance is None else None
-        self.error_allowed = error
-        self.error = None if self.judge is None else torch.full_like(norms, math.inf)
-        # Relative residual of each column at which it is solved
-        self.tolerance = torch.full_like(norms, TOLERANCE if tolerance is None else tolerance)
-        if self.judge is not None:
-            self.tolerance = (error * self.judge.first_tolerance()).to(norms)
-        self.rounding = torch.finfo(self.rhs.dtype).eps * system.n**0.5 * system.largest_entry
+        if self.judge is None:
+            self.allowed = TOLERANCE if tolerance is None else tolerance
+            self.error = self.residual.clone()
+            self.first_tolerance = torch.full_like(norms, self.allowed)
+        else:
+            self.allowed = error
+            self.error = torch.full_like(norms, math.inf)
+            self.first_tolerance = (error * self.judge.first_tolerance()).to(norms)
+        self.aim = self.first_tolerance.clone()
         self.value = torch.zeros_like(self.rhs)
-        self.gap = self.rhs  # that of 0, until there is another
-        # Of the warm start; that of a column which has none is no better than any
-        self.given_residual = torch.full_like(self.norms, math.inf)
+        self.gap: Tensor | None = self.rhs
+        self.objective = torch.zeros_like(norms)
+        self.is_held = torch.zeros_like(norms, dtype=torch.bool)
+        self.is_lost = self.is_held.clone()
         if request.initial is not None:
             self._begin_warm(request.initial)
-        self.residual = system.rows.norm(self.gap) / self.norms
-        if request.initial is not None:
-            self.judge_value()
         self.column_steps = torch.zeros(len(norms), dtype=torch.long, device=self.rhs.device)
-        self.steps = request.steps_before
+        self.steps = 0
+        self.num_sweeps = 0
+        self.stalls = 0
         self.note = ""
-        # The columns of which a sweep got nowhere
-        self.stalled = torch.zeros_like(self.norms, dtype=torch.bool)
-        # ‖w‖ of each column from which on float32 is looked at, and whether it was found wanting
-        self.largest_weights = self.tolerance * self.norms / self.rounding
-        self.is_exhausted = False
-        self.is_sampled = is_sampled and system.n > FEWEST_SAMPLED_FROM
-        if self.is_sampled:
-            everything = torch.arange(len(norms), device=norms.device)
-            self.is_sampled = bool(self._is_shown(everything, NUM_SAMPLED).all())
-        self.is_zero = self._is_zero()
-        self.has_ended = False
         # The generator's state when the method prepares itself
         self.prepared_from = request.generator.get_state()
 
     @property
-    def epochs_to_evaluate(self) -> float:
-        """What the residual of a value may take: that of random rows, and of all if these may not
-        have the last word.
-        """
-        whole = 0.0 if self.is_sampled and self.is_zero else self.system.epochs_per_product
-        return whole + (NUM_SAMPLED / self.system.n if self.is_sampled else 0.0)
+    def system(self) -> SystemT:
+        """H in the arithmetic that the method works in."""
+        system: SystemT = self.systems[self.level]
+        return system
+
+    @cached_property
+    def finest(self) -> LinearSystem:
+        """H in the arithmetic that hides no residual."""
+        return self.given.doubled() or self.given
+
+    @cached_property
+    def watched(self) -> ResidualRows | None:
+        """Rows that show what the arithmetic hides, if a finer one may go on."""
+        if self.judge is not None or self.finest is self.given or self.given.blocks is None:
+            return self.judge
+        return ResidualRows.of(self.given.blocks, self.rhs)
 
     @property
     def is_unsolved(self) -> Tensor:
         """Which columns fall short, (s,)."""
-        if self.error is not None:
-            return ~(self.error <= self.error_allowed)
-        return self.residual > self.tolerance
+        return ~(self.error <= self.allowed)
 
-    def take_note(self, columns: Tensor, error: Tensor, relative: Tensor) -> None:
-        """Take note of the ``error`` and the ``relative`` residual of these columns, and thereby of
-        the residual that allows them the error asked for.
+    def count(self) -> None:
+        """Count what other arithmetics have used as the system's own."""
+        for system in {*self.systems, self.finest} - {self.given}:
+            self.given.entries += system.entries
+            system.entries = 0
+
+    def tolerance(self, columns: Tensor, error: Tensor, residual: Tensor) -> Tensor:
+        """Return the relative residuals at which these columns, whose ``error`` and relative
+        ``residual`` are known, would have the error asked for.
         """
-        assert self.error is not None
-        self.error[columns] = error.to(self.error)
-        allowed = self.error_allowed * relative / error
-        known = torch.isfinite(allowed) & (allowed > 0)
-        self.tolerance[columns] = torch.where(
-            known, allowed.to(self.tolerance), self.tolerance[columns]
-        )
-        self.residual[columns] = relative.to(self.residual)
+        tolerance = self.allowed * residual / error
+        known = torch.isfinite(tolerance) & (tolerance > 0)
+        return torch.where(known, tolerance, self.first_tolerance[columns])
 
-    def judge_value(self) -> None:
-        """Look at the value, where a posterior's error decides."""
+    def residuals(self, columns: Tensor, W: Tensor) -> Tensor:
+        """Return B − H W of these columns, (n, len(columns))."""
+        tolerance = self.tolerance(columns, self.error[columns], self.residual[columns])
+        hidden = self.rounding(W) > HIDDEN * tolerance * self.norms[columns]
+        system = self.finest if bool(hidden.any()) else self.given
+        gap = (system @ W.to(system.dtype)).neg_().add_(columns_of(self.rhs, columns))
+        self.count()
+        return gap.to(self.rhs)
+
+    def rounding(self, W: Tensor) -> Tensor:
+        """Return the norm of what rounding may cost products with W in its arithmetic, (s,)."""
+        eps = torch.finfo(W.dtype).eps * self.given.n**0.5
+        return (eps * self.largest_entry * self.given.rows.norm(W)).to(self.norms)
+
+    def accept(self, sweep: Sweep[Any], *, by_objective: bool) -> Tensor:
+        """Take over the solutions of ``sweep`` that are better than those before; return what is
+        left of the residuals of its columns that are unsolved, as shares.
+
+        Args:
+            by_objective: whether the objective is to be lower, in place of the error.
+        """
+        columns = sweep.columns
+        rows = self.given.rows
+        W = sweep.solutions(torch.arange(len(columns), device=columns.device), sweep.proposal)
+        finite = rows.all(torch.isfinite(W))
+        W[:, ~finite] = 0.0
+        is_rounded = W.dtype != self.value.dtype and self.value.dtype == torch.float32
+        W = W.to(self.value)
+        gap = None
+        if self.judge is None or by_objective:
+            gap = self.residuals(columns, W)
         if self.judge is not None:
-            columns = torch.arange(len(self.norms), device=self.norms.device)
-            self.take_note(columns, *self.judge.look(columns, self.value))
-
-    def ends_judged(self, columns: Tensor, proposal: Tensor) -> bool:
-        """Return whether all of ``columns`` were found to be solved when they were looked at last,
-        and if so end with their ``proposal``.
-        """
-        if self.error is None or bool(self.is_unsolved[columns].any()):
-            return False
-        if len(columns) == len(self.norms):
-            self.value = proposal
+            is_looked_at = not sweep.running.numel() and bool(torch.isfinite(sweep.error).all())
+            if is_rounded or not is_looked_at:
+                found = self.judge.look(columns, W)
+                sweep.error, sweep.residual = (part.to(self.error) for part in found)
         else:
-            self.value[:, columns] = proposal
-        self.has_ended = True
-        return True
-
-    def ends_with(self, columns: Tensor, proposal: Tensor, is_spent: bool) -> bool:
-        """End with ``proposal``, for all columns, and return true, if random rows leave no doubt
-        that its residuals are below the tolerance, or the budget allows no more than these and they
-        show residuals below those of zeros; otherwise change nothing.
-
-        After a warm start a residual may be that of a few rows, which a sample has not: columns
-        that had one are evaluated in all rows.
-        """
-        system = self.system.blocks
-        if system is None or not self.is_sampled or self.judge is not None:
-            return False
-        is_warm = ~system.rows.all(columns_of(self.value, columns) == 0)
-        if bool(is_warm.all()):
-            return False
-        rhs = columns_of(self.rhs, columns)
-        index, share = self._random_rows(NUM_SAMPLED)
-        gap = system.rows_matmul(index, proposal, minus=rhs).neg_()
-        squares = gap.square()
-        error = squares.std(0) / math.sqrt(len(index))
-        norms = share * torch.linalg.vector_norm(gap, dim=0)
-        highest = (system.n * (squares.mean(0) + STANDARD_ERRORS * error)).sqrt()
-        if bool(is_warm.any()):
-            whole = rhs[:, is_warm] - system @ proposal[:, is_warm]
-            norms[is_warm] = highest[is_warm] = system.rows.norm(whole)
-        # `not <=`, and `<`, where one is not a number
-        below = highest <= self.tolerance[columns] * self.norms[columns]
-        if not bool(below.all()) and not (is_spent and self.is_zero):
-            return False
-        norms = torch.where(below, norms, highest)  # what is in doubt is not called solved
-        better = (norms < self.residual[columns] * self.norms[columns]).nonzero().squeeze(1)
+            assert gap is not None
+            sweep.error = sweep.residual = rows.norm(gap) / self.norms[columns]
+            # As much less as the method claimed too much, and at least half
+            aim = self.aim[columns]
+            claim = MARGIN * self.allowed / sweep.residual
+            self.aim[columns] = aim * claim.clamp(0.5, 1.0)
+        left = sweep.residual / self.residual[columns]
+        self.is_lost[columns] = ~(DIGIT * left <= 1.0)
+        better = sweep.error < self.error[columns]
+        if by_objective:
+            assert gap is not None
+            fitted = rows.dot(W, columns_of(self.rhs, columns))
+            objective = -0.5 * (fitted + rows.dot(W, gap))
+            better = objective < self.objective[columns]
+            self.objective[columns[better]] = objective[better]
+        better &= finite
+        if is_rounded:
+            rounding = EXPLAINED * self.rounding(W)
+            self.is_held[columns] = sweep.residual * self.norms[columns] <= rounding
+        if not bool((better | (self.residual[columns] < 1.0)).all()):
+            self.note = joined(self.note, ZEROS)
         taken = columns[better]
-        if len(taken) == len(self.norms):
-            self.value = proposal
+        self.error[taken] = sweep.error[better]
+        self.residual[taken] = sweep.residual[better]
+        self.value = _with_columns(self.value, taken, W, better)
+        if gap is None or self.gap is None:
+            self.gap = None
         else:
-            self.value[:, taken] = proposal[:, better]
-        positions, held = system.rows.owned(index)
-        self._own_gap()[held.unsqueeze(1), taken] = gap[positions][:, better]
-        self.residual[taken] = (norms / self.norms[columns])[better]
-        self.has_ended = True
-        return True
-
-    def accept(self, columns: Tensor, proposal: Tensor, *, is_cut: bool) -> bool:
-        """Take over the columns of ``proposal`` that are better than before;
-        return whether one is clearly so.
-
-        Args:
-            is_cut: whether the budget, not the method, has ended the sweep.
-        """
-        self.is_zero = False
-        finite = self.system.rows.all(torch.isfinite(proposal))
-        proposal[:, ~finite] = 0.0
-        gap = (self.system @ proposal).neg_().add_(columns_of(self.rhs, columns))
-        residual = self.system.rows.norm(gap) / self.norms[columns]
-        before = self.residual[columns]
-        # A residual can rise on the way to the solution (that of conjugate gradients does): the
-        # objective then decides.
-        objective = self._objective(columns, proposal, gap)
-        objective_before = self._objective(
-            columns, columns_of(self.value, columns), columns_of(self.gap, columns)
-        )
-        # Products of large weights round: what may be that is no descent, nor is a residual to be
-        # raised for it.
-        rounding = self.rounding * self.system.rows.norm(proposal).square()
-        descended = objective < objective_before - CLEAR_DESCENT * objective_before.abs() - rounding
-        better = (finite & ((residual < before) | descended)).nonzero().squeeze(1)
-        taken = columns[better]
-        # A method that is cut short may have been on its way, unless it is far off
-        stalled = ~(residual <= DIVERGED * before) if is_cut else finite.new_ones(len(columns))
-        stalled[better] = False
-        self.stalled[columns[stalled]] = True
-        if len(taken) == len(self.norms):
-            self.value = proposal
-            self.gap = gap
-        else:
-            self.value[:, taken] = proposal[:, better]
-            self._own_gap()[:, taken] = gap[:, better]
-        self.residual[taken] = residual[better]
-        return bool((finite & ((residual < 0.9 * before) | descended)).any())
-
-    def beyond_float32(self, columns: Tensor, W: Tensor, R: Tensor, precise: BlockSystem) -> Tensor:
-        """Return which of the running ``columns`` float32 cannot bring to the tolerance, and note
-        it: those whose recursion of the residual has left the true one.
-
-        The latter is looked at, by random rows in float64, when the weights are so large that
-        products may be off by the tolerance, and whenever they have doubled since.
-
-        Args:
-            W, R: (n, len(columns)) the iterates, and their residuals by recursion.
-            precise: the run's system in float64. The entries of the rows count for nothing.
-        """
-        weights = self.system.rows.norm(W)
-        lost = weights > self.largest_weights[columns]
-        if not bool(lost.any()):
-            return lost
-        large = lost.nonzero().squeeze(1)
-        for part, index, share in self._looked_at(columns[large]):
-            these = large[part]
-            gap = self.rhs[index][:, columns[these]]
-            gap = gap - precise.rows_matmul(index, W[:, these].double())
-            drift = share * torch.linalg.vector_norm(gap - R[index][:, these], dim=0)
-            allowed = self.tolerance[columns[these]] * self.norms[columns[these]]
-            lost[these] = ~(drift <= LARGEST_DRIFT * allowed)
-        self.largest_weights[columns[large]] = 2.0 * weights[large]
-        self.is_exhausted |= bool(lost.any())
-        return lost
-
-    def gets_no_further(self) -> bool:
-        """Return whether rounding may be all that keeps the unsolved columns from the tolerance."""
-        unsolved = self.is_unsolved
-        rounding = self.rounding * self.system.rows.norm(self.value)
-        return bool((~unsolved | (self.residual * self.norms <= NO_FURTHER * rounding)).all())
+            before = self.gap.clone() if self.gap is self.rhs else self.gap
+            self.gap = _with_columns(before, taken, gap, better)
+        left = torch.where(better, left, 1.0)[self.is_unsolved[columns]]
+        self.num_sweeps += 1
+        gets_on = not len(left) or bool((left < MARGIN).any())
+        self.stalls = 0 if gets_on else self.stalls + 1
+        return left
 
     def _begin_warm(self, initial: Tensor) -> None:
-        """Begin with ``initial`` but for its columns that fall short of the tolerance, and whose
-        products may be off by it: with weights as large a method may get no further, where those
-        that it finds from zero are often far smaller. A right-hand side of zeros has that solution.
-        """
-        rows = self.system.rows
-        warm = (~rows.all(initial == 0) & ~rows.all(self.rhs == 0)).nonzero().squeeze(1)
-        if not warm.numel():
-            return
-        gap = columns_of(self.rhs, warm) - self.system @ columns_of(initial, warm)
-        rounding = self.rounding * rows.norm(initial)[warm]
-        allowed = self.tolerance[warm] * self.norms[warm]
-        norms = rows.norm(gap)
-        self.given_residual[warm] = norms / self.norms[warm]
-        # `not <=` for a number that is none
-        lost = ~(norms <= allowed) & ~(rounding <= allowed)
-        kept = warm[~lost]
-        self.value[:, kept] = initial[:, kept]
-        self._own_gap()[:, kept] = gap[:, ~lost]
-
-    def _own_gap(self) -> Tensor:
-        """Return the gap, to be changed in place, which the right-hand side is not."""
-        if self.gap is self.rhs:
-            self.gap = self.rhs.clone()
-        return self.gap
-
-    def put_back(self, precise: BlockSystem | None) -> None:
-        """Return to the warm start in the columns that miss the tolerance and have come to no
-        better residual.
-
-        Args:
-            precise: the run's system in float64, if there is one, by random rows of which the
-                residual of the warm start is told: float32 may not show it.
-        """
-        is_missed = torch.isfinite(self.given_residual) & self.is_unsolved
-        columns = is_missed.nonzero().squeeze(1)
-        if self.request.initial is None or not columns.numel():
-            return
-        initial = columns_of(self.request.initial, columns)
-        residual = self.given_residual[columns]
-        if precise is not None:
-            residual = self._residual_in_float64(columns, initial, precise)
-        better = residual < self.residual[columns]
-        taken = columns[better]
-        self.value[:, taken] = initial[:, better]
-        self.residual[taken] = residual[better]
-
-    def _residual_in_float64(self, columns: Tensor, W: Tensor, precise: BlockSystem) -> Tensor:
-        """Return the relative residuals of float32 values W of these columns, as 256 random rows
-        have them in float64.
-        """
-        residual = torch.empty_like(self.norms[columns])
-        for part, index, share in self._looked_at(columns):
-            rhs = columns_of(self.rhs[index], columns[part])
-            gap = rhs - precise.rows_matmul(index, columns_of(W, part).double())
-            residual[part] = (share * torch.linalg.vector_norm(gap, dim=0)).to(residual)
-        return residual / self.norms[columns]
-
-    def _is_shown(self, columns: Tensor, count: int) -> Tensor:
-        """Return for these columns whether so many random rows have their share of the right-hand
-        side: what few rows hold a sample may miss, and with it the residual.
-        """
-        rows = self.system.rows
-        index, share = self._random_rows(count)
-        _, held = rows.owned(index)
-        norms = share * rows.sum(columns_of(self.rhs[held], columns).square().sum(0)).sqrt()
-        return norms >= LEAST_SHOWN * rows.norm(columns_of(self.rhs, columns))
-
-    def _looked_at(self, columns: Tensor) -> list[tuple[Tensor, Tensor, float]]:
-        """Return positions in ``columns``, the rows by which these are told in float64, and the
-        norm of a vector over that of its entries there: 256 random rows, or all where these do not
-        show the right-hand side.
-        """
-        is_shown = self._is_shown(columns, NUM_ROWS)
-        found = []
-        for shown, count in ((True, NUM_ROWS), (False, self.system.n)):
-            part = (is_shown == shown).nonzero().squeeze(1)
-            if len(part):
-                found.append((part, *self._random_rows(count)))
-        return found
-
-    def _is_zero(self) -> bool:
-        """Return whether there is no value yet, as far as that matters."""
-        return self.is_sampled and bool(self.system.rows.all(self.value == 0).all())
-
-    def _random_rows(self, count: int) -> tuple[Tensor, float]:
-        """Return the first ``count`` of all rows in a random order, and the norm of a vector over
-        that of its entries there.
-        """
-        n = self.system.n
-        generator = torch.Generator().manual_seed(0)
-        index = permuted(0, min(count, n), n, random_keys(generator)).to(self.value.device)
-        return index, math.sqrt(n / len(index))
-
-    def _objective(self, columns: Tensor, value: Tensor, gap: Tensor) -> Tensor:
-        """Return ½ wᵀHw − wᵀb of each column, from ``gap = b − H w``."""
-        rows = self.system.rows
-        return -0.5 * (rows.dot(value, columns_of(self.rhs, columns)) + rows.dot(value, gap))
-
-    def correct(
-        self,
-        columns: Tensor,
-        precise: BlockSystem,
-        unrounded: Tensor | None = None,
-    ) -> Tensor:
-        """Replace the residuals of this float32 run that float32 gets wrong by those that 256
-        random rows have in float64, or all where few hold a right-hand side; return which of the
-        ``columns`` these are.
-
-        A float32 product with weights w is off by about eps √n k(x, x) ‖w‖. Where the noise is
-        small beside n k(x, x), weights are large: their residual is then below what a float32
-        product shows, and a method that looks at it believes itself done, or gets no further.
-
-        Args:
-            precise: the run's system in float64. The entries of these rows count for nothing.
-            unrounded: the float64 values that the residuals are of; ``None`` for the run's own.
-        """
-        all_wrong = torch.zeros_like(columns, dtype=torch.bool)
-        for part, index, share in self._looked_at(columns):
-            these = columns[part]
-            rhs = columns_of(self.rhs[index], these)
-            gap = rhs - precise.rows_matmul(index, columns_of(self.value, these).double())
-            if unrounded is None:
-                shown = columns_of(self.gap[index], these)
-            else:
-                shown = rhs - precise.rows_matmul(index, columns_of(unrounded, part))
-            norms = self.norms[these]
-            error = share * torch.linalg.vector_norm(gap - shown, dim=0) / norms
-            before = self.residual[these]
-            wrong = ~(error <= NEGLIGIBLE * torch.maximum(before, self.tolerance[these]))
-            residual = share * torch.linalg.vector_norm(gap, dim=0) / norms
-            self.residual[these] = torch.where(wrong, residual.to(before), before)
-            all_wrong[part] = wrong
-        return all_wrong
-
-    def in_float64(self, columns: Tensor, precise: BlockSystem) -> Request:
-        """Return the request to go on in float64 with these columns from where this float32 run is,
-        with its account; those worse than 0 begin there.
-        """
-        given = self.request
-        used = self.system.entries - given.entries_before
-        targets = given.targets
-        if targets is not None:
-            targets = targets_of(targets, columns).to(torch.float64)
-        worse = ~(self.residual[columns] <= 1.0)
-        return replace(
-            given,
-            system=precise,
-            rhs=columns_of(self.rhs, columns).double(),
-            targets=targets,
-            initial=columns_of(self.value, columns).double().masked_fill(worse, 0.0),
-            entries_before=precise.entries - used,
-            steps_before=self.steps,
-            posterior=None if given.posterior is None else given.posterior.part(columns),
-        )
-
-    def take_over(self, columns: Tensor, solution: Solution, request: Request) -> None:
-        """Be where the float64 ``solution`` of ``request`` has come with these columns, with its
-        account.
-        """
-        self.value[:, columns] = solution.value.to(self.rhs)
-        self.residual[columns] = solution.residual.to(self.rhs)
-        self.column_steps[columns] += solution.steps
-        further = "went on in float64" if bool(solution.steps.any()) else ""
-        self.note = "; ".join(filter(None, [solution.note, further]))
-        used = request.system.entries - request.entries_before
-        self.system.entries = self.request.entries_before + used
+        """Begin with the columns of ``initial`` that are better than zeros."""
+        rows = self.given.rows
+        warm = ~rows.all(initial == 0) & ~rows.all(self.rhs == 0)
+        everything = torch.arange(len(warm), device=warm.device)
+        gap = self.residuals(everything, initial)
+        residual = rows.norm(gap) / self.norms
+        warm &= residual < self.residual
+        self.value = torch.where(warm, initial, self.value)
+        self.gap = torch.where(warm, gap, self.rhs)
+        self.residual = torch.where(warm, residual, self.residual)
+        fitted = rows.dot(self.value, self.rhs)
+        self.objective = -0.5 * (fitted + rows.dot(self.value, self.gap))
+        if self.judge is None:
+            self.error = self.residual.clone()
+        else:
+            found = self.judge.look(everything, self.value)
+            self.error, self.residual = (part.to(self.error) for part in found)
 
     def parts(self) -> Parts:
-        entries = self.system.entries - self.request.entries_before
+        entries = self.given.entries - self.request.entries_before
         account: Parts = {"run.seconds": self.request.seconds, "run.entries": entries}
         account["generator"] = self.request.generator.get_state()
-        if self.gap is not self.rhs:
+        if self.gap is not None and self.gap is not self.rhs:
             account["run.gap"] = self.gap
         return parts(self, self.SAVED, "run.") | account
 
@@ -663,15 +545,36 @@ class Run(Generic[SystemT]):
         restore(self, self.SAVED, "run.", saved)
         if "run.gap" in saved:
             self.gap = saved["run.gap"].to(self.rhs.device)
-        self.is_zero = self._is_zero()
+        elif self.num_sweeps:
+            self.gap = None
         self.request.started = now() - saved["run.seconds"]
-        self.request.entries_before = self.system.entries - saved["run.entries"]
+        self.request.entries_before = self.given.entries - saved["run.entries"]
         self.request.generator.set_state(saved["generator"])
+
+
+def _with_columns(matrix: Tensor, columns: Tensor, new: Tensor, which: Tensor) -> Tensor:
+    """Return ``matrix`` with its ``columns`` replaced by those of ``new`` that ``which`` marks."""
+    if len(columns) == matrix.shape[1]:
+        return new
+    matrix[:, columns] = new[:, which]
+    return matrix
+
+
+def random_rows(system: BlockSystem) -> Tensor:
+    """Return random rows of ``system``, or all where these are few."""
+    generator = torch.Generator().manual_seed(0)
+    order = torch.randperm(system.n, generator=generator, device="cpu")
+    return order[:NUM_ROWS].to(system.device)
 
 
 def now() -> float:
     """Return the seconds on the clock of all solves."""
     return time.perf_counter()
+
+
+def joined(note: str, further: str) -> str:
+    """Return both notes, and what they share once."""
+    return further if not note else note if further in note else f"{note}; {further}"
 
 
 def columns_of(matrix: Tensor, columns: Tensor) -> Tensor:

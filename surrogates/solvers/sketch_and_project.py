@@ -17,7 +17,7 @@ from surrogates.solvers.cells import Cells
 from surrogates.solvers.epochs import GROWTH_ALLOWED, EpochMonitor, describe_reduction
 from surrogates.solvers.footprint import Footprint, Size
 from surrogates.solvers.order import LARGEST_HELD, Order
-from surrogates.solvers.run import RESOLUTION, Start
+from surrogates.solvers.run import Start
 from surrogates.solvers.state import State
 from surrogates.solvers.turns import Turns
 from surrogates.systems.base import (
@@ -43,10 +43,6 @@ SMALLEST_DEFAULT_BLOCK = 256
 LARGEST_DEFAULT_BLOCK = 8192
 READ_COLUMNS = 50  # evaluating or reading a kernel entry costs about what so many columns do
 LENIENT_GROWTH = 10.0
-# a residual that falls by less in so many epochs gets nowhere: where rounding explains it, and else
-CLEAR_FALL = 0.8
-PATIENCE = 8
-LAST_PATIENCE = 24
 
 
 Blocks = RowSampler | Cells | None  # what arranges or draws them; None for random parts
@@ -73,11 +69,6 @@ class SketchAndProjectState(State):
     # (s,) the residual norm shown, or of cells the larger of the last two, and of SEEN of what an
     # epoch has seen of all rows
     residual: Tensor
-    # (s,) residual norm that the best one has to fall clearly below, within so many epochs
-    reference: Tensor
-    stale: Tensor  # (s,) epochs since it did
-    resolution: Tensor  # (s,) residual norm that rounding may cause in a product with W
-    largest_entry: float  # of K
     monitor: EpochMonitor
     turns: Turns | None = None  # of processes that share the rows
 
@@ -249,7 +240,6 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
             momentum = Momentum.start(initial, mu)
         num_parts = 0 if cells is None else math.ceil(system.n / block_size)
         ones = torch.ones_like(norms)
-        zeros = torch.zeros_like(norms)
         return SketchAndProjectState(
             block_size=block_size,
             sampler=start.prepared if isinstance(start.prepared, RowSampler) else None,
@@ -262,10 +252,6 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
             shown=math.inf * ones,
             seen=norms.new_full((num_parts, len(norms)), math.inf),
             residual=math.inf * ones,
-            reference=norms,
-            stale=zeros,
-            resolution=zeros,
-            largest_entry=system.largest_entry.item(),
             monitor=EpochMonitor.start(initial, norms, system.n),
         )
 
@@ -380,21 +366,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
             if exact and self.mu is None:
                 momentum = momentum.paced(monitor.residual, nu)
         step = torch.where(damped, STEP_REDUCTION * state.step, state.step)
-        fell = monitor.best < CLEAR_FALL * state.reference
-        return replace(
-            state,
-            W=W,
-            momentum=momentum,
-            step=step,
-            reference=torch.where(fell, monitor.best, state.reference),
-            stale=torch.where(fell, 0.0, state.stale + 1.0),
-            resolution=RESOLUTION
-            * torch.finfo(W.dtype).eps
-            * system.n**0.5
-            * state.largest_entry
-            * system.rows.norm(W),
-            monitor=monitor,
-        )
+        return replace(state, W=W, momentum=momentum, step=step, monitor=monitor)
 
     def _averaged(
         self, system: BlockSystem, state: SketchAndProjectState, W: Tensor, count: int
@@ -461,13 +433,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         return torch.where(sound, state.average, state.W)
 
     def residual_norm(self, system: BlockSystem, state: SketchAndProjectState) -> Tensor:
-        # Columns that get nowhere have ended: let their residual be evaluated. Steps along
-        # gradients get on slowly, and with momentum they rise in between
-        is_resolved = state.monitor.best <= state.resolution
-        is_fast = self.preconditioner.is_exact and not self.keep_descent
-        last = float(LAST_PATIENCE) if is_fast else math.inf
-        ended = state.stale >= torch.where(is_resolved, float(PATIENCE), last)
-        return torch.where(ended, 0.0, state.residual)
+        return state.residual
 
     def describe(self, state: SketchAndProjectState) -> str:
         n = state.monitor.order.num_rows

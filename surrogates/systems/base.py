@@ -294,7 +294,9 @@ class LinearSystem(ABC):
     def fingerprint(self) -> list[Tensor]:
         """Return what tells the system from others."""
 
-    def _noise_column(self) -> Tensor:
+    @property
+    def noise_column(self) -> Tensor:
+        """σ², to be multiplied by (num_data, s) matrices."""
         return self.noise.unsqueeze(1) if self.noise.ndim else self.noise
 
 

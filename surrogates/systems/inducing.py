@@ -135,7 +135,7 @@ class InducingSystem(LinearSystem):
 
     def project(self, V: Tensor) -> Tensor:
         """Return K_ZX Σ⁻¹ V, (m, s), for V (num_data, s)."""
-        weighted = V / self._noise_column()
+        weighted = V / self.noise_column
         return self._sum_over_rows(
             lambda: V.new_zeros(self.n, V.shape[1]),
             lambda out, part, rows: out.addmm_(rows.T, weighted[part]),
@@ -143,7 +143,7 @@ class InducingSystem(LinearSystem):
 
     def __matmul__(self, W: Tensor) -> Tensor:
         """Return A W; every entry is evaluated once."""
-        noise = self._noise_column()
+        noise = self.noise_column
         return self._sum_over_rows(
             lambda: self.kernel_matmul(W),
             lambda out, part, rows: out.addmm_(
@@ -178,7 +178,7 @@ class InducingSystem(LinearSystem):
         )
         self.entries += self.n**2
         L = stable_cholesky(self.kernel.to_dense(), self.precision)
-        root = self._noise_column().sqrt()
+        root = self.noise_column.sqrt()
 
         def add(M: Tensor, part: slice, rows: Tensor) -> None:
             whitened = times_inverse_transpose(rows / (root[part] if root.ndim else root), L)

@@ -77,7 +77,7 @@ class KernelSystem(BlockSystem):
     def __matmul__(self, W: Tensor) -> Tensor:
         """Return H W."""
         self.entries += self.n**2
-        return (self.kernel @ W).addcmul_(self._noise_column(), W)
+        return (self.kernel @ W).addcmul_(self.noise_column, W)
 
     def kernel_matmul(self, W: Tensor) -> Tensor:
         self.entries += self.n**2
@@ -101,7 +101,7 @@ class KernelSystem(BlockSystem):
         """Return what this process has of them; the sum of all processes' parts is the whole."""
         self.entries += len(index) * self.n
         product = self._rows(index) @ W
-        noise = self._noise_column()
+        noise = self.noise_column
         positions, rows = self.rows.owned(index)
         own = product[positions].addcmul_(noise[rows] if noise.ndim == 2 else noise, W[rows])
         product[positions] = own if minus is None else own.sub_(minus[rows])

@@ -121,7 +121,7 @@ class DistributedKernelSystem(KernelSystem):
         return self._mean_noise
 
     def __matmul__(self, W: Tensor) -> Tensor:
-        return self.kernel_matmul(W).addcmul_(self._noise_column(), W)
+        return self.kernel_matmul(W).addcmul_(self.noise_column, W)
 
     def kernel_matmul(self, W: Tensor) -> Tensor:
         """Return this process's rows of K W."""
@@ -175,7 +175,7 @@ class DistributedKernelSystem(KernelSystem):
         inside = (rows >= part.start) & (rows < part.stop)
         positions = positions[inside]
         rows = rows[inside]
-        noise = self._noise_column()
+        noise = self.noise_column
         own = product[positions].addcmul_(noise[rows] if noise.ndim == 2 else noise, W[rows])
         product[positions] = own if minus is None else own.sub_(minus[rows])
         return product

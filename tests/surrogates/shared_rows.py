@@ -33,7 +33,6 @@ from surrogates import (
     Solver,
     shared_paths,
 )
-from surrogates.solvers import run
 from surrogates.solvers.run import Start
 from surrogates.systems import shared_rows
 from surrogates.systems.kernel import KernelSystem
@@ -148,12 +147,6 @@ def solve_by_every_method(part: slice) -> Results:
             f"{name}.epochs": torch.tensor(solution.epochs),
             f"{name}.entries": torch.tensor(shared.entries),
         }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "FEWEST_SAMPLED_FROM", 60)
-        patch.setattr(run, "NUM_SAMPLED", 60)
-        short = SketchAndProject.asap(block_size=B, tolerance=1e-9, max_epochs=5.0)
-        solution = short.solve(system(part), data()[2][part])
-    found |= {"sampled.value": solution.value, "sampled.residual": solution.residual}
     return found
 
 

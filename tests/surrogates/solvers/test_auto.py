@@ -296,7 +296,7 @@ def test_blocks_take_over_where_a_direct_solve_falls_short(
 class Stalling(CG):
     """Conjugate gradients that give up early."""
 
-    def _is_spent(self, run: Run) -> bool:
+    def _is_spent(self, run: Run, further: float = 0.0) -> bool:
         return run.request.epochs > 3
 
 
@@ -388,16 +388,28 @@ def converted(monkeypatch: pytest.MonkeyPatch) -> list[KernelSystem]:
 @pytest.mark.parametrize("tolerance", [1e-1, 1e-2, 1e-3])
 @pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
 def test_a_float64_system_is_solved_in_float32_first(
-    iterating: None, converted: list[KernelSystem], tolerance: float, warm: bool
+    iterating: None,
+    converted: list[KernelSystem],
+    monkeypatch: pytest.MonkeyPatch,
+    tolerance: float,
+    warm: bool,
 ) -> None:
     counting = CountingOperator(problems.system(N, 0.1).kernel)
     system = KernelSystem(counting, 0.1)
     rhs = problems.normal(N, 2)
     initial = 0.1 * problems.normal(N, 2, seed=1) if warm else None
+    used: list[torch.dtype] = []
+    for method in (CG, SketchAndProject):
+
+        def spy(self: Any, system: KernelSystem, *arguments: Any, step: Any = method.step) -> Any:
+            used.append(system.dtype)
+            return step(self, system, *arguments)
+
+        monkeypatch.setattr(method, "step", spy)
     solution = Auto(tolerance=tolerance).solve(system, rhs, initial=initial)
     (single,) = converted
     assert single.dtype == torch.float32
-    assert single.entries > 2 * N**2  # it did the work
+    assert set(used) == {torch.float32}
     assert system.entries == counting.entries
     assert solution.epochs == pytest.approx(counting.entries / N**2)
     assert solution.value.dtype == solution.residual.dtype == torch.float64
@@ -407,16 +419,16 @@ def test_a_float64_system_is_solved_in_float32_first(
     )
 
 
-@pytest.mark.parametrize("tolerance", [9e-4, 1e-6])
-def test_a_finer_tolerance_stays_in_float64(
+@pytest.mark.parametrize("tolerance", [1e-6, 1e-10])
+def test_what_float32_finds_is_corrected_down_to_a_finer_tolerance(
     iterating: None, converted: list[KernelSystem], tolerance: float
 ) -> None:
-    assert (
-        Auto(tolerance=tolerance)
-        .solve(problems.system(N, 0.1), problems.normal(N, 2))
-        .converged.all()
-    )
-    assert not converted
+    system = problems.system(N, 0.1)
+    rhs = problems.normal(N, 2)
+    solution = Auto(tolerance=tolerance).solve(system, rhs)
+    assert len(converted) == 1
+    assert solution.converged.all()
+    assert (true_residual(system, rhs, solution.value) <= tolerance).all()
 
 
 def test_float32_systems_and_direct_solves_are_not_converted(
@@ -469,7 +481,8 @@ def test_the_seconds_of_all_stages_are_kept_to(
         KernelSystem(counting, 1e-4), problems.normal(N, 2, dtype=dtype)
     )
     assert not solution.converged.any()
-    assert solution.seconds == pytest.approx(solution.epochs)
+    # By that clock, what is evaluated in float64 takes no time
+    assert solution.epochs - 2.0 < solution.seconds < solution.epochs + 1e-6
     # A method ends a step that it has begun and evaluates one product; what follows it evaluates
     # one more.
     assert max_seconds <= solution.seconds <= max_seconds + 3.0

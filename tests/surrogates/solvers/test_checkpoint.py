@@ -162,7 +162,7 @@ def test_an_interrupted_solve_of_two_targets_is_found_again(tmp_path: Path) -> N
     [
         lambda solver, rhs: (replace(solver, block_size=10), {}),
         lambda solver, rhs: (solver, {"rhs": rhs + 1.0}),
-        lambda solver, rhs: (solver, {"initial": 0.1 * rhs}),
+        lambda solver, rhs: (solver, {"initial": 1e-3 * rhs}),
     ],
     ids=["method", "right-hand side", "start"],
 )

@@ -262,7 +262,7 @@ def test_exact_blocks_end_when_the_precision_is_exhausted_and_say_so(accelerated
     solver = SketchAndProject(block_size=30, accelerated=accelerated, max_epochs=400.0)
     for refine, said in (
         (False, "the precision or the step is exhausted"),
-        (True, "went on in float64, whose solution float32 cannot hold"),
+        (True, "went on in float64; float32 cannot hold the solution"),
     ):
         solution = replace(solver, refine=refine).solve(system, rhs)
         assert not solution.converged.any()

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -20,9 +20,8 @@ from surrogates import (
     PivotedCholesky,
     SketchAndProject,
 )
-from surrogates.solvers import auto, run
+from surrogates.solvers import auto
 from surrogates.solvers.footprint import Size
-from surrogates.solvers.order import permuted, random_keys
 from surrogates.solvers.run import Start
 from surrogates.solvers.state import State
 from surrogates.systems.base import LinearSystem
@@ -173,17 +172,6 @@ def test_a_diverging_method_returns_the_start_and_says_so(system: KernelSystem) 
         assert solution.note in str(solution)
 
 
-@pytest.fixture
-def sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Solves of 60 unknowns are large ones."""
-    monkeypatch.setattr(run, "NUM_SAMPLED", 20)
-    monkeypatch.setattr(run, "FEWEST_SAMPLED_FROM", 30)
-
-
-def random_rows(system: KernelSystem) -> Tensor:
-    return permuted(0, 20, system.n, random_keys(torch.Generator().manual_seed(0)))
-
-
 SIZES = {
     "sdd": lambda size: SDD.paper(batch_size=size),
     "sgd": lambda size: SGD(batch_size=size),
@@ -208,96 +196,3 @@ def test_sizes_beyond_the_data_take_all_rows_and_the_note_says_so(
     assert re.fullmatch(rf"(.*; )?`(batch_size|block_size|rank)` 512 .* n = {n}", large.note)
     assert "reduced to n" not in small.note
     assert make(512).footprint(Size(n, 2, 2)) == make(n).footprint(Size(n, 2, 2))
-
-
-# Whose residuals are well below the tolerance at the end
-CLEAR = {
-    "one-block": SketchAndProject.sap(block_size=60),
-    "cg": CG(Nystrom(60)),
-    "richardson": Richardson(optimism=0.5),
-}
-
-
-@pytest.mark.parametrize("solver", CLEAR.values(), ids=CLEAR.keys())
-def test_random_rows_tell_the_residual_of_a_large_solve(
-    request: pytest.FixtureRequest, system: KernelSystem, solver: IterativeSolver
-) -> None:
-    solver = replace(solver, tolerance=0.05, max_epochs=1e4)
-    rhs = torch.cat([problems.normal(60, 2), torch.zeros(60, 1)], 1)
-    whole = solver.solve(system, rhs)
-    request.getfixturevalue("sampled")
-    solution = solver.solve(system, rhs)
-    assert torch.equal(solution.value, whole.value)
-    assert solution.converged.all()
-    assert solution.epochs == pytest.approx(whole.epochs - 1.0 + 20 / 60)
-    rows = random_rows(system)
-    gap = (rhs - system @ solution.value)[rows]
-    expected = gap.norm(dim=0) * 3.0**0.5 / rhs.norm(dim=0).clamp_min(1e-9)
-    torch.testing.assert_close(solution.residual, expected, rtol=1e-6, atol=1e-9)
-
-
-@pytest.mark.usefixtures("sampled")
-def test_where_random_rows_leave_a_doubt_the_whole_residual_is_evaluated(
-    system: KernelSystem,
-) -> None:
-    rhs = problems.normal(60, 2)
-    for optimism in (1.05, 10.0):  # within the error of a sample, and beyond
-        solution = Richardson(tolerance=0.05, optimism=optimism, max_epochs=1e4).solve(system, rhs)
-        residual = (rhs - system @ solution.value).norm(dim=0) / rhs.norm(dim=0)
-        torch.testing.assert_close(solution.residual, residual)
-        assert solution.converged.all()
-
-
-@pytest.mark.usefixtures("sampled")
-def test_after_a_warm_start_the_whole_residual_is_evaluated(system: KernelSystem) -> None:
-    rhs = problems.normal(60, 2)
-    initial = torch.linalg.solve(system.to_dense(), rhs)
-    initial[:, 1] = 0.0
-    unseen = int((torch.bincount(random_rows(system), minlength=60) == 0).nonzero()[0])
-    initial[unseen, 0] += 5.0
-    solver = Richardson(tolerance=0.3, optimism=0.5, max_epochs=1e4)
-    solution = solver.solve(system, rhs, initial=initial)
-    residual = (rhs - system @ solution.value).norm(dim=0) / rhs.norm(dim=0)
-    assert solution.converged.all() and (solution.steps > 0).all()
-    torch.testing.assert_close(solution.residual[0], residual[0])
-    assert solution.residual[1] != pytest.approx(residual[1].item(), rel=1e-3)
-    only = solver.solve(system, rhs[:, :1], initial=initial[:, :1])
-    torch.testing.assert_close(only.residual, residual[:1])
-
-
-@pytest.mark.usefixtures("sampled")
-@pytest.mark.parametrize(("step_size", "is_kept"), [(0.02, True), (5.0, False)])
-def test_random_rows_tell_what_a_spent_budget_came_to(
-    system: KernelSystem, step_size: float, is_kept: bool
-) -> None:
-    rhs = problems.normal(60, 2)
-    solution = Richardson(step_size=step_size, tolerance=1e-6, max_epochs=50.4).solve(system, rhs)
-    assert not solution.converged.any()
-    assert bool(solution.value.any()) == is_kept
-    assert (solution.residual < 1.0).all() == is_kept
-    assert solution.epochs == pytest.approx(50 + 20 / 60)  # steps, and rows of the residual
-
-
-@pytest.mark.usefixtures("sampled")
-def test_a_claim_in_doubt_ends_a_solve_whose_budget_allows_no_product(
-    system: KernelSystem,
-) -> None:
-    rhs = problems.normal(60, 2)
-    claimed = Richardson(tolerance=0.05, optimism=2.0, max_epochs=1e4)
-    steps = int(replace(claimed, optimism=1.0, tolerance=0.1).solve(system, rhs).steps.max())
-    solution = replace(claimed, max_epochs=steps + 0.9).solve(system, rhs)
-    assert not solution.converged.all()
-    assert (solution.residual < 0.2).all() and bool(solution.value.any())
-    assert solution.epochs <= steps + 0.9
-
-
-@pytest.mark.usefixtures("sampled")
-def test_methods_that_are_compared_within_a_budget_are_evaluated_whole(
-    system: KernelSystem,
-) -> None:
-    rhs = problems.normal(60, 2)
-    solver = Richardson(tolerance=1e-6, max_epochs=20.4, keep_descent=True)
-    solution = solver.solve(system, rhs)
-    residual = (rhs - system @ solution.value).norm(dim=0) / rhs.norm(dim=0)
-    torch.testing.assert_close(solution.residual, residual)
-    assert solution.epochs <= 20.4
