@@ -18,7 +18,6 @@ from gpytorch.kernels import (
     ScaleKernel,
 )
 from torch import Tensor
-from torch.nn import ModuleList
 
 from surrogates.operators.stationary import kind_of, visible
 
@@ -122,21 +121,23 @@ def check_codes(kernel: Kernel, X: Tensor) -> None:
 def parts_with_lengthscales(
     kernel: Kernel, columns: Tensor, called: bool = True
 ) -> Iterator[tuple[Kernel, Tensor]]:
-    """Yield the parts of ``kernel`` that have lengthscales, and which of the inputs ``columns``
-    each looks at.
+    """Yield the parts of ``kernel`` whose lengthscales are distances of its inputs, and which of
+    the inputs ``columns`` each looks at.
+
+    Sums, products and multiples give their inputs on; what other kernels give to those inside them,
+    such as the features that a network finds, is known to them alone.
     """
     # ScaleKernel selects for the kernel below it, which it does not call
-    if called and kernel.active_dims is not None:
-        columns = columns[kernel.active_dims.to(columns.device)]
-    if kernel.has_lengthscale:
+    if called:
+        columns = visible(kernel, columns)
+    if kernel.has_lengthscale and kernel.lengthscale.shape[-1] in (1, len(columns)):
         yield kernel, columns
-    if isinstance(kernel, ScaleKernel):
+    kind = kind_of(kernel)
+    if kind is ScaleKernel:
         yield from parts_with_lengthscales(kernel.base_kernel, columns, called=False)
-        return
-    for child in kernel.children():
-        for part in child if isinstance(child, ModuleList) else (child,):
-            if isinstance(part, Kernel):
-                yield from parts_with_lengthscales(part, columns)
+    elif kind in (AdditiveKernel, ProductKernel):
+        for part in kernel.kernels:
+            yield from parts_with_lengthscales(part, columns)
 
 
 def _category_columns(kernel: Kernel, columns: Tensor) -> set[int]:

@@ -1,0 +1,142 @@
+"""Kernels that transform their inputs before a kernel inside sees them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from torch import Tensor
+from torch.nn import Linear, Sequential, Tanh
+
+from surrogates import PathwiseGP, fit, fit_exact
+from surrogates.fitting.neighbours import inverse_lengthscales
+from surrogates.rules.limits import lengthscale_limits
+from tests import problems
+
+DIM = 4
+
+
+class Transformed(Kernel):
+    """A kernel of ``transform(x)``."""
+
+    def __init__(self, base: Kernel, transform: Callable[[Tensor], Tensor]):
+        super().__init__()
+        self.base = base
+        self.transform = transform
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **_: Any) -> Any:
+        first, second = self.transform(x1), self.transform(x2)
+        return self.base(first, second, diag=diag) if diag else self.base(first, second).to_dense()
+
+
+class OwnLengthscale(Kernel):
+    """A kernel of two sums of inputs, with a lengthscale for each."""
+
+    has_lengthscale = True
+
+    def __init__(self) -> None:
+        super().__init__(ard_num_dims=2)
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **_: Any) -> Tensor:
+        first, second = (
+            torch.stack([x[..., :2].sum(-1), x[..., 2:].sum(-1)], -1) / self.lengthscale
+            for x in (x1, x2)
+        )
+        if diag:
+            return torch.exp(-(first - second).square().sum(-1))
+        return torch.exp(-torch.cdist(first, second).square())
+
+
+def network(width: int) -> Sequential:
+    torch.manual_seed(0)
+    return Sequential(Linear(DIM, 6), Tanh(), Linear(6, width))
+
+
+def power(X: Tensor) -> Tensor:
+    return X.clamp_min(0.0).pow(3.0)
+
+
+KERNELS: dict[str, Callable[[], Kernel]] = {
+    "fewer": lambda: Transformed(ScaleKernel(RBFKernel(ard_num_dims=2)), network(2)),
+    "more": lambda: Transformed(ScaleKernel(MaternKernel(2.5, ard_num_dims=7)), network(7)),
+    "as many": lambda: Transformed(ScaleKernel(MaternKernel(2.5, ard_num_dims=DIM)), power),
+    "part": lambda: Transformed(RBFKernel(ard_num_dims=1, active_dims=(5,)), network(6)),
+    "scaled": lambda: ScaleKernel(Transformed(RBFKernel(ard_num_dims=2), network(2))),
+    "summand": lambda: (
+        ScaleKernel(RBFKernel(ard_num_dims=DIM))
+        + ScaleKernel(Transformed(RBFKernel(ard_num_dims=2), network(2)))
+    ),
+    "own": lambda: ScaleKernel(OwnLengthscale()),
+}
+
+
+def data(n: int = 60) -> tuple[Tensor, Tensor]:
+    X = problems.uniform(n, DIM)
+    return X, torch.sin(3.0 * X.sum(1, keepdim=True)) + 0.05 * problems.normal(n, 1)
+
+
+def model(name: str, n: int = 60, dtype: torch.dtype = torch.float64) -> PathwiseGP:
+    X, Y = data(n)
+    return PathwiseGP(X.to(dtype), Y.to(dtype), covar_module=KERNELS[name]().to(dtype))
+
+
+def exact(gp: PathwiseGP, Z: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the posterior mean and variance at Z by a Cholesky factorisation, in float64."""
+    X = gp.train_inputs[0].double()
+    kernel = gp.covar_module.double()
+    mean = gp.mean_module.double()
+    noise = gp.likelihood.noise.double()
+    with torch.no_grad():
+        H = kernel(X).to_dense() + noise * torch.eye(len(X), dtype=torch.float64)
+        cross = kernel(Z, X).to_dense()
+        weights = torch.linalg.solve(H, gp.train_targets.double() - mean(X))
+        explained = (cross * torch.linalg.solve(H, cross.mT).mT).sum(1)
+        return mean(Z) + cross @ weights, kernel(Z, diag=True) - explained
+
+
+@pytest.mark.parametrize("fitted", [None, fit, fit_exact], ids=["given", "fit", "fit_exact"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_posterior_is_exact(name: str, fitted: Callable[[PathwiseGP], Any] | None) -> None:
+    gp = model(name)
+    if fitted is not None:
+        before = [value.clone() for value in gp.covar_module.parameters()]
+        fitted(gp)
+        after = list(gp.covar_module.parameters())
+        assert all(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    Z = problems.uniform(20, DIM, seed=1)
+    posterior = gp.posterior(Z)
+    mean, variance = exact(gp, Z)
+    scale, offset = gp.outcome_transform.stdvs.squeeze(), gp.outcome_transform.means.squeeze()
+    torch.testing.assert_close(posterior.mean.squeeze(1), offset + scale * mean)
+    torch.testing.assert_close(posterior.variance.squeeze(1), scale.square() * variance)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_fits_in_float32_and_new_observations_pass(name: str) -> None:
+    gp = fit(model(name, dtype=torch.float32))
+    X, Y = (part.float() for part in data(70))
+    more = gp.condition_on_observations(X[60:], Y[60:])
+    Z = problems.uniform(20, DIM, seed=1, dtype=torch.float32)
+    for posterior in (gp.posterior(Z), more.posterior(Z)):
+        assert torch.isfinite(posterior.mean).all()
+        assert (posterior.variance > 0).all()
+
+
+def test_lengthscales_inside_say_nothing_of_the_inputs() -> None:
+    X = problems.uniform(30, DIM)
+    for name in ("fewer", "more", "as many", "part", "scaled", "own"):
+        kernel = KERNELS[name]().double()
+        assert not list(lengthscale_limits(kernel, X))
+        assert (inverse_lengthscales(kernel, DIM) == 1.0).all()
+    kernel = KERNELS["summand"]().double()
+    ((part, *_),) = lengthscale_limits(kernel, X)
+    assert part is kernel.kernels[0].base_kernel
+
+
+@pytest.mark.slow
+def test_many_data_are_fitted() -> None:
+    gp = fit(model("fewer", 2500))
+    X, Y = data(2500)
+    gp = PathwiseGP(X[:1500], Y[:1500], covar_module=gp.covar_module)
+    assert (gp.posterior(X[1500:]).mean - Y[1500:]).square().mean() < 0.1 * Y.var()
