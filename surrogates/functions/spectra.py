@@ -66,6 +66,16 @@ class NoFeaturesError(ValueError):
     """A kernel is of no kind whose spectrum is known."""
 
 
+def has_features(kernel: Kernel) -> bool:
+    """Return whether ``kernel`` is made of kinds whose spectra are known."""
+    kind = kind_of(kernel)
+    if kind is ScaleKernel:
+        return has_features(kernel.base_kernel)
+    if kind in (AdditiveKernel, ProductKernel):
+        return all(has_features(part) for part in kernel.kernels)
+    return kind in (*WITH_TAILS, LinearKernel, CategoricalKernel, TanimotoKernel, MainEffectsKernel)
+
+
 def isotropic(
     shape: tuple[int, int],
     degrees: int | None,

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.functions.paths import BatchPaths, SamplePaths, Units
-from surrogates.functions.spectra import NoFeaturesError
+from surrogates.functions.spectra import NoFeaturesError, has_features
 from surrogates.models.data import (
     PathsState,
     StateKey,
@@ -390,9 +390,8 @@ class FreshGP(SingleTaskGP):
                     if not self.rule.is_exact:
                         raise
                     raise NoFeaturesError(
-                        f"{error} The posterior is that of paths beyond {EXACT_UP_TO} points and"
-                        " with an iterative solver; use solver=Cholesky(), with which it is exact"
-                        " for any number."
+                        f"{error} The posterior with an iterative solver is that of paths; use"
+                        " solver=Cholesky(), with which it is exact."
                     ) from error
                 self._keep(parts)
             paths: SamplePaths | BatchPaths = self.prediction_strategy.paths
@@ -485,8 +484,10 @@ class FreshGP(SingleTaskGP):
         """Whether ``posterior`` is GPyTorch's own."""
         if not self.rule.is_exact:
             return False
+        if self.solver is not None:
+            return isinstance(self.solver, Cholesky)
         small = self.train_inputs[0].shape[-2] <= EXACT_UP_TO or self._stays_exact
-        return isinstance(self.solver, Cholesky) or (self.solver is None and small)
+        return small or not has_features(self.covar_module)
 
     def _state_key(self) -> StateKey:
         return StateKey.of(
