@@ -182,18 +182,19 @@ def _of_asks(snapshot: Snapshot) -> list[str]:
     """Return the sections that need the cost of an ask."""
     if not snapshot.costs:
         return []
-    chart: Chart | None = plots.residuals(snapshot)
+    chart: Chart | None = plots.errors(snapshot)
     if chart is None:
         return [
             _section(
-                "Residual and time of each ask",
+                "Error and time of each ask",
                 "",
                 "All points asked so far are of the initial design, which costs next to nothing.",
             )
         ]
     what = (
-        "The worst relative residual among an ask's linear systems, as evaluated at the end of the"
-        " solve. A gap is an ask of the design."
+        "What the mean and the paths of an ask may be off by at the worst, in posterior standard"
+        " deviations, or else the relative residual of its linear systems, as evaluated at the end"
+        " of the solve. A gap is an ask of the design."
     )
     missed = sum(cost.converged is False for cost in snapshot.costs.values())
     if missed:
@@ -208,7 +209,7 @@ def _of_asks(snapshot: Snapshot) -> list[str]:
         for (name, style), seconds in zip(plots.STEPS, total, strict=True)
     ]
     return [
-        _section("Residual of each ask", chart.svg, what),
+        _section("Error of each ask", chart.svg, what),
         _section("Time of each ask", plots.keys(names) + spent.svg, spent.note),
     ]
 

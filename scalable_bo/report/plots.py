@@ -135,26 +135,30 @@ def times(snapshot: Snapshot) -> Chart:
     return Chart(figure(panel.parts, WIDTH, 270, "seconds of each ask"), note)
 
 
-def residuals(snapshot: Snapshot) -> Chart | None:
-    """Draw the worst relative residual of each ask's solve; ``None`` where there was none."""
+def errors(snapshot: Snapshot) -> Chart | None:
+    """Draw the worst error of each ask's solve, or its relative residual where no ask has errors;
+    ``None`` where there was none.
+    """
     groups = _groups(snapshot)
+    have_errors = any(cost.error is not None for cost in snapshot.costs.values())
+    what = "posterior standard deviations" if have_errors else "relative residual"
+
+    def number(cost: AskReport) -> float | None:
+        return cost.error if have_errors else cost.residual
+
     worst = [
-        (group, max((cost.residual for _, cost in group if cost.residual is not None), default=0.0))
+        (group, max((value for _, cost in group if (value := number(cost)) is not None), default=0))
         for group in groups
     ]
-    found = [
-        (group, residual) for group, residual in worst if residual > 0 and math.isfinite(residual)
-    ]
+    found = [(group, value) for group, value in worst if value > 0 and math.isfinite(value)]
     if not found:
         return None
-    values = np.array([residual for _, residual in found])
-    panel = _over_asks(groups, Scale.around(values, log=True, margin=0.15), "relative residual")
+    values = np.array([value for _, value in found])
+    panel = _over_asks(groups, Scale.around(values, log=True, margin=0.15), what)
     middles = [(_edges(group) + _edges(group, right=True)) / 2 for group, _ in found]
     panel.line(middles, values, "mean")
-    panel.dots(
-        middles, values, "mean", [f"{_name(group)}: {residual:.1e}" for group, residual in found]
-    )
-    return Chart(figure(panel.parts, WIDTH, 270, "residual of each ask's solve"))
+    panel.dots(middles, values, "mean", [f"{_name(group)}: {value:.1e}" for group, value in found])
+    return Chart(figure(panel.parts, WIDTH, 270, "error of each ask's solve"))
 
 
 @dataclass(frozen=True)

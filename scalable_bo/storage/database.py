@@ -49,6 +49,9 @@ CREATE TABLE costs (
 CONVERGED = "ALTER TABLE costs ADD COLUMN converged INTEGER;"
 # How points were chosen and why; empty where that was not noted
 CHOICE = "ALTER TABLE costs ADD COLUMN choice TEXT NOT NULL DEFAULT '';"
+# Of the mean and the paths, in posterior standard deviations; NULL where no solver tells it. From
+# then on pending points may have values of some outcomes, which older versions would misread.
+ERROR = "ALTER TABLE costs ADD COLUMN error REAL;"
 # Points that the next asks give out, in order; and the values of outcomes after the first, doubles
 # as in x, NULL where there are none
 QUEUE = """
@@ -76,7 +79,7 @@ MIGRATIONS: dict[int, str | Callable[[sqlite3.Connection], None]] = {
     5: seals.ENDS,
     6: QUEUE,
     7: CHANGES,
-    8: "",  # points that are pending may have values of some outcomes, which older versions misread
+    8: ERROR,
 }
 FIRST_SCHEMA = """
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);  -- JSON

@@ -206,9 +206,7 @@ class Round:
         else:
             parts.append(f"fit {self.ask.seconds_fit:.1f} s")
             missed = " (not solved)" if self.ask.converged is False else ""
-            parts.append(
-                f"solve {self.ask.seconds_solve:.1f} s to residual {self.ask.residual:.1e}{missed}"
-            )
+            parts.append(f"solve {self.ask.seconds_solve:.1f} s to {self.ask.reached}{missed}")
             parts.append(f"search {self.ask.seconds_acquisition:.1f} s")
         return ", ".join(
             [
@@ -228,6 +226,8 @@ class AskReport:
         seconds_solve: drawing the posterior paths.
         seconds_acquisition: maximising them.
         residual: worst relative residual of the solve.
+        error: worst error of the mean and of the paths, in posterior standard deviations; ``None``
+            where no solver tells it.
         converged: whether all of its columns reached the solver's tolerance; ``None`` where no
             system was solved, or by a version that did not note it.
         solver: of the linear systems, as text; empty for points of the initial design.
@@ -242,3 +242,11 @@ class AskReport:
     solver: str = ""
     converged: bool | None = None
     choice: str = ""
+    error: float | None = None
+
+    @property
+    def reached(self) -> str:
+        """How right the solve is: by its error where that is known, else by its residual."""
+        if self.error is not None:
+            return f"{self.error:.2g} posterior standard deviations"
+        return f"residual {self.residual:.1e}"

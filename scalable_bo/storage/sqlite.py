@@ -47,7 +47,10 @@ from scalable_bo.storage.storage import Ask, Change, Contents, Source
 
 # The columns of what is read and written whole, in the order of their dataclasses
 ASK = "number, num_points, num_observed, num_drawn, refitted"
-COST = "ask, seconds_fit, seconds_solve, seconds_acquisition, residual, solver, converged, choice"
+COST = (
+    "ask, seconds_fit, seconds_solve, seconds_acquisition, residual, solver, converged, choice,"
+    " error"
+)
 SOURCE = "name, digest, first_id, num_rows"
 CHANGE = "time, kind, id, value, noise, reason, why"
 READ_AT_ONCE = 100_000
@@ -203,7 +206,7 @@ class SQLiteStorage:
         with self._transaction() as connection:
             connection.execute(f"INSERT INTO asks ({ASK}) VALUES (?, ?, ?, ?, ?)", astuple(ask))
             connection.execute(
-                f"INSERT INTO costs ({COST}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                f"INSERT INTO costs ({COST}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (ask.number, *astuple(cost)),
             )
             connection.executemany(
@@ -361,9 +364,18 @@ class SQLiteStorage:
         """Read what asks cost, by their number; those of older versions are not there."""
         found = self._connection.execute(f"SELECT {COST} FROM costs ORDER BY ask")
         costs = {}
-        for number, fit, solve, acquisition, residual, solver, converged, choice in found:
-            solved = None if converged is None else bool(converged)
-            costs[number] = AskReport(fit, solve, acquisition, residual, solver, solved, choice)
+        for number, *numbers, converged, choice, error in found:
+            fit, solve, acquisition, residual, solver = numbers
+            costs[number] = AskReport(
+                fit,
+                solve,
+                acquisition,
+                residual,
+                solver,
+                None if converged is None else bool(converged),
+                choice,
+                error,
+            )
         return costs
 
     def _load_sources(self) -> list[Source]:

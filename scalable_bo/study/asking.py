@@ -216,6 +216,7 @@ class Proposer:
     ) -> AskReport:
         """Return what an ask cost that began, had a surrogate and had its paths at these times."""
         start, fitted, solved = times
+        errors = [solution.error for solution in solutions if solution.error is not None]
         return AskReport(
             seconds_fit=fitted - start,
             seconds_solve=solved - fitted,
@@ -224,6 +225,7 @@ class Proposer:
             converged=all(bool(solution.converged.all()) for solution in solutions),
             solver=repr(self._factory.solver or default_solver(known.num_observed)),
             choice=choice,
+            error=max((float(error.max()) for error in errors), default=None),
         )
 
     def _propose_for(

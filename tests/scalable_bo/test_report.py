@@ -420,7 +420,7 @@ def test_residuals_and_seconds_are_those_of_the_asks(tmp_path: Path) -> None:
     assert [tops[0], tops[1], tops[3]] == pytest.approx(
         [tops[k + 1] + heights[k + 1] for k in (0, 1, 3)], abs=0.02
     )
-    assert re.findall("<title>(.*?)</title>", section(content, "Residual of each ask")) == [
+    assert re.findall("<title>(.*?)</title>", section(content, "Error of each ask")) == [
         "ask 2: 1.0e-02",
         "ask 3: 3.0e-05",
     ]
@@ -429,6 +429,13 @@ def test_residuals_and_seconds_are_those_of_the_asks(tmp_path: Path) -> None:
     assert list(before) == [1, 2, 3, 4, 5]
     assert before[5] == study.last_ask
     assert read_snapshot(tmp_path).costs == before
+    assert "relative residual" in section(content, "Error of each ask")
+    told = costs | {4: AskReport(0.0, 8.0, 1.0, 2e-3, "CG()", True, "", 0.08)}
+    content = page.render(snapshot_of([1.0, 2.0], costs=told))
+    assert re.findall("<title>(.*?)</title>", section(content, "Error of each ask")) == [
+        "ask 4: 8.0e-02"
+    ]
+    assert "posterior standard deviations" in section(content, "Error of each ask")
 
 
 def test_the_latest_asks_say_how_points_were_chosen() -> None:

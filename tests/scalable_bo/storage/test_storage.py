@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from scalable_bo.space.space import Float, Space
-from scalable_bo.storage import database
+from scalable_bo.storage import database, seals
 from scalable_bo.storage.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from scalable_bo.storage.database import WriterLock
 from scalable_bo.storage.record import make_settings
@@ -246,10 +246,14 @@ def test_a_study_from_before_points_had_values_of_some_outcomes_is_opened_and_go
 ) -> None:
     fill(tmp_path)
     with sqlite3.connect(tmp_path / "study.sqlite") as connection:
+        connection.execute("ALTER TABLE costs DROP COLUMN error")
+        seals.seal(seals.install(connection), "costs")
         connection.execute("PRAGMA user_version = 8")
     connection.close()
     storage = SQLiteStorage(tmp_path)
-    rows = storage.load(2).rows
+    found = storage.load(2)
+    assert all(cost.error is None for cost in found.costs.values()) and found.costs
+    rows = found.rows
     assert (rows.observed, list(rows.reasons)) == ([0, 2, 4], [1])
     storage.add_outcomes([3], Outcomes.of([7.0]), rows.next_told)
     storage.close()

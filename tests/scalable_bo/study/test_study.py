@@ -1,6 +1,7 @@
 """The loop: what is asked, told and kept, and that it finds optima."""
 
 import math
+import re
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
@@ -406,13 +407,15 @@ def test_callbacks_and_lines_tell_the_rounds(capsys: pytest.CaptureFixture[str])
     assert rounds[0].ask.residual is None
     assert rounds[1].ask.residual is not None
     assert 0 <= rounds[1].ask.residual < 1e-6
+    assert rounds[1].ask.error is not None
+    assert 0 <= rounds[1].ask.error < 1e-3
     output = capsys.readouterr()
     assert output.out == ""
     lines = output.err.splitlines()
     assert len(lines) == 3
     assert lines[0].startswith("round 1/3: n 4, best ")
     assert "initial design" in lines[0]
-    assert "residual" in lines[2]
+    assert re.search(r"solve [\d.]+ s to \S+ posterior standard deviations", lines[2])
 
 
 def test_hyperparameters_are_fitted_again_when_the_data_have_grown() -> None:
