@@ -498,7 +498,8 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
                 residual = news / norms
             if request.callback is not None and request.epochs >= sweep.next_report:
                 self._report(run, sweep, residual, request.callback)
-            if news is not None and not bool((going := self._going(run, sweep, residual)).all()):
+            going = None if news is None else self._going(run, sweep, residual)
+            if going is not None and not bool(going.all()):
                 stopped = (~going).nonzero().squeeze(1)
                 self._propose(run, sweep, stopped, selected(sweep.state, stopped))
                 run.note = self.describe(sweep.state) or run.note
@@ -519,9 +520,9 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         run.steps += sweep.steps
         del sweep.state, rhs  # before what is found is evaluated, to hold fewer matrices at once
 
-    def _going(self, run: Run[SystemT], sweep: Sweep[StateT], residual: Tensor) -> Tensor:
+    def _going(self, run: Run[SystemT], sweep: Sweep[StateT], residual: Tensor) -> Tensor | None:
         """Return which of the running columns go on, whose relative ``residual`` the method
-        estimates.
+        estimates; ``None`` if all do.
 
         Those below their aim have ended. Where an error decides, it is looked at then; until it is
         small enough, the residual is to fall as the error has to, and its estimate to stay near
@@ -530,8 +531,9 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         running = sweep.running
         going = residual > sweep.aim[running]
         is_scheduled = run.system is not run.finest and run.request.epochs >= sweep.next_look
-        if bool(going.all()) and not is_scheduled:
-            return going
+        all_go_on = bool(going.all())
+        if all_go_on and not is_scheduled:
+            return None
         estimate = self.estimate(run.system, sweep.state)
         columns = sweep.columns[running]
         lost = torch.zeros_like(going)
@@ -539,7 +541,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
             sweep.next_look = 2.0 * run.request.epochs - sweep.began
             lost = self._is_lost(run, sweep, residual, estimate)
             sweep.before[running] = residual.to(sweep.before)
-        if run.judge is None or bool(going.all()):
+        if run.judge is None or all_go_on:
             return going & ~lost
         looked_at = run.judge.look(columns, sweep.solutions(running, estimate))
         error, found = (part.to(sweep.error) for part in looked_at)
