@@ -37,6 +37,7 @@ from surrogates.models.pathwise import PathwiseGP
 from surrogates.operators.differentiable import Basis, KernelBasis, combine, combine_rowwise
 from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.rules.solved import COLUMNS_HELD, default_solver
+from surrogates.solvers.accuracy import PosteriorError
 from surrogates.systems.base import Targets
 from surrogates.systems.kernel import KernelSystem
 
@@ -234,28 +235,52 @@ def _update(
         get_train_targets(model, transformed=True) if target_values is None else target_values
     )
     kernel = deepcopy(model.covar_module).requires_grad_(False)
-    errors = (target_values - sample_values).detach()
-    memory.require(
-        COLUMNS_HELD * errors.numel() * errors.element_size(),
-        errors.device,
-        f"An update of {errors.numel()} sample values",
-        "Draw fewer paths at a time.",
-    )
-    draws = variances.sqrt() * torch.randn_like(errors)
-    targets = Targets(errors.reshape(-1, len(points)).T, -draws.reshape(-1, len(points)).T)
     system = KernelSystem(
         kernel_operator(kernel, points, memory_budget=model.memory_budget),
         variances[0] if isinstance(noise, ConstantDiagLinearOperator) else variances,
     )
-    solver = model.solver if model.solver is not None else default_solver(len(points))
-    model.solution = solver.solve(system, targets, generator=_generator())
-    model.solution.warn_if_unsolved("The updates of the sample paths")
+    mean = model.mean_module(points)
+    weights = _update_weights(
+        model, system, (target_values - mean).detach(), (sample_values - mean).detach()
+    )
     feature_map = KernelEvaluationMap(
         kernel, points, input_transform=deepcopy(getattr(model, "input_transform", None))
     )
-    return TiledLinearPath(
-        KernelBasis(kernel, points), feature_map, model.solution.value.T.reshape(errors.shape)
+    return TiledLinearPath(KernelBasis(kernel, points), feature_map, weights)
+
+
+def _update_weights(
+    model: PathwiseGP, system: KernelSystem, target_values: Tensor, sample_values: Tensor
+) -> Tensor:
+    """Return H⁻¹ (y − f − ε) for values y and f (..., n) less the mean, of the shape that they
+    broadcast to: of every y, and of every f + ε.
+    """
+    shape = torch.broadcast_shapes(target_values.shape, sample_values.shape)
+    memory.require(
+        COLUMNS_HELD * shape.numel() * sample_values.element_size(),
+        system.device,
+        f"An update of {shape.numel()} sample values",
+        "Draw fewer paths at a time.",
     )
+    values = sample_values.expand(shape)
+    noise_draw = system.noise.sqrt() * torch.randn_like(values.contiguous())
+    misfits, values, noise_draw = (
+        part.reshape(-1, system.n).T for part in (target_values, values, noise_draw)
+    )
+    num_means = misfits.shape[1]
+    targets = Targets(
+        torch.cat([misfits, values], 1), torch.cat([torch.zeros_like(misfits), noise_draw], 1)
+    )
+    solver = model.solver if model.solver is not None else default_solver(system.n)
+    model.solution = solver.solve(
+        system,
+        targets,
+        generator=_generator(),
+        posterior=PosteriorError.for_targets(system, targets, num_means),
+    )
+    model.solution.warn_if_unsolved("The updates of the sample paths")
+    means, samples = model.solution.value.T.tensor_split([num_means])
+    return means.reshape(target_values.shape) - samples.reshape(shape)
 
 
 def _broadcast(

@@ -17,7 +17,7 @@ from surrogates.functions.features import PriorPaths
 from surrogates.functions.paths import SamplePaths
 from surrogates.operators.differentiable import Basis, KernelBasis
 from surrogates.operators.terms import FunctionMap
-from surrogates.rules.solved import right_hand_sides
+from surrogates.rules.solved import right_hand_sides, shared_targets
 from surrogates.solvers.base import Callback, Solver
 from surrogates.solvers.run import Solution
 from surrogates.solvers.sketch_and_project import SketchAndProject
@@ -118,8 +118,13 @@ def shared_paths(
         like=X,
     )
     solver = SketchAndProject.asap() if solver is None else solver
-    rhs = right_hand_sides(system, targets - mean(X), prior(X).T, solver, generator)
-    solution = solver.solve(system, rhs, generator=generator, callback=callback)
+    both = shared_targets(system, targets - mean(X), prior(X).T, generator)
+    solution = solver.solve(
+        system,
+        **right_hand_sides(system, both, solver),
+        generator=generator,
+        callback=callback,
+    )
     solution.warn_if_unsolved("The mean and paths")
     mean_weights = solution.value[:, :1].clone()
     paths = SamplePaths(

@@ -119,18 +119,12 @@ class SolvedRule(Rule):
         if precise:
             targets = targets.to(system.dtype)
         initial = None if precise else _initial(system, residuals, warm, num_paths)
-        rhs = targets if solver.splits_targets else system.rhs(targets)
-        blocks = system.blocks
-        posterior = None if blocks is None else PosteriorError.for_targets(blocks, targets)
+        of_posterior = right_hand_sides(system, targets, solver)
         del targets, values, noise  # many columns: only one copy of them is kept
         solution = solver.solve(
-            system,
-            rhs,
-            initial=initial,
-            generator=generator,
-            callback=callback,
-            posterior=posterior,
+            system, **of_posterior, initial=initial, generator=generator, callback=callback
         )
+        del of_posterior
         mean_weights = solution.value[:, :1].clone()
         paths = SamplePaths(
             prior=prior,
@@ -195,17 +189,14 @@ class AllData(SolvedRule):
         system = DistributedKernelSystem(data.kernel, X, noise)
         misfit = data.y[rows] - data.mean_module(X)
         initial = _initial(system, misfit.unsqueeze(1), warm, num_paths)
-        rhs = right_hand_sides(
-            system,
-            misfit,
-            prior_values(prior, data.X, data.noise, rows).T,
-            solver,
-            generator,
-        )
+        values = prior_values(prior, data.X, data.noise, rows).T
+        targets = shared_targets(system, misfit, values, generator)
+        of_posterior = right_hand_sides(system, targets, solver)
+        del targets, values
         solution = solver.solve(
-            system, rhs, initial=initial, generator=generator, callback=callback
+            system, **of_posterior, initial=initial, generator=generator, callback=callback
         )
-        del rhs
+        del of_posterior
         mean_weights = system.rows.gather(solution.value[:, :1])
         paths = SamplePaths(
             prior=prior.part(own),
@@ -228,13 +219,20 @@ class AllData(SolvedRule):
         )
 
 
-def right_hand_sides(
-    system: DistributedKernelSystem,
-    misfit: Tensor,
-    values: Tensor,
-    solver: Solver,
-    generator: torch.Generator,
-) -> Targets | Tensor:
+def right_hand_sides(system: LinearSystem, targets: Targets, solver: Solver) -> dict[str, Any]:
+    """Return what ``solver`` takes of the ``targets`` of a posterior: ``rhs``, and what tells the
+    errors of its solution.
+    """
+    blocks = system.blocks
+    return {
+        "rhs": targets if solver.splits_targets else system.rhs(targets),
+        "posterior": None if blocks is None else PosteriorError.for_targets(blocks, targets),
+    }
+
+
+def shared_targets(
+    system: DistributedKernelSystem, misfit: Tensor, values: Tensor, generator: torch.Generator
+) -> Targets:
     """Return what a shared ``system`` is solved for, by all processes together: the mean's weights,
     in the first column, and those of every path. The noise of a row is drawn by the row's number:
     whoever holds it draws the same.
@@ -248,10 +246,9 @@ def right_hand_sides(
     draws = system.rows.normal(values.shape[1], generator, like=values)
     noise = std * balanced_rows(values / std, draws, system.rows.product)
     first = misfit.unsqueeze(1)
-    targets = Targets(
+    return Targets(
         torch.cat([first, values], dim=1), torch.cat([torch.zeros_like(first), noise], dim=1)
     )
-    return targets if solver.splits_targets else system.rhs(targets)
 
 
 def _initial(

@@ -51,16 +51,20 @@ class PosteriorError(Judge):
 
     Attributes:
         noise_draw: (m, 1 + s) ε there.
+        num_means: of the columns, the first, where draws of several posteriors are solved for.
     """
 
     noise_draw: Tensor
+    num_means: int = 1
 
     @classmethod
-    def for_targets(cls, system: BlockSystem, targets: Targets) -> "PosteriorError":
+    def for_targets(
+        cls, system: BlockSystem, targets: Targets, num_means: int = 1
+    ) -> "PosteriorError":
         """Return what tells the errors of a solve for ``targets``."""
         index = random_rows(system)
-        noise_draw = targets.noise_draw[index].double()
-        return cls(system, index, targets.values[index].double() + noise_draw, noise_draw)
+        values, noise_draw = (system.rows.take(part, index).double() for part in targets)
+        return cls(system, index, values + noise_draw, noise_draw, num_means)
 
     def first_tolerance(self) -> Tensor:
         """Return the relative residual of each column whose error may be one posterior standard
@@ -95,7 +99,7 @@ class PosteriorError(Judge):
         ``left`` (m,).
         """
         known = torch.isfinite(self.weights).all(0) & torch.isfinite(self.gaps).all(0)
-        known[0] = False
+        known[: self.num_means] = False
         drawn = known.nonzero().squeeze(1)
         if not len(drawn):
             return torch.full_like(self.rhs[0], math.nan)
@@ -118,8 +122,10 @@ class PosteriorError(Judge):
 
     @cached_property
     def _noise(self) -> Tensor:
-        noise = self.system.noise.double()
-        return (noise[self.index] if noise.ndim else noise.expand(len(self.index))).unsqueeze(1)
+        noise = self.system.noise_column.double()
+        if noise.ndim:
+            return self.system.rows.take(noise, self.index)
+        return noise.expand(len(self.index), 1)
 
     @cached_property
     def _left(self) -> Tensor:
@@ -127,14 +133,16 @@ class PosteriorError(Judge):
         epoch at most.
         """
         double = self._double
+        rows = self.system.rows
         size = min(1 + NUM_NEIGHBOURS, int(self.system.n / len(self.index) ** 0.5))
         eps = 10.0 * size * torch.finfo(torch.float64).eps
         found = []
         for index in self.index.split(ROWS_AT_ONCE):
             likeness = self.system.kernel_rows(index)
-            own = torch.arange(len(index), device=index.device)
-            likeness[own, index] = math.inf  # among the nearest it comes first
-            nearest = likeness.topk(size, dim=1).indices
+            positions, held = rows.owned(index)
+            own = torch.arange(len(index), device=index.device)[positions]
+            likeness[own, held] = math.inf  # among the nearest it comes first
+            nearest = rows.largest(likeness, size)
             blocks = torch.stack([double.block(row) for row in nearest]).double()
             blocks.diagonal(dim1=1, dim2=2).mul_(1.0 + eps)
             inverse = torch.cholesky_inverse(torch.linalg.cholesky(blocks))

@@ -366,7 +366,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         if run.system is run.finest or not self.refine or self.keep_descent:
             return False
         if run.level + 1 == len(run.systems):
-            if not self._fits(run.finest, len(run.norms)):
+            if not run.given.rows.agree(self._fits(run.finest, len(run.norms))):
                 run.note = joined(run.note, "float64 does not fit in free memory")
                 return False
             run.systems.append(run.finest)

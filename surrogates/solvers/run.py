@@ -94,7 +94,7 @@ class ResidualRows:
     def of(cls, system: BlockSystem, rhs: Tensor) -> "ResidualRows":
         """Return the rows of a solve for ``rhs``."""
         index = random_rows(system)
-        return cls(system, index, rhs[index].double())
+        return cls(system, index, system.rows.take(rhs, index).double())
 
     def look(self, columns: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         """Return the errors of these columns with weights W (n, c), and their relative residuals,
@@ -102,11 +102,12 @@ class ResidualRows:
         """
         double = self._double
         before = double.entries
-        size = max(FEWEST_COLUMNS, WEIGHTS_AT_ONCE // len(W))
+        size = max(FEWEST_COLUMNS, WEIGHTS_AT_ONCE // self.system.n)
         for part, weights in zip(columns.split(size), W.split(size, dim=1), strict=True):
             product = double.rows_matmul(self.index, weights.to(double.dtype))
             self.gaps[:, part] = self.rhs[:, part] - product / self.scale[part]
-            self.weights[:, part] = weights[self.index].double() / self.scale[part]
+            own = self.system.rows.take(weights, self.index)
+            self.weights[:, part] = own.double() / self.scale[part]
         if double is not self.system:
             self.system.entries += double.entries - before
         return self.errors()[columns], self._relative(columns, self.gaps[:, columns])
@@ -121,7 +122,7 @@ class ResidualRows:
         """Return how far R (n, c), the residuals of these columns by a recursion, have left those
         that were found when they were looked at last, relative to B, (c,).
         """
-        claimed = R[self.index].double() / self.scale[columns]
+        claimed = self.system.rows.take(R, self.index).double() / self.scale[columns]
         return self._relative(columns, self.gaps[:, columns] - claimed)
 
     def _relative(self, columns: Tensor | slice, gaps: Tensor) -> Tensor:

@@ -90,6 +90,12 @@ class Rows:
         """Return the rows ``index`` of W (n, s), (b, s), to all processes."""
         return W[index]
 
+    def largest(self, values: Tensor, count: int) -> Tensor:
+        """Return the columns with the ``count`` largest entries of each row of ``values`` (b, n),
+        of which every process gives its own columns, (b, count), to all processes.
+        """
+        return values.topk(count, dim=1).indices
+
     def add(self, W: Tensor, index: Tensor, D: Tensor, alpha: float = 1.0) -> Tensor:
         """Add ``alpha`` times D (b, s) to the distinct rows ``index`` of W (n, s), in place,
         and return it.
@@ -268,8 +274,8 @@ class LinearSystem(ABC):
 
     @abstractmethod
     def kernel_rows(self, index: Tensor) -> Tensor:
-        """Return the kernel between the data ``index`` and the points of the unknowns, (b, n),
-        evaluated, without the noise.
+        """Return the kernel between the data ``index`` and the points of the unknowns that are held
+        here, (b, n), evaluated, without the noise.
         """
 
     @abstractmethod

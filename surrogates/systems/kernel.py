@@ -147,7 +147,7 @@ class KernelSystem(BlockSystem):
         return KernelSystem(self.kernel.to(dtype), self.noise.to(dtype))
 
     def doubled(self) -> "KernelSystem | None":
-        if self.dtype == torch.float64 or self.rows.is_shared:
+        if self.dtype == torch.float64:
             return None
         return KernelSystem(Tiled(self.kernel.tiles.to(torch.float64), True), self.noise.double())
 

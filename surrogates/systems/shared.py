@@ -187,9 +187,14 @@ class DistributedKernelSystem(KernelSystem):
 
     def to(self, dtype: torch.dtype) -> "DistributedKernelSystem":
         kernel = deepcopy(self.gpytorch_kernel).to(dtype)
-        return DistributedKernelSystem(
+        system = DistributedKernelSystem(
             kernel, self.kernel.tiles.X1.to(dtype), self.noise.to(dtype), group=self.rows.group
         )
+        system.rows = self.rows  # which count what is moved
+        return system
+
+    def doubled(self) -> "DistributedKernelSystem | None":
+        return None if self.dtype == torch.float64 else self.to(torch.float64)
 
     def to_dense(self) -> NoReturn:
         raise TypeError(

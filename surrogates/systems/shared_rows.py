@@ -108,6 +108,15 @@ class SharedRows(Rows):
         rows[positions] = W[held]
         return self.sum(rows)
 
+    def largest(self, values: Tensor, count: int) -> Tensor:
+        own = values.topk(min(count, self.num_held), dim=1)
+        found = values.new_zeros(2, len(values), self.size, count, dtype=torch.float64)
+        found[0, :, self.rank] = -torch.inf  # where fewer are held here
+        found[0, :, self.rank, : own.values.shape[1]] = own.values
+        found[1, :, self.rank, : own.indices.shape[1]] = (own.indices + self.start).double()
+        largest, columns = self.sum(found).flatten(2)
+        return columns.gather(1, largest.topk(count, dim=1).indices).long()
+
     def gather(self, W: Tensor) -> Tensor:
         flat = W.reshape(len(W), -1)
         return torch.cat([part for (part,) in self.chunks(flat)]).reshape(self.n, *W.shape[1:])

@@ -33,14 +33,17 @@ from surrogates import (
     Solver,
     shared_paths,
 )
+from surrogates.solvers.accuracy import PosteriorError
 from surrogates.solvers.run import Start
 from surrogates.systems import shared_rows
+from surrogates.systems.base import Targets
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.preconditioners import Apply, Exact
 from surrogates.systems.processes import own_rows
 from surrogates.systems.shared_rows import SharedRows
 from tests import problems
 from tests.forked import CONTEXT
+from tests.surrogates.exact_posteriors import PROBLEMS
 
 Results = dict[str, Tensor]
 N = 90
@@ -257,6 +260,24 @@ def draw_paths(part: slice) -> Results:
     for name in ("each", "all"):
         (found[f"{name}.gradient"],) = torch.autograd.grad(found[name].square().sum(), points)
     return {name: value.detach() for name, value in found.items()} | {"residual": solution.residual}
+
+
+def solve_for_a_posterior(part: slice) -> Results:
+    """Solve for the mean and paths of a posterior in float32, cut short and to the end."""
+    del part  # of other data
+    problem = PROBLEMS["smooth-clusters"]
+    rows = own_rows(len(problem.targets.values))
+    X = problem.points[: len(problem.targets.values)][rows].float()
+    targets = Targets(*(part[rows] for part in problem.targets)).to(torch.float32)
+    shared = DistributedKernelSystem(problem.kernel.float(), X, problem.noise)
+    found = {}
+    for name, max_epochs in (("cut", 3.0), ("whole", 100.0)):
+        solution = SketchAndProject.asap(block_size=150, max_epochs=max_epochs).solve(
+            shared, shared.rhs(targets), posterior=PosteriorError.for_targets(shared, targets)
+        )
+        assert solution.error is not None
+        found |= {f"{name}.value": solution.value, f"{name}.error": solution.error}
+    return found
 
 
 def make_mistakes(part: slice) -> Results:

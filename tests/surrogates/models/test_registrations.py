@@ -36,6 +36,7 @@ from surrogates import (
     InducingPathwiseGP,
     PathwiseGP,
     PathwiseSamplePath,
+    UnsolvedWarning,
     VariationalGP,
     gaussian_likelihood,
 )
@@ -322,6 +323,26 @@ def test_an_update_of_given_values_is_botorchs(given: str) -> None:
             )
         )
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("given", ["model", "batch of targets"])
+def test_an_update_ends_where_the_posterior_is_right_and_says_how_right(given: str) -> None:
+    def update(**solver: Any) -> Any:
+        model = PathwiseGP(X, Y, **settings(solver=CG(preconditioner=None, **solver)))
+        with manual_seed(3):
+            prior = draw_kernel_feature_paths(model, Size([64]))
+            values = prior(X) if given == "model" else prior(X).unsqueeze(1)
+            path = gaussian_update(model, values, **UPDATES[given])
+        return model.solution, path(problems.uniform(200, D, seed=6))
+
+    with pytest.warns(UnsolvedWarning, match="the mean may be off by .* posterior standard"):
+        cut, _ = update(max_epochs=2)
+    assert cut.error.max() > 0.1
+    (solution, found), (_, exact) = update(), update(tolerance=1e-12, max_epochs=2000)
+    assert bool(solution.converged.all())
+    assert solution.error.max() <= 0.1
+    deviation = exact.std(0, keepdim=True)
+    assert ((found - exact) / deviation).square().mean().sqrt() <= 0.2
 
 
 def test_parts_do_not_follow_the_model_when_it_changes() -> None:

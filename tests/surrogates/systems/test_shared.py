@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from surrogates import CG, DistributedKernelSystem, KernelSystem, shared_paths
+from surrogates.solvers.accuracy import PosteriorError
 from surrogates.systems.shared_rows import SharedRows, summed
 from tests import problems
 from tests.contracts import true_residual
 from tests.surrogates import shared_rows
+from tests.surrogates.exact_posteriors import PROBLEMS
 from tests.surrogates.shared_rows import ACCURATE, SOLVERS, B, D, N, Results, S, as_text
 
 pytestmark = pytest.mark.distributed
@@ -299,6 +301,23 @@ def test_256_shared_paths_have_the_variance_of_a_posterior_of_few_directions() -
         variance = (paths(Z) - paths.mean(Z)).square().mean(0)
         errors.append((variance.mean() / exact.mean()).item() - 1.0)
     assert torch.tensor(errors).square().mean().sqrt() < 0.025
+
+
+def test_shared_rows_tell_the_errors_of_a_posterior_as_one_process_does(tmp_path: Path) -> None:
+    parts = shared_rows.results(shared_rows.solve_for_a_posterior, 3, tmp_path)
+    problem = PROBLEMS["smooth-clusters"]
+    single = torch.float32
+    alone = PosteriorError.for_targets(problem.system(single), problem.targets.to(single))
+    for part in parts[1:]:
+        assert torch.equal(part["cut.error"], parts[0]["cut.error"])
+        assert torch.equal(part["whole.error"], parts[0]["whole.error"])
+    cut = joined(parts, "cut.value")
+    told, _ = alone.look(torch.arange(cut.shape[1]), cut)
+    torch.testing.assert_close(parts[0]["cut.error"].double(), told, rtol=1e-2, atol=0)
+    assert told[1:].mean() > 1.0
+    assert parts[0]["whole.error"].max() <= 0.1
+    true = torch.maximum(*problem.errors(joined(parts, "whole.value")))
+    assert true.square().mean().sqrt() <= 0.2
 
 
 def test_the_first_process_keeps_the_time_for_all(tmp_path: Path) -> None:
