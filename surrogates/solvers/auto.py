@@ -19,9 +19,9 @@ from surrogates.solvers.base import IterativeSolver, Request, Solver, check_chec
 from surrogates.solvers.cells import SMOOTH
 from surrogates.solvers.cg import CG
 from surrogates.solvers.checkpoint import Checkpoint
-from surrogates.solvers.cholesky import Cholesky
+from surrogates.solvers.cholesky import JITTER, Cholesky
 from surrogates.solvers.forecast import SpectrumModel
-from surrogates.solvers.run import TOLERANCE, Solution
+from surrogates.solvers.run import TOLERANCE, TOO_LARGE, Solution
 from surrogates.solvers.sketch_and_project import SketchAndProject, default_block_size
 from surrogates.systems.base import Apply, BlockSystem, LinearSystem
 from surrogates.systems.preconditioners import Nystrom
@@ -76,6 +76,7 @@ class Auto(Solver):
 
     Where an iteration falls short, ``Cholesky()`` takes over if it fits in memory and costs no more
     than the rest of the budget; the last does otherwise, and where a factorisation needed jitter.
+    Where it needed none, float32 cannot hold the solution.
     Iterations of a float64 system begin in float32, and are corrected for what float64 leaves of
     them. Systems of inducing points are solved by ``Cholesky()``, those whose
     rows are shared by several processes by ``SketchAndProject.asap()``.
@@ -250,7 +251,10 @@ class Auto(Solver):
         request.coarse = None
         notes.append(solution.note)
         falls_short = not bool(self._is_solved(solution).all())
-        if blocks is not None and falls_short and (rest := self._next(choice.solver, request)):
+        is_all = isinstance(choice.solver, Cholesky) and JITTER not in solution.note
+        if falls_short and is_all and solution.value.dtype == torch.float32:
+            notes.append(TOO_LARGE)
+        elif blocks is not None and falls_short and (rest := self._next(choice.solver, request)):
             if not isinstance(choice.solver, Cholesky):
                 request.initial = solution.value
             name = "Cholesky()" if isinstance(rest, Cholesky) else "SketchAndProject.asap()"

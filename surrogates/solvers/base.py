@@ -354,7 +354,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
             self._sweep(run, sweep, keeper)
             left = run.accept(sweep, by_objective=self.keep_descent)
             del sweep
-            if bool((left > DIGIT).any()) and self._gets_finer(run):
+            if bool((left > DIGIT).any()) and self._goes_on(run) and self._gets_finer(run):
                 prepared = None
             elif run.stalls == STALLS_ALLOWED:
                 break
@@ -555,8 +555,9 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         self, run: Run[SystemT], sweep: Sweep[StateT], residual: Tensor, estimate: Tensor
     ) -> Tensor:
         """Return which of the running columns a finer arithmetic is to correct: those whose
-        recursion has left the residual by what is asked of it, and those whose ``residual`` has not
-        clearly fallen since this was asked last, where rounding may be why.
+        recursion has left the residual by what is asked of it; those whose ``residual`` has not
+        clearly fallen since this was asked last, where rounding may be why; and all, where most
+        columns of the sweep were of these then.
         """
         running = sweep.running
         columns = sweep.columns[running]
@@ -568,6 +569,8 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
             error, found = (part.to(residual) for part in looked_at)
             drift = run.watched.drift(columns, recursion).to(residual)
             lost |= drift > run.tolerance(columns, error, found)
+        lost |= 2 * sweep.num_lost > len(sweep.columns)
+        sweep.num_lost += int(lost.sum())
         return lost
 
     def _parts(self, run: Run[SystemT], sweep: Sweep[StateT]) -> Parts:

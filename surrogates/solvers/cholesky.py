@@ -14,6 +14,7 @@ from surrogates.solvers.run import Solution
 from surrogates.systems.base import Apply, LinearSystem
 
 TOLERANCE = {torch.float32: 1e-2, torch.float64: 1e-6}
+JITTER = "jitter"
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Cholesky(Solver):
             torch.ones(B.shape[1], dtype=torch.long, device=B.device),
             request.epochs,
             request.seconds,
-            f"jitter {jitter:.1e} added to the diagonal" if jitter else "",
+            f"{JITTER} {jitter:.1e} added to the diagonal" if jitter else "",
             error,
         )
 

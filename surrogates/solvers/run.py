@@ -305,11 +305,12 @@ class Sweep(Generic[StateT]):
         error, residual: (len(columns),) what was found when a column was looked at last.
         before: (len(columns),) relative residual at the last look that was due by the epochs.
         began, next_look: the epochs at the beginning, and of the next such look.
+        num_lost: columns that such looks have left to a finer arithmetic.
     """
 
     SAVED: ClassVar = [
         *("columns", "running", "proposal", "aim", "error", "residual"),
-        *("before", "began", "next_look", "steps", "next_report"),
+        *("before", "began", "next_look", "num_lost", "steps", "next_report"),
     ]
 
     columns: Tensor
@@ -324,6 +325,7 @@ class Sweep(Generic[StateT]):
     before: Tensor
     began: float
     next_look: float
+    num_lost: int = 0
     steps: int = 0
     next_report: float = 0.0
 

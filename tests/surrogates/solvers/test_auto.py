@@ -293,6 +293,16 @@ def test_blocks_take_over_where_a_direct_solve_falls_short(
     assert_no_worse(system, rhs, solution.value, torch.zeros_like(rhs))
 
 
+def test_nothing_takes_over_where_float32_cannot_hold_a_direct_solution(direct: None) -> None:
+    system = kernel_system(N, 1e-6, problems.rbf(2.0), dtype=torch.float32)
+    solution = Auto(tolerance=1e-6).solve(system, problems.normal(N, 2, dtype=torch.float32))
+    assert (
+        solution.note
+        == "Cholesky(): by order; float32 cannot hold the solution: its weights are too large"
+    )
+    assert solution.epochs == 2.0
+
+
 class Stalling(CG):
     """Conjugate gradients that give up early."""
 
@@ -330,7 +340,12 @@ def test_blocks_get_the_rest_done_where_precision_allows(
     class Rough(Cholesky):
         def _solve(self, request: Request) -> Solution:
             solution = super()._solve(request)
-            return replace(solution, value=0.9 * solution.value, residual=solution.residual + 0.1)
+            return replace(
+                solution,
+                value=0.9 * solution.value,
+                residual=solution.residual + 0.1,
+                note="jitter",
+            )
 
     monkeypatch.setattr(Auto, "choose", lambda *_: Choice(Rough(), "by order"))
     system = problems.system(N, 0.1)
