@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from surrogates.operators.stationary import StationaryKernel
-from surrogates.solvers.order import LARGEST_HELD, Order
+from surrogates.solvers.order import Order
 from surrogates.systems.base import BlockSystem
 from surrogates.systems.preconditioners import column_factor
 
@@ -76,11 +76,10 @@ class Cells:
 
     def arranged(self, order: Order, generator: torch.Generator) -> Order:
         """Return an order whose parts have the sizes of those of ``order``, and of their rows the
-        first ones; the others are a cell each. A single part, parts of single rows, and too many
-        rows to be held stay as they are.
+        first ones; the others are a cell each. A single part and parts of single rows stay as they
+        are.
         """
-        has_cells = 1 < order.num_parts <= order.num_rows // 2
-        if not has_cells or order.num_rows > LARGEST_HELD:
+        if not 1 < order.num_parts <= order.num_rows // 2:
             return order
         parts = [order.part(number) for number in range(order.num_parts)]
         kept = [part[: self.num_from_everywhere(len(part))] for part in parts]

@@ -11,7 +11,6 @@ from surrogates import checks
 from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.epochs import SHORTEST_WINDOW, AveragedDescent, EpochMonitor
 from surrogates.solvers.footprint import Footprint, Size
-from surrogates.solvers.order import LARGEST_HELD
 from surrogates.solvers.run import Start
 from surrogates.systems.base import BlockSystem, LinearSystem, require_blocks
 
@@ -91,7 +90,7 @@ class SDD(IterativeSolver[BlockSystem, SDDSettings, SDDState]):
             sweeps=13,
             # Of the step size's power iterations
             kept={"block": b * b, "blocks' points": b * size.dim},
-            order=size.n if size.n <= LARGEST_HELD else 0,
+            order=size.n,
             summed=2 * b * (size.dim + size.columns),
             messages=2,
         )

@@ -12,7 +12,6 @@ from surrogates.operators.stationary import StationaryKernel
 from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.epochs import SHORTEST_WINDOW, AveragedDescent, EpochMonitor
 from surrogates.solvers.footprint import Footprint, Size
-from surrogates.solvers.order import LARGEST_HELD
 from surrogates.solvers.run import Start
 from surrogates.systems.base import LinearSystem
 
@@ -111,7 +110,7 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
             passing=3,
             sweeps=20,
             kept={"features": 2 * size.rows * features, "blocks' points": b * size.dim},
-            order=size.n if size.n <= LARGEST_HELD else 0,
+            order=size.n,
             flops=4.0 * size.rows * features * size.columns,
             summed=2 * (b * (size.dim + 1 + 2 * size.columns) + features * size.columns),
             messages=5,

@@ -16,7 +16,7 @@ from surrogates.solvers.blocks import DeterminantalSampler, LeverageSampler, Row
 from surrogates.solvers.cells import Cells
 from surrogates.solvers.epochs import GROWTH_ALLOWED, EpochMonitor, describe_reduction
 from surrogates.solvers.footprint import Footprint, Size
-from surrogates.solvers.order import LARGEST_HELD, Order
+from surrogates.solvers.order import Order
 from surrogates.solvers.run import Start
 from surrogates.solvers.state import State
 from surrogates.solvers.turns import Turns
@@ -210,7 +210,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
             passing=0,
             sweeps=10 * self.accelerated + 3 * self.tail_average,
             kept=kept,
-            order=size.n if size.n <= LARGEST_HELD else 0,
+            order=size.n,
             block_entries=entries,
             flops=flops,
             summed=2 * b * (size.dim + s) + slices,
