@@ -1,4 +1,6 @@
-"""Follow a call through our own code: which files it enters, and how deep its calls go."""
+"""Follow a call through our own code: which files it enters, how often it moves between them, and
+how deep its calls go.
+"""
 
 import sys
 from collections.abc import Callable
@@ -18,10 +20,12 @@ class Walk:
 
     Attributes:
         files: our files that were entered, relative to the project's root.
+        moves: how often a call led from one of them to another.
         deepest: the deepest stack of our own calls, as "file:function", outermost first.
     """
 
     files: tuple[str, ...]
+    moves: int
     deepest: tuple[str, ...]
 
     @property
@@ -31,7 +35,8 @@ class Walk:
     def __str__(self) -> str:
         files = "\n  ".join(self.files)
         calls = "\n  ".join(self.deepest)
-        return f"{len(self.files)} files:\n  {files}\n{self.depth} calls deep:\n  {calls}"
+        counts = f"{len(self.files)} files, {self.moves} moves between them"
+        return f"{counts}:\n  {files}\n{self.depth} calls deep:\n  {calls}"
 
 
 def walk(call: Callable[[], object]) -> Walk:
@@ -39,11 +44,13 @@ def walk(call: Callable[[], object]) -> Walk:
     entered: set[CodeType] = set()
     stack: list[CodeType | None] = []
     depth = 0
+    moves = 0
+    last = ""
     deepest: list[CodeType] = []
     is_own = cache(lambda code: code.co_filename.startswith(OWN))
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:
-        nonlocal deepest, depth
+        nonlocal deepest, depth, last, moves
         if event == "call":
             code = frame.f_code
             own = is_own(code)
@@ -51,6 +58,8 @@ def walk(call: Callable[[], object]) -> Walk:
             if own:
                 entered.add(code)
                 depth += 1
+                moves += code.co_filename != last and last != ""
+                last = code.co_filename
                 if depth > len(deepest):
                     deepest = [place for place in stack if place is not None]
         elif event == "return" and stack and stack.pop() is not None:
@@ -64,6 +73,7 @@ def walk(call: Callable[[], object]) -> Walk:
         sys.setprofile(before)
     return Walk(
         tuple(sorted({_file(code) for code in entered})),
+        moves,
         tuple(f"{_file(code)}:{code.co_name}" for code in deepest),
     )
 

@@ -69,6 +69,10 @@ class KernelTiles(ABC):
     def tile(self, i: Index, j: Index, out: Tensor | None = None) -> Tensor:
         """Return k(X1[i], X2[j]), written to ``out``, contiguous, if that is given."""
 
+    def blocks(self, index: Tensor) -> Tensor:
+        """Return k(X1[i], X2[i]) for every row i of ``index`` (t, b), (t, b, b)."""
+        return torch.stack([self.tile(row, row) for row in index])
+
     def halves(self, i: Index, j: Index) -> Halves:
         """Return the halves of k(X1[i], X2[j])."""
         return Halves.of(self.tile(i, j))
@@ -202,6 +206,14 @@ class StationaryTiles(KernelTiles):
             return native.values(name, self.left.X[i], self._panels(j), self.outputscale, out)
         d2 = self._squared_distances(i, j, out)
         # Flat: compiled once for all shapes
+        return self.profile.value_(d2.view(-1), self.outputscale).view_as(d2)
+
+    def blocks(self, index: Tensor) -> Tensor:
+        d2 = torch.cdist(
+            self.left.X[index],
+            self.right.X[index],
+            compute_mode="donot_use_mm_for_euclid_dist",
+        ).square_()
         return self.profile.value_(d2.view(-1), self.outputscale).view_as(d2)
 
     def halves(self, i: Index, j: Index) -> Halves:

@@ -32,13 +32,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from surrogates.solvers.run import Judge, random_rows
+from surrogates.solvers.run import WEIGHTS_AT_ONCE, Judge, random_rows
 from surrogates.systems.base import BlockSystem, Targets
 
 NUM_GROUPS = 8
 NUM_NEIGHBOURS = 15
 NEGLIGIBLE = 1e-3  # an error
-ROWS_AT_ONCE = 32  # whose kernel with all data is held
 
 
 @dataclass(eq=False)
@@ -132,20 +131,18 @@ class PosteriorError(Judge):
         """The variances at the rows given their nearest neighbours, (m,): of as many as cost an
         epoch at most.
         """
-        double = self._double
         rows = self.system.rows
         size = min(1 + NUM_NEIGHBOURS, int(self.system.n / len(self.index) ** 0.5))
         eps = 10.0 * size * torch.finfo(torch.float64).eps
-        found = []
-        for index in self.index.split(ROWS_AT_ONCE):
+        nearest = []
+        for index in self.index.split(max(1, WEIGHTS_AT_ONCE // self.system.n)):
             likeness = self.system.kernel_rows(index)
             positions, held = rows.owned(index)
             own = torch.arange(len(index), device=index.device)[positions]
             likeness[own, held] = math.inf  # among the nearest it comes first
-            nearest = rows.largest(likeness, size)
-            blocks = torch.stack([double.block(row) for row in nearest]).double()
-            blocks.diagonal(dim1=1, dim2=2).mul_(1.0 + eps)
-            inverse = torch.cholesky_inverse(torch.linalg.cholesky(blocks))
-            found.append(1.0 / inverse[:, 0, 0])
+            nearest.append(rows.largest(likeness, size))
+        blocks = self._double.small_blocks(torch.cat(nearest)).double()
+        blocks.diagonal(dim1=1, dim2=2).mul_(1.0 + eps)
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(blocks))
         noise = self._noise.squeeze(1)
-        return torch.maximum(torch.cat(found) - noise, eps * noise)
+        return torch.maximum(1.0 / inverse[:, 0, 0] - noise, eps * noise)

@@ -24,7 +24,7 @@ PreparedT = TypeVar("PreparedT")
 StateT = TypeVar("StateT", bound=State)
 
 NUM_ROWS = 256  # that speak for all
-WEIGHTS_AT_ONCE = 2**23  # that are held in float64, or those of a few columns
+WEIGHTS_AT_ONCE = 2**23  # numbers held beside a solve's own, or those of a few columns
 FEWEST_COLUMNS = 64
 TOLERANCE = 1e-2  # of a linear system that stands for nothing else
 STALLED = "some columns stopped improving: the precision or the step is exhausted"
@@ -124,6 +124,13 @@ class ResidualRows:
         """
         claimed = self.system.rows.take(R, self.index).double() / self.scale[columns]
         return self._relative(columns, self.gaps[:, columns] - claimed)
+
+    def rounded(self, columns: Tensor, D: Tensor) -> Tensor:
+        """Return the relative residuals that these columns would have if D (n, c), which rounding
+        has taken from their weights, were all that these lack, (c,).
+        """
+        product = self._double.rows_matmul(self.index, D.to(self._double.dtype))
+        return self._relative(columns, product / self.scale[columns])
 
     def _relative(self, columns: Tensor | slice, gaps: Tensor) -> Tensor:
         norms = torch.linalg.vector_norm(self.rhs[:, columns], dim=0)
@@ -349,8 +356,8 @@ class Run(Generic[SystemT]):
         aim: (s,) relative residual, as the method estimates it, that is asked of it.
         gap: (n, s) B − H W, if it is known.
         objective: (s,) ½ wᵀHw − wᵀb, where that is asked for.
-        is_held, is_lost: (s,) whether the value is as near the solution as its arithmetic can hold
-            it, and whether the last sweep left a column far worse than it was.
+        is_held, is_lost: (s,) whether rounding the value leaves more than is allowed, and whether
+            the last sweep left a column far worse than it was.
     """
 
     SAVED: ClassVar = [
@@ -470,16 +477,17 @@ class Run(Generic[SystemT]):
         W = sweep.solutions(torch.arange(len(columns), device=columns.device), sweep.proposal)
         finite = rows.all(torch.isfinite(W))
         W[:, ~finite] = 0.0
-        is_rounded = W.dtype != self.value.dtype and self.value.dtype == torch.float32
+        found = W
         W = W.to(self.value)
+        is_rounded = W.dtype == torch.float32 and found.dtype != W.dtype
         gap = None
         if self.judge is None or by_objective:
             gap = self.residuals(columns, W)
         if self.judge is not None:
             is_looked_at = not sweep.running.numel() and bool(torch.isfinite(sweep.error).all())
             if is_rounded or not is_looked_at:
-                found = self.judge.look(columns, W)
-                sweep.error, sweep.residual = (part.to(self.error) for part in found)
+                looked_at = self.judge.look(columns, W)
+                sweep.error, sweep.residual = (part.to(self.error) for part in looked_at)
         else:
             assert gap is not None
             sweep.error = sweep.residual = rows.norm(gap) / self.norms[columns]
@@ -497,9 +505,9 @@ class Run(Generic[SystemT]):
             better = objective < self.objective[columns]
             self.objective[columns[better]] = objective[better]
         better &= finite
-        if is_rounded:
-            rounding = EXPLAINED * self.rounding(W)
-            self.is_held[columns] = sweep.residual * self.norms[columns] <= rounding
+        if is_rounded and self.watched is not None:
+            lost = self.watched.rounded(columns, found - W).to(self.error)
+            self.is_held[columns] = sweep.error * lost > self.allowed * sweep.residual
         if not bool((better | (self.residual[columns] < 1.0)).all()):
             self.note = joined(self.note, ZEROS)
         taken = columns[better]

@@ -344,6 +344,10 @@ class BlockSystem(LinearSystem):
     def block(self, index: Tensor) -> Tensor:
         """Return H[index][:, index], (b, b)."""
 
+    def small_blocks(self, index: Tensor) -> Tensor:
+        """Return H[i][:, i] for every row i of ``index`` (t, b), (t, b, b)."""
+        return torch.stack([self.block(row) for row in index])
+
     @abstractmethod
     def restrict(self, index: Tensor) -> "BlockSystem":
         """Return the system of the points ``index`` alone, the same in all processes, its block of

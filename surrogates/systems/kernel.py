@@ -120,6 +120,13 @@ class KernelSystem(BlockSystem):
         block.diagonal().add_(self.noise[index] if self.noise.ndim else self.noise)
         return block
 
+    def small_blocks(self, index: Tensor) -> Tensor:
+        self.entries += index.numel() * index.shape[1]
+        blocks = self.kernel.tiles.blocks(index)
+        noise = self.noise[index] if self.noise.ndim else self.noise
+        blocks.diagonal(dim1=1, dim2=2).add_(noise)
+        return blocks
+
     def restrict(self, index: Tensor) -> "KernelSystem":
         self.entries += len(index) ** 2
         part = copy(self)  # not a new one, which would wait for the device to check the noise again

@@ -146,6 +146,13 @@ class DistributedKernelSystem(KernelSystem):
     def block(self, index: Tensor) -> Tensor:
         return self.restrict(index).to_dense()
 
+    def small_blocks(self, index: Tensor) -> Tensor:
+        self.entries += index.numel() * index.shape[1]
+        points, noise = self._gather(index.flatten())
+        kernel = Tiled(KernelTiles.of(self.gpytorch_kernel, points, points), True)
+        order = torch.arange(len(points), device=index.device).view_as(index)
+        return KernelSystem(kernel, noise).small_blocks(order)
+
     def restrict(self, index: Tensor) -> KernelSystem:
         self.entries += len(index) ** 2
         return self._of_points(*self._gather(index))
