@@ -247,6 +247,8 @@ def is_done(step: Step, found: dict[str, Any]) -> bool:
 def run_step(step: Step, seconds: float) -> dict[str, Any]:
     """Run a command for so many seconds at most; return how it ended."""
     start = time.monotonic()
+    early: list[int] = []  # signals that come before there is a process to end
+    handler = signal.signal(signal.SIGTERM, lambda number, _: early.append(number))
     process = subprocess.Popen(
         step.command,
         cwd=ROOT,
@@ -258,6 +260,9 @@ def run_step(step: Step, seconds: float) -> dict[str, Any]:
     )
     late = False
     try:
+        signal.signal(signal.SIGTERM, handler)
+        if early:
+            signal.raise_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         late = True
