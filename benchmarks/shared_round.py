@@ -7,8 +7,7 @@ whether any number of processes finds the same batch.
 Single-thread processes are started by torchrun on this machine, in turn. Inputs are uniform on
 [0, 1]^d, the target is a draw of the Matérn-3/2 prior that the surrogate has, with noise. Beside
 wall-clock seconds there are those of the processor, which a busy machine changes less; of several
-processes those of the busiest count. Peaks of memory are compared with those that the cost
-calculator predicts.
+processes those of the busiest count.
 """
 
 import argparse
@@ -23,8 +22,6 @@ from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
 from acquisition.strategies import NUM_CANDIDATES, default_num_starts
-from scalable_bo.cli.costs import Rates, Shape
-from scalable_bo.cli.search_costs import predict_round
 from scalable_bo.experiments.formats import number
 from scalable_bo.experiments.launching import BACKENDS, launch, run_job
 from scalable_bo.experiments.models import fixed_model, matern_kernel
@@ -36,7 +33,6 @@ from surrogates.systems.processes import shares
 from surrogates.systems.shared_rows import SharedRows
 
 MEBIBYTE = 2**20
-ANY_RATES = Rates(1e-9, 1e11, 1e10, 1e9, 1e-4)  # of which memory does not depend
 
 
 def data(job: dict[str, Any], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -148,17 +144,7 @@ def difference(found: dict[str, Any], alone: dict[str, Any]) -> dict[str, float]
     }
 
 
-def summary(runs: list[dict[str, Any]], job: dict[str, Any], ranks: int) -> dict[str, Any]:
-    shape = Shape(job["n"], job["dim"], job["q"] + 1, ranks, "asap", block_size=job["block_size"])
-    base = int(max(runs[0]["base"]))
-    costs = predict_round(
-        shape,
-        ANY_RATES,
-        1e-9,
-        job["epochs"],
-        num_starts=runs[0]["starts"],
-        process_bytes=base,
-    )
+def summary(runs: list[dict[str, Any]], ranks: int) -> dict[str, Any]:
     return {
         "ranks": ranks,
         **{
@@ -168,8 +154,6 @@ def summary(runs: list[dict[str, Any]], job: dict[str, Any], ranks: int) -> dict
         "runs": [
             {name: run[name] for name in run if name not in ("batch", "values")} for run in runs
         ],
-        "predicted_memory": costs.memory,
-        "memory_ratio": max(runs[0]["peak"]) / costs.total_memory,
     }
 
 
@@ -220,9 +204,9 @@ def main() -> None:
                 job["checkpoint"] = parent and f"{parent}/{n}-{ranks}-{repeat}"
                 found.append(launch(__file__, job, ranks, arguments.timeout))
         alone = runs[min(runs)]
-        first = summary(alone, job, min(runs))
+        first = summary(alone, min(runs))
         for ranks, found in runs.items():
-            own = summary(found, job, ranks)
+            own = summary(found, ranks)
             for clock in ("", "_cpu"):
                 whole = first["solve" + clock] + first["search" + clock]
                 own["speed_up" + clock] = whole / (own["solve" + clock] + own["search" + clock])
@@ -242,7 +226,7 @@ def print_results(results: list[dict[str, Any]]) -> None:
     print_rows(
         "A Thompson round, one thread a process: processor seconds of the busiest process",
         ("n", "processes", "solve", "search", "speed-up", "by the clock", "peak MiB")
-        + ("of predicted", "same points", "lower by"),
+        + ("same points", "lower by"),
         [
             [
                 str(result["n"]),
@@ -252,7 +236,6 @@ def print_results(results: list[dict[str, Any]]) -> None:
                 f"{result['speed_up_cpu']:.2f}",
                 f"{result['speed_up']:.2f}",
                 f"{result['peak'] / MEBIBYTE:.0f}",
-                f"{result['memory_ratio']:.2f}",
                 f"{result['difference']['same_within_1e-2']:.0%}",
                 number(result["difference"]["mean_loss"], ".1e"),
             ]

@@ -30,10 +30,7 @@ from surrogates import (
 )
 from surrogates.operators import tiles
 from surrogates.operators.tiles import Index
-from surrogates.solvers.footprint import Footprint, Size
-from surrogates.solvers.run import Start
 from tests import problems
-from tests.live_matrices import LiveMatrices
 from tests.simulated_device import simulated_device
 
 DTYPES = (torch.float32, torch.float64)
@@ -59,16 +56,6 @@ def matrices(state: Any) -> Iterator[Tensor]:
     elif is_dataclass(state):
         for entry in fields(state):
             yield from matrices(getattr(state, entry.name))
-
-
-def begun(
-    solver: IterativeSolver, system: KernelSystem, rhs: Tensor, generator: torch.Generator
-) -> tuple[Footprint, Any]:
-    """Return what a solve of ``system`` declares to need, and its first state."""
-    need = solver.footprint(Size(N, 2, S))
-    assert need is not None
-    prepared = solver.prepare(system, generator)
-    return need, solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs, prepared))
 
 
 def true_residual(system: KernelSystem, rhs: Tensor, value: Tensor) -> Tensor:
@@ -482,37 +469,6 @@ class IterativeSolverContract(SolverContract):
             system, rhs, initial=initial
         )
         assert_no_worse(system, rhs, solution.value, initial)
-
-    def test_the_footprint_is_what_a_step_holds_and_evaluates(
-        self,
-        solver: IterativeSolver,
-        system: KernelSystem,
-        rhs: Tensor,
-        generator: torch.Generator,
-    ) -> None:
-        need, state = begun(solver, system, rhs, generator)
-        before = system.entries
-        state = solver.step(system, rhs, state, generator)
-        predicted = need.batch * N + need.block_entries
-        # Parts of a partition may be smaller than the batch
-        assert 0.9 * predicted < system.entries - before <= predicted
-        held = {part.data_ptr() for part in matrices(state)} - {rhs.data_ptr()}
-        assert len(held) == need.held
-
-    def test_steps_make_as_many_matrices_as_the_footprint_says(
-        self,
-        solver: IterativeSolver,
-        system: KernelSystem,
-        rhs: Tensor,
-        generator: torch.Generator,
-    ) -> None:
-        with LiveMatrices(rhs) as live:
-            need, state = begun(solver, system, rhs, generator)
-            before = len(live.live)
-            live.most = 0
-            for _ in range(math.ceil(3 * N / need.batch)):
-                state = solver.step(system, rhs, state, generator)
-        assert live.most - before == need.passing
 
     @pytest.mark.parametrize("name", ["tolerance", "max_epochs", "max_seconds"])
     @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])

@@ -11,17 +11,14 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from scalable_bo._packages import require
-from scalable_bo.cli.console import count, new_table, print_table, read_integers
-from scalable_bo.cli.options import taking
+from scalable_bo.cli.console import count, new_table, print_table
 from scalable_bo.cli.results import read_results
-from scalable_bo.cli.solve_check import check_solve
 
 if TYPE_CHECKING:
     from scalable_bo.cli.config import RunSection
@@ -217,83 +214,8 @@ def report(
     typer.echo(f"Wrote {page}")
 
 
-@dataclass(frozen=True)
-class CheckOptions:
-    """The options of ``check``."""
-
-    file: Annotated[
-        Path | None, typer.Argument(metavar="STUDY.TOML", help="Configuration of the study.")
-    ] = None
-    n: Annotated[
-        int | None, typer.Option(help="Points of a linear system, in place of a study.")
-    ] = None
-    ranks: Annotated[
-        str, typer.Option(help="Numbers of processes that share its rows, such as 1,8,64.")
-    ] = "1"
-    dim: Annotated[int, typer.Option(help="Inputs of a point.")] = 8
-    samples: Annotated[int, typer.Option(help="Posterior paths, beside the mean.")] = 0
-    solver: Annotated[str, typer.Option(help="Solver by name, such as asap, sdd or cg.")] = "asap"
-    block_size: Annotated[
-        int | None, typer.Option(help="Rows a step, instead of the solver's own choice.")
-    ] = None
-    rank: Annotated[int | None, typer.Option(help="Rank of the preconditioner, 0 for none.")] = None
-    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32"
-    threads: Annotated[int, typer.Option(help="Threads of a process; torchrun gives it one.")] = 1
-    entry_ns: Annotated[
-        float | None,
-        typer.Option(help="Nanoseconds of a kernel entry, instead of those measured here."),
-    ] = None
-    gemm_gflops: Annotated[
-        float | None, typer.Option(help="GFLOP/s of a process, instead of those measured here.")
-    ] = None
-    bandwidth: Annotated[
-        float | None, typer.Option(help="GB/s between processes, instead of those measured here.")
-    ] = None
-    slope_ns: Annotated[
-        float | None,
-        typer.Option(help="Nanoseconds of a kernel entry with its gradient, likewise."),
-    ] = None
-    epochs: Annotated[float, typer.Option(help="Epochs of a Thompson round's solve.")] = 10.0
-    as_json: AsJson = False
-
-
-@taking(CheckOptions)
-def check(options: CheckOptions) -> None:
-    """Predict what a run will take.
-
-    A study's configuration, data and objective are checked; with --n, what is predicted is a solve
-    shared by processes. The rates of this machine are measured in a few seconds, between processes
-    those of its loopback device.
-    """
-    if (options.file is None) == (options.n is None):
-        _refuse("`check` needs either STUDY.TOML or --n.", 2)
-    if options.n is not None:
-        with refusals():
-            check_solve(
-                options.n,
-                options.dim,
-                options.samples,
-                read_integers(options.ranks, "ranks"),
-                options.solver,
-                block_size=options.block_size,
-                rank=options.rank,
-                dtype=options.dtype,
-                threads=options.threads,
-                rates={
-                    "entry_ns": options.entry_ns,
-                    "gemm_gflops": options.gemm_gflops,
-                    "bandwidth": options.bandwidth,
-                    "slope_ns": options.slope_ns,
-                },
-                epochs=options.epochs,
-                as_json=options.as_json,
-            )
-        return
-    assert options.file is not None
-    _check_study(options.file, options.as_json)
-
-
-def _check_study(file: Path, as_json: bool) -> None:
+def check(file: ConfigFile, as_json: AsJson = False) -> None:
+    """Check a study's configuration, data and objective, and predict what a run will take."""
     with refusals():
         import torch
 

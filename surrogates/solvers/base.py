@@ -16,7 +16,6 @@ from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.solvers.checkpoint import ENDED, Checkpoint, Keeper, digest
-from surrogates.solvers.footprint import WHEN_COLUMNS_END, Footprint, Size
 from surrogates.solvers.run import (
     CLEAR_FALL,
     DIGIT,
@@ -58,7 +57,7 @@ HONEST = 0.25  # of the residual that is found: an estimate below has left it
 FIRST_LOOK = 4.0  # epochs, and twice as many each time, after which a column is looked at
 MOST_DOUBLINGS = 126  # of a factor that float32 holds
 UNSCALED = (1e-9, 1e9)  # largest entries of a column whose squares float32 holds
-COLUMNS_OF_A_REQUEST = 4  # (n, s) matrices that a solve holds beside what its method does
+MATRICES_HELD = 13  # of n rows and s columns, by the hungriest method
 
 
 class Solver(ABC):
@@ -178,12 +177,6 @@ class Solver(ABC):
     def kept(self, system: LinearSystem, generator: torch.Generator) -> "Solver":
         """Return this method with what it prepares for ``system`` kept, for that system alone."""
         return self
-
-    def footprint(self, size: Size) -> Footprint | None:
-        """Return what each process holds and does in a step of a solve of this size; ``None`` where
-        that cannot be said.
-        """
-        return None
 
 
 def _into_range(request: Request) -> Tensor | None:
@@ -401,12 +394,8 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
 
     def _fits(self, system: LinearSystem, num_columns: int) -> bool:
         """Return whether what a solve of ``system`` holds fits in free memory."""
-        need = self.footprint(Size(system.n, system.points.shape[1], num_columns))
-        if need is None:
-            return True
-        matrices = need.held + max(need.passing, WHEN_COLUMNS_END) + COLUMNS_OF_A_REQUEST
-        numbers = matrices * system.n * num_columns + sum(need.kept.values())
-        return numbers * system.dtype.itemsize <= memory.available(system.device)
+        num_bytes = MATRICES_HELD * system.rows.num_held * num_columns * system.dtype.itemsize
+        return num_bytes <= memory.available(system.device)
 
     def _goes_on(self, run: Run[SystemT]) -> bool:
         """Return whether a column is to be corrected, and the budget allows it."""

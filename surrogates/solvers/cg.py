@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from surrogates.solvers.base import IterativeSolver
-from surrogates.solvers.footprint import Footprint, Size
 from surrogates.solvers.run import Start
 from surrogates.solvers.state import State
 from surrogates.systems.base import Apply, LinearSystem
@@ -51,20 +50,6 @@ class CG(IterativeSolver[LinearSystem, Apply, CGState]):
                 "`preconditioner` must be a Preconditioner such as Nystrom(100), or None, got"
                 f" {type(self.preconditioner).__name__} {self.preconditioner!r}."
             )
-
-    def footprint(self, size: Size) -> Footprint:
-        rank = 0 if self.preconditioner is None else self.preconditioner.rank_for(size.n)
-        return Footprint(
-            batch=size.n,
-            held=3,  # W, R, P
-            passing=2 if self.preconditioner is None else 3,
-            sweeps=14,
-            kept={"preconditioner": 3 * size.rows * rank},
-            flops=4.0 * size.rows * rank * size.columns,
-            summed=rank * size.columns,
-            messages=2,
-            whole_products=1,
-        )
 
     def kept(self, system: LinearSystem, generator: torch.Generator) -> Self:
         if self.preconditioner is None:

@@ -9,7 +9,6 @@ from torch import Tensor
 from surrogates import memory
 from surrogates.operators.linalg import jittered_cholesky
 from surrogates.solvers.base import Request, Solver
-from surrogates.solvers.footprint import Footprint, Size
 from surrogates.solvers.run import Solution
 from surrogates.systems.base import Apply, LinearSystem
 
@@ -82,19 +81,6 @@ class Cholesky(Solver):
     ) -> Apply:
         L, factor, _ = _factorised(system.precise())
         return lambda B: _substituted(L, factor, B.to(factor)).to(B)
-
-    def footprint(self, size: Size) -> Footprint | None:
-        if size.ranks > 1:
-            return None
-        return Footprint(
-            batch=size.n,  # of the residual
-            held=1,
-            passing=2,
-            sweeps=4,
-            kept={"block": 2 * size.n**2},
-            block_entries=float(size.n**2),
-            flops=size.n**3 / 3.0 + 2.0 * size.n**2 * size.columns,
-        )
 
 
 def _factorised(system: LinearSystem) -> tuple[Tensor | None, Tensor, float]:

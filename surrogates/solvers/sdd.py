@@ -10,7 +10,6 @@ from torch import Tensor
 from surrogates import checks
 from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.epochs import SHORTEST_WINDOW, AveragedDescent, EpochMonitor
-from surrogates.solvers.footprint import Footprint, Size
 from surrogates.solvers.run import Start
 from surrogates.systems.base import BlockSystem, LinearSystem, require_blocks
 
@@ -80,20 +79,6 @@ class SDD(IterativeSolver[BlockSystem, SDDSettings, SDDState]):
     def paper(cls, **settings: float) -> Self:
         """Return the published settings: batches of 500, βn = 50, ρ = 0.9."""
         return cls(**{"step_size": 50.0, "batch_size": 500, "momentum": 0.9, **settings})  # type: ignore[arg-type]
-
-    def footprint(self, size: Size) -> Footprint:
-        b = self._batch_size(size.n)
-        return Footprint(
-            batch=b,
-            held=4,  # point, V, average, checkpoint
-            passing=0,
-            sweeps=13,
-            # Of the step size's power iterations
-            kept={"block": b * b, "blocks' points": b * size.dim},
-            order=size.n,
-            summed=2 * b * (size.dim + size.columns),
-            messages=2,
-        )
 
     def accepts(self, system: LinearSystem) -> BlockSystem:
         return require_blocks(system)

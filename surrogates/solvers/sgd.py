@@ -11,7 +11,6 @@ from surrogates.functions.features import RandomFeatures
 from surrogates.operators.stationary import StationaryKernel
 from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.epochs import SHORTEST_WINDOW, AveragedDescent, EpochMonitor
-from surrogates.solvers.footprint import Footprint, Size
 from surrogates.solvers.run import Start
 from surrogates.systems.base import LinearSystem
 
@@ -100,21 +99,6 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
         checks.fraction("averaging", self.averaging)
         if not 0.0 <= self.momentum < 1.0:
             raise ValueError(f"`momentum` must be in [0, 1), got {self.momentum}.")
-
-    def footprint(self, size: Size) -> Footprint:
-        b = self._batch_size(size.n)
-        features = self.num_features
-        return Footprint(
-            batch=b,
-            held=5,  # point, V, average, checkpoint, noise
-            passing=3,
-            sweeps=20,
-            kept={"features": 2 * size.rows * features, "blocks' points": b * size.dim},
-            order=size.n,
-            flops=4.0 * size.rows * features * size.columns,
-            summed=2 * (b * (size.dim + 1 + 2 * size.columns) + features * size.columns),
-            messages=5,
-        )
 
     def accepts(self, system: LinearSystem) -> LinearSystem:
         return system

@@ -15,13 +15,11 @@ from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.blocks import DeterminantalSampler, LeverageSampler, RowSampler
 from surrogates.solvers.cells import Cells
 from surrogates.solvers.epochs import GROWTH_ALLOWED, EpochMonitor, describe_reduction
-from surrogates.solvers.footprint import Footprint, Size
 from surrogates.solvers.order import Order
 from surrogates.solvers.run import Start
 from surrogates.solvers.state import State
 from surrogates.solvers.turns import Turns
 from surrogates.systems.base import (
-    ORDERED_SIZES,
     Apply,
     BlockSystem,
     LinearSystem,
@@ -182,40 +180,6 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
     def adasap_identity(cls, **settings: Any) -> Self:
         """Return ADASAP-I: ADASAP without a preconditioner."""
         return cls.adasap(**{"preconditioner": Identity(), **settings})
-
-    def footprint(self, size: Size) -> Footprint:
-        default = default_block_size(size.n, size.columns, blocks=self.blocks)
-        b = min(self.block_size or default, size.n)
-        s = size.columns
-        slices = 0  # of a sum in a fixed order for the process whose turn it is
-        if self.preconditioner.is_exact:
-            slices = b * s // size.ranks if size.ranks in ORDERED_SIZES else 0
-            # K_bb, its shifted copy and its factor; with several processes the factor before it
-            kept = {
-                "block": (3 if size.ranks == 1 else 4) * b * b,
-                "blocks' points": size.ranks * b * size.dim,
-            }
-            entries = b * b / size.ranks
-            flops = b**3 / 3.0 / size.ranks + 2.0 * b * b * s
-        else:
-            r = self.preconditioner.rank_for(b)
-            kept = {"block": b * b + 8 * b * r, "blocks' points": b * size.dim}
-            entries = float(b * b)
-            powers = NUM_POWER_ITERATIONS * (2.0 * b * b + 4.0 * b * r)
-            flops = 2.0 * b * b * r + 20.0 * b * r * r + powers + 4.0 * b * r * s
-        return Footprint(
-            batch=b,
-            # W, checkpoint; V, Z; an average
-            held=2 + 2 * self.accelerated + self.tail_average,
-            passing=0,
-            sweeps=10 * self.accelerated + 3 * self.tail_average,
-            kept=kept,
-            order=size.n,
-            block_entries=entries,
-            flops=flops,
-            summed=2 * b * (size.dim + s) + slices,
-            messages=2,
-        )
 
     def accepts(self, system: LinearSystem) -> BlockSystem:
         return require_blocks(system)

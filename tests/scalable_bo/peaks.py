@@ -11,8 +11,6 @@ import psutil
 import torch
 
 from acquisition import PathwiseThompsonSampling
-from scalable_bo.cli.costs import Rates, Shape, predict
-from scalable_bo.experiments.models import matern_kernel
 from scalable_bo.experiments.records import peak_memory_bytes, reset_peak_memory
 from scalable_bo.space.space import Float, Space
 from scalable_bo.study import prediction
@@ -22,7 +20,6 @@ from surrogates import (
     SDD,
     Auto,
     Cholesky,
-    DistributedKernelSystem,
     Nystrom,
     PathwiseGP,
     SketchAndProject,
@@ -44,7 +41,6 @@ SOLVERS: dict[str, Solver] = {
     "cholesky": Cholesky(),
     "auto": Auto(),
 }
-RATES = Rates(1e-9, 1e11, 1e10, 1e9, 1e-4)
 SPACE = Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0))
 
 
@@ -83,30 +79,6 @@ def model_of(n: int, name: str) -> PathwiseGP:
     X = problems.uniform(n, 2)
     return PathwiseGP(
         X, (5.0 * X).sin().sum(1, keepdim=True) + 0.1 * problems.normal(n, 1), solver=SOLVERS[name]
-    )
-
-
-def of_shared_solve(name: str, n: int, columns: int) -> tuple[float, float]:
-    """Solve for rows that one process holds; what it wants is what ``scalable-bo check`` says of
-    the solve, without the process.
-    """
-    torch.set_num_threads(1)
-    kernel = matern_kernel(0.5, 1.0).float()
-    noise = 1e-2
-
-    def solve(n: int, columns: int) -> None:
-        system = DistributedKernelSystem(kernel, problems.uniform(n, 3, dtype=torch.float32), noise)
-        SOLVERS[name].solve(system, problems.normal(n, columns).float())
-
-    solve(500, 2)
-    peak = increase(lambda: solve(n, columns))
-    return (
-        predict(
-            Shape(n, 3, columns, solver=name, rank=200 if name == "cg" else None),
-            RATES,
-            process_bytes=0,
-        ).total_memory,
-        peak,
     )
 
 

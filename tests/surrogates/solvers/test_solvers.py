@@ -21,7 +21,6 @@ from surrogates import (
     SketchAndProject,
 )
 from surrogates.solvers import auto
-from surrogates.solvers.footprint import Size
 from surrogates.solvers.run import Start
 from surrogates.solvers.state import State
 from surrogates.systems.base import LinearSystem
@@ -195,4 +194,3 @@ def test_sizes_beyond_the_data_take_all_rows_and_the_note_says_so(
     assert large.epochs == small.epochs
     assert re.fullmatch(rf"(.*; )?`(batch_size|block_size|rank)` 512 .* n = {n}", large.note)
     assert "reduced to n" not in small.note
-    assert make(512).footprint(Size(n, 2, 2)) == make(n).footprint(Size(n, 2, 2))

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from surrogates import IterativeSolver
-from surrogates.solvers.footprint import Footprint, Size
 from surrogates.solvers.run import Start
 from surrogates.solvers.state import State
 from surrogates.systems.base import LinearSystem
@@ -28,19 +27,6 @@ class ConjugateResiduals(IterativeSolver[LinearSystem, None, Residuals]):
     References:
         Saad (2003), "Iterative Methods for Sparse Linear Systems", Algorithm 6.20.
     """
-
-    def footprint(self, size: Size) -> Footprint:
-        return Footprint(
-            batch=size.n,
-            held=5,  # W, R, P, HR, HP
-            passing=7,
-            sweeps=16,
-            kept={},
-            flops=0.0,
-            summed=0,
-            messages=2,
-            whole_products=1,
-        )
 
     def accepts(self, system: LinearSystem) -> LinearSystem:
         return system
