@@ -1,8 +1,8 @@
 """Two ways to optimise beside each other: the league's runs by one and by the other that share
 problem, seed, budget, size of batches and noise. Is one better?
 
-    scalable-bo bench optimisers --subset mixed --optimisers auto --out results/before
-    scalable-bo bench optimisers --subset mixed --optimisers auto --out results/after  # changed
+    python -m benchmarks.league --subset mixed --optimisers auto --out results/before
+    python -m benchmarks.league --subset mixed --optimisers auto --out results/after  # changed
     python benchmarks/paired.py before=results/before after=results/after --out results/paired.json
     python benchmarks/paired.py auto=results/after:auto turbo=results/after:turbo
 
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.league.standings import SOLVED
 from scalable_bo.experiments.formats import number
-from scalable_bo.experiments.optimisers.standings import SOLVED
 from scalable_bo.experiments.records import Record, read_records
 from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
 

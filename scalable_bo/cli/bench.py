@@ -100,6 +100,7 @@ def thompson(options: ThompsonOptions) -> None:
     from scalable_bo.cli.running import complete, run_and_show
     from scalable_bo.cli.summaries import thompson_table
     from scalable_bo.experiments.plots import plot_thompson
+    from scalable_bo.experiments.tables import THOMPSON
     from scalable_bo.experiments.thompson.table import summarise
 
     plot = options.out / f"thompson_{chosen.name}.png"
@@ -108,7 +109,7 @@ def thompson(options: ThompsonOptions) -> None:
         cells,
         options.out,
         rerun=options.rerun,
-        table="thompson",
+        table=THOMPSON,
         draw=lambda records: plot_thompson(records, plot),
         written=lambda records: complete(cells, records) + f" in {options.out}{advice}",
     )
@@ -163,8 +164,9 @@ def regression(options: RegressionOptions) -> None:
 
     from scalable_bo.cli.running import run_and_show
     from scalable_bo.cli.summaries import regression_table
+    from scalable_bo.experiments.tables import REGRESSION
 
-    records = run_and_show(cells, options.out, rerun=options.rerun, table="regression")
+    records = run_and_show(cells, options.out, rerun=options.rerun, table=REGRESSION)
     print_table(regression_table(records))
     typer.echo(
         f"{count(records, 'record')} in {options.out}, with all others there in"
@@ -202,13 +204,14 @@ def hyperparameters(options: HyperparametersOptions) -> None:
 
     from scalable_bo.cli.running import run_and_show
     from scalable_bo.experiments.plots import plot_fits
+    from scalable_bo.experiments.tables import HYPERPARAMETERS
 
     plot = options.out / f"hyperparameters_{options.preset}.png"
     records = run_and_show(
         cells,
         options.out,
         rerun=options.rerun,
-        table="hyperparameters",
+        table=HYPERPARAMETERS,
         draw=lambda records: plot_fits(records, plot),
     )
     typer.echo(
@@ -221,10 +224,10 @@ def hyperparameters(options: HyperparametersOptions) -> None:
 def table(out: Out = Path("results")) -> None:
     """Write regression.md again, the table of the regression records in a folder."""
     with bad_input():
-        from scalable_bo.experiments.tables import write_table
+        from scalable_bo.experiments.tables import REGRESSION, write_table
 
         check_folder(out)
-    typer.echo(f"Wrote {write_table(out, 'regression')}")
+    typer.echo(f"Wrote {write_table(out, REGRESSION)}")
 
 
 @bench.command()

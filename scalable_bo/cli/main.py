@@ -13,7 +13,6 @@ import typer
 from scalable_bo._packages import MissingPackageError, installed_version
 from scalable_bo.cli.bench import bench
 from scalable_bo.cli.console import Commands, stop
-from scalable_bo.cli.league import optimisers
 from scalable_bo.cli.mending import repair
 from scalable_bo.cli.serving import serve, work
 from scalable_bo.cli.study_commands import COMMANDS
@@ -25,18 +24,17 @@ app = Commands(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-bench.command()(optimisers)
 app.add_typer(bench, name="bench")
 for command in (*COMMANDS, serve, work, repair):
     app.command()(command)
 
 
-def main() -> None:
-    """Run the command line. An error is one line on stderr with exit code 2;
-    Ctrl-C is exit code 130.
+def main(commands: typer.Typer = app) -> None:
+    """Run the command line, or other ``commands`` in the same way. An error is one line on stderr
+    with exit code 2; Ctrl-C is exit code 130.
     """
     try:
-        code = app(standalone_mode=False)
+        code = commands(standalone_mode=False)
         if code == 130:  # a command's own work says more, see `interruptible`
             stop("Interrupted; nothing has been written.", code)
         sys.exit(code)

@@ -9,7 +9,7 @@ from typing import Any
 from scalable_bo.cli.console import count, interruptible, lines_of
 from scalable_bo.experiments.cells import Cell, run_cells
 from scalable_bo.experiments.records import Record
-from scalable_bo.experiments.tables import write_table
+from scalable_bo.experiments.tables import TableKind, write_table
 from scalable_bo.progress import RoundProgress
 
 
@@ -18,7 +18,7 @@ def run_and_show(
     out: Path,
     *,
     rerun: bool,
-    table: str | None = None,
+    table: TableKind | None = None,
     draw: Callable[[list[Record]], None] | None = None,
     written: Callable[[list[Record]], str] | None = None,
 ) -> list[Record]:
@@ -30,7 +30,7 @@ def run_and_show(
         cells: what to run.
         out: folder of the records.
         rerun: run also what the folder has a record of.
-        table: name of the table of the folder, which is written after Ctrl-C, too.
+        table: of the folder, which is written after Ctrl-C, too.
         draw: draws the records, likewise.
         written: says what has been written; ``None`` for the complete runs, and the table.
     """

@@ -8,8 +8,6 @@ from rich.table import Table
 
 from scalable_bo.cli.console import count, new_table
 from scalable_bo.experiments.formats import exact, number, plus_minus
-from scalable_bo.experiments.optimisers.standings import Standing
-from scalable_bo.experiments.optimisers.table import standing_row
 from scalable_bo.experiments.records import Record
 from scalable_bo.experiments.thompson.table import Summary
 
@@ -56,15 +54,6 @@ def solvers_table(records: Sequence[Record]) -> Table:
         last = record["checkpoints"][-1]
         numbers = _numbers(last, **_SPENT, residual=".1e", mean_error=".1e", test_rmse=".4f")
         table.add_row(record["settings"]["solver"], *numbers)
-    return table
-
-
-def league_table(name: str, standings: Sequence[Standing]) -> Table:
-    """Return how the optimisers of a division did."""
-    numbers = ("rank", "prob-\nlems", "≤ 1.2\n× best", "< 1/3\nof it", "behind\nSobol")
-    table = new_table(name, ("optimiser",), (*numbers, "cpu s\nan ask", "MiB"))
-    for standing in standings:
-        table.add_row(*standing_row(standing))
     return table
 
 

@@ -7,11 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from acquisition.strategies import STRATEGIES
 from scalable_bo._packages import require
 from scalable_bo.experiments.formats import exact, mean_and_error
-from scalable_bo.experiments.optimisers.registry import PEERS
-from scalable_bo.experiments.optimisers.standings import Division, divisions, mean_ranks
 from scalable_bo.experiments.published import SCORES
 from scalable_bo.experiments.records import Record
 from scalable_bo.experiments.thompson.table import comparable, name_of
@@ -27,11 +24,6 @@ from matplotlib.ticker import NullFormatter
 # Okabe and Ito's colours, told apart by colour-blind readers; random search is grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 GREY = "#777777"
-# Optimisers keep their hues from plot to plot: these, and further ones, mostly of Tol's
-HUES = (
-    *COLOURS,
-    *("#000000", "#882255", "#999933", "#44AA99", "#DDCC77", "#332288", "#AA4499", "#117733"),
-)
 MARKERS = ("o", "s", "^", "D", "v", "P")
 _TRACED = (
     ("residual", "relative residual"),
@@ -62,7 +54,7 @@ def plot_thompson(records: Sequence[Record], path: Path) -> None:
     lengthscales = list(dict.fromkeys(lengthscale for _, lengthscale in groups))
     solvers = list(dict.fromkeys(solver for solver, _ in groups))
     preset = records[0]["settings"]["preset"]
-    figure = _figure(9.5, 0.9 + 3.4 * len(lengthscales))
+    figure = new_figure(9.5, 0.9 + 3.4 * len(lengthscales))
     panels = figure.subplots(len(lengthscales), 2, squeeze=False, sharey="row")
     for (left, right), lengthscale in zip(panels, lengthscales, strict=True):
         here = {solver: runs for (solver, one), runs in groups.items() if one == lengthscale}
@@ -88,7 +80,7 @@ def plot_thompson(records: Sequence[Record], path: Path) -> None:
         left.set_ylabel(f"best noiseless value (lengthscale {exact(lengthscale)})")
         left.xaxis.get_major_locator().set_params(integer=True)
         right.set_xlim(left=0)
-    _legend(figure, panels[0, :1], 4)
+    shared_legend(figure, panels[0, :1], 4)
     panels[-1][0].set_xlabel(f"rounds of {preset['q']} points")
     panels[-1][1].set_xlabel("seconds, solve and acquisition")
     figure.suptitle(
@@ -96,7 +88,7 @@ def plot_thompson(records: Sequence[Record], path: Path) -> None:
         f" {preset['num_initial']} initial points (mean ± standard error)",
         fontsize="medium",
     )
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_solvers(records: Sequence[Record], path: Path) -> None:
@@ -115,7 +107,7 @@ def plot_solvers(records: Sequence[Record], path: Path) -> None:
     metrics = [
         (key, title) for key, title in _TRACED if any(_positive(trace, key) for trace in traces)
     ]
-    figure = _figure(9.5, 0.9 + 2.5 * len(metrics))
+    figure = new_figure(9.5, 0.9 + 2.5 * len(metrics))
     panels = figure.subplots(len(metrics), 2, squeeze=False, sharey="row", sharex="col")
     for row, (key, title) in zip(panels, metrics, strict=True):
         for panel, axis in zip(row, ("epochs", "seconds"), strict=True):
@@ -138,7 +130,7 @@ def plot_solvers(records: Sequence[Record], path: Path) -> None:
                     traces[0]["exact_test_rmse"], color=GREY, linestyle="--", label="exact"
                 )
         row[0].set_ylabel(title)
-    _legend(figure, panels[:, 0], 7)
+    shared_legend(figure, panels[:, 0], 7)
     panels[-1][0].set_xlabel("epochs, n² kernel entries")
     panels[-1][1].set_xlabel("seconds")
     settings = traces[0]["settings"]
@@ -147,7 +139,7 @@ def plot_solvers(records: Sequence[Record], path: Path) -> None:
         f"Solvers on {settings['problem']}: n = {n}, noise variance {traces[0]['noise']:.2g}",
         fontsize="medium",
     )
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _positive(trace: Record, key: str) -> list[Record]:
@@ -207,74 +199,13 @@ def plot_fits(records: Sequence[Record], path: Path) -> None:
         )
     (experiment,) = experiments
     titles, draw = _FIGURES[experiment]
-    figure = _figure(4.8 * len(titles), 5.0)
+    figure = new_figure(4.8 * len(titles), 5.0)
     panels: list[Axes] = list(figure.subplots(1, len(titles), squeeze=False)[0])
     draw(records, panels)
     for panel, title in zip(panels, titles, strict=True):
         panel.set_title(title, fontsize="medium")
-    _legend(figure, panels[:1], 3)
-    _save(figure, path)
-
-
-def plot_optimisers(records: Sequence[Record], path: Path) -> None:
-    """Draw the mean rank over problems against evaluations: a panel for each budget, size of
-    batches and noise, a line of its own hue an optimiser; ours are solid. One that stands on some
-    of a panel's problems only is dotted, and how many these are is written below.
-
-    Args:
-        records: complete runs.
-        path: the PNG to write.
-    Raises:
-        ValueError: if there is none by a seed that all optimisers of a problem have.
-    """
-    found = [division for division in divisions(records) if division.medians]
-    if not found:
-        raise ValueError(
-            "`records` must hold at least one complete run, and one by the same seed of all"
-            f" optimisers of its problem, got {len(records)}. Run them by the same seeds."
-        )
-    figure = _figure(4.8 * len(found), 4.6)
-    panels: list[Axes] = list(figure.subplots(1, len(found), squeeze=False)[0])
-    for panel, division in zip(panels, found, strict=True):
-        steps = list(range(division.q, division.budget, division.q))
-        steps.append(division.budget)
-        partial = _partial(division)
-        for name, ranks in mean_ranks(division, steps).items():
-            ours = name in STRATEGIES
-            panel.plot(
-                steps,
-                ranks,
-                ":" if name in partial else "-" if ours else "--",
-                color=optimiser_colours()[name],
-                linewidth=2.5 if ours else 1.5,
-                label=name,
-            )
-        panel.invert_yaxis()
-        notes = [f"dotted: {name}, on {count}" for name, count in partial.items()]
-        below = ["evaluations", f"ranks on {len(division.medians)} problems", *notes]
-        panel.set(xlabel="\n".join(below), title=division.title)
-        panel.title.set_fontsize("small")
-    panels[0].set_ylabel("mean rank of the median regret")
-    _legend(figure, panels, 4 if len(panels) > 1 else 3)
-    _save(figure, path)
-
-
-def _partial(division: Division) -> dict[str, int]:
-    """Return how many problems an optimiser stands on, of those that do not stand on all: their
-    ranks are among fewer problems than those of the others.
-    """
-    counts = {
-        name: sum(name in medians for medians in division.medians.values())
-        for name in division.optimisers
-    }
-    return {name: count for name, count in counts.items() if count < len(division.medians)}
-
-
-def optimiser_colours() -> dict[str, str]:
-    """Return the colour of each optimiser of the league: a hue, or grey for Sobol points."""
-    first = ["auto", *(name for name in PEERS if name != "sobol")]
-    others = [name for name in STRATEGIES if name not in first]
-    return {"sobol": GREY} | dict(zip([*first, *others], HUES, strict=False))
+    shared_legend(figure, panels[:1], 3)
+    save_figure(figure, path)
 
 
 def _recovery(records: Sequence[Record], panels: list[Axes]) -> None:
@@ -400,12 +331,12 @@ def _batch_size_axis(panel: Axes, sizes: Sequence[int]) -> None:
     panel.minorticks_off()
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure of this size in inches."""
     return Figure(figsize=(width, height), dpi=150, layout="constrained")
 
 
-def _legend(figure: Figure, panels: Iterable[Axes], ncols: int) -> None:
+def shared_legend(figure: Figure, panels: Iterable[Axes], ncols: int) -> None:
     """Draw one legend below, of all that these panels name."""
     handles: dict[str, Any] = {}
     for panel in panels:
@@ -419,7 +350,7 @@ def _legend(figure: Figure, panels: Iterable[Axes], ncols: int) -> None:
     )
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
     """Draw the grid of all panels alike, and write the PNG."""
     for panel in figure.axes:
         panel.grid(color="#dddddd", linewidth=0.6)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scalable_bo.experiments.formats import markdown, mean_and_error, number, plus_minus
-from scalable_bo.experiments.optimisers.table import league_table
 from scalable_bo.experiments.published import (
     DATA_SETS,
     PUBLISHED,
@@ -28,23 +27,39 @@ _METRICS = (
 )
 
 
-def write_table(folder: Path, name: str) -> Path:
+class TableKind(NamedTuple):
+    """A table of the records in a folder.
+
+    Attributes:
+        name: of the file, but for its ending ``.md``.
+        pattern, experiments: of the files and the records in them that it is of.
+        make: makes its text.
+        unfinished: whether it is of unfinished runs, too.
+    """
+
+    name: str
+    pattern: str
+    experiments: tuple[str, ...]
+    make: Callable[[Sequence[Record]], str]
+    unfinished: bool = False
+
+
+def write_table(folder: Path, kind: TableKind) -> Path:
     """Write the tables of the records in a folder, and return the file's path. A record that lacks
     what the tables show is passed over with a warning.
 
     Args:
         folder: of the records, and of the file.
-        name: one of ``_TABLES``, such as ``regression``; the file has the ending ``.md``.
+        kind: such as ``REGRESSION``.
     """
-    kind = _TABLES[name]
-    path = folder / f"{name}.md"
+    path = folder / f"{kind.name}.md"
     found = records_by_file(folder, kind.pattern, kind.experiments, unfinished=kind.unfinished)
     records = [record for file, record in found.items() if _is_whole(file, record, kind)]
     write_atomically(path, kind.make(records).encode())
     return path
 
 
-def _is_whole(file: Path, record: Record, kind: _Kind) -> bool:
+def _is_whole(file: Path, record: Record, kind: TableKind) -> bool:
     """Return whether a table can be made of this record alone; warn if not."""
     try:
         kind.make([record])
@@ -283,20 +298,6 @@ _SECTIONS: dict[str, tuple[str, Callable[[list[Record]], list[list[str]]]]] = {
 }
 
 
-class _Kind(NamedTuple):
-    """Which files and experiments a table is of, what makes its text, and whether of unfinished
-    runs, too.
-    """
-
-    pattern: str
-    experiments: tuple[str, ...]
-    make: Callable[[Sequence[Record]], str]
-    unfinished: bool = False
-
-
-_TABLES = {
-    "regression": _Kind("regression_*.json", ("regression",), regression_table),
-    "thompson": _Kind("thompson_*.json", ("thompson",), thompson_table, unfinished=True),
-    "optimisers": _Kind("optimisers_*.json", ("optimisers",), league_table),
-    "hyperparameters": _Kind("fit_*.json", tuple(_SECTIONS), fits_table),
-}
+REGRESSION = TableKind("regression", "regression_*.json", ("regression",), regression_table)
+THOMPSON = TableKind("thompson", "thompson_*.json", ("thompson",), thompson_table, unfinished=True)
+HYPERPARAMETERS = TableKind("hyperparameters", "fit_*.json", tuple(_SECTIONS), fits_table)

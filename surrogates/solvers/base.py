@@ -531,22 +531,25 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
             lost = self._is_lost(run, sweep, residual, estimate)
             sweep.before[running] = residual.to(sweep.before)
         if run.judge is None or all_go_on:
+            sweep.num_lost += int(lost.sum())
             return going & ~lost
         looked_at = run.judge.look(columns, sweep.solutions(running, estimate))
         error, found = (part.to(sweep.error) for part in looked_at)
         sweep.error[running] = error
         sweep.residual[running] = found
         sweep.aim[running] = (MARGIN * run.allowed / error * residual).to(sweep.aim)
-        # `not <=` where one is not a number
-        return ~(error <= run.allowed) & ~(residual < HONEST * found) & ~lost
+        is_unsolved = ~(error <= run.allowed)  # also where it is not a number
+        lost |= residual < HONEST * found
+        sweep.num_lost += int((is_unsolved & lost).sum())
+        return is_unsolved & ~lost
 
     def _is_lost(
         self, run: Run[SystemT], sweep: Sweep[StateT], residual: Tensor, estimate: Tensor
     ) -> Tensor:
         """Return which of the running columns a finer arithmetic is to correct: those whose
         recursion has left the residual by what is asked of it; those whose ``residual`` has not
-        clearly fallen since this was asked last, where rounding may be why; and all, where most
-        columns of the sweep were of these then.
+        clearly fallen since this was asked last, where rounding may be why; and all, where more
+        columns wait for a correction already than go on.
         """
         running = sweep.running
         columns = sweep.columns[running]
@@ -558,9 +561,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
             error, found = (part.to(residual) for part in looked_at)
             drift = run.watched.drift(columns, recursion).to(residual)
             lost |= drift > run.tolerance(columns, error, found)
-        lost |= 2 * sweep.num_lost > len(sweep.columns)
-        sweep.num_lost += int(lost.sum())
-        return lost
+        return lost | (sweep.num_lost > len(running))
 
     def _parts(self, run: Run[SystemT], sweep: Sweep[StateT]) -> Parts:
         names = Sweep.SAVED if sweep.base is None else [*Sweep.SAVED, "rhs"]

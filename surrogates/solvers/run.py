@@ -312,7 +312,7 @@ class Sweep(Generic[StateT]):
         error, residual: (len(columns),) what was found when a column was looked at last.
         before: (len(columns),) relative residual at the last look that was due by the epochs.
         began, next_look: the epochs at the beginning, and of the next such look.
-        num_lost: columns that such looks have left to a finer arithmetic.
+        num_lost: columns that have stopped, to be corrected.
     """
 
     SAVED: ClassVar = [

@@ -28,7 +28,7 @@ SCRIPTS = ("acquired_value", "kernel_product", "solver_sweep", "study", "thompso
 SCRIPTS += ("ceilings", "fingerprint_pool", "gpu_day", "thompson_system", "warm_starts")
 SCRIPTS += ("asynchronous", "compare", "feature_covariance", "fit_grid", "serve")
 SCRIPTS += ("small_budgets", "turbo")
-SHARED = ("distributed", "shared_round")
+SHARED = ("shared_round",)
 
 
 @pytest.fixture

@@ -10,7 +10,14 @@ import pytest
 
 from scalable_bo.experiments.published import DATA_SETS, LOW_NOISE, PUBLISHED
 from scalable_bo.experiments.records import read_records
-from scalable_bo.experiments.tables import regression_table, write_table
+from scalable_bo.experiments.tables import (
+    HYPERPARAMETERS,
+    REGRESSION,
+    THOMPSON,
+    TableKind,
+    regression_table,
+    write_table,
+)
 
 
 def record(
@@ -111,13 +118,13 @@ def test_all_records_of_a_folder_are_read_and_nothing_else(tmp_path: Path) -> No
     (tmp_path / "thompson.json").write_text(json.dumps(record(solver="sdd")))
     found = read_records(tmp_path, "regression_*.json", ["regression"])
     assert [entry["settings"]["solver"] for entry in found] == ["cg"]
-    path = write_table(tmp_path, "regression")
+    path = write_table(tmp_path, REGRESSION)
     assert path == tmp_path / "regression.md"
     assert "| cg | 0.100 (1) |" in path.read_text()
 
 
 def test_an_empty_folder_has_a_table_that_says_so(tmp_path: Path) -> None:
-    assert "No records yet." in write_table(tmp_path, "regression").read_text()
+    assert "No records yet." in write_table(tmp_path, REGRESSION).read_text()
 
 
 @pytest.mark.parametrize(
@@ -129,8 +136,11 @@ def test_published_rows_have_a_number_for_every_data_set(entry: Any) -> None:
     assert entry.noise in (None, LOW_NOISE)
 
 
-@pytest.mark.parametrize("name", ["regression", "thompson", "hyperparameters"])
-def test_the_records_of_the_repository_make_its_tables(name: str, tmp_path: Path) -> None:
-    folder = Path(__file__).parents[3] / "benchmarks" / "results" / name
-    shutil.copytree(folder, tmp_path / name)
-    assert write_table(tmp_path / name, name).read_text() == (folder / f"{name}.md").read_text()
+@pytest.mark.parametrize(
+    "kind", [REGRESSION, THOMPSON, HYPERPARAMETERS], ids=lambda kind: kind.name
+)
+def test_the_records_of_the_repository_make_its_tables(kind: TableKind, tmp_path: Path) -> None:
+    folder = Path(__file__).parents[3] / "benchmarks" / "results" / kind.name
+    shutil.copytree(folder, tmp_path / kind.name)
+    expected = (folder / f"{kind.name}.md").read_text()
+    assert write_table(tmp_path / kind.name, kind).read_text() == expected

@@ -20,7 +20,7 @@ from scalable_bo.experiments.fits.recovery import RecoveryCell
 from scalable_bo.experiments.fits.scores import ScoreCell
 from scalable_bo.experiments.plots import plot_fits
 from scalable_bo.experiments.presets import FIT_PRESETS, plan
-from scalable_bo.experiments.tables import write_table
+from scalable_bo.experiments.tables import HYPERPARAMETERS, write_table
 from surrogates import PathwiseGP
 from tests.scalable_bo.toy_regression import toy_table
 
@@ -212,7 +212,7 @@ def test_records_are_plain_json_with_settings_and_environment_and_make_tables_an
         plot_fits([record], tmp_path / "plot.png")
         assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
         (tmp_path / "plot.png").unlink()
-    text = write_table(tmp_path, "hyperparameters").read_text()
+    text = write_table(tmp_path, HYPERPARAMETERS).read_text()
     for title in ("Recovery of", "Simulated and real data", "Curvature", "Memory"):
         assert f"## {title}" in text
     assert "| otl | 1200000 | *sgGP (nn) (Chen et al. 2022)* | – | 0.401 | – | 2006 | – |" in text
@@ -226,7 +226,7 @@ def test_several_seeds_are_one_row_of_the_table(tmp_path: Path) -> None:
     error = np.std(values, ddof=1) / math.sqrt(2)
     assert (
         f"| {np.mean(values):.3f} ± {error:.3f} (2) |"
-        in write_table(tmp_path, "hyperparameters").read_text()
+        in write_table(tmp_path, HYPERPARAMETERS).read_text()
     )
 
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from acquisition import STRATEGIES
-from scalable_bo.experiments.optimisers import botorch_peers, registry
-from scalable_bo.experiments.optimisers.base import Optimiser
-from scalable_bo.experiments.optimisers.registry import (
+from benchmarks.league import botorch_peers, registry
+from benchmarks.league.base import Optimiser
+from benchmarks.league.registry import (
     OPTIMISERS,
     PEERS,
     make_optimiser,

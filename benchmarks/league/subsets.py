@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from scalable_bo.experiments.optimisers.cell import OptimiserCell
-from scalable_bo.experiments.optimisers.tuning import TUNING_TASKS
+from benchmarks.league.cell import OptimiserCell
+from benchmarks.league.tuning import TUNING_TASKS
 from surrogates import checks
 
 # The strategies of a study that a league is about by default: its own choice

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.league.tuning import TUNING_TASKS
 from scalable_bo._packages import is_installed, require
-from scalable_bo.experiments.optimisers.tuning import TUNING_TASKS
 from scalable_bo.experiments.problems import TestFunction, test_function
 from scalable_bo.space.parameters import Parameter
 from scalable_bo.space.space import Categorical, Float, Int, Space

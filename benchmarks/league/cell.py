@@ -17,10 +17,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from benchmarks.league.base import Optimiser
+from benchmarks.league.registry import OPTIMISERS, make_optimiser
+from benchmarks.league.tasks import Task, make_task
 from scalable_bo.experiments.cells import Cell, Status
-from scalable_bo.experiments.optimisers.base import Optimiser
-from scalable_bo.experiments.optimisers.registry import OPTIMISERS, make_optimiser
-from scalable_bo.experiments.optimisers.tasks import Task, make_task
 from scalable_bo.experiments.records import Record, peak_memory_bytes, reset_peak_memory
 from surrogates import checks
 

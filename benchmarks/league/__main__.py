@@ -1,32 +1,40 @@
-"""``scalable-bo bench optimisers``: a study's strategies beside their peers. Quick to import."""
+"""``python -m benchmarks.league``: a study's strategies beside their peers. Quick to import."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 from typer import Option
 
 from scalable_bo.cli.console import (
+    Commands,
     bad_input,
     check_folder,
     count,
+    new_table,
     optional,
     print_table,
     read_integers,
     read_names,
     stop,
 )
+from scalable_bo.cli.main import main
 from scalable_bo.cli.options import taking
+
+if TYPE_CHECKING:
+    from benchmarks.league.standings import Standing
 
 EXTRA = "pip install 'scalable-bo[league]'"
 
 
 @dataclass(frozen=True)
 class OptimisersOptions:
-    """The options of ``bench optimisers``."""
+    """The options of the league."""
 
     subset: Annotated[
         str,
@@ -71,6 +79,10 @@ class OptimisersOptions:
     )
 
 
+league = Commands(add_completion=False, pretty_exceptions_enable=False)
+
+
+@league.command()
 @taking(OptimisersOptions)
 def optimisers(options: OptimisersOptions) -> None:
     """Run the league of optimisers: regret after a budget, ranks, seconds and memory.
@@ -79,9 +91,9 @@ def optimisers(options: OptimisersOptions) -> None:
     again. Optimisers and problems whose packages are not installed are named and left out.
     """
     with bad_input():
-        from scalable_bo.experiments.optimisers.registry import missing_packages
-        from scalable_bo.experiments.optimisers.subsets import plan_league
-        from scalable_bo.experiments.optimisers.tasks import missing_package
+        from benchmarks.league.registry import missing_packages
+        from benchmarks.league.subsets import plan_league
+        from benchmarks.league.tasks import missing_package
 
         cells = plan_league(
             options.subset,
@@ -108,12 +120,12 @@ def optimisers(options: OptimisersOptions) -> None:
     if not cells:
         stop("There is nothing left to run.", 2)
 
+    from benchmarks.league.plots import plot_optimisers
+    from benchmarks.league.standings import divisions, standings
+    from benchmarks.league.table import LEAGUE
     from scalable_bo.cli.running import run_and_show
-    from scalable_bo.cli.summaries import league_table
-    from scalable_bo.experiments.optimisers.standings import divisions, standings
-    from scalable_bo.experiments.plots import plot_optimisers
 
-    records = run_and_show(cells, options.out, rerun=options.rerun, table="optimisers")
+    records = run_and_show(cells, options.out, rerun=options.rerun, table=LEAGUE)
     whole = [record for record in records if record["complete"]]
     plot = options.out / f"optimisers_{options.subset}.png"
     found = divisions(whole)
@@ -127,3 +139,18 @@ def optimisers(options: OptimisersOptions) -> None:
     )
     if len(whole) < len(records):
         stop(f"{count(len(records) - len(whole), 'run')} failed; the same command runs them.", 1)
+
+
+def league_table(name: str, standings: Sequence[Standing]) -> Table:
+    """Return how the optimisers of a division did."""
+    from benchmarks.league.table import standing_row
+
+    numbers = ("rank", "prob-\nlems", "≤ 1.2\n× best", "< 1/3\nof it", "behind\nSobol")
+    table = new_table(name, ("optimiser",), (*numbers, "cpu s\nan ask", "MiB"))
+    for standing in standings:
+        table.add_row(*standing_row(standing))
+    return table
+
+
+if __name__ == "__main__":
+    main(league)

@@ -25,7 +25,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from acquisition import TrustRegion
-from scalable_bo.experiments.optimisers.base import Optimiser, SobolSearch
+from benchmarks.league.base import Optimiser, SobolSearch
 from scalable_bo.space.space import Space
 
 NUM_RESTARTS = 10

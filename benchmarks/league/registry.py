@@ -12,13 +12,13 @@ from importlib import import_module
 from typing import Any
 
 from acquisition.strategies import STRATEGIES
+from benchmarks.league.base import Optimiser
+from benchmarks.league.ours import StudySearch
 from scalable_bo._packages import is_installed, require
-from scalable_bo.experiments.optimisers.base import Optimiser
-from scalable_bo.experiments.optimisers.ours import StudySearch
 from scalable_bo.space.space import Space
 from surrogates import checks
 
-_HERE = "scalable_bo.experiments.optimisers"
+_HERE = "benchmarks.league"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from scalable_bo.experiments.optimisers.base import Optimiser
+from benchmarks.league.base import Optimiser
 from scalable_bo.space.space import Space
 from scalable_bo.study.study import Study
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scalable_bo.experiments.optimisers.base import Optimiser
+from benchmarks.league.base import Optimiser
 from scalable_bo.space.space import Space
 
 FIRST_STEP = 0.25  # of the cube's edge

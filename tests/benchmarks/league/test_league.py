@@ -7,22 +7,22 @@ from typing import Any
 import pytest
 import torch
 
-from scalable_bo.experiments import plots
-from scalable_bo.experiments.cells import run_cell, run_cells
-from scalable_bo.experiments.optimisers import cell as module
-from scalable_bo.experiments.optimisers.base import Optimiser, SobolSearch
-from scalable_bo.experiments.optimisers.cell import OptimiserCell
-from scalable_bo.experiments.optimisers.registry import OPTIMISERS
-from scalable_bo.experiments.optimisers.standings import (
+from benchmarks.league import cell as module
+from benchmarks.league import plots
+from benchmarks.league.base import Optimiser, SobolSearch
+from benchmarks.league.cell import OptimiserCell
+from benchmarks.league.plots import optimiser_colours, plot_optimisers
+from benchmarks.league.registry import OPTIMISERS
+from benchmarks.league.standings import (
     divisions,
     mean_ranks,
     ranked,
     regret_after,
     standings,
 )
-from scalable_bo.experiments.optimisers.subsets import SUBSETS, plan_league
-from scalable_bo.experiments.optimisers.table import league_table
-from scalable_bo.experiments.plots import optimiser_colours, plot_optimisers
+from benchmarks.league.subsets import SUBSETS, plan_league
+from benchmarks.league.table import LEAGUE, league_table
+from scalable_bo.experiments.cells import run_cell, run_cells
 from scalable_bo.experiments.tables import write_table
 
 
@@ -101,7 +101,7 @@ def test_an_optimiser_that_fails_does_not_stop_the_league(
     assert "failed, RuntimeError" in failed.cell.describe(failed.record)
     assert whole.record["complete"]
     assert [step.kept for step in run_cells(cells, tmp_path)] == [False, True]
-    assert "| sobol |" in write_table(tmp_path, "optimisers").read_text()
+    assert "| sobol |" in write_table(tmp_path, LEAGUE).read_text()
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_a_plot_says_who_stands_on_some_of_the_problems_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures: list[Any] = []
-    monkeypatch.setattr(plots, "_save", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(plots, "save_figure", lambda figure, path: figures.append(figure))
     runs = [
         *(record(name, 1.0) for name in ("auto", "cma", "sobol")),
         *(record(name, 1.0, problem="levy-4") for name in ("auto", "sobol")),

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from scalable_bo.experiments.optimisers import tasks
-from scalable_bo.experiments.optimisers.subsets import NIGHT, SUBSETS
-from scalable_bo.experiments.optimisers.tasks import make_task, missing_package
-from scalable_bo.experiments.optimisers.tuning import TUNING_TASKS
+from benchmarks.league import tasks
+from benchmarks.league.subsets import NIGHT, SUBSETS
+from benchmarks.league.tasks import make_task, missing_package
+from benchmarks.league.tuning import TUNING_TASKS
 from scalable_bo.experiments.problems import test_function as make_function
 from scalable_bo.space.space import Categorical, Float, Int
 

@@ -16,7 +16,7 @@ from optuna.distributions import (
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, TPESampler
 from torch import Tensor
 
-from scalable_bo.experiments.optimisers.base import Optimiser
+from benchmarks.league.base import Optimiser
 from scalable_bo.integrations.optuna import ThompsonSampler
 from scalable_bo.space.parameters import Categorical, Int, Parameter
 from scalable_bo.space.space import Space

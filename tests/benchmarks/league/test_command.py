@@ -1,4 +1,6 @@
-"""``bench optimisers`` as a user meets it: records, a table, a plot, and what is missing named."""
+"""``python -m benchmarks.league`` as a user meets it: records, a table, a plot, and the names of
+what is missing.
+"""
 
 import json
 import re
@@ -7,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from scalable_bo.cli import main as cli
-from scalable_bo.experiments.optimisers import registry
+from benchmarks.league import registry
+from benchmarks.league.__main__ import league
+from scalable_bo.cli.main import main
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     """Run the command line in this process, and return its exit code."""
-    monkeypatch.setattr(sys, "argv", ["scalable-bo", "bench", "optimisers", *arguments])
+    monkeypatch.setattr(sys, "argv", ["league", *arguments])
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        main(league)
     return int(ended.value.code or 0)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from benchmarks.league.standings import Division, Standing, divisions, standings
 from scalable_bo.experiments.formats import markdown
-from scalable_bo.experiments.optimisers.standings import Division, Standing, divisions, standings
 from scalable_bo.experiments.records import Record
+from scalable_bo.experiments.tables import TableKind
 
 HEADINGS = (
     *("optimiser", "mean rank", "problems", "at most 1.2 × the best peer", "below a third of it"),
@@ -65,3 +66,6 @@ def _cell(median: float | None, best: float) -> str:
     if median is None:
         return "–"
     return f"**{median:.3g}**" if median == best else f"{median:.3g}"
+
+
+LEAGUE = TableKind("optimisers", "optimisers_*.json", ("optimisers",), league_table)

@@ -10,7 +10,7 @@ from ax.api.client import Client
 from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
 from torch import Tensor
 
-from scalable_bo.experiments.optimisers.base import Optimiser
+from benchmarks.league.base import Optimiser
 from scalable_bo.integrations.ax import pathwise_generation_strategy
 from scalable_bo.space.parameters import Categorical, Int, Parameter
 from scalable_bo.space.space import Space

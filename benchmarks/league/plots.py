@@ -1,0 +1,81 @@
+"""The figure of the league, drawn from its records without a display."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+
+from acquisition.strategies import STRATEGIES
+from benchmarks.league.registry import PEERS
+from benchmarks.league.standings import Division, divisions, mean_ranks
+from scalable_bo.experiments.plots import COLOURS, GREY, new_figure, save_figure, shared_legend
+from scalable_bo.experiments.records import Record
+
+# Optimisers keep their hues from plot to plot: these, and further ones, mostly of Tol's
+HUES = (
+    *COLOURS,
+    *("#000000", "#882255", "#999933", "#44AA99", "#DDCC77", "#332288", "#AA4499", "#117733"),
+)
+
+
+def plot_optimisers(records: Sequence[Record], path: Path) -> None:
+    """Draw the mean rank over problems against evaluations: a panel for each budget, size of
+    batches and noise, a line of its own hue an optimiser; ours are solid. One that stands on some
+    of a panel's problems only is dotted, and how many these are is written below.
+
+    Args:
+        records: complete runs.
+        path: the PNG to write.
+    Raises:
+        ValueError: if there is none by a seed that all optimisers of a problem have.
+    """
+    found = [division for division in divisions(records) if division.medians]
+    if not found:
+        raise ValueError(
+            "`records` must hold at least one complete run, and one by the same seed of all"
+            f" optimisers of its problem, got {len(records)}. Run them by the same seeds."
+        )
+    figure = new_figure(4.8 * len(found), 4.6)
+    panels: list[Axes] = list(figure.subplots(1, len(found), squeeze=False)[0])
+    for panel, division in zip(panels, found, strict=True):
+        steps = list(range(division.q, division.budget, division.q))
+        steps.append(division.budget)
+        partial = _partial(division)
+        for name, ranks in mean_ranks(division, steps).items():
+            ours = name in STRATEGIES
+            panel.plot(
+                steps,
+                ranks,
+                ":" if name in partial else "-" if ours else "--",
+                color=optimiser_colours()[name],
+                linewidth=2.5 if ours else 1.5,
+                label=name,
+            )
+        panel.invert_yaxis()
+        notes = [f"dotted: {name}, on {count}" for name, count in partial.items()]
+        below = ["evaluations", f"ranks on {len(division.medians)} problems", *notes]
+        panel.set(xlabel="\n".join(below), title=division.title)
+        panel.title.set_fontsize("small")
+    panels[0].set_ylabel("mean rank of the median regret")
+    shared_legend(figure, panels, 4 if len(panels) > 1 else 3)
+    save_figure(figure, path)
+
+
+def _partial(division: Division) -> dict[str, int]:
+    """Return how many problems an optimiser stands on, of those that do not stand on all: their
+    ranks are among fewer problems than those of the others.
+    """
+    counts = {
+        name: sum(name in medians for medians in division.medians.values())
+        for name in division.optimisers
+    }
+    return {name: count for name, count in counts.items() if count < len(division.medians)}
+
+
+def optimiser_colours() -> dict[str, str]:
+    """Return the colour of each optimiser of the league: a hue, or grey for Sobol points."""
+    first = ["auto", *(name for name in PEERS if name != "sobol")]
+    others = [name for name in STRATEGIES if name not in first]
+    return {"sobol": GREY} | dict(zip([*first, *others], HUES, strict=False))
