@@ -19,6 +19,7 @@ import math
 import random
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -51,6 +52,13 @@ CLUSTER_ROUNDS = 5
 CLUSTER_MODEL = 1000  # points that the path maximisers of the clustered inputs are conditioned on
 OUT_OF_REACH = 3.0  # a solver is stopped after so many times the seconds of the fastest so far
 SHORTEST = 0.3  # seconds that every solver is given
+SOLVERS: dict[str, Callable[..., Solver]] = {
+    "cholesky": lambda **budget: Cholesky(),
+    "auto": Auto,
+    "cg": CG,
+    "asap": SketchAndProject.asap,
+    "sdd": SDD,
+}
 
 
 @dataclass(frozen=True)
@@ -81,22 +89,6 @@ def design(n: int, fraction: int) -> list[SweepSystem]:
     cells = [SweepSystem(n, *level) for level in levels]
     random.Random(n).shuffle(cells)
     return cells[::fraction]
-
-
-def solvers(n: int) -> dict[str, Any]:
-    """Return what makes each solver from a budget."""
-    blocks = {"block_size": n // 5}
-    return {
-        "cholesky": lambda **budget: Cholesky(),
-        "auto": lambda **budget: Auto(**budget),
-        "cg": lambda **budget: CG(**budget),
-        "asap": lambda **budget: SketchAndProject.asap(**budget),
-        "asap-random": lambda **budget: SketchAndProject.asap(blocks="partition", **budget),
-        "sap": lambda **budget: SketchAndProject.sap(**blocks, **budget),
-        "cg-plain": lambda **budget: CG(None, **budget),
-        "adasap": lambda **budget: SketchAndProject.adasap(**blocks, **budget),
-        "sdd": lambda **budget: SDD(**budget),
-    }
 
 
 def inputs(cell: SweepSystem, generator: torch.Generator) -> Tensor:
@@ -182,7 +174,7 @@ def measure(
     results: dict[str, list[dict[str, Any]]] = {}
     fastest = math.inf
     for name in names:
-        make = solvers(cell.n)[name]
+        make = SOLVERS[name]
         limit = None if math.isinf(fastest) else max(SHORTEST, OUT_OF_REACH * fastest)
         if cell.n < SMALL:
             # So that no run of few milliseconds is the first to touch memory
@@ -209,9 +201,8 @@ def has_reached(runs: list[dict[str, Any]]) -> bool:
 
 
 def summarise(record: dict[str, Any], console: Console) -> None:
-    """Print how far Auto is from the best single solver, and how often each is the best."""
+    """Print how far Auto is from the best single solver."""
     ratios = {}
-    wins = dict.fromkeys(solvers(10), 0)
     short = []
     totals = dict.fromkeys(("auto", "best"), 0.0)
     for name, entry in record["cells"].items():
@@ -223,24 +214,18 @@ def summarise(record: dict[str, Any], console: Console) -> None:
         singles = {solver: seconds for solver, seconds in reached.items() if solver != "auto"}
         if not singles:
             continue
-        wins[min(singles, key=singles.__getitem__)] += 1
         if "auto" not in reached:
             short.append(name)
             continue
         ratios[name] = reached["auto"] / min(singles.values())
         totals["auto"] += reached["auto"]
         totals["best"] += min(singles.values())
-    console.print(
-        f"{len(record['cells'])} cells; best single solver: "
-        + ", ".join(f"{k} {v}" for k, v in wins.items() if v)
-    )
     ordered = sorted(ratios.values())
     if not ordered:
         return
     console.print(
-        f"auto over the best: {totals['auto'] / totals['best']:.2f} in total, median"
-        f" {statistics.median(ordered):.2f}, 90 % within"
-        f" {ordered[math.ceil(0.9 * len(ordered)) - 1]:.2f}, largest {ordered[-1]:.2f}; short where"
+        f"{len(record['cells'])} cells, auto over the best: {totals['auto'] / totals['best']:.2f} in"
+        f" total, median {statistics.median(ordered):.2f}, largest {ordered[-1]:.2f}; short where"
         f" another is not: {short}"
     )
     for name, ratio in sorted(ratios.items(), key=lambda item: -item[1])[:12]:
@@ -269,7 +254,7 @@ def main() -> None:
     if arguments.out is not None and arguments.out.exists():
         record = json.loads(arguments.out.read_text())
     device = torch.device(arguments.device)
-    names = [*solvers(10)] if arguments.solvers is None else arguments.solvers.split(",")
+    names = [*SOLVERS] if arguments.solvers is None else arguments.solvers.split(",")
     environment = describe_environment(device)
     for number, cell in enumerate([] if arguments.summary else cells):
         if cell.name in record["cells"]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +23,6 @@ from scalable_bo.cli.console import (
     stop,
 )
 from scalable_bo.cli.main import main
-from scalable_bo.cli.options import taking
 
 if TYPE_CHECKING:
     from benchmarks.league.standings import Standing
@@ -32,17 +30,18 @@ if TYPE_CHECKING:
 EXTRA = "pip install 'scalable-bo[league]'"
 
 
-@dataclass(frozen=True)
-class OptimisersOptions:
-    """The options of the league."""
+league = Commands(add_completion=False, pretty_exceptions_enable=False)
 
+
+@league.command()
+def run(
     subset: Annotated[
         str,
         Option(
             help="Problems: smoke, small, small-200, bbob, bbob-all, mixed, noisy, large,"
             " large-5000, largescale, thousand, or night for the first of each kind."
         ),
-    ] = "smoke"
+    ] = "smoke",
     optimisers: Annotated[
         str | None,
         Option(
@@ -51,40 +50,35 @@ class OptimisersOptions:
             " botorch-qlognei, botorch-turbo, cma, sobol, ax; ax-auto and optuna-auto for ours"
             " inside of Ax and Optuna."
         ),
-    ] = None
+    ] = None,
     problems: Annotated[
         str | None,
         Option(
             help="Problems, separated by commas, instead of the subset's: hartmann-6,"
             " bbob-f15-d5, bbob-mixint-f3-d5, bbob-largescale-f8-d80, tune-digits."
         ),
-    ] = None
-    seeds: Annotated[str | None, Option(help="Seeds, such as 0-4; by default the subset's.")] = None
+    ] = None,
+    seeds: Annotated[
+        str | None, Option(help="Seeds, such as 0-4; by default the subset's.")
+    ] = None,
     batches: Annotated[
         str | None, Option(help="Sizes of batches, such as 1,5, instead of the subset's.")
-    ] = None
-    budget: Annotated[int | None, Option(help="Evaluations, instead of the subset's.")] = None
+    ] = None,
+    budget: Annotated[int | None, Option(help="Evaluations, instead of the subset's.")] = None,
     noise: Annotated[
         float | None,
         Option(
             help="Standard deviation of the noise, in interquartile ranges of a problem's values,"
             " instead of the subset's."
         ),
-    ] = None
+    ] = None,
     rerun: Annotated[bool, Option("--rerun", help="Run also what the folder has a record of.")] = (
         False
-    )
+    ),
     out: Annotated[Path, Option(help="Folder for the records and the plot, made if needed.")] = (
         Path("results/optimisers")
-    )
-
-
-league = Commands(add_completion=False, pretty_exceptions_enable=False)
-
-
-@league.command()
-@taking(OptimisersOptions)
-def optimisers(options: OptimisersOptions) -> None:
+    ),
+) -> None:
     """Run the league of optimisers: regret after a budget, ranks, seconds and memory.
 
     Runs (problem, optimiser, batch, seed) that the folder has a record of are kept and not run
@@ -96,15 +90,15 @@ def optimisers(options: OptimisersOptions) -> None:
         from benchmarks.league.tasks import missing_package
 
         cells = plan_league(
-            options.subset,
-            problems=optional(read_names, options.problems, "problems"),
-            optimisers=optional(read_names, options.optimisers, "optimisers"),
-            seeds=optional(read_integers, options.seeds, "seeds"),
-            batches=optional(read_integers, options.batches, "batches"),
-            budget=options.budget,
-            noise=options.noise,
+            subset,
+            problems=optional(read_names, problems, "problems"),
+            optimisers=optional(read_names, optimisers, "optimisers"),
+            seeds=optional(read_integers, seeds, "seeds"),
+            batches=optional(read_integers, batches, "batches"),
+            budget=budget,
+            noise=noise,
         )
-        check_folder(options.out)
+        check_folder(out)
         missing = missing_packages(list(dict.fromkeys(cell.optimiser for cell in cells)))
         for problem in dict.fromkeys(cell.problem for cell in cells):
             package = missing_package(problem)
@@ -125,17 +119,17 @@ def optimisers(options: OptimisersOptions) -> None:
     from benchmarks.league.table import LEAGUE
     from scalable_bo.cli.running import run_and_show
 
-    records = run_and_show(cells, options.out, rerun=options.rerun, table=LEAGUE)
+    records = run_and_show(cells, out, rerun=rerun, table=LEAGUE)
     whole = [record for record in records if record["complete"]]
-    plot = options.out / f"optimisers_{options.subset}.png"
+    plot = out / f"optimisers_{subset}.png"
     found = divisions(whole)
     if any(division.medians for division in found):
         plot_optimisers(whole, plot)
     for division in found:
         print_table(league_table(division.title, standings(division)))
     typer.echo(
-        f"{count(whole, 'record')} in {options.out}, with all others there in"
-        f" {options.out / 'optimisers.md'}, plot in {plot}"
+        f"{count(whole, 'record')} in {out}, with all others there in"
+        f" {out / 'optimisers.md'}, plot in {plot}"
     )
     if len(whole) < len(records):
         stop(f"{count(len(records) - len(whole), 'run')} failed; the same command runs them.", 1)

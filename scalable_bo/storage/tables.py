@@ -87,11 +87,7 @@ def read_outcomes(
     parameters = [*space.names, *space.fixed]
     names = apart(names, parameters)
     for frame in table_frames(space, data, {*parameters, *names}, remarks):
-        if missing := [name for name in names if name not in frame.columns]:
-            raise ValueError(
-                f"The data must have the column {missing[0]!r}, got"
-                f" {', '.join(map(str, frame.columns))}."
-            )
+        _require_columns(frame, names)
         points.append(space.from_frame(frame, row))
         remarks.note(frame, row)
         values.append(torch.stack([_numbers(frame[name])[0] for name in names], dim=1))
@@ -128,11 +124,7 @@ def read_table(
     reasons: dict[int, str] = {}
     row = 0
     for frame in table_frames(space, data, {*columns, *asked}, remarks):
-        if missing := [column for column in asked if column not in frame.columns]:
-            raise ValueError(
-                f"The data must have the column {missing[0]!r}, got"
-                f" {', '.join(map(str, frame.columns))}."
-            )
+        _require_columns(frame, asked)
         points.append(space.from_frame(frame, row))
         remarks.note(frame, row)
         if target is not None:
@@ -214,6 +206,12 @@ def _choices(space: Space) -> dict[str, Sequence[Choice]]:
     """Return what is in the columns of choices and of fixed values, by their names."""
     varying = {n: p.choices for n, p in space.params.items() if isinstance(p, Categorical)}
     return varying | {name: (value,) for name, value in space.fixed.items()}
+
+
+def _require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
+    if missing := [name for name in names if name not in frame.columns]:
+        found = ", ".join(map(str, frame.columns))
+        raise ValueError(f"The data must have the column {missing[0]!r}, got {found}.")
 
 
 def _heading(name: str) -> str:

@@ -245,9 +245,9 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         max_seconds: budget of time; ``None`` for none.
         checkpoint: where to save the solve as it goes on, so that the same call can continue one
             that was cut short; ``None`` for nowhere.
-        keep_descent: return a column whose residual is larger than that of 0, too, if its objective
-            is lower: to compare methods within a budget that is not enough, each in the arithmetic
-            of its system.
+        keep_descent: return what the method has at the end of its budget, even if its residual is
+            larger than that of 0: to compare methods within a budget that is not enough, each in
+            the arithmetic of its system.
         refine: go on in float64, within the budget and free memory, where a solve of a float32
             system gets nowhere.
 
@@ -345,7 +345,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
             sweep = self._begin(run, prepared, saved)
             saved = None
             self._sweep(run, sweep, keeper)
-            left = run.accept(sweep, by_objective=self.keep_descent)
+            left = run.accept(sweep, as_it_is=self.keep_descent)
             del sweep
             if bool((left > DIGIT).any()) and self._goes_on(run) and self._gets_finer(run):
                 prepared = None

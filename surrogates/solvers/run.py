@@ -355,7 +355,6 @@ class Run(Generic[SystemT]):
             is no posterior.
         aim: (s,) relative residual, as the method estimates it, that is asked of it.
         gap: (n, s) B − H W, if it is known.
-        objective: (s,) ½ wᵀHw − wᵀb, where that is asked for.
         is_held, is_lost: (s,) whether rounding the value leaves more than is allowed, and whether
             the last sweep left a column far worse than it was.
     """
@@ -364,7 +363,6 @@ class Run(Generic[SystemT]):
         *("level", "num_sweeps", "stalls", "value", "error", "residual"),
         *(
             "aim",
-            "objective",
             "is_held",
             "is_lost",
             "column_steps",
@@ -401,7 +399,6 @@ class Run(Generic[SystemT]):
         self.aim = self.first_tolerance.clone()
         self.value = torch.zeros_like(self.rhs)
         self.gap: Tensor | None = self.rhs
-        self.objective = torch.zeros_like(norms)
         self.is_held = torch.zeros_like(norms, dtype=torch.bool)
         self.is_lost = self.is_held.clone()
         if request.initial is not None:
@@ -465,12 +462,13 @@ class Run(Generic[SystemT]):
         eps = torch.finfo(W.dtype).eps * self.given.n**0.5
         return (eps * self.largest_entry * self.given.rows.norm(W)).to(self.norms)
 
-    def accept(self, sweep: Sweep[Any], *, by_objective: bool) -> Tensor:
+    def accept(self, sweep: Sweep[Any], *, as_it_is: bool) -> Tensor:
         """Take over the solutions of ``sweep`` that are better than those before; return what is
         left of the residuals of its columns that are unsolved, as shares.
 
         Args:
-            by_objective: whether the objective is to be lower, in place of the error.
+            as_it_is: whether the first sweep's are taken over if they are finite, and residuals are
+                those of all rows.
         """
         columns = sweep.columns
         rows = self.given.rows
@@ -481,7 +479,7 @@ class Run(Generic[SystemT]):
         W = W.to(self.value)
         is_rounded = W.dtype == torch.float32 and found.dtype != W.dtype
         gap = None
-        if self.judge is None or by_objective:
+        if self.judge is None or as_it_is:
             gap = self.residuals(columns, W)
         if self.judge is not None:
             is_looked_at = not sweep.running.numel() and bool(torch.isfinite(sweep.error).all())
@@ -498,12 +496,8 @@ class Run(Generic[SystemT]):
         left = sweep.residual / self.residual[columns]
         self.is_lost[columns] = ~(DIGIT * left <= 1.0)
         better = sweep.error < self.error[columns]
-        if by_objective:
-            assert gap is not None
-            fitted = rows.dot(W, columns_of(self.rhs, columns))
-            objective = -0.5 * (fitted + rows.dot(W, gap))
-            better = objective < self.objective[columns]
-            self.objective[columns[better]] = objective[better]
+        if as_it_is and self.num_sweeps == 0:
+            better = finite
         better &= finite
         if is_rounded and self.watched is not None:
             lost = self.watched.rounded(columns, found - W).to(self.error)
@@ -536,8 +530,6 @@ class Run(Generic[SystemT]):
         self.value = torch.where(warm, initial, self.value)
         self.gap = torch.where(warm, gap, self.rhs)
         self.residual = torch.where(warm, residual, self.residual)
-        fitted = rows.dot(self.value, self.rhs)
-        self.objective = -0.5 * (fitted + rows.dot(self.value, self.gap))
         if self.judge is None:
             self.error = self.residual.clone()
         else:

@@ -15,14 +15,14 @@ from torch import Tensor
 from surrogates import checks, memory
 from surrogates.operators.kernel_matrix import Tiled, kernel_operator
 from surrogates.operators.linalg import stable_cholesky, times_inverse_transpose
-from surrogates.operators.stationary import StationaryKernel
 from surrogates.operators.tiles import SMALLEST_SIDE, spans, tile_side
 from surrogates.systems.base import LinearSystem, Regression, Rows, Targets
+from surrogates.systems.kernel import OfKernel
 
 SQUARES_TO_WHITEN = 4  # (m, m) matrices held at once by InducingSystem.whitened
 
 
-class InducingSystem(LinearSystem):
+class InducingSystem(OfKernel, LinearSystem):
     """The system A W = B of the weights on m inducing points Z: the least squares fit of K_XZ w to
     the data, regularised by K_ZZ,
 
@@ -102,18 +102,6 @@ class InducingSystem(LinearSystem):
     @property
     def epochs_per_product(self) -> float:
         return 1.0 + self.n / self.num_data
-
-    @property
-    def points(self) -> Tensor:
-        return self.kernel.tiles.X1
-
-    @property
-    def stationary(self) -> StationaryKernel | None:
-        return self.kernel.tiles.stationary
-
-    @property
-    def largest_entry(self) -> Tensor:
-        return self.kernel.diagonal().max()
 
     def fingerprint(self) -> list[Tensor]:
         return [*self.kernel.fingerprint(), self.noise]

@@ -16,7 +16,25 @@ from surrogates.operators.stationary import StationaryKernel
 from surrogates.systems.base import BlockSystem, Regression, Rows, Targets
 
 
-class KernelSystem(BlockSystem):
+class OfKernel:
+    """What a system says of ``kernel``, that between the points of its unknowns."""
+
+    kernel: KernelOperator
+
+    @property
+    def points(self) -> Tensor:
+        return self.kernel.tiles.X1
+
+    @property
+    def stationary(self) -> StationaryKernel | None:
+        return self.kernel.tiles.stationary
+
+    @property
+    def largest_entry(self) -> Tensor:
+        return self.kernel.diagonal().max()
+
+
+class KernelSystem(OfKernel, BlockSystem):
     """The system H W = B with H = K + Σ; n² entries are one epoch.
 
     Args:
@@ -43,24 +61,12 @@ class KernelSystem(BlockSystem):
         return 1.0
 
     @property
-    def points(self) -> Tensor:
-        return self.kernel.tiles.X1
-
-    @property
-    def stationary(self) -> StationaryKernel | None:
-        return self.kernel.tiles.stationary
-
-    @property
     def is_stored(self) -> bool:
         return self.kernel.is_stored
 
     @property
     def diagonal(self) -> Tensor:
         return self.kernel.diagonal()
-
-    @property
-    def largest_entry(self) -> Tensor:
-        return self.kernel.diagonal().max()
 
     def fingerprint(self) -> list[Tensor]:
         return [*self.kernel.fingerprint(), self.noise]
