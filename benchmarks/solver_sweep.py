@@ -223,10 +223,10 @@ def summarise(record: dict[str, Any], console: Console) -> None:
     ordered = sorted(ratios.values())
     if not ordered:
         return
+    whole = totals["auto"] / totals["best"]
     console.print(
-        f"{len(record['cells'])} cells, auto over the best: {totals['auto'] / totals['best']:.2f} in"
-        f" total, median {statistics.median(ordered):.2f}, largest {ordered[-1]:.2f}; short where"
-        f" another is not: {short}"
+        f"{len(record['cells'])} cells, auto over the best: {whole:.2f} in total, median"
+        f" {statistics.median(ordered):.2f}; short where another is not: {short}"
     )
     for name, ratio in sorted(ratios.items(), key=lambda item: -item[1])[:12]:
         entry = record["cells"][name]["solvers"]
