@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalable_bo._packages import check_sibling_packages, installed_version
-from scalable_bo.integrations.hooks import register_with_ax
 
 check_sibling_packages()
-register_with_ax()
 
 # The one list of the public names: type checkers read it as imports, and `_HOME` as text
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """Ax with a scalable surrogate and the strategies of a study: a generation strategy, and the parts
 that it is made of.
 
-They are registered with Ax's JSON storage wherever ``scalable_bo`` and Ax are imported, so that a
-saved experiment loads again.
+Importing this module registers them with Ax's JSON storage: do it before a saved experiment with
+them in it is loaded.
 
 Notation: q points a batch, m outcomes with values Y (..., m), d inputs.
 """
