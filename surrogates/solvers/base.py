@@ -333,8 +333,9 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
             run.restore(saved)
             return self._solution(run)
         if saved is not None:
-            run.level = saved["run.level"]
-            run.systems = run.systems if run.level < len(run.systems) else [run.given, run.finest]
+            level = saved["run.level"]
+            run.systems = run.systems if level < len(run.systems) else [run.given, run.finest]
+            run.use(level)
             run.prepared_from = saved["run.prepared_from"]
             request.generator.set_state(run.prepared_from)
         prepared = None
@@ -363,7 +364,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
                 run.note = joined(run.note, "float64 does not fit in free memory")
                 return False
             run.systems.append(run.finest)
-        run.level += 1
+        run.use(run.level + 1)
         run.stalls = 0
         run.prepared_from = run.request.generator.get_state()
         return True

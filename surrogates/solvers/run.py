@@ -163,6 +163,7 @@ class Request:
         started, entries_before: the clock, and the system's count of entries, at its beginning.
         posterior: tells errors, of weights that stand for a posterior.
         coarse: the system in float32, if that may begin the solve of a float64 one.
+        an_epoch: entries that one takes.
     """
 
     system: LinearSystem
@@ -175,11 +176,15 @@ class Request:
     entries_before: int
     posterior: Judge | None = None
     coarse: BlockSystem | None = None
+    an_epoch: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.an_epoch = self.system.entries_per_epoch
 
     @property
     def epochs(self) -> float:
         """What has been spent since the solve began, in n² entries."""
-        return (self.system.entries - self.entries_before) / self.system.entries_per_epoch
+        return (self.system.entries - self.entries_before) / self.an_epoch
 
     @property
     def seconds(self) -> float:
@@ -349,7 +354,7 @@ class Run(Generic[SystemT]):
 
     Attributes:
         systems: H in the arithmetics that the method may work in, the fastest first.
-        level: which of them it works in.
+        system: that of them in which it works, the ``level``-th.
         value: (n, s).
         error, residual: (s,) its errors, and its relative residuals, which are the errors of what
             is no posterior.
@@ -358,6 +363,9 @@ class Run(Generic[SystemT]):
         is_held, is_lost: (s,) whether rounding the value leaves more than is allowed, and whether
             the last sweep left a column far worse than it was.
     """
+
+    level: int
+    system: SystemT
 
     SAVED: ClassVar = [
         *("level", "num_sweeps", "stalls", "value", "error", "residual"),
@@ -380,7 +388,7 @@ class Run(Generic[SystemT]):
         self.systems: list[Any] = [system]
         if request.coarse is not None:
             self.systems.insert(0, request.coarse)
-        self.level = 0
+        self.use(0)
         self.rhs = request.rhs
         norms = system.rows.norm(self.rhs)
         self.norms = torch.where(norms > 0, norms, torch.ones_like(norms))
@@ -411,11 +419,10 @@ class Run(Generic[SystemT]):
         # The generator's state when the method prepares itself
         self.prepared_from = request.generator.get_state()
 
-    @property
-    def system(self) -> SystemT:
-        """H in the arithmetic that the method works in."""
-        system: SystemT = self.systems[self.level]
-        return system
+    def use(self, level: int) -> None:
+        """Work in another of the arithmetics."""
+        self.level = level
+        self.system = self.systems[level]
 
     @cached_property
     def finest(self) -> LinearSystem:

@@ -175,6 +175,7 @@ class LinearSystem(ABC):
         like: of the arithmetic's dtype and device.
 
     Attributes:
+        n: the number of unknowns.
         entries: kernel entries used so far in products and evaluations.
 
     Raises:
@@ -183,6 +184,7 @@ class LinearSystem(ABC):
 
     def __init__(self, rows: Rows, num_data: int, noise: Tensor | float, like: Tensor):
         self.rows = rows
+        self.n = rows.n
         self.num_data = num_data
         self.noise = torch.as_tensor(noise, dtype=like.dtype, device=like.device)
         self.entries = 0
@@ -200,11 +202,6 @@ class LinearSystem(ABC):
                 f"`noise` must be finite variances above 0, got {worst:g}. Use a small value such"
                 " as 1e-6 for exact data."
             )
-
-    @property
-    def n(self) -> int:
-        """The number of unknowns."""
-        return self.rows.n
 
     @property
     def dtype(self) -> torch.dtype:

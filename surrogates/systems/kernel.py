@@ -141,7 +141,7 @@ class KernelSystem(OfKernel, BlockSystem):
         )
         part.noise = self.noise[index] if self.noise.ndim else self.noise
         part.rows = Rows(len(index))
-        part.num_data = len(index)
+        part.n = part.num_data = len(index)
         part.entries = 0
         return part
 
