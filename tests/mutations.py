@@ -62,9 +62,11 @@ MUTANTS = (
         "return cls(system, index, 0.5 * system.rows",
         SOLVERS,
     ),
-    Mutant(LOOP, "HONEST = 0.25", "HONEST = 0.0", SOLVERS),
+    Mutant(
+        LOOP, "going = ~(error <= run.allowed)", "going = ~(error <= 2.0 * run.allowed)", SOLVERS
+    ),
     Mutant(LOOP, "STALLS_ALLOWED = 2", "STALLS_ALLOWED = 10**9", SOLVERS),
-    Mutant(LOOP, "lost | (sweep.num_lost > len(running))", "lost", SOLVERS),
+    Mutant(LOOP, "stalled | (sweep.num_lost > len(running))", "stalled", SOLVERS),
     Mutant(LOOP, "lost |= drift > run", "lost &= drift > run", SOLVERS),
     Mutant(LOOP, "going = residual > sweep.aim", "going = residual > 4.0 * sweep.aim", SOLVERS),
     Mutant(ACCOUNT, "found * uneven + unsolved", "found * uneven", SOLVERS),

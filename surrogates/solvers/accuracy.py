@@ -1,28 +1,27 @@
-"""How far the solution of a system is from the posterior that it stands for, in posterior standard
-deviations.
+"""The error of an iterative posterior, in posterior standard deviations.
 
-Notation: H = K + Σ (n, n) with noise variances σ_j²; of the right-hand sides the first is the
-mean's, y − μ(X), each of the others f + ε of a draw of the prior and of the noise; W (n, 1 + s)
-weights, R = B − H W their residuals; m rows speak for all.
+Notation: H = K + Σ (n, n) with noise variances σ_j². The first right-hand side is the mean's, y −
+μ(X); each of the others is f + ε, a draw of the prior and of the noise. W (n, 1 + s) are weights, R
+= B − H W their residuals, estimated from m random rows.
 
-An error E of the weights moves the functions at the data by K E = R − Σ E: by R, but for directions
-that the noise hides. So r_j is to be held against the standard deviation of the posterior. The
-weights a = H⁻¹ (f + ε) of a draw are distributed as N(0, H⁻¹), and σ_j² a_j − ε_j is what its path
-deviates from f at x_j, so that
+An error E of the weights changes the functions at the data by K E = R − Σ E: by R, except in
+directions that the noise hides. So r_j is compared with the standard deviation of the posterior.
+The weights a = H⁻¹ (f + ε) of a draw are distributed as N(0, H⁻¹), and its path deviates from f at
+x_j by σ_j² a_j − ε_j, so that
 
     h_j = E a_j² = (H⁻¹)_jj,    p_j = E (σ_j² a_j − ε_j)² = σ_j² v_j h_j,    v_j = p_j / (σ_j² h_j),
 
-where v_j = 1 / (H⁻¹)_jj − σ_j² is the posterior variance at x_j of all data but the j-th: the
-variance at a place as far from the data as they are from each other. Neither factor is the
-difference of two large numbers, whether noise or distance makes the variance.
+where v_j = 1 / (H⁻¹)_jj − σ_j² is the posterior variance at x_j given all data but the j-th: the
+variance at a point as far from the data as they are from each other. Neither factor suffers from
+cancellation, whether the variance comes from noise or from distance.
 
-Weights that a solve has not found yet are too small, and that v_j is too large. Two bounds hold
-from the first step on: v_j is at most what the nearest neighbours of x_j leave, and the share of
-the directions that are not solved for,
+During a solve, weights that have not converged are too small, which makes v_j too large. Two bounds
+hold from the first step on: v_j is at most the variance given the nearest neighbours of x_j alone,
+and the share of directions that have not been solved,
 
     u = 1 − tr(Q H) / n = E ε_j r_j / σ_j²,    where W = Q B,
 
-is an error of as many posterior standard deviations.
+is an error of that many posterior standard deviations.
 """
 
 import math
@@ -37,20 +36,21 @@ from surrogates.systems.base import BlockSystem, Targets
 
 NUM_GROUPS = 8
 NUM_NEIGHBOURS = 15
-NEGLIGIBLE = 1e-3  # an error
+NEGLIGIBLE = 1e-3  # errors below are not examined further
 
 
 @dataclass(eq=False)
 class PosteriorError(Judge):
-    """Tells the errors of the columns of a solve by random rows of their residuals in float64.
+    """Estimates the errors of a solve's columns from random rows of their residuals in float64.
 
-    The rows are grouped by what their neighbours leave of them, as clusters of data are settled
-    later than others. Variances are averaged over a group, and the error of a column is that of the
-    worst group.
+    The rows are grouped by their variance given their neighbours, since clustered data converge
+    later than the rest. Variances are averaged within a group, and the error of a column is that of
+    its worst group.
 
     Attributes:
-        noise_draw: (m, 1 + s) ε there.
-        num_means: of the columns, the first, where draws of several posteriors are solved for.
+        noise_draw: (m, 1 + s) ε in these rows.
+        num_means: how many of the first columns are means, if several posteriors are solved at
+            once.
     """
 
     noise_draw: Tensor
@@ -60,24 +60,24 @@ class PosteriorError(Judge):
     def for_targets(
         cls, system: BlockSystem, targets: Targets, num_means: int = 1
     ) -> "PosteriorError":
-        """Return what tells the errors of a solve for ``targets``."""
+        """Return the estimator for a solve with the given ``targets``."""
         index = random_rows(system)
         values, noise_draw = (system.rows.take(part, index).double() for part in targets)
         return cls(system, index, values + noise_draw, noise_draw, num_means)
 
     def first_tolerance(self) -> Tensor:
-        """Return the relative residual of each column whose error may be one posterior standard
-        deviation, (1 + s,): where neighbours tell nearly all, it is.
+        """Return the relative residual at which each column's error is about one posterior standard
+        deviation, (1 + s,), taking variances given the nearest neighbours alone.
         """
         square = self.rhs.square().mean(0)
         return (self._left.mean() / torch.where(square > 0, square, 1.0)).sqrt()
 
     def of_residuals(self, W: Tensor, R: Tensor) -> Tensor:
-        """Return the errors of all columns of a direct solve, (1 + s,), W and R (n, 1 + s): of what
-        rounding leaves, which needs no bound for weights that have not been found yet.
+        """Return the errors of all columns of a direct solve, (1 + s,), given W and R (n, 1 + s).
+        They come from rounding alone, so that no bound for unconverged weights is needed.
 
-        A variance v_j is nowhere less than if all data were at one place, about σ² / n. Errors that
-        are negligible beside that are not looked at closer.
+        A variance v_j is smallest if all data are at one place, about σ² / n. Errors that are
+        negligible beside that variance are not examined further.
         """
         system = self.system
         W, R = W / self.scale, R / self.scale
@@ -90,12 +90,12 @@ class PosteriorError(Judge):
         return self._errors(torch.full_like(self.rhs[:, 0], math.inf), 1)
 
     def errors(self) -> Tensor:
-        """Return the error of every column when it was looked at last, (1 + s,)."""
+        """Return the error of every column as of its last look, (1 + s,)."""
         return self._errors(self._left, NUM_GROUPS)
 
     def _errors(self, left: Tensor, num_groups: int) -> Tensor:
-        """Return them by groups of rows whose neighbours leave about as much, the variances
-        ``left`` (m,).
+        """Return the errors, with rows grouped by ``left`` (m,), their variances given their
+        neighbours.
         """
         known = torch.isfinite(self.weights).all(0) & torch.isfinite(self.gaps).all(0)
         known[: self.num_means] = False
@@ -128,8 +128,8 @@ class PosteriorError(Judge):
 
     @cached_property
     def _left(self) -> Tensor:
-        """The variances at the rows given their nearest neighbours, (m,): of as many as cost an
-        epoch at most.
+        """The variance in each row given its nearest neighbours, (m,); the number of neighbours is
+        limited so that this costs an epoch at most.
         """
         rows = self.system.rows
         size = min(1 + NUM_NEIGHBOURS, int(self.system.n / len(self.index) ** 0.5))
@@ -139,7 +139,7 @@ class PosteriorError(Judge):
             likeness = self.system.kernel_rows(index)
             positions, held = rows.owned(index)
             own = torch.arange(len(index), device=index.device)[positions]
-            likeness[own, held] = math.inf  # among the nearest it comes first
+            likeness[own, held] = math.inf  # the row itself comes first
             nearest.append(rows.largest(likeness, size))
         blocks = self._double.small_blocks(torch.cat(nearest)).double()
         blocks.diagonal(dim1=1, dim2=2).mul_(1.0 + eps)

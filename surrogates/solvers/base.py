@@ -50,28 +50,27 @@ SystemT = TypeVar("SystemT", bound=LinearSystem)
 PreparedT = TypeVar("PreparedT")
 StateT = TypeVar("StateT", bound=State)
 
-ROW_COUNTS = ("block_size", "batch_size", "rank")  # settings of solvers and preconditioners
-# Sweeps in a row without progress: the first may be a stochastic method's bad luck
+ROW_COUNTS = ("block_size", "batch_size", "rank")  # settings that count rows
+# Sweeps in a row without progress: a single one may be a stochastic method's bad luck
 STALLS_ALLOWED = 2
-HONEST = 0.25  # of the residual that is found: an estimate below has left it
-FIRST_LOOK = 4.0  # epochs, and twice as many each time, after which a column is looked at
-MOST_DOUBLINGS = 126  # of a factor that float32 holds
-UNSCALED = (1e-9, 1e9)  # largest entries of a column whose squares float32 holds
-MATRICES_HELD = 13  # of n rows and s columns, by the hungriest method
+FIRST_LOOK = 4.0  # epochs before the first scheduled look; each later one comes after twice as many
+MOST_DOUBLINGS = 126  # exponent of the largest power of two that float32 holds, less one
+UNSCALED = (1e-9, 1e9)  # range of a column's largest entry in which float32 holds its squares
+MATRICES_HELD = 13  # (n, s) matrices held by the method that needs most
 
 
 class Solver(ABC):
-    """Solves H W = B. Concrete solvers are frozen dataclasses, which are their own configuration.
+    """Solves H W = B. Concrete solvers are frozen dataclasses: a solver is its own configuration.
 
-    A ``block_size``, a ``batch_size`` and a preconditioner's ``rank`` count rows. Where a system
-    has fewer, all of them are used, and the solution's note says so.
+    A ``block_size``, a ``batch_size`` and a preconditioner's ``rank`` count rows. If a system has
+    fewer rows, all of them are used and the solution's note says so.
 
     Attributes:
-        splits_targets: whether the method gains from :class:`Targets`, the two parts of B, in place
-            of their sum.
-        needs_precision: whether it works in the arithmetic that ``LinearSystem.precise`` gives, and
-            its solutions lose by another.
-        keep_descent: whether columns are returned whose residual is larger than that of 0.
+        splits_targets: whether the method benefits from :class:`Targets`, the two parts of B, over
+            their sum.
+        needs_precision: whether the method works in the precision of ``LinearSystem.precise``, and
+            its solutions lose accuracy in a lower one.
+        keep_descent: whether to return columns whose residual is larger than that of 0.
     """
 
     splits_targets: ClassVar[bool] = False
@@ -90,18 +89,18 @@ class Solver(ABC):
         callback: Callback | None = None,
         posterior: Judge | None = None,
     ) -> Solution:
-        """Return W with H W ≈ ``rhs``; 0 for a column found no better than that.
+        """Return W with H W ≈ ``rhs``; a column for which nothing better than 0 was found is 0.
 
         Args:
-            rhs: B (n, s), or the targets whose sum it is.
+            rhs: B (n, s), or the targets that sum to it.
             initial: warm start (n, s); zeros if ``None``.
             generator: source of all randomness; a generator seeded with 0 if ``None``.
-            callback: called with :class:`Progress` as the solve goes on.
-            posterior: tells the errors of weights that stand for a posterior.
+            callback: called with :class:`Progress` during the solve.
+            posterior: estimates the errors of weights that are a posterior's.
 
         Raises:
             TypeError, ValueError: if the shapes, dtypes, devices or values of the arguments do not
-                fit, or the method needs parts of the matrix that the system does not give.
+                fit, or the method needs parts of the matrix that the system does not offer.
         """
         started = now()
         entries = system.entries
@@ -138,8 +137,8 @@ class Solver(ABC):
         """Return the solution of ``request``, whose arguments have been checked."""
 
     def gains_precision(self, system: LinearSystem, num_columns: int) -> bool:
-        """Return whether ``system`` is better solved as ``LinearSystem.precise`` gives it, its
-        solution kept in that arithmetic.
+        """Return whether the caller should solve ``system.precise()`` instead, and keep the
+        solution in that precision.
         """
         return self.needs_precision
 
@@ -152,13 +151,14 @@ class Solver(ABC):
         what: str,
         otherwise: "Solver | None" = None,
     ) -> Apply:
-        """Return the map B → H⁻¹ B for many B of about so many columns; what depends on H alone, a
-        factor or a preconditioner, is computed once.
+        """Return the map B → H⁻¹ B, for many B of about ``num_columns`` columns. Whatever depends
+        on H alone, such as a factor or a preconditioner, is computed once.
 
         Args:
-            seed: of every solve.
-            what: is computed from the solutions, in the plural, for a warning if one falls short.
-            otherwise: goes on where this solver falls short; itself, as it is, if ``None``.
+            seed: seed of every solve.
+            what: names what is computed from the solutions, in the plural, for a warning if one
+                misses the tolerance.
+            otherwise: the solver that continues where this one misses it; this one if ``None``.
         """
         last = self if otherwise is None else otherwise
         kept = self.kept(system, torch.Generator().manual_seed(seed))
@@ -175,13 +175,13 @@ class Solver(ABC):
         return apply
 
     def kept(self, system: LinearSystem, generator: torch.Generator) -> "Solver":
-        """Return this method with what it prepares for ``system`` kept, for that system alone."""
+        """Return this solver with its preparation for ``system`` cached, for that system alone."""
         return self
 
 
 def _into_range(request: Request) -> Tensor | None:
-    """Multiply the columns of ``request`` whose squares the arithmetic may not hold by powers of
-    two, which rounds nothing; return these factors (s,), or ``None`` if there is no such column.
+    """Scale columns whose squares might overflow or underflow by powers of two, which is exact;
+    return the factors (s,), or ``None`` if no column needs one.
     """
     low, high = request.rhs.aminmax(dim=0)
     largest = request.system.rows.max(torch.maximum(high, -low))
@@ -226,30 +226,30 @@ def check_checkpoint(checkpoint: object) -> None:
 
 @dataclass(frozen=True)
 class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
-    """The loop that iterative methods share. A method defines which systems it can solve, what it
+    """The loop that iterative methods share. A method defines which systems it solves, what it
     prepares, its state, a step, and two readings of the state.
 
-    A sweep runs the method until it claims the solution of every column. Columns that it has found
-    are taken out of the state, so that steps never touch them again. What it *estimates* decides
-    when a column is looked at; what it has found is *evaluated*, and columns that fell short are
-    corrected: the next sweep solves for their residuals, in float64 where a sweep in float32 got
-    nowhere. A correction that makes a column worse is dropped.
+    A sweep runs the method until it reports every column as solved. Solved columns leave the state,
+    and steps do not touch them again. The method's own *estimate* of a residual decides when a
+    column is looked at; the look *evaluates* its error. Columns that miss the tolerance are
+    corrected: the next sweep solves for their residuals, in float64 where float32 made no progress.
+    A correction that makes a column worse is dropped.
 
     Args:
         tolerance: relative residual at which a column stops; ``None`` for 1e-2, or for ``error``
             where weights stand for a posterior.
-        error: of the mean and of the paths of a posterior, at which a column stops, in posterior
+        error: error of a posterior's mean and of its paths at which a column stops, in posterior
             standard deviations.
         max_epochs: budget, in n² kernel entries, preconditioner and checks included. A spent budget
             is a result, not an error.
-        max_seconds: budget of time; ``None`` for none.
-        checkpoint: where to save the solve as it goes on, so that the same call can continue one
-            that was cut short; ``None`` for nowhere.
-        keep_descent: return what the method has at the end of its budget, even if its residual is
-            larger than that of 0: to compare methods within a budget that is not enough, each in
-            the arithmetic of its system.
-        refine: go on in float64, within the budget and free memory, where a solve of a float32
-            system gets nowhere.
+        max_seconds: budget of time; ``None`` for no limit.
+        checkpoint: where to save the running solve, so that the same call continues one that was
+            interrupted; ``None`` to save nothing.
+        keep_descent: return the method's result at the end of its budget even if its residual is
+            larger than that of 0, and stay in the system's precision: to compare methods within
+            budgets that are too small.
+        refine: continue in float64, within the budget and free memory, where a solve of a float32
+            system makes no progress.
 
     References:
         Wilkinson (1963), "Rounding Errors in Algebraic Processes", for iterative refinement.
@@ -269,7 +269,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
 
     @abstractmethod
     def accepts(self, system: LinearSystem) -> SystemT:
-        """Return ``system`` as the kind that the method solves.
+        """Return ``system``, typed as the kind of system that the method solves.
 
         Raises:
             TypeError: if it is of another kind.
@@ -283,7 +283,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
 
     @abstractmethod
     def init(self, system: SystemT, start: Start[PreparedT]) -> StateT:
-        """Return the first state; what ``start`` holds stays as it is."""
+        """Return the first state, without changing the tensors of ``start``."""
 
     @abstractmethod
     def step(
@@ -300,26 +300,24 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
     @abstractmethod
     def residual_norm(self, system: SystemT, state: StateT) -> Tensor | None:
         """Return the method's estimate of ‖b − H w‖ for each running column, (s,), at no extra
-        product; infinite if it has none.
+        product; infinity if it has none yet.
 
-        ``None`` if it has not changed in this step: whether a column has ended is not asked then,
-        which would wait for the device.
+        ``None`` means that the estimate has not changed in this step. The loop then does not check
+        whether a column has stopped, which would wait for the device.
         """
 
     def recursion(self, state: StateT) -> Tensor | None:
-        """Return R = B − H W of the running columns, (n, s), of a method that finds it by a
-        recursion, which does not notice what rounding loses; ``None`` of others.
+        """Return R = B − H W for the running columns, (n, s), if the method updates it by a
+        recursion, from which rounding makes it drift; ``None`` otherwise.
         """
         return None
 
     def epochs_per_step(self, system: SystemT, num_columns: int) -> float:
-        """Return the epochs that a step uses, of a solve for so many columns."""
+        """Return the epochs that a step uses in a solve for ``num_columns`` columns."""
         return 1.0
 
     def describe(self, state: StateT) -> str:
-        """Return what a user should know of how the columns of ``state`` fared;
-        empty if nothing.
-        """
+        """Return a note for the user on how the columns of ``state`` fared, usually empty."""
         return ""
 
     def _solve(self, request: Request) -> Solution:
@@ -356,7 +354,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         return self._solution(run)
 
     def _gets_finer(self, run: Run[SystemT]) -> bool:
-        """Go on in a finer arithmetic; return whether there is one, and it fits."""
+        """Switch to the next finer precision; return whether there is one that fits in memory."""
         if run.system is run.finest or not self.refine or self.keep_descent:
             return False
         if run.level + 1 == len(run.systems):
@@ -370,7 +368,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         return True
 
     def _end(self, run: Run[SystemT], keeper: Keeper | None) -> None:
-        """Let the checkpoint know that this is the end, or that more time would help."""
+        """Complete the note, and tell the checkpoint whether the solve is over."""
         if run.system is not run.given and run.request.coarse is None:
             run.note = joined(run.note, "went on in float64")
         if bool((run.is_unsolved & run.is_held).any()):
@@ -399,12 +397,12 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         return num_bytes <= memory.available(system.device)
 
     def _goes_on(self, run: Run[SystemT]) -> bool:
-        """Return whether a column is to be corrected, and the budget allows it."""
+        """Return whether a column needs a correction that the budget allows."""
         product = 0.0 if run.gap is not None else run.given.epochs_per_product
         return bool((run.is_unsolved & ~run.is_held).any()) and not self._is_spent(run, product)
 
     def _is_spent(self, run: Run[SystemT], further: float = 0.0) -> bool:
-        """Return whether the budget allows no step after so many ``further`` epochs."""
+        """Return whether the budget leaves no step after ``further`` more epochs."""
         step = self.epochs_per_step(run.system, run.rhs.shape[1])
         if run.judge is None or self.keep_descent:
             further += run.given.epochs_per_product
@@ -417,7 +415,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
     def _begin(
         self, run: Run[SystemT], prepared: PreparedT, saved: Mapping[str, Any] | None
     ) -> Sweep[StateT]:
-        """Return a sweep over the columns that are to be corrected, or the one that was saved."""
+        """Return a sweep over the columns that need a correction, or resume the saved one."""
         columns = (run.is_unsolved & ~run.is_held).nonzero().squeeze(1)
         if saved is not None:
             columns = saved["sweep.columns"].to(columns.device)
@@ -429,7 +427,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         targets = run.request.targets
         if targets is not None and self.splits_targets:
             targets = targets_of(targets, columns)
-            if base is not None:  # K and the noise explain a part each
+            if base is not None:  # subtract what the value explains: K's part and the noise's
                 noise_draw = targets.noise_draw - run.given.noise_column * base
                 targets = Targets(gap - noise_draw, noise_draw)
             targets = targets.to(run.system.dtype)
@@ -454,7 +452,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
             began=run.request.epochs,
             next_look=run.request.epochs + FIRST_LOOK,
         )
-        if saved is not None:  # what it took to come here again counts for nothing
+        if saved is not None:  # preparing again is not counted
             run.restore(saved)
             restore(sweep, Sweep.SAVED, "sweep.", saved)
             restore(state, state.names(), "state.", saved)
@@ -464,7 +462,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         return sweep
 
     def _key(self, run: Run[SystemT]) -> str:
-        """Return what tells this solve from others."""
+        """Return a digest that identifies this solve."""
         start = [run.rhs, run.value, run.request.generator.get_state()]
         targets = run.request.targets
         noise_draw = [] if targets is None else [targets.noise_draw]
@@ -472,9 +470,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         return digest(settings, [*run.given.fingerprint(), *start, *noise_draw])
 
     def _sweep(self, run: Run[SystemT], sweep: Sweep[StateT], keeper: Keeper | None) -> None:
-        """Run the method until it has found what is asked of it in all columns, or gets no further,
-        or the budget is spent.
-        """
+        """Run the method until every column has stopped, or the budget is spent."""
         request = run.request
         rhs = columns_of(sweep.rhs, sweep.running)
         norms = run.norms[sweep.columns[sweep.running]]
@@ -511,17 +507,18 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         del sweep.state, rhs  # before what is found is evaluated, to hold fewer matrices at once
 
     def _going(self, run: Run[SystemT], sweep: Sweep[StateT], residual: Tensor) -> Tensor | None:
-        """Return which of the running columns go on, whose relative ``residual`` the method
-        estimates; ``None`` if all do.
+        """Return which of the running columns continue, given the method's estimates of their
+        relative ``residual``; ``None`` if all do.
 
-        Those below their aim have ended. Where an error decides, it is looked at then; until it is
-        small enough, the residual is to fall as the error has to, and its estimate to stay near
-        what is found. Those that rounding keeps where they are have ended, too.
+        A column stops when its estimate reaches its aim. If a posterior's error decides, the error
+        is evaluated at that moment, and a column whose error is still too large continues with a
+        smaller aim. Columns that need a correction stop, too: those whose recursion has drifted by
+        more than the tolerance, and those that rounding keeps from improving.
         """
         running = sweep.running
         going = residual > sweep.aim[running]
-        is_scheduled = run.system is not run.finest and run.request.epochs >= sweep.next_look
         all_go_on = bool(going.all())
+        is_scheduled = run.system is not run.finest and run.request.epochs >= sweep.next_look
         if all_go_on and not is_scheduled:
             return None
         estimate = self.estimate(run.system, sweep.state)
@@ -529,40 +526,36 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         lost = torch.zeros_like(going)
         if is_scheduled:
             sweep.next_look = 2.0 * run.request.epochs - sweep.began
-            lost = self._is_lost(run, sweep, residual, estimate)
+            lost = self._is_stalled(run, sweep, residual, estimate)
             sweep.before[running] = residual.to(sweep.before)
-        if run.judge is None or all_go_on:
-            sweep.num_lost += int(lost.sum())
-            return going & ~lost
-        looked_at = run.judge.look(columns, sweep.solutions(running, estimate))
-        error, found = (part.to(sweep.error) for part in looked_at)
-        sweep.error[running] = error
-        sweep.residual[running] = found
-        sweep.aim[running] = (MARGIN * run.allowed / error * residual).to(sweep.aim)
-        is_unsolved = ~(error <= run.allowed)  # also where it is not a number
-        lost |= residual < HONEST * found
-        sweep.num_lost += int((is_unsolved & lost).sum())
-        return is_unsolved & ~lost
+        recursion = self.recursion(sweep.state)
+        watched = run.watched if is_scheduled else run.judge
+        if watched is not None and not (all_go_on and recursion is None):
+            looked_at = watched.look(columns, sweep.solutions(running, estimate))
+            error, found = (part.to(sweep.error) for part in looked_at)
+            if recursion is not None:
+                drift = watched.drift(columns, recursion).to(sweep.error)
+                lost |= drift > run.tolerance(columns, error, found)
+            if run.judge is not None and not all_go_on:
+                sweep.error[running] = error
+                sweep.residual[running] = found
+                sweep.aim[running] = (MARGIN * run.allowed / error * residual).to(sweep.aim)
+                going = ~(error <= run.allowed)  # true for NaN
+        sweep.num_lost += int((going & lost).sum())
+        return going & ~lost
 
-    def _is_lost(
+    def _is_stalled(
         self, run: Run[SystemT], sweep: Sweep[StateT], residual: Tensor, estimate: Tensor
     ) -> Tensor:
-        """Return which of the running columns a finer arithmetic is to correct: those whose
-        recursion has left the residual by what is asked of it; those whose ``residual`` has not
-        clearly fallen since this was asked last, where rounding may be why; and all, where more
-        columns wait for a correction already than go on.
+        """Return which of the running columns have stalled: those whose ``residual`` has not
+        clearly fallen since the last scheduled look, at a level that rounding may explain. If more
+        columns wait for a correction already than are running, the running ones join them.
         """
         running = sweep.running
-        columns = sweep.columns[running]
-        may_be_rounding = residual * run.norms[columns] <= EXPLAINED * run.rounding(estimate)
-        lost = may_be_rounding & (residual > CLEAR_FALL * sweep.before[running])
-        recursion = self.recursion(sweep.state)
-        if recursion is not None and run.watched is not None:
-            looked_at = run.watched.look(columns, sweep.solutions(running, estimate))
-            error, found = (part.to(residual) for part in looked_at)
-            drift = run.watched.drift(columns, recursion).to(residual)
-            lost |= drift > run.tolerance(columns, error, found)
-        return lost | (sweep.num_lost > len(running))
+        rounding = run.rounding(estimate)
+        may_be_rounding = residual * run.norms[sweep.columns[running]] <= EXPLAINED * rounding
+        stalled = may_be_rounding & (residual > CLEAR_FALL * sweep.before[running])
+        return stalled | (sweep.num_lost > len(running))
 
     def _parts(self, run: Run[SystemT], sweep: Sweep[StateT]) -> Parts:
         names = Sweep.SAVED if sweep.base is None else [*Sweep.SAVED, "rhs"]
@@ -572,7 +565,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
     def _propose(
         self, run: Run[SystemT], sweep: Sweep[StateT], stopped: Tensor, state: StateT
     ) -> None:
-        """Take what ``state`` stands for as the solutions of the running columns ``stopped``."""
+        """Store the estimates in ``state`` as the results of the running columns ``stopped``."""
         ended = sweep.running[stopped]
         sweep.proposal[:, ended] = self.estimate(run.system, state)
         run.column_steps[sweep.columns[ended]] += sweep.steps

@@ -1,5 +1,5 @@
-"""What passes between the caller of a solve, the loop and the method: request, run, start, sweep,
-progress, solution.
+"""The data that the caller of a solve, the solver's loop and its method exchange: request, run,
+start, sweep, progress and solution.
 
 Notation: H (n, n) the system's matrix, B (n, s) right-hand sides, W (n, s) their solutions.
 """
@@ -23,19 +23,19 @@ SystemT = TypeVar("SystemT", bound=LinearSystem)
 PreparedT = TypeVar("PreparedT")
 StateT = TypeVar("StateT", bound=State)
 
-NUM_ROWS = 256  # that speak for all
-WEIGHTS_AT_ONCE = 2**23  # numbers held beside a solve's own, or those of a few columns
+NUM_ROWS = 256  # random rows by which a residual or an error is estimated
+WEIGHTS_AT_ONCE = 2**23  # numbers that an estimate holds at a time, or FEWEST_COLUMNS columns
 FEWEST_COLUMNS = 64
-TOLERANCE = 1e-2  # of a linear system that stands for nothing else
+TOLERANCE = 1e-2  # default relative residual of a system that is not a posterior's
 STALLED = "some columns stopped improving: the precision or the step is exhausted"
 ZEROS = "0 is returned for columns whose residual was above 1, which is that of 0"
-# Of weights that float64 arithmetic has found, rounded to float32
+# Note for weights solved in float64 and then rounded to float32
 TOO_LARGE = "float32 cannot hold the solution: its weights are too large"
-CLEAR_FALL = 0.5  # of a residual
-DIGIT = 0.1  # of a residual: what is left where the arithmetic is worth another sweep
-MARGIN = 0.9  # of the fall that is wanted, or claimed
-HIDDEN = 0.1  # of what a residual may be, that rounding may hide
-EXPLAINED = 8.0  # times eps √n k(x, x) ‖w‖: a residual that rounding may explain
+CLEAR_FALL = 0.5  # a residual that has fallen by less between two looks has stalled
+DIGIT = 0.1  # a sweep that leaves more of a residual hands over to a finer arithmetic
+MARGIN = 0.9  # safety factor of a predicted fall
+HIDDEN = 0.1  # rounding up to this share of the allowed residual is accepted
+EXPLAINED = 8.0  # a residual below so many times eps √n k(x, x) ‖w‖ may be rounding
 
 
 class UnsolvedWarning(UserWarning):
@@ -67,15 +67,15 @@ Callback = Callable[[Progress], None]
 
 @dataclass(eq=False)
 class ResidualRows:
-    """Tells the residuals of a solve by random rows in float64.
+    """Estimates the residuals of a solve from random rows, evaluated in float64.
 
     Attributes:
-        system: of all data.
+        system: the system of all data.
         index: (m,) the rows.
-        rhs: (m, s) B there.
-        weights, gaps: (m, s) the weights there, and their residuals, of when each column was looked
-            at last; NaN before.
-        scale: (s,) by which the columns that are looked at have been multiplied.
+        rhs: (m, s) B in these rows.
+        weights, gaps: (m, s) weights and residuals in these rows, as of the last look at each
+            column; NaN before the first.
+        scale: (s,) factors by which the columns given to ``look`` have been multiplied.
     """
 
     system: BlockSystem
@@ -92,13 +92,13 @@ class ResidualRows:
 
     @classmethod
     def of(cls, system: BlockSystem, rhs: Tensor) -> "ResidualRows":
-        """Return the rows of a solve for ``rhs``."""
+        """Return the estimator for a solve with right-hand sides ``rhs``."""
         index = random_rows(system)
         return cls(system, index, system.rows.take(rhs, index).double())
 
     def look(self, columns: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the errors of these columns with weights W (n, c), and their relative residuals,
-        (c,) each.
+        """Evaluate the given columns for weights W (n, c); return their errors and their relative
+        residuals, (c,) each.
         """
         double = self._double
         before = double.entries
@@ -113,21 +113,21 @@ class ResidualRows:
         return self.errors()[columns], self._relative(columns, self.gaps[:, columns])
 
     def errors(self) -> Tensor:
-        """Return the error of every column when it was looked at last, (s,): of what is no
-        posterior, its relative residual.
+        """Return the error of every column as of its last look, (s,): here its relative
+        residual.
         """
         return self._relative(slice(None), self.gaps)
 
     def drift(self, columns: Tensor, R: Tensor) -> Tensor:
-        """Return how far R (n, c), the residuals of these columns by a recursion, have left those
-        that were found when they were looked at last, relative to B, (c,).
+        """Return the distance between the residuals R (n, c) that a recursion carries and those
+        evaluated at the last look, relative to B, (c,).
         """
         claimed = self.system.rows.take(R, self.index).double() / self.scale[columns]
         return self._relative(columns, self.gaps[:, columns] - claimed)
 
     def rounded(self, columns: Tensor, D: Tensor) -> Tensor:
-        """Return the relative residuals that these columns would have if D (n, c), which rounding
-        has taken from their weights, were all that these lack, (c,).
+        """Return the relative residuals, (c,), of columns whose weights are exact but for D (n, c),
+        the part that rounding has removed.
         """
         product = self._double.rows_matmul(self.index, D.to(self._double.dtype))
         return self._relative(columns, product / self.scale[columns])
@@ -142,7 +142,7 @@ class ResidualRows:
 
 
 class Judge(ResidualRows, ABC):
-    """Tells errors of another kind, see :class:`surrogates.solvers.accuracy.PosteriorError`."""
+    """Estimates errors in other units, see :class:`surrogates.solvers.accuracy.PosteriorError`."""
 
     @abstractmethod
     def first_tolerance(self) -> Tensor: ...
@@ -153,17 +153,18 @@ class Judge(ResidualRows, ABC):
 
 @dataclass
 class Request:
-    """A solve that was asked for, checked, and its account.
+    """The checked arguments of a solve, and its account so far.
 
     Attributes:
         system: H.
         rhs: B (n, s).
-        targets: f and ε, if B was given by them.
-        initial: (n, s), if there is a warm start.
-        started, entries_before: the clock, and the system's count of entries, at its beginning.
-        posterior: tells errors, of weights that stand for a posterior.
-        coarse: the system in float32, if that may begin the solve of a float64 one.
-        an_epoch: entries that one takes.
+        targets: f and ε, if the caller gave B as their sum.
+        initial: warm start (n, s), or ``None``.
+        started, entries_before: the clock and the system's count of entries when the solve began.
+        posterior: estimates posterior errors; ``None`` if the weights are not a posterior's.
+        coarse: the system in float32, in which a float64 solve may begin; ``None`` to begin in
+            float64.
+        an_epoch: kernel entries per epoch.
     """
 
     system: LinearSystem
@@ -183,7 +184,7 @@ class Request:
 
     @property
     def epochs(self) -> float:
-        """What has been spent since the solve began, in n² entries."""
+        """Epochs used since the solve began."""
         return (self.system.entries - self.entries_before) / self.an_epoch
 
     @property
@@ -194,21 +195,23 @@ class Request:
 
 @dataclass(frozen=True)
 class Solution:
-    """The returned estimate and an honest account of it.
+    """The solution of a solve and how accurate it is.
 
     Attributes:
-        value: (n, s); of a shared system, the rows held by this process.
-        residual: (s,) relative residual of ``value``, evaluated, not estimated by the method: of a
-            posterior in 256 rows, else in all; in float64 where float32 might hide it.
+        value: (n, s); for a shared system, the rows held by this process.
+        residual: (s,) relative residual of ``value``, evaluated and not taken from the method: in
+            256 random rows for a posterior, otherwise in all; in float64 where float32 might hide
+            it.
         converged: (s,) whether the tolerance was reached.
         steps: (s,) steps each column ran.
-        epochs: kernel entries used, checks and preconditioner included; n² of them, between all
-            data and all unknowns, are one epoch.
-        note: what a user should know: jitter added, a step size reduced, precision exhausted. Empty
-            if nothing.
-        error: (s,) of the mean, in the first column, and of the paths of a posterior, in its
-            standard deviations, as 256 rows tell it, see :mod:`surrogates.solvers.accuracy`;
-            ``None`` of right-hand sides that are not a posterior's.
+        epochs: kernel entries used, checks and preconditioner included, in units of all entries
+            between data and unknowns.
+        note: anything a user should know, such as added jitter, a reduced step size or exhausted
+            precision; usually empty.
+        error: (s,) error of the posterior mean (first column) and of the paths (the others) in
+            posterior standard deviations, estimated from 256 rows, see
+            :mod:`surrogates.solvers.accuracy`; ``None`` if the weights are not a posterior's, or
+            are those of inducing points.
     """
 
     value: Tensor
@@ -221,8 +224,8 @@ class Solution:
     error: Tensor | None = None
 
     def no_worse_than_zero(self) -> "Solution":
-        """Return this with 0, whose relative residual is 1, for the columns with a larger one, or
-        one that is not a number.
+        """Return this solution with 0 in place of the columns whose relative residual exceeds 1,
+        that of 0, or is NaN.
         """
         worse = ~(self.residual <= 1.0)
         if not bool(worse.any()):
@@ -239,11 +242,11 @@ class Solution:
         """Warn if a column missed the tolerance.
 
         Args:
-            what: is computed from the solution, in the plural.
+            what: names what is computed from the solution, in the plural.
 
         Warns:
-            UnsolvedWarning: with the number of these columns, what they may be off by, and what
-                helps.
+            UnsolvedWarning: with the number of these columns, how large their error may be, and a
+                remedy.
         """
         missed = int((~self.converged).sum())
         if not missed:
@@ -263,7 +266,7 @@ class Solution:
 
     @property
     def _off_by(self) -> str:
-        """What the errors say of a posterior; empty if there are none."""
+        """The sentence on the posterior's error; empty if there is none."""
         if self.error is None:
             return ""
         mean = self.error[0].item()
@@ -286,13 +289,13 @@ class Solution:
 
 @dataclass(frozen=True)
 class Start(Generic[PreparedT]):
-    """What a method starts from, for the columns that are still to be solved.
+    """The start of a sweep, over the columns that are still to be solved.
 
     Attributes:
         rhs: B (n, s).
         initial: (n, s), with ``gap = rhs − H initial``.
-        prepared: what ``prepare`` returned.
-        targets: f and ε, if they are known apart.
+        prepared: the result of ``prepare``.
+        targets: f and ε, if they are known separately.
     """
 
     rhs: Tensor
@@ -304,20 +307,21 @@ class Start(Generic[PreparedT]):
 
 @dataclass
 class Sweep(Generic[StateT]):
-    """A pass of the method over the columns that are not solved yet: the first finds the solution,
-    the others what corrects it.
+    """A pass of the method over the unsolved columns. The first sweep computes the solution, each
+    later one a correction to it.
 
     Attributes:
-        columns: the indices of these right-hand sides.
+        columns: indices of the right-hand sides in this sweep.
         rhs: (n, len(columns)) B, or the residuals to be corrected.
-        base: (n, len(columns)) what is corrected; ``None`` in the first.
-        state: of the columns still running, which are ``columns[running]``.
-        proposal: (n, len(columns)) the method's solutions of those that have stopped.
-        aim: (len(columns),) relative residual, as the method estimates it, that is asked of it.
-        error, residual: (len(columns),) what was found when a column was looked at last.
-        before: (len(columns),) relative residual at the last look that was due by the epochs.
-        began, next_look: the epochs at the beginning, and of the next such look.
-        num_lost: columns that have stopped, to be corrected.
+        base: (n, len(columns)) the values to be corrected; ``None`` in the first sweep.
+        state: the method's state for the columns still running, ``columns[running]``.
+        proposal: (n, len(columns)) the method's results for the columns that have stopped.
+        aim: (len(columns),) relative residual, by the method's own estimate, at which a column
+            stops.
+        error, residual: (len(columns),) error and relative residual at the last look.
+        before: (len(columns),) relative residual at the last scheduled look.
+        began, next_look: epochs at the start of the sweep and at the next scheduled look.
+        num_lost: columns that have stopped and wait for a correction.
     """
 
     SAVED: ClassVar = [
@@ -342,42 +346,34 @@ class Sweep(Generic[StateT]):
     next_report: float = 0.0
 
     def solutions(self, part: Tensor, estimate: Tensor) -> Tensor:
-        """Return what the ``estimate`` of a part of the columns makes of the value."""
+        """Return the solutions that ``estimate`` stands for, in the given part of the columns."""
         return estimate if self.base is None else columns_of(self.base, part) + estimate
 
 
 class Run(Generic[SystemT]):
-    """How far a solve has come: the best value of every column so far.
+    """The progress of a solve: the best value of every column so far.
 
-    Its residuals B − H W are found in float64 where float32 might hide them. What corrects it is
-    found in the fastest arithmetic that gets on.
+    Residuals B − H W are evaluated in float64 where float32 might hide them. Corrections are
+    computed in the fastest arithmetic that still makes progress.
 
     Attributes:
-        systems: H in the arithmetics that the method may work in, the fastest first.
-        system: that of them in which it works, the ``level``-th.
+        systems: H in the precisions that the method may use, the fastest first.
+        system: the one in use, number ``level``.
         value: (n, s).
-        error, residual: (s,) its errors, and its relative residuals, which are the errors of what
-            is no posterior.
-        aim: (s,) relative residual, as the method estimates it, that is asked of it.
-        gap: (n, s) B − H W, if it is known.
-        is_held, is_lost: (s,) whether rounding the value leaves more than is allowed, and whether
-            the last sweep left a column far worse than it was.
+        error, residual: (s,) its errors and relative residuals; the same numbers if the weights
+            are not a posterior's.
+        aim: (s,) relative residual, by the method's own estimate, at which a column stops.
+        gap: (n, s) B − H W if it is known, else ``None``.
+        is_held: (s,) whether rounding the value to its dtype alone exceeds the tolerance.
+        is_lost: (s,) whether the last sweep made a column far worse.
     """
 
     level: int
     system: SystemT
 
     SAVED: ClassVar = [
-        *("level", "num_sweeps", "stalls", "value", "error", "residual"),
-        *(
-            "aim",
-            "is_held",
-            "is_lost",
-            "column_steps",
-            "prepared_from",
-            "steps",
-            "note",
-        ),
+        *("level", "num_sweeps", "stalls", "value", "error", "residual", "aim", "is_held"),
+        *("is_lost", "column_steps", "prepared_from", "steps", "note"),
     ]
 
     def __init__(
@@ -394,7 +390,7 @@ class Run(Generic[SystemT]):
         self.norms = torch.where(norms > 0, norms, torch.ones_like(norms))
         self.residual = norms / self.norms
         self.largest_entry = system.largest_entry
-        # Told where a posterior's error decides
+        # A tolerance given by the user is a relative residual
         self.judge = request.posterior if tolerance is None else None
         if self.judge is None:
             self.allowed = TOLERANCE if tolerance is None else tolerance
@@ -416,47 +412,49 @@ class Run(Generic[SystemT]):
         self.num_sweeps = 0
         self.stalls = 0
         self.note = ""
-        # The generator's state when the method prepares itself
+        # State of the generator before ``prepare``, so that a resumed solve prepares the same
         self.prepared_from = request.generator.get_state()
 
     def use(self, level: int) -> None:
-        """Work in another of the arithmetics."""
+        """Switch to the precision number ``level``."""
         self.level = level
         self.system = self.systems[level]
 
     @cached_property
     def finest(self) -> LinearSystem:
-        """H in the arithmetic that hides no residual."""
+        """H in the precision in which residuals are evaluated."""
         return self.given.doubled() or self.given
 
     @cached_property
     def watched(self) -> ResidualRows | None:
-        """Rows that show what the arithmetic hides, if a finer one may go on."""
+        """The estimator of errors; ``None`` if nothing finer than the given precision exists and
+        the weights are not a posterior's.
+        """
         if self.judge is not None or self.finest is self.given or self.given.blocks is None:
             return self.judge
         return ResidualRows.of(self.given.blocks, self.rhs)
 
     @property
     def is_unsolved(self) -> Tensor:
-        """Which columns fall short, (s,)."""
+        """Which columns miss the tolerance, (s,)."""
         return ~(self.error <= self.allowed)
 
     def count(self) -> None:
-        """Count what other arithmetics have used as the system's own."""
+        """Add the entries used in other precisions to the given system's count."""
         for system in {*self.systems, self.finest} - {self.given}:
             self.given.entries += system.entries
             system.entries = 0
 
     def tolerance(self, columns: Tensor, error: Tensor, residual: Tensor) -> Tensor:
-        """Return the relative residuals at which these columns, whose ``error`` and relative
-        ``residual`` are known, would have the error asked for.
+        """Return the relative residuals at which the given columns would meet the tolerance, if
+        errors stay proportional to residuals.
         """
         tolerance = self.allowed * residual / error
         known = torch.isfinite(tolerance) & (tolerance > 0)
         return torch.where(known, tolerance, self.first_tolerance[columns])
 
     def residuals(self, columns: Tensor, W: Tensor) -> Tensor:
-        """Return B − H W of these columns, (n, len(columns))."""
+        """Return B − H W for the given columns, (n, len(columns))."""
         tolerance = self.tolerance(columns, self.error[columns], self.residual[columns])
         hidden = self.rounding(W) > HIDDEN * tolerance * self.norms[columns]
         system = self.finest if bool(hidden.any()) else self.given
@@ -465,17 +463,17 @@ class Run(Generic[SystemT]):
         return gap.to(self.rhs)
 
     def rounding(self, W: Tensor) -> Tensor:
-        """Return the norm of what rounding may cost products with W in its arithmetic, (s,)."""
+        """Return a bound on the rounding error of H W in the precision of W, (s,)."""
         eps = torch.finfo(W.dtype).eps * self.given.n**0.5
         return (eps * self.largest_entry * self.given.rows.norm(W)).to(self.norms)
 
     def accept(self, sweep: Sweep[Any], *, as_it_is: bool) -> Tensor:
-        """Take over the solutions of ``sweep`` that are better than those before; return what is
-        left of the residuals of its columns that are unsolved, as shares.
+        """Keep the results of ``sweep`` that improve on the values before; return the share of the
+        residual that is left, for each column of the sweep that is still unsolved.
 
         Args:
-            as_it_is: whether the first sweep's are taken over if they are finite, and residuals are
-                those of all rows.
+            as_it_is: keep every finite result of the first sweep, and evaluate residuals in all
+                rows.
         """
         columns = sweep.columns
         rows = self.given.rows
@@ -496,7 +494,7 @@ class Run(Generic[SystemT]):
         else:
             assert gap is not None
             sweep.error = sweep.residual = rows.norm(gap) / self.norms[columns]
-            # As much less as the method claimed too much, and at least half
+            # Lower the aim by the factor by which the method was too optimistic, at most halve it
             aim = self.aim[columns]
             claim = MARGIN * self.allowed / sweep.residual
             self.aim[columns] = aim * claim.clamp(0.5, 1.0)
@@ -527,7 +525,7 @@ class Run(Generic[SystemT]):
         return left
 
     def _begin_warm(self, initial: Tensor) -> None:
-        """Begin with the columns of ``initial`` that are better than zeros."""
+        """Start from the columns of ``initial`` that are better than 0."""
         rows = self.given.rows
         warm = ~rows.all(initial == 0) & ~rows.all(self.rhs == 0)
         everything = torch.arange(len(warm), device=warm.device)
@@ -563,7 +561,7 @@ class Run(Generic[SystemT]):
 
 
 def _with_columns(matrix: Tensor, columns: Tensor, new: Tensor, which: Tensor) -> Tensor:
-    """Return ``matrix`` with its ``columns`` replaced by those of ``new`` that ``which`` marks."""
+    """Return ``matrix`` with ``columns`` replaced by the columns of ``new`` marked by ``which``."""
     if len(columns) == matrix.shape[1]:
         return new
     matrix[:, columns] = new[:, which]
@@ -571,7 +569,7 @@ def _with_columns(matrix: Tensor, columns: Tensor, new: Tensor, which: Tensor) -
 
 
 def random_rows(system: BlockSystem) -> Tensor:
-    """Return random rows of ``system``, or all where these are few."""
+    """Return the indices of ``NUM_ROWS`` random rows of ``system``, or of all if it has fewer."""
     generator = torch.Generator().manual_seed(0)
     order = torch.randperm(system.n, generator=generator, device="cpu")
     return order[:NUM_ROWS].to(system.device)
@@ -583,12 +581,12 @@ def now() -> float:
 
 
 def joined(note: str, further: str) -> str:
-    """Return both notes, and what they share once."""
+    """Return both notes, without repeating one that the other contains."""
     return further if not note else note if further in note else f"{note}; {further}"
 
 
 def columns_of(matrix: Tensor, columns: Tensor) -> Tensor:
-    """Return the given columns, without a copy if they are all."""
+    """Return the given columns of ``matrix``, without a copy if they are all of them."""
     return matrix if len(columns) == matrix.shape[1] else matrix[:, columns]
 
 
@@ -598,7 +596,7 @@ def targets_of(targets: Targets, columns: Tensor) -> Targets:
 
 
 def selected(state: StateT, columns: Tensor) -> StateT:
-    """Return the state of these columns, of tensors of its own."""
+    """Return the state of the given columns, in new tensors."""
     changed: dict[str, Any] = {}
     for name in (entry.name for entry in fields(state)):
         value = getattr(state, name)
@@ -610,7 +608,7 @@ def selected(state: StateT, columns: Tensor) -> StateT:
 
 
 def drop_others(state: State, columns: Tensor) -> None:
-    """Drop all columns but these, one tensor after another: no two are held twice at a time."""
+    """Drop all other columns in place, tensor by tensor, so that only one is held twice."""
     for name in (entry.name for entry in fields(state)):
         value = getattr(state, name)
         if isinstance(value, Tensor):

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from surrogates import CG, Auto, KernelSystem, SketchAndProject, Solver, memory
+from surrogates.solvers.cg import CGState
+from surrogates.systems.base import LinearSystem
 from tests import problems
 
 N = 300
@@ -193,3 +195,28 @@ def test_a_warm_start_of_large_weights_that_solve_is_kept(hard: Hard) -> None:
     solver = replace(ASAP, tolerance=1e-2)
     solution = solver.solve(hard.system, hard.rhs, initial=exact)
     assert torch.equal(solution.value, exact)
+
+
+class Straggling(CG):
+    """Conjugate gradients whose float32 recursions drift, but for the first column's, which never
+    reports that it is solved.
+    """
+
+    def recursion(self, state: CGState) -> Tensor:
+        if state.R.dtype == torch.float64 or state.R.shape[1] == 1:
+            return state.R
+        return state.R + torch.arange(state.R.shape[1])
+
+    def residual_norm(self, system: LinearSystem, state: CGState) -> Tensor:
+        norms = super().residual_norm(system, state)
+        if norms.dtype == torch.float32:
+            norms[0] = norms[0].clamp_min(1.0)
+        return norms
+
+
+def test_a_column_that_goes_on_alone_is_corrected_with_those_that_wait() -> None:
+    system = problems.system(200, 0.1, dtype=torch.float32)
+    rhs = problems.normal(200, 4, dtype=torch.float32)
+    solution = Straggling(None, tolerance=1e-3, max_epochs=300.0).solve(system, rhs)
+    assert bool(solution.converged.all())
+    assert solution.epochs < 100.0
