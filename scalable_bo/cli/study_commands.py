@@ -122,9 +122,10 @@ def tell(
 ) -> None:
     """Tell values, by a JSON line for each point: {"id": 3, "value": 1.5}.
 
-    Of several outcomes the value is an object, {"cost": 1.5, "gain": null}: null is for one that is
-    not known yet, and the point stays pending until all are. "error" in place of "value" says that
-    the evaluation failed, "noise" beside it is its known variance. All lines are told, or none.
+    For several outcomes the value is an object, {"cost": 1.5, "gain": null}, where null marks an
+    outcome that is not known yet; the point stays pending until all are. "error" in place of
+    "value" reports a failed evaluation, and "noise" gives a known variance. Either all lines are
+    told, or none.
     """
     with refusals():
         lines = list(read_results(results))

@@ -1,9 +1,9 @@
-"""A solver that chooses itself: direct, conjugate gradients or accelerated sketch-and-project,
-whichever is predicted to be fastest.
+"""Automatic choice between a direct solve, conjugate gradients and accelerated sketch-and-project,
+by predicted cost.
 
 Costs are counted in floating-point operations of a large matrix product, at the rates of the
-system's device, see :mod:`surrogates.operators.rates`; only their ratios matter. The constants here
-come from a sweep over systems easy and hard on a CPU (``benchmarks/solver_sweep.py``).
+system's device, see :mod:`surrogates.operators.rates`; only their ratios matter. The constants were
+fitted on a CPU to a sweep over easy and hard systems (``benchmarks/solver_sweep.py``).
 """
 
 import math
@@ -26,22 +26,22 @@ from surrogates.solvers.sketch_and_project import SketchAndProject, default_bloc
 from surrogates.systems.base import Apply, BlockSystem, LinearSystem
 from surrogates.systems.preconditioners import Nystrom
 
-# Operations n r² that a preconditioner of r columns is worth, of which the triangular solve is half
+# Cost of building a preconditioner of r columns in units of n r² operations, half of it the
+# triangular solve
 PRECONDITION = 7.0
-DIRECT_ADVANTAGE = 1.15  # a direct solve may cost so much more: it ends far below the tolerance
-PLAIN_SLOWER = 1.5  # times the forecast of CG(None), the median found
-# Of the free memory that a direct solve may fill: for the minutes that the largest take, others may
-# want some, and running out of it ends the process without a word
+DIRECT_ADVANTAGE = 1.15  # a direct solve, which is far more accurate, may cost so much more
+PLAIN_SLOWER = 1.5  # median of CG(None)'s epochs over their forecast
+# Share of the free memory that a direct solve may fill: running out of memory ends the process
 DIRECT_SHARE = 0.75
-EPOCHS_OF_DIRECT = 2.0  # entries evaluated for the factor and the residual
-WORTH_GOING_ON = 3.0  # epochs, of which one evaluates the start and one the end
-SMALLEST_ITERATIVE = 1000  # below, nothing is worth predicting
-LEAST_NOISE = 1e-30  # that float32 holds, with room for its products
-PATIENCE = 3.0  # times the forecast: what takes longer is harder, or beyond the precision
+EPOCHS_OF_DIRECT = 2.0  # entries evaluated for the factor and for the residual
+WORTH_GOING_ON = 3.0  # epochs, of which one evaluates the start and one the result
+SMALLEST_ITERATIVE = 1000  # rows; smaller systems are solved directly without a forecast
+LEAST_NOISE = 1e-30  # variance that float32 still holds, with room for its products
+PATIENCE = 3.0  # an iteration that takes so many times its forecast gives way to a direct solve
 
 
 class Choice(NamedTuple):
-    """A solver, why it was chosen, in one line, and how many epochs it is forecast to take."""
+    """A solver, a line on why it was chosen, and the epochs it is forecast to take."""
 
     solver: Solver
     reason: str
@@ -59,36 +59,34 @@ class _Candidate(NamedTuple):
 class Auto(Solver):
     """Solve (K + Σ) W = B by the method that is predicted to be the fastest for this system.
 
-    With n points, s columns, and m_r the mean of what r random columns leave of K's diagonal
-    (measured for up to n/20 and 400 columns, extrapolated beyond), the candidates are
+    For n points and s columns, let m_r be the mean of K's diagonal that a Nyström approximation
+    from r random columns misses (measured for up to n/20 and 400 columns, extrapolated beyond). The
+    candidates are
 
     * ``Cholesky()``, if it fits in three quarters of the free memory and its rounding error allows
       the tolerance;
     * ``CG(Nystrom(r))`` for r = n/20, n/10, n/5, and ``CG(None)`` for nearly diagonal K: the
-      recursion itself is run on a model of the spectrum, see :class:`SpectrumModel`. Of the
-      preconditioned solves that reached 1e-2, four in five took within a factor 1.4 of the
-      iterations forecast; those near the limit of the precision are deliberately forecast to take
-      far more;
-    * ``SketchAndProject.asap()``, found to take 4 … 12 epochs, modelled by 4.5 + h with h = log₁₀(1
-      + 30 m / λ_n), m for the block size and the smallest eigenvalue λ_n of the model, and by 5 +
-      1.3 h where half a block's columns leave less than 3 % of the diagonal: small noise
-      and clustered points hardly hurt it.
+      forecast runs the recursion on a model of the spectrum, see :class:`SpectrumModel`. Near the
+      limit of the precision it is deliberately pessimistic;
+    * ``SketchAndProject.asap()``, whose epochs are modelled by 4.5 + h with h = log₁₀(1 + 30 m /
+      λ_n), where m is m_r for the block size and λ_n the model's smallest eigenvalue; by 5 + 1.3 h
+      where half a block's columns miss less than 3 % of the diagonal.
 
-    Where an iteration falls short, ``Cholesky()`` takes over if it fits in memory and costs no more
-    than the rest of the budget; the last does otherwise, and where a factorisation needed jitter.
-    Where it needed none, float32 cannot hold the solution.
-    Iterations of a float64 system begin in float32, and are corrected for what float64 leaves of
-    them. Systems of inducing points are solved by ``Cholesky()``, those whose
-    rows are shared by several processes by ``SketchAndProject.asap()``.
+    If an iteration misses the tolerance, ``Cholesky()`` takes over if it fits in memory and costs
+    no more than the rest of the budget, and otherwise ``asap()``, which also follows a
+    factorisation that needed jitter. A float64 system is first solved in float32 and then
+    corrected. Systems of inducing points are solved by ``Cholesky()``, those whose rows several
+    processes share by ``SketchAndProject.asap()``.
 
     Args:
-        tolerance: relative residual wanted; ``None`` for 1e-2, or for ``error`` where weights stand
-            for a posterior.
-        error: of the mean and of the paths of a posterior, in posterior standard deviations.
+        tolerance: relative residual to reach; ``None`` for ``error`` if the weights are a
+            posterior's, and for 1e-2 otherwise.
+        error: error to reach of a posterior's mean and paths, in posterior standard deviations.
         max_epochs: budget of the iterative methods, in n² kernel entries.
-        max_seconds: budget of time; ``None`` for none. A direct solve, once begun, is not stopped.
+        max_seconds: budget of time; ``None`` for no limit. A direct solve, once begun, is not
+            stopped.
         direct: whether ``Cholesky()`` may be chosen.
-        checkpoint: where the iterative methods save a solve as it goes on; ``None`` for nowhere.
+        checkpoint: where the iterative methods save a running solve; ``None`` to save nothing.
 
     The solution's note begins with the choice and its reason.
     """
@@ -279,14 +277,13 @@ class Auto(Solver):
 
     @property
     def _limits(self) -> dict[str, Any]:
-        """What the iterative methods are to reach, and may spend."""
+        """The goals and budgets of the iterative methods."""
         names = ("tolerance", "error", "max_epochs", "max_seconds", "checkpoint")
         return {name: getattr(self, name) for name in names}
 
     def _patient(self, choice: Choice, request: Request) -> Solver:
-        """Return the solver chosen with a budget that leaves a direct solve the rest, should the
-        forecast of its epochs be wrong: what that takes, or three times the forecast if this is
-        more.
+        """Return the chosen solver with a budget that leaves enough for a direct solve, in case the
+        forecast is wrong: the epochs that one costs, or three times the forecast if that is more.
         """
         solver = choice.solver
         if not isinstance(solver, IterativeSolver) or not self._may_end_directly(request):
@@ -296,7 +293,7 @@ class Auto(Solver):
         return solver if most < choice.epochs else replace(solver, max_epochs=most)
 
     def _epochs_of_direct(self, request: Request) -> float:
-        """Return the epochs that take as long as a direct solve."""
+        """Return the number of epochs that take as long as a direct solve."""
         system = request.system.blocks
         assert system is not None  # to be factorised
         num_columns = request.rhs.shape[1]
@@ -304,7 +301,7 @@ class Auto(Solver):
         return max(epochs, EPOCHS_OF_DIRECT)
 
     def _next(self, first: Solver, request: Request) -> Solver | None:
-        """Return what takes over from the solver ``first``, where the budget allows it."""
+        """Return the solver that takes over from ``first``, if the budget allows one."""
         if not isinstance(first, Cholesky) and self._may_end_directly(request):
             return Cholesky()
         left = self.max_epochs - request.epochs
@@ -336,20 +333,20 @@ def _begins_in_float32(system: BlockSystem, solver: Solver) -> bool:
 
 
 def _column_cost(system: BlockSystem) -> float:
-    """Return the operations that a kernel entry's product with a column is worth."""
+    """Return the cost of a kernel entry's product with a column, in operations."""
     rates = rates_of(system.device)
     return rates.column if system.dtype == torch.float32 else rates.double_column
 
 
 def _epoch_cost(system: BlockSystem, num_columns: int) -> float:
-    """Return the operations that a product with K is worth."""
+    """Return the cost of a product with K, in operations."""
     rates = rates_of(system.device)
     entry = rates.read if system.is_stored else rates.evaluate
     return system.n**2 * (entry + _column_cost(system) * num_columns)
 
 
 def _direct_cost(system: BlockSystem, num_columns: int) -> float:
-    """Return the operations that a direct solve is worth, less the advantage it has."""
+    """Return the cost of a direct solve, in operations, discounted for its accuracy."""
     n = system.n
     rates = rates_of(system.device)
     slower = rates.double if system.precise().dtype == torch.float64 else 1.0
@@ -358,7 +355,7 @@ def _direct_cost(system: BlockSystem, num_columns: int) -> float:
 
 
 def _better_columns(first: Solution, second: Solution) -> Solution:
-    """Return ``second`` with the columns of ``first`` that have the smaller residual."""
+    """Return ``second``, but with the columns of ``first`` whose residual is smaller."""
     better = first.residual < second.residual
     return replace(
         second,

@@ -37,11 +37,11 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
 
         g = (1/b) K_bᵀ σ² Σ_b⁻¹ (K_b a − f_b)  +  (1/n) Φ Φᵀ σ² (a − Σ⁻¹ ε)
 
-    Of a kernel that is not one RBF or Matérn kernel, the batch's rows of K stand for Φ Φᵀ, too:
+    Other kernels than a single RBF or Matérn kernel use the batch's rows of K in place of Φ Φᵀ:
 
         g = (1/b) K_bᵀ σ² Σ_b⁻¹ (K_b a − f_b + Σ_b a_b − ε_b),
 
-    which is zero at the solution, whatever the batch; of inducing points K_ZZ a is exact.
+    which is zero at the solution for every batch; with inducing points, K_ZZ a is exact.
 
     The noise ε stands in the regulariser, not among the batch's targets, which lowers the variance;
     given B in one part, f = B and ε = 0. Steps are Nesterov's, each column's g clipped to norm

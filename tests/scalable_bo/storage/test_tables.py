@@ -1,5 +1,5 @@
-"""What is written to a table is read from it: points, values and reasons of failures, whatever the
-names and the choices are.
+"""Tables round-trip: points, values and reasons of failures are read back as they were written,
+whatever the names and the choices are.
 """
 
 import itertools

@@ -79,7 +79,7 @@ def test_a_solve_cut_short_says_how_far_off_it_is(name: str, method: str, budget
         true, _ = problem.errors(solution.value)
     stated = root_mean_square(solution.error[1:])
     actual = root_mean_square(true[1:])
-    # What is far off may be further off than is said, but is never called right
+    # A large error may be underestimated, but is never called right
     assert stated >= min(0.4 * actual, 0.3)
     if 0.02 < stated < 0.5:
         assert stated <= 4.0 * actual
