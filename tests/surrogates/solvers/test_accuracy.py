@@ -85,6 +85,14 @@ def test_a_solve_cut_short_says_how_far_off_it_is(name: str, method: str, budget
         assert stated <= 4.0 * actual
 
 
+@pytest.mark.parametrize("budget", [6.0, 8.0, 20.0])
+def test_directions_that_are_not_solved_for_count_as_errors(budget: float) -> None:
+    solver = CG(None, max_epochs=budget, tolerance=1e-12, keep_descent=True)
+    solution, true = solve(PROBLEMS["sparse"], solver)
+    assert solution.error is not None
+    assert root_mean_square(solution.error[1:]) >= 0.8 * root_mean_square(true[1:])
+
+
 def test_the_first_steps_without_a_preconditioner_are_not_called_right() -> None:
     # They settle what is smooth, and with it most of the residual
     for budget in (3.0, 6.0, 12.0, 24.0):
