@@ -46,6 +46,18 @@ def asked(objective: Callable[[Tensor], Tensor], n: int = 60, **options: Any) ->
     return study
 
 
+def test_the_predicted_standard_deviation_is_that_of_a_mean_of_replicates() -> None:
+    spread = points(40)
+    X = torch.cat([spread, torch.tensor([[0.7, 1.0]], dtype=torch.float64).expand(25, 2)])
+    generator = torch.Generator().manual_seed(2)
+    noise = NOISE * torch.randn(len(X), dtype=torch.float64, generator=generator)
+    study = Study(SPACE, maximize=False, sampler=QUICK)
+    study.add_data(X, 30.0 * torch.sin(9.0 * X[:, 0]) + noise, noise=NOISE**2)
+    study.ask(1)
+    _, std = study.predict(X[-1:])
+    assert std.item() == pytest.approx(NOISE / 5.0, rel=0.25)
+
+
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_under_noise_the_best_mean_is_recommended_beside_the_best_value(sign: float) -> None:
     study = asked(lambda X: sign * noisy(X), maximize=sign < 0)
