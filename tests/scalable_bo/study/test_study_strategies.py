@@ -98,6 +98,25 @@ def test_a_strategy_is_told_what_a_study_knows() -> None:
     assert batches[1] == [[-10.0, -9.0, -8.0], [-7.0, -6.0]]
 
 
+def test_every_ask_has_randomness_of_its_own_which_depends_on_the_seed_alone() -> None:
+    states: list[list[bytes]] = []
+
+    class Watched(RandomPoints):
+        def generate(self, request: Request) -> Tensor:
+            states[-1].append(bytes(request.generator.get_state().tolist()))
+            return super().generate(request)
+
+    for seed in (0, 0, 1):
+        states.append([])
+        study = Study(PLANE, maximize=False, num_initial=3, strategy=Watched(), seed=seed)
+        study.add_data([[0.1, 0.2], [0.5, 0.1], [0.3, 0.9]], [10.0, 9.0, 8.0])
+        for _ in range(3):
+            study.ask(1)
+    first, same, other = states
+    assert same == first
+    assert len({*first, *other}) == 6
+
+
 def test_a_strategy_is_checked_before_the_folder_is_made(tmp_path: Path) -> None:
     path = tmp_path / "study"
     with pytest.raises(
