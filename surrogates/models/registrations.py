@@ -252,8 +252,8 @@ def _update(
 def _update_weights(
     model: PathwiseGP, system: KernelSystem, target_values: Tensor, sample_values: Tensor
 ) -> Tensor:
-    """Return H⁻¹ (y − f − ε) for values y and f (..., n) less the mean, of the shape that they
-    broadcast to: of every y, and of every f + ε.
+    """Return H⁻¹ (y − f − ε), of the shape to which y and f (..., n) broadcast, for values from
+    which the mean has been subtracted. Each y and each f + ε is solved for once.
     """
     shape = torch.broadcast_shapes(target_values.shape, sample_values.shape)
     memory.require(

@@ -17,7 +17,7 @@ from surrogates.functions.features import PriorPaths
 from surrogates.functions.paths import SamplePaths
 from surrogates.operators.differentiable import Basis, KernelBasis
 from surrogates.operators.terms import FunctionMap
-from surrogates.rules.solved import right_hand_sides, shared_targets
+from surrogates.rules.solved import shared_targets, solve_arguments
 from surrogates.solvers.base import Callback, Solver
 from surrogates.solvers.run import Solution
 from surrogates.solvers.sketch_and_project import SketchAndProject
@@ -121,7 +121,7 @@ def shared_paths(
     both = shared_targets(system, targets - mean(X), prior(X).T, generator)
     solution = solver.solve(
         system,
-        **right_hand_sides(system, both, solver),
+        **solve_arguments(system, both, solver),
         generator=generator,
         callback=callback,
     )

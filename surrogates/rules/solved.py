@@ -119,12 +119,12 @@ class SolvedRule(Rule):
         if precise:
             targets = targets.to(system.dtype)
         initial = None if precise else _initial(system, residuals, warm, num_paths)
-        of_posterior = right_hand_sides(system, targets, solver)
+        arguments = solve_arguments(system, targets, solver)
         del targets, values, noise  # many columns: only one copy of them is kept
         solution = solver.solve(
-            system, **of_posterior, initial=initial, generator=generator, callback=callback
+            system, **arguments, initial=initial, generator=generator, callback=callback
         )
-        del of_posterior
+        del arguments
         mean_weights = solution.value[:, :1].clone()
         paths = SamplePaths(
             prior=prior,
@@ -191,12 +191,12 @@ class AllData(SolvedRule):
         initial = _initial(system, misfit.unsqueeze(1), warm, num_paths)
         values = prior_values(prior, data.X, data.noise, rows).T
         targets = shared_targets(system, misfit, values, generator)
-        of_posterior = right_hand_sides(system, targets, solver)
+        arguments = solve_arguments(system, targets, solver)
         del targets, values
         solution = solver.solve(
-            system, **of_posterior, initial=initial, generator=generator, callback=callback
+            system, **arguments, initial=initial, generator=generator, callback=callback
         )
-        del of_posterior
+        del arguments
         mean_weights = system.rows.gather(solution.value[:, :1])
         paths = SamplePaths(
             prior=prior.part(own),
@@ -219,9 +219,9 @@ class AllData(SolvedRule):
         )
 
 
-def right_hand_sides(system: LinearSystem, targets: Targets, solver: Solver) -> dict[str, Any]:
-    """Return what ``solver`` takes of the ``targets`` of a posterior: ``rhs``, and what tells the
-    errors of its solution.
+def solve_arguments(system: LinearSystem, targets: Targets, solver: Solver) -> dict[str, Any]:
+    """Return the arguments ``rhs`` and ``posterior`` of ``solver.solve`` for the ``targets`` of a
+    posterior.
     """
     blocks = system.blocks
     return {

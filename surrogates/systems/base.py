@@ -91,8 +91,8 @@ class Rows:
         return W[index]
 
     def largest(self, values: Tensor, count: int) -> Tensor:
-        """Return the columns with the ``count`` largest entries of each row of ``values`` (b, n),
-        of which every process gives its own columns, (b, count), to all processes.
+        """Return the indices of the ``count`` largest entries in each row of ``values`` (b, n), as
+        (b, count), to all processes; each process passes the columns that it holds.
         """
         return values.topk(count, dim=1).indices
 

@@ -17,12 +17,12 @@ from surrogates.operators.kernel_matrix import Tiled, kernel_operator
 from surrogates.operators.linalg import stable_cholesky, times_inverse_transpose
 from surrogates.operators.tiles import SMALLEST_SIDE, spans, tile_side
 from surrogates.systems.base import LinearSystem, Regression, Rows, Targets
-from surrogates.systems.kernel import OfKernel
+from surrogates.systems.kernel import WithKernel
 
 SQUARES_TO_WHITEN = 4  # (m, m) matrices held at once by InducingSystem.whitened
 
 
-class InducingSystem(OfKernel, LinearSystem):
+class InducingSystem(WithKernel, LinearSystem):
     """The system A W = B of the weights on m inducing points Z: the least squares fit of K_XZ w to
     the data, regularised by K_ZZ,
 

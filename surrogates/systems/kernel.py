@@ -16,8 +16,8 @@ from surrogates.operators.stationary import StationaryKernel
 from surrogates.systems.base import BlockSystem, Regression, Rows, Targets
 
 
-class OfKernel:
-    """What a system says of ``kernel``, that between the points of its unknowns."""
+class WithKernel:
+    """Properties of a system that follow from ``kernel``, that between its unknowns' points."""
 
     kernel: KernelOperator
 
@@ -34,7 +34,7 @@ class OfKernel:
         return self.kernel.diagonal().max()
 
 
-class KernelSystem(OfKernel, BlockSystem):
+class KernelSystem(WithKernel, BlockSystem):
     """The system H W = B with H = K + Σ; n² entries are one epoch.
 
     Args:

@@ -165,6 +165,7 @@ def use_the_system(part: slice) -> Results:
         "gap": shared.rows_matmul(index, W, minus=rhs),
         "block": shared.block(index),
         "columns": shared.columns(index),
+        "small": shared.small_blocks(index[:4].view(2, 2)),
         "taken": shared.rows.take(W, index),
         "added": shared.rows.add(W.clone(), index, torch.ones(5, S, dtype=W.dtype), alpha=2.0),
         "norm": shared.rows.norm(W),
