@@ -67,13 +67,15 @@ from surrogates import (
 from surrogates.functions.draws import standard_normal
 from surrogates.operators.differentiable import KernelBasis
 from surrogates.operators.kernel_matrix import kernel_operator
+from surrogates.solvers.accuracy import PosteriorError
 from surrogates.solvers.growing import extended
+from surrogates.systems.base import Targets
 
 DIM = 8
 NOISE = 1e-6
 Q = 100
 NUM_FEATURES = 2048
-SOLVERS: dict[str, Callable[[float], Solver]] = {
+SOLVERS: dict[str, Callable[[float | None], Solver]] = {
     "asap": lambda tolerance: SketchAndProject.asap(tolerance=tolerance),
     "cg": lambda tolerance: CG(tolerance=tolerance),
     "sdd": lambda tolerance: SDD(tolerance=tolerance),
@@ -121,14 +123,16 @@ STARTS = {
 
 
 class Method(NamedTuple):
-    """A solver of ``SOLVERS`` with a tolerance, and a start of ``STARTS``."""
+    """A solver of ``SOLVERS``, a start of ``STARTS``, and the relative residual to reach; 0 for the
+    solver's default error of the posterior.
+    """
 
     solver: str
     tolerance: float
     start: str
 
     def make_solver(self) -> Solver:
-        return SOLVERS[self.solver](self.tolerance)
+        return SOLVERS[self.solver](self.tolerance or None)
 
 
 Methods = list[Method]
@@ -157,21 +161,28 @@ class Columns:
 
     def solve(self, X: Tensor, y: Tensor, solver: Solver) -> Solve:
         """Return the solve of the next round."""
-        B = torch.cat([y.unsqueeze(1), self.functions_at(X)], dim=1)
+        values = torch.cat([y.unsqueeze(1), self.functions_at(X)], dim=1)
+        noise = torch.cat([torch.zeros_like(values[:, :1]), self.noise], dim=1)
+        B = values + noise
         system = system_of(self.kernel, X)
         coarse = self.start.coarse
         prepared = None if coarse is None else COARSE[coarse](system_of(self.kernel, X))
         began = time.process_time()
         initial = self.initial(system, B) if prepared is None else prepared(B)
+        posterior = PosteriorError.for_targets(system, Targets(values, noise))
         solution = solver.solve(
-            system, B, initial=initial, generator=torch.Generator().manual_seed(len(X))
+            system,
+            B,
+            initial=initial,
+            generator=torch.Generator().manual_seed(len(X)),
+            posterior=posterior,
         )
         seconds = time.process_time() - began
         self.weights = solution.value
         return Solve(system, B, initial, solution, seconds)
 
     def functions_at(self, X: Tensor) -> Tensor:
-        """Return f(X) + ε of the round's functions, (n, q)."""
+        """Return f(X) of the round's functions, (n, q), and extend their noise ε to X."""
         if self.prior is None or self.start.functions == "fresh":
             self.prior = PriorPaths.draw(
                 self.kernel, DIM, Q, num_features=NUM_FEATURES, generator=self.generator, like=X
@@ -181,7 +192,7 @@ class Columns:
             self.mix()
         new = math.sqrt(NOISE) * standard_normal((len(X) - len(self.noise), Q), X, self.generator)
         self.noise = torch.cat([self.noise, new])
-        return self.prior(X).T + self.noise
+        return self.prior(X).T
 
     def mix(self) -> None:
         """Rotate the functions among each other: as all is linear, noise and weights with them."""
@@ -535,7 +546,7 @@ def main() -> None:
     parser.add_argument("--initial", type=int, default=2000, help="initial points of the rounds")
     parser.add_argument("--lengthscales", default="0.2,0.5,2")
     parser.add_argument("--solvers", default="asap,cg,sdd,auto,cholesky")
-    parser.add_argument("--tolerances", default="0.01,0.1")
+    parser.add_argument("--tolerances", default="0.01,0.1", help="0 for the posterior's error")
     parser.add_argument("--starts", default=",".join(STARTS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seeds", default="0,1,2,3", help="of the rounds; the cost has one")
