@@ -1,30 +1,22 @@
 """What a round of Thompson sampling may take over from the last, as its data grow: in cost, in
 statistics and in what is found.
 
-    python benchmarks/warm_starts.py --parts cost,rounds --out benchmarks/results/warm_starts.json
+    python benchmarks/warm_starts.py --seeds 0,1,2,3 --out benchmarks/results/warm_starts.json
 
 Every round of parallel Thompson sampling solves (K + Σ) v = y for the mean and (K + Σ) a = f(X) + ε
 for q prior functions f. Compared are
 
 * ``zero``: fresh functions, from zero;
-* ``nystrom``, ``subset``: fresh functions, from a coarse solve whose set-up could be kept over the
-  rounds (it is not charged for): P⁻¹B with the Nyström approximation P by n/10 columns, or the
-  exact solve of the first n/4 points alone, and zero elsewhere;
-* ``mean``, ``mean-block``: fresh functions from zero, the mean from its last weights;
-* ``kept``, ``kept-diagonal``, ``kept-block``: the functions and noise of the last round, evaluated
-  at the new points too, from their old weights;
-* ``mixed-block``: the same, after a random rotation of the q functions among each other.
+* ``mean-block``: fresh functions from zero, the mean from its last weights, with those of new
+  points from a solve of their own rows: what a study does;
+* ``kept-block``: the functions and noise of the last round, evaluated at the new points too, from
+  their old weights and a solve of the new rows.
 
-New points start at zero, at what the diagonal of their rows suggests (``diagonal``), or at what
-solves their own rows (``block``).
-
-``cost`` gives epochs and processor seconds a round on the same growing data, and the misfit that is
-left at the new points and at all; a kept K is not charged for. ``rounds`` runs Thompson rounds by
-each start on the same target, initial data and noise: the best value found, the epochs, the mean
-distance between the points of a batch, the mean maximum of the last paths less that of fresh paths
-on the same data, and z = (path − mean) / standard deviation of the exact posterior, of which fresh
-paths are draws: at uniform points, and a tenth of a lengthscale from the points that the same path
-(``own``) or another (``others``) chose.
+Every start meets the same target, initial data and noise. Recorded are the best value found, the
+epochs, the mean distance between the points of a batch, the mean maximum of the last paths less
+that of fresh paths on the same data, and z = (path − mean) / standard deviation of the exact
+posterior, of which fresh paths are draws: at uniform points, and a tenth of a lengthscale from the
+points that the same path (``own``) or another (``others``) chose.
 
 References:
     Dong, Lin, Hernández-Lobato (2025), "Warm-Starting Iterative Gaussian Processes for Faster
@@ -36,7 +28,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,7 +49,6 @@ from surrogates import (
     Auto,
     Cholesky,
     KernelSystem,
-    Nystrom,
     PriorPaths,
     SamplePaths,
     SketchAndProject,
@@ -98,27 +89,19 @@ class Start(NamedTuple):
     """What a round takes over from the last.
 
     Attributes:
-        functions: ``fresh``, ``kept``, or kept and ``mixed`` by a random rotation.
-        new_rows: where the weights of new points start, of ``NEW_ROWS``, beside the last weights of
-            all columns, or of the mean's alone if the functions are fresh.
-        coarse: a coarse solve to start from, of ``COARSE``. With neither, all starts at zero.
+        keeps_functions: whether it has the same functions and noise.
+        keeps_weights: whether the last weights go on: of all columns, or of the mean's alone where
+            the functions are fresh.
     """
 
-    functions: str = "fresh"
-    new_rows: str | None = None
-    coarse: str | None = None
+    keeps_functions: bool = False
+    keeps_weights: bool = False
 
 
 STARTS = {
     "zero": Start(),
-    "nystrom": Start(coarse="nystrom"),
-    "subset": Start(coarse="subset"),
-    "mean": Start(new_rows="zero"),
-    "mean-block": Start(new_rows="block"),
-    "kept": Start("kept", "zero"),
-    "kept-diagonal": Start("kept", "diagonal"),
-    "kept-block": Start("kept", "block"),
-    "mixed-block": Start("mixed", "block"),
+    "mean-block": Start(keeps_weights=True),
+    "kept-block": Start(keeps_functions=True, keeps_weights=True),
 }
 
 
@@ -165,10 +148,8 @@ class Columns:
         noise = torch.cat([torch.zeros_like(values[:, :1]), self.noise], dim=1)
         B = values + noise
         system = system_of(self.kernel, X)
-        coarse = self.start.coarse
-        prepared = None if coarse is None else COARSE[coarse](system_of(self.kernel, X))
         began = time.process_time()
-        initial = self.initial(system, B) if prepared is None else prepared(B)
+        initial = self.initial(system, B)
         posterior = PosteriorError.for_targets(system, Targets(values, noise))
         solution = solver.solve(
             system,
@@ -183,34 +164,22 @@ class Columns:
 
     def functions_at(self, X: Tensor) -> Tensor:
         """Return f(X) of the round's functions, (n, q), and extend their noise ε to X."""
-        if self.prior is None or self.start.functions == "fresh":
+        if self.prior is None or not self.start.keeps_functions:
             self.prior = PriorPaths.draw(
                 self.kernel, DIM, Q, num_features=NUM_FEATURES, generator=self.generator, like=X
             )
             self.noise = X.new_empty(0, Q)
-        elif self.start.functions == "mixed":
-            self.mix()
         new = math.sqrt(NOISE) * standard_normal((len(X) - len(self.noise), Q), X, self.generator)
         self.noise = torch.cat([self.noise, new])
         return self.prior(X).T
 
-    def mix(self) -> None:
-        """Rotate the functions among each other: as all is linear, noise and weights with them."""
-        assert self.prior is not None
-        ((features, combination),) = self.prior.draws
-        rotation = random_rotation(Q, self.noise, self.generator)
-        self.prior = replace(self.prior, draws=((features, combination @ rotation),))
-        self.noise = self.noise @ rotation
-        if self.weights is not None:
-            self.weights[:, 1:] = self.weights[:, 1:] @ rotation
-
     def initial(self, system: KernelSystem, B: Tensor) -> Tensor | None:
         """Return the weights (n, 1 + q) that the solve starts from; ``None`` for zeros."""
-        if self.weights is None or self.start.new_rows is None:
+        if self.weights is None or not self.start.keeps_weights:
             return None
-        taken = slice(1 if self.start.functions == "fresh" else None)
+        taken = slice(None if self.start.keeps_functions else 1)
         W = torch.zeros_like(B)
-        W[:, taken] = NEW_ROWS[self.start.new_rows](system, B[:, taken], self.weights[:, taken])
+        W[:, taken] = extended(system, B[:, taken], self.weights[:, taken])
         return W
 
     def paths(self, X: Tensor, y: Tensor, solver: Solver) -> tuple[SamplePaths, Solution]:
@@ -220,40 +189,6 @@ class Columns:
         a = solution.value[:, 1:]
         data = KernelBasis(self.kernel, X)
         return SamplePaths(self.prior, data, v - a, v, ZeroMean()), solution
-
-
-def random_rotation(size: int, like: Tensor, generator: torch.Generator) -> Tensor:
-    """Return an orthogonal (size, size) matrix, drawn uniformly (Haar)."""
-    Q, R = torch.linalg.qr(standard_normal((size, size), like.double(), generator))
-    return (Q * R.diagonal().sign()).to(like)
-
-
-def at_zero(system: KernelSystem, B: Tensor, W: Tensor) -> Tensor:
-    return torch.cat([W, W.new_zeros(system.n - len(W), W.shape[1])])
-
-
-def by_diagonal(system: KernelSystem, B: Tensor, W: Tensor) -> Tensor:
-    start = at_zero(system, B, W)
-    new = torch.arange(len(W), system.n, device=system.device)
-    gap = -system.rows_matmul(new, start, minus=B)
-    start[new] = gap / (system.diagonal[new] + system.noise).unsqueeze(1)
-    return start
-
-
-NEW_ROWS = {"zero": at_zero, "diagonal": by_diagonal, "block": extended}
-
-
-def coarse_nystrom(system: KernelSystem) -> Callable[[Tensor], Tensor]:
-    return Nystrom(system.n // 10)(system, torch.Generator().manual_seed(0))
-
-
-def coarse_subset(system: KernelSystem) -> Callable[[Tensor], Tensor]:
-    m = system.n // 4
-    factor = torch.linalg.cholesky(system.block(torch.arange(m, device=system.device)))
-    return lambda B: torch.cat([torch.cholesky_solve(B[:m], factor), torch.zeros_like(B[m:])])
-
-
-COARSE = {"nystrom": coarse_nystrom, "subset": coarse_subset}
 
 
 @dataclass
@@ -332,30 +267,6 @@ def system_of(kernel: Kernel, X: Tensor) -> KernelSystem:
     return KernelSystem(kernel_operator(kernel, X), NOISE)
 
 
-@torch.no_grad()
-def solves(run: Run, n: int, solver: Solver, start: Start) -> list[dict[str, Any]]:
-    """Return what the solve of every round took, from the first n points to all of them."""
-    columns = Columns(run.kernel, start, torch.Generator().manual_seed(0))
-    rows = []
-    for size in range(n, len(run.X) + 1, Q):
-        system, B, initial, solution, seconds = columns.solve(run.X[:size], run.y[:size], solver)
-        gap = B - system @ solution.value
-        rows.append(
-            {
-                "n": size,
-                "start_residual": 1.0 if initial is None else residual_of(B - system @ initial, B),
-                "residual": float(solution.residual.max()),
-                "epochs": solution.epochs,
-                "seconds": seconds,
-                "misfit_mean": root_mean_square(gap[:, :1]),
-                "misfit_mean_new": root_mean_square(gap[-Q:, :1]),
-                "misfit_paths": root_mean_square(gap[:, 1:]),
-                "misfit_paths_new": root_mean_square(gap[-Q:, 1:]),
-            }
-        )
-    return rows[1:]
-
-
 def rounds_of(
     n: int,
     lengthscale: float,
@@ -372,15 +283,6 @@ def rounds_of(
     )
     found = {"best": run.best, "epochs": run.epochs}
     return found | statistics_of(run, lengthscale, seed)
-
-
-def residual_of(gap: Tensor, B: Tensor) -> float:
-    """Return the relative residual, a mean over the columns."""
-    return float((gap.norm(dim=0) / B.norm(dim=0)).mean())
-
-
-def root_mean_square(values: Tensor) -> float:
-    return float(values.square().mean().sqrt())
 
 
 def statistics_of(run: Run, lengthscale: float, seed: int) -> dict[str, float]:
@@ -430,39 +332,6 @@ def mean_maximum(paths: SamplePaths, run: Run, seed: int) -> float:
         return paths.each(points.unsqueeze(1)).mean().item()
 
 
-def print_cost(rows: list[dict[str, Any]]) -> None:
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        key = tuple(row[name] for name in ("num_initial", "lengthscale", "tolerance", "solver"))
-        groups.setdefault((*key, row["start"]), []).append(row)
-    numbers = {
-        "start_residual": ".2f",
-        "epochs": ".1f",
-        "seconds": ".2f",
-        "misfit_paths": ".0e",
-        "misfit_paths_new": ".0e",
-        "misfit_mean_new": ".0e",
-    }
-    print_rows(
-        "A round's solve (means)",
-        ("n, lengthscale", "tolerance", "solver", "start", *numbers),
-        [
-            [
-                f"{n}, {lengthscale:g}",
-                f"{tolerance:g}",
-                solver,
-                start,
-                *(
-                    format(statistics.fmean(row[name] for row in group), digits)
-                    for name, digits in numbers.items()
-                ),
-            ]
-            for (n, lengthscale, tolerance, solver, start), group in groups.items()
-        ],
-        num_words=4,
-    )
-
-
 def print_rounds(results: list[dict[str, Any]]) -> None:
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for result in results:
@@ -501,28 +370,15 @@ class Record:
         else:
             environment = describe_environment(device)
             self.parts = {"benchmark": "warm_starts", "environment": environment}
-            self.parts |= {"cost": [], "rounds": []}
+            self.parts |= {"rounds": []}
 
-    def lacks(self, part: str, settings: dict[str, Any]) -> bool:
-        return not any(settings.items() <= row.items() for row in self.parts[part])
+    def lacks(self, settings: dict[str, Any]) -> bool:
+        return not any(settings.items() <= row.items() for row in self.parts["rounds"])
 
-    def add(self, part: str, settings: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-        self.parts[part] += [settings | row for row in rows]
+    def add(self, settings: dict[str, Any], found: dict[str, Any]) -> None:
+        self.parts["rounds"].append(settings | found)
         if self.path is not None:
             write_record(self.path, self.parts)
-
-
-def add_costs(record: Record, n: int, lengthscale: float, rounds: int, methods: Methods) -> None:
-    run = None
-    for method in methods:
-        settings = {"num_initial": n, "lengthscale": lengthscale} | method._asdict()
-        if record.lacks("cost", settings):
-            if run is None:
-                run = run_rounds(
-                    n, lengthscale, rounds, 0, dtype=torch.float32, device=record.device
-                )
-            rows = solves(run, n, method.make_solver(), STARTS[method.start])
-            record.add("cost", settings, rows)
 
 
 def add_rounds(
@@ -532,24 +388,22 @@ def add_rounds(
         run: dict[str, Any] = {"n": n, "num_rounds": rounds}
         run |= {"lengthscale": lengthscale, "seed": seed}
         settings = run | method._asdict()
-        if record.lacks("rounds", settings):
+        if record.lacks(settings):
             found = rounds_of(
                 **run, start=method.start, solver=method.make_solver(), device=record.device
             )
-            record.add("rounds", settings, [found])
+            record.add(settings, found)
 
 
 def main() -> None:
     parser = script_parser(__doc__, "JSON record; what it has already is not run again")
-    parser.add_argument("--parts", default="cost,rounds")
-    parser.add_argument("--sizes", default="2000,5000", help="initial points of the cost")
-    parser.add_argument("--initial", type=int, default=2000, help="initial points of the rounds")
+    parser.add_argument("--initial", type=int, default=2000, help="points before the first round")
     parser.add_argument("--lengthscales", default="0.2,0.5,2")
     parser.add_argument("--solvers", default="asap,cg,sdd,auto,cholesky")
     parser.add_argument("--tolerances", default="0.01,0.1", help="0 for the posterior's error")
     parser.add_argument("--starts", default=",".join(STARTS))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seeds", default="0,1,2,3", help="of the rounds; the cost has one")
+    parser.add_argument("--seeds", default="0,1,2,3", help="separated by commas")
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
 
@@ -562,14 +416,9 @@ def main() -> None:
         Method(*method)
         for method in product(choices("solvers"), choices("tolerances", float), choices("starts"))
     ]
-    if "cost" in choices("parts"):
-        for n, lengthscale in product(choices("sizes", int), lengthscales):
-            add_costs(record, n, lengthscale, arguments.rounds, methods)
-        print_cost(record.parts["cost"])
-    if "rounds" in choices("parts"):
-        for seed, lengthscale in product(choices("seeds", int), lengthscales):
-            add_rounds(record, arguments.initial, lengthscale, arguments.rounds, seed, methods)
-        print_rounds(record.parts["rounds"])
+    for seed, lengthscale in product(choices("seeds", int), lengthscales):
+        add_rounds(record, arguments.initial, lengthscale, arguments.rounds, seed, methods)
+    print_rounds(record.parts["rounds"])
 
 
 if __name__ == "__main__":

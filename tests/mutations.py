@@ -54,7 +54,7 @@ SQLITE = "scalable_bo/storage/sqlite.py"
 ROWS = "scalable_bo/storage/rows.py"
 MUTANTS = (
     Mutant(RUN, "better = sweep.error < self.", "better = sweep.error < 1.5 * self.", SOLVERS),
-    Mutant(RUN, "hidden = self.rounding(W) > HIDDEN", "hidden = self.rounding(W) > 1e30", SOLVERS),
+    Mutant(RUN, "hidden = self.rounding(W) > DIGIT", "hidden = self.rounding(W) > 1e30", SOLVERS),
     Mutant(RUN, "sweep.error * lost > self", "1e-30 * lost > self", SOLVERS),
     Mutant(
         RUN,

@@ -38,8 +38,7 @@ class InducingPathwiseGP(PathwiseGP):
         inducing_method: how a number of them is chosen, see :func:`choose_inducing_points`;
             distances are in units of the lengthscale that the kernel has now.
         solver: ``None`` for ``Cholesky()`` up to 4096 inducing points and ``SGD()`` beyond.
-            ``CG(preconditioner=None)`` is possible, too, with a far smaller tolerance than its
-            default: see :class:`InducingSystem` on residuals.
+            ``CG(preconditioner=None)`` is possible, too, but may need thousands of epochs.
 
     The other arguments are those of :class:`PathwiseGP`.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from surrogates import memory
 from surrogates.functions.paths import SamplePaths
 from surrogates.operators.linalg import stable_cholesky
 from surrogates.rules.base import FiniteRank, Rule
@@ -15,7 +16,9 @@ from surrogates.rules.data import DataSet
 from surrogates.rules.solved import DIRECT_SOLVE_UP_TO, SolvedRule
 from surrogates.solvers.base import Solver
 from surrogates.solvers.cholesky import Cholesky
+from surrogates.solvers.inducing_error import InducingError
 from surrogates.solvers.sgd import SGD
+from surrogates.systems.base import Targets
 from surrogates.systems.inducing import InducingSystem
 
 
@@ -37,6 +40,10 @@ class InducingPoints(SolvedRule):
         return InducingSystem(
             data.kernel, data.X, self.points.clone(), data.noise, memory_budget=self.memory_budget
         )
+
+    def judge(self, system: InducingSystem, targets: Targets) -> InducingError | None:
+        fits = system.bytes_to_whiten <= memory.available(system.device)
+        return InducingError(system, targets) if fits else None
 
     def default_solver(self, num_centres: int) -> Solver:
         return Cholesky() if num_centres <= DIRECT_SOLVE_UP_TO else SGD()

@@ -32,8 +32,8 @@ from surrogates.solvers.auto import Auto
 from surrogates.solvers.base import Callback, Solver
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.growing import extended
-from surrogates.solvers.run import Solution
-from surrogates.systems.base import Apply, LinearSystem, Targets
+from surrogates.solvers.run import Judge, Solution
+from surrogates.systems.base import Apply, LinearSystem, Targets, require_blocks
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.processes import own_rows
 from surrogates.systems.shared import DistributedKernelSystem
@@ -75,6 +75,10 @@ class SolvedRule(Rule):
     @abstractmethod
     def system(self, data: DataSet) -> LinearSystem:
         """Return the system that the weights solve."""
+
+    @abstractmethod
+    def judge(self, system: Any, targets: Targets) -> Judge | None:
+        """Return the estimator of the posterior's error; ``None`` if it does not fit in memory."""
 
     @abstractmethod
     def default_solver(self, num_centres: int) -> Solver:
@@ -119,7 +123,7 @@ class SolvedRule(Rule):
         if precise:
             targets = targets.to(system.dtype)
         initial = None if precise else _initial(system, residuals, warm, num_paths)
-        arguments = solve_arguments(system, targets, solver)
+        arguments = solve_arguments(system, targets, solver, self.judge)
         del targets, values, noise  # many columns: only one copy of them is kept
         solution = solver.solve(
             system, **arguments, initial=initial, generator=generator, callback=callback
@@ -148,6 +152,9 @@ class AllData(SolvedRule):
     def system(self, data: DataSet) -> KernelSystem:
         K = kernel_operator(data.kernel, data.X, memory_budget=self.memory_budget)
         return KernelSystem(K, data.noise)
+
+    def judge(self, system: KernelSystem, targets: Targets) -> Judge:
+        return error_of_all_data(system, targets)
 
     def default_solver(self, num_centres: int) -> Solver:
         return default_solver(num_centres)
@@ -219,14 +226,23 @@ class AllData(SolvedRule):
         )
 
 
-def solve_arguments(system: LinearSystem, targets: Targets, solver: Solver) -> dict[str, Any]:
+def error_of_all_data(system: LinearSystem, targets: Targets) -> PosteriorError:
+    """Return the estimator of a posterior's error for weights at all data."""
+    return PosteriorError.for_targets(require_blocks(system), targets)
+
+
+def solve_arguments(
+    system: LinearSystem,
+    targets: Targets,
+    solver: Solver,
+    judge: Callable[[Any, Targets], Judge | None] = error_of_all_data,
+) -> dict[str, Any]:
     """Return the arguments ``rhs`` and ``posterior`` of ``solver.solve`` for the ``targets`` of a
     posterior.
     """
-    blocks = system.blocks
     return {
         "rhs": targets if solver.splits_targets else system.rhs(targets),
-        "posterior": None if blocks is None else PosteriorError.for_targets(blocks, targets),
+        "posterior": judge(system, targets),
     }
 
 

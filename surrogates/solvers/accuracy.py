@@ -31,16 +31,22 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from surrogates.solvers.run import WEIGHTS_AT_ONCE, Judge, random_rows
-from surrogates.systems.base import BlockSystem, Targets
+from surrogates.solvers.run import (
+    NUM_GROUPS,
+    WEIGHTS_AT_ONCE,
+    Judge,
+    ResidualRows,
+    groups_by,
+    random_rows,
+)
+from surrogates.systems.base import Apply, BlockSystem, Targets
 
-NUM_GROUPS = 8
 NUM_NEIGHBOURS = 15
 NEGLIGIBLE = 1e-3  # errors below are not examined further
 
 
 @dataclass(eq=False)
-class PosteriorError(Judge):
+class PosteriorError(ResidualRows, Judge):
     """Estimates the errors of a solve's columns from random rows of their residuals in float64.
 
     The rows are grouped by their variance given their neighbours, since clustered data converge
@@ -72,7 +78,7 @@ class PosteriorError(Judge):
         square = self.rhs.square().mean(0)
         return (self._left.mean() / torch.where(square > 0, square, 1.0)).sqrt()
 
-    def of_residuals(self, W: Tensor, R: Tensor) -> Tensor:
+    def of_residuals(self, W: Tensor, R: Tensor, solve: Apply) -> Tensor:
         """Return the errors of all columns of a direct solve, (1 + s,), given W and R (n, 1 + s).
         They come from rounding alone, so that no bound for unconverged weights is needed.
 
@@ -105,8 +111,7 @@ class PosteriorError(Judge):
         noise = self._noise
         std = noise.sqrt()
         a, e, r = (part[:, drawn] for part in (self.weights, self.noise_draw, self.gaps))
-        size = max(1, len(left) // num_groups)
-        groups = left.argsort()[: len(left) // size * size].view(-1, size)
+        groups = groups_by(left, num_groups)
         deviation = (std * a - e / std).square().mean(1)[groups].mean(1, keepdim=True)
         inverse = a.square().mean(1)[groups].mean(1, keepdim=True)
         variance = torch.minimum((deviation / inverse).expand(groups.shape), left[groups])

@@ -29,14 +29,13 @@ from surrogates.systems.preconditioners import Nystrom
 # Cost of building a preconditioner of r columns in units of n r² operations, half of it the
 # triangular solve
 PRECONDITION = 7.0
-DIRECT_ADVANTAGE = 1.15  # a direct solve, which is far more accurate, may cost so much more
 PLAIN_SLOWER = 1.5  # median of CG(None)'s epochs over their forecast
+DIRECT_ADVANTAGE = 1.15  # a direct solve, which is far more accurate, may cost so much more
 # Share of the free memory that a direct solve may fill: running out of memory ends the process
 DIRECT_SHARE = 0.75
 EPOCHS_OF_DIRECT = 2.0  # entries evaluated for the factor and for the residual
 WORTH_GOING_ON = 3.0  # epochs, of which one evaluates the start and one the result
 SMALLEST_ITERATIVE = 1000  # rows; smaller systems are solved directly without a forecast
-LEAST_NOISE = 1e-30  # variance that float32 still holds, with room for its products
 PATIENCE = 3.0  # an iteration that takes so many times its forecast gives way to a direct solve
 
 
@@ -328,7 +327,8 @@ class Auto(Solver):
 def _begins_in_float32(system: BlockSystem, solver: Solver) -> bool:
     """Return whether an iterative ``solver`` of a float64 ``system`` may begin in float32."""
     is_iterative = isinstance(solver, IterativeSolver)
-    is_held = bool(system.smallest_noise > LEAST_NOISE)
+    single = torch.finfo(torch.float32)
+    is_held = bool(system.smallest_noise > single.tiny / single.eps)
     return is_iterative and is_held and system.dtype == torch.float64
 
 

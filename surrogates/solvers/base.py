@@ -19,7 +19,6 @@ from surrogates.solvers.checkpoint import ENDED, Checkpoint, Keeper, digest
 from surrogates.solvers.run import (
     CLEAR_FALL,
     DIGIT,
-    EXPLAINED,
     MARGIN,
     STALLED,
     TOO_LARGE,
@@ -406,6 +405,8 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         step = self.epochs_per_step(run.system, run.rhs.shape[1])
         if run.judge is None or self.keep_descent:
             further += run.given.epochs_per_product
+        if run.judge is not None:
+            further += run.judge.epochs_per_look
         return run.request.epochs + step + further > self.max_epochs or self._is_late(run)
 
     def _is_late(self, run: Run[SystemT]) -> bool:
@@ -553,7 +554,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         """
         running = sweep.running
         rounding = run.rounding(estimate)
-        may_be_rounding = residual * run.norms[sweep.columns[running]] <= EXPLAINED * rounding
+        may_be_rounding = DIGIT * residual * run.norms[sweep.columns[running]] <= rounding
         stalled = may_be_rounding & (residual > CLEAR_FALL * sweep.before[running])
         return stalled | (sweep.num_lost > len(running))
 

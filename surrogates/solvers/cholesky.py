@@ -1,6 +1,7 @@
 """The direct solve: the reference for every other method, and the best choice for small n."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -48,9 +49,8 @@ class Cholesky(Solver):
             B = system.rhs(request.targets.to(system.dtype))
         entries = system.entries
         L, factor, jitter = _factorised(system)
-        value = _substituted(L, factor, B)
-        del L, factor
-        value = value.to(dtype)
+        solve = partial(_substituted, L, factor)
+        value = solve(B).to(dtype)
         norms = system.rows.norm(B)
         gap = B - system @ value.to(B)
         if system is not given:
@@ -58,7 +58,9 @@ class Cholesky(Solver):
         residual = system.rows.norm(gap) / torch.where(norms > 0, norms, torch.ones_like(norms))
         residual = residual.to(dtype)
         posterior = request.posterior
-        error = None if posterior is None else posterior.of_residuals(value, gap).to(residual)
+        error = None
+        if posterior is not None:
+            error = posterior.of_residuals(value, gap, solve).to(residual)
         return Solution(
             value,
             residual,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from surrogates.callers import warn
 from surrogates.solvers.state import Parts, State, parts, restore
-from surrogates.systems.base import BlockSystem, LinearSystem, Targets
+from surrogates.systems.base import Apply, BlockSystem, LinearSystem, Targets
 
 SystemT = TypeVar("SystemT", bound=LinearSystem)
 PreparedT = TypeVar("PreparedT")
@@ -26,16 +26,17 @@ StateT = TypeVar("StateT", bound=State)
 NUM_ROWS = 256  # random rows by which a residual or an error is estimated
 WEIGHTS_AT_ONCE = 2**23  # numbers that an estimate holds at a time, or FEWEST_COLUMNS columns
 FEWEST_COLUMNS = 64
+NUM_GROUPS = 8  # of these rows, in which an error is averaged: the worst group counts
 TOLERANCE = 1e-2  # default relative residual of a system that is not a posterior's
 STALLED = "some columns stopped improving: the precision or the step is exhausted"
 ZEROS = "0 is returned for columns whose residual was above 1, which is that of 0"
 # Note for weights solved in float64 and then rounded to float32
 TOO_LARGE = "float32 cannot hold the solution: its weights are too large"
 CLEAR_FALL = 0.5  # a residual that has fallen by less between two looks has stalled
-DIGIT = 0.1  # a sweep that leaves more of a residual hands over to a finer arithmetic
+# A decimal digit: a sweep that leaves more of a residual hands over to a finer arithmetic, rounding
+# below so much of what is allowed is accepted, and rounding may explain what is below its inverse
+DIGIT = 0.1
 MARGIN = 0.9  # safety factor of a predicted fall
-HIDDEN = 0.1  # rounding up to this share of the allowed residual is accepted
-EXPLAINED = 8.0  # a residual below so many times eps √n k(x, x) ‖w‖ may be rounding
 
 
 class UnsolvedWarning(UserWarning):
@@ -65,8 +66,59 @@ class Progress:
 Callback = Callable[[Progress], None]
 
 
+class Watch(ABC):
+    """Estimates the errors of a solve's columns.
+
+    Attributes:
+        scale: (s,) factors by which the columns given to ``look`` have been multiplied.
+        epochs_per_look: what a look uses, where that is as much as a product.
+    """
+
+    scale: Tensor
+    epochs_per_look: float = 0.0
+
+    @abstractmethod
+    def look(self, columns: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        """Evaluate the given columns for weights W (n, c); return their errors and their relative
+        residuals, (c,) each.
+        """
+
+    @abstractmethod
+    def errors(self) -> Tensor:
+        """Return the error of every column as of its last look, (s,)."""
+
+    @abstractmethod
+    def drift(self, columns: Tensor, R: Tensor) -> Tensor:
+        """Return the distance between the residuals R (n, c) that a recursion carries and those
+        evaluated at the last look, relative to B, (c,).
+        """
+
+    @abstractmethod
+    def rounded(self, columns: Tensor, D: Tensor) -> Tensor:
+        """Return the relative residuals, (c,), of columns whose weights are exact but for D (n, c),
+        the part that rounding has removed.
+        """
+
+
+class Judge(Watch):
+    """Estimates errors in posterior standard deviations."""
+
+    @abstractmethod
+    def first_tolerance(self) -> Tensor:
+        """Return the relative residual at which each column's error is about one posterior standard
+        deviation, (s,), before any weights are known.
+        """
+
+    @abstractmethod
+    def of_residuals(self, W: Tensor, R: Tensor, solve: Apply) -> Tensor:
+        """Return the errors of all columns of a direct solve, (s,), given W and R (n, s) and its
+        map B → H⁻¹ B. They come from rounding alone, so that no bound for unconverged weights is
+        needed.
+        """
+
+
 @dataclass(eq=False)
-class ResidualRows:
+class ResidualRows(Watch):
     """Estimates the residuals of a solve from random rows, evaluated in float64.
 
     Attributes:
@@ -75,7 +127,6 @@ class ResidualRows:
         rhs: (m, s) B in these rows.
         weights, gaps: (m, s) weights and residuals in these rows, as of the last look at each
             column; NaN before the first.
-        scale: (s,) factors by which the columns given to ``look`` have been multiplied.
     """
 
     system: BlockSystem
@@ -97,9 +148,6 @@ class ResidualRows:
         return cls(system, index, system.rows.take(rhs, index).double())
 
     def look(self, columns: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-        """Evaluate the given columns for weights W (n, c); return their errors and their relative
-        residuals, (c,) each.
-        """
         double = self._double
         before = double.entries
         size = max(FEWEST_COLUMNS, WEIGHTS_AT_ONCE // self.system.n)
@@ -113,22 +161,14 @@ class ResidualRows:
         return self.errors()[columns], self._relative(columns, self.gaps[:, columns])
 
     def errors(self) -> Tensor:
-        """Return the error of every column as of its last look, (s,): here its relative
-        residual.
-        """
+        """Return the relative residual of every column as of its last look, (s,)."""
         return self._relative(slice(None), self.gaps)
 
     def drift(self, columns: Tensor, R: Tensor) -> Tensor:
-        """Return the distance between the residuals R (n, c) that a recursion carries and those
-        evaluated at the last look, relative to B, (c,).
-        """
         claimed = self.system.rows.take(R, self.index).double() / self.scale[columns]
         return self._relative(columns, self.gaps[:, columns] - claimed)
 
     def rounded(self, columns: Tensor, D: Tensor) -> Tensor:
-        """Return the relative residuals, (c,), of columns whose weights are exact but for D (n, c),
-        the part that rounding has removed.
-        """
         product = self._double.rows_matmul(self.index, D.to(self._double.dtype))
         return self._relative(columns, product / self.scale[columns])
 
@@ -139,16 +179,6 @@ class ResidualRows:
     @cached_property
     def _double(self) -> BlockSystem:
         return self.system.doubled() or self.system
-
-
-class Judge(ResidualRows, ABC):
-    """Estimates errors in other units, see :class:`surrogates.solvers.accuracy.PosteriorError`."""
-
-    @abstractmethod
-    def first_tolerance(self) -> Tensor: ...
-
-    @abstractmethod
-    def of_residuals(self, W: Tensor, R: Tensor) -> Tensor: ...
 
 
 @dataclass
@@ -426,7 +456,7 @@ class Run(Generic[SystemT]):
         return self.given.doubled() or self.given
 
     @cached_property
-    def watched(self) -> ResidualRows | None:
+    def watched(self) -> Watch | None:
         """The estimator of errors; ``None`` if nothing finer than the given precision exists and
         the weights are not a posterior's.
         """
@@ -456,7 +486,7 @@ class Run(Generic[SystemT]):
     def residuals(self, columns: Tensor, W: Tensor) -> Tensor:
         """Return B − H W for the given columns, (n, len(columns))."""
         tolerance = self.tolerance(columns, self.error[columns], self.residual[columns])
-        hidden = self.rounding(W) > HIDDEN * tolerance * self.norms[columns]
+        hidden = self.rounding(W) > DIGIT * tolerance * self.norms[columns]
         system = self.finest if bool(hidden.any()) else self.given
         gap = (system @ W.to(system.dtype)).neg_().add_(columns_of(self.rhs, columns))
         self.count()
@@ -568,11 +598,23 @@ def _with_columns(matrix: Tensor, columns: Tensor, new: Tensor, which: Tensor) -
     return matrix
 
 
-def random_rows(system: BlockSystem) -> Tensor:
-    """Return the indices of ``NUM_ROWS`` random rows of ``system``, or of all if it has fewer."""
+def shuffled_rows(system: LinearSystem) -> Tensor:
+    """Return the indices of all data of ``system`` in an order that is always the same."""
     generator = torch.Generator().manual_seed(0)
-    order = torch.randperm(system.n, generator=generator, device="cpu")
-    return order[:NUM_ROWS].to(system.device)
+    return torch.randperm(system.num_data, generator=generator, device="cpu").to(system.device)
+
+
+def random_rows(system: LinearSystem) -> Tensor:
+    """Return the indices of ``NUM_ROWS`` random data, or of all if there are fewer."""
+    return shuffled_rows(system)[:NUM_ROWS]
+
+
+def groups_by(values: Tensor, num_groups: int = NUM_GROUPS) -> Tensor:
+    """Return the indices of equally many rows of similar ``values`` (m,) in each group, (at least
+    num_groups, ·).
+    """
+    size = max(1, len(values) // num_groups)
+    return values.argsort()[: len(values) // size * size].view(-1, size)
 
 
 def now() -> float:

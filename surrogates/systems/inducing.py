@@ -32,8 +32,8 @@ class InducingSystem(WithKernel, LinearSystem):
     of them read the same. K_XZ is kept if it fits ``memory_budget``; otherwise rows of at most as
     many bytes are evaluated, used and discarded. n · m entries are one epoch. A has about the
     square of K's spectrum, and so has its residual: a relative residual of 1e-2 says less here than
-    of K + Σ. For the same reason direct solves need float64, see :meth:`to`, whatever the precision
-    of the data.
+    of K + Σ (what it says of a posterior, ``Solution.error`` tells). For the same reason direct
+    solves need float64, see :meth:`to`, whatever the precision of the data.
 
     Args:
         kernel: a GPyTorch kernel without a batch shape. Its hyperparameters are read now.
@@ -99,6 +99,32 @@ class InducingSystem(WithKernel, LinearSystem):
         system.precision = torch.float64
         return system
 
+    def sample(self, index: Tensor) -> Self:
+        """Return the system of the data ``index`` alone, each with the weight of num_data /
+        len(index): an estimate of this one if they are drawn at random.
+        """
+        system = copy(self)
+        system.cross = Tiled(self.cross.tiles.rows(index), False)
+        noise = self.noise[index] if self.noise.ndim else self.noise
+        system.noise = noise * (len(index) / self.num_data)
+        system.num_data = len(index)
+        system.entries = 0
+        return system
+
+    def prior_variances(self, index: Tensor) -> Tensor:
+        """Return k(x, x) of the data ``index``."""
+        return self.cross.tiles.rows(index).diagonal()
+
+    def coincides(self, index: Tensor) -> Tensor:
+        """Return which of the data ``index`` are inducing points."""
+        X, Z = self.cross.tiles.X1[index], self.points
+        _, kinds = torch.cat([Z, X]).unique(dim=0, return_inverse=True)
+        return torch.isin(kinds[len(Z) :], kinds[: len(Z)])
+
+    @property
+    def bytes_to_whiten(self) -> int:
+        return SQUARES_TO_WHITEN * self.n**2 * self.kernel.tiles.X1.element_size()
+
     @property
     def epochs_per_product(self) -> float:
         return 1.0 + self.n / self.num_data
@@ -157,9 +183,8 @@ class InducingSystem(WithKernel, LinearSystem):
         Raises:
             MemoryError: if the m × m matrices do not fit in free memory.
         """
-        num_bytes = SQUARES_TO_WHITEN * self.n**2 * self.kernel.tiles.X1.element_size()
         memory.require(
-            num_bytes,
+            self.bytes_to_whiten,
             self.device,
             f"Whitening a system of {self.n} inducing points",
             "Use fewer, or an iterative solver.",

@@ -14,7 +14,6 @@ from benchmarks import (
     compare,
     feature_covariance,
     fit_grid,
-    small_budgets,
     study,
     turbo,
     warm_starts,
@@ -27,7 +26,7 @@ from tests.simulated_device import simulated_device
 SCRIPTS = ("acquired_value", "kernel_product", "solver_sweep", "study", "thompson_round")
 SCRIPTS += ("ceilings", "fingerprint_pool", "gpu_day", "thompson_system", "warm_starts")
 SCRIPTS += ("asynchronous", "compare", "feature_covariance", "fit_grid", "serve")
-SCRIPTS += ("small_budgets", "turbo")
+SCRIPTS += ("turbo",)
 SHARED = ("shared_round",)
 
 
@@ -71,12 +70,8 @@ def test_warm_starts_are_compared_there(
 ) -> None:
     monkeypatch.setattr(warm_starts, "Q", 5)
     monkeypatch.setattr(warm_starts, "NUM_FEATURES", 64)
-    run = warm_starts.run_rounds(40, 0.5, 1, 0, dtype=torch.float32, device=device)
-    for start in warm_starts.STARTS.values():
-        rows = warm_starts.solves(run, 40, CG(tolerance=1e-2), start)
-        assert rows[0]["residual"] <= 1e-2
     found = warm_starts.rounds_of(
-        40, 0.5, 1, 0, start="mixed-block", solver=CG(tolerance=1e-2), device=device
+        40, 0.5, 1, 0, start="kept-block", solver=CG(tolerance=1e-2), device=device
     )
     assert found["own_square"] > 0.0
 
@@ -116,7 +111,7 @@ def test_a_batch_in_a_trust_region_is_made_there(
     assert batch.device == device
 
 
-def test_small_budgets_and_simulated_workers_have_their_studies_there(
+def test_simulated_workers_have_their_studies_there(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = []
@@ -127,11 +122,9 @@ def test_small_budgets_and_simulated_workers_have_their_studies_there(
         init(self, *arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Study, "__init__", noted)
-    monkeypatch.setattr(small_budgets, "BUDGET", 3)
-    assert small_budgets.run("branin", 3, "default", 0, str(device))["device"] == str(device)
     problem = asynchronous.PROBLEMS["hartmann-6"]().to(torch.float64)
     asynchronous.Simulation(problem, 0, 2, 0.0, device=str(device)).in_rounds(4)
-    assert used == [str(device)] * 2
+    assert used == [str(device)]
 
 
 def test_variances_of_features_are_those_of_the_cpu(device: torch.device) -> None:
