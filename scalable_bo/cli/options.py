@@ -118,7 +118,12 @@ class RegressionOptions:
         bool,
         Option("--mean-only", help="Compute the posterior mean alone: no paths, no likelihood."),
     ] = False
-    tolerance: Annotated[float, Option(help="Relative residual at which a column stops.")] = 1e-2
+    tolerance: Annotated[
+        float | None,
+        Option(
+            help="Relative residual at which a column stops, in place of the posterior's error."
+        ),
+    ] = None
     max_epochs: Annotated[
         float, Option(help="Passes over the kernel matrix that a method may spend.")
     ] = 100.0

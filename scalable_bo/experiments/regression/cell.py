@@ -66,6 +66,7 @@ _DESCRIBED = (
     ("rmse", "RMSE", ".4f"),
     ("nll", "NLL", ".4f"),
     ("residual", "residual", ".1e"),
+    ("error", "off by", ".2g"),
     ("epochs", "epochs", ".1f"),
     ("seconds", "seconds", ".1f"),
 )
@@ -211,8 +212,9 @@ class RegressionCell(Cell[Loaded]):
         It has ``method`` (the solver's settings), ``hyperparameters``, ``num_train``,
         ``num_test``, ``num_weights`` (of the posterior mean), ``rmse``, ``nll`` (``None`` for a
         mean alone), ``seconds`` (model and solve), ``seconds_prediction``, ``epochs``,
-        ``residual`` (the worst relative one) and ``note``; the last three are ``None`` for methods
-        without a linear solver.
+        ``residual`` (the worst relative one), ``error`` (the worst one of the mean and of a path,
+        in posterior standard deviations; ``None`` for a mean alone) and ``note``; the last four are
+        ``None`` for methods without a linear solver.
         """
         found, hyperparameters = data
         device = torch.device(self.device)
@@ -252,19 +254,21 @@ class RegressionCell(Cell[Loaded]):
             "seconds": solved - start,
             "seconds_prediction": predicted - solved,
             "epochs": None if solution is None else float(solution.epochs),
-            "residual": (
-                None
-                if solution is None
-                else float((solution.residual[:1] if self.mean_only else solution.residual).max())
-            ),
+            "residual": self._worst(None if solution is None else solution.residual),
+            "error": None if solution is None or self.mean_only else self._worst(solution.error),
             "note": None if solution is None else solution.note,
         }
+
+    def _worst(self, of_columns: Tensor | None) -> float | None:
+        if of_columns is None:
+            return None
+        return float((of_columns[:1] if self.mean_only else of_columns).max())
 
     def describe(self, record: Record) -> str:
         words = [
             f"{word} {record[key]:{digits}}"
             for key, word, digits in _DESCRIBED
-            if record[key] is not None
+            if record.get(key) is not None
         ]
         which = " ".join([self.label, "split", str(self.split), self.solver, *self.variation])
         return f"{which}: {', '.join(words)}"

@@ -44,7 +44,8 @@ class Budget:
     """What the methods may spend; each heeds the fields that concern it.
 
     Args:
-        tolerance: relative residual at which a column stops.
+        tolerance: relative residual at which a column stops; ``None`` to stop where the posterior
+            is right, see :class:`IterativeSolver`, and at 1e-2 if the mean alone is wanted.
         max_epochs: at most so many passes over the kernel matrix.
         sgd_steps: steps of stochastic gradient descent, all of which it takes; the published number
             is 100 000.
@@ -52,13 +53,14 @@ class Budget:
             inducing points.
     """
 
-    tolerance: float = 1e-2
+    tolerance: float | None = None
     max_epochs: float = 100.0
     sgd_steps: int = 100_000
     num_points: int = 4096
 
     def __post_init__(self) -> None:
-        checks.positive_float("tolerance", self.tolerance)
+        if self.tolerance is not None:
+            checks.positive_float("tolerance", self.tolerance)
         checks.positive_float("max_epochs", self.max_epochs)
         checks.positive_int("sgd_steps", self.sgd_steps)
         checks.positive_int("num_points", self.num_points)
