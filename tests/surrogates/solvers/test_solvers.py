@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ from surrogates.solvers.run import Start
 from surrogates.solvers.state import State
 from surrogates.systems.base import LinearSystem
 from tests import problems
-from tests.contracts import IterativeSolverContract, SolverContract
+from tests.contracts import IterativeSolverContract, N, S, SolverContract
 from tests.surrogates.solvers.toy_solver import ConjugateResiduals
 
 ITERATIVE = {
@@ -68,6 +69,58 @@ class TestAutoIterating(SolverContract):
 )
 class TestIterativeSolvers(IterativeSolverContract):
     pass
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["rhs", "initial"])
+def test_numbers_that_are_not_finite_are_refused(bad: float, name: str) -> None:
+    arguments = {"rhs": problems.normal(N, S), "initial": problems.normal(N, S)}
+    arguments[name][4, 2] = bad
+    with pytest.raises(ValueError, match=rf"`{name}` must be finite, got .* at index \(4, 2\)"):
+        CG().solve(problems.system(), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"rhs": torch.ones(N)}, ValueError, r"`rhs` must have shape \(90, s\), got \(90,\)"),
+        (
+            {"rhs": torch.ones(N - 1, 2)},
+            ValueError,
+            r"`rhs` must have shape \(90, s\), got \(89, 2\)",
+        ),
+        (
+            {"rhs": torch.ones(N, 2), "initial": torch.ones(N, 3)},
+            ValueError,
+            r"`initial` must have the shape of `rhs`, \(90, 2\)",
+        ),
+        ({"rhs": [[1.0]] * N}, TypeError, "`rhs` must be a torch.Tensor, got list"),
+        (
+            {"rhs": torch.ones(N, 2).double()},
+            TypeError,
+            "`rhs` must have the system's dtype torch.float32, got torch.float64",
+        ),
+        (
+            {"rhs": torch.ones(N, 2, dtype=torch.long)},
+            TypeError,
+            "`rhs` must have dtype float32 or float64, got torch.int64",
+        ),
+    ],
+)
+def test_arguments_that_do_not_fit_are_named(
+    arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        CG().solve(problems.system(dtype=torch.float32), **arguments)
+
+
+@pytest.mark.parametrize("name", ["tolerance", "max_epochs", "max_seconds"])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_settings_that_make_no_sense_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"`{name}` must be finite and above 0, got"):
+        replace(CG(), **{name: value})
+    with pytest.raises(TypeError, match=f"`{name}` must be a number, got str"):
+        replace(CG(), **{name: "fast"})
 
 
 @dataclass
