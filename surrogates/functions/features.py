@@ -26,7 +26,7 @@ from surrogates.functions.spectra import (
 )
 from surrogates.operators import native
 from surrogates.operators.differentiable import Basis, combine, combine_rowwise
-from surrogates.operators.linalg import matmul, precise_matmul
+from surrogates.operators.linalg import matmul
 from surrogates.operators.sparse import matmul_rows
 from surrogates.operators.stationary import StationaryKernel
 from surrogates.operators.terms import FunctionMap
@@ -145,7 +145,7 @@ class RandomFeatures(Basis):
 
     def __call__(self, X: Tensor) -> Tensor:
         """Return Φ(X), (m, F)."""
-        return self._column_scale * torch.cat(self._waves(X, precise_matmul), dim=1)
+        return self._column_scale * torch.cat(self._waves(X, matmul), dim=1)
 
     def _waves(self, X: Tensor, product: Product) -> tuple[Tensor, Tensor]:
         """Return the cosines and the sines of the features at X (m, d), (m, F/2) each, without
@@ -162,7 +162,7 @@ class RandomFeatures(Basis):
         return waves
 
     def matmul(self, X: Tensor, W: Tensor) -> Tensor:
-        product = matmul_rows if self.modulations else precise_matmul
+        product = matmul_rows if self.modulations else matmul
         weights = self._scaled(W).chunk(2)
         by_c = self._are_native(X, W)
         out = []
@@ -272,7 +272,7 @@ class RandomFeatures(Basis):
         """Return ``of_cosines_j cos α_j + of_sines_j sin α_j`` for the angles α (..., F/2) of X
         (..., d), and its derivatives in them.
         """
-        angles = precise_matmul(X, self.frequencies)
+        angles = matmul(X, self.frequencies)
         # Not compiled: the vendor library's sine and cosine are twice as fast as the compiler's
         cosine = torch.cos(angles)
         sine = angles.sin_()
@@ -286,7 +286,7 @@ class RandomFeatures(Basis):
         if not self.amplitudes:
             return matmul(slope.flatten(0, -2), self.frequencies.T).view_as(X)
         amplitude, others = self._amplitude(X)
-        gradient = precise_matmul(amplitude * slope, self.frequencies.T)
+        gradient = matmul(amplitude * slope, self.frequencies.T)
         for factor, other in zip(self.amplitudes, others, strict=True):
             gradient += (other * waves) @ factor[:-1].T
         return gradient

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from surrogates import memory
-from surrogates.operators.linalg import matmul, onednn_is_faster
+from surrogates.operators.linalg import matmul
 from surrogates.operators.split import Halves, add_product, halves_if_faster
 from surrogates.operators.stationary import PROFILES
 
@@ -62,7 +62,7 @@ def rates_of(device: torch.device) -> Rates:
         evaluate=300.0,
         read=20.0,
         gather=160.0,
-        column=1.1 if device.type == "cpu" and onednn_is_faster() else 2.2,
+        column=2.2,
         double_column=2.2,
         double=2.0,
         factorise=1.2,

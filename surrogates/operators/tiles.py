@@ -17,7 +17,7 @@ from torch import Tensor
 
 from surrogates import memory
 from surrogates.operators import cuda, native
-from surrogates.operators.linalg import matmul, with_whole_vectors
+from surrogates.operators.linalg import matmul
 from surrogates.operators.sparse import SparseRows, sparse_rows
 from surrogates.operators.split import Halves, add_product, halves_if_faster
 from surrogates.operators.stationary import PROFILES, StationaryKernel
@@ -521,8 +521,6 @@ def tiled_matmul(side: int, tiles: KernelTiles, W: Tensor) -> Tensor:
     """Return k(X1, X2) @ W, (m, s), evaluating one tile at a time."""
     if (fused := tiles.fused_matmul(W)) is not None:
         return fused
-    s = W.shape[1]
-    W = with_whole_vectors(W, len(tiles.X1))
     out = W.new_zeros(len(tiles.X1), W.shape[1])
     W_halves = None if W.device.type == "cpu" else halves_if_faster(W)
     for i, j in tile_spans(len(tiles.X1), len(tiles.X2), side, W.device):
@@ -530,7 +528,7 @@ def tiled_matmul(side: int, tiles: KernelTiles, W: Tensor) -> Tensor:
             matmul(tiles.tile(i, j), W[j], add_to=out[i])
         else:
             add_product(tiles.halves(i, j), W_halves.rows(j), out[i])
-    return out[:, :s].contiguous()
+    return out
 
 
 @with_tiles_that_fit

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.operators.linalg import (
-    cholesky_solve,
     left_singular,
     matmul,
     shifted_cholesky,
@@ -84,7 +83,7 @@ class Exact(Preconditioner):
 
     def __call__(self, system: LinearSystem, generator: torch.Generator) -> Apply:
         factor = stable_cholesky(require_blocks(system).to_dense(), overwrite=True)
-        return lambda R: cholesky_solve(R, factor)
+        return lambda R: torch.cholesky_solve(R, factor)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from surrogates.operators import linalg
 from surrogates.operators.linalg import (
     SHIFT,
-    cholesky_solve,
     jittered_cholesky,
     left_singular,
     stable_cholesky,
@@ -41,15 +39,6 @@ def deadline() -> Iterator[None]:
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
-
-
-@pytest.fixture(autouse=True, params=["lapack", "products"])
-def factorised(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Factorise by LAPACK, and by matrix products, a few rows at a time."""
-    monkeypatch.setattr(linalg, "STEP", 8)
-    monkeypatch.setattr(linalg, "LEAST_FACTORISED", 0)
-    monkeypatch.setattr(linalg, "_by_products", lambda matrix: request.param == "products")
-    return str(request.param)
 
 
 def smallest_shift(matrix: Tensor) -> float:
@@ -152,42 +141,6 @@ def test_the_matrix_is_left_as_it_is() -> None:
     matrix = torch.ones(N, N)
     stable_cholesky(matrix)
     assert torch.equal(matrix, torch.ones(N, N))
-
-
-@DTYPES
-@pytest.mark.parametrize("n", [1, 8, 24, N])
-@pytest.mark.parametrize("s", [1, 20])
-def test_a_solve_by_a_factor(dtype: torch.dtype, n: int, s: int) -> None:
-    root = problems.normal(n, 2 * n)
-    matrix = root @ root.T
-    B = problems.normal(n, s, seed=1)
-    value = cholesky_solve(B.to(dtype), stable_cholesky(matrix.to(dtype)))
-    assert value.dtype == dtype
-    torch.testing.assert_close(
-        matrix @ value.double(), B, rtol=0.0, atol=2e3 * torch.finfo(dtype).eps
-    )
-
-
-def test_large_float32_factors_are_made_of_products_where_those_are_faster(
-    factorised: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.undo()
-    monkeypatch.setattr(linalg, "onednn_is_faster", lambda: factorised == "products")
-    called = []
-    lapack = torch.linalg.cholesky_ex
-
-    def counted(matrix: Tensor) -> tuple[Tensor, Tensor]:
-        called.append(len(matrix))
-        return lapack(matrix)
-
-    monkeypatch.setattr(torch.linalg, "cholesky_ex", counted)
-    large = linalg.LEAST_FACTORISED + 10
-    for n, dtype in ((large, torch.float32), (large, torch.float64), (100, torch.float32)):
-        stable_cholesky(torch.eye(n, dtype=dtype))
-    rest = [large, 100]
-    assert called == (
-        [linalg.STEP] * 4 + [10] + rest if factorised == "products" else [large, *rest]
-    )
 
 
 @pytest.mark.parametrize("transposed", [False, True])
