@@ -36,6 +36,7 @@ from surrogates import PathwiseGP
 from surrogates.models.data import data_sets
 from surrogates.operators.cross import CrossCovariance
 from surrogates.operators.linalg import jittered_cholesky
+from surrogates.operators.tiles import KernelTiles
 from surrogates.rules.data import DataSet
 
 # Searches a set that is more than a box
@@ -173,13 +174,13 @@ class _Posterior:
 
     Attributes:
         data: whose kernel and mean function are those of the output.
-        covariance: with the n points.
+        tiles: of the covariance with the n points.
         inverse_root: L⁻¹ (n, n), of the values' covariance L Lᵀ.
         weights: (n, s), of the means.
     """
 
     data: DataSet
-    covariance: CrossCovariance
+    tiles: KernelTiles
     inverse_root: Tensor
     weights: Tensor
 
@@ -192,19 +193,20 @@ class _Posterior:
         inverse_root = torch.linalg.solve_triangular(root, identity, upper=False)
         residuals = Y - data.mean_module(X).unsqueeze(1)
         weights = inverse_root.mT @ (inverse_root @ residuals)
-        return cls(data, CrossCovariance.of(data.kernel, X), inverse_root, weights)
+        return cls(data, KernelTiles.of(data.kernel, X, X), inverse_root, weights)
 
     def moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Return the means (k, s) and variances (k,) at X (k, d)."""
-        covariance = self.covariance(X)
+        covariance = CrossCovariance.apply(X, self.tiles)
         means = self.data.mean_module(X).unsqueeze(1) + covariance @ self.weights
         explained = (covariance @ self.inverse_root.mT).square().sum(1)
-        prior = self.covariance.diagonal(X)
+        variance = self.tiles.variance
+        prior = self.data.kernel(X, diag=True) if variance is None else variance
         return means, torch.maximum(prior - explained, LEAST_VARIANCE * prior)
 
     def draw(self, X: Tensor, seed: int) -> Tensor:
         """Return draws (k, ``NUM_DRAWS``) of the output at X (k, d), without noise."""
-        projected = self.covariance(X) @ self.inverse_root.mT
+        projected = CrossCovariance.apply(X, self.tiles) @ self.inverse_root.mT
         known = projected @ projected.mT
         root, _ = jittered_cholesky(self.data.kernel(X).to_dense() - known, overwrite=True)
         means, _ = self.moments(X)

@@ -81,12 +81,15 @@ STATIONARY: dict[str, Callable[[], Kernel]] = {
 }
 GENERIC: dict[str, Callable[[], Kernel]] = {
     "rq": lambda: with_lengthscale(RQKernel(), 0.6),
+}
+COMPOSED: dict[str, Callable[[], Kernel]] = {
     "sum": lambda: scaled(rbf(), 0.5) + matern(1.5, active_dims=[0, 2]),
     "product": lambda: matern(2.5, ARD, ard_num_dims=DIM) * scaled(rbf(1.5), 2.0),
+    "sum-in-a-scale": lambda: scaled(scaled(rbf(), 0.5) + COMPOSED["product"](), 1.5),
     "main-effects": lambda: scaled(with_lengthscale(MainEffectsKernel(DIM), ARD), 1.5),
-    "nearly-main-effects": lambda: GENERIC["main-effects"]() + scaled(matern(2.5), 0.3),
+    "nearly-main-effects": lambda: COMPOSED["main-effects"]() + scaled(matern(2.5), 0.3),
 }
-KERNELS = STATIONARY | GENERIC
+KERNELS = STATIONARY | COMPOSED | GENERIC
 
 
 def own_evaluation(kernel: Kernel, X: Tensor, Z: Tensor) -> Tensor:

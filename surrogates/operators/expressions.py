@@ -48,10 +48,7 @@ def kernel_values(kernel: Kernel, X: Tensor, Z: Tensor) -> Tensor:
     if whole and kind is ScaleKernel:
         return kernel.outputscale.detach() * kernel_values(kernel.base_kernel, X, Z)
     if whole and kind is MainEffectsKernel:
-        scale = kernel.lengthscale.detach().reshape(-1)
-        squares = ((X.unsqueeze(-2) - Z.unsqueeze(-3)) / scale.to(X)).square()
-        effects: Tensor = _Profile.apply(squares, "matern52", 0)
-        return effects.mean(-1)
+        return kernel_values(kernel.summands(), X, Z)
     if kind is RQKernel and not kernel.batch_shape:
         lengthscale = kernel.lengthscale.detach().reshape(-1)
         one = torch.ones_like(lengthscale[0])

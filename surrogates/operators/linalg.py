@@ -20,8 +20,8 @@ def matmul(A: Tensor, B: Tensor, add_to: Tensor | None = None) -> Tensor:
     Of few columns the transposed product is computed, which fills a processor's vectors with rows
     of A: on some it takes a quarter of the time.
     """
-    if A.is_cuda:
-        with memory.full_precision():
+    if A.device.type != "cpu":
+        with memory.full_precision_on(A.device):
             return A @ B if add_to is None else add_to.addmm_(A, B)
     if 1 < B.shape[-1] < FEW_COLUMNS and A.ndim == B.ndim == 2:
         product = (B.T @ A.T).T

@@ -65,6 +65,9 @@ FOR_THIS_PROCESSOR = ("-march=native", "-mcpu=native")  # which of them depends 
 LONGEST_COMPILATION = 120.0  # seconds
 
 
+SWITCH = "SCALABLE_BO_COMPILE"
+
+
 class CompilationError(Exception):
     """There is no compiler, or it failed; says why."""
 
@@ -76,7 +79,7 @@ def mode() -> str:
     Raises:
         ValueError: if it says something else.
     """
-    chosen = os.environ.get("SCALABLE_BO_COMPILE") or "auto"
+    chosen = os.environ.get(SWITCH) or "auto"
     if chosen not in MODES:
         raise ValueError(
             f"`SCALABLE_BO_COMPILE` must be 'auto', 'always' or 'never', got {chosen!r}."
@@ -86,28 +89,23 @@ def mode() -> str:
 
 def serves(*operands: Tensor) -> bool:
     """Whether the C code takes these tensors together: float32 or float64 numbers, all of one type,
-    on a CPU, whose derivatives nobody asks for, where it can be compiled and is not switched off.
+    in memory on a CPU, whose derivatives nobody asks for, where it can be compiled and is not
+    switched off.
     """
     dtype = operands[0].dtype
-    return (
-        dtype in DEFINITIONS
-        and all(part.dtype == dtype and part.device.type == "cpu" for part in operands)
-        and not (torch.is_grad_enabled() and any(part.requires_grad for part in operands))
-        and mode() != "never"
-        and all(map(_has_numbers, (*operands, operands[0].new_empty(0))))
-        and _is_usable(dtype)
-    )
-
-
-def _has_numbers(part: Tensor) -> bool:
-    """Whether a tensor lies in memory: what is made inside a transform of ``torch.func`` does
-    not.
-    """
+    if dtype not in DEFINITIONS or (SWITCH in os.environ and mode() == "never"):
+        return False
+    differentiates = torch.is_grad_enabled()
     try:
-        part.data_ptr()
+        for part in (*operands, operands[0].new_empty(0)):
+            if part.dtype != dtype or part.device.type != "cpu":
+                return False
+            if differentiates and part.requires_grad:
+                return False
+            part.data_ptr()  # what is made inside a transform of `torch.func` has none
     except RuntimeError:
         return False
-    return True
+    return _is_usable(dtype)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,25 +5,27 @@ slices or index tensors i, j.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache, cached_property, partial, wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from functools import cache, cached_property, partial, reduce, wraps
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 import torch
-from gpytorch.kernels import Kernel, MaternKernel
+from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, ProductKernel, ScaleKernel
 from torch import Tensor
 
 from surrogates import memory
 from surrogates.operators import cuda, native
 from surrogates.operators.linalg import matmul
+from surrogates.operators.main_effects import MainEffectsKernel
 from surrogates.operators.sparse import SparseRows, sparse_rows
 from surrogates.operators.split import Halves, add_product, halves_if_faster
-from surrogates.operators.stationary import PROFILES, StationaryKernel
+from surrogates.operators.stationary import PROFILES, StationaryKernel, kind_of
 from surrogates.operators.tanimoto import TanimotoForm, squared_lengths
 
 Index = slice | Tensor
+ALL = slice(None)
 Others = ParamSpec("Others")
 Result = TypeVar("Result")
 
@@ -63,7 +65,7 @@ class KernelTiles(ABC):
         fingerprint = TanimotoForm.of(kernel)
         if fingerprint is not None:
             return TanimotoTiles(fingerprint, X1, X2)
-        return GenericTiles(kernel, X1, X2)
+        return ComposedTiles.of_parts(kernel, X1, X2) or GenericTiles(kernel, X1, X2)
 
     @abstractmethod
     def tile(self, i: Index, j: Index, out: Tensor | None = None) -> Tensor:
@@ -109,6 +111,11 @@ class KernelTiles(ABC):
     @abstractmethod
     def diagonal(self) -> Tensor:
         """Return k(x, x) for the rows x of X1, (m,)."""
+
+    @property
+    def variance(self) -> Tensor | None:
+        """k(x, x), a scalar, where it is the same everywhere."""
+        return None
 
     @property
     def stationary(self) -> StationaryKernel | None:
@@ -172,12 +179,19 @@ class StationaryTiles(KernelTiles):
         self.right = self._scaled(X2)
         self.takes_differences = self.profile.exact_distances or self._cancels()
 
-    def _is_native(self, *weights: Tensor) -> bool:
-        """Whether compiled code finds values, or sums with such weights."""
-        few_coordinates = self.right.X.shape[1] <= native.LARGEST_DIM
-        return few_coordinates and native.serves(
-            self.right.X, self.left.X, self.outputscale, *weights
-        )
+    def _panels(self, j: Index, *weights: Tensor) -> native.Panels | None:
+        """Return the columns j as compiled code takes them; ``None`` where it does not find values,
+        or sums with such weights.
+        """
+        X = self.right.X
+        if X.shape[1] > native.LARGEST_DIM:
+            return None
+        if not native.serves(X, self.left.X, self.outputscale, *weights):
+            return None
+        part = None
+        if isinstance(j, slice):
+            part = self.right.panels if j == ALL else self.right.panels.part(j)
+        return native.Panels.of(X[j]) if part is None else part
 
     def _scaled(self, X: Tensor) -> ScaledPoints:
         return ScaledPoints(self.kernel.scaled(X) - self.centre)
@@ -201,9 +215,8 @@ class StationaryTiles(KernelTiles):
         return d2 if out is None else out.copy_(d2)
 
     def tile(self, i: Index, j: Index, out: Tensor | None = None) -> Tensor:
-        if self._is_native():
-            name = self.kernel.profile
-            return native.values(name, self.left.X[i], self._panels(j), self.outputscale, out)
+        if (panels := self._panels(j)) is not None:
+            return native.values(self.kernel.profile, self.left.X[i], panels, self.outputscale, out)
         d2 = self._squared_distances(i, j, out)
         # Flat: compiled once for all shapes
         return self.profile.value_(d2.view(-1), self.outputscale).view_as(d2)
@@ -222,9 +235,9 @@ class StationaryTiles(KernelTiles):
         return Halves(high.view_as(d2), low.view_as(d2))
 
     def contract(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
-        if self._is_native(weights):
+        if (panels := self._panels(j, weights)) is not None:
             values, gradient = native.kernel_sums(
-                self.kernel.profile, self.left.X[i], self._panels(j), weights.flatten(0, 1)
+                self.kernel.profile, self.left.X[i], panels, weights.flatten(0, 1)
             )
         else:
             values, slopes = self.contract_distances(i, j, weights)
@@ -247,10 +260,6 @@ class StationaryTiles(KernelTiles):
         """Return sums of κ, and gradients in scaled inputs, as sums of k and gradients in X1."""
         gradient = self.kernel.unscaled_gradient(gradient, self.X1.shape[1])
         return self.outputscale * values, self.outputscale * gradient
-
-    def _panels(self, j: Index) -> native.Panels:
-        part = self.right.panels.part(j) if isinstance(j, slice) else None
-        return native.Panels.of(self.right.X[j]) if part is None else part
 
     def rows(self, i: Index) -> KernelTiles:
         return self._restricted(self.X1[i], self.X2, ScaledPoints(self.left.X[i]), self.right)
@@ -283,6 +292,10 @@ class StationaryTiles(KernelTiles):
         return self.outputscale.repeat(len(self.X1))
 
     @property
+    def variance(self) -> Tensor:
+        return self.outputscale
+
+    @property
     def stationary(self) -> StationaryKernel:
         return self.kernel
 
@@ -294,8 +307,8 @@ class StationaryTiles(KernelTiles):
 
     def fused_rowwise(self, W: Tensor) -> tuple[Tensor, Tensor] | None:
         profile = self.kernel.profile
-        if self._is_native(W):
-            return self._in_units(*native.kernel_sums(profile, self.left.X, self.right.panels, W.T))
+        if (panels := self._panels(ALL, W)) is not None:
+            return self._in_units(*native.kernel_sums(profile, self.left.X, panels, W.T))
         if W.device.type not in cuda.DEVICE_TYPES:
             return None
         fused = cuda.fused_rowwise(profile, self.left.X, self.right.X, W)
@@ -303,6 +316,116 @@ class StationaryTiles(KernelTiles):
 
     def to(self, dtype: torch.dtype) -> KernelTiles:
         return StationaryTiles(self.kernel, self.X1.to(dtype), self.X2.to(dtype))
+
+
+class ComposedTiles(KernelTiles):
+    """Tiles of a sum or product of kernels, made of the parts' own.
+
+    Args:
+        parts: of the same points, at least one.
+        factor: of the whole, a scalar.
+    """
+
+    combine: ClassVar[Any]  # what is done to the parts' values
+
+    def __init__(self, parts: Sequence[KernelTiles], factor: Tensor):
+        super().__init__(parts[0].X1, parts[0].X2)
+        self.parts = parts
+        self.factor = factor.to(self.X1)
+
+    @staticmethod
+    def of_parts(kernel: Kernel, X1: Tensor, X2: Tensor) -> "ComposedTiles | None":
+        """Return the tiles of a sum or product, in ``ScaleKernel`` or not; ``None`` of another
+        kernel, and of one that picks columns or has a batch shape as a whole.
+        """
+        factor = X1.new_ones(())
+        whole = kernel
+        while kind_of(kernel) is ScaleKernel and not kernel.outputscale.ndim:
+            factor = factor * kernel.outputscale.detach().to(X1)
+            kernel = kernel.base_kernel
+        if whole.active_dims is not None or kernel.batch_shape:
+            return None
+        if type(kernel) is MainEffectsKernel:
+            kernel = kernel.summands()
+        kinds = {AdditiveKernel: SumTiles, ProductKernel: ProductTiles}
+        composed = kinds.get(kind_of(kernel))
+        if composed is None:
+            return None
+        return composed([KernelTiles.of(part, X1, X2) for part in kernel.kernels], factor)
+
+    def _each(self, change: Callable[[KernelTiles], KernelTiles]) -> KernelTiles:
+        return type(self)([change(part) for part in self.parts], self.factor)
+
+    def rows(self, i: Index) -> KernelTiles:
+        return self._each(lambda part: part.rows(i))
+
+    def columns(self, j: Index) -> KernelTiles:
+        return self._each(lambda part: part.columns(j))
+
+    def between(self, X1: Tensor) -> KernelTiles:
+        return self._each(lambda part: part.between(X1))
+
+    def transposed(self) -> KernelTiles:
+        return self._each(lambda part: part.transposed())
+
+    def to(self, dtype: torch.dtype) -> KernelTiles:
+        return self._each(lambda part: part.to(dtype))
+
+    def tile(self, i: Index, j: Index, out: Tensor | None = None) -> Tensor:
+        values = self._whole(part.tile(i, j) for part in self.parts)
+        return values if out is None else out.copy_(values)
+
+    def blocks(self, index: Tensor) -> Tensor:
+        return self._whole(part.blocks(index) for part in self.parts)
+
+    def diagonal(self) -> Tensor:
+        return self._whole(part.diagonal() for part in self.parts)
+
+    @property
+    def variance(self) -> Tensor | None:
+        found = [part.variance for part in self.parts]
+        known = [variance for variance in found if variance is not None]
+        return self._whole(known) if len(known) == len(found) else None
+
+    def _whole(self, values: Iterable[Tensor]) -> Tensor:
+        return self.factor * reduce(self.combine, values)
+
+
+class SumTiles(ComposedTiles):
+    """Tiles of a sum of kernels."""
+
+    combine = torch.add
+
+    def contract(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
+        return self._added([part.contract(i, j, weights) for part in self.parts])
+
+    def fused_rowwise(self, W: Tensor) -> tuple[Tensor, Tensor] | None:
+        found = [part.fused_rowwise(W) for part in self.parts]
+        known = [both for both in found if both is not None]
+        return self._added(known) if len(known) == len(found) else None
+
+    def _added(self, parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        values, gradients = zip(*parts, strict=True)
+        return self.factor * sum(values), self.factor * sum(gradients)
+
+
+class ProductTiles(ComposedTiles):
+    """Tiles of a product of kernels."""
+
+    combine = torch.mul
+
+    def contract(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
+        tiles = [part.tile(i, j) for part in self.parts]
+        gradient = torch.zeros_like(self.X1[i])
+        for k, part in enumerate(self.parts):
+            others = (
+                tile.view(len(weights), -1, tile.shape[1])
+                for number, tile in enumerate(tiles)
+                if number != k
+            )
+            values, slope = part.contract(i, j, reduce(torch.mul, others, weights))
+            gradient += slope
+        return self.factor * values, self.factor * gradient
 
 
 class TanimotoTiles(KernelTiles):

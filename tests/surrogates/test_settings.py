@@ -15,6 +15,7 @@ import torch
 from surrogates import CG, Dense, RandomFeatures, Tiled, memory
 from surrogates.operators.linalg import matmul
 from tests import problems
+from tests.simulated_device import simulated_device
 
 SETTINGS = torch.backends.cuda.matmul
 needs_precisions = pytest.mark.skipif(
@@ -90,21 +91,23 @@ def test_solves_and_features_are_in_full_precision(monkeypatch: pytest.MonkeyPat
         return nullcontext()
 
     monkeypatch.setattr(memory, "full_precision_on", noted)
-    monkeypatch.setenv("SCALABLE_BO_COMPILE", "never")  # in C there are no products of matrices
-    X = problems.uniform(20, 2)
-    features = RandomFeatures.draw(
-        problems.rbf().double(), 2, 8, generator=torch.Generator().manual_seed(0)
-    )
-    for use in (
-        lambda: CG().solve(problems.system(20), problems.normal(20, 1)),
-        lambda: features(X),
-        lambda: features.matmul(X, problems.normal(8, 3)),
-        lambda: features.matmul_gradient(X, problems.normal(8, 3), problems.normal(20, 3)),
-        lambda: features.rowwise(X.unsqueeze(1), problems.normal(8, 20)),
-    ):
-        asked.clear()
-        use()
-        assert torch.device("cpu") in asked
+    with simulated_device() as there:
+        X = problems.uniform(20, 2).to(there)
+        W, V, rows = (problems.normal(*shape).to(there) for shape in ((8, 3), (20, 3), (8, 20)))
+        features = RandomFeatures.draw(
+            problems.rbf().double(), 2, 8, generator=torch.Generator().manual_seed(0), like=X
+        )
+        system = problems.system(X=X)
+        for use in (
+            lambda: CG().solve(system, problems.normal(20, 1).to(there)),
+            lambda: features(X),
+            lambda: features.matmul(X, W),
+            lambda: features.matmul_gradient(X, W, V),
+            lambda: features.rowwise(X.unsqueeze(1), rows),
+        ):
+            asked.clear()
+            use()
+            assert there in asked
 
 
 @pytest.mark.gpu

@@ -83,7 +83,7 @@ def test_solvers_of_large_systems_drive_a_study_of_several_objectives(solver: st
 def test_every_solver_serves_a_model_of_a_few_values(solver: Solver, n: int) -> None:
     X = problems.uniform(n, problems.DIM)
     Q = problems.uniform(4, problems.DIM, seed=1)
-    kernel = problems.GENERIC["nearly-main-effects"]()  # such as a study may choose
+    kernel = problems.COMPOSED["nearly-main-effects"]()  # such as a study may choose
     for dtype, settings in ((torch.float64, {"covar_module": kernel}), (torch.float32, {})):
         model = PathwiseGP(X.to(dtype), X.sum(1, keepdim=True).to(dtype), solver=solver, **settings)
         assert model.paths(3)(Q.to(dtype)).isfinite().all()

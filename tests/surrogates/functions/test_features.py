@@ -23,7 +23,7 @@ from gpytorch.kernels import (
 from surrogates import PriorPaths, RandomFeatures
 from surrogates.operators.stationary import StationaryKernel
 from tests import problems
-from tests.problems import ARD, DIM, GENERIC, STATIONARY
+from tests.problems import ARD, COMPOSED, DIM, GENERIC, STATIONARY
 
 D8 = 8
 MATERN = {
@@ -230,34 +230,38 @@ def rq(alpha: float, **settings: object) -> Kernel:
     return kernel
 
 
-COMPOSED: dict[str, Callable[[], Kernel]] = GENERIC | {
-    "rq-heavy-tail": lambda: rq(0.3),
-    "rq-active": lambda: problems.scaled(rq(2.0, active_dims=[2]), 0.7),
-    "rq-ard": lambda: problems.with_lengthscale(RQKernel(ard_num_dims=DIM), ARD),
-    "periodic": lambda: periodic(0.7, 0.8),
-    "periodic-ard": lambda: periodic(ARD, ARD.flip(1), ard_num_dims=DIM),
-    "periodic-active": lambda: problems.scaled(periodic(0.5, 0.3, active_dims=[1]), 2.0),
-    "linear": lambda: linear(0.7),
-    "linear-ard": lambda: linear(ARD, ard_num_dims=DIM),
-    "trend": lambda: (
-        problems.scaled(linear(0.7, active_dims=[0]), 1.5)
-        + problems.matern(2.5)
-        + problems.rbf(active_dims=[1, 2])
-    ),
-    "season": lambda: periodic(0.7, 0.8, active_dims=[0]) * problems.rbf(1.5) + linear(0.2),
-    "quadratic": lambda: linear(0.8) * linear(0.5, active_dims=[0, 2]),
-    "growing": lambda: linear(0.8) * problems.matern(1.5),
-    "sum-times-sum": lambda: (
-        (linear(0.5) + problems.rbf()) * (problems.matern(2.5, 1.0) + periodic(0.7, 0.8))
-    ),
-    "cube": lambda: problems.rbf() * problems.matern(0.5) * rq(1.0),
-    "scaled-sum": lambda: problems.scaled(
-        problems.rbf() + problems.scaled(problems.matern(1.5), 2.0), 0.5
-    ),
-    "active-sum": lambda: AdditiveKernel(
-        problems.rbf(active_dims=[1]), problems.matern(1.5, active_dims=[0, 1])
-    ),
-}
+SUMS_AND_PRODUCTS: dict[str, Callable[[], Kernel]] = (
+    COMPOSED
+    | GENERIC
+    | {
+        "rq-heavy-tail": lambda: rq(0.3),
+        "rq-active": lambda: problems.scaled(rq(2.0, active_dims=[2]), 0.7),
+        "rq-ard": lambda: problems.with_lengthscale(RQKernel(ard_num_dims=DIM), ARD),
+        "periodic": lambda: periodic(0.7, 0.8),
+        "periodic-ard": lambda: periodic(ARD, ARD.flip(1), ard_num_dims=DIM),
+        "periodic-active": lambda: problems.scaled(periodic(0.5, 0.3, active_dims=[1]), 2.0),
+        "linear": lambda: linear(0.7),
+        "linear-ard": lambda: linear(ARD, ard_num_dims=DIM),
+        "trend": lambda: (
+            problems.scaled(linear(0.7, active_dims=[0]), 1.5)
+            + problems.matern(2.5)
+            + problems.rbf(active_dims=[1, 2])
+        ),
+        "season": lambda: periodic(0.7, 0.8, active_dims=[0]) * problems.rbf(1.5) + linear(0.2),
+        "quadratic": lambda: linear(0.8) * linear(0.5, active_dims=[0, 2]),
+        "growing": lambda: linear(0.8) * problems.matern(1.5),
+        "sum-times-sum": lambda: (
+            (linear(0.5) + problems.rbf()) * (problems.matern(2.5, 1.0) + periodic(0.7, 0.8))
+        ),
+        "cube": lambda: problems.rbf() * problems.matern(0.5) * rq(1.0),
+        "scaled-sum": lambda: problems.scaled(
+            problems.rbf() + problems.scaled(problems.matern(1.5), 2.0), 0.5
+        ),
+        "active-sum": lambda: AdditiveKernel(
+            problems.rbf(active_dims=[1]), problems.matern(1.5, active_dims=[0, 1])
+        ),
+    }
+)
 
 
 # Of integer codes
@@ -273,9 +277,9 @@ CATEGORICAL: dict[str, Callable[[], Kernel]] = {
 
 
 @pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("name", COMPOSED | CATEGORICAL)
+@pytest.mark.parametrize("name", SUMS_AND_PRODUCTS | CATEGORICAL)
 def test_the_mean_kernel_is_that_of_sums_and_products(name: str, law: str) -> None:
-    kernel = (COMPOSED | CATEGORICAL)[name]().double()
+    kernel = (SUMS_AND_PRODUCTS | CATEGORICAL)[name]().double()
     X = problems.uniform(10, DIM) - 0.3
     if name in CATEGORICAL:
         X = (4 * X).round()
@@ -302,7 +306,7 @@ def test_the_mean_kernel_is_that_of_sums_and_products(name: str, law: str) -> No
 
 @pytest.mark.parametrize("name", ["linear", "linear-ard"])
 def test_the_features_of_a_linear_kernel_are_exact(name: str) -> None:
-    kernel = COMPOSED[name]().double()
+    kernel = SUMS_AND_PRODUCTS[name]().double()
     X = problems.uniform(10, DIM)
     for num_features in (2 * DIM, 2 * DIM + 4):
         features = RandomFeatures.draw(kernel, DIM, num_features, generator=seeded())
@@ -327,16 +331,16 @@ def test_few_features_of_a_linear_kernel_are_right_on_average() -> None:
 
 
 def test_a_linear_summand_takes_no_more_features_than_make_it_exact() -> None:
-    kernel = COMPOSED["trend"]().double()
+    kernel = SUMS_AND_PRODUCTS["trend"]().double()
     features = RandomFeatures.draw(kernel, DIM, 102, generator=seeded())
     assert features.frequencies.shape == (DIM, 51)
     assert (features.frequencies == 0).all(0).sum() == 1
 
 
-@pytest.mark.parametrize("name", COMPOSED)
+@pytest.mark.parametrize("name", SUMS_AND_PRODUCTS)
 def test_paths_of_sums_and_products_have_gradients(name: str) -> None:
     paths = PriorPaths.draw(
-        COMPOSED[name]().double(), DIM, 3, num_features=24, num_draws=2, generator=seeded()
+        SUMS_AND_PRODUCTS[name]().double(), DIM, 3, num_features=24, num_draws=2, generator=seeded()
     )
     X = problems.uniform(3, 4, DIM).requires_grad_()
     torch.testing.assert_close(paths.each(X), torch.stack([paths(x)[i] for i, x in enumerate(X)]))
@@ -347,7 +351,7 @@ def test_paths_of_sums_and_products_have_gradients(name: str) -> None:
 
 
 def test_features_of_a_composed_kernel_move_between_devices_and_take_the_dtype_asked_for() -> None:
-    kernel = COMPOSED["growing"]()
+    kernel = SUMS_AND_PRODUCTS["growing"]()
     features = RandomFeatures.draw(
         kernel, DIM, 16, generator=seeded(), like=torch.ones(1, dtype=torch.float64)
     )
@@ -391,13 +395,13 @@ def test_a_batch_of_kernels_and_more_summands_than_features_are_refused() -> Non
     with pytest.raises(
         ValueError, match="`num_features` must be at least 6 for a sum of 3 kernels, got 4"
     ):
-        RandomFeatures.draw(COMPOSED["trend"](), DIM, 4, generator=seeded())
+        RandomFeatures.draw(SUMS_AND_PRODUCTS["trend"](), DIM, 4, generator=seeded())
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "make",
-    [lambda: problems.matern(1.5), COMPOSED["trend"], COMPOSED["sum-times-sum"]],
+    [lambda: problems.matern(1.5), SUMS_AND_PRODUCTS["trend"], SUMS_AND_PRODUCTS["sum-times-sum"]],
     ids=["matern", "trend", "product"],
 )
 def test_a_seed_means_the_same_on_cuda(make: Callable[[], Kernel]) -> None:

@@ -2,14 +2,12 @@
 
 import pytest
 import torch
+from gpytorch.kernels import LinearKernel
 
 from surrogates.operators.cross import CrossCovariance
 from surrogates.operators.expressions import kernel_values
-from surrogates.operators.main_effects import FEW_ENTRIES
+from surrogates.operators.tiles import KernelTiles
 from tests import problems
-
-EVALUATED_BY_THEMSELVES = {"matern12", "matern12-ard", "scale-scale-matern12-active"}
-EVALUATED_BY_THEMSELVES |= {"rq", "product"}
 
 
 @pytest.mark.parametrize("name", problems.KERNELS)
@@ -18,8 +16,8 @@ def test_values_and_gradients_are_those_of_the_kernel_also_at_the_given_points(n
     Z = 5.0 + problems.uniform(30, problems.DIM)  # far from the origin
     X = torch.cat([5.0 + problems.uniform(4, problems.DIM, seed=1), Z[:2]]).requires_grad_()
     weights = problems.uniform(len(X), len(Z), seed=2)
-    cross = CrossCovariance.of(kernel, Z)
-    values = cross(X)
+    tiles = KernelTiles.of(kernel, Z, Z)
+    values = CrossCovariance.apply(X, tiles)
     expected = kernel_values(kernel, X, Z)
     torch.testing.assert_close(values, expected, rtol=1e-10, atol=1e-12)
     found = torch.autograd.grad(values, X, weights)
@@ -27,29 +25,24 @@ def test_values_and_gradients_are_those_of_the_kernel_also_at_the_given_points(n
         found, torch.autograd.grad(expected, X, weights), rtol=1e-9, atol=1e-9
     )
     with torch.no_grad():
-        torch.testing.assert_close(cross(X), expected, rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(cross.diagonal(X), kernel(X, diag=True))
+        torch.testing.assert_close(
+            CrossCovariance.apply(X, tiles), expected, rtol=1e-10, atol=1e-12
+        )
+        if tiles.variance is not None:
+            torch.testing.assert_close(tiles.variance.expand(len(X)), kernel(X, diag=True))
 
 
-@pytest.mark.parametrize("name", problems.KERNELS)
-def test_kernels_with_a_closed_form_are_put_together_once(name: str) -> None:
-    kernel = problems.KERNELS[name]().double()
-    cross = CrossCovariance.of(kernel, problems.uniform(5, problems.DIM))
-    assert bool(cross.parts) == (name not in EVALUATED_BY_THEMSELVES)
-
-
-def test_many_points_of_main_effects_have_the_values_of_few() -> None:
-    kernel = problems.KERNELS["main-effects"]().double()
-    Z = problems.uniform(150, problems.DIM)
-    X = problems.uniform(180, problems.DIM, seed=1)
-    assert X.numel() * len(Z) > FEW_ENTRIES
-    torch.testing.assert_close(CrossCovariance.of(kernel, Z)(X), kernel_values(kernel, X, Z))
+def test_a_variance_that_depends_on_the_place_is_none() -> None:
+    X = problems.uniform(3, problems.DIM)
+    for kernel in (problems.rbf() + LinearKernel(), problems.rbf() * LinearKernel()):
+        assert KernelTiles.of(kernel.double(), X, X).variance is None
 
 
 def test_a_second_derivative_is_refused() -> None:
     Z = problems.uniform(5, problems.DIM)
     X = problems.uniform(2, problems.DIM, seed=1).requires_grad_()
     for name in ("matern52", "main-effects"):
-        values = CrossCovariance.of(problems.KERNELS[name]().double(), Z)(X)
+        tiles = KernelTiles.of(problems.KERNELS[name]().double(), Z, Z)
+        values = CrossCovariance.apply(X, tiles)
         with pytest.raises(NotImplementedError, match="Leave out `create_graph`"):
             torch.autograd.grad(values.sum(), X, create_graph=True)

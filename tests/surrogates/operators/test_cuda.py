@@ -48,7 +48,7 @@ def stationary_tiles(
 def not_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let tiles be evaluated as on a device, whatever the environment says of compiled code."""
     monkeypatch.delenv("SCALABLE_BO_COMPILE", raising=False)
-    monkeypatch.setattr(StationaryTiles, "_is_native", lambda tiles, *weights: False)
+    monkeypatch.setattr(StationaryTiles, "_panels", lambda tiles, *_: None)
 
 
 class SmallMemory:

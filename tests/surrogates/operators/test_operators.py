@@ -12,6 +12,7 @@ from surrogates.operators import kernel_matrix, tiles
 from surrogates.operators.stationary import StationaryKernel
 from surrogates.operators.tiles import (
     TILE_ASPECT,
+    ComposedTiles,
     GenericTiles,
     KernelTiles,
     StationaryTiles,
@@ -19,7 +20,7 @@ from surrogates.operators.tiles import (
     tile_spans,
 )
 from tests import problems
-from tests.problems import DIM, GENERIC, KERNELS, STATIONARY
+from tests.problems import COMPOSED, DIM, GENERIC, KERNELS, STATIONARY
 
 M = 21
 N = 34
@@ -149,6 +150,14 @@ def test_spans_cover_every_index_once(length: int, size: int) -> None:
 def test_kernels_with_a_closed_form_take_the_fast_path(name: str) -> None:
     X = problems.uniform(3, DIM)
     assert isinstance(KernelTiles.of(STATIONARY[name](), X, X), StationaryTiles)
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_sums_and_products_are_made_of_their_parts(name: str) -> None:
+    X = problems.uniform(3, DIM)
+    tiles = KernelTiles.of(COMPOSED[name](), X, X)
+    assert isinstance(tiles, ComposedTiles)
+    assert all(isinstance(part, StationaryTiles | ComposedTiles) for part in tiles.parts)
 
 
 @pytest.mark.parametrize("name", GENERIC)

@@ -67,7 +67,7 @@ def test_the_gradient_is_that_of_the_objective_in_expectation(vector: bool) -> N
 
 def test_a_kernel_without_a_closed_form_is_solved_too() -> None:
     X = problems.uniform(N, problems.DIM)
-    system = InducingSystem(problems.GENERIC["sum"]().double(), X, X[:M], 1.0)
+    system = InducingSystem(problems.COMPOSED["sum"]().double(), X, X[:M], 1.0)
     targets = Targets(problems.normal(N, 2), torch.zeros(N, 2).double())
     A = problems.normal(M, 2, seed=2).requires_grad_()
     (exact,) = torch.autograd.grad(objective(system, *targets, A), A)
