@@ -30,7 +30,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -39,6 +38,7 @@ from gpytorch.means import ZeroMean
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
+from scalable_bo.experiments.formats import mean_and_error, plus_minus
 from scalable_bo.experiments.models import fixed_model, matern_kernel
 from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.records import describe_environment, write_record
@@ -116,9 +116,6 @@ class Method(NamedTuple):
 
     def make_solver(self) -> Solver:
         return SOLVERS[self.solver](self.tolerance or None)
-
-
-Methods = list[Method]
 
 
 class Solve(NamedTuple):
@@ -345,54 +342,13 @@ def print_rounds(results: list[dict[str, Any]]) -> None:
             *([result[statistic] for result in group] for statistic in STATISTICS),
         ]
         words = [f"{lengthscale:g}", f"{solver} {tolerance:g}", start]
-        rows.append(words + [with_error(value) for value in values])
+        rows.append(words + [plus_minus(*mean_and_error(value), 2) for value in values])
     print_rows(
         "Rounds (mean ± standard error over seeds)",
         ("lengthscale", "solver", "start", "best", "epochs", *STATISTICS),
         rows,
         num_words=3,
     )
-
-
-def with_error(values: list[float]) -> str:
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return f"{statistics.fmean(values):.2f} ± {error:.2f}"
-
-
-class Record:
-    """The record of a run of this script, which goes on where it was left."""
-
-    def __init__(self, path: Path | None, device: torch.device):
-        self.path = path
-        self.device = device
-        if path is not None and path.exists():
-            self.parts = json.loads(path.read_text())
-        else:
-            environment = describe_environment(device)
-            self.parts = {"benchmark": "warm_starts", "environment": environment}
-            self.parts |= {"rounds": []}
-
-    def lacks(self, settings: dict[str, Any]) -> bool:
-        return not any(settings.items() <= row.items() for row in self.parts["rounds"])
-
-    def add(self, settings: dict[str, Any], found: dict[str, Any]) -> None:
-        self.parts["rounds"].append(settings | found)
-        if self.path is not None:
-            write_record(self.path, self.parts)
-
-
-def add_rounds(
-    record: Record, n: int, lengthscale: float, rounds: int, seed: int, methods: Methods
-) -> None:
-    for method in methods:
-        run: dict[str, Any] = {"n": n, "num_rounds": rounds}
-        run |= {"lengthscale": lengthscale, "seed": seed}
-        settings = run | method._asdict()
-        if record.lacks(settings):
-            found = rounds_of(
-                **run, start=method.start, solver=method.make_solver(), device=record.device
-            )
-            record.add(settings, found)
 
 
 def main() -> None:
@@ -410,15 +366,25 @@ def main() -> None:
     def choices(name: str, kind: Callable[[str], Any] = str) -> list[Any]:
         return [kind(part) for part in getattr(arguments, name).split(",")]
 
-    record = Record(arguments.out, torch.device(arguments.device))
-    lengthscales = choices("lengthscales", float)
-    methods = [
-        Method(*method)
-        for method in product(choices("solvers"), choices("tolerances", float), choices("starts"))
-    ]
-    for seed, lengthscale in product(choices("seeds", int), lengthscales):
-        add_rounds(record, arguments.initial, lengthscale, arguments.rounds, seed, methods)
-    print_rounds(record.parts["rounds"])
+    device = torch.device(arguments.device)
+    record: dict[str, Any] = {"benchmark": "warm_starts", "rounds": []}
+    if arguments.out is not None and arguments.out.exists():
+        record = json.loads(arguments.out.read_text())
+    record |= {"environment": describe_environment(device)}
+    methods = product(choices("solvers"), choices("tolerances", float), choices("starts"))
+    for seed, lengthscale, method in product(
+        choices("seeds", int), choices("lengthscales", float), [Method(*m) for m in methods]
+    ):
+        run = {"n": arguments.initial, "num_rounds": arguments.rounds}
+        run |= {"lengthscale": lengthscale, "seed": seed}
+        settings = run | method._asdict()
+        if any(settings.items() <= row.items() for row in record["rounds"]):
+            continue
+        found = rounds_of(**run, start=method.start, solver=method.make_solver(), device=device)
+        record["rounds"].append(settings | found)
+        if arguments.out is not None:
+            write_record(arguments.out, record)
+    print_rounds(record["rounds"])
 
 
 if __name__ == "__main__":

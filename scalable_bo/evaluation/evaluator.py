@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
@@ -366,7 +367,8 @@ class Evaluator:
         evaluate = self._in_its_place()
         try:
             for id, params in points.items():
-                future = self.executor.submit(evaluate, id, params)
+                with self._adopting():
+                    future = self.executor.submit(evaluate, id, params)
                 processes.watch(self._find_workers())
                 self._futures[future] = id
                 future.add_done_callback(done.put)
@@ -399,6 +401,11 @@ class Evaluator:
         mark = processes.own_mark()
         return partial(_evaluate_in_worker, mark, self._make is not None, self._evaluate)
 
+    def _adopting(self) -> AbstractContextManager[None]:
+        """Return the context in which a pool of processes may start one."""
+        is_pool = isinstance(self.executor, ProcessPoolExecutor)
+        return processes.adopting() if is_pool else nullcontext()
+
     def _find_workers(self) -> list[int]:
         """Return the processes of a pool, which forgets them in its shutdown. Python 3.14 has
         `kill_workers` for what needs them.
@@ -430,10 +437,6 @@ def _evaluate_in_worker(
     ours.
     """
     processes.join(mark)
-    if is_ours:
-        # The guard may not have been told of this process yet; the thread that made the pool is
-        # there until the pool ends.
-        processes.die_with_parent()
     if is_ours and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return evaluate(id, params)

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
-from multiprocessing import active_children, get_context, parent_process
+from multiprocessing import active_children, get_context
 from typing import Any
 
 from scalable_bo.evaluation import processes
@@ -33,12 +33,8 @@ def executor_maker(kind: str, workers: int, scheduler: str | None = None) -> Cal
 
 
 def _start_worker() -> None:
-    """Leave Ctrl-C to the main process, and end when that does."""
+    """Leave Ctrl-C to the main process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    processes.die_with_parent()
-    parent = parent_process()
-    if parent is not None and not parent.is_alive():  # it was too late
-        signal.raise_signal(signal.SIGKILL)
 
 
 class _DaskExecutor(Executor):

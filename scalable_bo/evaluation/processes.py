@@ -3,8 +3,8 @@
 The guard is a small process that runs this very file and outlives the one that started it by a
 moment. It kills the processes that it was told of, with their descendants, and all that carry the
 mark of its process in their environment: a mark is handed down to whatever is started, in any
-session or process group. The kernel's signal at the death of a parent comes at the end of a mere
-thread, and is for workers whose parent starts them in its main thread.
+session or process group. (The kernel's signal at the death of a parent is no help: it comes at the
+end of a mere thread.)
 
 Where there is no /proc nothing is guarded. The file needs the standard library alone.
 """
@@ -17,15 +17,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable
-from contextlib import suppress
-from functools import cache
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 MARK = "SCALABLE_BO_MARK"  # in the environment; marks begin with that of the process above
 IS_GUARDED = sys.platform == "linux"
 SECONDS_BETWEEN_LOOKS = 0.5  # of the guard at its parent
 SECONDS_TO_END = 5.0  # for which killing is repeated: what is killed may just have started more
-_PR_SET_PDEATHSIG = 1
 
 
 def own_mark() -> str:
@@ -42,6 +40,25 @@ def watch(pids: Iterable[int]) -> None:
             guard.watch(new)
 
 
+@contextmanager
+def adopting() -> Iterator[None]:
+    """Let whatever this thread starts inside the context end with this process, should that be
+    killed before it can call :func:`watch`: a fork tells the guard of itself, and a program finds
+    the mark in its environment.
+    """
+    before = os.environ.get(MARK)
+    os.environ[MARK] = own_mark()
+    _thread.parent = os.getpid()
+    try:
+        yield
+    finally:
+        _thread.parent = None
+        if before is None:
+            del os.environ[MARK]
+        else:
+            os.environ[MARK] = before
+
+
 def join(mark: str) -> None:
     """Let what this process starts be of the guard of another, whose mark is given."""
     global _guard
@@ -49,15 +66,6 @@ def join(mark: str) -> None:
         os.environ[MARK] = mark
         with _lock:
             _guard = _Guard(mark, is_elsewhere=True)
-
-
-@cache
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends."""
-    import ctypes  # which few processes need
-
-    if IS_GUARDED:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def kill_all(pids: Iterable[int] = (), mark: str = "") -> None:
@@ -99,6 +107,12 @@ class _Guard:
                 self._start()
                 self._tell(self._watched)
 
+    def hear_of_child(self) -> None:
+        """Watch this process, a child of the guarded one."""
+        if not self._is_elsewhere:
+            with suppress(OSError):  # somebody has killed the guard; the parent starts another
+                self._tell([os.getpid()])
+
     def _tell(self, pids: Iterable[int]) -> None:
         os.write(self._input, "".join(f"{pid}\n" for pid in pids).encode())
 
@@ -125,6 +139,7 @@ class _Guard:
 
 _guard: _Guard | None = None
 _lock = threading.Lock()
+_thread = threading.local()  # `parent`: the process that adopts what the thread starts
 
 
 def _own_guard() -> _Guard:
@@ -136,11 +151,20 @@ def _own_guard() -> _Guard:
 
 
 def _forget() -> None:
-    """Leave the guard to the parent: a child that was forked has one of its own."""
+    """Leave the guard to the parent, which hears of an adopted child from that itself: a child that
+    was forked has one of its own.
+    """
     global _guard, _lock
+    guard = _guard
     _guard = None
     _lock = threading.Lock()
-    die_with_parent.cache_clear()
+    parent = getattr(_thread, "parent", None)
+    if guard is None or parent is None:
+        return
+    _thread.parent = None
+    guard.hear_of_child()
+    if os.getppid() != parent:  # whose guard may have gone before it heard
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -44,6 +44,16 @@ executor = lambda: ThreadPoolExecutor(2)
 with Evaluator(evaluate, executor, None, lambda: False, command.stop) as evaluator:
     list(evaluator.run({0: {}, 1: {}}))
 """
+# Killed when a pool has just been started, before anybody was told of its processes
+BEFORE_THE_WATCH = """
+import os, signal
+from scalable_bo.evaluation import processes
+def killed(pids):
+    assert [*pids]
+    open("begun", "w").write("pool")
+    os.kill(os.getpid(), signal.SIGKILL)
+processes.watch = killed
+"""
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 SCRIPTS = {
     "programs": IN_PROGRAMS,
@@ -84,6 +94,26 @@ def living(tracer: str) -> list[str]:
             except OSError:
                 continue
     return found
+
+
+@pytest.mark.parametrize("owner", ["ours", "the user's"])
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_pool_ends_though_its_process_is_killed_before_it_is_watched(
+    tmp_path: Path, tracer: str, start: str, owner: str
+) -> None:
+    script = BEFORE_THE_WATCH + IN_PROCESSES.format(start=start)
+    if owner == "the user's":
+        script = script.replace("executor = lambda: ", "executor = ")
+    process = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), TRACER: tracer},
+        stderr=subprocess.DEVNULL,
+        timeout=300,
+    )
+    assert process.returncode == -signal.SIGKILL
+    assert (tmp_path / "begun").read_text()
+    assert wait_until(lambda: not living(tracer), 120), living(tracer)
 
 
 def command_of(pid: int) -> bytes:
