@@ -19,9 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import cache
-from types import TracebackType
 from typing import TypeVar
 
 import psutil
@@ -114,59 +112,28 @@ def side_that_fits(device: torch.device, largest: int) -> int:
 
 
 def halving(compute: Callable[[int], Result], size: int, smallest: int, what: str) -> Result:
-    """Return ``compute(size)``, begun again as :func:`attempts` has it."""
-    for attempt in attempts(size, smallest, what):
-        with attempt:
-            result = compute(attempt.size)
-    return result
-
-
-def attempts(size: int, smallest: int, what: str) -> Iterator["Attempt"]:
-    """Yield attempts at a computation, each to be made inside ``with attempt``: the first at
-    ``size``, and others at half of it whenever a CUDA device has run out of memory.
+    """Return ``compute(size)``; of half the size whenever a CUDA device runs out of memory.
 
     Args:
-        size: less of it takes less memory, and gives the same result.
+        compute: takes less memory for a smaller size, and gives the same result.
         smallest: the size that is not halved any more.
         what: what has that many rows, for the message.
 
     Raises:
         MemoryError: if memory runs out at the smallest size.
     """
-    attempt = Attempt(size, size <= smallest, what)
-    yield attempt
-    while attempt.has_failed:
+    while True:
+        try:
+            return compute(size)
+        except torch.cuda.OutOfMemoryError as error:
+            if size <= smallest:
+                raise MemoryError(
+                    f"{what} of {size} rows does not fit in the device's free memory beside what is"
+                    " held there. Evaluate fewer points or columns at once, or free memory that"
+                    " other work holds."
+                ) from error
+        # Here the error is gone, and with it the tensors of the failed attempt
         size = max(smallest, size // 2)
-        attempt = Attempt(size, size <= smallest, what)
-        yield attempt
-
-
-@dataclass
-class Attempt:
-    """One of :func:`attempts`; ``is_last`` where no smaller one would be left."""
-
-    size: int
-    is_last: bool
-    what: str
-    has_failed: bool = False
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
-        self.has_failed = isinstance(error, torch.cuda.OutOfMemoryError)
-        if self.has_failed and self.is_last:
-            raise MemoryError(
-                f"{self.what} of {self.size} rows does not fit in the device's free memory beside"
-                " what is held there. Evaluate fewer points or columns at once, or free memory that"
-                " other work holds."
-            ) from error
-        return self.has_failed  # passed over, and with it the failed attempt's tensors
 
 
 def may_change() -> bool:

@@ -9,7 +9,8 @@ found tile by tile from the functions as expressions. Notation: X (m, d), W (N, 
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -21,7 +22,6 @@ from torch import Tensor
 
 from surrogates import memory
 from surrogates.operators.expressions import kernel_values
-from surrogates.operators.linalg import joined
 from surrogates.operators.terms import (
     GRADIENT,
     OWN_GRADIENT,
@@ -102,10 +102,20 @@ class Basis(ABC):
 
 @dataclass(frozen=True, eq=False)
 class KernelBasis(Basis):
-    """The functions k(·, z) for the rows z of Z (n, d)."""
+    """The functions k(·, z) for the rows z of Z (n, d), by the kernel's hyperparameters as of the
+    first use.
+    """
 
     kernel: Kernel
     Z: Tensor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.kernel, self.Z)
+
+    @cached_property
+    def tiles(self) -> KernelTiles:
+        """Of k(Z, Z), from which those of k(X, Z) are made."""
+        return KernelTiles.of(self.kernel, self.Z, self.Z)
 
     @property
     def dim(self) -> int:
@@ -119,13 +129,13 @@ class KernelBasis(Basis):
         return replace(self, kernel=deepcopy(self.kernel).to(device), Z=self.Z.to(device))
 
     def matmul(self, X: Tensor, W: Tensor) -> Tensor:
-        return tiled_matmul(KernelTiles.of(self.kernel, X, self.Z), W)
+        return tiled_matmul(self.tiles.between(X), W)
 
     def matmul_gradient(self, X: Tensor, W: Tensor, cotangent: Tensor) -> Tensor:
-        return tiled_matmul_gradient(KernelTiles.of(self.kernel, X, self.Z), W, cotangent)
+        return tiled_matmul_gradient(self.tiles.between(X), W, cotangent)
 
     def rowwise(self, X: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-        return tiled_rowwise(KernelTiles.of(self.kernel, X.reshape(-1, X.shape[-1]), self.Z), W)
+        return tiled_rowwise(self.tiles.between(X.reshape(-1, X.shape[-1])), W)
 
     @cached_property
     def doubled(self) -> "KernelBasis":
@@ -172,10 +182,11 @@ def combine_rowwise(basis: Basis, X: Tensor, W: Tensor) -> Tensor:
 class _Combine(torch.autograd.Function):
     @staticmethod
     def forward(X: Tensor, basis: Basis, W: Tensor) -> Tensor:
-        for attempt in _attempts(X):
-            with attempt:
-                parts = [basis.matmul(X[rows], W) for rows in _parts(X, attempt.size)]
-        return joined(parts)
+        try:
+            return basis.matmul(X, W)
+        except torch.cuda.OutOfMemoryError:
+            pass
+        return _in_parts(X, lambda rows: (basis.matmul(X[rows], W),))[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
@@ -208,11 +219,11 @@ class _CombineGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(X: Tensor, C: Tensor, basis: Basis, W: Tensor) -> Tensor:
-        gradient = basis.matmul_gradient
-        for attempt in _attempts(X):
-            with attempt:
-                parts = [gradient(X[i], W, C[i]) for i in _parts(X, attempt.size)]
-        return joined(parts)
+        try:
+            return basis.matmul_gradient(X, W, C)
+        except torch.cuda.OutOfMemoryError:
+            pass
+        return _in_parts(X, lambda rows: (basis.matmul_gradient(X[rows], W, C[rows]),))[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
@@ -250,10 +261,10 @@ class _CombineRowwise(torch.autograd.Function):
     @staticmethod
     def forward(X: Tensor, basis: Basis, W: Tensor) -> tuple[Tensor, Tensor]:
         points = X.view(W.shape[1], -1, X.shape[1])
-        for attempt in _attempts(points):
-            with attempt:
-                parts = [basis.rowwise(points[i], W[:, i]) for i in _parts(points, attempt.size)]
-        values, gradient = map(joined, zip(*parts, strict=True))
+        found: tuple[Tensor, ...] = ()
+        with suppress(torch.cuda.OutOfMemoryError):
+            found = basis.rowwise(points, W)
+        values, gradient = found or _in_parts(points, lambda i: basis.rowwise(points[i], W[:, i]))
         return values.view(-1), gradient.view(-1, X.shape[1])
 
     @staticmethod
@@ -343,13 +354,16 @@ def _check_weights(W: Tensor) -> None:
         )
 
 
-def _attempts(X: Tensor) -> Iterator[memory.Attempt]:
-    """Yield attempts with all rows of X at once or, if memory runs out, in parts."""
-    return memory.attempts(max(1, len(X)), 1, "A part")
+def _in_parts(X: Tensor, evaluate: Callable[[slice], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """Return what ``evaluate`` finds for all rows of X, at least two, in parts that fit in a
+    device's memory.
+    """
 
+    def evaluated(size: int) -> tuple[Tensor, ...]:
+        parts = [evaluate(rows) for rows in spans(len(X), size)]
+        return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
-def _parts(X: Tensor, size: int) -> Iterator[slice]:
-    return spans(max(1, len(X)), size)  # no rows are a part, too
+    return memory.halving(evaluated, max(1, len(X) // 2), 1, "A part")
 
 
 def _owners(X: Tensor, W: Tensor) -> Tensor:

@@ -103,17 +103,19 @@ class _Derivative(torch.autograd.Function):
         rows = tuple(part.detach() for part in rows)
         entries = memory.chunk_entries(W.device)
         side = max(1, math.isqrt(entries) // 4)  # autograd keeps many tiles
-        for attempt in memory.attempts(side, min(side, SMALLEST_SIDE), "A tile"):
-            with attempt:
-                sums: list[Tensor] = []
-                for j, functions in basis.pieces(attempt.size):
-                    height = max(1, attempt.size**2 // max(1, len(W[j])))
-                    tiles = [
-                        term(functions, W[j], *(part[i : i + height] for part in rows)).detach()
-                        for i in range(0, max(1, len(rows[0])), height)
-                    ]
-                    sums.append(joined(tiles) if not sums else sums.pop() + joined(tiles))
-        return basis.total(sums[0])
+
+        def total(size: int) -> Tensor:
+            sums: list[Tensor] = []
+            for j, functions in basis.pieces(size):
+                height = max(1, size**2 // max(1, len(W[j])))
+                tiles = [
+                    term(functions, W[j], *(part[i : i + height] for part in rows)).detach()
+                    for i in range(0, max(1, len(rows[0])), height)
+                ]
+                sums.append(joined(tiles) if not sums else sums.pop() + joined(tiles))
+            return sums[0]
+
+        return basis.total(memory.halving(total, side, min(side, SMALLEST_SIDE), "A tile"))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:

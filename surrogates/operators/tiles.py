@@ -631,10 +631,16 @@ def with_tiles_that_fit(
     @wraps(product)
     def fitted(tiles: KernelTiles, *others: Others.args, **named: Others.kwargs) -> Result:
         largest = tile_side(tiles.X1.device)
-        for attempt in memory.attempts(largest, SMALLEST_SIDE, "A tile"):
-            with attempt:
-                result = product(attempt.size, tiles, *others, **named)
-        return result
+        try:
+            return product(largest, tiles, *others, **named)
+        except torch.cuda.OutOfMemoryError:
+            pass
+        return memory.halving(
+            lambda side: product(side, tiles, *others, **named),
+            max(SMALLEST_SIDE, largest // 2),
+            SMALLEST_SIDE,
+            "A tile",
+        )
 
     return fitted
 
