@@ -426,13 +426,14 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         rhs = columns_of(run.rhs, columns) if base is None else gap
         initial = value if base is None else torch.zeros_like(gap)
         targets = run.request.targets
+        dtype = run.system.dtype
         if targets is not None and self.splits_targets:
             targets = targets_of(targets, columns)
             if base is not None:  # subtract what the value explains: K's part and the noise's
                 noise_draw = targets.noise_draw - run.given.noise_column * base
                 targets = Targets(gap - noise_draw, noise_draw)
-            targets = targets.to(run.system.dtype)
-        rhs, initial, gap = (part.to(run.system.dtype) for part in (rhs, initial, gap))
+            targets = targets.to(dtype)
+        rhs, initial, gap = (part.to(dtype) for part in (rhs, initial, gap))
         state = self.init(run.system, Start(rhs, initial, gap, prepared, targets))
         del initial, gap  # for what was saved
         aim = run.aim[columns]
