@@ -38,6 +38,7 @@ class Mutant(NamedTuple):
 
 
 SOLVERS = "tests/surrogates/solvers"
+OPERATORS = "tests/surrogates/operators"
 MODELS = "tests/surrogates/models tests/surrogates/rules tests/surrogates/functions"
 SEARCH = "tests/acquisition"
 STUDY = "tests/scalable_bo/study"
@@ -47,6 +48,7 @@ LOOP = "surrogates/solvers/base.py"
 ACCOUNT = "surrogates/solvers/accuracy.py"
 SOLVED = "surrogates/rules/solved.py"
 PATHS = "surrogates/functions/paths.py"
+TILES = "surrogates/operators/tiles.py"
 SELECTION = "acquisition/selection.py"
 ANSWERS = "scalable_bo/study/answers.py"
 SEALS = "scalable_bo/storage/seals.py"
@@ -74,6 +76,14 @@ MUTANTS = (
         ACCOUNT, "of_paths.max() / of_paths.mean()", "of_paths.mean() / of_paths.mean()", SOLVERS
     ),
     Mutant(ACCOUNT, "torch.minimum((deviation", "torch.maximum((deviation", SOLVERS),
+    Mutant(
+        "surrogates/solvers/inducing_error.py",
+        "return left + (whitened *",
+        "return 0.01 * (whitened *",
+        SOLVERS,
+    ),
+    Mutant(TILES, "gradient += slope", "gradient = slope", OPERATORS),
+    Mutant(TILES, "if number != k", "if number >= 0", OPERATORS),
     Mutant("surrogates/solvers/cg.py", "rho / state.rho", "rho / (2.0 * state.rho)", SOLVERS),
     Mutant(
         "surrogates/solvers/sdd.py",

@@ -9,11 +9,9 @@ variance of the paths there,
 
     v_j = k(x_j, x_j) − ‖L⁻¹ k_j‖² + k_jᵀ A⁻¹ k_j.
 
-Both need A⁻¹, which is estimated from a sample of the data: with Φ = Σ^(−1/2) K_XZ L⁻ᵀ,
-
-    A⁻¹ = L⁻ᵀ (I + Φᵀ Φ)⁻¹ L⁻¹,
-
-and the mean of 4 m or more random rows of Φ estimates Φᵀ Φ / n in all directions.
+Both need A⁻¹ = L⁻ᵀ M⁻¹ L⁻¹, see :meth:`InducingSystem.whitened`, in O(n m²): less than an iterative
+solve of many columns takes. A sample of the data would not do: few of them, those beside inducing
+points, carry most of what is known of a rough function's weights.
 """
 
 import math
@@ -27,8 +25,6 @@ from surrogates.operators.linalg import jittered_cholesky
 from surrogates.solvers.run import NUM_ROWS, Judge, groups_by, shuffled_rows
 from surrogates.systems.base import Apply, Targets
 from surrogates.systems.inducing import InducingSystem
-
-ROWS_PER_UNKNOWN = 4  # of the sample
 
 
 @dataclass(eq=False)
@@ -117,28 +113,25 @@ class InducingError(Judge):
         return self.system.precise()
 
     @cached_property
-    def _order(self) -> Tensor:
-        """The data in random order: first those at which errors are evaluated, then the sample,
-        which is all of them if they are few. Data that are inducing points come last, since the
-        posterior varies less there than at new points.
+    def _index(self) -> Tensor:
+        """The data at which errors are evaluated, random ones; inducing points only if there are
+        no others, since the posterior varies less there than at new points.
         """
         order = shuffled_rows(self.system)
-        return order[self.system.coincides(order).byte().argsort(stable=True)]
+        return order[self.system.coincides(order).byte().argsort(stable=True)][:NUM_ROWS]
 
     @cached_property
     def _rows(self) -> Tensor:
-        """The k_j of the rows at which errors are evaluated, (min(256, n), m)."""
-        return self._precise.kernel_rows(self._order[:NUM_ROWS])
+        """The k_j of the data at which errors are evaluated, (min(256, n), m)."""
+        return self._precise.kernel_rows(self._index)
 
     @cached_property
     def _whitened(self) -> tuple[Tensor, Tensor]:
-        """L and I + Φᵀ Φ, of the sample."""
-        size = ROWS_PER_UNKNOWN * self.system.n
-        rest = self._order[NUM_ROWS : NUM_ROWS + size]
-        sample = self._precise.sample(rest if len(rest) == size else self._order)
-        L, M = sample.whitened()
-        self.system.entries += sample.entries
-        assert L is not None
+        """L and M."""
+        before = self._precise.entries
+        L, M = self._precise.whitened()
+        if self._precise is not self.system:
+            self.system.entries += self._precise.entries - before
         return L, M
 
     @cached_property
@@ -150,7 +143,7 @@ class InducingError(Judge):
         """v_j, (min(256, n),)."""
         whitened = torch.linalg.solve_triangular(self._whitened[0], self._rows.T, upper=False)
         explained = whitened.square().sum(0)
-        left = (self._precise.prior_variances(self._order[:NUM_ROWS]) - explained).clamp_min(0.0)
+        left = (self._precise.prior_variances(self._index) - explained).clamp_min(0.0)
         return left + (whitened * torch.cholesky_solve(whitened, self._factor)).sum(0)
 
     def _solve(self, R: Tensor) -> Tensor:

@@ -99,18 +99,6 @@ class InducingSystem(WithKernel, LinearSystem):
         system.precision = torch.float64
         return system
 
-    def sample(self, index: Tensor) -> Self:
-        """Return the system of the data ``index`` alone, each with the weight of num_data /
-        len(index): an estimate of this one if they are drawn at random.
-        """
-        system = copy(self)
-        system.cross = Tiled(self.cross.tiles.rows(index), False)
-        noise = self.noise[index] if self.noise.ndim else self.noise
-        system.noise = noise * (len(index) / self.num_data)
-        system.num_data = len(index)
-        system.entries = 0
-        return system
-
     def prior_variances(self, index: Tensor) -> Tensor:
         """Return k(x, x) of the data ``index``."""
         return self.cross.tiles.rows(index).diagonal()

@@ -21,7 +21,7 @@ from surrogates import (
 from surrogates.solvers.inducing_error import InducingError
 from tests.surrogates.exact_posteriors import NUM_NEW, PROBLEMS, N, Problem, matern
 
-M = 100
+M = 80
 CASES = {
     "rough": Problem(3, matern(0.5, 0.5), 1e-2),
     "smooth": Problem(2, matern(2.5, 0.5), 1e-2),
@@ -124,7 +124,7 @@ def test_the_errors_of_scaled_values_are_the_same() -> None:
         solution = solver.solve(system, system.rhs(targets), posterior=posterior)
         assert solution.error is not None
         errors.append(solution.error / factor)
-    torch.testing.assert_close(errors[1], errors[0], rtol=1e-6, atol=0.0)
+    torch.testing.assert_close(errors[1], errors[0], rtol=1e-4, atol=0.0)
 
 
 @pytest.mark.parametrize("budget", [1.5, 30.0])
