@@ -42,8 +42,8 @@ def watch(pids: Iterable[int]) -> None:
 
 @contextmanager
 def adopting() -> Iterator[None]:
-    """Let whatever this thread starts inside the context end with this process, should that be
-    killed before it can call :func:`watch`: a fork tells the guard of itself, and a program finds
+    """Let whatever this thread starts inside the context end with this process, even if that is
+    killed before it can call :func:`watch`: a fork tells the guard of itself, and a program carries
     the mark in its environment.
     """
     before = os.environ.get(MARK)
@@ -107,8 +107,8 @@ class _Guard:
                 self._start()
                 self._tell(self._watched)
 
-    def hear_of_child(self) -> None:
-        """Watch this process, a child of the guarded one."""
+    def watch_self(self) -> None:
+        """Have the guard watch this process, a child of the one that it guards."""
         if not self._is_elsewhere:
             with suppress(OSError):  # somebody has killed the guard; the parent starts another
                 self._tell([os.getpid()])
@@ -151,8 +151,8 @@ def _own_guard() -> _Guard:
 
 
 def _forget() -> None:
-    """Leave the guard to the parent, which hears of an adopted child from that itself: a child that
-    was forked has one of its own.
+    """Leave the guard to the parent, as a child that was forked starts one of its own. A child that
+    is adopted tells the parent's guard of itself first.
     """
     global _guard, _lock
     guard = _guard
@@ -162,7 +162,7 @@ def _forget() -> None:
     if guard is None or parent is None:
         return
     _thread.parent = None
-    guard.hear_of_child()
+    guard.watch_self()
     if os.getppid() != parent:  # whose guard may have gone before it heard
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -102,8 +102,8 @@ class Basis(ABC):
 
 @dataclass(frozen=True, eq=False)
 class KernelBasis(Basis):
-    """The functions k(·, z) for the rows z of Z (n, d), by the kernel's hyperparameters as of the
-    first use.
+    """The functions k(·, z) for the rows z of Z (n, d). The kernel's hyperparameters are read
+    at the first use and kept from then on.
     """
 
     kernel: Kernel
@@ -114,7 +114,7 @@ class KernelBasis(Basis):
 
     @cached_property
     def tiles(self) -> KernelTiles:
-        """Of k(Z, Z), from which those of k(X, Z) are made."""
+        """The tiles of k(Z, Z), of which those of k(X, Z) share what is kept of Z."""
         return KernelTiles.of(self.kernel, self.Z, self.Z)
 
     @property

@@ -17,8 +17,8 @@ def matmul(A: Tensor, B: Tensor, add_to: Tensor | None = None) -> Tensor:
     """Return A @ B in the precision of both, on CUDA, too, whatever the user chose for other work;
     added to ``add_to``, in place, if that is given.
 
-    Of few columns the transposed product is computed, which fills a processor's vectors with rows
-    of A: on some it takes a quarter of the time.
+    If B has few columns, the transposed product is computed on a CPU: it fills the processor's
+    vectors with rows of A, and takes a quarter of the time on some of them.
     """
     if A.device.type != "cpu":
         with memory.full_precision_on(A.device):

@@ -9,9 +9,9 @@ variance of the paths there,
 
     v_j = k(x_j, x_j) − ‖L⁻¹ k_j‖² + k_jᵀ A⁻¹ k_j.
 
-Both need A⁻¹ = L⁻ᵀ M⁻¹ L⁻¹, see :meth:`InducingSystem.whitened`, in O(n m²): less than an iterative
-solve of many columns takes. A sample of the data would not do: few of them, those beside inducing
-points, carry most of what is known of a rough function's weights.
+Both need A⁻¹ = L⁻ᵀ M⁻¹ L⁻¹, see :meth:`InducingSystem.whitened`, which takes O(n m²): less than an
+iterative solve for many columns. A sample of the data would not do, since a few of them, those
+beside inducing points, carry most of the information on the weights of a rough function.
 """
 
 import math
@@ -48,7 +48,7 @@ class InducingError(Judge):
 
     @cached_property
     def rhs(self) -> Tensor:
-        """B (m, s): what rounding it to float32 changes would count as an error."""
+        """B (m, s) in float64: rounding it to float32 would count as an error of the weights."""
         return self._precise.rhs(self.targets.to(torch.float64))
 
     @cached_property
@@ -81,8 +81,8 @@ class InducingError(Judge):
         return self._relative(columns, self._times(D) / self.scale[columns])
 
     def of_residuals(self, W: Tensor, R: Tensor, solve: Apply) -> Tensor:
-        """See :class:`Judge`. The variance is taken without the part that no inducing point
-        explains, as if the data were the inducing points'.
+        """See :class:`Judge`. The variance that inducing points cannot explain is left out, which
+        makes the errors larger, if anything.
         """
         rows = self._rows.to(R)
         variances = (rows * solve(rows.T.contiguous()).T).sum(1)
@@ -117,7 +117,7 @@ class InducingError(Judge):
         """The data at which errors are evaluated, random ones; inducing points only if there are
         no others, since the posterior varies less there than at new points.
         """
-        order = shuffled_rows(self.system)
+        order = shuffled_rows(self.system)[: NUM_ROWS + self.system.n]
         return order[self.system.coincides(order).byte().argsort(stable=True)][:NUM_ROWS]
 
     @cached_property

@@ -88,7 +88,9 @@ def test_a_solve_ends_where_the_posterior_is_right(name: str) -> None:
 
 
 def test_a_relative_residual_of_a_hundredth_is_not_called_right() -> None:
-    """Of a system with the square of a kernel's spectrum it says next to nothing."""
+    """The system has about the square of the kernel's spectrum, and its residual says next to
+    nothing.
+    """
     solver = CG(preconditioner=None, tolerance=1e-2, max_epochs=3000.0)
     solution, true = solve(CASES["smooth"], solver, torch.float64)
     assert bool(solution.converged.all())

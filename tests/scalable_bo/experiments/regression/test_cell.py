@@ -47,6 +47,8 @@ def test_scores_agree_with_the_exact_gaussian_process(data_dir: Path, solver: st
         rmse, abs=1e-6 if solver in ("cholesky", "subset") else 0.02
     )
     assert record["nll"] == pytest.approx(nll, abs=0.05)  # one feature draw, 512 paths
+    # Posterior standard deviations, where a solve ends by default; SDD spends its budget before
+    assert (record["error"] <= 0.1) == (solver != "sdd")
 
 
 @pytest.mark.parametrize("solver", ["cholesky", "svgp"])
@@ -67,6 +69,7 @@ def test_every_method_gives_a_mean_alone_and_a_record_in_plain_json(
     run = RegressionCell("toy", 0, solver, data_dir, mean_only=True, budget=SHORT, dtype="float64")
     record = run_cell(run)
     assert record["nll"] is None
+    assert record["error"] is None
     assert record["rmse"] < 1.0  # that of predicting the mean
     assert (record["num_train"], record["num_test"]) == (108, 12)
     assert {"seconds", "epochs", "residual", "settings", "environment", "method"} <= set(record)
