@@ -160,8 +160,8 @@ class _Logarithm:
     @torch.no_grad()
     def __call__(self, X: Tensor) -> Tensor:
         """Return its values at X (c, d): (1, c)."""
-        parts = X.split(EVALUATED_AT_ONCE)
-        return torch.cat([self.each(part.unsqueeze(0)) for part in parts], dim=1)
+        parts = X.unsqueeze(0).split(EVALUATED_AT_ONCE, dim=1)
+        return torch.cat(list(map(self.each, parts)), dim=1)
 
     def each(self, X: Tensor) -> Tensor:
         """Return its values at X (1, k, d): (1, k)."""

@@ -290,8 +290,7 @@ def _rest(request: Request, chosen: Tensor, q: int) -> Request:
         paths = [part.part(own) for part in paths]
     elif paths is not None:
         paths = paths.part(own)
-    pending = chosen if request.X_pending is None else torch.cat([request.X_pending, chosen])
-    return replace(request, q=q, paths=paths, X_pending=pending)
+    return replace(request, q=q, paths=paths).beside(chosen)
 
 
 def default_sampler(

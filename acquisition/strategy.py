@@ -6,7 +6,7 @@ Notation: n values, d inputs, X (..., d) points, bounds (2, d), q points of a ba
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -63,6 +63,11 @@ class Request:
     def feasible_set(self) -> FeasibleSet:
         """The points that may be proposed, pending ones and ``choices`` aside."""
         return FeasibleSet.of(self.bounds, **self.constraints)
+
+    def beside(self, points: Tensor) -> "Request":
+        """Return the same request, by which further points (k, d) are not to be proposed again."""
+        pending = points if self.X_pending is None else torch.cat([self.X_pending, points])
+        return replace(self, X_pending=pending)
 
 
 @runtime_checkable

@@ -16,8 +16,8 @@ import torch
 from gpytorch.kernels import ScaleKernel
 
 from acquisition import AcquisitionProgress, ParallelThompsonSampling
+from scalable_bo.evaluation.progress import peak_of_process, reset_peak_of_process
 from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
-from scalable_bo.progress import peak_of_process, reset_peak_of_process
 from surrogates import CG, PathwiseGP, TanimotoKernel, gaussian_likelihood
 
 PART = 2**14

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from acquisition import PathwiseThompsonSampling as PathwiseThompsonSampling
     from acquisition import TrustRegion as TrustRegion
     from scalable_bo.evaluation.external import Command as Command
+    from scalable_bo.evaluation.progress import fit as fit
     from scalable_bo.experiments.problems import GPPrior as GPPrior
     from scalable_bo.experiments.problems import Problem as Problem
     from scalable_bo.experiments.problems import TestFunction as TestFunction
     from scalable_bo.experiments.problems import test_function as test_function
-    from scalable_bo.progress import fit as fit
     from scalable_bo.serving.client import RemoteStudy as RemoteStudy
     from scalable_bo.serving.server import Server as Server
     from scalable_bo.space.space import Categorical as Categorical

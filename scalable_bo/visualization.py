@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from scalable_bo._packages import require
+from scalable_bo.report.snapshot import Snapshot
 from scalable_bo.space.parameters import Categorical, Int, Parameter
-from scalable_bo.storage.snapshot import Snapshot
 from scalable_bo.study.study import Study
 
 require("plotly", extra="plot", user="`scalable_bo.visualization`")

@@ -37,10 +37,11 @@ FLOORS = (
     ("surrogates.regressors",),
     ("surrogates",),
     ("acquisition",),
-    ("scalable_bo._packages", "scalable_bo.experiments.problems", "scalable_bo.progress"),
+    ("scalable_bo._packages", "scalable_bo.experiments.problems"),
     ("scalable_bo.space",),
     ("scalable_bo.evaluation",),
     ("scalable_bo.storage",),
+    ("scalable_bo.modelling",),
     ("scalable_bo.report",),
     ("scalable_bo.study",),
     ("scalable_bo.integrations",),
@@ -51,7 +52,7 @@ FLOORS = (
 MOST_ENTRIES = 15  # files and folders in the root of a package
 LONGEST_CHAIN = 10  # files of `surrogates` that import one another in a row
 # Outside tests; both only fall
-MOST_LINES = 57_394
+MOST_LINES = 57_383
 MOST_CONSTANTS = 592  # module-level numbers
 LONGEST_FUNCTION = 60  # lines, without the docstring
 MOST_PARAMETERS = 12

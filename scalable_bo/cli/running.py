@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from scalable_bo.cli.console import count, interruptible, lines_of
+from scalable_bo.evaluation.progress import RoundProgress
 from scalable_bo.experiments.cells import Cell, run_cells
 from scalable_bo.experiments.records import Record
 from scalable_bo.experiments.tables import TableKind, write_table
-from scalable_bo.progress import RoundProgress
 
 
 def run_and_show(

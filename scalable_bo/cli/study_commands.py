@@ -179,7 +179,7 @@ def export(
     taken off where the file is added as data.
     """
     with refusals():
-        from scalable_bo.storage.snapshot import read_snapshot, to_frame
+        from scalable_bo.report.snapshot import read_snapshot, to_frame
         from surrogates.atomic import replacing
 
         if out.suffix not in (".csv", ".parquet"):
@@ -205,7 +205,7 @@ def report(
     """Write one HTML page that shows a study as it stands."""
     with refusals():
         from scalable_bo.report.page import write_report
-        from scalable_bo.storage.snapshot import read_snapshot
+        from scalable_bo.report.snapshot import read_snapshot
 
         folder = folder_of(place)
         snapshot = read_snapshot(folder)
@@ -305,7 +305,7 @@ def describe_counts(study: Study) -> str:
 
 
 def _read_status(place: Path) -> dict[str, Any]:
-    from scalable_bo.storage.snapshot import read_snapshot
+    from scalable_bo.report.snapshot import read_snapshot
 
     snapshot = read_snapshot(folder_of(place))
     rows = snapshot.rows

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from scalable_bo.progress import peak_of_process, reset_peak_of_process
+from scalable_bo.evaluation.progress import peak_of_process, reset_peak_of_process
 from surrogates.atomic import write_atomically
 
 Record = dict[str, Any]

@@ -25,8 +25,8 @@ from acquisition.strategy import Sampler
 from scalable_bo._packages import require
 from scalable_bo.integrations.discrete import discrete_batch, split_batches
 from scalable_bo.integrations.surrogate import Chooser, fitted_model
-from scalable_bo.storage.surrogate import SurrogateFactory
-from scalable_bo.storage.training import TrainingData
+from scalable_bo.modelling.factory import SurrogateFactory
+from scalable_bo.modelling.training import TrainingData
 from scalable_bo.study.surrogate import FITTED_ALWAYS_UP_TO
 from surrogates import PathwiseGP, Solver, checks
 

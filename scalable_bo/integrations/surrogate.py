@@ -11,11 +11,11 @@ from torch import Tensor
 
 from acquisition.strategy import Request, Strategy
 from scalable_bo.integrations.discrete import discrete_batch
-from scalable_bo.storage.surrogate import SurrogateFactory
-from scalable_bo.storage.training import TrainingData
-from scalable_bo.study.fitting import fit, fit_warped
-from scalable_bo.study.local import LocalChooser
-from scalable_bo.study.pace import end_of_fit, plan_here
+from scalable_bo.modelling.factory import SurrogateFactory
+from scalable_bo.modelling.fitting import fit, fit_warped
+from scalable_bo.modelling.training import TrainingData
+from scalable_bo.study.choices import choose_parts
+from scalable_bo.study.pace import end_of_fit, local_parts, plan_here
 from scalable_bo.study.surrogate import is_for_few
 from surrogates import PathwiseGP
 
@@ -65,8 +65,13 @@ class Chooser:
         if plan.num_rows is None:
             model = fitted_model(self.factory, self.strategy, data, q, generator, deadline=deadline)
             return choose(request_of(model, q)), plan.reason
-        chooser = LocalChooser(self.factory, self.strategy, choose, self.seconds)
-        return chooser.generate(plan, data, q, generator, request_of).points, plan.reason
+        parts = local_parts(
+            self.factory, self.strategy, plan, data, q, generator, deadline=deadline
+        )
+        chosen = choose_parts(
+            parts, lambda part: request_of(part.models[0], part.q), choose, generator
+        )
+        return chosen.points, plan.reason
 
 
 def fitted_model(

@@ -7,8 +7,8 @@ import torch
 
 from scalable_bo.report.charts import WIDTH, Panel, Scale, figure, shorten
 from scalable_bo.report.plots import LONGEST_NAME, Chart, Slice, numbers_along, scale_of, thin
+from scalable_bo.report.snapshot import Snapshot
 from scalable_bo.space.parameters import Parameter
-from scalable_bo.storage.snapshot import Snapshot
 
 SIDE = 41  # points along a parameter
 NUM_LEVELS = 10

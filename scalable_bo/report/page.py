@@ -20,8 +20,8 @@ from scalable_bo.report import plots
 from scalable_bo.report.charts import escape, shorten
 from scalable_bo.report.contours import contour_of_mean
 from scalable_bo.report.plots import Chart
+from scalable_bo.report.snapshot import Snapshot
 from scalable_bo.space.goal import Goal
-from scalable_bo.storage.snapshot import Snapshot
 from surrogates.atomic import write_atomically
 
 NUM_BEST_ROWS = 15

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from scalable_bo.report.charts import LARGEST, WIDTH, Panel, Scale, escape, figure, shorten, text
+from scalable_bo.report.snapshot import Snapshot
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.parameters import Categorical, Parameter
 from scalable_bo.storage.rounds import AskReport
-from scalable_bo.storage.snapshot import Snapshot
 
 MAX_DOTS = 1500
 MAGNITUDES = 100.0  # between values above 0, from which on their axis is logarithmic

@@ -20,9 +20,9 @@ from scalable_bo.report import plots
 from scalable_bo.report.charts import shorten
 from scalable_bo.report.contours import contour_of_mean
 from scalable_bo.report.plots import Chart
+from scalable_bo.report.snapshot import Snapshot, to_frame
 from scalable_bo.serving.desk import Desk
 from scalable_bo.storage.shown import describe_params
-from scalable_bo.storage.snapshot import Snapshot, to_frame
 from scalable_bo.study.surrogate import FEWEST_VALUES
 
 require("pandas", extra="serve", user="scalable-bo serve")

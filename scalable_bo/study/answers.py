@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from acquisition.log_ei import LIGHT_SAMPLER, NEGLIGIBLE_NOISE
+from scalable_bo.modelling.roughness import evidence_of_roughness
+from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.space import Space
 from scalable_bo.storage.record import StudyRecord
 from scalable_bo.storage.rounds import Result
-from scalable_bo.storage.training import TrainingData
 from scalable_bo.study.known import Known
 from scalable_bo.study.outcomes import OutcomeModels
-from scalable_bo.study.roughness import evidence_of_roughness
 from scalable_bo.study.surrogate import FEWEST_VALUES, KeptSurrogate
 from surrogates import PathwiseGP, SamplePaths, checks
 from surrogates.models.data import data_sets

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +19,21 @@ import torch
 from torch import Tensor
 
 from acquisition.strategy import ChoosingStrategy, Request, SharingStrategy, Strategy
-from scalable_bo.progress import search_lines, solve_lines
-from scalable_bo.space.goal import Goal
+from scalable_bo.modelling.factory import INPUTS_APART, SurrogateFactory
+from scalable_bo.modelling.training import SCALES
 from scalable_bo.space.space import Space
 from scalable_bo.storage.pools import Pool
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import keys
 from scalable_bo.storage.storage import Ask
-from scalable_bo.storage.surrogate import INPUTS_APART, SurrogateFactory
-from scalable_bo.storage.training import SCALES, TrainingData
-from scalable_bo.study.choices import BestOfPool, draw_from_pool, knowing_all
+from scalable_bo.study.choices import BestOfPool, Choice, Part, choose_parts, draw_from_pool
 from scalable_bo.study.design import Design, NotEnoughLeftError, remaining
 from scalable_bo.study.known import Known
-from scalable_bo.study.local import LocalChooser
 from scalable_bo.study.outcomes import OutcomeModels, acquisition_goal
-from scalable_bo.study.pace import PROBED_COLUMNS, Plan, end_of_fit, plan_here
+from scalable_bo.study.pace import PROBED_COLUMNS, Plan, end_of_fit, local_parts, plan_here
 from scalable_bo.study.surrogate import FEWEST_VALUES, KeptSurrogate, is_for_few
 from scalable_bo.study.team import Team, make_job, read_job
-from surrogates import PathwiseGP, SamplePaths, Solution, memory
+from surrogates import PathwiseGP, memory
 from surrogates.rules.solved import COLUMNS_HELD, default_solver
 
 
@@ -75,7 +73,7 @@ class Proposer:
         self._ask_seconds = ask_seconds
         self._design = Design(space, seed)
         self.surrogate = KeptSurrogate(factory, self._generator, self._is_for_few, checkpoints)
-        self._outcome_models: OutcomeModels | None = None
+        self._outcome_models = self.new_outcome_models()
 
     def propose(
         self,
@@ -95,15 +93,95 @@ class Proposer:
             MemoryError: if the solve cannot fit in free memory.
         """
         left = self._left(q, known) if pool is None else None
-        number = len(known.asks) + 1
         num_of_design = self._num_of_design(q, known)
         if num_of_design == q:
             if pool is not None and q:
-                X = self._of_pool(pool, q, known)
-                num_drawn = known.num_drawn
+                X, num_drawn = self._of_pool(pool, q, known), known.num_drawn
             else:
                 X, num_drawn = self._design.draw(q, known.num_drawn, known.taken)
+            number = len(known.asks) + 1
             return X, Ask(number, q, known.num_observed, num_drawn, None), AskReport()
+        asked = self._asked(q, known, callback, pool, left)
+        if asked.is_local:
+            models = self._local_models(asked)
+        elif known.goal is not None:
+            models = self._models_of_outcomes(asked)
+        else:
+            kept = self.surrogate
+            kept.restore(known.asks, known.data)
+            few = self._is_for_few(q, known.num_observed)
+            refit = kept.is_to_be_fitted(known.asks, known.num_observed, few)
+            told = known.data(known.num_observed)
+            model, data = kept.make(told, refit, few, asked.generator, callback, asked.deadline)
+            keep = partial(kept.keep, asked.number, model, data, few)
+            models = _Models([Part([model], [data], q)], refit, keep)
+        fitted = time.perf_counter()
+        strategy = self._strategy if pool is None else BestOfPool(pool)
+        request_of = partial(self._request, asked)
+        with self._together(asked, models):
+            choice = choose_parts(
+                models.parts,
+                request_of,
+                strategy.generate,
+                asked.generator,
+                shared=asked.team is not None,
+                callback=callback,
+            )
+        X, num_drawn = self._completed(choice.points, num_of_design, known, pool)
+        models.keep(choice)
+        ask = Ask(asked.number, q, known.num_observed, num_drawn, models.refitted)
+        return X, ask, self._report(asked, fitted, models.parts[0], choice)
+
+    def _local_models(self, asked: _Asked) -> _Models:
+        """Return the models of values around good points."""
+        assert asked.plan is not None  # to be local
+        parts = local_parts(
+            self._factory,
+            self._strategy,
+            asked.plan,
+            asked.known.data(asked.known.num_observed),
+            asked.q,
+            asked.generator,
+            deadline=asked.deadline,
+            callback=asked.callback,
+        )
+        return _Models(parts, None, lambda choice: None)
+
+    def _models_of_outcomes(self, asked: _Asked) -> _Models:
+        """Return a model of each of several outcomes."""
+        known = asked.known
+        models, data, refit = self._outcome_models.of(
+            asked.number, known.num_observed, known.asks, known.outcome_data
+        )
+
+        def keep(choice: Choice) -> None:
+            self.surrogate.model = models[0]
+
+        return _Models([Part(models, data, asked.q)], refit, keep)
+
+    def _together(self, asked: _Asked, models: _Models) -> AbstractContextManager[None]:
+        """Return what all processes do a batch in."""
+        if asked.team is None:
+            return nullcontext()
+        (part,) = models.parts
+        return asked.team.working(make_job(self._request(asked, part), part))
+
+    def _asked(
+        self,
+        q: int,
+        known: Known,
+        callback: Callable[[str], None] | None,
+        pool: Pool | None,
+        left: Tensor | None,
+    ) -> _Asked:
+        """Return what is asked of the models, from now on.
+
+        Args:
+            left: (c, d) the points of a small finite space that are not taken.
+        Raises:
+            ConnectionError: if the others do not wait for a job.
+            MemoryError: if the solve cannot fit in free memory.
+        """
         start = time.perf_counter()
         plan = None
         deadline = None
@@ -111,41 +189,26 @@ class Proposer:
             U = known.data(min(known.num_observed, PROBED_COLUMNS)).U
             plan = plan_here(self._factory, U, known.num_observed, q, self._ask_seconds)
             deadline = end_of_fit(start, self._ask_seconds)
-        if plan is not None and plan.num_rows is not None:
-            return self._propose_locally(plan, q, num_of_design, known, callback)
-        team = self._team if pool is None and self._is_shared(q, known) else None
-        if team is not None:
-            team.require_waiting()
-        self._require_memory(q, known, 1 if team is None else team.size)
-        if known.goal is not None:
-            return self._propose_for(known.goal, q, num_of_design, known, left, callback, pool)
-        kept = self.surrogate
-        kept.restore(known.asks, known.data)
-        few = self._is_for_few(q, known.num_observed)
-        refit = kept.is_to_be_fitted(known.asks, known.num_observed, few)
-        generator = self._generator(number)
-        told = known.data(known.num_observed)
-        model, data = kept.make(told, refit, few, generator, callback, deadline)
-        fitted = time.perf_counter()
-        request = self._request(model, q, known, left, generator, callback)
-        if pool is not None:
-            request = knowing_all(request, told, data)
-        lines = callback and solve_lines(callback)
-        with nullcontext() if team is None else team.working(make_job(request, data)):
-            paths = model.paths(q, generator=generator, shared=team is not None, callback=lines)
-            solved = time.perf_counter()
-            request = replace(request, paths=paths, shared=team is not None)
-            batch = (self._strategy if pool is None else BestOfPool(pool)).generate(request)
-        assert isinstance(paths, SamplePaths)  # of one data set
-        X, num_drawn = self._completed(batch, num_of_design, known, pool)
-        kept.save(number, model, paths.mean_weights, few, data.scale_name)
-        kept.keep(model, data, few)
-        assert model.solution is not None  # paths() has just made it
-        choice = (
-            self._reason(request, data, plan, model) if pool is None else "thompson: among a pool"
+        number = len(known.asks) + 1
+        shared = pool is None and self._is_shared(q, known)
+        asked = _Asked(
+            number,
+            q,
+            known,
+            self._generator(number),
+            start,
+            callback,
+            pool,
+            left,
+            plan,
+            deadline,
+            self._team if shared and (plan is None or plan.num_rows is None) else None,
         )
-        report = self._report((start, fitted, solved), known, [model.solution], choice)
-        return X, Ask(number, q, known.num_observed, num_drawn, refit), report
+        if asked.team is not None:
+            asked.team.require_waiting()
+        if not asked.is_local:
+            self._require_memory(q, known, 1 if asked.team is None else asked.team.size)
+        return asked
 
     def _of_pool(self, pool: Pool, q: int, known: Known) -> Tensor:
         """Return random points of a pool, in place of those of the design."""
@@ -162,38 +225,6 @@ class Proposer:
             "Ask for fewer at a time, or use `dtype=torch.float32`.",
         )
 
-    def _propose_locally(
-        self,
-        plan: Plan,
-        q: int,
-        num_of_design: int,
-        known: Known,
-        callback: Callable[[str], None] | None,
-    ) -> tuple[Tensor, Ask, AskReport]:
-        """Return what ``propose`` does, by a model of each of several regions."""
-        assert self._ask_seconds is not None and plan.num_rows is not None
-        start = time.perf_counter()
-        number = len(known.asks) + 1
-        generator = self._generator(number)
-        chooser = LocalChooser(
-            self._factory, self._strategy, self._strategy.generate, self._ask_seconds, callback
-        )
-        told = known.data(known.num_observed)
-        local = chooser.generate(
-            plan,
-            told,
-            q,
-            generator,
-            lambda model, size: self._request(model, size, known, None, generator, None),
-        )
-        X, num_drawn = self._completed(local.points, num_of_design, known, None)
-        fitted = start + local.seconds_fit
-        times = (start, fitted, fitted + local.seconds_solve)
-        choice = self._reason(local.request, local.data, plan, local.hyperparameters)
-        report = self._report(times, known, local.solutions, choice)
-        report = replace(report, solver=repr(self._factory.solver or default_solver(plan.num_rows)))
-        return X, Ask(number, q, known.num_observed, num_drawn, None), report
-
     def _left(self, q: int, known: Known) -> Tensor | None:
         """Return the points of a small finite space that are not taken, at least q of them."""
         points = self._design.points
@@ -207,62 +238,21 @@ class Proposer:
             )
         return left
 
-    def _report(
-        self,
-        times: tuple[float, float, float],
-        known: Known,
-        solutions: Sequence[Solution],
-        choice: str,
-    ) -> AskReport:
-        """Return what an ask cost that began, had a surrogate and had its paths at these times."""
-        start, fitted, solved = times
+    def _report(self, asked: _Asked, fitted: float, part: Part, choice: Choice) -> AskReport:
+        """Return what an ask cost that had its models at ``fitted``."""
+        solutions = choice.solutions
+        seconds = time.perf_counter() - fitted
         errors = [solution.error for solution in solutions if solution.error is not None]
         return AskReport(
-            seconds_fit=fitted - start,
-            seconds_solve=solved - fitted,
-            seconds_acquisition=time.perf_counter() - solved,
+            seconds_fit=fitted - asked.start,
+            seconds_solve=choice.seconds_solve,
+            seconds_acquisition=seconds - choice.seconds_solve,
             residual=max(float(solution.residual.max()) for solution in solutions),
             converged=all(bool(solution.converged.all()) for solution in solutions),
-            solver=repr(self._factory.solver or default_solver(known.num_observed)),
-            choice=choice,
+            solver=repr(self._factory.solver or default_solver(len(part.data[0].U))),
+            choice=self._reason(asked, choice.request, part),
             error=max((float(error.max()) for error in errors), default=None),
         )
-
-    def _propose_for(
-        self,
-        goal: Goal,
-        q: int,
-        num_of_design: int,
-        known: Known,
-        left: Tensor | None,
-        callback: Callable[[str], None] | None,
-        pool: Pool | None,
-    ) -> tuple[Tensor, Ask, AskReport]:
-        """Return what ``propose`` does, by models of several outcomes."""
-        start = time.perf_counter()
-        number = len(known.asks) + 1
-        if self._outcome_models is None:
-            self._outcome_models = self.new_outcome_models()
-        models, data, refit = self._outcome_models.of(
-            number, known.num_observed, known.asks, known.outcome_data
-        )
-        generator = self._generator(number)
-        fitted = time.perf_counter()
-        paths = [
-            model.paths(q, generator=generator, callback=callback and solve_lines(callback))
-            for model in models
-        ]
-        solved = time.perf_counter()
-        request = self._request(models[0], q, known, left, generator, callback)
-        wanted = acquisition_goal(goal, data, q, generator, models[0].train_inputs[0])
-        strategy = self._strategy if pool is None else BestOfPool(pool)
-        batch = strategy.generate(replace(request, model=models, paths=paths, goal=wanted))
-        X, num_drawn = self._completed(batch, num_of_design, known, pool)
-        self.surrogate.model = models[0]
-        solutions = [model.solution for model in models if model.solution is not None]
-        choice = f"a model of each of {len(models)} outcomes"
-        report = self._report((start, fitted, solved), known, solutions, choice)
-        return X, Ask(number, q, known.num_observed, num_drawn, refit), report
 
     def assist(self, job: dict[str, Tensor]) -> None:
         """Make a batch with the first process, which has sent the job."""
@@ -301,45 +291,42 @@ class Proposer:
         """Whether the surrogate of an ask is the one for few points and values."""
         return is_for_few(self._strategy, q, num_observed)
 
-    def _reason(
-        self, request: Request, data: TrainingData, plan: Plan | None, model: PathwiseGP
-    ) -> str:
+    def _reason(self, asked: _Asked, request: Request, part: Part) -> str:
         """Return how points are chosen and why; nothing where the user has said how and given no
         time.
         """
-        by = "" if plan is None else plan.reason
+        if asked.known.goal is not None:
+            return f"a model of each of {len(part.models)} outcomes"
+        if asked.pool is not None:
+            return "thompson: among a pool"
+        by = "" if asked.plan is None else asked.plan.reason
         if not isinstance(self._strategy, ChoosingStrategy):
             return by
         reason = self._strategy.reason(request)
-        inputs = INPUTS_APART if self._factory.is_apart(model) else ""
-        return "; ".join(filter(None, [reason, by, SCALES[data.scale_name], inputs]))
+        inputs = INPUTS_APART if self._factory.is_apart(part.models[0]) else ""
+        return "; ".join(filter(None, [reason, by, SCALES[part.data[0].scale_name], inputs]))
 
-    def _request(
-        self,
-        model: PathwiseGP,
-        q: int,
-        known: Known,
-        left: Tensor | None,
-        generator: torch.Generator,
-        callback: Callable[[str], None] | None,
-    ) -> Request:
-        """Return what the strategy is asked, on the unit cube, but for the paths.
-
-        Args:
-            left: (c, d) the points of a small finite space that are not taken.
-        """
-        like = model.train_inputs[0]
+    def _request(self, asked: _Asked, part: Part) -> Request:
+        """Return what the strategy is asked for a part, on the unit cube, but for the paths."""
+        known = asked.known
+        like = part.models[0].train_inputs[0]
         to_cube = self._space.normalize
-        pending = known.unusable if len(known.unusable) and left is None else None
+        pending = known.unusable if len(known.unusable) and asked.left is None else None
         request = self._on_cube(
-            model,
-            q,
-            generator,
+            part.models[0],
+            part.q,
+            asked.generator,
             X_pending=None if pending is None else to_cube(pending).to(like),
-            choices=None if left is None else to_cube(left).to(like),
+            choices=None if asked.left is None else to_cube(asked.left).to(like),
             batches=known.batches,
         )
-        return replace(request, callback=callback and search_lines(callback))
+        kept = part.data[0].kept
+        if asked.pool is not None and kept is not None:  # values are left out, not their points
+            request = request.beside(known.data(known.num_observed).U[~kept].to(like))
+        if known.goal is None:
+            return request
+        goal = acquisition_goal(known.goal, part.data, part.q, asked.generator, like)
+        return replace(request, model=part.models, goal=goal)
 
     def _on_cube(
         self, model: PathwiseGP, q: int, generator: torch.Generator, **options: Any
@@ -378,6 +365,50 @@ class Proposer:
         """Return the randomness of an ask."""
         state = np.random.SeedSequence((self._seed, number)).generate_state(1, np.uint64)
         return torch.Generator().manual_seed(int(state[0]))
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """An ask of the models, which began at ``start``; for the rest see ``Proposer``.
+
+    Attributes:
+        left: (c, d) the points of a small finite space that are not taken; ``None`` of another.
+        plan: how it keeps to its time; ``None`` without one.
+        deadline: of a fit.
+        team: of the processes that make the batch together; ``None`` for this one alone.
+    """
+
+    number: int
+    q: int
+    known: Known
+    generator: torch.Generator
+    start: float
+    callback: Callable[[str], None] | None
+    pool: Pool | None
+    left: Tensor | None
+    plan: Plan | None
+    deadline: float | None
+    team: Team | None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is by models of some values each, of which nothing is kept."""
+        return self.plan is not None and self.plan.num_rows is not None
+
+
+@dataclass(frozen=True, eq=False)
+class _Models:
+    """What a batch is chosen by.
+
+    Attributes:
+        parts: of the batch.
+        refitted: whether hyperparameters were, of models that are kept; ``None`` of others.
+        keep: keeps the models, given the choice by them.
+    """
+
+    parts: Sequence[Part]
+    refitted: bool | None
+    keep: Callable[[Choice], None]
 
 
 def columns_bytes(n: int, q: int, dtype: torch.dtype) -> int:

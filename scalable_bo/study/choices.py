@@ -1,25 +1,132 @@
-"""The points of an ask that are chosen from a pool of candidates.
+"""Batches by the paths of models: part after part, in boxes, or from a pool of candidates.
 
 Notation: n values, U (k, e) points of the unit cube, q points.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from acquisition.constraints import FeasibleSet
+from acquisition.constraints import FeasibleSet, TooFewPoints
 from acquisition.pools import Lots, choose, read_parts
 from acquisition.selection import KnownPoints, TooFewCandidates
 from acquisition.strategies import ThompsonStrategy
 from acquisition.strategy import Request
 from acquisition.thompson import ParallelThompsonSampling
+from scalable_bo.evaluation.progress import search_lines, solve_lines
+from scalable_bo.modelling.training import TrainingData
 from scalable_bo.storage.pools import Pool
-from scalable_bo.storage.training import TrainingData
+from surrogates import PathwiseGP, SamplePaths, Solution
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some points of a batch, and what they are chosen by.
+
+    Attributes:
+        models: one of each outcome.
+        data: that each model is of.
+        q: points.
+        box: (2, e) where they are to lie, if it holds as many; ``None`` for the whole cube.
+        label: before what is said of the part.
+    """
+
+    models: Sequence[PathwiseGP]
+    data: Sequence[TrainingData]
+    q: int
+    box: Tensor | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """A batch.
+
+    Attributes:
+        points: (q, e) on the unit cube; fewer where a space has no more.
+        solutions: of all paths.
+        request: of the last part.
+        seconds_solve: that the paths took.
+    """
+
+    points: Tensor
+    solutions: Sequence[Solution]
+    request: Request
+    seconds_solve: float
+
+    @property
+    def mean_weights(self) -> Tensor:
+        """The weights (n, 1) of the mean of the one model of the last part."""
+        assert isinstance(self.request.paths, SamplePaths)  # of one data set
+        return self.request.paths.mean_weights
+
+
+def choose_parts(
+    parts: Sequence[Part],
+    request_of: Callable[[Part], Request],
+    choose: Callable[[Request], Tensor],
+    generator: torch.Generator,
+    *,
+    shared: bool = False,
+    callback: Callable[[str], None] | None = None,
+) -> Choice:
+    """Return a batch of which each part is chosen by paths of its models, beside those before it.
+
+    Args:
+        request_of: makes the request of a part on the whole cube, without its paths, which have
+            been drawn when it is called.
+        choose: answers a request.
+        generator: of the paths.
+        shared: whether all processes draw them together.
+        callback: receives a line of text whenever a solve or a search has got on.
+    """
+    batches: list[Tensor] = []
+    solutions: list[Solution] = []
+    seconds_solve = 0.0
+    for part in parts:
+        say = callback and _labelled(callback, part.label)
+        lines = say and solve_lines(say)
+        start = time.perf_counter()
+        paths = []
+        for model in part.models:
+            paths += [model.paths(part.q, generator=generator, shared=shared, callback=lines)]
+        seconds_solve += time.perf_counter() - start
+        solutions += [model.solution for model in part.models if model.solution is not None]
+        request = request_of(part)
+        request = replace(
+            request,
+            paths=paths if isinstance(request.model, Sequence) else paths[0],
+            shared=shared,
+            callback=say and search_lines(say),
+        )
+        if batches:
+            request = request.beside(torch.cat(batches))
+        found = choose(request) if part.box is None else _found(part.box, request, choose)
+        batches.append(found)
+    return Choice(torch.cat(batches), solutions, request, seconds_solve)
+
+
+def _found(box: Tensor, request: Request, choose: Callable[[Request], Tensor]) -> Tensor:
+    """Return the batch in a box or, where that has too few points, anywhere."""
+    box = box.to(request.bounds).clamp(*request.bounds)
+    for fixed in request.constraints.get("fixed_features") or ():
+        box[:, fixed] = request.bounds[:, fixed]
+    try:
+        batch = choose(replace(request, bounds=box))
+    except TooFewPoints:
+        return choose(request)
+    return batch if len(batch) == request.q else choose(request)
+
+
+def _labelled(callback: Callable[[str], None], label: str) -> Callable[[str], None]:
+    """Return the callback for lines that it is to get with a label before them."""
+    return (lambda line: callback(label + line)) if label else callback
 
 
 @dataclass(frozen=True)
@@ -45,17 +152,6 @@ def draw_from_pool(pool: Pool, q: int, taken: Tensor, generator: torch.Generator
     with _whole_pool_counted(pool):
         best = choose(lots, read_parts(pool, box), FeasibleSet.of(box), KnownPoints(taken, box))
     return pool.take(best.labels)
-
-
-def knowing_all(request: Request, told: TrainingData, data: TrainingData) -> Request:
-    """Return a request that also knows the points told whose values a surrogate's data leave
-    out.
-    """
-    if data.kept is None:
-        return request
-    aside = told.U[~data.kept].to(request.bounds)
-    known = aside if request.X_pending is None else torch.cat([request.X_pending, aside])
-    return replace(request, X_pending=known)
 
 
 @contextmanager

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Space
 from scalable_bo.storage.record import StudyRecord
 from scalable_bo.storage.rows import Rows, keys
 from scalable_bo.storage.storage import Ask
-from scalable_bo.storage.training import TrainingData
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from scalable_bo.evaluation.evaluator import Evaluation, Evaluator, call
 from scalable_bo.evaluation.external import Command
 from scalable_bo.evaluation.failures import FailureLimit
 from scalable_bo.evaluation.interruption import Interruption
-from scalable_bo.progress import RoundProgress, peak_of_process, reset_peak_of_process
+from scalable_bo.evaluation.progress import RoundProgress, peak_of_process, reset_peak_of_process
 from scalable_bo.storage.rounds import AskReport, Batch, Round
 from scalable_bo.study.asynchronous import Feed
 from scalable_bo.study.design import NotEnoughLeftError

@@ -17,11 +17,11 @@ from torch import Tensor
 from acquisition.outcomes import Outcome, Scalarisations
 from acquisition.strategies import ThompsonStrategy, make_strategy
 from acquisition.strategy import Sampler, Strategy
+from scalable_bo.modelling.factory import SurrogateFactory
+from scalable_bo.modelling.fitting import fit
+from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.goal import Goal
 from scalable_bo.storage.storage import Ask
-from scalable_bo.storage.surrogate import SurrogateFactory
-from scalable_bo.storage.training import TrainingData
-from scalable_bo.study.fitting import fit
 from scalable_bo.study.surrogate import REFIT_GROWTH
 from surrogates import PathwiseGP, checks
 
@@ -101,7 +101,7 @@ def first_output(Y: Tensor) -> Tensor:
 
 
 def acquisition_goal(
-    goal: Goal, data: list[TrainingData], q: int, generator: torch.Generator, like: Tensor
+    goal: Goal, data: Sequence[TrainingData], q: int, generator: torch.Generator, like: Tensor
 ) -> dict[str, Any]:
     """Return what a ``Request`` for q points has for its goal: the objective, of several a random
     scalarisation for each path, and the limits.

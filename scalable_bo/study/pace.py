@@ -1,5 +1,5 @@
-"""How an ask among many values keeps to a time: by all of them where that is affordable, by models
-of those around the best points otherwise.
+"""How an ask among many values keeps to a time: by all of them where that is affordable; otherwise
+in regions around good points, each searched by a model of the values that are nearest.
 
 Notation: n values, m of them in a model, U (n, e) on the unit cube, q points. A product is the
 kernel between one datum and one point, times the weights of q functions and their mean.
@@ -18,7 +18,13 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from acquisition.strategies import NUM_CANDIDATES, num_terms
-from scalable_bo.storage.surrogate import SurrogateFactory
+from acquisition.strategy import Strategy
+from scalable_bo.evaluation.progress import fit_lines
+from scalable_bo.modelling.factory import SurrogateFactory
+from scalable_bo.modelling.fitting import fit_warped
+from scalable_bo.modelling.training import TrainingData
+from scalable_bo.study.choices import Part
+from scalable_bo.study.surrogate import is_for_few
 from surrogates.operators.differentiable import KernelBasis, combine, combine_rowwise
 from surrogates.rules.solved import DIRECT_SOLVE_UP_TO
 
@@ -32,6 +38,8 @@ PROBED_FACTOR = 1024  # rows of a matrix
 FEWEST_ROWS = 250  # of a region's model
 POINTS_A_REGION = 50
 MOST_REGIONS = 4
+NUM_LEADERS = 64  # best values, of which regions have their centres
+NUM_NEIGHBOURS = 8  # whose values tell whether a leader was lucky
 
 
 @dataclass(frozen=True)
@@ -135,3 +143,101 @@ def _fastest(call: Callable[[], object]) -> float:
         call()
         times.append(time.perf_counter() - start)
     return min(times[1:])
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """A part of the unit cube.
+
+    Attributes:
+        centre: (e,).
+        num_rows: m.
+        side: half of its sides, in which half of the model's data lie.
+    """
+
+    centre: Tensor
+    num_rows: int
+    side: float
+
+    @property
+    def box(self) -> Tensor:
+        """Its corners (2, e), cut off at the cube."""
+        return torch.stack([self.centre - self.side, self.centre + self.side]).clamp(0.0, 1.0)
+
+    def nearest(self, U: Tensor) -> Tensor:
+        """Return the numbers (m,) of those of the points U (n, e) that its model knows."""
+        return _nearest(U, self.centre, self.num_rows).indices
+
+
+def find_regions(U: Tensor, values: Tensor, m: int, number: int) -> list[Region]:
+    """Return at most so many regions around good points, each with the m data nearest to its
+    centre, by the largest coordinate.
+
+    Centres are the best by the median of their value and those of their nearest neighbours, none in
+    the box of another.
+
+    Args:
+        values: (n,) of which the largest is best.
+    """
+    leaders = values.topk(min(NUM_LEADERS, len(values))).indices
+    around = [_nearest(U, U[leader], NUM_NEIGHBOURS).indices for leader in leaders]
+    scores = torch.stack([values[rows].median() for rows in around])
+    regions: list[Region] = []
+    for leader in leaders[scores.argsort(descending=True)]:
+        centre = U[leader]
+        if len(regions) == number:
+            break
+        if any(float((centre - region.centre).abs().max()) <= region.side for region in regions):
+            continue
+        distances = _nearest(U, centre, m).values
+        half = float(distances[m // 2])
+        # Where half of them are one point, as far as they reach, and anywhere if all are
+        regions.append(Region(centre, m, half or float(distances[-1]) or 1.0))
+    return regions
+
+
+def local_parts(
+    factory: SurrogateFactory,
+    strategy: Strategy,
+    plan: Plan,
+    told: TrainingData,
+    q: int,
+    generator: torch.Generator,
+    *,
+    deadline: float | None = None,
+    callback: Callable[[str], None] | None = None,
+) -> list[Part]:
+    """Return a part of a batch of q points for each region of ``plan``, by models with the same
+    hyperparameters.
+
+    Args:
+        strategy: what the models are to be for.
+        told: all values.
+        deadline: of ``time.perf_counter``, when the fit ends; ``None`` for none.
+        callback: receives a line of text whenever the fit has got on.
+    """
+    assert plan.num_rows is not None
+    regions = find_regions(told.U, told.signed, plan.num_rows, plan.num_regions)
+    sizes = [len(part) for part in torch.arange(q, device="cpu").tensor_split(len(regions))]
+    near = torch.cat([region.nearest(told.U) for region in regions]).unique()
+    hyperparameters, data = fit_warped(
+        factory,
+        told.part(near),
+        generator,
+        few=is_for_few(strategy, max(sizes), plan.num_rows),
+        callback=callback and fit_lines(callback),
+        deadline=deadline,
+    )
+    parts = []
+    for place, (region, size) in enumerate(zip(regions, sizes, strict=True), 1):
+        known = data.in_units(region.nearest(data.U))
+        model = factory.build(known, hyperparameters)
+        label = f"region {place}/{len(regions)}: "
+        parts.append(Part([model], [known], size, region.box, label))
+    return parts
+
+
+def _nearest(U: Tensor, centre: Tensor, number: int) -> torch.return_types.topk:
+    """Return the distances and numbers of the points that are nearest, in this order."""
+    distances = (U - centre).abs().amax(1)
+    return distances.topk(min(number, len(U)), largest=False)

@@ -25,6 +25,8 @@ from acquisition import Strategy
 from acquisition.strategies import make_strategy
 from acquisition.strategy import Sampler
 from scalable_bo.evaluation.external import Command
+from scalable_bo.modelling.factory import SurrogateFactory
+from scalable_bo.report.snapshot import Snapshot, take_snapshot, to_frame
 from scalable_bo.space.constraints import CallableConstraint
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Space
@@ -34,10 +36,8 @@ from scalable_bo.storage.pools import Pool
 from scalable_bo.storage.record import StudyRecord, make_settings, read_space
 from scalable_bo.storage.rounds import AskReport, Batch, Result, Round
 from scalable_bo.storage.rows import Outcomes, read_told, whole_numbers
-from scalable_bo.storage.snapshot import Snapshot, take_snapshot, to_frame
 from scalable_bo.storage.sqlite import SQLiteStorage
 from scalable_bo.storage.storage import Change, MemoryStorage, Storage
-from scalable_bo.storage.surrogate import SurrogateFactory
 from scalable_bo.study.answers import Answers
 from scalable_bo.study.asking import Proposer
 from scalable_bo.study.design import default_num_initial

@@ -14,7 +14,10 @@ import torch
 from torch import Tensor
 
 from acquisition.strategy import ChoosingStrategy, Strategy
-from scalable_bo.progress import fit_lines
+from scalable_bo.evaluation.progress import fit_lines
+from scalable_bo.modelling.factory import SurrogateFactory, curves_of
+from scalable_bo.modelling.fitting import fit_warped
+from scalable_bo.modelling.training import TrainingData
 from scalable_bo.storage.checkpoints import (
     Checkpoint,
     load_checkpoint,
@@ -22,9 +25,7 @@ from scalable_bo.storage.checkpoints import (
     save_checkpoint,
 )
 from scalable_bo.storage.storage import Ask
-from scalable_bo.storage.surrogate import SurrogateFactory, posterior_mean
-from scalable_bo.storage.training import TrainingData
-from scalable_bo.study.fitting import fit_warped
+from scalable_bo.study.choices import Choice
 from surrogates import PathwiseGP
 
 FEWEST_VALUES = 2  # for a model, unless the design is smaller
@@ -123,27 +124,29 @@ class KeptSurrogate:
         data = data.on(before.scale_name)
         return self.factory.build(data, model), data
 
-    def keep(self, model: PathwiseGP, data: TrainingData, few: bool) -> None:
-        """Keep the surrogate of an ask for the next one."""
-        self.model = model
-        self.fitted = model, data
-        self._of_few = few
-
-    def save(
-        self, number: int, model: PathwiseGP, mean_weights: Tensor, few: bool, scale_name: str
+    def keep(
+        self, number: int, model: PathwiseGP, data: TrainingData, few: bool, choice: Choice
     ) -> None:
-        """Make the checkpoint of an ask, and write it where there is a folder for it.
+        """Keep the surrogate of an ask for the next one, and its checkpoint where there is a folder
+        for it.
 
         Args:
             number: of the ask.
-            mean_weights: (n, 1) of the model's posterior mean.
-            scale_name: of the values, one of ``SCALES``.
+            data: as the model has them.
+            choice: by the model, whose mean weights are where the next solve starts.
         """
         self.checkpoint = self.factory.checkpoint(
-            number, model, mean_weights, few=few, scale_name=scale_name
+            number, model, choice.mean_weights, few=few, scale_name=data.scale_name
         )
         if self.folder is not None:
             save_checkpoint(self.folder, self.checkpoint)
+        self.hold(model, data, few)
+
+    def hold(self, model: PathwiseGP, data: TrainingData, few: bool) -> None:
+        """Take a surrogate for that of the last ask."""
+        self.model = model
+        self.fitted = model, data
+        self._of_few = few
 
     def restore(
         self,
@@ -174,7 +177,7 @@ class KeptSurrogate:
             ask = asks[checkpoint.ask - 1]
             restored = self.factory.restore(data(ask.num_observed), checkpoint)
             if restored is not None:
-                self.keep(*restored, self.is_for_few(ask.num_points, ask.num_observed))
+                self.hold(*restored, self.is_for_few(ask.num_points, ask.num_observed))
                 first = checkpoint.ask + 1
         for ask in made:
             if ask.number >= first:
@@ -183,7 +186,7 @@ class KeptSurrogate:
                 told = data(ask.num_observed)
                 model, told = self.make(told, bool(ask.refitted), few, generator)
                 model.paths(ask.num_points, generator=generator)
-                self.keep(model, told, few)
+                self.hold(model, told, few)
 
     def mean_of_last_ask(
         self, asks: Sequence[Ask], data: Callable[[int], TrainingData]
@@ -199,7 +202,8 @@ class KeptSurrogate:
         if checkpoint is None or checkpoint.ask > len(asks):
             return None
         told = data(asks[checkpoint.ask - 1].num_observed)
-        return posterior_mean(self.factory, told, checkpoint)
+        curves = curves_of(self.factory, told, checkpoint)
+        return None if curves is None else curves[0]
 
     def forget(self) -> None:
         """Leave the surrogate of the last ask, and its checkpoints: its values have changed, and it

@@ -17,8 +17,9 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from acquisition.strategy import Request
-from scalable_bo.storage.surrogate import SurrogateFactory
-from scalable_bo.storage.training import TrainingData
+from scalable_bo.modelling.factory import SurrogateFactory
+from scalable_bo.modelling.training import TrainingData
+from scalable_bo.study.choices import Part
 from surrogates import PathwiseGP
 from surrogates.systems.processes import bytes_of_first, contact, of_all
 
@@ -117,10 +118,9 @@ def _acknowledge() -> None:
     of_all([0])
 
 
-def make_job(request: Request, data: TrainingData) -> dict[str, Tensor]:
+def make_job(request: Request, part: Part) -> dict[str, Tensor]:
     """Return the job of a batch by a model of one objective."""
-    model = request.model
-    assert isinstance(model, PathwiseGP)  # of one objective
+    (model,), (data,) = part.models, part.data
     found = {
         "q": torch.tensor(request.q, device="cpu"),
         "U": data.U,

@@ -128,16 +128,16 @@ def _search(
         noisy = noisy_start(given, variance)
         if noisy is not None:
             search.maximise(noisy, index)
-            best = search.better(best, index)
+            best = search.likeliest(best, [search.best], index)
         if noisy is None or best.likelihood.noise.item() < LITTLE_NOISE * variance:
             search.maximise(given, index)
-            best = search.better(best, index)
+            best = search.likeliest(best, [search.best], index)
         finer = search.likeliest(best, finer_starts(given, X, variance), index)
         if finer is not best:
             search.maximise(finer, index)
-            best = search.better(best, index)
+            best = search.likeliest(best, [search.best], index)
     except KeyboardInterrupt:
-        best = search.better(best, index)
+        best = search.likeliest(best, [search.best], index)
         raise
     finally:
         best.write_to(model)

@@ -108,7 +108,7 @@ def fit_sample(
             if s > 1:
                 best = search.maximise(best, index)
     except KeyboardInterrupt:
-        best = search.better(best, index[:1])
+        best = search.likeliest(best, [search.best], index[:1])
         raise
     finally:
         best.write_to(model)

@@ -115,7 +115,9 @@ class Search:
         return self.best
 
     def likeliest(self, first: BatchedGP, others: Iterable[BatchedGP], index: Tensor) -> BatchedGP:
-        """Return ``first``, or that of the ``others`` which is likeliest on the sets ``index``."""
+        """Return ``first``, or that of the ``others`` which is likeliest on the sets ``index``. The
+        first steps from far away can lead downhill.
+        """
         best = first
         highest = self.log_posterior(first, index)
         for gp in others:
@@ -124,12 +126,6 @@ class Search:
                 best = gp
                 highest = value
         return best
-
-    def better(self, before: BatchedGP, index: Tensor) -> BatchedGP:
-        """Return the best model of the run under way, or ``before`` if that is likelier on the
-        sets ``index``: the first steps from far away can lead downhill.
-        """
-        return self.likeliest(before, [self.best], index)
 
     @torch.no_grad()
     def log_posterior(self, gp: BatchedGP, index: Tensor) -> float:

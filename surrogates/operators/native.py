@@ -126,10 +126,6 @@ class Panels:
         parts = padded.view(len(padded) // PANEL, PANEL, Z.shape[1])
         return cls(parts.mT.contiguous(), len(Z))
 
-    @property
-    def dim(self) -> int:
-        return self.numbers.shape[1]
-
     def part(self, rows: slice) -> Self | None:
         """Return those of some rows without a copy; ``None`` of rows that do not begin a panel."""
         start, stop, step = rows.indices(self.count)
@@ -144,7 +140,7 @@ def values(
     """Return outputscale · κ(X, Z), (m, n), written to ``out``, contiguous, if that is given."""
     X = _points(X, Z)
     m, d = X.shape
-    out = _room(X, (m, Z.count), out)
+    out = X.new_empty(m, Z.count) if out is None else _room(out, X, (m, Z.count))
     arguments = (d, Z.count, X, Z.numbers, outputscale.item(), out)
     _by_rows("values", X.dtype, _number(profile), arguments, m, Z.count)
     return out
@@ -155,7 +151,7 @@ def values_at(profile: str, d2: Tensor, outputscale: Tensor, out: Tensor | None 
     such as ``d2`` itself, if that is given.
     """
     d2 = d2.contiguous()
-    out = _room(d2, d2.shape, out)
+    out = torch.empty_like(d2) if out is None else _room(out, d2, d2.shape)
     arguments = (d2, outputscale.item(), out)
     _by_rows("values_at", d2.dtype, _number(profile), arguments, d2.numel(), 1)
     return out
@@ -244,22 +240,21 @@ def _points(X: Tensor, Z: Panels) -> Tensor:
         ValueError: if the rows of Z are of another size or type.
     """
     dtype = Z.numbers.dtype
-    if X.shape[1:] != (Z.dim,) or X.dtype != dtype or X.device != Z.numbers.device:
+    dim = Z.numbers.shape[1]
+    if X.shape[1:] != (dim,) or X.dtype != dtype or X.device != Z.numbers.device:
         raise ValueError(
-            f"`X` must be {dtype} of shape (m, {Z.dim}) on the {Z.numbers.device}, as what it is"
+            f"`X` must be {dtype} of shape (m, {dim}) on the {Z.numbers.device}, as what it is"
             f" compared with, got {X.dtype} of shape {tuple(X.shape)} on the {X.device}."
         )
     return X.contiguous()
 
 
-def _room(like: Tensor, shape: Sequence[int], out: Tensor | None) -> Tensor:
-    """Return where values of a shape are written to, ``out`` if that is given.
+def _room(out: Tensor, like: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return ``out``, where values of a shape are written to.
 
     Raises:
         ValueError: if it has another shape or type, or is not contiguous.
     """
-    if out is None:
-        return like.new_empty(shape)
     if out.shape != shape or out.dtype != like.dtype or not out.is_contiguous():
         raise ValueError(
             f"`out` must be contiguous {like.dtype} of shape {tuple(shape)}, got {out.dtype} of"

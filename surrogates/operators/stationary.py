@@ -254,9 +254,9 @@ def kind_of(kernel: Kernel) -> type[Kernel]:
     own = type(kernel)
     for known in KNOWN_KINDS:
         if isinstance(kernel, known):
-            added = [part for part in own.__mro__ if part not in known.__mro__]
-            defined = {name for part in added for name in vars(part)} - HARMLESS
-            return own if any(hasattr(known, name) for name in defined) else known
+            added = set(own.__mro__) - set(known.__mro__)
+            defined = set().union(*map(vars, added)) - HARMLESS
+            return known if defined.isdisjoint(dir(known)) else own
     return own
 
 

@@ -31,12 +31,12 @@ from scalable_bo.cli import main as cli
 from scalable_bo.report import page, plots
 from scalable_bo.report.charts import LARGEST, Panel, Scale, escape
 from scalable_bo.report.contours import contour_of_mean
+from scalable_bo.report.snapshot import Snapshot, read_snapshot
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
 from scalable_bo.storage import database
 from scalable_bo.storage.record import describe_settings, make_settings
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes, Rows
-from scalable_bo.storage.snapshot import Snapshot, read_snapshot
 from scalable_bo.storage.storage import Ask, Source
 from scalable_bo.study.study import Study
 from surrogates import CG

@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from scalable_bo.evaluation.progress import describe_solve
 from scalable_bo.experiments import shared
 from scalable_bo.experiments.cells import Cell, Status
 from scalable_bo.experiments.models import matern_kernel
@@ -50,7 +51,6 @@ from scalable_bo.experiments.regression.methods import (
     heeded,
     solver_within,
 )
-from scalable_bo.progress import describe_solve
 from surrogates import (
     Solution,
     Solver,

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
 from acquisition.candidates import sampling_weights
+from scalable_bo.evaluation.progress import describe_search, describe_solve
 from scalable_bo.experiments.cells import Status, silent
 from scalable_bo.experiments.models import coordinate_kernel, fixed_model
 from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.shared import num_processes
 from scalable_bo.experiments.solvers import solver_for
 from scalable_bo.experiments.thompson.settings import ThompsonPreset
-from scalable_bo.progress import describe_search, describe_solve
 from surrogates import Checkpoint, PathwiseGP, PriorPaths, UnsolvedWarning, checks
 from surrogates.models.variational import VariationalGP
 from surrogates.solvers.registry import SOLVERS

@@ -26,7 +26,8 @@ from acquisition import STRATEGIES, ParallelThompsonSampling, Request
 from scalable_bo.integrations import surrogate
 from scalable_bo.integrations.encoding import UnitCube
 from scalable_bo.integrations.optuna import ThompsonSampler
-from scalable_bo.study import fitting, pace
+from scalable_bo.modelling import fitting
+from scalable_bo.study import pace
 from tests.acquisition.random_points import RandomPoints
 
 QUICK = partial(

@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 import torch
 
+from scalable_bo.report.snapshot import read_snapshot, to_frame
 from scalable_bo.space.space import Categorical, Float, Space
 from scalable_bo.storage import seals
 from scalable_bo.storage.database import SCHEMA_VERSION, DamagedError, connect
 from scalable_bo.storage.repair import LOST, repair
-from scalable_bo.storage.snapshot import read_snapshot, to_frame
 from scalable_bo.storage.sqlite import SQLiteStorage
 from scalable_bo.study.study import Study
 

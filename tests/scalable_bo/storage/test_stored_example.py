@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from acquisition import ParallelThompsonSampling
+from scalable_bo.report.snapshot import read_snapshot, to_frame
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
 from scalable_bo.storage.legacy import read_texts
-from scalable_bo.storage.snapshot import read_snapshot, to_frame
 from scalable_bo.study.study import Study
 
 STORED = Path(__file__).parent / "stored"

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling, multistart
+from scalable_bo.modelling import fitting
+from scalable_bo.modelling.factory import SurrogateFactory
+from scalable_bo.modelling.fitting import fit_warped
+from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.space import Float, Space
-from scalable_bo.storage.surrogate import SurrogateFactory
-from scalable_bo.storage.training import TrainingData
-from scalable_bo.study import fitting, pace
-from scalable_bo.study.fitting import fit_warped
-from scalable_bo.study.local import find_regions
-from scalable_bo.study.pace import Rates, measure_rates, plan_ask, predicted_seconds
+from scalable_bo.study import pace
+from scalable_bo.study.pace import Rates, find_regions, measure_rates, plan_ask, predicted_seconds
 from scalable_bo.study.study import Study
 from surrogates.functions import paths
 from surrogates.operators.differentiable import KernelBasis

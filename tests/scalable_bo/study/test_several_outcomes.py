@@ -19,9 +19,9 @@ from torch import Tensor
 from acquisition import ParallelThompsonSampling
 from acquisition.outcomes import OutcomePaths, Scalarisations
 from scalable_bo.cli.config import read_config
+from scalable_bo.report.snapshot import read_snapshot
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Float, Int, Space
-from scalable_bo.storage.snapshot import read_snapshot
 from scalable_bo.study.optimize import unmeasured
 from scalable_bo.study.study import Study
 from surrogates import PathwiseGP

@@ -62,11 +62,11 @@ def test_the_better_of_two_models_is_the_likelier() -> None:
     search = Search(*training_data(model), None)
     given = BatchedGP(model)
     best = search.maximise(given, INDEX)
-    assert search.better(given, INDEX) is best
+    assert search.likeliest(given, [search.best], INDEX) is best
     worse = BatchedGP(model)
     worse.likelihood.noise = math.exp(-8.0)
     search.best = worse
-    assert search.better(best, INDEX) is best
+    assert search.likeliest(best, [search.best], INDEX) is best
 
 
 def test_lengthscales_in_proportion_are_one_hyperparameter() -> None:

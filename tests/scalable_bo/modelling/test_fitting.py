@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from scalable_bo.storage.surrogate import SurrogateFactory
-from scalable_bo.storage.training import TrainingData
-from scalable_bo.study.fitting import EVALUATIONS_TO_LEAD, fit_warped
+from scalable_bo.modelling.factory import SurrogateFactory
+from scalable_bo.modelling.fitting import EVALUATIONS_TO_LEAD, fit_warped
+from scalable_bo.modelling.training import TrainingData
 from scalable_bo.study.surrogate import KeptSurrogate
 from surrogates import PathwiseGP
 
@@ -72,7 +72,7 @@ def test_values_that_are_nothing_beside_a_new_one_are_no_start() -> None:
     kept = KeptSurrogate(factory, lambda _: torch.Generator(), lambda *_: False, None)
     last = factory.build(before, PathwiseGP(before.U, before.y))
     last.paths(1)
-    kept.keep(last, before, False)
+    kept.hold(last, before, False)
     model, _ = kept.make(data, False, False, torch.Generator())
     assert model.paths(2).mean(U).isfinite().all()
 
@@ -82,11 +82,11 @@ def test_a_surrogate_that_drew_no_paths_is_no_start() -> None:
     factory = SurrogateFactory.default(2, torch.float64, CPU)
     kept = KeptSurrogate(factory, lambda _: torch.Generator(), lambda *_: False, None)
     last = factory.build(data, PathwiseGP(data.U, data.y))
-    kept.keep(last, data, False)  # as after an ask that was interrupted
+    kept.hold(last, data, False)  # as after an ask that was interrupted
     model, _ = kept.make(data, False, False, torch.Generator())
     assert not model.has_weights
     model.paths(1)
-    kept.keep(model, data, False)
+    kept.hold(model, data, False)
     following, _ = kept.make(data, False, False, torch.Generator())
     assert following.has_weights
 

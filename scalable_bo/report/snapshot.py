@@ -4,7 +4,7 @@ or from its folder while it runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scalable_bo.modelling.factory import MEAN_WEIGHTS, Band, Curve, SurrogateFactory, curves_of
+from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.cells import apart
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Space
@@ -23,13 +25,6 @@ from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Rows
 from scalable_bo.storage.sqlite import SQLiteStorage
 from scalable_bo.storage.storage import Ask, Source
-from scalable_bo.storage.surrogate import (
-    MEAN_WEIGHTS,
-    SurrogateFactory,
-    posterior_band,
-    posterior_mean,
-)
-from scalable_bo.storage.training import TrainingData
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,8 +48,8 @@ class Snapshot:
             not tell: with a kernel of its own.
         name: of its folder; empty in memory.
         goal: what is wanted of several outcomes; ``None`` for one objective alone.
-        band: what lies two standard deviations below and above ``mean``, from points (k, d) to two
-            (k,); ``None`` where there is no mean, and among more than 2000 values.
+        band: likewise what lies two standard deviations below ``mean`` and above it; ``None`` where
+            there is no mean, and among more than 2000 values.
     """
 
     space: Space
@@ -64,10 +59,10 @@ class Snapshot:
     asks: Sequence[Ask]
     costs: dict[int, AskReport]
     sources: Sequence[Source]
-    mean: Callable[[Tensor], Tensor] | None
+    mean: Curve | None
     name: str = ""
     goal: Goal | None = None
-    band: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
+    band: Band | None = None
 
     @property
     def best_row(self) -> int | None:
@@ -96,15 +91,11 @@ def read_snapshot(folder: Path) -> Snapshot:
         space = Space.from_dict({**settings["space"], "constraints": []})
         maximize = settings["direction"] == "maximize"
         found = storage.load(space.dim)
-        mean = None
-        band = None
         asks = found.asks
         checkpoint = load_checkpoint(storage.checkpoints, asks[-1].number) if asks else None
-        if checkpoint is not None:
-            dtype = checkpoint.tensors[MEAN_WEIGHTS].dtype
-            factory = SurrogateFactory.default(space.encoded_dim, dtype, torch.device("cpu"))
-            mean = mean_of_values(factory, checkpoint, space, found.rows, asks, maximize)
-            band = band_of_values(factory, checkpoint, space, found.rows, asks, maximize)
+        dtype = torch.float64 if checkpoint is None else checkpoint.tensors[MEAN_WEIGHTS].dtype
+        factory = SurrogateFactory.default(space.encoded_dim, dtype, torch.device("cpu"))
+        mean, band = _curves_in_units(factory, checkpoint, space, found.rows, asks, maximize)
         texts = describe_settings(settings)
         known = (found.rows, asks, found.costs, found.sources)
         name = folder.absolute().name
@@ -130,11 +121,7 @@ def take_snapshot(
     folder = record.storage.checkpoints
     if checkpoint is None and folder is not None and asks:
         checkpoint = load_checkpoint(folder, asks[-1].number)
-    mean = None
-    band = None
-    if checkpoint is not None and checkpoint.ask <= len(asks):  # it may be of an ask that runs
-        mean = mean_of_values(factory, checkpoint, space, rows, asks, maximize)
-        band = band_of_values(factory, checkpoint, space, rows, asks, maximize)
+    mean, band = _curves_in_units(factory, checkpoint, space, rows, asks, maximize)
     solver = "chosen by the number of points" if factory.solver is None else repr(factory.solver)
     settings = describe_settings(record.settings) | {
         "initial values": str(num_initial),
@@ -169,50 +156,30 @@ def to_frame(space: Space, rows: Rows, goal: Goal | None = None) -> pd.DataFrame
     return frame
 
 
-def mean_of_values(
+def _curves_in_units(
     factory: SurrogateFactory,
-    checkpoint: Checkpoint,
+    checkpoint: Checkpoint | None,
     space: Space,
     rows: Rows,
     asks: Sequence[Ask],
     maximize: bool,
-) -> Callable[[Tensor], Tensor] | None:
-    """Return the mean behind a checkpoint, from points (k, d) to values (k,) in the user's units;
-    ``None`` if it is of another kernel.
+) -> tuple[Curve | None, Band | None]:
+    """Return ``Snapshot.mean`` and ``Snapshot.band`` behind a checkpoint, each ``None`` where there
+    is none.
     """
-    data = _data_behind(checkpoint, space, rows, asks, maximize)
-    largest_best = posterior_mean(factory, data, checkpoint)
-    if largest_best is None:
-        return None
-    sign = 1.0 if maximize else -1.0
-    return lambda X: sign * largest_best(space.normalize(X))
-
-
-def band_of_values(
-    factory: SurrogateFactory,
-    checkpoint: Checkpoint,
-    space: Space,
-    rows: Rows,
-    asks: Sequence[Ask],
-    maximize: bool,
-) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
-    """Return the band around the mean behind a checkpoint, from points (k, d) to the lower and the
-    upper values (k,) in the user's units; ``None`` among many values, or of another kernel.
-    """
-    data = _data_behind(checkpoint, space, rows, asks, maximize)
-    largest_best = posterior_band(factory, data, checkpoint)
-    if largest_best is None:
-        return None
-
-    def band(X: Tensor) -> tuple[Tensor, Tensor]:
-        low, high = largest_best(space.normalize(X))
-        return (low, high) if maximize else (-high, -low)
-
-    return band
-
-
-def _data_behind(
-    checkpoint: Checkpoint, space: Space, rows: Rows, asks: Sequence[Ask], maximize: bool
-) -> TrainingData:
+    if checkpoint is None or checkpoint.ask > len(asks):  # it may be of an ask that runs
+        return None, None
     num_observed = asks[checkpoint.ask - 1].num_observed
-    return TrainingData.first(num_observed, rows, space, maximize)
+    data = TrainingData.first(num_observed, rows, space, maximize)
+    curves = curves_of(factory, data, checkpoint)
+    if curves is None:
+        return None, None
+    mean, band = curves
+    sign = 1.0 if maximize else -1.0
+
+    def in_units(X: Tensor) -> tuple[Tensor, Tensor]:
+        assert band is not None  # where this is returned
+        edges = [sign * edge for edge in band(space.normalize(X))]
+        return (edges[0], edges[1]) if maximize else (edges[1], edges[0])
+
+    return lambda X: sign * mean(space.normalize(X)), None if band is None else in_units

@@ -7,7 +7,7 @@ from gpytorch.kernels import MaternKernel, ScaleKernel
 from gpytorch.means import ZeroMean
 from torch import Tensor
 
-from scalable_bo.study.roughness import LENGTHSCALES, REMAINDER, evidence_of_roughness
+from scalable_bo.modelling.roughness import LENGTHSCALES, REMAINDER, evidence_of_roughness
 from surrogates.rules.data import DataSet
 
 

@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalable_bo.storage.surrogate import SurrogateFactory
-from scalable_bo.storage.training import SCALES, TrainingData
-from scalable_bo.storage.warp import Fences, LogGap
-from scalable_bo.study.fitting import fit_warped
+from scalable_bo.modelling.factory import SurrogateFactory
+from scalable_bo.modelling.fitting import fit_warped
+from scalable_bo.modelling.training import SCALES, Fences, LogGap, TrainingData
 
 U = torch.rand(40, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 FACTORY = SurrogateFactory.default(2, torch.float64, torch.device("cpu"))

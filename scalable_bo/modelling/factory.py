@@ -20,8 +20,8 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.priors import GammaPrior
 from torch import Tensor
 
+from scalable_bo.modelling.training import SCALES, TrainingData
 from scalable_bo.storage.checkpoints import Checkpoint
-from scalable_bo.storage.training import SCALES, TrainingData
 from surrogates import PathwiseGP, SamplePaths, Solver
 from surrogates.models.data import data_sets
 from surrogates.models.priors import ModerateLengthscalePrior
@@ -197,13 +197,19 @@ def _describe(modules: dict[str, Any]) -> str:
     return "; likelihood ".join(describe_module(m) for m in modules.values() if m is not None)
 
 
-def posterior_mean(
-    factory: SurrogateFactory, data: TrainingData, checkpoint: Checkpoint
-) -> Callable[[Tensor], Tensor] | None:
-    """Return the mean behind a checkpoint on its data, from (k, e) to (k,) values of which the
-    largest is best, without a solve; of warped values the median.
+Curve = Callable[[Tensor], Tensor]  # from points (k, ·) to values (k,)
+Band = Callable[[Tensor], tuple[Tensor, Tensor]]  # the same below and above a curve
 
-    ``None`` if the checkpoint is of another kernel.
+
+def curves_of(
+    factory: SurrogateFactory, data: TrainingData, checkpoint: Checkpoint
+) -> tuple[Curve, Band | None] | None:
+    """Return the mean behind a checkpoint on its data, from the unit cube, without a solve, of
+    warped values the median; and what lies two standard deviations below and above it, without the
+    noise. Of their values the largest is best.
+
+    ``None`` if the checkpoint is of another kernel; without a band for more than ``BAND_UP_TO``
+    data, where it would take a solve.
     """
     restored = factory.restore(data, checkpoint)
     if restored is None:
@@ -211,40 +217,22 @@ def posterior_mean(
     model, fitted_to = restored
     weights = checkpoint.tensors[MEAN_WEIGHTS].to(factory.device, factory.dtype)
     (whole,) = data_sets(model)
-    mean = SamplePaths(
-        None, KernelBasis(whole.kernel, whole.X), weights, weights, whole.mean_module
-    ).mean
+    basis = KernelBasis(whole.kernel, whole.X)
+    paths = SamplePaths(None, basis, weights, weights, whole.mean_module)
 
     @torch.no_grad()
-    def evaluate(U: Tensor) -> Tensor:
-        means = mean(U.to(factory.device, factory.dtype)).to("cpu", torch.float64)
+    def mean(U: Tensor) -> Tensor:
+        means = paths.mean(U.to(factory.device, factory.dtype)).to("cpu", torch.float64)
         return fitted_to.values_of(means)
 
-    return evaluate
-
-
-def posterior_band(
-    factory: SurrogateFactory, data: TrainingData, checkpoint: Checkpoint
-) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
-    """Return what lies two standard deviations below and above the mean behind a checkpoint on its
-    data, from (k, e) to (k,) values each, of which the largest is best; without the noise.
-
-    ``None`` for more than ``BAND_UP_TO`` data, where it would take a solve, and if the checkpoint
-    is of another kernel.
-    """
-    restored = factory.restore(data, checkpoint) if len(data.U) <= BAND_UP_TO else None
-    if restored is None:
-        return None
-    model, fitted_to = restored
-
     @torch.no_grad()
-    def evaluate(U: Tensor) -> tuple[Tensor, Tensor]:
+    def band(U: Tensor) -> tuple[Tensor, Tensor]:
         posterior = model.posterior(U.to(factory.device, factory.dtype))
-        mean = posterior.mean[:, 0].to("cpu", torch.float64)
+        middle = posterior.mean[:, 0].to("cpu", torch.float64)
         width = 2.0 * posterior.variance[:, 0].sqrt().to("cpu", torch.float64)
-        return fitted_to.values_of(mean - width), fitted_to.values_of(mean + width)
+        return fitted_to.values_of(middle - width), fitted_to.values_of(middle + width)
 
-    return evaluate
+    return mean, band if len(data.U) <= BAND_UP_TO else None
 
 
 def describe_module(module: Module) -> str:

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalable_bo.storage.surrogate import SurrogateFactory, model_of_rows
-from scalable_bo.storage.training import SCALES, TrainingData
+from scalable_bo.modelling.factory import SurrogateFactory, model_of_rows
+from scalable_bo.modelling.training import SCALES, TrainingData
 from surrogates import PathwiseGP, fit_exact
 
 # Hyperparameters are fitted to at most so many observations, drawn anew each time: O(n³) a

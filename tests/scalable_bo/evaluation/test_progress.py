@@ -5,8 +5,8 @@ import torch
 from rich.console import Console
 
 import scalable_bo as sbo
-from scalable_bo import progress
-from scalable_bo.progress import RoundProgress
+from scalable_bo.evaluation import progress
+from scalable_bo.evaluation.progress import RoundProgress
 from surrogates import fit_exact
 from tests import problems
 
