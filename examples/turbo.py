@@ -1,7 +1,7 @@
 """TuRBO with batches of 100: Thompson sampling in a trust region that grows with success and
 shrinks with failure.
 
-`benchmarks/turbo.py` compares it with BoTorch's TuRBO tutorial, which has a SingleTaskGP and
+The league of `benchmarks/` compares it with BoTorch's TuRBO tutorial, which has a SingleTaskGP and
 chooses among random candidates.
 """
 

@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from surrogates import own_rows as own_rows
     from surrogates import predict_by_neighbours as predict_by_neighbours
     from surrogates import processes as processes
+    from surrogates import register_kernel as register_kernel
     from surrogates import shared_paths as shared_paths
 
 _HOME = {

@@ -16,6 +16,7 @@ from surrogates.functions.feature_maps import (
 )
 from surrogates.functions.features import PriorPaths, RandomFeatures
 from surrogates.functions.paths import BatchPaths, SamplePaths
+from surrogates.functions.spectra import register_kernel
 from surrogates.models.data import gaussian_likelihood
 from surrogates.models.fantasies import FantasyGP
 from surrogates.models.finite_features import FiniteFeatureGP
@@ -119,5 +120,6 @@ __all__ = [
     "own_rows",
     "predict_by_neighbours",
     "processes",
+    "register_kernel",
     "shared_paths",
 ]

@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from botorch.models.kernels.categorical import CategoricalKernel
@@ -30,6 +31,7 @@ from gpytorch.kernels import (
     RBFKernel,
     RQKernel,
     ScaleKernel,
+    SpectralMixtureKernel,
 )
 from scipy.special import gammaincinv
 from torch import Tensor
@@ -47,17 +49,12 @@ from surrogates.functions.draws import (
 )
 from surrogates.functions.mixing import SEVERAL, shuffled, turns
 from surrogates.functions.modulations import Modulation, range_of_lengths, tanimoto_waves
+from surrogates.operators.forms import FORMS, KernelForm, form_of, kind_of, visible
 from surrogates.operators.main_effects import MainEffectsKernel
-from surrogates.operators.stationary import StationaryKernel, kind_of, visible
+from surrogates.operators.stationary import StationaryKernel
 from surrogates.operators.tanimoto import TanimotoKernel
 
-KINDS = (
-    "RBFKernel, MaternKernel, RQKernel, PeriodicKernel, LinearKernel, TanimotoKernel or BoTorch's"
-    " CategoricalKernel, or made of them by ScaleKernel, sums and products"
-)
-
 DEGREES_OF_FREEDOM = {"matern12": 1, "matern32": 3, "matern52": 5}
-WITH_TAILS = (RBFKernel, MaternKernel, RQKernel, PeriodicKernel)
 
 Normal = Callable[[tuple[int, int], Tensor, torch.Generator], Tensor]
 
@@ -73,7 +70,7 @@ def has_features(kernel: Kernel) -> bool:
         return has_features(kernel.base_kernel)
     if kind in (AdditiveKernel, ProductKernel):
         return all(has_features(part) for part in kernel.kernels)
-    return kind in (*WITH_TAILS, LinearKernel, CategoricalKernel, TanimotoKernel, MainEffectsKernel)
+    return kind is MainEffectsKernel or form_of(kernel).waves is not None
 
 
 def isotropic(
@@ -261,20 +258,16 @@ class WaveSource:
             return sum(parts[1:], start=parts[0])
         if kind is ProductKernel:
             return replace(self, in_product=True)._product(kernel, columns, tails)
-        draw = {
-            RBFKernel: self._rbf,
-            MaternKernel: self._matern,
-            RQKernel: self._rational_quadratic,
-            PeriodicKernel: self._periodic,
-            LinearKernel: self._linear,
-            CategoricalKernel: self._categorical,
-            TanimotoKernel: self._tanimoto,
-        }.get(kind)
+        draw = form_of(kernel).waves
         if draw is None:
+            known = [kind.__name__ for kind, form in FORMS.items() if form.waves is not None]
             raise NoFeaturesError(
-                f"`kernel` must be {KINDS}, to have random features, got {kind.__name__}."
+                f"`kernel` must be a {', '.join(known)}, or made of them by ScaleKernel, sums and"
+                f" products, to have random features, got {kind.__name__}. Tell of its frequencies"
+                " by `register_kernel`."
             )
-        return draw(kernel, columns, tails)
+        found: Waves = draw(self, kernel, columns, tails)
+        return found
 
     def _product(self, kernel: ProductKernel, columns: Tensor, tails: Tensor) -> Waves:
         parts = [
@@ -436,10 +429,91 @@ class WaveSource:
 
 
 def _has_tails(kernel: Kernel) -> bool:
-    return any(isinstance(part, WITH_TAILS) for part in kernel.modules())
+    parts = [part for part in kernel.modules() if isinstance(part, Kernel)]
+    return any(form_of(part).has_tails for part in parts)
 
 
 def _is_linear(kernel: Kernel) -> bool:
     while kind_of(kernel) is ScaleKernel:
         kernel = kernel.base_kernel
     return kind_of(kernel) is LinearKernel
+
+
+Spectrum = Callable[[Any, int, int, torch.Generator], tuple[Tensor, Tensor]]
+
+
+def register_kernel(
+    kind: type[Kernel],
+    *,
+    spectrum: Spectrum | None = None,
+    settings: Sequence[str] | None = None,
+) -> None:
+    """Make a class of kernels of your own one that is known: with a ``spectrum`` it has random
+    features, so that its models have paths at any n; with ``settings`` its models can be saved.
+    Sums, products and multiples of it and of others then have both, too.
+
+    Args:
+        kind: the class, whose ``forward`` evaluates k.
+        spectrum: of a stationary kernel k(x − z) = v E cos(ωᵀ (x − z)): maps a kernel, the number d
+            of inputs that it looks at, a count h and a generator to frequencies ω (d, h), drawn at
+            random, and v, the prior variance, a number or a tensor (); ``None`` without features.
+        settings: names of attributes that are arguments of its constructor and no tensors, beside
+            ``batch_shape`` and ``active_dims``; its parameters are kept anyway. A program that
+            loads a model registers the class first.
+
+    Raises:
+        TypeError: if ``kind`` is no class of kernels.
+
+    ```python
+    def spectrum(kernel, dim, count, generator):
+        signs = torch.randint(0, 2, (1, count), generator=generator) * 2 - 1
+        return signs * math.pi / kernel.period_length, 1.0
+
+    register_kernel(CosineKernel, spectrum=spectrum, settings=())
+    ```
+    """
+    if not (isinstance(kind, type) and issubclass(kind, Kernel)):
+        raise TypeError(f"`kind` must be a class of GPyTorch kernels, got {kind!r}.")
+
+    def waves(source: WaveSource, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
+        assert spectrum is not None  # or this is not registered
+        with torch.no_grad():
+            omega, variance = spectrum(kernel, len(columns), len(tails), source.generator)
+        drawn = source._waves(omega.to(source.like), columns)
+        return replace(drawn, weights=float(variance) * drawn.weights)
+
+    own = None if settings is None else tuple(settings)
+    FORMS[kind] = KernelForm(own, None if spectrum is None else waves)
+
+
+def _spectral_mixture(
+    kernel: SpectralMixtureKernel, dim: int, count: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Each input has a mixture of normal laws of its own, with the weights of all."""
+    weights = kernel.mixture_weights
+    uniform = torch.rand(
+        dim, count, generator=generator, device=generator.device, dtype=torch.float64
+    )
+    shares = (weights / weights.sum()).cumsum(0).to(uniform)
+    number = torch.searchsorted(shares, uniform).clamp_max(len(weights) - 1).to(weights.device)
+    means, scales = (
+        part.squeeze(-2).expand(-1, dim).mT.gather(1, number)
+        for part in (kernel.mixture_means, kernel.mixture_scales)
+    )
+    signs, normal = standard_normal((2, dim * count), weights, generator).unflatten(1, (dim, count))
+    return 2.0 * math.pi * (signs.sign() * means + scales * normal), weights.sum() ** dim
+
+
+FORMS |= {
+    RBFKernel: KernelForm(("ard_num_dims",), WaveSource._rbf, has_tails=True),
+    MaternKernel: KernelForm(("nu", "ard_num_dims"), WaveSource._matern, has_tails=True),
+    RQKernel: KernelForm(("ard_num_dims",), WaveSource._rational_quadratic, has_tails=True),
+    PeriodicKernel: KernelForm(("ard_num_dims",), WaveSource._periodic, has_tails=True),
+    LinearKernel: KernelForm(("ard_num_dims",), WaveSource._linear),
+    CategoricalKernel: KernelForm(("ard_num_dims",), WaveSource._categorical),
+    TanimotoKernel: KernelForm((), WaveSource._tanimoto),
+    MainEffectsKernel: KernelForm(("ard_num_dims",)),
+}
+register_kernel(
+    SpectralMixtureKernel, spectrum=_spectral_mixture, settings=("num_mixtures", "ard_num_dims")
+)

@@ -10,20 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from botorch.models.kernels.categorical import CategoricalKernel
 from botorch.models.transforms.input import Normalize
 from botorch.models.transforms.outcome import Standardize
 from gpytorch import Module, constraints, priors
-from gpytorch.kernels import (
-    AdditiveKernel,
-    Kernel,
-    MaternKernel,
-    PeriodicKernel,
-    ProductKernel,
-    RBFKernel,
-    RQKernel,
-    ScaleKernel,
-)
+from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.means import ConstantMean, Mean, ZeroMean
 from safetensors import SafetensorError, safe_open
@@ -32,8 +22,7 @@ from torch import Tensor
 
 from surrogates.atomic import write_atomically
 from surrogates.models.priors import ModerateLengthscalePrior
-from surrogates.operators.main_effects import MainEffectsKernel
-from surrogates.operators.tanimoto import TanimotoKernel
+from surrogates.operators.forms import FORMS, KernelForm
 
 FORMAT = "scalable_bo model"
 VERSION = 1
@@ -43,19 +32,6 @@ TARGETS = "train_targets"  # standardised, as the model has them
 NOISE = "noise"  # of every target, standardised
 PARAMETER = "state."
 
-# Attributes that are arguments of the constructors
-KERNELS: dict[type[Kernel], tuple[str, ...]] = {
-    RBFKernel: ("ard_num_dims",),
-    MaternKernel: ("nu", "ard_num_dims"),
-    RQKernel: ("ard_num_dims",),
-    PeriodicKernel: ("ard_num_dims",),
-    CategoricalKernel: ("ard_num_dims",),
-    TanimotoKernel: (),
-    MainEffectsKernel: ("ard_num_dims",),
-    ScaleKernel: (),
-    AdditiveKernel: (),
-    ProductKernel: (),
-}
 MEANS = (ConstantMean, ZeroMean)
 CONSTRAINTS = (
     constraints.Interval,
@@ -185,10 +161,11 @@ def load_model(path: Path) -> Stored:
 
 
 def _kernel_of(kernel: Kernel) -> dict[str, Any]:
-    if type(kernel) not in KERNELS:
+    settings = FORMS.get(type(kernel), KernelForm()).settings
+    if settings is None:
         raise _unknown("kernel", kernel)
     dims = kernel.active_dims
-    arguments = {name: getattr(kernel, name) for name in KERNELS[type(kernel)]}
+    arguments = {name: getattr(kernel, name) for name in settings}
     arguments["batch_shape"] = list(kernel.batch_shape)
     arguments["active_dims"] = None if dims is None else dims.tolist()
     arguments = {name: value for name, value in arguments.items() if value is not None}
@@ -205,7 +182,7 @@ def _kernel_of(kernel: Kernel) -> dict[str, Any]:
 
 
 def _kernel_from(table: Mapping[str, Any]) -> Kernel:
-    kind = _named(table["type"], tuple(KERNELS))
+    kind = _named(table["type"], tuple(FORMS))
     parts = [_kernel_from(part) for part in table["parts"]]
     arguments = dict(table["arguments"])
     if "batch_shape" in arguments:

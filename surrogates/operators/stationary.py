@@ -20,21 +20,11 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from gpytorch.kernels import (
-    AdditiveKernel,
-    Kernel,
-    LinearKernel,
-    MaternKernel,
-    PeriodicKernel,
-    ProductKernel,
-    RBFKernel,
-    RQKernel,
-    ScaleKernel,
-)
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
 from surrogates.operators import native
-from surrogates.operators.tanimoto import TanimotoKernel
+from surrogates.operators.forms import kind_of
 from surrogates.operators.tf32 import halves
 
 logger = logging.getLogger(__name__)
@@ -44,21 +34,6 @@ ENTRIES_BEFORE_COMPILING = 10**11
 EAGER_PART = {"cpu": 2**16}
 # Below this the call's own overhead dominates, and sizes 0 and 1 would be specialised
 SMALLEST_COMPILED_TILE = 4096
-# The kernels that are treated by formula somewhere, of which none is a subclass of another
-KNOWN_KINDS = (
-    RBFKernel,
-    MaternKernel,
-    RQKernel,
-    PeriodicKernel,
-    LinearKernel,
-    ScaleKernel,
-    AdditiveKernel,
-    ProductKernel,
-    TanimotoKernel,
-)
-# What a subclass may define without becoming another function
-HARMLESS = {"__init__", "__doc__", "__module__", "__annotations__", "__repr__", "__str__"}
-HARMLESS |= {"__abstractmethods__", "_abc_impl", "__firstlineno__", "__static_attributes__"}
 # A d² that rounds to infinity would multiply the decay, which is 0 there: 0 · ∞ is no number
 FAR = 1e30
 
@@ -245,24 +220,6 @@ PROFILES = {
     "matern32": _profile("matern32", _matern32),
     "matern52": _profile("matern52", _matern52),
 }
-
-
-def kind_of(kernel: Kernel) -> type[Kernel]:
-    """Return the class of GPyTorch that ``kernel`` is the same function as: its own, or the known
-    one that it is derived from without overriding anything but the constructor.
-    """
-    own = type(kernel)
-    for known in KNOWN_KINDS:
-        if isinstance(kernel, known):
-            added = set(own.__mro__) - set(known.__mro__)
-            defined = set().union(*map(vars, added)) - HARMLESS
-            return known if defined.isdisjoint(dir(known)) else own
-    return own
-
-
-def visible(kernel: Kernel, columns: Tensor) -> Tensor:
-    """Return those of the input ``columns`` that ``kernel`` picks when it is called."""
-    return columns if kernel.active_dims is None else columns[kernel.active_dims.to(columns.device)]
 
 
 @dataclass(frozen=True)

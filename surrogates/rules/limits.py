@@ -19,7 +19,7 @@ from gpytorch.kernels import (
 )
 from torch import Tensor
 
-from surrogates.operators.stationary import kind_of, visible
+from surrogates.operators.forms import kind_of, visible
 
 LONGEST = 1e3  # times the range of an input: the kernel no longer depends on it
 ROOM = 1e3  # of the largest number, for sums and multiples of a squared distance

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from acquisition import TrustRegion
 from benchmarks import (
     acquired_value,
     asynchronous,
@@ -15,7 +14,6 @@ from benchmarks import (
     feature_covariance,
     fit_grid,
     study,
-    turbo,
     warm_starts,
 )
 from scalable_bo.storage.rounds import Batch
@@ -26,7 +24,6 @@ from tests.simulated_device import simulated_device
 SCRIPTS = ("acquired_value", "kernel_product", "solver_sweep", "study", "thompson_round")
 SCRIPTS += ("ceilings", "fingerprint_pool", "gpu_day", "thompson_system", "warm_starts")
 SCRIPTS += ("asynchronous", "compare", "feature_covariance", "fit_grid", "serve")
-SCRIPTS += ("turbo",)
 SHARED = ("shared_round",)
 
 
@@ -95,20 +92,6 @@ def test_a_study_is_measured_there(
     runs = study.resume(tmp_path / "study", study.Place(device, torch.float64))
     assert [run["what"] for run in runs] == ["ordinary round", "open and round"]
     assert set(used) == {device}
-
-
-def test_a_batch_in_a_trust_region_is_made_there(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(turbo, "FIT", {"num_subsets": 1, "subset_size": 20, "num_steps": 1})
-    few = {"num_candidates": 20, "num_rounds": 2, "num_starts": 2, "num_steps": 2}
-    monkeypatch.setattr(turbo, "SEARCH", few)
-    X = torch.rand(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    there = X.to(device)
-    Y = -there.square().sum(1, keepdim=True)
-    batch = turbo.Pathwise(2)(there, Y, TrustRegion(2, 3), 0)
-    assert batch.shape == (3, 2)
-    assert batch.device == device
 
 
 def test_simulated_workers_have_their_studies_there(
