@@ -19,7 +19,7 @@ import torch
 
 from scalable_bo._packages import require
 from scalable_bo.report.snapshot import Snapshot
-from scalable_bo.space.parameters import Categorical, Int, Parameter
+from scalable_bo.space.parameters import Parameter
 from scalable_bo.study.study import Study
 
 require("plotly", extra="plot", user="`scalable_bo.visualization`")
@@ -107,22 +107,22 @@ def plot_slice(study: Study, params: Sequence[str] | None = None) -> go.Figure:
     for number, name in enumerate(names):
         param = study.space.params[name]
         place: dict[str, Any] = {"row": number // columns + 1, "col": number % columns + 1}
-        axis = _numbers_along(param, POINTS_OF_SLICE)
+        axis = param.spread(POINTS_OF_SLICE).numpy()
         mean, std = _predict_at(study, {name: axis})
-        labels = _labels(param, axis)
+        labels = param.labels(axis)
         column = X[:, study.space.names.index(name)]
         first = number == 0
         dots = go.Scatter(
-            x=_labels(param, column),
+            x=param.labels(column),
             y=values,
             mode="markers",
             name="observed",
             marker={"size": 5, "opacity": 0.5, "color": "#888888"},
             showlegend=first,
         )
-        for trace in (*_band(labels, mean, std, isinstance(param, Categorical), first), dots):
+        for trace in (*_band(labels, mean, std, param.axis == "category", first), dots):
             figure.add_trace(trace, **place)
-        figure.update_xaxes(type=_axis_type(param), **place)
+        figure.update_xaxes(type=param.axis, **place)
     figure.update_layout(
         title="Prediction through the recommended point",
         height=120 + HEIGHT_OF_SLICE * math.ceil(len(names) / columns),
@@ -147,23 +147,23 @@ def plot_contour(study: Study, params: Sequence[str] | None = None) -> go.Figure
         raise ValueError(f"`params` must be two different names, got {names}.")
     _, X, values = _observed(study.snapshot())
     across, up = (study.space.params[name] for name in names)
-    x = _numbers_along(across, SIDE_OF_CONTOUR)
-    y = _numbers_along(up, SIDE_OF_CONTOUR)
+    x = across.spread(SIDE_OF_CONTOUR).numpy()
+    y = up.spread(SIDE_OF_CONTOUR).numpy()
     grid_y, grid_x = np.meshgrid(y, x, indexing="ij")
     mean, _ = _predict_at(study, {names[0]: grid_x.ravel(), names[1]: grid_y.ravel()})
     columns = [X[:, study.space.names.index(name)] for name in names]
     figure = go.Figure(
         [
             go.Contour(
-                x=_labels(across, x),
-                y=_labels(up, y),
+                x=across.labels(x),
+                y=up.labels(y),
                 z=mean.reshape(len(y), len(x)),
                 colorscale="Viridis",
                 colorbar={"title": "mean"},
             ),
             go.Scatter(
-                x=_labels(across, columns[0]),
-                y=_labels(up, columns[1]),
+                x=across.labels(columns[0]),
+                y=up.labels(columns[1]),
                 mode="markers",
                 name="observed",
                 text=[f"{value:.6g}" for value in values],
@@ -176,8 +176,8 @@ def plot_contour(study: Study, params: Sequence[str] | None = None) -> go.Figure
         xaxis_title=names[0],
         yaxis_title=names[1],
     )
-    figure.update_xaxes(type=_axis_type(across))
-    figure.update_yaxes(type=_axis_type(up))
+    figure.update_xaxes(type=across.axis)
+    figure.update_yaxes(type=up.axis)
     return figure
 
 
@@ -358,32 +358,8 @@ def _predict_at(study: Study, numbers: dict[str, np.ndarray]) -> tuple[np.ndarra
     X = study.space.from_dicts([study.best_params]).repeat(count, 1)
     for name, column in numbers.items():
         X[:, study.space.names.index(name)] = torch.from_numpy(column)
-    mean, std = study.predict(X)
+    mean, std = study.predict(study.space.completed(X))
     return mean.numpy(), std.numpy()
-
-
-def _numbers_along(param: Parameter, count: int) -> np.ndarray:
-    """Return at most so many numbers from one end of a parameter to the other; of a choice, all."""
-    low = float(param.low)
-    high = float(param.high)
-    if isinstance(param, Categorical):
-        return np.arange(low, high + 1)
-    spread = np.geomspace if param.log else np.linspace
-    numbers = spread(low, high, count).clip(low, high)
-    return np.unique(numbers.round()) if isinstance(param, Int) else numbers
-
-
-def _labels(param: Parameter, numbers: np.ndarray) -> list[Any]:
-    """Return numbers as they stand at an axis: choices by their names."""
-    if isinstance(param, Categorical):
-        return [str(param.value(number)) for number in numbers]
-    return list(numbers)
-
-
-def _axis_type(param: Parameter) -> str:
-    if isinstance(param, Categorical):
-        return "category"
-    return "log" if param.log else "linear"
 
 
 def _band(
@@ -412,11 +388,11 @@ def _band(
 
 def _dimension(name: str, param: Parameter, column: np.ndarray) -> dict[str, Any]:
     """Return one axis of parallel coordinates."""
-    if isinstance(param, Categorical):
-        positions = _numbers_along(param, 0)
-        ticks = _labels(param, positions)
+    if param.axis == "category":
+        positions = param.values().numpy()
+        ticks = param.labels(positions)
         return {"label": name, "values": column, "tickvals": positions, "ticktext": ticks}
-    if not param.log:
+    if param.axis == "linear":
         return {"label": name, "values": column, "range": [param.low, param.high]}
     powers = np.linspace(math.log10(param.low), math.log10(param.high), 5)
     return {

@@ -60,5 +60,5 @@ def _distribution(param: Parameter) -> BaseDistribution:
     if isinstance(param, Categorical):
         return CategoricalDistribution(param.choices)
     if isinstance(param, Int):
-        return IntDistribution(param.low, param.high, log=param.log)
-    return FloatDistribution(param.low, param.high, log=param.log)
+        return IntDistribution(param.low, param.high, log=param.log, step=param.step)
+    return FloatDistribution(param.low, param.high, log=param.log, step=param.step)

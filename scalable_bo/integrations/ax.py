@@ -279,22 +279,23 @@ class ThompsonAcquisition(Acquisition):
         if self.options.get("surrogate", "ax") == "ax":
             return discrete_batch(strategy, request, to_grid=grid.round, steps=grid.steps)
         box = Box.of(request.bounds)
-        on_grid: dict[str, Any] = {
-            "to_grid": box.on_cube(grid.round),
-            "steps": grid.steps / box.sides,
-        }
+        choose = partial(
+            discrete_batch,
+            strategy,
+            to_grid=box.on_cube(grid.round),
+            steps=grid.steps / box.sides,
+        )
         on_cube = _on_cube(request, box)
         factory = SurrogateFactory.default(
             len(box.sides), request.bounds.dtype, request.bounds.device
         )
         if "objective" in request.goal:
-            several = self._by_several(on_cube, factory, strategy, box)
-            chosen = discrete_batch(strategy, several, **on_grid)
+            chosen = choose(self._by_several(on_cube, factory, strategy, box))
         else:
             seconds = self.options.get("ask_seconds")
             (dataset,) = self._datasets()
             data = _training_data(dataset, box, request.goal["maximize"])
-            chooser = Chooser(factory, strategy, seconds=seconds, **on_grid)
+            chooser = Chooser(factory, strategy, partial(choose, known=data.U), seconds)
             chosen, choice = chooser.generate(
                 data,
                 request.q,
@@ -314,7 +315,7 @@ class ThompsonAcquisition(Acquisition):
         """Return a request on the unit cube by the surrogate of a study of each outcome."""
         outcomes = [_training_data(dataset, box) for dataset in self._datasets()]
         models = [
-            fitted_model(factory, strategy, data, request.q, request.generator, has_limit=True)
+            fitted_model(factory, strategy, data, request.q, request.generator, has_limit=True)[0]
             for data in outcomes
         ]
         scales = request.bounds.new_tensor([data.scale for data in outcomes])

@@ -23,10 +23,12 @@ from acquisition.outcomes import Outcome
 from acquisition.strategies import make_strategy
 from acquisition.strategy import Sampler
 from scalable_bo._packages import require
-from scalable_bo.integrations.discrete import discrete_batch, split_batches
+from scalable_bo.integrations.discrete import split_batches
 from scalable_bo.integrations.surrogate import Chooser, fitted_model
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.training import TrainingData
+from scalable_bo.storage.rows import keys
+from scalable_bo.study.design import ENUMERATED_UP_TO, remaining
 from scalable_bo.study.surrogate import FITTED_ALWAYS_UP_TO
 from surrogates import PathwiseGP, Solver, checks
 
@@ -39,7 +41,7 @@ from optuna.search_space import IntersectionSearchSpace
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from scalable_bo.integrations.encoding import UnitCube
+from scalable_bo.integrations.encoding import TrialSpace, parameter_of
 
 CHOICE = "thompson:choice"  # a system attribute of trials: what their point is by
 
@@ -49,9 +51,10 @@ class ThompsonSampler(BaseSampler):
 
     When the last batch has been handed out, a Gaussian process is fitted to all complete trials and
     the next one is chosen; in between a trial costs nothing. Running trials are not proposed again;
-    failed and pruned ones, and infinite values, are ignored. Discrete parameters get values that
-    are best on the grid, see :func:`discrete_batch`. Parameters that not every complete trial has,
-    or with ranges that change, and those of the first trials are sampled by
+    failed and pruned ones, and infinite values, are ignored. Discrete parameters take their values
+    while paths are maximised, and up to 20 000 points of a finite space are each proposed once,
+    after which they are sampled at random. Parameters that not every complete trial has, or with
+    ranges that change, integers beyond 2⁴⁰, and those of the first trials are sampled by
     ``independent_sampler``. Constraints, by ``trial.set_constraint`` or ``constraints_func``, are
     modelled each by a surrogate of its own: an infeasible trial is not what is to be improved. One
     objective; threads may share a sampler.
@@ -146,13 +149,13 @@ class ThompsonSampler(BaseSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return the distributions that all complete trials share, without those of one value."""
+        """Return the distributions that all complete trials share and a space can have: without
+        those of one value.
+        """
         _check_single_objective(study)
         with self._lock:
             space = self._search_space.calculate(study)
-        return {
-            name: distribution for name, distribution in space.items() if not distribution.single()
-        }
+        return {name: of for name, of in space.items() if parameter_of(of) is not None}
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -161,11 +164,7 @@ class ThompsonSampler(BaseSampler):
         or when all points are known.
         """
         _check_single_objective(study)
-        space = {
-            name: distribution
-            for name, distribution in search_space.items()
-            if not distribution.single()
-        }
+        space = {name: of for name, of in search_space.items() if parameter_of(of) is not None}
         if not space:
             return {}
         with self._lock:
@@ -174,9 +173,7 @@ class ThompsonSampler(BaseSampler):
                 seed = self._seed_of(trial, "")
                 self._waiting = self._draw(study, space, complete, running, seed)
                 self._waiting_space = space
-            fixed = {
-                name: _only_value(search_space[name]) for name in search_space.keys() - space.keys()
-            }
+            fixed = {name: _only_value(of) for name, of in search_space.items() if of.single()}
             if not self._waiting:
                 return {}
             if self._choice:
@@ -236,13 +233,22 @@ class ThompsonSampler(BaseSampler):
         q = self._size(len(complete))
         self._num_known = len(complete)
         self._last_size = q
-        cube = UnitCube(space)
+        trials = TrialSpace(space)
+        cube = trials.space
+        left = _left(trials, [*complete, *running])
+        if left is not None:
+            q = min(q, len(left))
+            if not q:
+                return []
         generator = torch.Generator().manual_seed(seed)
         values = torch.tensor(
             [trial.value for trial in complete], dtype=torch.float64, device="cpu"
         )
         maximize = study.direction == StudyDirection.MAXIMIZE
-        data = TrainingData.of(_encoded(cube, complete), values, None, maximize)
+        data = TrainingData.of(cube.normalize(trials.points(complete)), values, None, maximize)
+        box = torch.tensor([[0.0], [1.0]], dtype=torch.float64, device="cpu").repeat(
+            1, cube.encoded_dim
+        )
         feasible = torch.tensor([_is_feasible(trial) for trial in complete], device="cpu")
         known = data.y.squeeze(1).where(feasible, math.nan)
 
@@ -250,31 +256,34 @@ class ThompsonSampler(BaseSampler):
             return Request(
                 model,
                 size,
-                torch.tensor([[0.0], [1.0]], dtype=torch.float64, device="cpu").repeat(1, cube.dim),
+                box,
                 generator,
-                X_pending=_encoded(cube, running),
+                X_pending=cube.normalize(trials.points(running)),
+                choices=left,
+                constraints=cube.acquisition_options(box),
                 batches=split_batches(known, self._n_startup_trials, q),
             )
 
-        factory = SurrogateFactory.default(cube.dim, torch.float64, data.U.device, self._solver)
-        grid: dict[str, Any] = {"to_grid": cube.to_grid, "steps": cube.steps}
+        factory = SurrogateFactory.default(
+            cube.encoded_dim, torch.float64, data.U.device, self._solver
+        )
         names = dict.fromkeys(name for trial in complete for name in trial.constraints)
         # BoTorch would warn of constant values, and of a subset's mean and deviation
         with validate_input_scaling(False):
             if names:
-                models, goal = self._models(factory, names, cube, data, complete, q, generator)
-                request = replace(request_of(models, q), goal=goal)
-                points = discrete_batch(self._strategy, request, **grid)
+                models, goal = self._models(factory, names, trials, data, complete, q, generator)
+                points = self._strategy.generate(replace(request_of(models, q), goal=goal))
             else:
-                chooser = Chooser(factory, self._strategy, seconds=self._ask_seconds, **grid)
+                seconds = self._ask_seconds if left is None else None
+                chooser = Chooser(factory, self._strategy, self._strategy.generate, seconds)
                 points, self._choice = chooser.generate(data, q, generator, request_of)
-        return [cube.decode(point) for point in points]
+        return trials.params(points)
 
     def _models(
         self,
         factory: SurrogateFactory,
         names: Iterable[str],
-        cube: UnitCube,
+        trials: TrialSpace,
         data: TrainingData,
         complete: Sequence[FrozenTrial],
         q: int,
@@ -284,15 +293,16 @@ class ThompsonSampler(BaseSampler):
         if self._ask_seconds is not None:
             raise _no_time_for_constraints(self._ask_seconds)
         fitted = partial(fitted_model, factory, self._strategy, q=q, generator=generator)
-        models = [fitted(data)]
+        models = [fitted(data)[0]]
         constraints: list[Outcome] = []
         for column, name in enumerate(names, 1):
             having = [trial for trial in complete if name in trial.constraints]
             values = torch.tensor(
                 [t.constraints[name] for t in having], dtype=torch.float64, device="cpu"
             )
-            outcome = TrainingData.of(_encoded(cube, having), values, None, maximize=True)
-            models.append(fitted(outcome, has_limit=True))
+            U = trials.space.normalize(trials.points(having))
+            outcome = TrainingData.of(U, values, None, maximize=True)
+            models.append(fitted(outcome, has_limit=True)[0])
             constraints.append(_above(column, -outcome.offset / outcome.scale))
         return models, {"objective": _first, "outcome_constraints": constraints}
 
@@ -318,10 +328,14 @@ def _is_feasible(trial: FrozenTrial) -> bool:
     return all(value <= 0.0 for value in trial.constraints.values())
 
 
-def _encoded(cube: UnitCube, trials: Sequence[FrozenTrial]) -> Tensor:
-    """Return the trials' points on the unit cube, (n, d)."""
-    points = [cube.encode(trial.params) for trial in trials]
-    return torch.tensor(points, dtype=torch.float64, device="cpu").reshape(-1, cube.dim)
+def _left(trials: TrialSpace, known: Sequence[FrozenTrial]) -> Tensor | None:
+    """Return the points of a small finite space, on the unit cube, that no trial has; ``None`` of
+    another.
+    """
+    space = trials.space
+    if space.num_points > ENUMERATED_UP_TO:
+        return None
+    return space.normalize(remaining(space.enumerate(), set(keys(trials.points(known)))))
 
 
 def _trials(

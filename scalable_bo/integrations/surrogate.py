@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from acquisition.strategy import Request, Strategy
-from scalable_bo.integrations.discrete import discrete_batch
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.fitting import fit, fit_warped
 from scalable_bo.modelling.training import TrainingData
@@ -26,16 +25,14 @@ class Chooser:
 
     Attributes:
         factory: of surrogates.
-        strategy: that chooses the points.
-        to_grid: rounds points (..., d) of the unit cube, as in :func:`discrete_batch`.
-        steps: (d,) as there.
+        strategy: what they are for.
+        choose: answers a request, by that strategy.
         seconds: that a batch is to take; ``None`` for as long as all values take.
     """
 
     factory: SurrogateFactory
     strategy: Strategy
-    to_grid: Callable[[Tensor], Tensor]
-    steps: Tensor
+    choose: Callable[[Request], Tensor]
     seconds: float | None = None
 
     def generate(
@@ -51,27 +48,30 @@ class Chooser:
             data: all values.
             request_of: makes the request for some points by a model.
         """
-
-        def choose(request: Request) -> Tensor:
-            return discrete_batch(
-                self.strategy, request, to_grid=self.to_grid, steps=self.steps, known=data.U
-            )
-
-        if self.seconds is None:
-            model = fitted_model(self.factory, self.strategy, data, q, generator)
-            return choose(request_of(model, q)), ""
-        deadline = end_of_fit(time.perf_counter(), self.seconds)
-        plan = plan_here(self.factory, data.U, len(data.U), q, self.seconds)
-        if plan.num_rows is None:
-            model = fitted_model(self.factory, self.strategy, data, q, generator, deadline=deadline)
-            return choose(request_of(model, q)), plan.reason
-        parts = local_parts(
-            self.factory, self.strategy, plan, data, q, generator, deadline=deadline
+        deadline = None
+        reason = ""
+        if self.seconds is not None:
+            deadline = end_of_fit(time.perf_counter(), self.seconds)
+            plan = plan_here(self.factory, data.U, len(data.U), q, self.seconds)
+            reason = plan.reason
+            if plan.num_rows is not None:
+                parts = local_parts(
+                    self.factory, self.strategy, plan, data, q, generator, deadline=deadline
+                )
+                chosen = choose_parts(
+                    parts,
+                    lambda part: request_of(part.models[0], part.q),
+                    self.choose,
+                    generator,
+                )
+                return chosen.points, reason
+        model, kept = fitted_model(
+            self.factory, self.strategy, data, q, generator, deadline=deadline
         )
-        chosen = choose_parts(
-            parts, lambda part: request_of(part.models[0], part.q), choose, generator
-        )
-        return chosen.points, plan.reason
+        request = request_of(model, q)
+        if kept.kept is not None:  # values are left out, not their points
+            request = request.beside(data.U[~kept.kept].to(request.bounds))
+        return self.choose(request), reason
 
 
 def fitted_model(
@@ -83,16 +83,16 @@ def fitted_model(
     *,
     has_limit: bool = False,
     deadline: float | None = None,
-) -> PathwiseGP:
-    """Return the model that a study would choose q points by: the one for few values where the
-    strategy asks for it.
+) -> tuple[PathwiseGP, TrainingData]:
+    """Return the model that a study would choose q points by, the one for few values where the
+    strategy asks for it, and the data as it has them.
 
     Args:
         has_limit: whether the values have a limit to keep, so that they stay on their scale.
         deadline: of ``time.perf_counter``, when the fit ends; ``None`` for none.
     """
     if has_limit:
-        return factory.build(data, fit(factory, data, generator))
+        return factory.build(data, fit(factory, data, generator)), data
     few = is_for_few(strategy, q, len(data.U))
     fitted, data = fit_warped(factory, data, generator, few=few, deadline=deadline)
-    return factory.build(data, fitted)
+    return factory.build(data, fitted), data

@@ -72,12 +72,6 @@ class Scale:
             )
         return np.asarray((numbers - self.low) / (self.high - self.low))
 
-    def spread(self, count: int) -> np.ndarray:
-        """Return so many values, evenly spread over the scale, its ends among them."""
-        if self.log:
-            return np.geomspace(self.low, self.high, count).clip(self.low, self.high)
-        return np.linspace(self.low, self.high, count)
-
     def ticks(self) -> list[tuple[float, str]]:
         """Return a few round values with their labels."""
         if self.labels:

@@ -6,9 +6,8 @@ import numpy as np
 import torch
 
 from scalable_bo.report.charts import WIDTH, Panel, Scale, figure, shorten
-from scalable_bo.report.plots import LONGEST_NAME, Chart, Slice, numbers_along, scale_of, thin
+from scalable_bo.report.plots import LONGEST_NAME, Chart, Slice, scale_of, thin
 from scalable_bo.report.snapshot import Snapshot
-from scalable_bo.space.parameters import Parameter
 
 SIDE = 41  # points along a parameter
 NUM_LEVELS = 10
@@ -26,7 +25,7 @@ def contour_of_mean(snapshot: Snapshot, slices: list[Slice], best: int) -> Chart
     names = [found.name for found in slices[:2]]
     params = [snapshot.space.params[name] for name in names]
     columns = [snapshot.space.names.index(name) for name in names]
-    x, y = (_thinned(param) for param in params)
+    x, y = (param.spread(SIDE).numpy() for param in params)
     X = snapshot.rows.X[best].repeat(len(y) * len(x), 1)
     X[:, columns[0]] = torch.from_numpy(np.tile(x, len(y)))
     X[:, columns[1]] = torch.from_numpy(np.repeat(y, len(x)))
@@ -57,11 +56,6 @@ def contour_of_mean(snapshot: Snapshot, slices: list[Slice], best: int) -> Chart
         ),
         " ".join(notes),
     )
-
-
-def _thinned(param: Parameter) -> np.ndarray:
-    numbers = numbers_along(param)
-    return numbers[thin(len(numbers), SIDE)]
 
 
 def _fill(panel: Panel, x: np.ndarray, y: np.ndarray, mean: np.ndarray) -> None:

@@ -16,7 +16,7 @@ import torch
 from scalable_bo.report.charts import LARGEST, WIDTH, Panel, Scale, escape, figure, shorten, text
 from scalable_bo.report.snapshot import Snapshot
 from scalable_bo.space.goal import Goal
-from scalable_bo.space.parameters import Categorical, Parameter
+from scalable_bo.space.parameters import Parameter
 from scalable_bo.storage.rounds import AskReport
 
 MAX_DOTS = 1500
@@ -183,7 +183,7 @@ def find_slices(snapshot: Snapshot, best: int) -> list[Slice]:
         return []
     slices = []
     for column, (name, param) in enumerate(snapshot.space.params.items()):
-        numbers = numbers_along(param)
+        numbers = param.spread(POINTS_OF_SLICE).numpy()
         X = snapshot.rows.X[best].repeat(len(numbers), 1)
         X[:, column] = torch.from_numpy(numbers)
         if not snapshot.rows.X[best, column].isnan():  # it is active there
@@ -211,16 +211,16 @@ def slices_of_mean(snapshot: Snapshot, slices: Sequence[Slice], best: int) -> Ch
         panel = Panel(scale_of(param), y, left, top, width - 78, height - 68)
         panel.axes()
         panel.upright(snapshot.rows.X[best, snapshot.space.names.index(found.name)].item(), "mark")
-        if not isinstance(param, Categorical):
+        if param.axis != "category":
             around = np.append(found.low, found.high[::-1])
             panel.line(np.append(found.numbers, found.numbers[::-1]), around, "band")
             panel.line(found.numbers, found.mean, "mean")
         else:
             for number, low, high in zip(found.numbers, found.low, found.high, strict=True):
                 panel.line([number, number], [low, high], "whisker")
+            choices = param.labels(found.numbers)
             titles = [
-                f"{choice}: {mean:.6g}"
-                for choice, mean in zip(param.choices, found.mean, strict=True)
+                f"{choice}: {mean:.6g}" for choice, mean in zip(choices, found.mean, strict=True)
             ]
             panel.dots(found.numbers, found.mean, "mean", titles, radius=4)
         name = shorten(found.name, int((width - 78) / 7.5))
@@ -373,9 +373,11 @@ def _draw_axes(
 
 def scale_of(param: Parameter) -> Scale:
     """Return the axis of a parameter."""
-    if isinstance(param, Categorical):
-        return Scale(-0.4, param.high + 0.4, labels=[str(choice) for choice in param.choices])
-    return Scale(max(float(param.low), -LARGEST), min(float(param.high), LARGEST), param.log)
+    if param.axis == "category":
+        return Scale(-0.4, param.high + 0.4, labels=param.labels(param.values().tolist()))
+    return Scale(
+        max(float(param.low), -LARGEST), min(float(param.high), LARGEST), param.axis == "log"
+    )
 
 
 def seconds(cost: AskReport) -> tuple[float, float, float]:
@@ -397,14 +399,6 @@ def _spans_magnitudes(values: np.ndarray) -> bool:
     axis is logarithmic.
     """
     return bool(values.min() > 0 and MAGNITUDES * values.min() <= values.max())
-
-
-def numbers_along(param: Parameter) -> np.ndarray:
-    """Return the numbers of a parameter that a slice goes through."""
-    if param.num_values <= POINTS_OF_SLICE:
-        return param.values().numpy()
-    spread = torch.from_numpy(scale_of(param).spread(POINTS_OF_SLICE))
-    return np.unique(param.placed(spread).numpy())
 
 
 def thin(count: int, limit: int) -> np.ndarray:

@@ -11,7 +11,7 @@ study's record and in JSON.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from numbers import Integral, Real
@@ -67,6 +67,27 @@ class _Written:
         positions = torch.arange(int(self.num_values), dtype=torch.float64, device="cpu")
         step = getattr(self, "step", None) or 1.0
         return self.placed(self.low + positions * step)
+
+    def spread(self: Any, count: int) -> Tensor:
+        """Return at most so many numbers of values, from one end to the other, evenly on the scale
+        of the parameter; all where there are no more.
+        """
+        if self.num_values <= count:
+            return self.values()
+        ends = torch.tensor([self.low, self.high], dtype=torch.float64, device="cpu")
+        low, high = (ends.log() if self.axis == "log" else ends).tolist()
+        numbers = torch.linspace(low, high, count, dtype=torch.float64, device="cpu")
+        numbers = numbers.exp() if self.axis == "log" else numbers
+        return self.placed(numbers.clamp(*ends)).unique()
+
+    @property
+    def axis(self: Any) -> str:
+        """What it is drawn on: "linear", "log" or "category"."""
+        return "log" if self.log else "linear"
+
+    def labels(self, numbers: Iterable[float]) -> list[Any]:
+        """Return numbers as they stand at an axis."""
+        return list(numbers)
 
     def __repr__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self._given())
@@ -346,6 +367,15 @@ class Categorical(_Written):
     def num_values(self) -> float:
         """How many values there are."""
         return len(self.choices)
+
+    @property
+    def axis(self) -> str:
+        """What it is drawn on."""
+        return "category"
+
+    def labels(self, numbers: Iterable[float]) -> list[Any]:
+        """Return the names of the choices at positions."""
+        return [str(self.value(number)) for number in numbers]
 
     @property
     def low(self) -> int:

@@ -14,7 +14,7 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Any
 
-from scalable_bo.space.parameters import Categorical, Float, Int
+from scalable_bo.space.parameters import Categorical, Float, Int, Parameter
 from scalable_bo.space.space import VERSION
 from scalable_bo.space.tables import plain
 from scalable_bo.storage.record import make_settings
@@ -60,7 +60,7 @@ def _read(setting: str, text: str) -> Any:
         except SyntaxError:
             node = ast.parse(_MEMBER.sub(r"\1", text), mode="eval").body
         value = _evaluate(node)
-        return value.to_dict() if isinstance(value, Float | Int | Categorical) else plain(value)
+        return value.to_dict() if isinstance(value, Parameter) else plain(value)
     except (SyntaxError, TypeError, ValueError, KeyError, RecursionError) as error:
         raise ValueError(
             f"The study's {setting} cannot be read: {text!r}. Use the study in the program and the"

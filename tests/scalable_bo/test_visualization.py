@@ -151,3 +151,22 @@ def test_unknown_parameters_are_named(study: Study) -> None:
         vis.plot_slice(study, ["depth"])
     with pytest.raises(ValueError, match="two different names"):
         vis.plot_contour(study, ["rate", "rate"])
+
+
+def test_parameters_with_steps_and_conditions_are_shown() -> None:
+    space = Space(
+        a=Float(0.0, 1.0, step=0.1),
+        k=Int(1, 1000, log=True),
+        kind=Categorical(["x", "y"]),
+        m=Float(1e-3, 1.0, log=True, active_if={"kind": "x"}),
+    )
+    study = Study(space, maximize=True, seed=0)
+    study.optimize(lambda p: p["a"] + p.get("m", 0.0), rounds=2, batch=12, progress=False)
+    figure = vis.plot_slice(study, ["a", "kind"])
+    means = [trace for trace in figure.data if trace.name == "mean"]
+    assert list(means[0].x) == pytest.approx([step / 10 for step in range(11)])
+    assert list(means[1].x) == ["x", "y"]
+    for names in (["kind", "m"], ["a", "k"]):
+        surface = vis.plot_contour(study, names).data[0]
+        assert np.isfinite(np.asarray(surface.z)).all()
+    assert len(vis.plot_parallel_coordinates(study).data[0].dimensions) == 5
