@@ -18,9 +18,8 @@ from botorch.models import SingleTaskGP
 from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 from torch import Tensor
 
-from surrogates.operators.forms import kind_of
+from surrogates.operators.forms import PROFILES, StationaryKernel, kind_of
 from surrogates.operators.main_effects import ROOT_OF_5, MainEffectsKernel, matern52
-from surrogates.operators.stationary import PROFILES, StationaryKernel
 
 
 class BatchedGP(gpytorch.Module):

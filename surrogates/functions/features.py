@@ -26,9 +26,9 @@ from surrogates.functions.spectra import (
 )
 from surrogates.operators import native
 from surrogates.operators.differentiable import Basis, combine, combine_rowwise
+from surrogates.operators.forms import StationaryKernel
 from surrogates.operators.linalg import matmul
 from surrogates.operators.sparse import matmul_rows
-from surrogates.operators.stationary import StationaryKernel
 from surrogates.operators.terms import FunctionMap
 from surrogates.operators.tiles import spans
 

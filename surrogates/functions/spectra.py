@@ -49,9 +49,15 @@ from surrogates.functions.draws import (
 )
 from surrogates.functions.mixing import SEVERAL, shuffled, turns
 from surrogates.functions.modulations import Modulation, range_of_lengths, tanimoto_waves
-from surrogates.operators.forms import FORMS, KernelForm, form_of, kind_of, visible
+from surrogates.operators.forms import (
+    FORMS,
+    KernelForm,
+    StationaryKernel,
+    form_of,
+    kind_of,
+    visible,
+)
 from surrogates.operators.main_effects import MainEffectsKernel
-from surrogates.operators.stationary import StationaryKernel
 from surrogates.operators.tanimoto import TanimotoKernel
 
 DEGREES_OF_FREEDOM = {"matern12": 1, "matern32": 3, "matern52": 5}
@@ -262,7 +268,7 @@ class WaveSource:
         if draw is None:
             known = [kind.__name__ for kind, form in FORMS.items() if form.waves is not None]
             raise NoFeaturesError(
-                f"`kernel` must be a {', '.join(known)}, or made of them by ScaleKernel, sums and"
+                f"`kernel` must be {', '.join(known)}, or made of them by ScaleKernel, sums and"
                 f" products, to have random features, got {kind.__name__}. Tell of its frequencies"
                 " by `register_kernel`."
             )

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from surrogates import checks
 from surrogates.functions.paths import BatchPaths, SamplePaths
-from surrogates.operators.stationary import StationaryKernel
+from surrogates.operators.forms import StationaryKernel
 from surrogates.rules.data import DataSet
 from surrogates.rules.inducing_points import choose_inducing_points
 

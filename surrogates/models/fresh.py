@@ -40,7 +40,7 @@ from surrogates.models.data import (
     subset_outputs,
 )
 from surrogates.models.double import DoubledState
-from surrogates.operators.stationary import StationaryKernel
+from surrogates.operators.forms import StationaryKernel
 from surrogates.rules.base import Rule
 from surrogates.rules.limits import check_range
 from surrogates.solvers.base import Solver

@@ -16,9 +16,8 @@ import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, RQKernel, ScaleKernel
 from torch import Tensor
 
-from surrogates.operators.forms import kind_of
+from surrogates.operators.forms import StationaryKernel, kind_of
 from surrogates.operators.main_effects import MainEffectsKernel
-from surrogates.operators.stationary import StationaryKernel
 
 # Of a Matérn kernel κ = c g_ν(√(2ν t)): ν and c
 MATERN = {"matern12": (0.5, 1.0), "matern32": (1.5, 1.0), "matern52": (2.5, 1.0 / 3.0)}

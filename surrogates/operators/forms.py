@@ -1,14 +1,49 @@
-"""What is known of classes of kernels beyond what GPyTorch evaluates: how a stored model names
-them, and where their random features come from. A sum or product has what all of its parts have.
+"""What is known of kernels beyond what GPyTorch evaluates: how a stored model names their classes,
+where their random features come from, and the closed form of RBF and Matérn-1/2, 3/2, 5/2. A sum or
+product has what all of its parts have.
+
+A closed form is ``k(x, z) = outputscale · κ(d²)`` with ``d² = ‖(x − z) / lengthscale‖²`` (isotropic
+or ARD). ``κ`` and its slope ``dκ/d(d²)`` are all that values and gradients need.
+
+On a CPU closed forms are evaluated by compiled C code, see :mod:`surrogates.operators.native`. On a
+device PyTorch compiles them once they have enough work before them: that takes about ten seconds
+where nothing is cached, and saves two thirds of an entry's time. A function runs eagerly until it
+has processed so many entries that compiling would have paid for itself, and compiled from then on.
+All ways compute the same formula and agree to rounding. The environment variable
+``SCALABLE_BO_COMPILE`` overrides the rule: ``always``, ``never`` or ``auto`` (the default).
 """
 
+import logging
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from types import FunctionType
 from typing import Any
 
-from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
+import torch
+from gpytorch.kernels import (
+    AdditiveKernel,
+    Kernel,
+    MaternKernel,
+    ProductKernel,
+    RBFKernel,
+    ScaleKernel,
+)
 from torch import Tensor
 
+from surrogates.operators import native
+from surrogates.operators.tf32 import halves
+
+logger = logging.getLogger(__name__)
+
+ENTRIES_BEFORE_COMPILING = 10**11
+# Entries: larger temporaries go back to the system and are mapped anew, at four times the cost
+EAGER_PART = {"cpu": 2**16}
+# Below this the call's own overhead dominates, and sizes 0 and 1 would be specialised
+SMALLEST_COMPILED_TILE = 4096
+# A d² that rounds to infinity would multiply the decay, which is 0 there: 0 · ∞ is no number
+FAR = 1e30
 # What a subclass may define without becoming another function
 HARMLESS = {"__init__", "__doc__", "__module__", "__annotations__", "__repr__", "__str__"}
 HARMLESS |= {"__abstractmethods__", "_abc_impl", "__firstlineno__", "__static_attributes__"}
@@ -61,3 +96,246 @@ def form_of(kernel: Kernel) -> KernelForm:
 def visible(kernel: Kernel, columns: Tensor) -> Tensor:
     """Return those of the input ``columns`` that ``kernel`` picks when it is called."""
     return columns if kernel.active_dims is None else columns[kernel.active_dims.to(columns.device)]
+
+
+@dataclass(frozen=True)
+class StationaryKernel:
+    """A GPyTorch kernel reduced to its closed form.
+
+    Attributes:
+        profile: of :data:`surrogates.operators.forms.PROFILES`.
+        lengthscale: (d,) or (1,), in the units of the inputs.
+        outputscale: scalar tensor, the prior variance.
+        active_dims: the input columns the kernel looks at; ``None`` for all.
+    """
+
+    profile: str
+    lengthscale: Tensor
+    outputscale: Tensor
+    active_dims: Tensor | None
+
+    @classmethod
+    def of(cls, kernel: Kernel) -> "StationaryKernel | None":
+        """Return the closed form of ``kernel``, or ``None`` where it has none (the kernel's own
+        evaluation is used then).
+        """
+        outputscale = torch.ones((), device="cpu")
+        # ScaleKernel takes over those of its base kernel, whose own are not applied again
+        active_dims = kernel.active_dims
+        while kind_of(kernel) is ScaleKernel:
+            if kernel.outputscale.ndim:
+                return None
+            outputscale = outputscale.to(kernel.outputscale) * kernel.outputscale.detach()
+            kernel = kernel.base_kernel
+        if kernel.batch_shape:
+            return None
+        kind = kind_of(kernel)
+        if kind is RBFKernel:
+            profile = "rbf"
+        elif kind is MaternKernel:
+            profile = f"matern{int(2 * kernel.nu)}2"
+        else:
+            return None
+        lengthscale = kernel.lengthscale.detach().reshape(-1)
+        return cls(profile, lengthscale, outputscale.to(lengthscale), active_dims)
+
+    def scaled(self, X: Tensor) -> Tensor:
+        """Return the active columns of ``X`` in units of the lengthscale."""
+        return (X if self.active_dims is None else X[..., self.active_dims]) / self.lengthscale.to(
+            X
+        )
+
+    def unscaled_gradient(self, gradient: Tensor, dim: int) -> Tensor:
+        """Map a gradient with respect to :meth:`scaled` inputs (m, active) back to all ``dim``
+        input columns.
+        """
+        gradient = gradient / self.lengthscale.to(gradient)
+        if self.active_dims is None:
+            return gradient
+        return gradient.new_zeros(len(gradient), dim).index_add_(
+            1, self.active_dims.to(gradient.device), gradient
+        )
+
+
+class Fused:
+    """A pure function of tensors that is evaluated by compiled code where that is faster.
+
+    Args:
+        function: pure; its first argument is the tile whose entries are counted.
+        on_cpu: the same in C, of tensors that :func:`native.serves`; ``None`` if there is none.
+        eagerly: computes the same where compiling does not pay; ``function`` if ``None``.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        on_cpu: Callable[..., Any] | None = None,
+        eagerly: Callable[..., Any] | None = None,
+    ):
+        self.function = function
+        self._on_cpu = on_cpu
+        self._eagerly = function if eagerly is None else eagerly
+        self._compiled: Callable[..., Any] | None = None
+        self._unavailable = False
+        self._entries = 0
+
+    def __call__(self, tile: Tensor, *others: Tensor) -> Any:
+        if tile.device.type == "cpu":
+            by_c = self._on_cpu is not None and native.serves(tile, *others)
+            return (self._on_cpu if by_c else self._eagerly)(tile, *others)  # type: ignore[misc]
+        if tile.numel() < SMALLEST_COMPILED_TILE or not self._use_compiled(tile):
+            return self._eagerly(tile, *others)
+        if self._compiled is None:
+            self._compiled = torch.compile(_with_own_code(self.function), dynamic=True)
+            logger.info("compiling the kernel's elementwise part; this takes some seconds, once")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the compiler's own, about its internals
+                return self._attempt(tile, *others)
+        return self._attempt(tile, *others)
+
+    def _use_compiled(self, tile: Tensor) -> bool:
+        mode = native.mode()
+        if mode == "never" or self._unavailable:
+            return False
+        if mode == "auto" and self._compiled is None:
+            self._entries += tile.numel()
+            return self._entries >= ENTRIES_BEFORE_COMPILING
+        return True
+
+    def _attempt(self, *arguments: Tensor) -> Any:
+        try:
+            return self._compiled(*arguments)  # type: ignore[misc]
+        except torch.cuda.OutOfMemoryError:
+            raise  # for smaller tiles
+        # Any failure of the tool chain, at a later compilation, too: the eager formula is always
+        # there
+        except Exception as error:
+            self._unavailable = True
+            self._compiled = None
+            reason = str(error).partition("\n")[0]
+            logger.warning(
+                "compiling failed (%s: %s); going on uncompiled", type(error).__name__, reason
+            )
+            return self._eagerly(*arguments)
+
+
+class InPlace(Fused):
+    """An elementwise function whose values overwrite its first argument, a flat tile: no memory is
+    taken for another.
+
+    Args:
+        function: pure, of one number at a time.
+        on_cpu: see :class:`Fused`.
+    """
+
+    def __init__(
+        self, function: Callable[..., Tensor], on_cpu: Callable[..., Tensor] | None = None
+    ):
+        def overwrite(tile: Tensor, *others: Tensor) -> Tensor:
+            return tile.copy_(function(tile, *others))
+
+        def overwrite_by_parts(tile: Tensor, *others: Tensor) -> Tensor:
+            for part in tile.split(EAGER_PART.get(tile.device.type, max(1, len(tile)))):
+                part.copy_(function(part, *others))
+            return tile
+
+        super().__init__(overwrite, on_cpu, overwrite_by_parts)
+
+
+def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``function`` with a code object of its own.
+
+    The compiler limits how often one code object is recompiled, and the kernels' functions are
+    closures of one: the second or third kernel of a process would silently stay uncompiled.
+    """
+    if not isinstance(function, FunctionType):
+        return function
+    code = function.__code__.replace()
+    return FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+
+
+# κ = level · decay and dκ/d(d²) = slope · decay, as (decay, level, slope)
+Terms = tuple[Tensor, Tensor | float, Tensor | float]
+
+
+def _rbf(d2: Tensor) -> Terms:
+    return d2.clamp_min(0.0).mul_(-0.5).exp_(), 1.0, -0.5
+
+
+def _matern12(d2: Tensor) -> Terms:
+    tiny = torch.finfo(d2.dtype).tiny
+    r = d2.clamp_min(tiny).sqrt_()
+    # At a data point the slope is that of no direction: 0, the mean over all of them
+    return (-r).exp_(), 1.0, (-0.5 / r).masked_fill_(d2 <= tiny, 0.0)
+
+
+def _matern32(d2: Tensor) -> Terms:
+    r = d2.clamp(0.0, FAR).mul_(3.0).sqrt_()
+    return (-r).exp_(), 1.0 + r, -1.5
+
+
+def _matern52(d2: Tensor) -> Terms:
+    r = d2.clamp(0.0, FAR).mul_(5.0).sqrt_()
+    linear = 1.0 + r
+    return (-r).exp_(), linear.addcmul(r, r, value=1.0 / 3.0), linear.mul_(-5.0 / 6.0)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The fused elementwise functions of one kernel family.
+
+    Attributes:
+        terms: ``(d2,) -> (decay, level, slope)``, not fused: κ = level · decay and its slope is
+            slope · decay.
+        value: ``(d2, outputscale) -> outputscale · κ(d2)``.
+        value_: the same in the place of d2 (N,).
+        halves: the same as what TF32 holds of it, and the rest; see :mod:`.split`.
+        contract: ``(d2 (g, r, c), weights (g, 1 or r, c)) -> (Σ_c κ w (g, r), κ' w (g, r, c))``.
+        exact_distances: whether d² must be free of cancellation: κ has infinite slope at 0
+            (Matérn-1/2).
+    """
+
+    terms: Callable[[Tensor], Terms]
+    value: Callable[[Tensor, Tensor], Tensor]
+    value_: Callable[[Tensor, Tensor], Tensor]
+    halves: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    contract: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    exact_distances: bool = False
+
+
+def _profile(
+    name: str, formula: Callable[[Tensor], Terms], exact_distances: bool = False
+) -> Profile:
+    def value(d2: Tensor, outputscale: Tensor) -> Tensor:
+        decay, level, _ = formula(d2)
+        return decay.mul_(level).mul_(outputscale)
+
+    def split(d2: Tensor, outputscale: Tensor) -> tuple[Tensor, Tensor]:
+        return halves(value(d2, outputscale))
+
+    def contract(d2: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        decay, level, slope = formula(d2)
+        weighted = decay.mul_(weights)
+        return (level * weighted).sum(-1), weighted.mul_(slope)
+
+    def overwrite(d2: Tensor, outputscale: Tensor) -> Tensor:
+        return native.values_at(name, d2, outputscale, out=d2)
+
+    return Profile(
+        formula,
+        Fused(value, partial(native.values_at, name)),
+        InPlace(value, overwrite),
+        Fused(split),
+        Fused(contract, partial(native.contracted, name)),
+        exact_distances,
+    )
+
+
+PROFILES = {
+    "rbf": _profile("rbf", _rbf),
+    "matern12": _profile("matern12", _matern12, exact_distances=True),
+    "matern32": _profile("matern32", _matern32),
+    "matern52": _profile("matern52", _matern52),
+}

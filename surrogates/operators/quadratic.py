@@ -10,8 +10,7 @@ from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 from torch import Tensor
 
 from surrogates import memory
-from surrogates.operators.forms import kind_of
-from surrogates.operators.stationary import PROFILES, StationaryKernel
+from surrogates.operators.forms import PROFILES, StationaryKernel, kind_of
 from surrogates.operators.tiles import SMALLEST_SIDE, StationaryTiles, spans, tile_side
 
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from surrogates import memory
+from surrogates.operators.forms import PROFILES
 from surrogates.operators.linalg import matmul
 from surrogates.operators.split import Halves, add_product, halves_if_faster
-from surrogates.operators.stationary import PROFILES
 
 SIDE = 4096  # of the matrices that are timed
 DIM = 8

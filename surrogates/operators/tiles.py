@@ -17,12 +17,11 @@ from torch import Tensor
 
 from surrogates import memory
 from surrogates.operators import cuda, native
-from surrogates.operators.forms import kind_of
+from surrogates.operators.forms import PROFILES, StationaryKernel, kind_of
 from surrogates.operators.linalg import matmul
 from surrogates.operators.main_effects import MainEffectsKernel
 from surrogates.operators.sparse import SparseRows, sparse_rows
 from surrogates.operators.split import Halves, add_product, halves_if_faster
-from surrogates.operators.stationary import PROFILES, StationaryKernel
 from surrogates.operators.tanimoto import TanimotoForm, squared_lengths
 
 Index = slice | Tensor

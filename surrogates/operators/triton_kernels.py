@@ -8,7 +8,7 @@ order, so that the result is the same in every run. Distances are sums of square
 without the cancellation of ``‖x‖² − 2xᵀz + ‖z‖²``.
 
 Notation: X (m, d) and Z (n, d) in units of the lengthscale, W (n, s), κ and its slope κ' in d² as
-in ``stationary.py``, outputscale 1.
+in ``forms.py``, outputscale 1.
 """
 
 import torch

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from surrogates.operators.stationary import StationaryKernel
+from surrogates.operators.forms import StationaryKernel
 from surrogates.solvers.order import Order
 from surrogates.systems.base import BlockSystem
 from surrogates.systems.preconditioners import column_factor

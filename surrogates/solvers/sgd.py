@@ -8,7 +8,7 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.functions.features import RandomFeatures
-from surrogates.operators.stationary import StationaryKernel
+from surrogates.operators.forms import StationaryKernel
 from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.epochs import SHORTEST_WINDOW, AveragedDescent, EpochMonitor
 from surrogates.solvers.run import Start

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from surrogates import memory
+from surrogates.operators.forms import StationaryKernel
 from surrogates.operators.kernel_matrix import Dense, KernelOperator, Tiled
-from surrogates.operators.stationary import StationaryKernel
 from surrogates.systems.base import BlockSystem, Regression, Rows, Targets
 
 

@@ -330,12 +330,14 @@ def constrained(trial: Any) -> float:
     ],
 )
 def test_constraints_that_trials_set_are_kept(strategy: str) -> None:
-    sampler = make_sampler(n_startup_trials=6, batch_size=3, strategy=strategy)
-    study = optuna.create_study(sampler=sampler)
-    study.optimize(constrained, n_trials=15)
-    late = study.trials[9:]
-    assert sum(trial.constraints["x"] <= 0.05 for trial in late) >= 4
-    assert 2.25 <= study.best_value < 2.6
+    best = []
+    for seed in range(3):
+        sampler = make_sampler(n_startup_trials=6, batch_size=3, strategy=strategy, seed=seed)
+        study = optuna.create_study(sampler=sampler)
+        study.optimize(constrained, n_trials=15)
+        assert sum(trial.constraints["x"] <= 0.05 for trial in study.trials[9:]) >= 4
+        best.append(study.best_value)
+    assert 2.25 <= statistics.median(best) < 2.6  # the search is a short one
 
 
 def test_a_function_of_constraints_is_asked_after_each_trial() -> None:

@@ -21,7 +21,7 @@ from gpytorch.kernels import (
 )
 
 from surrogates import PriorPaths, RandomFeatures
-from surrogates.operators.stationary import StationaryKernel
+from surrogates.operators.forms import StationaryKernel
 from tests import problems
 from tests.problems import ARD, COMPOSED, DIM, GENERIC, STATIONARY
 
@@ -383,7 +383,8 @@ def test_a_kernel_without_features_is_refused_by_name(
         ValueError,
         match=(
             "`kernel` must be RBFKernel, MaternKernel, RQKernel, PeriodicKernel, LinearKernel,"
-            f" TanimotoKernel or BoTorch's CategoricalKernel.*got {named}"
+            " CategoricalKernel, TanimotoKernel, SpectralMixtureKernel, or made of them.*got"
+            f" {named}. Tell of its frequencies by `register_kernel`"
         ),
     ):
         RandomFeatures.draw(make(), DIM, 8, generator=seeded())

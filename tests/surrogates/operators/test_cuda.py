@@ -13,7 +13,7 @@ from torch import Tensor
 from surrogates import CG, Cholesky, Dense, RandomFeatures, SketchAndProject, Tiled, kernel_operator
 from surrogates.operators import cuda, tiles
 from surrogates.operators.differentiable import KernelBasis, combine, combine_rowwise
-from surrogates.operators.stationary import PROFILES
+from surrogates.operators.forms import PROFILES
 from surrogates.operators.tiles import (
     KernelTiles,
     StationaryTiles,

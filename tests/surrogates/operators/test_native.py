@@ -14,8 +14,8 @@ from torch import Tensor
 from surrogates import RandomFeatures, kernel_operator
 from surrogates.operators import native
 from surrogates.operators.differentiable import KernelBasis, combine_rowwise
+from surrogates.operators.forms import PROFILES as FORMULAS
 from surrogates.operators.native import PANEL, PROFILES, Panels
-from surrogates.operators.stationary import PROFILES as FORMULAS
 from tests import problems
 
 pytestmark = pytest.mark.skipif(

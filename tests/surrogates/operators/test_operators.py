@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from surrogates import Dense, KernelOperator, Tiled, kernel_operator
 from surrogates.operators import kernel_matrix, tiles
-from surrogates.operators.stationary import StationaryKernel
+from surrogates.operators.forms import StationaryKernel
 from surrogates.operators.tiles import (
     TILE_ASPECT,
     ComposedTiles,

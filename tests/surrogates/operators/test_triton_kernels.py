@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from surrogates.operators.stationary import PROFILES
+from surrogates.operators.forms import PROFILES
 from tests.interpreted_kernels import case_names
 
 pytest.importorskip(

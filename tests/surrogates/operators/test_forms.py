@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from surrogates.operators import native, stationary
-from surrogates.operators.stationary import PROFILES, SMALLEST_COMPILED_TILE, Fused, InPlace
+from surrogates.operators import forms, native
+from surrogates.operators.forms import PROFILES, SMALLEST_COMPILED_TILE, Fused, InPlace
 from tests import problems
 from tests.simulated_device import simulated_device
 
@@ -58,7 +58,7 @@ def test_a_device_compiles_once_there_has_been_enough_work(
     compiler: Compiler, large: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SCALABLE_BO_COMPILE", raising=False)
-    monkeypatch.setattr(stationary, "ENTRIES_BEFORE_COMPILING", 3 * large.numel())
+    monkeypatch.setattr(forms, "ENTRIES_BEFORE_COMPILING", 3 * large.numel())
     square = Fused(torch.square)
     values = [square(large)[0, 0].item() for _ in range(5)]
     assert values == [1.0, 1.0, 2.0, 2.0, 2.0]
@@ -80,7 +80,7 @@ def test_a_cpu_is_served_by_c_unless_that_is_switched_off(
 
 @pytest.mark.parametrize("length", [1, 7, 8, 100])
 def test_values_overwrite_a_tile_part_by_part(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(stationary.EAGER_PART, "cpu", 8)
+    monkeypatch.setitem(forms.EAGER_PART, "cpu", 8)
     sizes: list[int] = []
     tile = problems.uniform(length)
     expected = tile.square() + 2.0
@@ -125,7 +125,7 @@ def test_the_environment_variable_overrides_the_rule(
     expected: float,
 ) -> None:
     monkeypatch.setenv("SCALABLE_BO_COMPILE", mode)
-    monkeypatch.setattr(stationary, "ENTRIES_BEFORE_COMPILING", 0 if mode == "never" else 10**18)
+    monkeypatch.setattr(forms, "ENTRIES_BEFORE_COMPILING", 0 if mode == "never" else 10**18)
     assert Fused(torch.square)(large)[0, 0] == expected
 
 
