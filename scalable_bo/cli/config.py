@@ -2,7 +2,8 @@
 executor that it describes. The tables of the space are those of ``Space.to_dict``.
 
 [study]
-path = "runs/tuning"          # relative to this file
+path = "runs/tuning"          # relative to this file; or, for many processes, a database:
+                              # storage = "postgresql+psycopg://user@host/database", name = "tuning"
 maximize = false              # or objectives = { cost = "minimize", accuracy = "maximize" }
 seed = 0
 outcome_constraints = { weight = { at_most = 10.0 } }
@@ -76,7 +77,9 @@ class _Table(BaseModel):
 class StudySection(_Table):
     """Arguments of ``Study``; ``path`` is relative to the file."""
 
-    path: str = Field(min_length=1)
+    path: str | None = Field(None, min_length=1)
+    storage: str | None = None
+    name: str | None = None
     maximize: bool | None = None
     seed: int = Field(0, ge=0)
     num_initial: int | None = Field(None, ge=1)
@@ -140,8 +143,21 @@ class Config(_Table):
 
     @property
     def path(self) -> Path:
-        """The study's folder."""
+        """The study's folder.
+
+        Raises:
+            ValueError: if it is in a database.
+        """
+        if self.study.path is None:
+            raise ValueError(f"The study must be in a folder for this, got {self.place}.")
         return self.folder / self.study.path
+
+    @property
+    def place(self) -> str:
+        """Where the study is, in words; without what may be a password."""
+        if self.study.path is None:
+            return f"{self.study.name!r} in the database of `study.storage`"
+        return str(self.path)
 
     def build_space(self, *, imports: bool = True) -> Space:
         """Return the search space; without ``imports``, something callable stands for functions
@@ -161,7 +177,9 @@ class Config(_Table):
             "objectives": section.objectives,
             "outcome_constraints": section.outcome_constraints,
             "seed": section.seed,
-            "path": self.path,
+            "path": None if section.path is None else self.path,
+            "storage": section.storage,
+            "name": section.name,
             "num_initial": section.num_initial,
             "strategy": section.strategy,
             "ask_seconds": section.ask_seconds,
@@ -264,6 +282,8 @@ def read_config(file: Path) -> Config:
         raise ValueError(f"{file} is no TOML: {error}.") from error
     config: Config = _validate(Config, tables, "")
     config._folder = file.parent
+    if (config.study.path is None) == (config.study.storage is None):
+        raise ValueError("`study.path` must be given, or `study.storage` and `study.name`.")
     if config.study.maximize is None and config.study.objectives is None:
         raise ValueError("`study.maximize` must be given, or `study.objectives`.")
     if config.run is not None and config.run.asynchronous and config.run.executor == "none":

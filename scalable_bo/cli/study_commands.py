@@ -22,6 +22,7 @@ from scalable_bo.cli.results import read_results
 
 if TYPE_CHECKING:
     from scalable_bo.cli.config import RunSection
+    from scalable_bo.report.snapshot import Snapshot
     from scalable_bo.study.study import Study
 
 ConfigFile = Annotated[
@@ -46,7 +47,7 @@ def run(file: ConfigFile, as_json: AsJson = False) -> None:
         from scalable_bo.cli.config import read_config
         from scalable_bo.evaluation.external import Command
         from scalable_bo.evaluation.interruption import signals_as_interruptions
-        from scalable_bo.study.optimize import Run, unmeasured
+        from scalable_bo.study.optimize import Run
 
         config = read_config(file)
         section = config.require_run()
@@ -59,7 +60,7 @@ def run(file: ConfigFile, as_json: AsJson = False) -> None:
         with refusals(), signals_as_interruptions():
             config.add_data(study)
             rounds = _rounds_left(study, section)
-            if rounds or unmeasured(study.pending).ids:
+            if rounds or study.unfinished().ids:
                 run = Run(
                     study,
                     objective,
@@ -76,10 +77,10 @@ def run(file: ConfigFile, as_json: AsJson = False) -> None:
                 run()
     except KeyboardInterrupt as error:
         number = getattr(error, "number", signal.SIGINT)
-        said = f"Interrupted; {describe_counts(study)} in {config.path}. {again}"
+        said = f"Interrupted; {describe_counts(study)} in {config.place}. {again}"
         _end_interrupted(said, 128 + number)
     except (RuntimeError, MemoryError, OSError) as error:
-        _refuse(f"{error}\nStopped; {describe_counts(study)} in {config.path}. {again}", 1)
+        _refuse(f"{error}\nStopped; {describe_counts(study)} in {config.place}. {again}", 1)
     finally:
         if isinstance(objective, Command):
             objective.close()
@@ -92,7 +93,7 @@ def run(file: ConfigFile, as_json: AsJson = False) -> None:
         typer.echo(
             f"best {summary['best_value']:.6g} at {_describe_params(summary['best_params'])}"
         )
-    typer.echo(f"{describe_counts(study)} in {config.path}")
+    typer.echo(f"{describe_counts(study)} in {config.place}")
 
 
 def ask(
@@ -179,7 +180,7 @@ def export(
     taken off where the file is added as data.
     """
     with refusals():
-        from scalable_bo.report.snapshot import read_snapshot, to_frame
+        from scalable_bo.report.snapshot import to_frame
         from surrogates.atomic import replacing
 
         if out.suffix not in (".csv", ".parquet"):
@@ -188,7 +189,7 @@ def export(
             require(package, extra="tables", user="`scalable-bo export`")
         from scalable_bo.storage.tables import write_table  # which needs them
 
-        snapshot = read_snapshot(folder_of(place))
+        snapshot = _look(place)
         names = () if snapshot.goal is None else snapshot.goal.names
         frame = to_frame(snapshot.space, snapshot.rows, snapshot.goal)
         with _writing(out), replacing(out) as temporary:
@@ -205,11 +206,9 @@ def report(
     """Write one HTML page that shows a study as it stands."""
     with refusals():
         from scalable_bo.report.page import write_report
-        from scalable_bo.report.snapshot import read_snapshot
 
-        folder = folder_of(place)
-        snapshot = read_snapshot(folder)
-        page = folder / "report.html" if out is None else out
+        page = folder_of(place) / "report.html" if out is None else out
+        snapshot = _look(place)
         with _writing(page):
             write_report(snapshot, page)
     typer.echo(f"Wrote {page}")
@@ -305,9 +304,7 @@ def describe_counts(study: Study) -> str:
 
 
 def _read_status(place: Path) -> dict[str, Any]:
-    from scalable_bo.report.snapshot import read_snapshot
-
-    snapshot = read_snapshot(folder_of(place))
+    snapshot = _look(place)
     rows = snapshot.rows
     space = snapshot.space
     best = snapshot.best_row
@@ -377,6 +374,17 @@ def folder_of(place: Path) -> Path:
 
         return read_config(place).path
     return place
+
+
+def _look(place: Path) -> Snapshot:
+    """Return a study as it stands, without holding it."""
+    from scalable_bo.cli.config import read_config
+    from scalable_bo.report.snapshot import read_snapshot
+
+    if place.suffix == ".toml" and (config := read_config(place)).study.storage is not None:
+        with config.open_study() as study:
+            return study.snapshot()
+    return read_snapshot(folder_of(place))
 
 
 @contextmanager

@@ -17,7 +17,6 @@ from scalable_bo.serving.leases import NOBODY, Lease, Leases
 from scalable_bo.serving.pool import Pool
 from scalable_bo.serving.tells import Teller, Told
 from scalable_bo.storage.rounds import Batch
-from scalable_bo.study.optimize import unmeasured
 from scalable_bo.study.study import Study
 from surrogates import checks
 
@@ -83,7 +82,7 @@ class Desk:
             budget = evaluations - int((rows.asks > 0).sum())
         self.study = study
         self.leases = Leases(lease, clock)
-        pending = unmeasured(study.pending)
+        pending = study.unfinished()
         self._params = dict(zip(pending.ids, pending.params, strict=True))  # of what is not told
         self._num_rows = len(rows)
         self._waiting: deque[int] = deque()

@@ -7,14 +7,13 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from scalable_bo.evaluation.evaluator import storable
@@ -25,7 +24,7 @@ from scalable_bo.space.space import Space
 from scalable_bo.storage.history import History
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes, Rows, few
-from scalable_bo.storage.storage import Ask, Change, Source, Storage
+from scalable_bo.storage.storage import Ask, Change, SharedStorage, Source, Storage
 
 
 class StudyRecord:
@@ -40,6 +39,7 @@ class StudyRecord:
         outcome_names: of all outcomes.
         lock: to hold while more than one thing is read.
         rows, asks, costs, sources, queue, changes: as in ``Contents``.
+        num_replaced: how often outcomes have been replaced, here or by others.
     Raises:
         ValueError: if the storage is of a study with other settings.
     """
@@ -48,46 +48,84 @@ class StudyRecord:
         self.storage = storage
         self.settings = settings
         self.lock = threading.RLock()
+        self.num_replaced = 0
+        self._is_torn = False  # whether a write has begun that has not been stored
         self._names = names
         self.goal = read_goal(settings)
         self.outcome_names = (ONLY,) if self.goal is None else self.goal.names
         try:
-            stored = storage.load_settings()
-            if stored is not None:
-                require_same_settings(storage.name, stored, settings)
-            if stored != settings:  # new, or of an older version that kept less
-                storage.save_settings(settings)
+            with storage.writing() if isinstance(storage, SharedStorage) else nullcontext():
+                stored = storage.load_settings()
+                if stored is not None:
+                    require_same_settings(storage.name, stored, settings)
+                if stored != settings:  # new, or of an older version that kept less
+                    storage.save_settings(settings)
             self._load()
         except BaseException:
             storage.close()
             raise
 
     def _load(self) -> None:
-        found = self.storage.load(len(self._names))
-        self.rows: Rows = found.rows
-        self.asks: list[Ask] = found.asks
-        self.costs: dict[int, AskReport] = found.costs
-        self.sources: list[Source] = found.sources
-        self.queue: Tensor = found.queue
-        self.changes: list[Change] = found.changes
+        self._contents = self.storage.load(len(self._names))
+
+    @property
+    def rows(self) -> Rows:
+        return self._contents.rows
+
+    @property
+    def asks(self) -> list[Ask]:
+        return self._contents.asks
+
+    @property
+    def costs(self) -> dict[int, AskReport]:
+        return self._contents.costs
+
+    @property
+    def sources(self) -> list[Source]:
+        return self._contents.sources
+
+    @property
+    def queue(self) -> Tensor:
+        return self._contents.queue
+
+    @property
+    def changes(self) -> list[Change]:
+        return self._contents.changes
+
+    def refresh(self) -> None:
+        """Take over what others have written."""
+        with self._changing():
+            pass
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Make an ask in the block, up to date when it begins; others wait with theirs."""
+        if not isinstance(self.storage, SharedStorage):
+            yield
+            return
+        with self.storage.asking():
+            self.refresh()
+            yield
+
+    def claim(self, ids: Sequence[int]) -> list[int]:
+        """Return those of pending rows that nobody evaluates, which are this process's then."""
+        with self.lock:
+            storage = self.storage
+            return storage.claim(ids) if isinstance(storage, SharedStorage) else list(ids)
 
     def enqueue(self, X: Tensor) -> None:
         """Add points (k, d) to the end of the queue."""
-        with self.lock, self._stored():
-            self.storage.add_queued(X)
-            self.queue = torch.cat([self.queue, X])
+        with self._changing():
+            self._write("add_queued", X)
 
     def add_ask(self, X: Tensor, ask: Ask, cost: AskReport, num_queued: int) -> list[int]:
         """Add an ask, its points (q, d), the first of which leave the queue, and what it cost;
         return their ids.
         """
-        with self.lock, self._stored():
-            self.storage.add_ask(ask, cost, len(self.rows), X, num_queued)
-            self.queue = self.queue[num_queued:]
-            ids = self.rows.append(X, ask.number)
-            self.asks.append(ask)
-            self.costs[ask.number] = cost
-        return ids
+        with self._changing():
+            first = len(self.rows)
+            self._write("add_ask", ask, cost, first, X, num_queued)
+        return list(range(first, first + len(X)))
 
     def tell(self, ids: Sequence[int], outcomes: Outcomes) -> None:
         """Give pending rows their outcomes; what was told before is left out. Rows stay pending
@@ -96,13 +134,10 @@ class StudyRecord:
         Raises:
             ValueError: as ``Rows.untold``.
         """
-        with self.lock:
+        with self._changing():
             new, outcomes = self.rows.untold(ids, outcomes, self.outcome_names)
-            if not new:
-                return
-            with self._stored():
-                self.storage.add_outcomes(new, outcomes, self.rows.next_told)
-                self.rows.record(new, outcomes)
+            if new:
+                self._write("add_outcomes", new, outcomes, self.rows.next_told)
 
     def add_history(self, history: History) -> None:
         """Add data, but for the same a second time.
@@ -110,16 +145,12 @@ class StudyRecord:
         Raises:
             ValueError: as ``History.was_added`` and ``Rows.require_same_noise``.
         """
-        with self.lock:
+        with self._changing():
             if history.was_added(self.sources, self.rows, self._names):
                 return
             self.rows.require_same_noise(history.outcomes)
             source = Source(history.name, history.digest, len(self.rows), len(history.X))
-            with self._stored():
-                first_told = self.rows.next_told
-                self.storage.add_source(source, history.X, history.outcomes, first_told)
-                self.rows.record(self.rows.append(history.X, 0), history.outcomes)
-                self.sources.append(source)
+            self._write("add_source", source, history.X, history.outcomes, self.rows.next_told)
 
     def retry(self, ids: Sequence[int] | None) -> None:
         """Make rows that failed pending again; ``None`` for all.
@@ -127,15 +158,13 @@ class StudyRecord:
         Raises:
             ValueError: if a row did not fail.
         """
-        with self.lock:
+        with self._changing():
             failed = self.rows.reasons
             chosen = sorted(failed) if ids is None else list(dict.fromkeys(ids))
             if other := [number for number in chosen if number not in failed]:
                 raise ValueError(f"`ids` must be of points that failed, got {few(other)}.")
             if chosen:
-                with self._stored():
-                    self.storage.remove_outcomes(chosen)
-                    self.rows.forget(chosen)
+                self._write("remove_outcomes", chosen)
 
     def replace(self, ids: Sequence[int], outcomes: Outcomes, kind: str, why: str) -> None:
         """Give rows that were told other outcomes, as if they were told now, and note what they had
@@ -146,7 +175,7 @@ class StudyRecord:
             ValueError: if a row is repeated or was not told, or some variances are known and others
                 are not.
         """
-        with self.lock:
+        with self._changing():
             rows = self.rows
             partial = rows.partial(self.outcome_names)
             told = {id for id in ids if id in partial or (0 <= id < len(rows) and rows.told[id])}
@@ -161,11 +190,8 @@ class StudyRecord:
             changes = [Change(time, kind, id, *rows.told_of(id), storable(why)) for id in ids]
             left = np.cumsum([0, *(row not in told for row in rows.observed)])
             asks = [replace(ask, num_observed=int(left[ask.num_observed])) for ask in self.asks]
-            with self._stored():
-                self.storage.replace_outcomes(ids, outcomes, rows.next_told, asks, changes)
-                rows.replace(ids, outcomes)
-                self.asks[:] = asks
-                self.changes.extend(changes)
+            self._write("replace_outcomes", ids, outcomes, rows.next_told, asks, changes)
+            self.num_replaced += 1
 
     def copy_rows(self) -> Rows:
         """Return a copy of the rows."""
@@ -173,16 +199,33 @@ class StudyRecord:
             return deepcopy(self.rows)
 
     @contextmanager
-    def _stored(self) -> Iterator[None]:
-        """Change the storage and then the rows; interrupted between the two, or if one fails,
-        read again what has been stored.
+    def _changing(self) -> Iterator[None]:
+        """Hold the record, which is up to date, and keep other writers out. Where a write fails or
+        is interrupted, what has been stored is read again.
         """
+        with self.lock:
+            try:
+                if isinstance(self.storage, SharedStorage):
+                    with self.storage.writing() as writes:
+                        for write in writes:
+                            write.apply(self._contents)
+                            self.num_replaced += write.name == "replace_outcomes"
+                        yield
+                else:
+                    yield
+            except BaseException:
+                if self._is_torn:
+                    self._load()
+                raise
+            finally:
+                self._is_torn = False
+
+    def _write(self, name: str, *arguments: Any) -> None:
+        """Call a method of the storage and then of the contents."""
         self.storage.require_writable()
-        try:
-            yield
-        except BaseException:
-            self._load()
-            raise
+        self._is_torn = True
+        for target in (self.storage, self._contents):
+            getattr(target, name)(*arguments)
 
 
 def make_settings(

@@ -71,7 +71,7 @@ class SQLiteStorage:
         OSError: if the disk is full, read-only or cannot be read.
     """
 
-    def __init__(self, folder: Path, *, must_exist: bool = False) -> None:
+    def __init__(self, folder: Path, must_exist: bool = False) -> None:
         self.folder = folder
         database = folder / "study.sqlite"
         if must_exist:

@@ -7,10 +7,11 @@ line in the suite that all of them pass (``tests/scalable_bo/study/test_storages
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -93,6 +94,57 @@ class Contents:
     sources: list[Source] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
 
+    @classmethod
+    def empty(cls, dim: int) -> Self:
+        """Return what there is in the beginning, of ``dim`` parameters."""
+        rows = Rows(dim)
+        return cls(rows, rows.X)
+
+    def add_queued(self, X: Tensor) -> None:
+        """Do what ``Storage`` does, as all of these."""
+        self.queue = torch.cat([self.queue, X])
+
+    def add_ask(
+        self, ask: Ask, cost: AskReport, first_id: int, X: Tensor, num_queued: int = 0
+    ) -> None:
+        self.queue = self.queue[num_queued:]
+        self.rows.append(X, ask.number)
+        self.asks.append(ask)
+        self.costs[ask.number] = cost
+
+    def add_outcomes(self, ids: Sequence[int], outcomes: Outcomes, first_told: int) -> None:
+        self.rows.record(ids, outcomes)
+
+    def add_source(self, source: Source, X: Tensor, outcomes: Outcomes, first_told: int) -> None:
+        self.rows.record(self.rows.append(X, 0), outcomes)
+        self.sources.append(source)
+
+    def remove_outcomes(self, ids: Sequence[int]) -> None:
+        self.rows.forget(ids)
+
+    def replace_outcomes(
+        self,
+        ids: Sequence[int],
+        outcomes: Outcomes,
+        first_told: int,
+        asks: Sequence[Ask],
+        changes: Sequence[Change],
+    ) -> None:
+        self.rows.replace(ids, outcomes)
+        self.asks[:] = asks
+        self.changes.extend(changes)
+
+
+class Write(NamedTuple):
+    """A call of a method of a ``Storage`` that writes."""
+
+    name: str
+    arguments: tuple[Any, ...]
+
+    def apply(self, target: Any) -> None:
+        """Call the method of a storage, or of ``Contents``."""
+        getattr(target, self.name)(*self.arguments)
+
 
 @runtime_checkable
 class Storage(Protocol):
@@ -164,6 +216,24 @@ class Storage(Protocol):
         """Let others open the storage; a second call does nothing."""
 
 
+@runtime_checkable
+class SharedStorage(Storage, Protocol):
+    """A storage that any number of processes write."""
+
+    def writing(self) -> AbstractContextManager[Sequence[Write]]:
+        """Keep other writers out of a block, whose writes last together or not at all, and give it
+        what they have written since the last block or ``load``, in order.
+        """
+
+    def asking(self) -> AbstractContextManager[None]:
+        """Keep the asks of others out of a block, not their other writes."""
+
+    def claim(self, ids: Sequence[int]) -> list[int]:
+        """Return those of pending points that nobody evaluates, and keep them for this process: of
+        processes that have closed the storage, or have not told a point in the time for it.
+        """
+
+
 class MemoryStorage:
     """A storage that lasts as long as the object: a study in it may be opened again."""
 
@@ -185,48 +255,29 @@ class MemoryStorage:
     def load(self, dim: int) -> Contents:
         """Return a copy of all that is stored."""
         if self._contents is None:
-            rows = Rows(dim)
-            self._contents = Contents(rows, rows.X)
+            self._contents = Contents.empty(dim)
         return deepcopy(self._contents)
 
     def add_queued(self, X: Tensor) -> None:
-        """Keep points for the next asks."""
-        self._kept.queue = torch.cat([self._kept.queue, X])
+        """Do what ``Storage`` says, as all of these."""
+        self._kept.add_queued(X)
 
     def add_ask(
         self, ask: Ask, cost: AskReport, first_id: int, X: Tensor, num_queued: int = 0
     ) -> None:
-        """Keep an ask."""
-        self._kept.queue = self._kept.queue[num_queued:]
-        self._kept.rows.append(X, ask.number)
-        self._kept.asks.append(ask)
-        self._kept.costs[ask.number] = cost
+        self._kept.add_ask(ask, cost, first_id, X, num_queued)
 
     def add_outcomes(self, ids: Sequence[int], outcomes: Outcomes, first_told: int) -> None:
-        """Keep what was told."""
-        self._kept.rows.record(ids, outcomes)
+        self._kept.add_outcomes(ids, outcomes, first_told)
 
     def add_source(self, source: Source, X: Tensor, outcomes: Outcomes, first_told: int) -> None:
-        """Keep added data."""
-        self._kept.rows.record(self._kept.rows.append(X, 0), outcomes)
-        self._kept.sources.append(source)
+        self._kept.add_source(source, X, outcomes, first_told)
 
     def remove_outcomes(self, ids: Sequence[int]) -> None:
-        """Make points pending again."""
-        self._kept.rows.forget(ids)
+        self._kept.remove_outcomes(ids)
 
-    def replace_outcomes(
-        self,
-        ids: Sequence[int],
-        outcomes: Outcomes,
-        first_told: int,
-        asks: Sequence[Ask],
-        changes: Sequence[Change],
-    ) -> None:
-        """Keep other outcomes, the asks as they are then, and what there was before."""
-        self._kept.rows.replace(ids, outcomes)
-        self._kept.asks[:] = asks
-        self._kept.changes.extend(changes)
+    def replace_outcomes(self, ids: Sequence[int], outcomes: Outcomes, *others: Any) -> None:
+        self._kept.replace_outcomes(ids, outcomes, *others)
 
     def require_writable(self) -> None:
         """Do nothing: memory can always be written."""

@@ -42,6 +42,7 @@ class AskAndTell(Protocol):
     def pending(self) -> Batch: ...
     @property
     def stop_requested(self) -> bool: ...
+    def unfinished(self) -> Batch: ...
 
     def ask(self, q: int, *, callback: Callable[[str], None] | None = None) -> Batch: ...
     def reasons(self, ids: Sequence[int]) -> list[str | None]: ...
@@ -119,7 +120,7 @@ class _Loop:
         run = self._run
         together = run.vectorized and not isinstance(run.objective, Command)
         work = self._evaluate_together if together else self._evaluate
-        if (left := unmeasured(self._study.pending)).ids:
+        if (left := self._study.unfinished()).ids:
             work(left, f"before round {self._first}")
         for number in range(self._first, self._last + 1):
             if self._is_over():
@@ -145,7 +146,7 @@ class _Loop:
     def run_without_waiting(self) -> None:
         """Give each worker that comes free a point at once; ``batch`` values are a round."""
         run = self._run
-        pending = unmeasured(self._study.pending)
+        pending = self._study.unfinished()
 
         def say(text: str) -> None:
             feed.go_on()

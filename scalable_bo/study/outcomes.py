@@ -7,7 +7,7 @@ of objectives the larger the better.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,21 +29,19 @@ REFITTED_UP_TO = 100  # values: a fit at every ask
 FEW_VALUES = 300  # by the kernel of few
 
 
+@dataclass(eq=False)
 class OutcomeModels:
     """A model of each outcome, all of them refitted together: at every ask of few values, and then
     whenever the values have grown. They are made again from the values after a restart.
 
-    Args:
+    Attributes:
         factory: of models.
         randomness: returns that of an ask, by its number.
     """
 
-    def __init__(
-        self, factory: SurrogateFactory, randomness: Callable[[int], torch.Generator]
-    ) -> None:
-        self._factory = factory
-        self._randomness = randomness
-        self._fitted: list[PathwiseGP] = []
+    factory: SurrogateFactory
+    randomness: Callable[[int], torch.Generator]
+    _fitted: list[PathwiseGP] = field(default_factory=list)
 
     def of(
         self,
@@ -69,12 +67,12 @@ class OutcomeModels:
         elif not self._fitted:
             self._fitted = self._fit(refits[-1].number, data(refits[-1].num_observed))
         pairs = zip(known, self._fitted, strict=True)
-        return [self._factory.build(part, fitted) for part, fitted in pairs], known, refit
+        return [self.factory.build(part, fitted) for part, fitted in pairs], known, refit
 
     def _fit(self, number: int, data: list[TrainingData]) -> list[PathwiseGP]:
-        generator = self._randomness(number)
+        generator = self.randomness(number)
         few = len(data[0].U) <= FEW_VALUES
-        return [fit(self._factory, part, generator, few=few) for part in data]
+        return [fit(self.factory, part, generator, few=few) for part in data]
 
 
 @dataclass(frozen=True)

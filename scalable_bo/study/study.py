@@ -42,7 +42,7 @@ from scalable_bo.study.answers import Answers
 from scalable_bo.study.asking import Proposer
 from scalable_bo.study.design import default_num_initial
 from scalable_bo.study.known import Known
-from scalable_bo.study.optimize import Run
+from scalable_bo.study.optimize import Run, unmeasured
 from scalable_bo.study.outcomes import goal_strategy
 from scalable_bo.study.team import Team
 from surrogates import PathwiseGP, Solver, checks
@@ -78,7 +78,10 @@ class Study:
         seed: of everything random here; the same seed, data and calls give the same points.
         path: the folder to keep the study in, created if it is not there; ``None`` for a study in
             memory.
-        storage: what keeps the study, in place of a folder.
+        storage: what keeps the study, in place of a folder: the URL of a database, such as
+            ``postgresql+psycopg://user@host/database`` or ``sqlite:///file.db``, for any number of
+            processes that ask, tell and optimise at once; or a ``Storage`` of your own.
+        name: of the study in the database.
         num_initial: values that the initial design is to give; ``None`` for 2 (d + 1), at most 20.
             A batch holds what is left of it and, once half of its values are there, points of the
             surrogate beside them.
@@ -125,6 +128,8 @@ class Study:
     ```
     """
 
+    _num_replaced = 0  # of outcomes, when the surrogate was last as they are
+
     def __init__(
         self,
         space: Space | Any,
@@ -134,7 +139,8 @@ class Study:
         outcome_constraints: Mapping[str, Any] | None = None,
         seed: int = 0,
         path: str | os.PathLike[str] | None = None,
-        storage: Storage | None = None,
+        storage: Storage | str | None = None,
+        name: str | None = None,
         num_initial: int | None = None,
         solver: Solver | None = None,
         kernel: Kernel | None = None,
@@ -147,17 +153,15 @@ class Study:
     ) -> None:
         plain = isinstance(maximize, bool) and objectives is None and not outcome_constraints
         goal = None if plain else Goal.of(maximize, objectives, outcome_constraints)
-        _check(seed, path, storage, solver, dtype, ask_seconds, goal)
+        _check(seed, path, storage, name, solver, dtype, ask_seconds, goal)
         make = make_strategy if goal is None else goal_strategy(goal)
         if strategy is not None:
             make(strategy, sampler)  # checked before a folder is made
         self.space = space if isinstance(space, Space) else Space.from_bounds(space)
         self.maximize = bool(maximize) if goal is None else goal.signs[0] > 0
         self.seed = seed
-        self.num_initial = checks.positive_int(
-            "num_initial",
-            default_num_initial(self.space.dim) if num_initial is None else num_initial,
-        )
+        num_initial = default_num_initial(self.space.dim) if num_initial is None else num_initial
+        self.num_initial = checks.positive_int("num_initial", num_initial)
         device = checks.device("device", device)
         self._factory = (
             SurrogateFactory.default(self.space.encoded_dim, dtype, device, solver)
@@ -168,12 +172,12 @@ class Study:
         self._asking = threading.Lock()  # one ask at a time
         self._stop = threading.Event()
         self._team = Team() if shared else None
-        storage = _storage(path, storage, self._team)
+        storage = _storage(path, storage, name, self._team)
         if strategy is None:
             strategy = _usual_strategy(storage, sampler)
             strategy = strategy if self._team is None else self._team.of_first(strategy)
-        name = strategy if isinstance(strategy, str) else None
-        settings = make_settings(self.space.to_dict(), self.maximize, seed, name, goal)
+        chosen = strategy if isinstance(strategy, str) else None
+        settings = make_settings(self.space.to_dict(), self.maximize, seed, chosen, goal)
         self._record = StudyRecord(storage, settings, self.space.names)
         self._proposer = Proposer(
             self.space,
@@ -191,13 +195,15 @@ class Study:
         cls,
         path: str | os.PathLike[str],
         *,
+        name: str | None = None,
         functions: Sequence[CallableConstraint] = (),
         **options: Any,
     ) -> Self:
         """Open a study with the space, direction and seed that it was made with.
 
         Args:
-            path: the folder that it is kept in.
+            path: the folder that it is kept in, or the URL of a database.
+            name: of the study in a database.
             functions: those among the constraints of its space, found by their names: a folder
                 holds no code.
             **options: the other arguments of ``Study``.
@@ -205,10 +211,14 @@ class Study:
             ValueError: if there is no study, or the space needs a function that was not given.
             RuntimeError: if another process uses ``path``, or what it holds is damaged.
         """
-        storage = SQLiteStorage(Path(path), must_exist=True)
+        in_database = name is not None or "://" in str(path)
+        storage = _database(path, name, True) if in_database else SQLiteStorage(Path(path), True)
         try:
             settings = storage.load_settings()
-            assert settings is not None  # a database is made with them
+            if settings is None:
+                raise ValueError(
+                    f"There is no study {name!r} in {path}. Make it by `Study(space)`."
+                )
             space = read_space(storage.name, settings["space"], functions)
             wanted = settings.get("goal", {"maximize": settings["direction"] == "maximize"})
             return cls(space, **wanted, seed=settings["seed"], storage=storage, **options)
@@ -270,6 +280,7 @@ class Study:
         Raises:
             ValueError: if no finite value has been told.
         """
+        self._record.refresh()
         return self._answers.result
 
     @property
@@ -282,6 +293,7 @@ class Study:
         """The points that were asked and not told, to be evaluated again after a crash, and those
         of which some outcomes have been told, in ``Batch.outcomes``, which wait for the others.
         """
+        self._record.refresh()
         with self._record.lock:
             rows = self._record.rows
             ids = (~rows.told).nonzero().flatten().tolist()
@@ -289,6 +301,17 @@ class Study:
             partial = rows.partial(self._record.outcome_names)
         outcomes = [partial.get(id, {}) for id in ids] if self.outcomes else None
         return Batch(ids, self.space.to_dicts(X), X, outcomes=outcomes)
+
+    def unfinished(self) -> Batch:
+        """Return the pending points that are to be evaluated once more, as after a crash: none of
+        their outcomes has been told and, of a study in a database, no other process is at them. It
+        is this process that is at them then.
+        """
+        pending = unmeasured(self.pending)
+        mine = set(self._record.claim(pending.ids))
+        places = [place for place, id in enumerate(pending.ids) if id in mine]
+        params = [pending.params[place] for place in places]
+        return Batch([pending.ids[place] for place in places], params, pending.X[places])
 
     def reasons(self, ids: Sequence[int]) -> list[str | None]:
         """Return why each of these points failed; ``None`` for those that did not."""
@@ -306,6 +329,7 @@ class Study:
         Raises:
             ImportError: if pandas is not installed; the extra ``tables`` brings it.
         """
+        self._record.refresh()
         with self._record.lock:
             return to_frame(self.space, self._record.rows, self._record.goal)
 
@@ -331,8 +355,9 @@ class Study:
         """
         checks.positive_int("q", q)
         candidates = None if pool is None else Pool(self.space, pool)
-        with self._asking:
+        with self._asking, self._record.asking():
             self._record.storage.require_writable()
+            self._forget_what_was_replaced()
             known = Known.of(self.space, self._record, self.maximize, q)
             num_queued = len(known.queued)
             if candidates is not None:
@@ -596,6 +621,7 @@ class Study:
         Raises:
             ValueError: if there are fewer than two values, or several outcomes.
         """
+        self._record.refresh()
         return self._answers.recommend()
 
     def predict(self, params: Any) -> tuple[Tensor, Tensor]:
@@ -610,6 +636,7 @@ class Study:
         Raises:
             ValueError: if a point lies outside the space, or there are fewer than two values.
         """
+        self._record.refresh()
         return self._answers.predict(params)
 
     def importances(self, outcome: str | None = None) -> dict[str, float]:
@@ -621,6 +648,7 @@ class Study:
         Raises:
             ValueError: if there are fewer than two values.
         """
+        self._record.refresh()
         return self._answers.importances(outcome)
 
     def snapshot(self, *, wait: bool = True) -> Snapshot:
@@ -629,6 +657,7 @@ class Study:
         Args:
             wait: for the ask that runs, if one does; ``False`` for the study as it stands now.
         """
+        self._record.refresh()
         with self._asking if wait else nullcontext():
             return take_snapshot(
                 self.space,
@@ -694,6 +723,11 @@ class Study:
     def _change(self, ids: Sequence[int], outcomes: Outcomes, kind: str, why: str) -> None:
         with self._asking:
             self._record.replace(ids, outcomes, kind, why)
+            self._forget_what_was_replaced()
+
+    def _forget_what_was_replaced(self) -> None:
+        if self._num_replaced != self._record.num_replaced:
+            self._num_replaced = self._record.num_replaced
             self._proposer.surrogate.forget()
             self.__dict__.pop("_answers", None)
 
@@ -710,14 +744,25 @@ class Study:
 
 
 def _storage(
-    path: str | os.PathLike[str] | None, given: Storage | None, team: Team | None
+    path: str | os.PathLike[str] | None,
+    given: Storage | str | None,
+    name: str | None,
+    team: Team | None,
 ) -> Storage:
     """Return what keeps the study; nothing does in the processes that assist."""
     if team is not None and not team.is_first:
         return MemoryStorage()
+    if isinstance(given, str):
+        return _database(given, name)
     if given is not None:
         return given
     return MemoryStorage() if path is None else SQLiteStorage(Path(path))
+
+
+def _database(url: Any, name: str | None, must_exist: bool = False) -> Storage:
+    from scalable_bo.storage.shared import SQLStorage  # which needs an extra
+
+    return SQLStorage(str(url), name, must_exist=must_exist)
 
 
 def _usual_strategy(storage: Storage, sampler: Sampler | None) -> str:
@@ -736,6 +781,7 @@ def _check(
     seed: Any,
     path: Any,
     storage: Any,
+    name: Any,
     solver: Any,
     dtype: Any,
     ask_seconds: Any,
@@ -746,8 +792,16 @@ def _check(
         raise TypeError(f"`path` must be a folder or None, got {path!r}.")
     if path is not None and storage is not None:
         raise ValueError(f"`path` or `storage` must be given, not both, got {path!r}.")
-    if storage is not None and not isinstance(storage, Storage):
-        raise TypeError(f"`storage` must have the methods of `Storage`, got {storage!r:.80}.")
+    if storage is not None and not isinstance(storage, Storage | str):
+        raise TypeError(
+            "`storage` must be the URL of a database, or have the methods of `Storage`, got"
+            f" {storage!r:.80}."
+        )
+    if isinstance(storage, str) != (name is not None):
+        raise ValueError(
+            f"`name` must be given with the URL of a database, and only then, got {name!r}. Name"
+            " the study there: `storage=url, name='tuning'`."
+        )
     if solver is not None and not isinstance(solver, Solver):
         raise TypeError(f"`solver` must be a Solver, got {solver!r}. Try `CG()`.")
     if dtype not in (torch.float32, torch.float64):

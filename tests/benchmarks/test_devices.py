@@ -9,9 +9,7 @@ import torch
 
 from benchmarks import (
     acquired_value,
-    asynchronous,
     compare,
-    feature_covariance,
     fit_grid,
     study,
     warm_starts,
@@ -22,8 +20,8 @@ from surrogates import CG
 from tests.simulated_device import simulated_device
 
 SCRIPTS = ("acquired_value", "kernel_product", "solver_sweep", "study", "thompson_round")
-SCRIPTS += ("ceilings", "fingerprint_pool", "gpu_day", "thompson_system", "warm_starts")
-SCRIPTS += ("asynchronous", "compare", "feature_covariance", "fit_grid", "serve")
+SCRIPTS += ("ceilings", "gpu_day", "thompson_system", "warm_starts")
+SCRIPTS += ("compare", "fit_grid", "serve")
 SHARED = ("shared_round",)
 
 
@@ -92,32 +90,6 @@ def test_a_study_is_measured_there(
     runs = study.resume(tmp_path / "study", study.Place(device, torch.float64))
     assert [run["what"] for run in runs] == ["ordinary round", "open and round"]
     assert set(used) == {device}
-
-
-def test_simulated_workers_have_their_studies_there(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    used = []
-    init = Study.__init__
-
-    def noted(self: Study, *arguments: object, **options: object) -> None:
-        used.append(options["device"])
-        init(self, *arguments, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Study, "__init__", noted)
-    problem = asynchronous.PROBLEMS["hartmann-6"]().to(torch.float64)
-    asynchronous.Simulation(problem, 0, 2, 0.0, device=str(device)).in_rounds(4)
-    assert used == [str(device)]
-
-
-def test_variances_of_features_are_those_of_the_cpu(device: torch.device) -> None:
-    found = [
-        list(feature_covariance.ratios(feature_covariance.Problem(1, 0.5, 0.5, 20, there), 64))
-        for there in ("cpu", str(device))
-    ]
-    assert len(found[0]) == len(found[1]) == len(feature_covariance.NOISES)
-    for here, there in zip(*found, strict=True):
-        assert here["paths"] == pytest.approx(there["paths"], abs=2e-3)
 
 
 def test_a_fit_is_judged_there(device: torch.device) -> None:

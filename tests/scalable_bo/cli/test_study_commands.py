@@ -461,7 +461,7 @@ def test_any_results_are_read_or_refused(content: bytes, tmp_path: Path) -> None
         (
             "seed = 3",
             "sede = 3",
-            r"`study.sede` is not known. Did you mean `seed`\? Known are path, maximize, seed",
+            r"`study.sede` is not known. Did you mean `seed`\? Known are path, storage",
         ),
         ("[run]", "[rnu]", r"`rnu` is not known. Did you mean `run`\? Known are study, space"),
         ("maximize = true", "", "`study.maximize` must be given"),

@@ -1,8 +1,9 @@
 """What holds for every storage of a study; a further one is a line in ``STORAGES``."""
 
 import math
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from acquisition import ParallelThompsonSampling
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes
+from scalable_bo.storage.shared import SQLStorage
 from scalable_bo.storage.sqlite import SQLiteStorage
 from scalable_bo.storage.storage import Ask, Change, MemoryStorage, Source, Storage
 from scalable_bo.study.study import Study
+from tests.scalable_bo.postgres import serving
 from tests.scalable_bo.storage.toy_storage import Diary
 
 # Each opens the storage in a folder, or the one that is open already.
@@ -23,6 +26,8 @@ STORAGES: dict[str, Callable[[Path], Storage]] = {
     "sqlite": SQLiteStorage,
     "memory": lambda folder, kept={}: kept.setdefault(folder, MemoryStorage()),
     "from outside": Diary,
+    "shared sqlite": lambda folder: SQLStorage(f"sqlite:///{folder}/shared.db", "tuning"),
+    "postgresql": lambda folder: SQLStorage(postgres(), str(folder)),
 }
 SETTINGS = {"space": {"a ≤ \udcff": [0.1 + 0.2, True, 1, "one"]}, "direction": "maximize"}
 COST = AskReport(0.25, 0.5, 1.0, 1e-3, "CG()", False, "log-ei: few")
@@ -30,6 +35,21 @@ QUICK = partial(
     ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
 )
 SPACE = Space(x=Float(0.0, 1.0), n=Int(1, 9), kind=Categorical(["a", "b"]))
+
+
+_server = ExitStack()
+
+
+@cache
+def postgres() -> str:
+    return _server.enter_context(serving())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server() -> Iterator[None]:
+    yield
+    _server.close()
+    postgres.cache_clear()
 
 
 @pytest.fixture(params=STORAGES)

@@ -1,0 +1,422 @@
+"""The storage of a study that any number of processes write, on any number of machines: a table of
+writes in a database, PostgreSQL or a SQLite file, that each process follows.
+
+A write is a call of a method of ``Storage`` with its arguments, tensors by safetensors and the rest
+as JSON, beside a digest of it. Whoever writes holds the row of the study in a transaction, in which
+it first reads what others have written; so a point is asked for, and told, once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import time
+import uuid
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from scalable_bo._packages import require
+from scalable_bo.storage.rounds import AskReport
+from scalable_bo.storage.rows import Outcomes
+from scalable_bo.storage.storage import Ask, Change, Contents, Source, Write
+from surrogates import checks
+
+require("sqlalchemy", extra="shared", user="A study in a database")
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
+
+VERSION = 1
+DAY = 86_400.0
+LONGEST_NAME = 200
+_DATACLASSES = {kind.__name__: kind for kind in (Ask, AskReport, Change, Source)}
+
+_METADATA = sa.MetaData()
+_STUDIES = sa.Table(
+    "scalable_bo_studies",
+    _METADATA,
+    sa.Column("name", sa.String(LONGEST_NAME), primary_key=True),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("settings", sa.Text),  # JSON; NULL before the first writer has stored them
+)
+_WRITES = sa.Table(
+    "scalable_bo_writes",
+    _METADATA,
+    sa.Column("study", sa.String(LONGEST_NAME), primary_key=True),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False),
+)
+_CLAIMS = sa.Table(  # who evaluates which point, and until when at most
+    "scalable_bo_claims",
+    _METADATA,
+    sa.Column("study", sa.String(LONGEST_NAME), primary_key=True),
+    sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("writer", sa.String(32), nullable=False),
+    sa.Column("until", sa.Float, nullable=False),
+)
+
+
+class SQLStorage:
+    """A study in a database, for any number of processes at once.
+
+    Args:
+        url: of the database, as SQLAlchemy writes it: ``postgresql+psycopg://user@host/database``,
+            or ``sqlite:///file.db`` for processes of one machine.
+        study: its name there; made if there is none.
+        lease: seconds after which a point that was asked for and not told may be evaluated by
+            another process: more than the longest evaluation takes.
+        must_exist: refuse a name that no study has.
+    Raises:
+        ImportError: if SQLAlchemy, or the driver of the database, is not installed; the extra
+            ``shared`` brings both for PostgreSQL.
+        ValueError: if the URL is none, or of another kind of database, or there is no study that
+            must be there.
+        OSError: if the database cannot be reached.
+        RuntimeError: if the study was written by a newer version.
+    """
+
+    checkpoints = None
+
+    def __init__(
+        self, url: str, study: str | None, *, lease: float = DAY, must_exist: bool = False
+    ) -> None:
+        if not isinstance(study, str) or not 0 < len(study) <= LONGEST_NAME:
+            raise ValueError(
+                f"`name` must be a text of 1 to {LONGEST_NAME} characters, of the study in the"
+                f" database, got {study!r:.80}."
+            )
+        checks.positive_float("lease", lease)
+        self._engine = _engine(url)
+        self._url = self._engine.url.render_as_string(hide_password=True)
+        self._study = study
+        self._lease = lease
+        self._writer = uuid.uuid4().hex
+        self._process = os.getpid()
+        self._seen = 0  # writes
+        self._unread: list[Write] = []
+        self._connection: Connection | None = None  # of the transaction under way
+        weakref.finalize(self, self._engine.dispose)
+        with self._reached():
+            self._create(must_exist)
+
+    @property
+    def name(self) -> str:
+        """What errors call the study."""
+        return f"The study {self._study!r} in {self._url}"
+
+    def load_settings(self) -> dict[str, Any] | None:
+        """Read what the study was made with."""
+        with self._transaction() as connection:
+            text = connection.scalar(
+                sa.select(_STUDIES.c.settings).where(_STUDIES.c.name == self._study)
+            )
+        return None if text is None else json.loads(text)
+
+    def save_settings(self, settings: Mapping[str, Any]) -> None:
+        """Store what the study is made with."""
+        with self._transaction() as connection:
+            connection.execute(
+                sa.update(_STUDIES)
+                .where(_STUDIES.c.name == self._study)
+                .values(settings=json.dumps(settings))
+            )
+
+    def load(self, dim: int) -> Contents:
+        """Read all that is stored, of ``dim`` parameters.
+
+        Raises:
+            RuntimeError: if a write is damaged or missing.
+        """
+        contents = Contents.empty(dim)
+        with self._transaction(first=0):
+            for write in self._unread:
+                write.apply(contents)
+            self._unread = []
+        return contents
+
+    @contextmanager
+    def writing(self) -> Iterator[Sequence[Write]]:
+        """Hold the study in a transaction, and give what others have written."""
+        self.require_writable()
+        with self._transaction():
+            writes, self._unread = self._unread, []
+            yield writes
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Keep the asks of others out, until the end of the block or of this process."""
+        self.require_writable()
+        with ExitStack() as stack, self._reached():
+            if self._engine.dialect.name == "sqlite":
+                file = stack.enter_context(open(f"{self._engine.url.database}.asking", "a"))
+                fcntl.flock(file, fcntl.LOCK_EX)
+            else:
+                connection = stack.enter_context(self._engine.connect())
+                key = int.from_bytes(hashlib.sha256(self._study.encode()).digest()[:8], signed=True)
+                connection.execute(sa.select(sa.func.pg_advisory_lock(key)))
+                stack.callback(connection.invalidate)  # which ends the session, and the lock
+            yield
+
+    def claim(self, ids: Sequence[int]) -> list[int]:
+        """Keep pending points that nobody evaluates for this process, and return them."""
+        with self._transaction() as connection:
+            mine = (_CLAIMS.c.study == self._study) & _CLAIMS.c.id.in_(list(ids))
+            held = {
+                row.id
+                for row in connection.execute(sa.select(_CLAIMS).where(mine))
+                if row.until >= time.time() and row.writer != self._writer
+            }
+            free = [id for id in ids if id not in held]
+            connection.execute(sa.delete(_CLAIMS).where(mine & _CLAIMS.c.id.in_(free)))
+            self._hold(connection, free)
+        return free
+
+    def add_queued(self, X: Tensor) -> None:
+        """Do what ``Storage`` says, as all of these."""
+        self._append("add_queued", X)
+
+    def add_ask(
+        self, ask: Ask, cost: AskReport, first_id: int, X: Tensor, num_queued: int = 0
+    ) -> None:
+        with self._transaction() as connection:
+            self._append("add_ask", ask, cost, first_id, X, num_queued)
+            self._hold(connection, range(first_id, first_id + len(X)))
+
+    def add_outcomes(self, ids: Sequence[int], outcomes: Outcomes, first_told: int) -> None:
+        self._append("add_outcomes", ids, outcomes, first_told)
+
+    def add_source(self, source: Source, X: Tensor, outcomes: Outcomes, first_told: int) -> None:
+        self._append("add_source", source, X, outcomes, first_told)
+
+    def remove_outcomes(self, ids: Sequence[int]) -> None:
+        with self._transaction() as connection:
+            self._append("remove_outcomes", ids)
+            self._hold(connection, ids)
+
+    def replace_outcomes(self, ids: Sequence[int], outcomes: Outcomes, *others: Any) -> None:
+        self._append("replace_outcomes", ids, outcomes, *others)
+
+    def require_writable(self) -> None:
+        """Raise RuntimeError after ``close``, and in a process that was forked from the one that
+        opened the study.
+        """
+        if self._process != os.getpid():
+            raise RuntimeError(
+                f"{self.name} was opened by process {self._process}, from which this one was"
+                " forked. Open it in this process, too."
+            )
+        if not self._writer:
+            raise RuntimeError(f"{self.name} has been closed. Open it again.")
+
+    def close(self) -> None:
+        """Give back the points that this process evaluates; a second call does nothing."""
+        if self._writer and self._process == os.getpid():
+            # Without the database, others have them when their time is over
+            with suppress(OSError), self._transaction() as connection:
+                connection.execute(
+                    sa.delete(_CLAIMS).where(
+                        (_CLAIMS.c.study == self._study) & (_CLAIMS.c.writer == self._writer)
+                    )
+                )
+            self._writer = ""
+            self._engine.dispose()
+
+    def _create(self, must_exist: bool) -> None:
+        """Make the tables and the row of the study at need; others may do so at the same time."""
+        for _ in range(2):
+            try:
+                _METADATA.create_all(self._engine)
+                break
+            except DBAPIError:  # another was quicker
+                continue
+        with self._engine.begin() as connection:
+            row = sa.select(_STUDIES.c.version).where(_STUDIES.c.name == self._study)
+            if must_exist and connection.scalar(row) is None:
+                names = ", ".join(connection.scalars(sa.select(_STUDIES.c.name)).all())
+                raise ValueError(
+                    f"`name` must be that of a study in {self._url}, got {self._study!r}. There are"
+                    f" {names or 'none'}."
+                )
+            try:
+                if connection.scalar(row) is None:
+                    with connection.begin_nested():
+                        connection.execute(
+                            sa.insert(_STUDIES).values(name=self._study, version=VERSION)
+                        )
+            except IntegrityError:
+                pass
+            version = connection.scalar(row)
+        if version is None or version > VERSION:
+            raise RuntimeError(
+                f"{self.name} has version {version}, this scalable_bo reads up to {VERSION}."
+                " Install a newer scalable_bo."
+            )
+
+    @contextmanager
+    def _transaction(self, first: int | None = None) -> Iterator[Connection]:
+        """Hold the study in a transaction, or go on with the one under way, having read what has
+        been written.
+
+        Args:
+            first: how many writes to pass over; ``None`` for those that have been read.
+        """
+        if self._connection is not None:
+            yield self._connection
+            return
+        before = self._seen
+        with self._reached(), self._engine.begin() as connection:
+            held = sa.select(_STUDIES.c.name).where(_STUDIES.c.name == self._study)
+            connection.execute(held.with_for_update())
+            self._connection = connection
+            try:
+                if first is not None:
+                    self._seen, self._unread = first, []
+                self._follow(connection)
+                before = self._seen
+                yield connection
+            except BaseException:
+                self._seen = before  # what was written here is undone
+                raise
+            finally:
+                self._connection = None
+
+    def _follow(self, connection: Connection) -> None:
+        """Read what has been written since."""
+        rows = connection.execute(
+            sa.select(_WRITES.c.number, _WRITES.c.content, _WRITES.c.digest)
+            .where((_WRITES.c.study == self._study) & (_WRITES.c.number > self._seen))
+            .order_by(_WRITES.c.number)
+        )
+        for number, content, digest in rows:
+            if number != self._seen + 1 or digest != self._digest(number, content):
+                raise RuntimeError(
+                    f"{self.name} is damaged: write {self._seen + 1} is missing or has changed."
+                    " Restore the database from its backup."
+                )
+            self._unread.append(_unpacked(content))
+            self._seen = number
+
+    def _append(self, name: str, *arguments: Any) -> None:
+        """Store a write."""
+        with self._transaction() as connection:
+            self._seen += 1
+            content = _packed(name, arguments)
+            values = {"study": self._study, "number": self._seen, "content": content}
+            digest = self._digest(self._seen, content)
+            connection.execute(sa.insert(_WRITES).values(**values, digest=digest))
+
+    def _hold(self, connection: Connection, ids: Sequence[int]) -> None:
+        """Keep points for this process."""
+        until = time.time() + self._lease
+        own = {"study": self._study, "writer": self._writer, "until": until}
+        if rows := [{"id": id, **own} for id in ids]:
+            given = (_CLAIMS.c.study == self._study) & _CLAIMS.c.id.in_(list(ids))
+            connection.execute(sa.delete(_CLAIMS).where(given))
+            connection.execute(sa.insert(_CLAIMS), rows)
+
+    def _digest(self, number: int, content: bytes) -> str:
+        start = json.dumps([self._study, number]).encode()
+        return hashlib.sha256(start + content).hexdigest()
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        """Report errors of the database."""
+        try:
+            yield
+        except DBAPIError as error:
+            why = str(error.orig).strip().partition("\n")[0]
+            raise OSError(
+                f"{self.name} could not be reached: {why}. Nothing was stored. Repair the"
+                " connection or the database, and repeat the call."
+            ) from error
+
+
+def _engine(url: str) -> Engine:
+    """Return what reaches a database."""
+    required = (
+        "`storage` must be the URL of a database, such as postgresql+psycopg://user@host/database"
+        " or sqlite:///file.db, got "
+    )
+    try:
+        kind = make_url(url)
+        shown = kind.render_as_string(hide_password=True)
+        if kind.get_backend_name() not in ("postgresql", "sqlite") or not kind.database:
+            raise ValueError(f"{required}{shown!r}.")
+        engine = sa.create_engine(kind, pool_pre_ping=True)
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise ValueError(f"{required}{url!r:.80}: {error}.") from error
+    except ImportError as error:
+        raise ImportError(
+            f"The driver of {shown} is not installed: {error}. Install it: pip install"
+            " 'scalable-bo[shared]'"
+        ) from error
+    if engine.dialect.name == "sqlite":  # whose driver would begin a transaction too late
+        sa.event.listen(engine, "connect", _without_transactions)
+        sa.event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN IMMEDIATE"))
+    return engine
+
+
+def _without_transactions(connection: Any, record: Any) -> None:
+    connection.isolation_level = None
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA busy_timeout = 60000")
+
+
+def _packed(name: str, arguments: Sequence[Any]) -> bytes:
+    """Return a write as bytes."""
+    tensors: dict[str, Tensor] = {}
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            tensors[str(len(tensors))] = value.detach().cpu().contiguous().clone()
+            return {"tensor": str(len(tensors) - 1)}
+        if isinstance(value, Outcomes):
+            reasons = list(value.reasons.items())
+            return {"outcomes": [*map(plain, (value.values, value.noise, value.further)), reasons]}
+        if type(value) in _DATACLASSES.values():
+            return {type(value).__name__: asdict(value)}
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            return [plain(one) for one in value]
+        return value
+
+    text = json.dumps([name, [plain(argument) for argument in arguments]])
+    return save_tensors(tensors, {"write": text})
+
+
+def _unpacked(content: bytes) -> Write:
+    """Return a write of bytes whose digest is right."""
+    length = int.from_bytes(content[:8], "little")
+    try:
+        text = json.loads(content[8 : 8 + length])["__metadata__"]["write"]
+        tensors = load_tensors(content)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise RuntimeError(f"A write of the study cannot be read: {error}.") from error
+
+    def whole(value: Any) -> Any:
+        if isinstance(value, list):
+            return [whole(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        ((kind, content),) = value.items()
+        if kind == "tensor":
+            return tensors[content]
+        if kind == "outcomes":
+            values, noise, further, reasons = (whole(part) for part in content)
+            return Outcomes(values, noise, dict(reasons), further)
+        return _DATACLASSES[kind](**content)
+
+    name, arguments = json.loads(text)
+    return Write(name, tuple(whole(argument) for argument in arguments))

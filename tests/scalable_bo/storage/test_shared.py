@@ -1,0 +1,218 @@
+"""Many processes write one study in a database: no point is asked for twice, no value is lost."""
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from scalable_bo.space.space import Float, Int, Space
+from scalable_bo.storage.shared import SQLStorage
+from scalable_bo.study.study import Study
+from tests.scalable_bo.postgres import serving
+
+SPACE = Space(x=Float(0.0, 1.0), k=Int(0, 1000))
+NUM_PROCESSES = 4
+ROUNDS = 8
+BATCH = 3
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with serving() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/shared.db"
+    return str(request.getfixturevalue("server"))
+
+
+@pytest.fixture
+def opened(url: str, request: pytest.FixtureRequest) -> Iterator[Callable[..., Study]]:
+    """Opens the study of a test once more, as another process would."""
+    studies: list[Study] = []
+
+    def open_again(**options: Any) -> Study:
+        settings = {"maximize": True, "storage": url, "name": request.node.name}
+        studies.append(Study(SPACE, **settings | options))
+        return studies[-1]
+
+    yield open_again
+    for study in studies:
+        study.close()
+
+
+def value(params: Any) -> float:
+    return float(params["x"]) - params["k"] / 1000
+
+
+def work(url: str, name: str, told: Any) -> None:
+    """Ask and tell as fast as that goes; half of the points of the surrogate."""
+    study = Study(SPACE, maximize=True, storage=url, name=name, num_initial=40, strategy="thompson")
+    with study:
+        for _ in range(ROUNDS):
+            batch = study.ask(BATCH)
+            study.tell(batch, [value(params) for params in batch.params])
+            told.put(batch.ids)
+
+
+def test_every_process_asks_for_other_points_and_no_value_is_lost(
+    url: str, request: pytest.FixtureRequest, opened: Callable[..., Study]
+) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    told: Any = spawn.Queue()
+    workers = [
+        multiprocessing.get_context("spawn").Process(
+            target=work, args=(url, request.node.name, told)
+        )
+        for _ in range(NUM_PROCESSES)
+    ]
+    for worker in workers:
+        worker.start()
+    ids = [told.get(timeout=300) for _ in range(NUM_PROCESSES * ROUNDS)]
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    total = NUM_PROCESSES * ROUNDS * BATCH
+    assert sorted(id for batch in ids for id in batch) == list(range(total))
+    frame = opened().to_dataframe()
+    assert len(frame) == total
+    assert (frame["status"] == "observed").all()
+    assert frame["value"].tolist() == [value(row) for row in frame[["x", "k"]].to_dict("records")]
+    assert len(frame[["x", "k"]].drop_duplicates()) == total
+    assert frame["ask"].tolist() == sorted(frame["ask"])  # one ask after the other
+    assert frame["ask"].max() == NUM_PROCESSES * ROUNDS
+
+
+def test_what_one_tells_the_other_knows(opened: Callable[..., Study]) -> None:
+    one, other = opened(), opened()
+    batch = one.ask(4)
+    assert other.pending.ids == batch.ids
+    other.tell(batch.ids[:2], [1.0, 2.0])
+    one.enqueue({"x": 0.5, "k": 7})
+    assert one.result.values.tolist() == [1.0, 2.0]
+    later = other.ask(2)
+    assert later.params[0] == {"x": 0.5, "k": 7}
+    assert later.ids == [4, 5]
+    one.add_data([{"x": 0.25, "k": 1}], [9.0], name="past")
+    assert other.result.best_value == 9.0
+    other.correct(0, -1.0)
+    one.tell([2], ["no number"])
+    assert one.result.values.tolist() == [2.0, 9.0, -1.0]
+    assert other.retry().ids == [2, 3, 4, 5]
+    with pytest.raises(ValueError, match="must not have been told before with another value"):
+        one.tell([1], [7.0])
+    assert one.result.values.tolist() == other.result.values.tolist()
+
+
+def test_each_optimises_beside_the_other_and_nothing_is_evaluated_twice(
+    opened: Callable[..., Study],
+) -> None:
+    one, other = opened(), opened()
+    evaluated = []
+    held = other.ask(3)
+
+    def objective(params: Any) -> float:
+        evaluated.append(tuple(params.values()))
+        return value(params)
+
+    one.optimize(objective, rounds=2, batch=4, progress=False)
+    assert len(set(evaluated)) == len(evaluated) == 8
+    other.tell(held, [value(params) for params in held.params])
+    other.optimize(objective, rounds=1, batch=4, progress=False)
+    assert len(set(evaluated)) == len(evaluated) == 12
+    assert one.result.num_observations == other.result.num_observations == 15
+
+
+def test_points_of_a_process_that_is_gone_are_evaluated_by_another(
+    url: str, request: pytest.FixtureRequest, opened: Callable[..., Study]
+) -> None:
+    name = request.node.name
+    lost = Study(SPACE, maximize=True, storage=SQLStorage(url, name, lease=0.5))
+    batch = lost.ask(2)
+    other = opened()
+    assert other.pending.ids == batch.ids
+    assert other.unfinished().ids == []
+    time.sleep(0.6)
+    assert other.unfinished().ids == batch.ids  # they are its own now
+    assert opened().unfinished().ids == []
+    lost.tell(batch.ids, [1.0, 2.0])  # late, and still in time
+    assert other.result.num_observations == 2
+    closed = opened()
+    more = closed.ask(2)
+    closed.close()
+    assert other.unfinished().ids == more.ids
+
+
+def test_a_study_is_opened_with_what_it_was_made_with(
+    url: str, request: pytest.FixtureRequest, opened: Callable[..., Study]
+) -> None:
+    opened(seed=3).ask(2)
+    name = request.node.name
+    with Study.open(url, name=name) as again:
+        assert again.seed == 3
+        assert again.pending.ids == [0, 1]
+    with pytest.raises(ValueError, match="was made with other settings"):
+        opened(seed=4)
+    with pytest.raises(ValueError, match="got 'nobody'. There are .*test_a_study_is_opened"):
+        Study.open(url, name="nobody")
+
+
+def test_damage_is_noticed_and_nothing_is_read_of_it(
+    url: str, request: pytest.FixtureRequest, opened: Callable[..., Study]
+) -> None:
+    study = opened()
+    study.tell(study.ask(2), [1.0, 2.0])
+    engine = sa.create_engine(url)
+    for change in (
+        "UPDATE scalable_bo_writes SET digest = 'x' WHERE number = 2 AND study = :name",
+        "DELETE FROM scalable_bo_writes WHERE number = 1 AND study = :name",
+    ):
+        with engine.begin() as connection:
+            connection.execute(sa.text(change), {"name": request.node.name})
+        with pytest.raises(RuntimeError, match="is damaged: write . is missing or has changed"):
+            opened()
+    engine.dispose()
+
+
+def test_a_write_that_fails_is_undone(
+    opened: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = opened()
+    batch = study.ask(2)
+
+    def full(*arguments: Any) -> None:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SQLStorage, "_hold", full)
+        with pytest.raises(OSError, match="the disk is full"):
+            study.ask(2)
+    assert study.pending.ids == batch.ids
+    assert study.ask(1).ids == [2]
+    assert opened().pending.ids == [0, 1, 2]
+
+
+def test_arguments_are_refused_by_name(tmp_path: Path) -> None:
+    for given in ("mysql://host/db", "tuning", "sqlite://", "nonsense://host/db"):
+        with pytest.raises(ValueError, match="`storage` must be the URL of a database"):
+            Study(SPACE, maximize=True, storage=given, name="a")
+    for name in (None, ""):
+        with pytest.raises(ValueError, match="`name` must be"):
+            Study(SPACE, maximize=True, storage=f"sqlite:///{tmp_path}/a.db", name=name)
+    with pytest.raises(ValueError, match="`name` must be given with the URL of a database"):
+        Study(SPACE, maximize=True, name="a")
+    with pytest.raises(ValueError, match="`name` must be a text"):
+        Study.open(f"sqlite:///{tmp_path}/a.db")
+    with pytest.raises(OSError, match="could not be reached: .*Repair the connection"):
+        Study(SPACE, maximize=True, storage=f"sqlite:///{tmp_path}/none/a.db", name="a")
+    study = Study(SPACE, maximize=True, storage=f"sqlite:///{tmp_path}/a.db", name="a")
+    study.close()
+    with pytest.raises(RuntimeError, match="has been closed. Open it again"):
+        study.ask(1)
