@@ -49,6 +49,7 @@ class StudyRecord:
         self.settings = settings
         self.lock = threading.RLock()
         self.num_replaced = 0
+        self._is_closed = False
         self._is_torn = False  # whether a write has begun that has not been stored
         self._names = names
         self.goal = read_goal(settings)
@@ -93,9 +94,15 @@ class StudyRecord:
         return self._contents.changes
 
     def refresh(self) -> None:
-        """Take over what others have written."""
-        with self._changing():
-            pass
+        """Take over what others have written, as long as the storage is open."""
+        if not self._is_closed:
+            with self._changing():
+                pass
+
+    def close(self) -> None:
+        """Close the storage; what is known can still be read."""
+        self._is_closed = True
+        self.storage.close()
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -112,6 +119,12 @@ class StudyRecord:
         with self.lock:
             storage = self.storage
             return storage.claim(ids) if isinstance(storage, SharedStorage) else list(ids)
+
+    def release(self) -> None:
+        """Let others evaluate the pending rows that were this process's."""
+        with self.lock:
+            if isinstance(self.storage, SharedStorage):
+                self.storage.release()
 
     def enqueue(self, X: Tensor) -> None:
         """Add points (k, d) to the end of the queue."""

@@ -16,7 +16,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -164,9 +164,10 @@ class SQLStorage:
                 fcntl.flock(file, fcntl.LOCK_EX)
             else:
                 connection = stack.enter_context(self._engine.connect())
+                connection = connection.execution_options(isolation_level="AUTOCOMMIT")
                 key = int.from_bytes(hashlib.sha256(self._study.encode()).digest()[:8], signed=True)
                 connection.execute(sa.select(sa.func.pg_advisory_lock(key)))
-                stack.callback(connection.invalidate)  # which ends the session, and the lock
+                stack.callback(connection.execute, sa.select(sa.func.pg_advisory_unlock(key)))
             yield
 
     def claim(self, ids: Sequence[int]) -> list[int]:
@@ -220,16 +221,15 @@ class SQLStorage:
         if not self._writer:
             raise RuntimeError(f"{self.name} has been closed. Open it again.")
 
+    def release(self) -> None:
+        """Let others evaluate what this process has asked for and not told."""
+        with self._transaction() as connection:
+            own = (_CLAIMS.c.study == self._study) & (_CLAIMS.c.writer == self._writer)
+            connection.execute(sa.delete(_CLAIMS).where(own))
+
     def close(self) -> None:
-        """Give back the points that this process evaluates; a second call does nothing."""
-        if self._writer and self._process == os.getpid():
-            # Without the database, others have them when their time is over
-            with suppress(OSError), self._transaction() as connection:
-                connection.execute(
-                    sa.delete(_CLAIMS).where(
-                        (_CLAIMS.c.study == self._study) & (_CLAIMS.c.writer == self._writer)
-                    )
-                )
+        """End the connection; a second call does nothing. Points that were asked for stay out."""
+        if self._process == os.getpid():
             self._writer = ""
             self._engine.dispose()
 

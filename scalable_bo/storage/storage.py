@@ -230,8 +230,11 @@ class SharedStorage(Storage, Protocol):
 
     def claim(self, ids: Sequence[int]) -> list[int]:
         """Return those of pending points that nobody evaluates, and keep them for this process: of
-        processes that have closed the storage, or have not told a point in the time for it.
+        processes that have released them, or have not told them in the time for it.
         """
+
+    def release(self) -> None:
+        """Let others evaluate the points that this process has asked for and not told."""
 
 
 class MemoryStorage:

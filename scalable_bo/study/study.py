@@ -599,7 +599,10 @@ class Study:
             asynchronous=asynchronous,
             seconds=seconds,
         )
-        run()
+        try:
+            run()
+        finally:
+            self._record.release()
         return self.result
 
     def stop(self) -> None:
@@ -685,7 +688,7 @@ class Study:
         """Let other processes open ``path``, and those that assist go on with their programs; a
         study in memory stays as it is.
         """
-        self._record.storage.close()
+        self._record.close()
         if self._team is not None:
             self._team.dismiss()
 

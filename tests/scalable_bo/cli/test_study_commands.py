@@ -337,6 +337,35 @@ def test_points_go_out_and_values_come_in_as_lines(
     assert "1 point to evaluate" in capsys.readouterr().out
 
 
+def test_the_commands_take_a_study_in_a_database(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(file, 'path = "kept"', f'storage = "sqlite:///{file.parent}/shared.db"\nname = "tuning"')
+    assert call(monkeypatch, "ask", str(file), "-q", "2", "--json") == 0
+    answers = file.parent / "answers"
+    answers.write_text('{"id": 1, "value": 0.5}\n')
+    assert call(monkeypatch, "tell", str(file), str(answers)) == 0
+    assert call(monkeypatch, "run", str(file)) == 0  # the other point is somebody's
+    assert "in 'tuning' in the database of `study.storage`" in capsys.readouterr().out
+    assert call(monkeypatch, "status", str(file), "--json") == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["num_asks"], status["num_rows"], status["num_pending"]) == (2, 7, 1)
+    for command, out in (("export", "rows.csv"), ("report", "page.html")):
+        option = ["--out"] if command == "report" else []
+        arguments = [command, str(file), *option, str(file.parent / out)]
+        assert call(monkeypatch, *arguments) == 0
+        assert (file.parent / out).stat().st_size > 100
+    capsys.readouterr()
+    for command in ("repair", "report"):
+        assert call(monkeypatch, command, str(file)) == 2
+        assert "The study must be in a folder for this, got 'tuning'" in capsys.readouterr().err
+    assert not (file.parent / "kept").exists()
+    change(file, 'name = "tuning"', 'path = "kept"')
+    assert call(monkeypatch, "status", str(file)) == 2
+    message = "`study.path` must be given, or `study.storage` and `study.name`."
+    assert message in capsys.readouterr().err
+
+
 SEVERAL = """
 [study]
 path = "kept"

@@ -1,23 +1,31 @@
 """Many processes write one study in a database: no point is asked for twice, no value is lost."""
 
 import multiprocessing
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from acquisition import ParallelThompsonSampling
 from scalable_bo.space.space import Float, Int, Space
 from scalable_bo.storage.shared import SQLStorage
 from scalable_bo.study.study import Study
 from tests.scalable_bo.postgres import serving
 
 SPACE = Space(x=Float(0.0, 1.0), k=Int(0, 1000))
-NUM_PROCESSES = 4
+NUM_PROCESSES = 3
 ROUNDS = 8
-BATCH = 3
+BATCH = 2
+QUICK = partial(
+    ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
+)
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +60,11 @@ def value(params: Any) -> float:
     return float(params["x"]) - params["k"] / 1000
 
 
-def work(url: str, name: str, told: Any) -> None:
+def work(url: str, name: str, told: Any, rounds: int = ROUNDS) -> None:
     """Ask and tell as fast as that goes; half of the points of the surrogate."""
-    study = Study(SPACE, maximize=True, storage=url, name=name, num_initial=40, strategy="thompson")
+    study = Study(SPACE, maximize=True, storage=url, name=name, num_initial=30, sampler=QUICK)
     with study:
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             batch = study.ask(BATCH)
             study.tell(batch, [value(params) for params in batch.params])
             told.put(batch.ids)
@@ -88,6 +96,31 @@ def test_every_process_asks_for_other_points_and_no_value_is_lost(
     assert len(frame[["x", "k"]].drop_duplicates()) == total
     assert frame["ask"].tolist() == sorted(frame["ask"])  # one ask after the other
     assert frame["ask"].max() == NUM_PROCESSES * ROUNDS
+
+
+def test_a_process_that_is_killed_loses_nothing_and_keeps_nobody_waiting(
+    url: str, request: pytest.FixtureRequest, opened: Callable[..., Study]
+) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    random = Random(0)
+    told: Any = spawn.Queue()
+    study = opened(num_initial=30, sampler=QUICK)
+    worker = spawn.Process(target=work, args=(url, request.node.name, told, 1000))
+    known: set[int] = set()
+    worker.start()
+    known |= set(told.get(timeout=300))
+    time.sleep(random.uniform(0.0, 0.5))
+    os.kill(worker.pid or 0, signal.SIGKILL)
+    worker.join()
+    while not told.empty():
+        known |= set(told.get())
+    start = time.monotonic()
+    batch = study.ask(2)
+    study.tell(batch, [1.0, 2.0])
+    assert time.monotonic() - start < 60  # nobody holds the study
+    frame = study.to_dataframe()
+    assert (frame["status"][sorted(known)] == "observed").all()
+    assert list(frame.index) == list(range(len(frame)))
 
 
 def test_what_one_tells_the_other_knows(opened: Callable[..., Study]) -> None:
@@ -144,10 +177,17 @@ def test_points_of_a_process_that_is_gone_are_evaluated_by_another(
     assert opened().unfinished().ids == []
     lost.tell(batch.ids, [1.0, 2.0])  # late, and still in time
     assert other.result.num_observations == 2
-    closed = opened()
-    more = closed.ask(2)
-    closed.close()
-    assert other.unfinished().ids == more.ids
+    by_hand = opened()
+    by_hand.ask(2)
+    by_hand.close()
+    assert other.unfinished().ids == []
+    with pytest.raises(KeyboardInterrupt):
+        opened().optimize(interrupted, rounds=1, batch=3, progress=False)
+    assert other.unfinished().ids == [4, 5, 6]
+
+
+def interrupted(params: Any) -> float:
+    raise KeyboardInterrupt
 
 
 def test_a_study_is_opened_with_what_it_was_made_with(
