@@ -77,6 +77,10 @@ class WorkOptions:
         Path | None,
         typer.Option(help="File with the certificates to trust, in place of the system's."),
     ] = None
+    plain: Annotated[
+        bool,
+        typer.Option("--plain", help="Send the token over http to another machine all the same."),
+    ] = False
 
 
 @taking(ServeOptions)
@@ -142,6 +146,7 @@ def work(options: WorkOptions) -> None:
             token_file=options.token_file,
             patience=options.patience,
             certificate=options.certificate,
+            plain=options.plain,
         )
     stop = Interruption()
     try:

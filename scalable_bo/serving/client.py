@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, Self
@@ -73,8 +74,10 @@ class RemoteStudy:
         worker: the name under which points are leased; one of this object's own if ``None``.
         patience: seconds that a request is repeated for.
         certificate: a file with the certificates to trust, in place of the system's.
+        plain: send the token over http:// to another machine, where something else encrypts.
     Raises:
-        ValueError: if the URL is none, or not exactly one of ``token`` and ``token_file`` is given,
+        ValueError: if the URL is none, or is that of another machine by http:// and not ``plain``,
+            or not exactly one of ``token`` and ``token_file`` is given,
             or others than its owner may read the file.
 
     ```python
@@ -93,11 +96,18 @@ class RemoteStudy:
         worker: str | None = None,
         patience: float = 300.0,
         certificate: str | os.PathLike[str] | None = None,
+        plain: bool = False,
     ) -> None:
-        parts = urlsplit(url)
+        parts = urlsplit(url) if isinstance(url, str) else urlsplit("")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(
                 f"`url` must begin with http:// or https:// and name a host, got {url!r:.200}."
+            )
+        if parts.scheme == "http" and not plain and not is_loopback(parts.hostname):
+            raise ValueError(
+                f"`url` must begin with https:// for another machine, got {url!r:.200}: whoever is"
+                " in between reads the token. Serve with a certificate; or tunnel, such as by `ssh"
+                " -L`, and name 127.0.0.1; or set `plain` where something else encrypts."
             )
         if token is None and token_file is not None:
             token = read_token(Path(token_file))
@@ -363,3 +373,11 @@ def _detail(answer: bytes) -> str:
         return str(json.loads(answer)["detail"])[:500]
     except (ValueError, KeyError, TypeError):
         return "it gave no reason"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether what goes to a host stays on this machine."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
 from typing import Self
 
 from scalable_bo._packages import require
 from scalable_bo.serving.app import make_app
+from scalable_bo.serving.client import is_loopback
 from scalable_bo.serving.desk import Desk
 from scalable_bo.serving.tokens import new_token, read_or_make_token
 from scalable_bo.study.study import Study
@@ -24,7 +24,8 @@ require("uvicorn", extra="serve", user="`scalable-bo serve`")
 
 import uvicorn
 
-MOST_CONNECTIONS = 4000
+from scalable_bo.serving.connections import Connection
+
 SECONDS_OF_IDLE_CONNECTIONS = 75
 SECONDS_TO_END = 5  # for the requests that are being answered
 
@@ -95,7 +96,7 @@ class Server:
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                limit_concurrency=MOST_CONNECTIONS,
+                http=Connection,
                 timeout_keep_alive=SECONDS_OF_IDLE_CONNECTIONS,
                 timeout_graceful_shutdown=SECONDS_TO_END,
                 ssl_certfile=certificate,
@@ -163,19 +164,12 @@ def _ending(server: uvicorn.Server) -> Iterator[None]:
 
 def _require_secrecy(host: str, certificate: Path | None, plain: bool) -> None:
     """Require that the token does not travel between machines in the clear."""
-    if certificate is None and not plain and not _is_loopback(host):
+    if certificate is None and not plain and not is_loopback(host):
         raise ValueError(
             f"`certificate` must be given to serve other machines at {host!r}, or whoever is in"
             " between reads the token. Give a certificate; or serve 127.0.0.1 through a tunnel such"
             " as `ssh -L`; or set `plain` where something before this server encrypts."
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _listen(host: str, port: int) -> socket.socket:

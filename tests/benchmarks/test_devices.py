@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from benchmarks import (
-    acquired_value,
     compare,
     fit_grid,
     study,
@@ -19,7 +18,7 @@ from scalable_bo.study.study import Study
 from surrogates import CG
 from tests.simulated_device import simulated_device
 
-SCRIPTS = ("acquired_value", "kernel_product", "solver_sweep", "study", "thompson_round")
+SCRIPTS = ("kernel_product", "solver_sweep", "study", "thompson_round")
 SCRIPTS += ("ceilings", "gpu_day", "thompson_system", "warm_starts")
 SCRIPTS += ("compare", "fit_grid", "serve")
 SHARED = ("shared_round",)
@@ -33,30 +32,16 @@ def device() -> Iterator[torch.device]:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_takes_a_device(name: str) -> None:
-    source = Path(acquired_value.__file__).with_name(f"{name}.py").read_text()
+    source = Path(compare.__file__).with_name(f"{name}.py").read_text()
     assert re.search(r'add_argument\(\s*"--device"', source)
     assert re.search(r"(arguments|options)\.device", source)
 
 
 @pytest.mark.parametrize("name", SHARED)
 def test_a_script_of_several_processes_takes_a_device(name: str) -> None:
-    source = Path(acquired_value.__file__).with_name(f"{name}.py").read_text()
+    source = Path(compare.__file__).with_name(f"{name}.py").read_text()
     assert '"--device", default="cpu", choices=BACKENDS' in source
     assert "run_job(arguments.job" in source
-
-
-def test_the_paths_of_a_round_are_maximised_there(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(acquired_value, "POINTS_A_ROUND", 4)
-    monkeypatch.setattr(acquired_value, "NUM_FEATURES", 64)
-    few = {"num_candidates": 20, "num_rounds": 2, "num_starts": 2, "num_steps": 3}
-    monkeypatch.setattr(acquired_value, "WAYS", {"few": few, "longer": few | {"num_steps": 9}})
-    model, paths, bounds = acquired_value.draw_problem("2:40:0.5:2", 3, 0, device)
-    held = (model.train_inputs[0], paths.weights, bounds)
-    assert {tensor.device for tensor in held} == {device}
-    rows = acquired_value.measure("2:40:0.5:2", ["few", "longer"], 3, 0, device)
-    assert [row["shortfall"] >= 0.0 for row in rows] == [True, True]
 
 
 @pytest.mark.slow

@@ -1,0 +1,40 @@
+"""Which connections a server keeps: those that make a request soon, and never so many that a
+stranger shuts others out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+SECONDS_TO_REQUEST = 10.0  # from its beginning until all of the head of its first request has come
+MOST_CONNECTIONS = 4000
+SHARE_OF_FILES = 0.5  # of those that the process may open
+SHARE_OF_AN_ADDRESS = 0.75  # through a tunnel all workers have one
+
+
+def most_connections() -> int:
+    """Return how many connections this process keeps."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    infinite = files == resource.RLIM_INFINITY
+    return MOST_CONNECTIONS if infinite else min(MOST_CONNECTIONS, int(SHARE_OF_FILES * files))
+
+
+class Connection(H11Protocol):
+    """A connection that is ended where it makes no request, or others would have no room."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        most = most_connections()
+        of_address = self.client and self.client[0]
+        alike = sum(other.client and other.client[0] == of_address for other in self.connections)  # type: ignore[union-attr, misc]
+        if len(self.connections) > most or alike > SHARE_OF_AN_ADDRESS * most:
+            transport.abort()
+            return
+        self.loop.call_later(SECONDS_TO_REQUEST, self._end_if_silent)
+
+    def _end_if_silent(self) -> None:
+        if self.cycle is None and not self.transport.is_closing():
+            self.transport.abort()
