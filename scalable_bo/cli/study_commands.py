@@ -9,7 +9,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -100,12 +100,22 @@ def ask(
     file: ConfigFile,
     q: Annotated[int, typer.Option("-q", help="How many points.")] = 1,
     as_json: AsJson = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Sheet to write and fill in, .csv or .xlsx.")
+    ] = None,
 ) -> None:
     """Ask for points to evaluate, which are pending until they are told.
 
-    With --json there is a line for each, as `run` gives to a program.
+    With --json there is a line for each, as `run` gives to a program. With --out they are in a
+    sheet with an empty column for each outcome, which `tell` takes when it is filled in.
     """
     with refusals(), _opened(file) as study:
+        if out is not None:
+            with _table(out, (".csv", ".xlsx")) as write:
+                batch = study.ask(q)
+                write(study.sheet(batch), study.space, study.outcomes)
+            typer.echo(f"Wrote {count(batch.ids, 'point')} to {out}")
+            return
         batch = study.ask(q)
     if as_json:
         for number, params in zip(batch.ids, batch.params, strict=True):
@@ -119,9 +129,13 @@ def ask(
 
 def tell(
     file: ConfigFile,
-    results: Annotated[str, typer.Argument(help="File of JSON lines, - for standard input.")] = "-",
+    results: Annotated[
+        str, typer.Argument(help="Sheet, .csv or .xlsx, or JSON lines, - for standard input.")
+    ] = "-",
 ) -> None:
-    """Tell values, by a JSON line for each point: {"id": 3, "value": 1.5}.
+    """Tell values, by a sheet of `ask --out` or by JSON lines such as {"id": 3, "value": 1.5}.
+
+    In a sheet an empty cell says nothing, and a text under `reason` that the evaluation failed.
 
     For several outcomes the value is an object, {"cost": 1.5, "gain": null}, where null marks an
     outcome that is not known yet; the point stays pending until all are. "error" in place of
@@ -129,6 +143,16 @@ def tell(
     told, or none.
     """
     with refusals():
+        if Path(results).suffix.lower() in (".csv", ".xlsx"):
+            with _opened(file) as study:
+                before = _counts(study)
+                study.tell(results)
+                after = _counts(study)
+            new = after["num_observations"] - before["num_observations"]
+            lost = after["num_failed"] - before["num_failed"]
+            rest = f"; {count(after['num_pending'], 'point')} pending in all"
+            typer.echo(f"told {count(new, 'value')} and {count(lost, 'failure')}{rest}")
+            return
         lines = list(read_results(results))
         told: dict[str, list[Any]] = {
             key: [line[key] for line in lines] for key in ("id", "value", "noise")
@@ -172,28 +196,21 @@ def status(place: StudyPlace, as_json: AsJson = False) -> None:
 
 def export(
     place: StudyPlace,
-    out: Annotated[Path, typer.Argument(help="Table to write, .csv or .parquet.")],
+    out: Annotated[Path, typer.Argument(help="Table to write, .csv, .xlsx or .parquet.")],
 ) -> None:
     """Write all rows of a study as a table: parameters, value, noise, status, reason, ask.
 
-    In a .csv file, a text that a spreadsheet would run as a formula gets a ' before it, which is
+    In .csv and .xlsx, a text that a spreadsheet would run as a formula gets a ' before it, which is
     taken off where the file is added as data.
     """
     with refusals():
         from scalable_bo.report.snapshot import to_frame
-        from surrogates.atomic import replacing
 
-        if out.suffix not in (".csv", ".parquet"):
-            raise ValueError(f"`out` must end in .csv or .parquet, got {out.name}.")
-        for package in ("pandas", "pyarrow"):
-            require(package, extra="tables", user="`scalable-bo export`")
-        from scalable_bo.storage.tables import write_table  # which needs them
-
-        snapshot = _look(place)
-        names = () if snapshot.goal is None else snapshot.goal.names
-        frame = to_frame(snapshot.space, snapshot.rows, snapshot.goal)
-        with _writing(out), replacing(out) as temporary:
-            write_table(frame, temporary, out.suffix, snapshot.space, names)
+        with _table(out, (".csv", ".xlsx", ".parquet")) as write:
+            snapshot = _look(place)
+            names = () if snapshot.goal is None else snapshot.goal.names
+            frame = to_frame(snapshot.space, snapshot.rows, snapshot.goal)
+            write(frame, snapshot.space, names)
     typer.echo(f"Wrote {count(len(frame), 'row')} to {out}")
 
 
@@ -283,6 +300,21 @@ def _writing(out: Path) -> Iterator[None]:
         raise ValueError(
             f"`out` must be a file that can be written, got {out} ({cause.strerror})."
         ) from error
+
+
+@contextmanager
+def _table(out: Path, suffixes: Sequence[str]) -> Iterator[Callable[..., None]]:
+    """Give what writes a table; what may be wrong with the file is said before."""
+    from surrogates.atomic import replacing
+
+    if out.suffix not in suffixes:
+        raise ValueError(f"`out` must end in {' or '.join(suffixes)}, got {out.name}.")
+    for package in ("pandas", "pyarrow"):
+        require(package, extra="tables", user="A table")
+    from scalable_bo.storage.tables import write_table  # which needs them
+
+    with _writing(out), replacing(out) as temporary:
+        yield lambda frame, *others: write_table(frame, temporary, out.suffix, *others)
 
 
 @contextmanager

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
 
+from scalable_bo._packages import require
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Space
 from scalable_bo.storage import shown
 from scalable_bo.storage.rows import Rows
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,17 @@ class Batch:
     X: Tensor
     rows: list[int | None] | None = None
     outcomes: list[dict[str, float]] | None = None
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return the parameters, a row for each point, by ``id``.
+
+        Raises:
+            ImportError: if pandas is not installed; the extra ``tables`` brings it.
+        """
+        require("pandas", extra="tables", user="A table of points")
+        import pandas as pd
+
+        return pd.DataFrame(self.params, index=pd.Index(self.ids, name="id"))
 
     def __repr__(self) -> str:
         if not self.ids:

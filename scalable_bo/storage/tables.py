@@ -19,6 +19,7 @@ from scalable_bo.space.cells import apart, cell_texts, guarded, unguarded
 from scalable_bo.space.space import Categorical, Space
 from scalable_bo.space.tables import Choice
 from scalable_bo.storage.rows import Outcomes
+from scalable_bo.storage.sheets import read_sheet
 from surrogates import memory
 
 require("pandas", extra="tables", user="A table of evaluations")
@@ -27,7 +28,7 @@ import pandas as pd
 
 ROWS_AT_ONCE = 100_000
 BYTES_PER_CHARACTER = 4  # in memory: one digit and a comma are a number, and there is a copy
-SUFFIXES = (".parquet", ".csv")
+SUFFIXES = (".parquet", ".csv", ".xlsx")
 
 
 class Remarks:
@@ -169,10 +170,11 @@ def table_frames(
     kind = path.suffix.lower()
     if kind not in SUFFIXES:
         raise ValueError(
-            f"The file must end in {' or '.join(SUFFIXES)}, got {path.name}. Read it into a"
+            f"The file must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, got {path.name}. Read it into a"
             " DataFrame."
         )
-    frames = _parquet_frames if kind == ".parquet" else _csv_frames
+    readers = {".parquet": _parquet_frames, ".csv": _csv_frames, ".xlsx": _excel_frames}
+    frames = readers[kind]
     notes = set() if remarks is None else {*remarks.names} - wanted
     yield from frames(_choices(space), path, wanted, notes, remarks is not None)
 
@@ -184,7 +186,7 @@ def write_table(
     them.
 
     Args:
-        suffix: ".csv" or ".parquet", whatever the path ends in.
+        suffix: one of ``SUFFIXES``, whatever the path ends in.
     """
     choices = _choices(space)
     if suffix == ".parquet":
@@ -196,7 +198,13 @@ def write_table(
         frame.to_parquet(path)
         return
     for name in Remarks([*space.names, *space.fixed], names).names:
-        frame[name] = _translated(frame[name], guarded)
+        if name in frame:
+            frame[name] = _translated(frame[name], guarded)
+    if suffix == ".xlsx":
+        require("openpyxl", extra="tables", user="An Excel file")
+        with path.open("wb") as stream:
+            frame.rename(columns=_heading).to_excel(stream, engine="openpyxl")
+        return
     # RFC 4180 ends lines so; after "\n" alone, a carriage return within a text would end a row
     end = "\r\n"
     frame.rename(columns=_heading).to_csv(path, lineterminator=end, errors="backslashreplace")
@@ -245,6 +253,21 @@ def _csv_frames(
                 yield _read(chunk.rename(columns=names), readers)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
+
+
+def _excel_frames(
+    choices: Mapping[str, Sequence[Choice]],
+    path: Path,
+    wanted: set[str],
+    notes: set[str],
+    whole: bool,
+) -> Iterator[pd.DataFrame]:
+    frame = read_sheet(path)
+    names = {_heading(name): name for name in (*wanted, *notes)}
+    readers = {name: _reader(some) for name, some in choices.items()}
+    readers |= dict.fromkeys(notes, unguarded)
+    frame = frame.rename(columns=names)
+    yield _read(frame[[name for name in frame if name in {*wanted, *notes}]].copy(), readers)
 
 
 def _parquet_frames(

@@ -27,8 +27,9 @@ from acquisition.strategy import Sampler
 from scalable_bo.evaluation.external import Command
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.report.snapshot import Snapshot, take_snapshot, to_frame
+from scalable_bo.space.cells import apart
 from scalable_bo.space.constraints import CallableConstraint
-from scalable_bo.space.goal import Goal
+from scalable_bo.space.goal import ONLY, Goal
 from scalable_bo.space.space import Space
 from scalable_bo.storage import shown
 from scalable_bo.storage.history import read_history
@@ -407,8 +408,8 @@ class Study:
 
     def tell(
         self,
-        ids: Batch | Sequence[int],
-        values: Any,
+        ids: Batch | Sequence[int] | Any,
+        values: Any = None,
         noise: Any = None,
         reasons: Mapping[int, str] | None = None,
     ) -> None:
@@ -420,7 +421,10 @@ class Study:
         Telling the same again does nothing. Nothing is recorded on an error.
 
         Args:
-            ids: a ``Batch``, for all of its points, or any of its ``ids`` in any order.
+            ids: a ``Batch``, for all of its points, or any of its ``ids`` in any order. Or a
+                :meth:`sheet` that has been filled in, alone: a DataFrame, or the path of a CSV or
+                Excel file, in which an empty cell says nothing and ``reason`` that an evaluation
+                failed.
             values: one for each id, whatever holds a number; of several outcomes, a dict or a tuple
                 for each, or a table with a column for each outcome.
             noise: known variances of the values, one for each id or one for all; ``None`` if they
@@ -434,7 +438,43 @@ class Study:
                 others are not.
         """
         ids = ids.ids if isinstance(ids, Batch) else ids
+        if values is None and (isinstance(ids, str | os.PathLike) or hasattr(ids, "columns")):
+            ids, values, noise, reasons = self._read_filled(ids)
         self._record.tell(*read_told(ids, values, noise, reasons, self.outcomes))
+
+    def sheet(self, batch: Batch) -> pd.DataFrame:
+        """Return points as a table for people: by ``id`` the parameters, an empty column for each
+        outcome, and ``reason``; filled in, ``tell`` takes it.
+
+        Raises:
+            ImportError: if pandas is not installed; the extra ``tables`` brings it.
+        """
+        from scalable_bo.storage.sheets import make_sheet  # which needs an extra
+
+        return make_sheet(self.space, batch.ids, batch.X, self._outcome_columns)
+
+    @property
+    def _outcome_columns(self) -> list[str]:
+        parameters = [*self.space.names, *self.space.fixed]
+        return apart(self._record.outcome_names, parameters)
+
+    def _read_filled(self, sheet: Any) -> tuple[list[int], Any, Any, dict[int, str]]:
+        """Return what ``tell`` is given by a sheet."""
+        from scalable_bo.storage.sheets import Filled, read_sheet  # which needs an extra
+
+        frame = read_sheet(Path(sheet)) if isinstance(sheet, str | os.PathLike) else sheet
+        self._record.refresh()
+        columns = self._outcome_columns
+        found = Filled.of(frame, self.space, self._record.rows.X, columns)
+        noise = None if all(map(math.isnan, found.noise)) else found.noise
+        names = dict(zip(columns, self._record.outcome_names, strict=True))
+        values: list[Any] = [
+            {names[column]: value for column, value in told.items()} or math.nan
+            for told in found.values
+        ]
+        if not self.outcomes:
+            values = [math.nan if told is math.nan else told[ONLY] for told in values]
+        return found.ids, values, noise, found.reasons
 
     def retry(self, ids: Sequence[int] | None = None) -> Batch:
         """Make points that failed pending again, such as after mending the objective;

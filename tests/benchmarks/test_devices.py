@@ -11,15 +11,13 @@ from benchmarks import (
     compare,
     fit_grid,
     study,
-    warm_starts,
 )
 from scalable_bo.storage.rounds import Batch
 from scalable_bo.study.study import Study
-from surrogates import CG
 from tests.simulated_device import simulated_device
 
 SCRIPTS = ("kernel_product", "solver_sweep", "study", "thompson_round")
-SCRIPTS += ("ceilings", "gpu_day", "thompson_system", "warm_starts")
+SCRIPTS += ("ceilings", "gpu_day", "thompson_system")
 SCRIPTS += ("compare", "fit_grid", "serve")
 SHARED = ("shared_round",)
 
@@ -42,18 +40,6 @@ def test_a_script_of_several_processes_takes_a_device(name: str) -> None:
     source = Path(compare.__file__).with_name(f"{name}.py").read_text()
     assert '"--device", default="cpu", choices=BACKENDS' in source
     assert "run_job(arguments.job" in source
-
-
-@pytest.mark.slow
-def test_warm_starts_are_compared_there(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(warm_starts, "Q", 5)
-    monkeypatch.setattr(warm_starts, "NUM_FEATURES", 64)
-    found = warm_starts.rounds_of(
-        40, 0.5, 1, 0, start="kept-block", solver=CG(tolerance=1e-2), device=device
-    )
-    assert found["own_square"] > 0.0
 
 
 @pytest.mark.slow

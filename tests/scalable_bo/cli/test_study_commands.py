@@ -337,6 +337,36 @@ def test_points_go_out_and_values_come_in_as_lines(
     assert "1 point to evaluate" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".xlsx"])
+def test_points_go_out_and_values_come_in_as_a_sheet(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], suffix: str
+) -> None:
+    sheet = file.parent / f"next{suffix}"
+    assert call(monkeypatch, "ask", str(file), "-q", "3", "--out", str(sheet)) == 0
+    assert capsys.readouterr().out == f"Wrote 3 points to {sheet}\n"
+    read = pd.read_csv if suffix == ".csv" else pd.read_excel
+    frame = read(sheet)
+    assert list(frame.columns) == ["id", "x", "n", "kind", "fixed", "value", "reason"]
+    frame["reason"] = frame["reason"].astype(object)
+    frame.loc[0, "value"] = 1.5
+    frame.loc[2, "reason"] = "it rained"
+    frame.to_csv(sheet, index=False) if suffix == ".csv" else frame.to_excel(sheet, index=False)
+    for told in ("told 1 value and 1 failure", "told 0 values and 0 failures"):
+        assert call(monkeypatch, "tell", str(file), str(sheet)) == 0
+        assert capsys.readouterr().out == f"{told}; 1 point pending in all\n"
+    frame.loc[1, "value"] = 2.5
+    frame["x"] += 0.25
+    frame.to_csv(sheet, index=False) if suffix == ".csv" else frame.to_excel(sheet, index=False)
+    assert call(monkeypatch, "tell", str(file), str(sheet)) == 2
+    error = capsys.readouterr().err
+    assert "Nothing was told, since in the sheet" in error
+    assert "row 3, column `x`:" in error
+    assert call(monkeypatch, "ask", str(file), "--out", "next.pdf") == 2
+    assert "`out` must end in .csv or .xlsx, got next.pdf" in capsys.readouterr().err
+    assert call(monkeypatch, "export", str(file), str(file.parent / "rows.xlsx")) == 0
+    assert len(pd.read_excel(file.parent / "rows.xlsx")) == 3
+
+
 def test_the_commands_take_a_study_in_a_database(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -176,7 +176,7 @@ def test_bad_tables_are_refused_whole(
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "past.csv.gz").touch()
-    with pytest.raises(ValueError, match=r"must end in .parquet or .csv, got past.csv.gz"):
+    with pytest.raises(ValueError, match=r"must end in .parquet, .csv or .xlsx, got past.csv.gz"):
         make().add_data(tmp_path / "past.csv.gz", target="score")
     for absent in ("past.csv", "past.parquet"):
         with pytest.raises(

@@ -109,7 +109,7 @@ def test_what_is_no_pool_is_refused_at_once(
 
 def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "pool.txt").write_text("x,k\n")
-    with pytest.raises(ValueError, match="must end in .parquet or .csv, got pool.txt"):
+    with pytest.raises(ValueError, match="must end in .parquet, .csv or .xlsx, got pool.txt"):
         Pool(SPACE, tmp_path / "pool.txt")
     (tmp_path / "pool.parquet").write_text("x,k\n")
     with pytest.raises(ValueError, match=r"pool.parquet could not be read"):

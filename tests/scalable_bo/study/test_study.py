@@ -311,9 +311,9 @@ def test_bad_data_are_refused_whole(X: Any, y: Any, message: str) -> None:
     [
         ({"path": 3}, TypeError, "`path` must be a folder or None, got 3"),
         (
-            {"storage": "kept"},
+            {"storage": 3},
             TypeError,
-            "`storage` must have the methods of `Storage`, got 'kept'",
+            "`storage` must be the URL of a database, or have the methods of `Storage`, got 3",
         ),
         ({"maximize": "yes"}, TypeError, "`maximize` must be True or False"),
         ({"seed": -1}, ValueError, "`seed` must be at least 0, got -1"),

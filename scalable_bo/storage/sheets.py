@@ -1,0 +1,206 @@
+"""Sheets of a laboratory: points go out with empty cells for their outcomes, and come back with
+some of them filled in, as CSV or Excel.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from torch import Tensor
+
+from scalable_bo._packages import require
+from scalable_bo.space.cells import cell_texts, unguarded
+from scalable_bo.space.parameters import Parameter
+from scalable_bo.space.space import Space
+from scalable_bo.space.tables import nearest
+
+require("pandas", extra="tables", user="A sheet")
+
+import pandas as pd
+
+SUFFIXES = (".csv", ".xlsx")
+EMPTY = ("", "nan", "none", "na", "n/a", "-", "–")
+# What tables of this project have beside parameters and outcomes
+OTHERS = ("id", "status", "reason", "noise", "ask", "feasible", "front")
+SHOWN = ".3g"  # of a parameter, where a spreadsheet has rounded it
+MOST_PROBLEMS = 20
+
+
+def make_sheet(space: Space, ids: Sequence[int], X: Tensor, names: Sequence[str]) -> pd.DataFrame:
+    """Return points (q, d) with their ids, an empty column for each outcome, and one for the reason
+    why an evaluation failed.
+    """
+    frame = space.to_frame(X)
+    frame.index = pd.Index(list(ids), name="id")
+    return frame.assign(**dict.fromkeys(names, np.nan), reason="")
+
+
+def read_sheet(path: Path) -> pd.DataFrame:
+    """Return the cells of a sheet; those of a CSV file as texts, whatever separates them.
+
+    Raises:
+        ValueError: if it is another kind of file, or cannot be read.
+    """
+    kind = path.suffix.lower()
+    if kind not in SUFFIXES:
+        raise ValueError(f"A sheet must end in {' or '.join(SUFFIXES)}, got {path.name}.")
+    try:
+        if kind == ".xlsx":
+            require("openpyxl", extra="tables", user="An Excel file")
+            return pd.read_excel(path, dtype=object, keep_default_na=False)
+        content = path.read_bytes()
+        try:
+            text = content.decode("utf-8-sig")
+        except UnicodeDecodeError:  # as older spreadsheets write it
+            text = content.decode("cp1252", errors="replace")
+        separator = max(",;\t", key=text.partition("\n")[0].count)
+        cells = {"dtype": str, "keep_default_na": False, "skip_blank_lines": False}
+        frame = pd.read_csv(io.StringIO(text), sep=separator, **cells)
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
+        raise ValueError(f"{path.name} could not be read: {error}.") from error
+    frame.attrs["decimal"] = "." if separator == "," else ","
+    return frame
+
+
+@dataclass
+class Filled:
+    """What a sheet says of points: their ids, values of outcomes by name, known variances, and why
+    evaluations failed, by id.
+    """
+
+    ids: list[int] = field(default_factory=list)
+    values: list[dict[str, float]] = field(default_factory=list)
+    noise: list[float] = field(default_factory=list)
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame, space: Space, X: Tensor, names: Sequence[str]) -> Filled:
+        """Read a sheet: an empty cell says nothing, and a row without an outcome or a reason is
+        passed over.
+
+        Args:
+            frame: a row for each point, which its column or index ``id`` names; columns of
+                parameters must hold what was asked for.
+            X: (n, d), the points of all ids.
+            names: of the outcomes.
+        Raises:
+            ValueError: with each problem, by row and column as a spreadsheet counts them.
+        """
+        if "id" not in frame.columns and frame.index.name == "id":
+            attributes = frame.attrs
+            frame = frame.reset_index()
+            frame.attrs = attributes
+        sheet = _Sheet(frame.rename(columns=_heading), space, X, names)
+        self = cls()
+        for row in range(len(frame)):
+            sheet.read(row, self)
+        if sheet.problems:
+            more = len(sheet.problems) - MOST_PROBLEMS
+            lines = [*sheet.problems[:MOST_PROBLEMS], *[f"and {more} more"] * (more > 0)]
+            raise ValueError("Nothing was told, since in the sheet\n  " + "\n  ".join(lines))
+        return self
+
+
+class _Sheet:
+    """A sheet that is read row by row, and what is wrong in it."""
+
+    def __init__(self, frame: pd.DataFrame, space: Space, X: Tensor, names: Sequence[str]) -> None:
+        self._frame = frame
+        self._space = space
+        self._points = X
+        self._names = names
+        self._seen: set[int] = set()
+        self._comma = frame.attrs.get("decimal") == ","
+        self.problems = list(self._wrong_columns())
+
+    def _wrong_columns(self) -> Iterator[str]:
+        columns = list(self._frame.columns)
+        known = [*self._space.names, *self._space.fixed, *self._names, *OTHERS]
+        if "id" not in columns:
+            yield f"the column `id` is missing among {', '.join(columns)}"
+        yield from (f"the column `{c}` is there twice" for c in {*columns} if columns.count(c) > 1)
+        # A column of the laboratory's own may be any, unless an outcome is missed
+        if missing := [name for name in self._names if name not in columns]:
+            for column in columns:
+                if column not in known:
+                    yield f"the column `{column}` is no outcome.{nearest(column, missing)}"
+
+    def read(self, row: int, filled: Filled) -> None:
+        """Add what a row says."""
+        cells = {name: self._frame[name].iloc[row] for name in self._frame if name in self._wanted}
+        values = {n: self._number(row, n, cells[n]) for n in self._names if n in cells}
+        told = {name: value for name, value in values.items() if not math.isnan(value)}
+        reason = _text(cells.get("reason", ""))
+        if not (told or reason) or self.problems and "id" not in cells:
+            return
+        id = self._number(row, "id", cells["id"])
+        if id not in range(len(self._points)) or id in self._seen:
+            what = "there twice" if id in self._seen else "none that was asked for"
+            self._report(row, "id", f"{_text(cells['id'])!r} is {what}")
+            return
+        self._seen.add(int(id))
+        for param, name, number in zip(
+            self._space.params.values(),
+            self._space.names,
+            self._points[int(id)].tolist(),
+            strict=True,
+        ):
+            if name in cells and _text(cells[name]):
+                self._compare(row, name, param, cells[name], number)
+        filled.ids.append(int(id))
+        filled.values.append({} if reason and not told else told)
+        filled.noise.append(self._number(row, "noise", cells.get("noise", "")))
+        if reason and not told:
+            filled.reasons[int(id)] = unguarded(reason)
+
+    @property
+    def _wanted(self) -> set[str]:
+        return {*self._space.names, *self._names, "id", "reason", "noise"}
+
+    def _compare(self, row: int, name: str, param: Parameter, cell: Any, asked: float) -> None:
+        """Report a parameter that is not what was asked for, but for what rounding may change."""
+        if param.axis == "category":
+            texts = {str(text): choice for choice, text in cell_texts(param.choices).items()}  # type: ignore[union-attr]
+            found = param.number(texts.get(_text(cell), cell))
+        else:
+            found = self._number(row, name, cell)
+        if not (found == asked or f"{found:{SHOWN}}" == f"{asked:{SHOWN}}"):
+            (was,) = param.labels([asked])
+            self._report(
+                row,
+                name,
+                f"{_text(cell)!r} is not what was asked for, {was}. Add what was run instead by"
+                " `add_data`",
+            )
+
+    def _number(self, row: int, name: str, cell: Any) -> float:
+        """Return the number in a cell, NaN in an empty one."""
+        text = _text(cell)
+        if text.lower() in EMPTY:
+            return math.nan
+        try:
+            return float(text.replace(",", ".") if self._comma else text)
+        except ValueError:
+            self._report(
+                row, name, f"{text!r} is no number. Leave the cell empty, or give a reason"
+            )
+            return math.nan
+
+    def _report(self, row: int, name: str, problem: str) -> None:
+        self.problems.append(f"row {row + 2}, column `{name}`: {problem}")
+
+
+def _text(cell: Any) -> str:
+    """Return the text of a cell, without what a spreadsheet puts around it."""
+    return "" if cell is None or cell is pd.NA else str(cell).replace("\xa0", " ").strip()
+
+
+def _heading(name: Any) -> str:
+    return unguarded(_text(name))

@@ -1,0 +1,148 @@
+"""Points go to a laboratory as a sheet, and come back with some of their outcomes."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from scalable_bo.space.space import Categorical, Float, Int, Space
+from scalable_bo.storage.tables import write_table
+from scalable_bo.study.study import Study
+
+SPACE = Space(
+    **{"Temp (°C)": Float(20.0, 120.0), "n": Int(1, 9), "base": Categorical(["=K2CO3", None])},
+    rate=Float(1e-5, 1.0, log=True),
+    site="A",
+)
+GOAL = {"objectives": {"Yield [%]": "maximize", "Cost": "minimize"}}
+
+
+def make_study(**options: Any) -> Study:
+    return Study(SPACE, seed=0, **options or GOAL)
+
+
+def written(study: Study, frame: pd.DataFrame, path: Path) -> Path:
+    write_table(frame.copy(), path, path.suffix, study.space, study.outcomes)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".xlsx"])
+def test_a_sheet_comes_back_with_gaps_and_later_with_the_rest(tmp_path: Path, suffix: str) -> None:
+    study = make_study()
+    batch = study.ask(4)
+    frame = study.sheet(batch)
+    assert list(frame.index) == batch.ids
+    assert list(frame.columns) == [*SPACE.names, "site", "Yield [%]", "Cost", "reason"]
+    assert frame["Yield [%]"].isna().all()
+    frame.loc[0, ["Yield [%]", "Cost"]] = [70.5, 20.0]
+    frame.loc[1, "Cost"] = 3.5
+    frame.loc[3, "reason"] = "-the flask broke"
+    study.tell(written(study, frame, tmp_path / f"results{suffix}"))
+    assert study.num_observations == 1
+    assert study.pending.ids == [1, 2]
+    assert study.pending.outcomes == [{"Cost": 3.5}, {}]
+    assert study.reasons([3]) == ["-the flask broke"]
+    later = study.sheet(batch).loc[[1, 2]]
+    later.loc[1, "Yield [%]"] = 55.0
+    later.loc[2, ["Yield [%]", "Cost"]] = [60.0, 9.0]
+    study.tell(written(study, later, tmp_path / f"later{suffix}"))
+    study.tell(tmp_path / f"later{suffix}")  # once more
+    assert study.result.outcomes.tolist() == [[70.5, 20.0], [55.0, 3.5], [60.0, 9.0]]
+
+
+def test_one_outcome_and_a_frame(tmp_path: Path) -> None:
+    study = make_study(maximize=True)
+    frame = study.sheet(study.ask(3))
+    frame.loc[0, "value"] = 1.5
+    frame.loc[2, "value"] = 2.5
+    frame["operator"] = "a column of ours"
+    study.tell(frame)
+    assert study.result.values.tolist() == [1.5, 2.5]
+    assert study.pending.ids == [1]
+    study.tell(pd.DataFrame({"id": [1], "value": ["3.5"], "noise": [0.1]}).iloc[:0])
+    assert study.pending.ids == [1]
+
+
+def test_what_a_spreadsheet_in_another_language_makes_of_it(tmp_path: Path) -> None:
+    study = make_study()
+    study.ask(2)
+    path = tmp_path / "results.csv"
+    path.write_bytes("id;Yield [%];Cost\r\n1;70,5;2,25\r\n;;\r\n".encode("utf-8-sig"))
+    study.tell(path)
+    assert study.result.outcomes.tolist() == [[70.5, 2.25]]
+    path.write_bytes("id\tCost\treason\n0\t\tzu heiß\n".encode("cp1252"))
+    study.tell(path)
+    assert study.reasons([0]) == ["zu heiß"]
+
+
+def test_all_that_is_wrong_is_said_at_once_and_nothing_is_told(tmp_path: Path) -> None:
+    study = make_study()
+    frame = study.sheet(study.ask(4)).astype(object).reset_index()
+    frame["Cost"] = 1.0
+    frame["Yield [%]"] = [1.0, "n.d.", 3.0, 4.0]
+    frame.loc[2, "Temp (°C)"] += 7.0
+    frame.loc[2, "base"] = "NaOH"
+    frame.loc[3, "id"] = 0
+    with pytest.raises(ValueError) as error:
+        study.tell(frame)
+    lines = str(error.value).splitlines()
+    assert lines[0] == "Nothing was told, since in the sheet"
+    assert lines[1] == (
+        "  row 3, column `Yield [%]`: 'n.d.' is no number. Leave the cell empty, or give a reason"
+    )
+    assert "row 4, column `Temp (°C)`" in lines[2]
+    assert "is not what was asked for" in lines[2]
+    assert "row 4, column `base`: 'NaOH'" in lines[3]
+    assert "row 5, column `id`: '0' is there twice" in lines[4]
+    assert len(lines) == 5
+    assert study.num_observations == 0
+    with pytest.raises(ValueError, match="column `Yeild .%.` is no outcome. Did you mean `Yield"):
+        study.tell(frame.rename(columns={"Yield [%]": "Yeild [%]"}))
+    with pytest.raises(ValueError, match="the column `id` is missing"):
+        study.tell(frame.drop(columns="id"))
+    frame.loc[3, "id"] = 9
+    with pytest.raises(ValueError, match="'9' is none that was asked for"):
+        study.tell(frame)
+    with pytest.raises(ValueError, match="must end in .csv or .xlsx, got results.ods"):
+        study.tell(tmp_path / "results.ods")
+    (tmp_path / "broken.xlsx").write_bytes(b"PK no")
+    with pytest.raises(ValueError, match="broken.xlsx could not be read"):
+        study.tell(tmp_path / "broken.xlsx")
+
+
+def test_a_rounded_parameter_is_what_was_asked_for() -> None:
+    study = make_study()
+    frame = study.sheet(study.ask(6))
+    frame[["Yield [%]", "Cost"]] = 1.0
+    for name in ("Temp (°C)", "rate"):
+        frame[name] = [float(f"{value:.4g}") for value in frame[name]]
+    study.tell(frame)
+    assert study.num_observations == 6
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".xlsx", ".parquet"])
+def test_an_export_is_data_again(tmp_path: Path, suffix: str) -> None:
+    study = make_study()
+    frame = study.sheet(study.ask(8))
+    frame["Yield [%]"] = np.arange(8.0) / 3
+    frame["Cost"] = -1e-300
+    study.tell(frame)
+    path = written(study, study.to_dataframe(), tmp_path / f"export{suffix}")
+    other = make_study()
+    other.add_data(path)
+    here, there = (one.to_dataframe()[list(SPACE.names)] for one in (study, other))
+    digits = 1e-15 if suffix == ".xlsx" else 0.0  # a spreadsheet keeps so many
+    pd.testing.assert_frame_equal(here, there, rtol=digits, atol=0.0)
+    torch.testing.assert_close(other.result.outcomes, study.result.outcomes, rtol=digits, atol=0.0)
+
+
+def test_a_batch_is_a_frame() -> None:
+    batch = make_study().ask(3)
+    frame = batch.to_dataframe()
+    assert frame.index.tolist() == batch.ids
+    assert frame["n"].tolist() == [params["n"] for params in batch.params]
+    assert not math.isnan(frame["rate"].sum())
