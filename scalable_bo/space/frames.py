@@ -28,6 +28,7 @@ def read_frame(
     fixed_values: Mapping[str, Choice],
     frame: pd.DataFrame,
     first_row: int,
+    observed: bool,
 ) -> Tensor:
     """Read points (n, d) from the columns of a DataFrame; arguments as ``Space.from_frame``."""
     if missing := [name for name in params if name not in frame.columns]:
@@ -58,11 +59,15 @@ def read_frame(
         points = conditions.settled(points)
         active = conditions.active(points)
     for column, (name, param) in enumerate(params.items()):
-        valid = param.valid(points[:, column]) | ~active[:, column]
+        numbers = points[:, column]
+        valid, placed = param.valid(numbers), param.placed(numbers)
+        if observed:
+            placed, valid = param.observed(numbers)
+        valid |= ~active[:, column]
         if not valid.all():
             row = int((~valid).nonzero()[0])
             raise refusal(name, param.requirement, frame[name].iloc[row], first_row + row)
-        points[:, column] = param.placed(points[:, column])
+        points[:, column] = placed
     return points + 0.0
 
 

@@ -74,7 +74,7 @@ class Goal:
                     f"`maximize` must be True or False, got {maximize!r}. Of several objectives,"
                     " give `objectives`."
                 )
-            if not constraints:
+            if constraints is None or constraints == {}:
                 return None
             objectives = {ONLY: "maximize" if maximize else "minimize"}
         elif maximize is not None:

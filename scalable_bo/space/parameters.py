@@ -68,6 +68,14 @@ class _Written:
         step = getattr(self, "step", None) or 1.0
         return self.placed(self.low + positions * step)
 
+    def observed(self: Any, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """Return numbers at which something may have been observed, those on the grid to the last
+        bit, and which may: steps bound what is asked for alone.
+        """
+        valid = self.valid(numbers)
+        inside = self._inside(numbers)
+        return torch.where(valid, self.placed(numbers), numbers), valid | inside
+
     def spread(self: Any, count: int) -> Tensor:
         """Return at most so many numbers of values, from one end to the other, evenly on the scale
         of the parameter; all where there are no more.
@@ -158,10 +166,13 @@ class Float(_Written):
 
     def valid(self, numbers: Tensor) -> Tensor:
         """Return which numbers are values of this parameter; NaN is none."""
-        inside = (numbers >= self.low) & (numbers <= self.high)
+        inside = self._inside(numbers)
         if self.step is None:
             return inside
         return inside & ((numbers - self.placed(numbers)).abs() <= GRID_TOLERANCE * self.step)
+
+    def _inside(self, numbers: Tensor) -> Tensor:
+        return (numbers >= self.low) & (numbers <= self.high)
 
     def placed(self, numbers: Tensor) -> Tensor:
         """Return the nearest values to numbers."""
@@ -290,7 +301,10 @@ class Int(_Written):
 
     def valid(self, numbers: Tensor) -> Tensor:
         """Return which numbers are values of this parameter; NaN is none."""
-        return (numbers >= self.low) & (numbers <= self.high) & (numbers == self.placed(numbers))
+        return self._inside(numbers) & (numbers == self.placed(numbers))
+
+    def _inside(self, numbers: Tensor) -> Tensor:
+        return (numbers >= self.low) & (numbers <= self.high) & (numbers == numbers.round())
 
     def placed(self, numbers: Tensor) -> Tensor:
         """Return the nearest values to numbers."""
@@ -330,12 +344,14 @@ class Categorical(_Written):
     type: ClassVar[str] = "categorical"
 
     def __post_init__(self) -> None:
+        if hasattr(self.choices, "tolist"):  # an array
+            object.__setattr__(self, "choices", self.choices.tolist())
         if isinstance(self.choices, str) or not isinstance(self.choices, Sequence):
             raise TypeError(
                 f"`choices` must be a list of values, got {self.choices!r}. Use"
                 f" `Categorical([{self.choices!r}, ...])`."
             )
-        choices = tuple(self.choices)
+        choices = tuple(getattr(one, "item", lambda one=one: one)() for one in self.choices)
         for choice in choices:
             if not isinstance(choice, Choice):
                 raise TypeError(
@@ -395,6 +411,8 @@ class Categorical(_Written):
     def valid(self, numbers: Tensor) -> Tensor:
         """Return which numbers are positions of choices; NaN is none."""
         return (numbers >= 0) & (numbers <= self.high) & (numbers == numbers.round())
+
+    _inside = valid
 
     def placed(self, numbers: Tensor) -> Tensor:
         """Return the nearest positions to numbers."""
@@ -457,6 +475,11 @@ def _check_bounds(low: float, high: float) -> None:
     if low >= high:
         raise ValueError(
             f"`low` must be below `high`, got low = {low} and high = {high}. Swap them?"
+        )
+    if not math.isfinite(high - low):
+        raise ValueError(
+            f"`high` must be less than 1.8e+308 above `low`, got low = {low} and high = {high}."
+            " Narrow them."
         )
 
 

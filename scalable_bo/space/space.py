@@ -214,7 +214,7 @@ class Space:
             ValueError: if the shape is another, or a value is not finite or none of its
                 parameter's.
         """
-        return self._encoded(self.check(X))
+        return self._encoded(self.check(X, observed=True))
 
     def unnormalize(self, U: Tensor) -> Tensor:
         """Map points of the unit cube, (n, e), to the nearest points in the user's units, (n, d)
@@ -243,12 +243,13 @@ class Space:
         stays = stays.repeat_interleave(torch.tensor(widths, device=U.device), dim=-1)
         return torch.where(stays, U, placed)
 
-    def check(self, X: Any, first_row: int = 0) -> Tensor:
+    def check(self, X: Any, first_row: int = 0, *, observed: bool = False) -> Tensor:
         """Return points in the user's units, (n, d), as float64, NaN for parameters that are not
         active, whatever stood there; constraints are not asked for.
 
         Args:
             first_row: what the first row is called in an error.
+            observed: whether values between steps will do, too: something was observed there.
         Raises:
             ValueError: if the shape is another, or a value is not finite or none of its
                 parameter's.
@@ -258,20 +259,25 @@ class Space:
         for column, (name, param) in enumerate(self.params.items()):
             numbers = points[:, column]
             valid = param.valid(numbers)
+            placed = param.placed(numbers)
+            if observed:
+                placed, valid = param.observed(numbers)
             if self.conditions is not None:
                 valid |= ~self.conditions.active(points)[:, column]
             if not valid.all():
                 row = int((~valid).nonzero()[0])
                 raise refusal(name, param.requirement, numbers[row].item(), first_row + row)
-            columns.append(param.placed(numbers))
+            columns.append(placed)
         return torch.stack(columns, dim=1) + 0.0
 
-    def read(self, params: Any) -> Tensor:
-        """Return points in the user's units, (n, d): of one dict, of n dicts, or as they are."""
+    def read(self, params: Any, *, observed: bool = False) -> Tensor:
+        """Return points in the user's units, (n, d): of one dict, of n dicts, or as they are;
+        ``observed`` as in :meth:`check`.
+        """
         points = [params] if isinstance(params, Mapping) else params
         if isinstance(points, Sequence) and all(isinstance(one, Mapping) for one in points):
-            return self.from_dicts(points)
-        return self.check(points)
+            return self.from_dicts(points, observed=observed)
+        return self.check(points, observed=observed)
 
     def read_feasible(self, params: Any, argument: str) -> Tensor:
         """Return points as :meth:`read` does, all of which meet the constraints.
@@ -340,18 +346,21 @@ class Space:
         """Map points of the unit cube, (n, e), to dicts of values."""
         return self.to_dicts(self.unnormalize(U))
 
-    def from_dicts(self, params: Sequence[Mapping[str, Any]], first_row: int = 0) -> Tensor:
+    def from_dicts(
+        self, params: Sequence[Mapping[str, Any]], first_row: int = 0, *, observed: bool = False
+    ) -> Tensor:
         """Map dicts of values to points in the user's units, (n, d) float64. Fixed parameters may
         be left out.
 
         Args:
             first_row: what the first dict is called in an error.
+            observed: as in :meth:`check`.
         Raises:
             ValueError: if a dict lacks a parameter, has another one, or a value is none of its
                 parameter's.
         """
         numbers = read_dicts(self.params, self.fixed, params, first_row)
-        X = self.check(numbers, first_row)
+        X = self.check(numbers, first_row, observed=observed)
         if (extra := X.isnan() & ~numbers.isnan()).any():
             row, column = extra.nonzero()[0].tolist()
             name = self.names[column]
@@ -377,20 +386,23 @@ class Space:
             for row in _points(X, "X", self.dim).tolist()
         ]
 
-    def from_frame(self, frame: pd.DataFrame, first_row: int = 0) -> Tensor:
+    def from_frame(
+        self, frame: pd.DataFrame, first_row: int = 0, *, observed: bool = False
+    ) -> Tensor:
         """Read points in the user's units, (n, d) float64, from the columns of a DataFrame by their
         names; others are left alone.
 
         Args:
             frame: a column for each parameter that varies; those of fixed ones may be left out.
             first_row: what the first row is called in an error.
+            observed: as in :meth:`check`.
         Raises:
             ValueError: if a column is missing, or a value is none of its parameter's.
             ImportError: if pandas is not installed; the extra ``tables`` brings it.
         """
         from scalable_bo.space.frames import read_frame  # which needs an extra
 
-        return read_frame(self.params, self.conditions, self.fixed, frame, first_row)
+        return read_frame(self.params, self.conditions, self.fixed, frame, first_row, observed)
 
     def to_frame(self, X: Tensor) -> pd.DataFrame:
         """Name the columns of points in the user's units, (n, d), in a DataFrame,

@@ -112,7 +112,7 @@ def read_history(
                 "`y` must be given with points or dicts, got None. Put the values there, or pass a"
                 " table that has them and name their column by `target`."
             )
-        X = space.read(data)
+        X = space.read(data, observed=True)
         outcomes = (
             Outcomes.several(y, noise, names, whole=True) if names else Outcomes.of(y, noise, "y")
         )

@@ -382,6 +382,8 @@ def read_told(
         )
     if not reasons:
         return ids, outcomes
+    if not isinstance(reasons, Mapping):
+        raise TypeError(f"`reasons` must be a dict of texts by id, got {reasons!r:.80}.")
     positions = {number: position for position, number in enumerate(ids)}
     if other := [number for number in reasons if number not in positions]:
         raise ValueError(f"`reasons` must be of `ids`, got {few(other)}.")

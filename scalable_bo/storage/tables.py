@@ -89,7 +89,7 @@ def read_outcomes(
     names = apart(names, parameters)
     for frame in table_frames(space, data, {*parameters, *names}, remarks):
         _require_columns(frame, names)
-        points.append(space.from_frame(frame, row))
+        points.append(space.from_frame(frame, row, observed=True))
         remarks.note(frame, row)
         values.append(torch.stack([_numbers(frame[name])[0] for name in names], dim=1))
         row += len(frame)
@@ -126,7 +126,7 @@ def read_table(
     row = 0
     for frame in table_frames(space, data, {*columns, *asked}, remarks):
         _require_columns(frame, asked)
-        points.append(space.from_frame(frame, row))
+        points.append(space.from_frame(frame, row, observed=True))
         remarks.note(frame, row)
         if target is not None:
             numbers, wrong = _numbers(frame[target])
@@ -170,8 +170,8 @@ def table_frames(
     kind = path.suffix.lower()
     if kind not in SUFFIXES:
         raise ValueError(
-            f"The file must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, got {path.name}. Read it into a"
-            " DataFrame."
+            f"The file must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, got {path.name}."
+            " Read it into a DataFrame."
         )
     readers = {".parquet": _parquet_frames, ".csv": _csv_frames, ".xlsx": _excel_frames}
     frames = readers[kind]

@@ -139,15 +139,17 @@ class Belief:
         )
         first, second = engine.draw(SOBOL_POINTS, dtype=torch.float64).chunk(2, dim=1)
         values = self.mean(space.unnormalize(first))
-        left = []
+        gaps = []
         stop = 0
         for param in space.params.values():
             columns = slice(stop, stop + param.num_columns)
             changed = first.clone()
             changed[:, columns] = second[:, columns]
-            gap = self.mean(space.unnormalize(changed)) - values
-            left.append(float(gap.square().mean()))
+            gaps.append(self.mean(space.unnormalize(changed)) - values)
             stop += param.num_columns
+        # In units of the largest, whose squares are neither infinite nor lost
+        largest = max(float(gap.abs().max()) for gap in gaps) or 1.0
+        left = [float((gap / largest).square().mean()) for gap in gaps]
         total = sum(left)
         shares = [part / total if total > 0 else 1.0 / space.dim for part in left]
         found = dict(zip(space.names, shares, strict=True))
@@ -220,7 +222,7 @@ class Answers:
     def predict(self, params: Any) -> tuple[Tensor, Tensor]:
         """Return means and standard deviations; as ``Study.predict``."""
         single = isinstance(params, Mapping)
-        X = self._space.read(params)
+        X = self._space.read(params, observed=True)
         if self._record.goal is not None:
             found = [belief.predict(X) for belief in self._of_outcomes()]
             mean, std = (torch.stack(parts, dim=1) for parts in zip(*found, strict=True))

@@ -152,7 +152,8 @@ class Study:
         device: torch.device | str | None = None,
         shared: bool = False,
     ) -> None:
-        plain = isinstance(maximize, bool) and objectives is None and not outcome_constraints
+        unlimited = outcome_constraints is None or outcome_constraints == {}
+        plain = isinstance(maximize, bool) and objectives is None and unlimited
         goal = None if plain else Goal.of(maximize, objectives, outcome_constraints)
         _check(seed, path, storage, name, solver, dtype, ask_seconds, goal)
         make = make_strategy if goal is None else goal_strategy(goal)
@@ -212,6 +213,8 @@ class Study:
             ValueError: if there is no study, or the space needs a function that was not given.
             RuntimeError: if another process uses ``path``, or what it holds is damaged.
         """
+        if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
+            raise TypeError(f"`path` must be a folder, or the URL of a database, got {path!r:.80}.")
         in_database = name is not None or "://" in str(path)
         storage = _database(path, name, True) if in_database else SQLiteStorage(Path(path), True)
         try:
@@ -762,6 +765,12 @@ class Study:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "A Study can be neither copied nor pickled: it holds its storage. Open it again by its"
+            " `path`, or make another and add `study.to_dataframe()` to it by `add_data`."
+        )
 
     def _change(self, ids: Sequence[int], outcomes: Outcomes, kind: str, why: str) -> None:
         with self._asking:

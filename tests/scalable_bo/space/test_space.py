@@ -599,3 +599,14 @@ def test_conditions_and_none_come_back_from_files(tmp_path: Path, suffix: str) -
         numbers, tmp_path / "numbers.csv", None, target="score", noise=None, name=None
     )
     assert torch.equal(read.X, X)
+
+
+def test_choices_may_be_of_numpy_and_torch() -> None:
+    assert Categorical(np.array(["a", "b"])) == Categorical(["a", "b"])
+    assert Categorical([np.int64(0), np.float64(0.5), np.bool_(True)]).choices == (0, 0.5, True)
+    assert Categorical(torch.tensor([1, 2])).to_dict()["choices"] == [1, 2]  # type: ignore[arg-type]
+
+
+def test_an_interval_is_no_wider_than_a_number() -> None:
+    with pytest.raises(ValueError, match="`high` must be less than 1.8e.308 above `low`"):
+        Float(-1e308, 1e308)

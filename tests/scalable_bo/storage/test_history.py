@@ -213,3 +213,32 @@ def test_any_bytes_are_data_or_a_clear_error(tmp_path: Path, content: bytes, suf
             assert str(error)
         else:
             assert SPACE.check(study._record.rows.X) is not None
+
+
+STEPS = Space(
+    temp=Float(20.0, 120.0, step=0.5), count=Int(0, 100, step=5), kind=Categorical(["a", "b"])
+)
+
+
+@pytest.mark.parametrize("form", ["dicts", "tensor", "frame", "file"])
+def test_what_was_observed_between_steps_is_data_as_it_was(tmp_path: Path, form: str) -> None:
+    frame = pd.DataFrame({"temp": [83.7, 20.5], "count": [7, 10], "kind": ["b", "a"]})
+    study = Study(STEPS, maximize=True, seed=0)
+    given: dict[str, Any] = {
+        "dicts": frame.to_dict("records"),
+        "tensor": torch.tensor([[83.7, 7.0, 1.0], [20.5, 10.0, 0.0]], dtype=torch.float64),
+        "frame": frame,
+        "file": tmp_path / "past.csv",
+    }
+    frame.to_csv(tmp_path / "past.csv", index=False)
+    study.add_data(given[form], [2.0, 1.0])
+    assert study.result.best_params == {"temp": 83.7, "count": 7, "kind": "b"}
+    assert study.predict({"temp": 83.7, "count": 7, "kind": "b"})[0].isfinite()
+    for params in study.ask(12).params:  # steps bound what is asked for
+        assert params["temp"] * 2 == round(params["temp"] * 2)
+        assert params["count"] % 5 == 0
+    for wrong in ({"temp": 120.5, "count": 5}, {"temp": 50.0, "count": 7.5}):
+        with pytest.raises(ValueError, match="must be"):
+            study.add_data([wrong | {"kind": "a"}], [1.0])
+    with pytest.raises(ValueError, match="in steps of 0.5, got 83.7"):
+        study.enqueue({"temp": 83.7, "count": 5, "kind": "a"})

@@ -313,3 +313,13 @@ def test_a_space_with_conditions_and_steps_is_optimised_stored_and_explained(
         batch = study.ask(5)
         assert study.space.to_dicts(batch.X) == batch.params
         study.report(tmp_path / "report.html")
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1.0, 1e300])
+def test_importances_do_not_depend_on_the_unit_of_values(unit: float) -> None:
+    study = Study(Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0)), maximize=True, seed=0)
+    X = torch.rand(12, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    study.add_data(X, unit * (X[:, 0] + 0.1 * X[:, 1]))
+    found = study.importances()
+    assert sum(found.values()) == pytest.approx(1.0)
+    assert found["x"] > 0.9

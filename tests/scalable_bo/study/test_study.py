@@ -1,7 +1,10 @@
 """The loop: what is asked, told and kept, and that it finds optima."""
 
 import math
+import pickle
 import re
+from collections.abc import Callable
+from copy import deepcopy
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
@@ -473,3 +476,23 @@ def test_equal_values_are_no_obstacle() -> None:
     study = make_study(solver=SDD(max_epochs=20.0), dtype=torch.float32)
     study.optimize(lambda params: 1.0, rounds=3, batch=4, progress=False)
     assert study.result.values.tolist() == [1.0] * 12
+
+
+@pytest.mark.parametrize("copy", [deepcopy, pickle.dumps])
+def test_a_study_is_neither_copied_nor_pickled(copy: Callable[[Any], Any]) -> None:
+    with pytest.raises(TypeError, match="neither copied nor pickled.*Open it again by its `path`"):
+        copy(Study(Space(x=Float(0.0, 1.0)), maximize=True))
+
+
+@pytest.mark.parametrize("path", [b"runs", [1], 3, None])
+def test_what_is_no_path_is_not_opened(path: Any) -> None:
+    with pytest.raises(TypeError, match="`path` must be a folder, or the URL of a database, got"):
+        Study.open(path)
+
+
+def test_reasons_and_limits_are_dicts() -> None:
+    study = Study(Space(x=Float(0.0, 1.0)), maximize=True)
+    with pytest.raises(TypeError, match="`reasons` must be a dict of texts by id, got 5"):
+        study.tell(study.ask(1), [math.nan], reasons=5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="`outcome_constraints` must be a dict of limits by name"):
+        Study(study.space, maximize=True, outcome_constraints=torch.ones(2))  # type: ignore[arg-type]
