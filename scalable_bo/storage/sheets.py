@@ -94,9 +94,7 @@ class Filled:
             ValueError: with each problem, by row and column as a spreadsheet counts them.
         """
         if "id" not in frame.columns and frame.index.name == "id":
-            attributes = frame.attrs
             frame = frame.reset_index()
-            frame.attrs = attributes
         sheet = _Sheet(frame.rename(columns=_heading), space, X, names)
         self = cls()
         for row in range(len(frame)):
@@ -134,7 +132,7 @@ class _Sheet:
 
     def read(self, row: int, filled: Filled) -> None:
         """Add what a row says."""
-        cells = {name: self._frame[name].iloc[row] for name in self._frame if name in self._wanted}
+        cells = self._frame.iloc[row].to_dict()
         values = {n: self._number(row, n, cells[n]) for n in self._names if n in cells}
         told = {name: value for name, value in values.items() if not math.isnan(value)}
         reason = _text(cells.get("reason", ""))
@@ -146,23 +144,15 @@ class _Sheet:
             self._report(row, "id", f"{_text(cells['id'])!r} is {what}")
             return
         self._seen.add(int(id))
-        for param, name, number in zip(
-            self._space.params.values(),
-            self._space.names,
-            self._points[int(id)].tolist(),
-            strict=True,
-        ):
-            if name in cells and _text(cells[name]):
+        asked = self._points[int(id)].tolist()
+        for (name, param), number in zip(self._space.params.items(), asked, strict=True):
+            if _text(cells.get(name)):
                 self._compare(row, name, param, cells[name], number)
         filled.ids.append(int(id))
         filled.values.append({} if reason and not told else told)
         filled.noise.append(self._number(row, "noise", cells.get("noise", "")))
         if reason and not told:
             filled.reasons[int(id)] = unguarded(reason)
-
-    @property
-    def _wanted(self) -> set[str]:
-        return {*self._space.names, *self._names, "id", "reason", "noise"}
 
     def _compare(self, row: int, name: str, param: Parameter, cell: Any, asked: float) -> None:
         """Report a parameter that is not what was asked for, but for what rounding may change."""

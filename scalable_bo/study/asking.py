@@ -18,8 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from acquisition.constraints import TooFewPoints
 from acquisition.strategy import ChoosingStrategy, Request, SharingStrategy, Strategy
 from scalable_bo.modelling.factory import INPUTS_APART, SurrogateFactory
+from scalable_bo.modelling.fitting import fit
 from scalable_bo.modelling.training import SCALES
 from scalable_bo.space.space import Space
 from scalable_bo.storage.pools import Pool
@@ -115,6 +117,9 @@ class Proposer:
             model, data = kept.make(told, refit, few, asked.generator, callback, asked.deadline)
             keep = partial(kept.keep, asked.number, model, data, few)
             models = _Models([Part([model], [data], q)], refit, keep)
+        learns = len(known.failed) >= FEWEST_VALUES and pool is None and not asked.is_local
+        if learns and known.goal is None:
+            asked = replace(asked, succeeds=self._drawn_success(asked))
         fitted = time.perf_counter()
         strategy = self._strategy if pool is None else BestOfPool(pool)
         request_of = partial(self._request, asked)
@@ -122,7 +127,7 @@ class Proposer:
             choice = choose_parts(
                 models.parts,
                 request_of,
-                strategy.generate,
+                strategy.generate if asked.succeeds is None else partial(_careful, asked, strategy),
                 asked.generator,
                 shared=asked.team is not None,
                 callback=callback,
@@ -146,6 +151,23 @@ class Proposer:
             callback=asked.callback,
         )
         return _Models(parts, None, lambda choice: None)
+
+    def _drawn_success(self, asked: _Asked) -> Callable[[Tensor], Tensor]:
+        """Return which points of the unit cube are likelier to succeed than to fail, by the mean of
+        a model of where evaluations did and did not, and by a function that is drawn from it.
+        """
+        data = asked.known.success_data(self._space)
+        # Of its own, so that failures change nothing else that is random
+        generator = torch.Generator().manual_seed(asked.generator.initial_seed())
+        fitted = fit(self._factory, data, generator, few=True)
+        path = self._factory.build(data, fitted).paths(1, generator=generator)
+
+        @torch.no_grad()
+        def succeeds(U: Tensor) -> Tensor:
+            U = U.to(self._factory.device, self._factory.dtype)
+            return data.values_of(torch.minimum(path(U)[0], path.mean(U))) > 0.5
+
+        return succeeds
 
     def _models_of_outcomes(self, asked: _Asked) -> _Models:
         """Return a model of each of several outcomes."""
@@ -269,6 +291,7 @@ class Proposer:
             self._team is not None
             and self._team.size <= min(q, known.num_observed)
             and known.goal is None
+            and len(known.failed) < FEWEST_VALUES
             and isinstance(self._strategy, SharingStrategy)
             and self._strategy.shares
             and not self._is_for_few(q, known.num_observed)
@@ -304,7 +327,9 @@ class Proposer:
             return by
         reason = self._strategy.reason(request)
         inputs = INPUTS_APART if self._factory.is_apart(part.models[0]) else ""
-        return "; ".join(filter(None, [reason, by, SCALES[part.data[0].scale_name], inputs]))
+        failures = "where evaluations fail is learned" * (asked.succeeds is not None)
+        parts = [reason, by, SCALES[part.data[0].scale_name], inputs, failures]
+        return "; ".join(filter(None, parts))
 
     def _request(self, asked: _Asked, part: Part) -> Request:
         """Return what the strategy is asked for a part, on the unit cube, but for the paths."""
@@ -376,6 +401,8 @@ class _Asked:
         plan: how it keeps to its time; ``None`` without one.
         deadline: of a fit.
         team: of the processes that make the batch together; ``None`` for this one alone.
+        succeeds: tells which points of the unit cube may be evaluated without a failure; ``None``
+            where that is not learned.
     """
 
     number: int
@@ -389,6 +416,7 @@ class _Asked:
     plan: Plan | None
     deadline: float | None
     team: Team | None
+    succeeds: Callable[[Tensor], Tensor] | None = None
 
     @property
     def is_local(self) -> bool:
@@ -409,6 +437,23 @@ class _Models:
     parts: Sequence[Part]
     refitted: bool | None
     keep: Callable[[Choice], None]
+
+
+def _careful(asked: _Asked, strategy: Strategy, request: Request) -> Tensor:
+    """Return the batch of points that succeed; of any, where there are too few."""
+    accepts = request.constraints.get("accepts")
+    succeeds = asked.succeeds
+    assert succeeds is not None  # to be careful
+
+    def both(U: Tensor) -> Tensor:
+        met = succeeds(U).to(U.device)
+        return met if accepts is None else met & accepts(U)
+
+    try:
+        constraints = {**request.constraints, "accepts": both}
+        return strategy.generate(replace(request, constraints=constraints))
+    except TooFewPoints:
+        return strategy.generate(request)
 
 
 def columns_bytes(n: int, q: int, dtype: torch.dtype) -> int:

@@ -20,6 +20,8 @@ from scalable_bo.storage.record import StudyRecord
 from scalable_bo.storage.rows import Rows, keys
 from scalable_bo.storage.storage import Ask
 
+ACCIDENTS = ("withdrawn", "lost:")  # how reasons begin that do not lie in the point
+
 
 @dataclass(frozen=True, eq=False)
 class Known:
@@ -29,6 +31,7 @@ class Known:
         asks: those before.
         num_observed: n.
         num_pending: points asked and not told.
+        failed: (f, d) points where evaluations failed, but for what was taken back or lost on disk.
         unusable: (p, d) points without a value: pending ones, failed ones and those of the queue.
         queued: (k, d) points of the queue that the ask gives out.
         taken: ``keys`` of the points that are not to be asked: the unusable ones, in a finite space
@@ -44,6 +47,7 @@ class Known:
     asks: Sequence[Ask]
     num_observed: int
     num_pending: int
+    failed: Tensor
     unusable: Tensor
     queued: Tensor
     taken: set[bytes]
@@ -74,6 +78,7 @@ class Known:
         with record.lock:
             rows = record.rows
             queue = record.queue
+            failed = [r for r, why in rows.reasons.items() if not why.startswith(ACCIDENTS)]
             unusable = torch.cat([rows.X[~rows.told | rows.values.isnan()], queue])
             # A point of a finite space comes up by chance again; a Float makes that as good as
             # impossible.
@@ -82,6 +87,7 @@ class Known:
                 asks=tuple(record.asks),
                 num_observed=len(rows.observed),
                 num_pending=len(rows) - rows.num_told + len(queue),
+                failed=rows.X[failed],
                 unusable=unusable,
                 queued=queue[:q],
                 taken=set(keys(taken)),
@@ -90,6 +96,14 @@ class Known:
                 goal=goal,
                 outcome_data=outcome_data,
             )
+
+    def success_data(self, space: Space) -> TrainingData:
+        """Return 1 at the points with a value and 0 at the failed ones, to learn where evaluations
+        fail.
+        """
+        U = torch.cat([self.data(self.num_observed).U, space.normalize(self.failed)])
+        numbers = torch.arange(len(U), dtype=torch.float64, device="cpu")
+        return TrainingData.of(U, (numbers < self.num_observed).double(), None, True)
 
     @property
     def num_drawn(self) -> int:
