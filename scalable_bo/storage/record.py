@@ -217,6 +217,7 @@ class StudyRecord:
         is interrupted, what has been stored is read again.
         """
         with self.lock:
+            self._mend()
             try:
                 if isinstance(self.storage, SharedStorage):
                     with self.storage.writing() as writes:
@@ -226,12 +227,16 @@ class StudyRecord:
                         yield
                 else:
                     yield
-            except BaseException:
-                if self._is_torn:
-                    self._load()
-                raise
-            finally:
                 self._is_torn = False
+            except BaseException:
+                self._mend()
+                raise
+
+    def _mend(self) -> None:
+        """Read again what has been stored, where a write may not have been."""
+        if self._is_torn:
+            self._load()
+            self._is_torn = False
 
     def _write(self, name: str, *arguments: Any) -> None:
         """Call a method of the storage and then of the contents."""

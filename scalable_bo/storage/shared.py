@@ -16,7 +16,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -235,12 +235,9 @@ class SQLStorage:
 
     def _create(self, must_exist: bool) -> None:
         """Make the tables and the row of the study at need; others may do so at the same time."""
-        for _ in range(2):
-            try:
-                _METADATA.create_all(self._engine)
-                break
-            except DBAPIError:  # another was quicker
-                continue
+        with suppress(DBAPIError):  # another was quicker
+            _METADATA.create_all(self._engine)
+        _METADATA.create_all(self._engine)
         with self._engine.begin() as connection:
             row = sa.select(_STUDIES.c.version).where(_STUDIES.c.name == self._study)
             if must_exist and connection.scalar(row) is None:
@@ -249,14 +246,10 @@ class SQLStorage:
                     f"`name` must be that of a study in {self._url}, got {self._study!r}. There are"
                     f" {names or 'none'}."
                 )
-            try:
-                if connection.scalar(row) is None:
-                    with connection.begin_nested():
-                        connection.execute(
-                            sa.insert(_STUDIES).values(name=self._study, version=VERSION)
-                        )
-            except IntegrityError:
-                pass
+            if connection.scalar(row) is None:
+                new = sa.insert(_STUDIES).values(name=self._study, version=VERSION)
+                with suppress(IntegrityError), connection.begin_nested():
+                    connection.execute(new)
             version = connection.scalar(row)
         if version is None or version > VERSION:
             raise RuntimeError(
@@ -276,21 +269,21 @@ class SQLStorage:
             yield self._connection
             return
         before = self._seen
-        with self._reached(), self._engine.begin() as connection:
-            held = sa.select(_STUDIES.c.name).where(_STUDIES.c.name == self._study)
-            connection.execute(held.with_for_update())
-            self._connection = connection
-            try:
+        try:
+            with self._reached(), self._engine.begin() as connection:
+                held = sa.select(_STUDIES.c.name).where(_STUDIES.c.name == self._study)
+                connection.execute(held.with_for_update())
+                self._connection = connection
                 if first is not None:
                     self._seen, self._unread = first, []
                 self._follow(connection)
                 before = self._seen
                 yield connection
-            except BaseException:
-                self._seen = before  # what was written here is undone
-                raise
-            finally:
-                self._connection = None
+        except BaseException:
+            self._seen = before  # what was written here is undone
+            raise
+        finally:
+            self._connection = None
 
     def _follow(self, connection: Connection) -> None:
         """Read what has been written since."""

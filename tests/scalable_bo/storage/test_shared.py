@@ -239,6 +239,30 @@ def test_a_write_that_fails_is_undone(
     assert opened().pending.ids == [0, 1, 2]
 
 
+def test_a_commit_that_fails_leaves_no_gap_also_while_the_database_is_away(
+    opened: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = opened()
+    batch = study.ask(2)
+    storage = study._record.storage
+    assert isinstance(storage, SQLStorage)
+
+    def away(connection: Any) -> None:
+        raise OSError("the network is down")
+
+    sa.event.listen(storage._engine, "commit", away)
+    for _ in range(2):
+        with pytest.raises(OSError, match="the network is down"):
+            study.tell(batch, [1.0, 2.0])
+    sa.event.remove(storage._engine, "commit", away)
+    other = opened()
+    assert other.pending.ids == batch.ids
+    assert study.pending.ids == batch.ids
+    study.tell(batch, [1.0, 2.0])
+    assert other.result.values.tolist() == [1.0, 2.0]
+    assert opened().ask(1).ids == [2]
+
+
 def test_arguments_are_refused_by_name(tmp_path: Path) -> None:
     for given in ("mysql://host/db", "tuning", "sqlite://", "nonsense://host/db"):
         with pytest.raises(ValueError, match="`storage` must be the URL of a database"):
