@@ -52,6 +52,8 @@ TILES = "surrogates/operators/tiles.py"
 SELECTION = "acquisition/selection.py"
 ANSWERS = "scalable_bo/study/answers.py"
 SEALS = "scalable_bo/storage/seals.py"
+SHARED = "scalable_bo/storage/shared.py"
+SHEETS = "scalable_bo/storage/sheets.py"
 SQLITE = "scalable_bo/storage/sqlite.py"
 ROWS = "scalable_bo/storage/rows.py"
 MUTANTS = (
@@ -162,6 +164,21 @@ MUTANTS = (
         "rows.values.isnan() & rows.told",
         STUDY,
     ),
+    Mutant(
+        "scalable_bo/study/asking.py",
+        "torch.minimum(path(U)[0], path.mean(U))",
+        "1.0 - path.mean(U)",
+        STUDY,
+    ),
+    Mutant(SHARED, "if row.until >= time.time() and ", "if ", STORAGE),
+    Mutant(SHARED, " or digest != self._digest(number, content)", "", STORAGE),
+    Mutant(
+        SHARED,
+        "            self._seen = before  # what was",
+        "            pass  # what was",
+        STORAGE,
+    ),
+    Mutant(SHEETS, "or id in self._seen:", "or False:", STORAGE),
     Mutant(SEALS, "        if number:\n", "        if False:\n", STORAGE),
     Mutant(SEALS, "int(check, 16) == zlib.crc32(number)", "True", STORAGE),
     Mutant(ROWS, "whole[list(self.reasons)] = True", "pass", STORAGE),
