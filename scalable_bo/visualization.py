@@ -355,7 +355,7 @@ def _predict_at(study: Study, numbers: dict[str, np.ndarray]) -> tuple[np.ndarra
     the numbers that stand for them.
     """
     count = len(next(iter(numbers.values())))
-    X = study.space.from_dicts([study.best_params]).repeat(count, 1)
+    X = study.space.from_dicts([study.best_params], observed=True).repeat(count, 1)
     for name, column in numbers.items():
         X[:, study.space.names.index(name)] = torch.from_numpy(column)
     mean, std = study.predict(study.space.completed(X))

@@ -29,8 +29,6 @@ SUFFIXES = (".csv", ".xlsx")
 EMPTY = ("", "nan", "none", "na", "n/a", "-", "–")
 # What tables of this project have beside parameters and outcomes
 OTHERS = ("id", "status", "reason", "noise", "ask", "feasible", "front")
-SHOWN = ".3g"  # of a parameter, where a spreadsheet has rounded it
-MOST_PROBLEMS = 20
 
 
 def make_sheet(space: Space, ids: Sequence[int], X: Tensor, names: Sequence[str]) -> pd.DataFrame:
@@ -100,9 +98,8 @@ class Filled:
         for row in range(len(frame)):
             sheet.read(row, self)
         if sheet.problems:
-            more = len(sheet.problems) - MOST_PROBLEMS
-            lines = [*sheet.problems[:MOST_PROBLEMS], *[f"and {more} more"] * (more > 0)]
-            raise ValueError("Nothing was told, since in the sheet\n  " + "\n  ".join(lines))
+            lines = "\n  ".join(sheet.problems)
+            raise ValueError(f"Nothing was told, since in the sheet\n  {lines}")
         return self
 
 
@@ -161,7 +158,7 @@ class _Sheet:
             found = param.number(texts.get(_text(cell), cell))
         else:
             found = self._number(row, name, cell)
-        if not (found == asked or f"{found:{SHOWN}}" == f"{asked:{SHOWN}}"):
+        if not (found == asked or f"{found:.3g}" == f"{asked:.3g}"):
             (was,) = param.labels([asked])
             self._report(
                 row,
@@ -176,12 +173,15 @@ class _Sheet:
         if text.lower() in EMPTY:
             return math.nan
         try:
-            return float(text.replace(",", ".") if self._comma else text)
+            number = float(text.replace(",", ".") if self._comma else text)
         except ValueError:
+            number = math.inf
+        if not math.isfinite(number):
             self._report(
                 row, name, f"{text!r} is no number. Leave the cell empty, or give a reason"
             )
             return math.nan
+        return number
 
     def _report(self, row: int, name: str, problem: str) -> None:
         self.problems.append(f"row {row + 2}, column `{name}`: {problem}")
@@ -189,7 +189,7 @@ class _Sheet:
 
 def _text(cell: Any) -> str:
     """Return the text of a cell, without what a spreadsheet puts around it."""
-    return "" if cell is None or cell is pd.NA else str(cell).replace("\xa0", " ").strip()
+    return "" if pd.isna(cell) else str(cell).replace("\xa0", " ").strip()
 
 
 def _heading(name: Any) -> str:

@@ -157,7 +157,7 @@ class Proposer:
         a model of where evaluations did and did not, and by a function that is drawn from it.
         """
         data = asked.known.success_data(self._space)
-        # Of its own, so that failures change nothing else that is random
+        # It draws by itself, so that failures change nothing else that is random
         generator = torch.Generator().manual_seed(asked.generator.initial_seed())
         fitted = fit(self._factory, data, generator, few=True)
         path = self._factory.build(data, fitted).paths(1, generator=generator)

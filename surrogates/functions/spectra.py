@@ -485,6 +485,8 @@ def register_kernel(
         assert spectrum is not None  # or this is not registered
         with torch.no_grad():
             omega, variance = spectrum(kernel, len(columns), len(tails), source.generator)
+        if omega.shape != (shape := (len(columns), len(tails))):
+            raise ValueError(f"`spectrum` must return frequencies {shape}, got {(*omega.shape,)}.")
         drawn = source._waves(omega.to(source.like), columns)
         return replace(drawn, weights=float(variance) * drawn.weights)
 

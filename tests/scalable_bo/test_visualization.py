@@ -162,6 +162,8 @@ def test_parameters_with_steps_and_conditions_are_shown() -> None:
     )
     study = Study(space, maximize=True, seed=0)
     study.optimize(lambda p: p["a"] + p.get("m", 0.0), rounds=2, batch=12, progress=False)
+    study.add_data([{"a": 0.987, "k": 5, "kind": "y"}], [9.0])  # the best, between steps
+    assert study.best_params["a"] == 0.987
     figure = vis.plot_slice(study, ["a", "kind"])
     means = [trace for trace in figure.data if trace.name == "mean"]
     assert list(means[0].x) == pytest.approx([step / 10 for step in range(11)])

@@ -146,3 +146,22 @@ def test_a_batch_is_a_frame() -> None:
     assert frame.index.tolist() == batch.ids
     assert frame["n"].tolist() == [params["n"] for params in batch.params]
     assert not math.isnan(frame["rate"].sum())
+
+
+@pytest.mark.parametrize("read", [pd.read_excel, pd.read_csv])
+def test_an_empty_cell_that_pandas_reads_is_no_reason(tmp_path: Path, read: Any) -> None:
+    study = make_study(maximize=True)
+    frame = study.sheet(study.ask(3))
+    frame.loc[0, "value"] = 1.0
+    path = tmp_path / ("sheet.csv" if read is pd.read_csv else "sheet.xlsx")
+    study.tell(read(written(study, frame, path)))
+    assert (study.num_observations, study.num_failed) == (1, 0)
+    assert study.pending.ids == [1, 2]
+
+
+def test_what_is_too_large_for_a_number_is_said() -> None:
+    study = make_study(maximize=True)
+    frame = study.sheet(study.ask(1)).astype(object)
+    frame["value"] = "1e999"
+    with pytest.raises(ValueError, match="row 2, column `value`: '1e999' is no number"):
+        study.tell(frame)

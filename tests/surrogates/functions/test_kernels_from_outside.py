@@ -130,3 +130,11 @@ def test_what_was_not_told_of_is_refused_by_name(tmp_path: Path) -> None:
         model.save(tmp_path / "model.safetensors")
     with pytest.raises(TypeError, match="`kind` must be a class of GPyTorch kernels, got 'Sinc'"):
         register_kernel("Sinc")  # type: ignore[arg-type]
+
+
+def test_frequencies_of_another_shape_are_refused() -> None:
+    register_kernel(Sinc, spectrum=lambda kernel, d, count, _: (torch.rand(count, d, **F64), 1.0))
+    with pytest.raises(
+        ValueError, match=r"`spectrum` must return frequencies \(2, 4\), got \(4, 2\)"
+    ):
+        RandomFeatures.draw(wide(), 2, 8, generator=torch.Generator().manual_seed(0))
