@@ -1,6 +1,6 @@
-"""What is known of kernels beyond what GPyTorch evaluates: how a stored model names their classes,
-where their random features come from, and the closed form of RBF and Matérn-1/2, 3/2, 5/2. A sum or
-product has what all of its parts have.
+"""The registry of kernels holds what GPyTorch does not tell: how a stored model names their
+classes, where their random features come from, and the closed form of RBF and Matérn-1/2, 3/2, 5/2.
+A sum or product has what all of its parts have.
 
 A closed form is ``k(x, z) = outputscale · κ(d²)`` with ``d² = ‖(x − z) / lengthscale‖²`` (isotropic
 or ARD). ``κ`` and its slope ``dκ/d(d²)`` are all that values and gradients need.
@@ -51,7 +51,7 @@ HARMLESS |= {"__abstractmethods__", "_abc_impl", "__firstlineno__", "__static_at
 
 @dataclass(frozen=True)
 class KernelForm:
-    """What is known of a class of kernels.
+    """One class of kernels in the registry.
 
     Attributes:
         settings: attributes that are arguments of its constructor and no tensors, beside the batch
