@@ -60,9 +60,7 @@ MOST_PARAMETERS = 12
 MANY_PARAMETERS = {
     "scalable_bo/study/study.py:Study.__init__",
     "acquisition/thompson.py:ParallelThompsonSampling.__init__",
-    "surrogates/models/inducing.py:InducingPathwiseGP.__init__",
     "surrogates/models/pathwise.py:PathwiseGP.__init__",
-    "surrogates/models/variational.py:VariationalGP.__init__",
     "surrogates/operators/triton_kernels.py:_matmul",
     "surrogates/operators/triton_kernels.py:_rowwise",
     "surrogates/regressors/nystrom_sgm.py:NystromSGM.__init__",

@@ -27,7 +27,7 @@ from surrogates import checks
 from surrogates.functions.paths import BatchPaths, SamplePaths
 from surrogates.operators.forms import StationaryKernel
 from surrogates.rules.data import DataSet
-from surrogates.rules.inducing_points import choose_inducing_points
+from surrogates.rules.inducing_points import check_choice, choose_inducing_points
 
 DEFAULT_NUM_INDUCING = 1024
 # In standardised units, what stands for no noise: GPyTorch's own bound, before any change to it
@@ -215,26 +215,29 @@ def check_kernel(kernel: Kernel, train_X: Tensor, train_Y: Tensor) -> None:
 
 
 def place_inducing_points(
-    model: SingleTaskGP, inducing_points: Tensor | int, method: str, seed: int
-) -> Tensor:
-    """Return Z (m, d) on the transformed inputs of ``model``: the points given, or so many chosen
-    among its data, at most all.
+    model: Any, train_X: Tensor, inducing_points: Tensor | int, method: str
+) -> None:
+    """Give ``model`` its inducing points Z (m, d) on transformed inputs, as a buffer: the points
+    given, or so many chosen among its data, at most all.
 
     Several outputs share them; distances are in lengthscales of the first.
+
+    Raises:
+        TypeError, ValueError: as :func:`check_choice`.
     """
+    check_choice(inducing_points, method, train_X)
     model.eval()  # the training inputs are then the transformed ones
-    try:
-        if isinstance(inducing_points, Tensor):
-            return model.transform_inputs(inducing_points).detach().clone()
+    if isinstance(inducing_points, Tensor):
+        Z = model.transform_inputs(inducing_points).detach().clone()
+    else:
         data = data_sets(model)[0]
-        generator = torch.Generator().manual_seed(seed)
-        X = data.X.detach()
-        m = min(inducing_points, len(X))
-        return choose_inducing_points(
-            X, m, method, generator=generator, lengthscale=_lengthscale(data.kernel)
+        generator = torch.Generator().manual_seed(model.seed)
+        m = min(inducing_points, len(data.X))
+        Z = choose_inducing_points(
+            data.X, m, method, generator=generator, lengthscale=_lengthscale(data.kernel)
         )
-    finally:
-        model.train()
+    model.register_buffer("inducing_points", Z)
+    model.train()
 
 
 def _lengthscale(kernel: Kernel) -> Tensor | None:

@@ -2,18 +2,15 @@
 :mod:`surrogates.rules.finite_features`.
 """
 
+from typing import Any
+
 import torch
-from botorch.models.transforms.input import InputTransform
-from botorch.models.transforms.outcome import OutcomeTransform
-from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.kernels import ScaleKernel
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
-from gpytorch.means import Mean
-from torch import Tensor, nn
+from torch import nn
 
 from surrogates.functions.feature_maps import FeatureKernel
 from surrogates.models.data import data_sets
-from surrogates.models.pathwise import PathwiseGP
+from surrogates.models.pathwise import PathwiseGP, takes_settings
 from surrogates.rules.finite_features import FiniteFeatures
 from surrogates.rules.weight_space import TRIED_ROWS, FeatureBasis, WeightPosterior
 
@@ -29,50 +26,25 @@ class FiniteFeatureGP(PathwiseGP):
     Hyperparameters: :func:`fit_finite_features`.
 
     Args:
-        train_X: (n, d), or batches (*batch, n, d).
-        train_Y: (n, m), m outputs, which are independent and share the kernel.
-        train_Yvar: (n, m) known noise variances; ``None`` for one inferred σ².
-        likelihood: Gaussian; see :func:`gaussian_likelihood` for a given σ².
         feature_map: φ, a ``torch.nn.Module`` from (m, d), after the input transform, to (m, F),
             each row by itself: a network, :class:`FourierFeatures`, :class:`NystromFeatures`,
             :class:`AttentionFeatures`, or several in ``torch.nn.Sequential``. It is used in
-            evaluation mode, and becomes part of the model.
-        mean_module: any GPyTorch mean; constant if ``None``.
-        outcome_transform: as in ``PathwiseGP``.
-        input_transform: as in ``SingleTaskGP``.
-        seed: of the paths.
+            evaluation mode, and becomes part of the model. Several outputs share it.
+
+    The other arguments are those of :class:`PathwiseGP`.
 
     Raises:
         TypeError, ValueError: as ``PathwiseGP``, and for a feature map that does not return (m, F)
             finite features.
     """
 
-    def __init__(
-        self,
-        train_X: Tensor,
-        train_Y: Tensor,
-        train_Yvar: Tensor | None = None,
-        likelihood: GaussianLikelihood | FixedNoiseGaussianLikelihood | None = None,
-        *,
-        feature_map: nn.Module,
-        mean_module: Mean | None = None,
-        outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
-        input_transform: InputTransform | None = None,
-        seed: int = 0,
-    ) -> None:
+    @takes_settings(
+        without=("covar_module", "solver", "num_features", "num_paths", "memory_budget")
+    )
+    def __init__(self, *, feature_map: nn.Module, **settings: Any) -> None:
         kernel = ScaleKernel(FeatureKernel(feature_map))
         kernel.outputscale = 1.0
-        super().__init__(
-            train_X,
-            train_Y,
-            train_Yvar,
-            likelihood,
-            kernel,
-            mean_module,
-            outcome_transform,
-            input_transform,
-            seed=seed,
-        )
+        super().__init__(covar_module=kernel, **settings)
         self.eval()
         with torch.no_grad():
             first, *_ = data_sets(self)

@@ -2,20 +2,13 @@
 :mod:`surrogates.rules.inducing`.
 """
 
-from botorch.models.transforms.input import InputTransform
-from botorch.models.transforms.outcome import OutcomeTransform
-from botorch.utils.types import DEFAULT, _DefaultType
-from gpytorch.kernels import Kernel
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
-from gpytorch.means import Mean
+from typing import Any
+
 from torch import Tensor
 
-from surrogates import checks
 from surrogates.models.data import DEFAULT_NUM_INDUCING, place_inducing_points
-from surrogates.models.pathwise import DEFAULT_NUM_FEATURES, DEFAULT_NUM_PATHS, PathwiseGP
+from surrogates.models.pathwise import PathwiseGP, takes_settings
 from surrogates.rules.inducing import InducingPoints
-from surrogates.rules.inducing_points import check_choice
-from surrogates.solvers.base import Solver
 
 
 class InducingPathwiseGP(PathwiseGP):
@@ -57,44 +50,17 @@ class InducingPathwiseGP(PathwiseGP):
 
     inducing_points: Tensor
 
+    @takes_settings()
     def __init__(
         self,
         train_X: Tensor,
-        train_Y: Tensor,
-        train_Yvar: Tensor | None = None,
-        likelihood: GaussianLikelihood | FixedNoiseGaussianLikelihood | None = None,
-        covar_module: Kernel | None = None,
-        mean_module: Mean | None = None,
-        outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
-        input_transform: InputTransform | None = None,
         *,
         inducing_points: Tensor | int = DEFAULT_NUM_INDUCING,
         inducing_method: str = "k-means",
-        solver: Solver | None = None,
-        num_features: int = DEFAULT_NUM_FEATURES,
-        num_paths: int = DEFAULT_NUM_PATHS,
-        seed: int = 0,
-        memory_budget: int | None = None,
+        **settings: Any,
     ) -> None:
-        checks.training_data(train_X, train_Y)
-        check_choice(inducing_points, inducing_method, train_X)
-        super().__init__(
-            train_X,
-            train_Y,
-            train_Yvar,
-            likelihood,
-            covar_module,
-            mean_module,
-            outcome_transform,
-            input_transform,
-            solver=solver,
-            num_features=num_features,
-            num_paths=num_paths,
-            seed=seed,
-            memory_budget=memory_budget,
-        )
-        Z = place_inducing_points(self, inducing_points, inducing_method, seed)
-        self.register_buffer("inducing_points", Z)
+        super().__init__(train_X, **settings)
+        place_inducing_points(self, train_X, inducing_points, inducing_method)
 
     @property
     def rule(self) -> InducingPoints:

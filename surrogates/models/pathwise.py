@@ -9,6 +9,9 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self
 
@@ -459,6 +462,44 @@ class PathwiseGP(FreshGP):
     @_supports_cache_root.setter
     def _supports_cache_root(self, value: bool) -> None:
         self._may_cache_root = value
+
+
+def takes_settings(*, without: tuple[str, ...] = ()) -> Callable[[Callable[..., None]], Any]:
+    """Give a constructor, which passes its ``settings`` on to that of :class:`PathwiseGP`, the
+    signature with these arguments, too, which Ax and BoTorch read.
+
+    Args:
+        without: arguments that it does not take; those after them are taken by name alone.
+    """
+
+    def decorated(init: Callable[..., None]) -> Callable[..., None]:
+        general = signature(PathwiseGP.__init__).parameters
+        positional = list(
+            takewhile(
+                lambda part: part.name not in without and part.kind is not Parameter.KEYWORD_ONLY,
+                general.values(),
+            )
+        )
+        own = [
+            part
+            for name, part in signature(init).parameters.items()
+            if name not in general and part.kind is not Parameter.VAR_KEYWORD
+        ]
+        named = [
+            part.replace(kind=Parameter.KEYWORD_ONLY)
+            for name, part in list(general.items())[len(positional) :]
+            if name not in without
+        ]
+        whole = Signature([*positional, *own, *named], return_annotation=None)
+
+        @wraps(init)
+        def bound(*given: Any, **by_name: Any) -> None:
+            init(**whole.bind(*given, **by_name).arguments)
+
+        bound.__signature__ = whole  # type: ignore[attr-defined]
+        return bound
+
+    return decorated
 
 
 def _check_observations(

@@ -7,20 +7,12 @@ from typing import Any
 
 import gpytorch
 import torch
-from botorch.models.transforms.input import InputTransform
-from botorch.models.transforms.outcome import OutcomeTransform
-from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.kernels import Kernel
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
-from gpytorch.means import Mean
 from torch import Tensor
 
-from surrogates import checks
 from surrogates.models.data import DEFAULT_NUM_INDUCING, StateKey, data_sets, place_inducing_points
-from surrogates.models.pathwise import DEFAULT_NUM_FEATURES, DEFAULT_NUM_PATHS, PathwiseGP
+from surrogates.models.pathwise import PathwiseGP, takes_settings
 from surrogates.rules.data import DataSet
-from surrogates.rules.inducing_points import check_choice
 from surrogates.rules.variational import Variational, WhitenedPosterior
 
 
@@ -47,10 +39,7 @@ class VariationalGP(PathwiseGP):
     a warm start changes nothing.
 
     Args:
-        inducing_points: Z (m, d) in the units of ``train_X``, or their number, of which at most n
-            are chosen. They stay what they are on transformed inputs when a learnable input
-            transform changes.
-        inducing_method: how a number of them is chosen, see :func:`choose_inducing_points`.
+        inducing_points, inducing_method: as in :class:`InducingPathwiseGP`.
 
     The other arguments are those of :class:`PathwiseGP`.
 
@@ -73,42 +62,17 @@ class VariationalGP(PathwiseGP):
     # What ``posterior`` is made of: q(u) of every data set, and the model that it belongs to
     _kept: tuple[StateKey, list[tuple[WhitenedPosterior, DataSet]]] | None = None
 
+    @takes_settings(without=("solver",))
     def __init__(
         self,
         train_X: Tensor,
-        train_Y: Tensor,
-        train_Yvar: Tensor | None = None,
-        likelihood: GaussianLikelihood | FixedNoiseGaussianLikelihood | None = None,
-        covar_module: Kernel | None = None,
-        mean_module: Mean | None = None,
-        outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
-        input_transform: InputTransform | None = None,
         *,
         inducing_points: Tensor | int = DEFAULT_NUM_INDUCING,
         inducing_method: str = "k-means",
-        num_features: int = DEFAULT_NUM_FEATURES,
-        num_paths: int = DEFAULT_NUM_PATHS,
-        seed: int = 0,
-        memory_budget: int | None = None,
+        **settings: Any,
     ) -> None:
-        checks.training_data(train_X, train_Y)
-        check_choice(inducing_points, inducing_method, train_X)
-        super().__init__(
-            train_X,
-            train_Y,
-            train_Yvar,
-            likelihood,
-            covar_module,
-            mean_module,
-            outcome_transform,
-            input_transform,
-            num_features=num_features,
-            num_paths=num_paths,
-            seed=seed,
-            memory_budget=memory_budget,
-        )
-        Z = place_inducing_points(self, inducing_points, inducing_method, seed)
-        self.register_buffer("inducing_points", Z)
+        super().__init__(train_X, **settings)
+        place_inducing_points(self, train_X, inducing_points, inducing_method)
         # Empty for the closed form. Buffers, so that a state dict and `.to` carry what was fitted.
         self.register_buffer("whitened_mean", self.inducing_points.new_empty(0))
         self.register_buffer("whitened_root", self.inducing_points.new_empty(0, 0))

@@ -4,6 +4,7 @@ copies. Exact answers are SingleTaskGP's.
 
 from collections.abc import Callable
 from copy import deepcopy
+from inspect import getfullargspec, signature
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ from surrogates import (
     CG,
     BatchPaths,
     Cholesky,
+    FiniteFeatureGP,
     InducingPathwiseGP,
     PathwiseGP,
     VariationalGP,
@@ -569,3 +571,30 @@ def test_what_a_batch_cannot_do_is_refused() -> None:
         MODES["paths"](X, Y).paths(3, prior=one.paths(3).prior)
     with pytest.raises(ValueError, match="`model` must have one output to be fitted, got 2"):
         fit_variational(MODES["variational"](X, Y), num_steps=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "left_out"),
+    [
+        (InducingPathwiseGP, ["inducing_points", "inducing_method"], []),
+        (VariationalGP, ["inducing_points", "inducing_method"], ["solver"]),
+        (
+            FiniteFeatureGP,
+            ["feature_map"],
+            ["covar_module", "solver", "num_features", "num_paths", "memory_budget"],
+        ),
+    ],
+)
+def test_the_signature_of_a_special_model_is_that_of_all_with_its_own_arguments(
+    kind: type[PathwiseGP], own: list[str], left_out: list[str]
+) -> None:
+    general = signature(PathwiseGP).parameters
+    found = signature(kind).parameters
+    assert set(found) == {*general, *own} - {*left_out}
+    assert all(found[name].default == general[name].default for name in found if name in general)
+    read = getfullargspec(kind).args  # by Ax
+    assert read == [*getfullargspec(PathwiseGP).args][: len(read)]
+    X, Y = data()
+    for name in (*left_out, "colour"):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+            kind(X, Y, **dict.fromkeys([*own, name]))
