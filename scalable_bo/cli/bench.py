@@ -4,11 +4,12 @@ records. Quick to import.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from scalable_bo.cli.console import (
     Commands,
@@ -25,18 +26,29 @@ from scalable_bo.cli.console import (
     stop,
     under_torchrun,
 )
-from scalable_bo.cli.options import (
-    HyperparametersOptions,
-    Out,
-    RegressionOptions,
-    SolversOptions,
-    ThompsonOptions,
-    taking,
-)
 
 if TYPE_CHECKING:
     from scalable_bo.experiments.records import Record
 
+# Those of the registry, whose import is too slow for ``--help``
+SOLVER_NAMES = (
+    *("auto", "cholesky", "cg", "sdd", "sdd-1", "sdd-10", "sdd-100", "sgd"),
+    *("sap", "asap", "adasap", "adasap-i"),
+)
+_SOLVERS = ", ".join(SOLVER_NAMES)
+Solvers = Annotated[str, Option(help=f"Solvers, separated by commas: {_SOLVERS}.")]
+Text = str | None
+Whole = int | None
+Noise = Annotated[
+    float | None, Option(help="Noise variance, such as 1e-6, instead of the given or fitted one.")
+]
+Rerun = Annotated[bool, Option("--rerun", help="Run also what the folder has a record of.")]
+Out = Annotated[Path, Option(help="Folder for the records and the plot, made if needed.")]
+DataDir = Annotated[
+    Path | None, Option(help="Folder of the data sets.  [default: ../shared/data/uci]")
+]
+Dtype = Annotated[str, Option(help="float32 or float64.")]
+Device = Annotated[str, Option(help="Device to compute on: cpu, cuda, cuda:1.")]
 SHARED = ("thompson", "regression", "solvers")  # by the processes that torchrun starts
 
 bench = Commands(
@@ -54,170 +66,309 @@ def alone(context: typer.Context) -> None:
         )
 
 
-@bench.command()
-@under_torchrun
-@taking(ThompsonOptions)
-def thompson(options: ThompsonOptions) -> None:
+@bench.command("thompson")
+@dataclass(frozen=True)
+class ThompsonCommand:
     """Maximise functions drawn from a prior by parallel Thompson sampling.
 
     Random search stands beside it. Runs (solver, lengthscale, seed) that the folder has a complete
     record of are kept and not run again; an interrupted one goes on after its last finished round.
     """
-    with bad_input():
-        from scalable_bo.experiments.presets import find_preset, vary
-        from scalable_bo.experiments.thompson.cell import ThompsonCell, check_settings
-        from surrogates.systems.processes import shares
 
-        chosen = vary(
-            find_preset(options.preset),
-            scale=options.scale,
-            share_features=options.share_features,
-            coordinate_features=options.coordinate_features,
-            published_weights=options.published_weights,
-            own_search=options.own_search,
+    preset: Annotated[
+        str, Option(help="Settings: smoke, laptop, lin2023-small, lin2023-large or adasap2025.")
+    ] = "laptop"
+    solver: Annotated[str, Option(help=f"Methods, separated by commas: {_SOLVERS}, svgp.")] = (
+        "auto,cg"
+    )
+    seeds: Annotated[Text, Option(help="Seeds, such as 0-4 or 0,3; by default the preset's.")] = (
+        None
+    )
+    lengthscale: Annotated[
+        Text, Option(help="Lengthscales, separated by commas; by default the preset's.")
+    ] = None
+    rounds: Annotated[Whole, Option(help="Rounds, instead of the preset's.")] = None
+    q: Annotated[Whole, Option(help="Points a round, instead of the preset's.")] = None
+    num_initial: Annotated[Whole, Option(help="Initial points, instead of the preset's.")] = None
+    dtype: Annotated[Text, Option(help="float32 or float64, instead of the preset's.")] = None
+    share_features: Annotated[
+        bool,
+        Option(
+            "--share-features",
+            help="As published: let the surrogate's paths use the target's own random features.",
+        ),
+    ] = False
+    coordinate_features: Annotated[
+        bool,
+        Option(
+            "--coordinate-features",
+            help="As published: random features of a product of one-dimensional Matérn kernels.",
+        ),
+    ] = False
+    published_weights: Annotated[
+        bool,
+        Option(
+            "--published-weights",
+            help="As published: candidates around data drawn by y + min y, in place of y - min y.",
+        ),
+    ] = False
+    own_search: Annotated[
+        bool,
+        Option(
+            "--own-search",
+            help="Maximise the paths by the defaults of this package, not the preset's settings.",
+        ),
+    ] = False
+    scale: Annotated[
+        float,
+        Option(
+            help="Factor of data, batches and candidates, at most 1; its root is that of rounds and"
+            " features."
+        ),
+    ] = 1.0
+    rerun: Annotated[
+        bool,
+        Option("--rerun", help="Run also what the folder has a record of, from the first round."),
+    ] = False
+    device: Device = "cpu"
+    out: Out = Path("results")
+
+    @under_torchrun
+    def run(self) -> None:
+        with bad_input():
+            from scalable_bo.experiments.presets import find_preset, vary
+            from scalable_bo.experiments.thompson.cell import ThompsonCell, check_settings
+            from surrogates.systems.processes import shares
+
+            chosen = vary(
+                find_preset(self.preset),
+                scale=self.scale,
+                share_features=self.share_features,
+                coordinate_features=self.coordinate_features,
+                published_weights=self.published_weights,
+                own_search=self.own_search,
+            )
+            overrides: dict[str, Any] = {
+                "num_rounds": self.rounds,
+                "q": self.q,
+                "num_initial": self.num_initial,
+                "dtype": self.dtype,
+            }
+            chosen = replace(chosen, **{k: v for k, v in overrides.items() if v is not None})
+            names = read_names(self.solver, "solver")
+            cells = [
+                ThompsonCell(chosen, name, ls, seed, device=self.device)
+                for ls in optional(read_floats, self.lengthscale, "lengthscale")
+                or chosen.lengthscales
+                for seed in optional(read_integers, self.seeds, "seeds") or range(chosen.num_seeds)
+                for name in names
+            ]
+            check_device(self.device)
+            shares("q", chosen.q)
+            check_folder(self.out)
+            if not self.rerun:
+                check_settings(cells, self.out)
+
+        from scalable_bo.cli.running import complete, run_and_show
+        from scalable_bo.cli.summaries import thompson_table
+        from scalable_bo.experiments.plots import plot_thompson
+        from scalable_bo.experiments.tables import THOMPSON
+        from scalable_bo.experiments.thompson.table import summarise
+
+        plot = self.out / f"thompson_{chosen.name}.png"
+        advice = f"; the same command{' without --rerun' if self.rerun else ''} goes on"
+        records = run_and_show(
+            cells,
+            self.out,
+            rerun=self.rerun,
+            table=THOMPSON,
+            draw=lambda records: plot_thompson(records, plot),
+            written=lambda records: complete(cells, records) + f" in {self.out}{advice}",
         )
-        overrides: dict[str, Any] = {
-            "num_rounds": options.rounds,
-            "q": options.q,
-            "num_initial": options.num_initial,
-            "dtype": options.dtype,
-        }
-        chosen = replace(chosen, **{k: v for k, v in overrides.items() if v is not None})
-        names = read_names(options.solver, "solver")
-        cells = [
-            ThompsonCell(chosen, name, ls, seed, device=options.device)
-            for ls in optional(read_floats, options.lengthscale, "lengthscale")
-            or chosen.lengthscales
-            for seed in optional(read_integers, options.seeds, "seeds") or range(chosen.num_seeds)
-            for name in names
-        ]
-        check_device(options.device)
-        shares("q", chosen.q)
-        check_folder(options.out)
-        if not options.rerun:
-            check_settings(cells, options.out)
-
-    from scalable_bo.cli.running import complete, run_and_show
-    from scalable_bo.cli.summaries import thompson_table
-    from scalable_bo.experiments.plots import plot_thompson
-    from scalable_bo.experiments.tables import THOMPSON
-    from scalable_bo.experiments.thompson.table import summarise
-
-    plot = options.out / f"thompson_{chosen.name}.png"
-    advice = f"; the same command{' without --rerun' if options.rerun else ''} goes on"
-    records = run_and_show(
-        cells,
-        options.out,
-        rerun=options.rerun,
-        table=THOMPSON,
-        draw=lambda records: plot_thompson(records, plot),
-        written=lambda records: complete(cells, records) + f" in {options.out}{advice}",
-    )
-    print_table(thompson_table(summarise(records), chosen.num_rounds))
-    typer.echo(
-        f"{count(records, 'record')} in {options.out}, all beside the published in"
-        f" {options.out / 'thompson.md'}, plot in {plot}"
-    )
+        print_table(thompson_table(summarise(records), chosen.num_rounds))
+        typer.echo(
+            f"{count(records, 'record')} in {self.out}, all beside the published in"
+            f" {self.out / 'thompson.md'}, plot in {plot}"
+        )
 
 
-@bench.command()
-@under_torchrun
-@taking(RegressionOptions)
-def regression(options: RegressionOptions) -> None:
+@bench.command("regression")
+@dataclass(frozen=True)
+class RegressionCommand:
     """Measure a Gaussian process on regression data: UCI's, or your own table.
 
     On the UCI sets it has their published hyperparameters. Cells (data set, split, method) that the
     folder has a record of, with the same settings, are kept and not run again.
     """
-    with bad_input():
-        splits = read_integers(options.split, "split")
-        sets = read_names(options.data, "data")
-        names = read_names(options.solver, "solver")
 
-        from scalable_bo.experiments.regression.cell import RegressionCell
-        from scalable_bo.experiments.regression.methods import Budget
-        from scalable_bo.experiments.shared import check_methods
+    data: Annotated[
+        str,
+        Option(
+            help="Data sets, separated by commas: pol, elevators, bike, protein, keggdirected; or"
+            " your .parquet and .csv tables."
+        ),
+    ] = "pol"
+    split: Annotated[str, Option(help="Splits, such as 0 or 0-4.")] = "0"
+    solver: Annotated[
+        str,
+        Option(
+            help=f"Methods, separated by commas: {_SOLVERS}, sgd-inducing, inducing, svgp, subset."
+        ),
+    ] = "cg"
+    noise: Noise = None
+    mean_only: Annotated[
+        bool,
+        Option("--mean-only", help="Compute the posterior mean alone: no paths, no likelihood."),
+    ] = False
+    tolerance: Annotated[
+        float | None,
+        Option(
+            help="Relative residual at which a column stops, in place of the posterior's error."
+        ),
+    ] = None
+    max_epochs: Annotated[
+        float, Option(help="Passes over the kernel matrix that a method may spend.")
+    ] = 100.0
+    sgd_steps: Annotated[
+        int, Option(help="Steps of sgd and sgd-inducing, all of which they take.")
+    ] = 100_000
+    num_points: Annotated[int, Option(help="Inducing points, or points of the subset.")] = 4096
+    target: Annotated[Text, Option(help="Column of your table to predict from all others.")] = None
+    test_fraction: Annotated[
+        float, Option(help="Part of your table to test on, chosen at random for each split.")
+    ] = 0.1
+    rerun: Rerun = False
+    data_dir: DataDir = None
+    dtype: Dtype = "float32"
+    device: Device = "cpu"
+    out: Out = Path("results")
 
-        check_device(options.device)
-        settings: dict[str, Any] = {
-            "noise": options.noise,
-            "mean_only": options.mean_only,
-            "budget": Budget(
-                options.tolerance, options.max_epochs, options.sgd_steps, options.num_points
-            ),
-            "target": options.target,
-            "test_fraction": options.test_fraction,
-            "dtype": options.dtype,
-            "device": options.device,
-        }
-        cells = [
-            # One data set and split after another: they are loaded once
-            RegressionCell(name, index, method, options.data_dir, **settings)
-            for name in sets
-            for index in splits
-            for method in names
-        ]
-        for cell in cells[:: len(names)]:
-            cell.check_files()
-        check_methods(names, options.mean_only)
-        check_folder(options.out)
+    @under_torchrun
+    def run(self) -> None:
+        with bad_input():
+            splits = read_integers(self.split, "split")
+            sets = read_names(self.data, "data")
+            names = read_names(self.solver, "solver")
 
-    from scalable_bo.cli.running import run_and_show
-    from scalable_bo.cli.summaries import regression_table
-    from scalable_bo.experiments.tables import REGRESSION
+            from scalable_bo.experiments.regression.cell import RegressionCell
+            from scalable_bo.experiments.regression.methods import Budget
+            from scalable_bo.experiments.shared import check_methods
 
-    records = run_and_show(cells, options.out, rerun=options.rerun, table=REGRESSION)
-    print_table(regression_table(records))
-    typer.echo(
-        f"{count(records, 'record')} in {options.out}, with all others there in"
-        f" {options.out / 'regression.md'}"
-    )
+            check_device(self.device)
+            settings: dict[str, Any] = {
+                "noise": self.noise,
+                "mean_only": self.mean_only,
+                "budget": Budget(self.tolerance, self.max_epochs, self.sgd_steps, self.num_points),
+                "target": self.target,
+                "test_fraction": self.test_fraction,
+                "dtype": self.dtype,
+                "device": self.device,
+            }
+            cells = [
+                # One data set and split after another: they are loaded once
+                RegressionCell(name, index, method, self.data_dir, **settings)
+                for name in sets
+                for index in splits
+                for method in names
+            ]
+            for cell in cells[:: len(names)]:
+                cell.check_files()
+            check_methods(names, self.mean_only)
+            check_folder(self.out)
+
+        from scalable_bo.cli.running import run_and_show
+        from scalable_bo.cli.summaries import regression_table
+        from scalable_bo.experiments.tables import REGRESSION
+
+        records = run_and_show(cells, self.out, rerun=self.rerun, table=REGRESSION)
+        print_table(regression_table(records))
+        typer.echo(
+            f"{count(records, 'record')} in {self.out}, with all others there in"
+            f" {self.out / 'regression.md'}"
+        )
 
 
-@bench.command()
-@taking(HyperparametersOptions)
-def hyperparameters(options: HyperparametersOptions) -> None:
+@bench.command("hyperparameters")
+@dataclass(frozen=True)
+class HyperparametersCommand:
     """Measure how hyperparameters are learned.
 
     These are the papers' experiments, small enough for a laptop. Cells that the folder has a record
     of, with the same settings, are kept and not run again.
     """
-    with bad_input():
-        choices: dict[str, Any] = {
-            "methods": optional(read_names, options.method, "method"),
-            "data_sets": optional(read_names, options.data, "data"),
-            "kernels": optional(read_names, options.kernel, "kernel"),
-            "seeds": optional(read_integers, options.seeds, "seeds"),
-            "batch_sizes": optional(read_integers, options.batch_sizes, "batch_sizes"),
-            "n": options.n,
-            "max_epochs": options.epochs,
-            "data_dir": options.data_dir,
-        }
 
-        from scalable_bo.experiments.presets import plan
+    preset: Annotated[
+        str,
+        Option(
+            help="Benchmark: recovery, penalty, simulated, real, epochs, millions, batch-sizes,"
+            " curvature or memory."
+        ),
+    ] = "recovery"
+    method: Annotated[
+        Text,
+        Option(
+            help="Methods, separated by commas, instead of the preset's: nearest, uniform, subsets,"
+            " refined, iterative, exact, sgpr, scgd; "
+            "recovery and penalty: also minimax-MU, exact-features; data: also auto;"
+            " batch-sizes, memory: scgd, minimax, biased, svgp."
+        ),
+    ] = None
+    data: Annotated[
+        Text,
+        Option(
+            help="Data, separated by commas: levy, griewank, borehole, otl, wing; or sets such as"
+            " bike, protein."
+        ),
+    ] = None
+    kernel: Annotated[
+        Text, Option(help="Kernels over a network, separated by commas: linear, gaussian.")
+    ] = None
+    seeds: Annotated[Text, Option(help="Seeds of data, splits and methods, such as 0-9.")] = None
+    n: Annotated[Whole, Option(help="Points, of training and test together.")] = None
+    epochs: Annotated[Whole, Option(help="Passes over the data at most.")] = None
+    batch_sizes: Annotated[Text, Option(help="Sizes of minibatches, such as 32,128.")] = None
+    rerun: Rerun = False
+    data_dir: DataDir = None
+    device: Device = "cpu"
+    out: Out = Path("results")
 
-        check_device(options.device)
-        cells = plan(options.preset, **choices, device=options.device)
-        for cell in cells:
-            cell.check_files()
-        check_folder(options.out)
+    def run(self) -> None:
+        with bad_input():
+            choices: dict[str, Any] = {
+                "methods": optional(read_names, self.method, "method"),
+                "data_sets": optional(read_names, self.data, "data"),
+                "kernels": optional(read_names, self.kernel, "kernel"),
+                "seeds": optional(read_integers, self.seeds, "seeds"),
+                "batch_sizes": optional(read_integers, self.batch_sizes, "batch_sizes"),
+                "n": self.n,
+                "max_epochs": self.epochs,
+                "data_dir": self.data_dir,
+            }
 
-    from scalable_bo.cli.running import run_and_show
-    from scalable_bo.experiments.plots import plot_fits
-    from scalable_bo.experiments.tables import HYPERPARAMETERS
+            from scalable_bo.experiments.presets import plan
 
-    plot = options.out / f"hyperparameters_{options.preset}.png"
-    records = run_and_show(
-        cells,
-        options.out,
-        rerun=options.rerun,
-        table=HYPERPARAMETERS,
-        draw=lambda records: plot_fits(records, plot),
-    )
-    typer.echo(
-        f"{count(records, 'record')} in {options.out}, with all others there in"
-        f" {options.out / 'hyperparameters.md'}, plot in {plot}"
-    )
+            check_device(self.device)
+            cells = plan(self.preset, **choices, device=self.device)
+            for cell in cells:
+                cell.check_files()
+            check_folder(self.out)
+
+        from scalable_bo.cli.running import run_and_show
+        from scalable_bo.experiments.plots import plot_fits
+        from scalable_bo.experiments.tables import HYPERPARAMETERS
+
+        plot = self.out / f"hyperparameters_{self.preset}.png"
+        records = run_and_show(
+            cells,
+            self.out,
+            rerun=self.rerun,
+            table=HYPERPARAMETERS,
+            draw=lambda records: plot_fits(records, plot),
+        )
+        typer.echo(
+            f"{count(records, 'record')} in {self.out}, with all others there in"
+            f" {self.out / 'hyperparameters.md'}, plot in {plot}"
+        )
 
 
 @bench.command()
@@ -230,57 +381,96 @@ def table(out: Out = Path("results")) -> None:
     typer.echo(f"Wrote {write_table(out, REGRESSION)}")
 
 
-@bench.command()
-@under_torchrun
-@taking(SolversOptions)
-def solvers(options: SolversOptions) -> None:
+@bench.command("solvers")
+@dataclass(frozen=True)
+class SolversCommand:
     """Trace how solvers approach the exact posterior mean."""
-    with bad_input():
-        names = read_names(options.solver, "solver")
 
-        from scalable_bo.experiments.shared import check_methods
-        from scalable_bo.experiments.traces import THOMPSON, TraceCell
-
-        if options.problem not in (None, THOMPSON):
-            raise ValueError(
-                f"`problem` must be {THOMPSON}, got {options.problem!r}. Data sets are named by"
-                " --data."
-            )
-        check_device(options.device)
-        settings: dict[str, Any] = {
-            "n": options.n,
-            "lengthscale": options.lengthscale,
-            "noise": options.noise,
-            "epochs": options.epochs,
-            "points": options.points,
-            "exact": options.exact,
-            "data_dir": options.data_dir,
-            "dtype": options.dtype,
-            "device": options.device,
-        }
-        cells = [
-            TraceCell(name, options.problem or options.data, options.split, **settings)
-            for name in names
-        ]
-        cells[0].check_files()
-        check_methods(names, mean_only=True)
-        check_folder(options.out)
-
-    from scalable_bo.cli.running import run_and_show
-    from scalable_bo.cli.summaries import solvers_table
-    from scalable_bo.experiments.plots import plot_solvers
-
-    def written(records: list[Record]) -> str:
-        checkpoints = sum(len(record["checkpoints"]) for record in records)
-        return f"{count(checkpoints, 'checkpoint')} in {options.out}"
-
-    plot = options.out / f"solvers_{cells[0].problem_name}.png"
-    records = run_and_show(
-        cells,
-        options.out,
-        rerun=True,
-        draw=lambda records: plot_solvers(records, plot),
-        written=written,
+    data: Annotated[
+        str, Option(help="Data set: pol, elevators, bike, protein or keggdirected.")
+    ] = "pol"
+    split: Annotated[int, Option(help="Split of the data set.")] = 0
+    problem: Annotated[
+        Text,
+        Option(
+            help="thompson: a function drawn from the prior on [0, 1]^8, instead of a data set."
+        ),
+    ] = None
+    n: Annotated[
+        int,
+        Option(
+            "--n",
+            "--num-data",
+            help="Points of the Thompson problem; torchrun takes --n for its own.",
+        ),
+    ] = 2000
+    lengthscale: Annotated[float, Option(help="Lengthscale of the Thompson problem.")] = 0.5
+    noise: Noise = None
+    solver: Solvers = "sgd,sdd,cg,sap,adasap"
+    epochs: Annotated[float, Option(help="Largest budget, in passes over the kernel matrix.")] = (
+        100.0
     )
-    print_table(solvers_table(records))
-    typer.echo(f"{count(records, 'record')} in {options.out}, plot in {plot}")
+    points: Annotated[
+        int,
+        Option(
+            help="Checkpoints, their budgets in geometric progression; each is a run of its own."
+        ),
+    ] = 12
+    exact: Annotated[
+        bool, Option(help="Compare with the exact solution, by Cholesky; up to 20 000 points.")
+    ] = True
+    data_dir: DataDir = None
+    dtype: Dtype = "float32"
+    device: Device = "cpu"
+    out: Out = Path("results")
+
+    @under_torchrun
+    def run(self) -> None:
+        with bad_input():
+            names = read_names(self.solver, "solver")
+
+            from scalable_bo.experiments.shared import check_methods
+            from scalable_bo.experiments.traces import THOMPSON, TraceCell
+
+            if self.problem not in (None, THOMPSON):
+                raise ValueError(
+                    f"`problem` must be {THOMPSON}, got {self.problem!r}. Data sets are named by"
+                    " --data."
+                )
+            check_device(self.device)
+            settings: dict[str, Any] = {
+                "n": self.n,
+                "lengthscale": self.lengthscale,
+                "noise": self.noise,
+                "epochs": self.epochs,
+                "points": self.points,
+                "exact": self.exact,
+                "data_dir": self.data_dir,
+                "dtype": self.dtype,
+                "device": self.device,
+            }
+            cells = [
+                TraceCell(name, self.problem or self.data, self.split, **settings) for name in names
+            ]
+            cells[0].check_files()
+            check_methods(names, mean_only=True)
+            check_folder(self.out)
+
+        from scalable_bo.cli.running import run_and_show
+        from scalable_bo.cli.summaries import solvers_table
+        from scalable_bo.experiments.plots import plot_solvers
+
+        def written(records: list[Record]) -> str:
+            checkpoints = sum(len(record["checkpoints"]) for record in records)
+            return f"{count(checkpoints, 'checkpoint')} in {self.out}"
+
+        plot = self.out / f"solvers_{cells[0].problem_name}.png"
+        records = run_and_show(
+            cells,
+            self.out,
+            rerun=True,
+            draw=lambda records: plot_solvers(records, plot),
+            written=written,
+        )
+        print_table(solvers_table(records))
+        typer.echo(f"{count(records, 'record')} in {self.out}, plot in {plot}")

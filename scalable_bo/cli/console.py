@@ -4,14 +4,13 @@ progress. Quick to import.
 
 from __future__ import annotations
 
-import ast
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import wraps
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -19,9 +18,11 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from rich.table import Table
 
 Item = TypeVar("Item")
+Options = TypeVar("Options", bound="DataclassInstance")
 SECONDS_BETWEEN_LINES = 60.0
 
 
@@ -37,7 +38,13 @@ class _FlagsWithoutType:
 
 
 class _Command(_FlagsWithoutType, TyperCommand):
-    pass
+    """A command made of a function or, where the options are too many for one, of a dataclass: its
+    fields are the options, and its method ``run`` does the work.
+    """
+
+    def invoke(self, context: Any) -> Any:
+        result = super().invoke(context)
+        return result.run() if hasattr(result, "run") else result
 
 
 class _Group(_FlagsWithoutType, TyperGroup):
@@ -52,20 +59,6 @@ class Commands(typer.Typer):
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
         return super().command(name, cls=_Command, **settings)
-
-
-def solver_names() -> list[str]:
-    """Return the names in the registry of solvers, read from its source: to import it is to import
-    torch, and ``--help`` shall answer at once.
-    """
-    package = find_spec("surrogates")
-    assert package is not None and package.origin is not None  # installed with this package
-    registry = Path(package.origin).parent / "solvers" / "registry.py"
-    for node in ast.parse(registry.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "SOLVERS":
-            assert isinstance(node.value, ast.Dict)
-            return [ast.literal_eval(key) for key in node.value.keys if key is not None]
-    raise LookupError(f"{registry} has no table SOLVERS.")
 
 
 def read_names(text: str, option: str) -> list[str]:
@@ -134,22 +127,22 @@ def in_several_processes() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def under_torchrun(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command share its work with the other processes that ``torchrun`` has started;
-    the first alone prints and writes.
+def under_torchrun(run: Callable[[Options], None]) -> Callable[[Options], None]:
+    """Let a command that is a dataclass share its work with the other processes that ``torchrun``
+    has started; the first alone prints and writes.
     """
 
-    @wraps(command)
-    def run(**options: Any) -> None:
+    @wraps(run)
+    def run_in_all(command: Options) -> None:
         if not in_several_processes():
-            command(**options)
+            run(command)
             return
         from scalable_bo.experiments.shared import one_voice
 
         with one_voice() as own:
-            command(**options | own)
+            run(replace(command, **own))
 
-    return run
+    return run_in_all
 
 
 @contextmanager

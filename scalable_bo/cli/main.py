@@ -14,7 +14,7 @@ from scalable_bo._packages import MissingPackageError, installed_version
 from scalable_bo.cli.bench import bench
 from scalable_bo.cli.console import Commands, stop
 from scalable_bo.cli.mending import repair
-from scalable_bo.cli.serving import serve, work
+from scalable_bo.cli.serving import ServeCommand, WorkCommand
 from scalable_bo.cli.study_commands import COMMANDS
 
 app = Commands(
@@ -25,8 +25,10 @@ app = Commands(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench, name="bench")
-for command in (*COMMANDS, serve, work, repair):
+for command in (*COMMANDS, repair):
     app.command()(command)
+app.command("serve")(ServeCommand)
+app.command("work")(WorkCommand)
 
 
 def main(commands: typer.Typer = app) -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from scalable_bo.cli.console import count
-from scalable_bo.cli.options import taking
 from scalable_bo.cli.study_commands import folder_of, refusals
 
 if TYPE_CHECKING:
@@ -27,8 +26,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ServeOptions:
-    """The options of ``serve``."""
+class ServeCommand:
+    """Serve a study to workers on this machine or others, see `work`.
+
+    Its page is at the address that is printed. The token is in the file `token` of the study's
+    folder. Ctrl-C or SIGTERM ends the server; the same command goes on, and workers wait for it.
+    """
 
     place: Annotated[
         Path, typer.Argument(metavar="STUDY", help="Folder of a study, or its configuration.")
@@ -53,10 +56,45 @@ class ServeOptions:
         typer.Option("--plain", help="Serve other machines without TLS, behind what encrypts."),
     ] = False
 
+    def run(self) -> None:
+        with refusals():
+            from scalable_bo.serving.server import Server
+
+            study = _open(self.place)
+            folder = folder_of(self.place)
+            try:
+                server = Server(
+                    study,
+                    host=self.host,
+                    port=self.port,
+                    token_file=folder / "token",
+                    lease=self.lease,
+                    batch=self.batch,
+                    evaluations=self.evaluations,
+                    certificate=self.certificate,
+                    key=self.key,
+                    plain=self.plain,
+                )
+            except BaseException:
+                study.close()
+                raise
+        typer.echo(f"{server.url} serves {folder}; the token is in {folder / 'token'}")
+        sys.stdout.flush()
+        is_over = server.run()
+        study.close()
+        values = count(study.num_observations, "value")
+        typer.echo(f"Stopped; {values}, {study.num_failed} failed in {folder}")
+        if not is_over:  # an ask computes on, whose points nobody will get
+            _end_at_once(0)
+
 
 @dataclass(frozen=True)
-class WorkOptions:
-    """The options of ``work``."""
+class WorkCommand:
+    """Evaluate points of a study that `serve` gives out, until there are no more.
+
+    Ctrl-C once: what is running is finished and told. Twice, and by SIGTERM or SIGHUP: at once, and
+    another worker gets the point.
+    """
 
     url: Annotated[str, typer.Argument(help="Where the study is served.")]
     token_file: Annotated[Path, typer.Option(help="File with the token of the server.")]
@@ -82,92 +120,49 @@ class WorkOptions:
         typer.Option("--plain", help="Send the token over http to another machine all the same."),
     ] = False
 
+    def run(self) -> None:
+        with refusals():
+            from scalable_bo.evaluation import processes
+            from scalable_bo.evaluation.evaluator import call
+            from scalable_bo.evaluation.external import Command
+            from scalable_bo.evaluation.interruption import Interruption, signals_as_interruptions
+            from scalable_bo.serving.client import RemoteStudy
+            from scalable_bo.serving.worker import work as work_for
 
-@taking(ServeOptions)
-def serve(options: ServeOptions) -> None:
-    """Serve a study to workers on this machine or others, see `work`.
-
-    Its page is at the address that is printed. The token is in the file `token` of the study's
-    folder. Ctrl-C or SIGTERM ends the server; the same command goes on, and workers wait for it.
-    """
-    with refusals():
-        from scalable_bo.serving.server import Server
-
-        study = _open(options.place)
-        folder = folder_of(options.place)
+            processes.join(
+                processes.own_mark()
+            )  # whatever the objective starts ends with this worker
+            objective = _objective(self.function, self.command)
+            evaluate: Callable[..., Evaluation] = (
+                objective.evaluate if isinstance(objective, Command) else partial(call, objective)
+            )
+            study = RemoteStudy(
+                self.url,
+                token_file=self.token_file,
+                patience=self.patience,
+                certificate=self.certificate,
+                plain=self.plain,
+            )
+        stop = Interruption()
         try:
-            server = Server(
-                study,
-                host=options.host,
-                port=options.port,
-                token_file=folder / "token",
-                lease=options.lease,
-                batch=options.batch,
-                evaluations=options.evaluations,
-                certificate=options.certificate,
-                key=options.key,
-                plain=options.plain,
-            )
-        except BaseException:
+            with refusals(), signals_as_interruptions(), stop:
+                num_told = work_for(
+                    study,
+                    partial(evaluate, self.timeout, outcomes=study.outcomes),
+                    stopped=stop,
+                    max_failures=self.max_failures,
+                )
+        except KeyboardInterrupt as error:
+            typer.echo("Interrupted; the point goes to another worker.", err=True)
+            _end_at_once(128 + getattr(error, "number", signal.SIGINT))
+        finally:
+            if isinstance(objective, Command):
+                objective.close()
             study.close()
-            raise
-    typer.echo(f"{server.url} serves {folder}; the token is in {folder / 'token'}")
-    sys.stdout.flush()
-    is_over = server.run()
-    study.close()
-    values = count(study.num_observations, "value")
-    typer.echo(f"Stopped; {values}, {study.num_failed} failed in {folder}")
-    if not is_over:  # an ask computes on, whose points nobody will get
-        _end_at_once(0)
+        typer.echo(f"{study.worker} evaluated {count(num_told, 'point')}")
 
 
-@taking(WorkOptions)
-def work(options: WorkOptions) -> None:
-    """Evaluate points of a study that `serve` gives out, until there are no more.
-
-    Ctrl-C once: what is running is finished and told. Twice, and by SIGTERM or SIGHUP: at once, and
-    another worker gets the point.
-    """
-    with refusals():
-        from scalable_bo.evaluation import processes
-        from scalable_bo.evaluation.evaluator import call
-        from scalable_bo.evaluation.external import Command
-        from scalable_bo.evaluation.interruption import Interruption, signals_as_interruptions
-        from scalable_bo.serving.client import RemoteStudy
-        from scalable_bo.serving.worker import work as work_for
-
-        processes.join(processes.own_mark())  # whatever the objective starts ends with this worker
-        objective = _objective(options)
-        evaluate: Callable[..., Evaluation] = (
-            objective.evaluate if isinstance(objective, Command) else partial(call, objective)
-        )
-        study = RemoteStudy(
-            options.url,
-            token_file=options.token_file,
-            patience=options.patience,
-            certificate=options.certificate,
-            plain=options.plain,
-        )
-    stop = Interruption()
-    try:
-        with refusals(), signals_as_interruptions(), stop:
-            num_told = work_for(
-                study,
-                partial(evaluate, options.timeout, outcomes=study.outcomes),
-                stopped=stop,
-                max_failures=options.max_failures,
-            )
-    except KeyboardInterrupt as error:
-        typer.echo("Interrupted; the point goes to another worker.", err=True)
-        _end_at_once(128 + getattr(error, "number", signal.SIGINT))
-    finally:
-        if isinstance(objective, Command):
-            objective.close()
-        study.close()
-    typer.echo(f"{study.worker} evaluated {count(num_told, 'point')}")
-
-
-def _objective(options: WorkOptions) -> Callable[..., Any] | Command:
+def _objective(function: str | None, command: str | None) -> Callable[..., Any] | Command:
     """Return what a worker evaluates.
 
     Raises:
@@ -176,14 +171,14 @@ def _objective(options: WorkOptions) -> Callable[..., Any] | Command:
     from scalable_bo.evaluation.external import Command
     from scalable_bo.evaluation.functions import load_function
 
-    if (options.function is None) == (options.command is None):
+    if (function is None) == (command is None):
         raise ValueError("Either `--function` or `--command` must be given.")
-    if options.command is not None:
-        command = Command(options.command)
-        command.require_program()
-        return command
-    assert options.function is not None
-    return load_function("--function", options.function, Path())
+    if command is not None:
+        program = Command(command)
+        program.require_program()
+        return program
+    assert function is not None
+    return load_function("--function", function, Path())
 
 
 def _open(place: Path) -> Study:

@@ -8,16 +8,19 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pandas
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from scalable_bo.cli import console
 from scalable_bo.cli import main as cli
-from scalable_bo.cli.console import read_integers, solver_names
+from scalable_bo.cli.bench import SOLVER_NAMES
+from scalable_bo.cli.console import read_integers
 from scalable_bo.experiments.fits import batch_sizes, recovery, scores
 from scalable_bo.experiments.fits.curvature import CurvatureCell
 from scalable_bo.experiments.fits.simulators import SIMULATORS
@@ -657,7 +660,7 @@ def test_help_shows_no_type_of_a_flag(
 
 
 def test_the_names_of_solvers_are_those_of_the_registry() -> None:
-    assert solver_names() == list(SOLVERS)
+    assert list(SOLVER_NAMES) == list(SOLVERS)
 
 
 def seconds_of_children() -> float:
@@ -683,6 +686,29 @@ def test_help_and_version_import_nothing_heavy_and_answer_at_once() -> None:
         assert (run.returncode, run.stderr) == (0, "")
         assert "scalable-bo" in run.stdout or "Usage" in run.stdout
     assert min(seconds) < 0.5
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """Greet somebody."""
+
+    name: Annotated[str, typer.Option(help="Whom to greet.")]
+    times: Annotated[int, typer.Option(help="How often.")] = 1
+
+    def run(self) -> None:
+        typer.echo(" ".join([self.name] * self.times))
+
+
+def test_a_command_may_be_a_dataclass_of_its_options() -> None:
+    app = console.Commands()
+    app.command("greet")(Greeting)
+    run = CliRunner()
+    assert run.invoke(app, ["--name", "Ada"]).stdout == "Ada\n"
+    assert run.invoke(app, ["--name", "Ada", "--times", "3"]).stdout == "Ada Ada Ada\n"
+    assert run.invoke(app, ["--times", "3"]).exit_code == 2
+    shown = run.invoke(app, ["--help"]).stdout
+    for text in ("Greet somebody.", "Whom to greet.", "How often.", "[default: 1]"):
+        assert text in shown
 
 
 def test_every_command_is_described_in_a_line() -> None:
