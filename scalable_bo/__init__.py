@@ -4,16 +4,14 @@ The public names of `surrogates`, `acquisition` and `scalable_bo` in one place. 
 its first use, so that `import scalable_bo`, and with it the command line's `--help`, is quick.
 """
 
-import ast
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalable_bo._packages import check_sibling_packages, installed_version
 
 check_sibling_packages()
 
-# The one list of the public names: type checkers read it as imports, and `_HOME` as text
+# The public names as type checkers read them, and again by module as they are imported
 if TYPE_CHECKING:
     from acquisition import ParallelThompsonSampling as ParallelThompsonSampling
     from acquisition import PathwiseMaxPosteriorSampling as PathwiseMaxPosteriorSampling
@@ -86,13 +84,31 @@ if TYPE_CHECKING:
     from surrogates import register_kernel as register_kernel
     from surrogates import shared_paths as shared_paths
 
-_HOME = {
-    name.asname: node.module
-    for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
-    if isinstance(node, ast.ImportFrom) and node.module
-    for name in node.names
-    if name.asname
+_NAMES = {
+    "acquisition": (
+        "ParallelThompsonSampling PathwiseMaxPosteriorSampling PathwiseThompsonSampling TrustRegion"
+    ),
+    "scalable_bo.evaluation.external": "Command",
+    "scalable_bo.evaluation.progress": "fit",
+    "scalable_bo.experiments.problems": "GPPrior Problem TestFunction test_function",
+    "scalable_bo.serving.client": "RemoteStudy",
+    "scalable_bo.serving.server": "Server",
+    "scalable_bo.space.space": "Categorical Float Int LinearConstraint Space",
+    "scalable_bo.storage.fingerprints": "FingerprintFile",
+    "scalable_bo.storage.rounds": "AskReport Batch Result Round",
+    "scalable_bo.study.study": "Study",
+    "surrogates": (
+        "CG SCGD SDD SGD AttentionFeatures Auto BatchPaths Checkpoint Cholesky "
+        "DistributedKernelSystem FeatureKernel FineStructureWarning FiniteFeatureGP FitAccount "
+        "FourierFeatures GPRegressor InducingPathwiseGP Minimax NoSignalWarning Nystrom "
+        "NystromFeatures NystromSGM PathwiseGP PivotedCholesky PriorPaths RandomFeatures "
+        "SamplePaths SketchAndProject Solution TanimotoKernel UnsolvedWarning VariationalGP "
+        "choose_fit choose_inducing_points fit_exact fit_finite_features fit_iterative "
+        "fit_minibatch fit_sample fit_subsets fit_variational gaussian_likelihood own_rows "
+        "predict_by_neighbours processes register_kernel shared_paths"
+    ),
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_HOME)
 
 
