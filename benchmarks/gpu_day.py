@@ -6,8 +6,8 @@
 A stage is a list of commands that write records of their own into the folder: (1) ``ceilings``, the
 tests of the device and what it can do at best; (2) ``products``, kernel products; (3) ``lin2023``,
 two rounds of ``lin2023-small`` by every solver, then all rounds by the best; (4) ``adasap``, the
-rounds of ``adasap2025`` by ADASAP, auto and SDD; (5) ``variants``, of precision, compilation, block
-sizes and batches, and a group of one process, by NCCL.
+rounds of ``adasap2025`` by ADASAP, auto and SDD; (5) ``variants``, of precision, compilation and
+batches, and a group of one process, by NCCL.
 
 STAGE.json says of each step, as soon as it is over, how it ended and how long it took. A step that
 fails does not stop the others. At the deadline the running step is ended, and nothing is begun;
@@ -142,13 +142,6 @@ def variants(day: Day) -> Iterator[Step]:
         "kernel_product.py", name, "--n", n, "--rows", rows, "--columns", "64", "1000", *device
     )
     yield Step(name, command, {"SCALABLE_BO_PROCESS_SETTINGS": "keep"})
-    columns = ("--columns", "8" if day.small else "1000", "--lengthscales", "0.5")
-    # As many as the sketches have columns, at least
-    for block_size in ("100",) if day.small else ("2000", "4000", "8000", "16000"):
-        name = f"system_blocks_{block_size}"
-        blocks = ("--solvers", "asap-n/5,adasap", "--block-size", block_size)
-        command = day.script("thompson_system.py", name, "--n", n, *columns, *blocks, *device)
-        yield Step(name, command)
     preset = "smoke" if day.small else "lin2023-small"
     settings = ("--solver", "auto", "--lengthscale", "0.5", "--rounds", "1")
     for dtype in ("float32", "float64"):
@@ -156,9 +149,9 @@ def variants(day: Day) -> Iterator[Step]:
         yield Step(f"a round in {dtype}", command)
     for q in ("4",) if day.small else ("250", "2000"):
         yield Step(f"a round of {q}", day.bench(f"round_of_{q}", preset, *settings, "--q", q))
-    few = ("--q", "4", "--starts", "2", "--steps", "5", "--epochs", "2")
-    shape = ("--sizes", n, "--ranks", "1", *(few if day.small else ("--q", "256")))
-    yield Step("a group of one process", day.script("shared_round.py", "group", *shape, *device))
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1")
+    example = str(ROOT / "examples" / "distributed_solve.py")
+    yield Step("a group of one process", (sys.executable, *torchrun, example))
 
 
 STAGES: dict[str, Callable[[Day], Iterator[Step]]] = {

@@ -7,19 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import (
-    compare,
-    fit_grid,
-    study,
-)
-from scalable_bo.storage.rounds import Batch
-from scalable_bo.study.study import Study
+from benchmarks import compare, fit_grid
 from tests.simulated_device import simulated_device
 
-SCRIPTS = ("kernel_product", "solver_sweep", "study", "thompson_round")
-SCRIPTS += ("ceilings", "gpu_day", "thompson_system")
-SCRIPTS += ("compare", "fit_grid", "serve")
-SHARED = ("shared_round",)
+SCRIPTS = ("kernel_product", "ceilings", "gpu_day", "compare", "fit_grid")
 
 
 @pytest.fixture
@@ -33,34 +24,6 @@ def test_a_script_takes_a_device(name: str) -> None:
     source = Path(compare.__file__).with_name(f"{name}.py").read_text()
     assert re.search(r'add_argument\(\s*"--device"', source)
     assert re.search(r"(arguments|options)\.device", source)
-
-
-@pytest.mark.parametrize("name", SHARED)
-def test_a_script_of_several_processes_takes_a_device(name: str) -> None:
-    source = Path(compare.__file__).with_name(f"{name}.py").read_text()
-    assert '"--device", default="cpu", choices=BACKENDS' in source
-    assert "run_job(arguments.job" in source
-
-
-@pytest.mark.slow
-def test_a_study_is_measured_there(
-    device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(study, "RESUMED_ROWS", 40)
-    monkeypatch.setattr(study, "RESUMED_Q", 3)
-    used = []
-    ask = Study.ask
-
-    def noted(self: Study, q: int) -> Batch:
-        batch = ask(self, q)
-        assert self.model is not None
-        used.append(self.model.train_inputs[0].device)
-        return batch
-
-    monkeypatch.setattr(Study, "ask", noted)
-    runs = study.resume(tmp_path / "study", study.Place(device, torch.float64))
-    assert [run["what"] for run in runs] == ["ordinary round", "open and round"]
-    assert set(used) == {device}
 
 
 def test_a_fit_is_judged_there(device: torch.device) -> None:

@@ -14,7 +14,7 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -45,7 +45,6 @@ from scalable_bo.experiments.shared import num_processes
 from scalable_bo.experiments.thompson.samplers import (
     PathwiseSampler,
     Proposal,
-    Sampler,
     check_thompson_method,
 )
 from scalable_bo.experiments.thompson.settings import ThompsonPreset
@@ -85,7 +84,6 @@ class ThompsonCell(Cell[None]):
         solver: of the registry, or ``svgp``.
         lengthscale: of target and surrogate.
         seed: of all random numbers.
-        sampler: what proposes the batches, made like ``PathwiseSampler``.
     Raises:
         ValueError: if the solver is unknown, or the lengthscale or the seed out of range.
     """
@@ -96,7 +94,6 @@ class ThompsonCell(Cell[None]):
     solver: str
     lengthscale: float
     seed: int
-    sampler: Callable[..., Sampler] = PathwiseSampler
 
     def __post_init__(self) -> None:
         check_thompson_method(self.solver)
@@ -232,7 +229,7 @@ class _Rounds:
         X = self._uniform(preset.num_initial, "initial")
         self.thompson = _Observed.at(X, self.target, self.generators["initial noise"])
         self.random_search = replace(self.thompson)
-        self.propose = cell.sampler(
+        self.propose = PathwiseSampler(
             preset, cell.solver, self.target, kernel, self.generators, on_status, checkpoint
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel
@@ -61,23 +61,10 @@ class Proposal:
     error: float | None = None
 
 
-class Sampler(Protocol):
-    """Proposes the batch of round ``number`` from the data X (n, d), y (n,) so far.
-
-    Attributes:
-        mean_weights: (k, 1) weights of the mean at the first k points, which the next solve starts
-            from; ``None`` if it starts from zero.
-    """
-
-    mean_weights: Tensor | None
-
-    def __call__(self, X: Tensor, y: Tensor, number: int) -> Proposal: ...
-
-
 @dataclass
 class PathwiseSampler:
-    """Our own: fresh paths by a solver of the registry or by ``svgp``, maximised by
-    ``ParallelThompsonSampling``.
+    """Propose the batch of a round from the data X (n, d), y (n,) so far: fresh paths by a solver
+    of the registry or by ``svgp``, maximised by ``ParallelThompsonSampling``.
 
     The mean's weights are carried over, the paths are not: see :mod:`surrogates.models.drawing`.
     The method ``svgp`` places its inducing points anew each round and carries nothing over; it
