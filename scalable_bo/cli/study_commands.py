@@ -23,6 +23,7 @@ from scalable_bo.cli.results import read_results
 if TYPE_CHECKING:
     from scalable_bo.cli.config import RunSection
     from scalable_bo.report.snapshot import Snapshot
+    from scalable_bo.storage.rounds import Result
     from scalable_bo.study.study import Study
 
 ConfigFile = Annotated[
@@ -89,10 +90,7 @@ def run(file: ConfigFile, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(summary))
         return
-    if summary["best_value"] is not None:
-        typer.echo(
-            f"best {summary['best_value']:.6g} at {_describe_params(summary['best_params'])}"
-        )
+    _echo_found(summary)
     typer.echo(f"{describe_counts(study)} in {config.place}")
 
 
@@ -181,17 +179,13 @@ def status(place: StudyPlace, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(summary))
         return
-    typer.echo(
-        f"{summary['direction']}, seed {summary['seed']}, {count(summary['num_asks'], 'ask')}"
-    )
+    goal = summary["direction"] or ", ".join(f"{w} {n}" for n, w in summary["objectives"].items())
+    typer.echo(f"{goal}, seed {summary['seed']}, {count(summary['num_asks'], 'ask')}")
     typer.echo(_describe_numbers(summary))
     if partial := summary["partial"]:
         texts = [f"{id} ({_describe_params(outcomes)})" for id, outcomes in partial.items()]
         typer.echo(f"pending with some of their outcomes: {few(texts)}")
-    if summary["best_value"] is not None:
-        typer.echo(
-            f"best {summary['best_value']:.6g} at {_describe_params(summary['best_params'])}"
-        )
+    _echo_found(summary)
 
 
 def export(
@@ -336,34 +330,64 @@ def describe_counts(study: Study) -> str:
 
 
 def _read_status(place: Path) -> dict[str, Any]:
+    from scalable_bo.storage.rounds import Result
+
     snapshot = _look(place)
     rows = snapshot.rows
-    space = snapshot.space
-    best = snapshot.best_row
+    goal = snapshot.goal
+    several = goal is not None and goal.num_objectives > 1
+    direction = "maximize" if snapshot.maximize else "minimize"
+    found = Result.of(snapshot.space, rows, snapshot.maximize, goal) if rows.observed else None
     return {
-        "direction": "maximize" if snapshot.maximize else "minimize",
+        "direction": None if several else direction,
+        "objectives": {"value": direction} if goal is None else goal.objectives,
         "seed": int(snapshot.settings["seed"]),
         "num_asks": len(snapshot.asks),
         "num_rows": len(rows),
         "num_observations": len(rows.observed),
         "num_failed": len(rows.reasons),
         "num_pending": len(rows) - rows.num_told,
-        "partial": {} if snapshot.goal is None else rows.partial(snapshot.goal.names),
+        "partial": {} if goal is None else rows.partial(goal.names),
         "num_added": sum(source.num_rows for source in snapshot.sources),
-        "best_value": None if best is None else float(rows.values[best]),
-        "best_params": None if best is None else space.to_dicts(rows.X[best][None])[0],
-    }
+    } | _found(found)
 
 
 def _summary(study: Study) -> dict[str, Any]:
-    result = study.result if study.num_observations else None
-    if result is not None and not result.best_params:  # several objectives, or none feasible
-        points = [vars(point) for point in result.front]
-        return _counts(study) | {"best_value": None, "best_params": None, "front": points}
-    return _counts(study) | {
-        "best_value": None if result is None else result.best_value,
-        "best_params": None if result is None else result.best_params,
-    }
+    return _counts(study) | _found(study.result if study.num_observations else None)
+
+
+def _found(result: Result | None) -> dict[str, Any]:
+    """Return the best point or, of several objectives, the front; or, where no point keeps the
+    limits, the one that is nearest to it.
+    """
+    if result is None or result.best_params:
+        return {
+            "best_value": None if result is None else result.best_value,
+            "best_params": None if result is None else result.best_params,
+        }
+    found: dict[str, Any] = {"best_value": None, "best_params": None}
+    found["front"] = [vars(point) for point in result.front]
+    if result.front:
+        found |= {"hypervolume": result.hypervolume, "reference_point": result.reference_point}
+    least = result.least_violating
+    return found if least is None else found | {"least_violating": vars(least)}
+
+
+def _echo_found(summary: dict[str, Any]) -> None:
+    """Print what ``_found`` has found."""
+    from scalable_bo.storage.shown import describe_excess
+
+    if summary["best_value"] is not None:
+        best = f"best {summary['best_value']:.6g} at {_describe_params(summary['best_params'])}"
+        typer.echo(best)
+    if front := summary.get("front"):
+        corner = _describe_params(summary["reference_point"])
+        size = f"{count(front, 'point')} on the front"
+        typer.echo(f"{size}, hypervolume {summary['hypervolume']:.6g} from {corner}")
+    if least := summary.get("least_violating"):
+        excess = describe_excess(least["excess"])
+        params = _describe_params(least["params"])
+        typer.echo(f"no point keeps the limits; the nearest {excess}, at {params}")
 
 
 def _rounds_left(study: Study, section: RunSection) -> int:

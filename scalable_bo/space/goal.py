@@ -12,6 +12,8 @@ from functools import cached_property
 from typing import Any, Self
 
 import torch
+from botorch.utils.multi_objective.box_decompositions.dominated import DominatedPartitioning
+from botorch.utils.multi_objective.hypervolume import infer_reference_point
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
 
@@ -116,6 +118,15 @@ class Goal:
         """Return the goal that ``to_dict`` has written."""
         return cls(table["objectives"], table["outcome_constraints"])
 
+    @property
+    def directions(self) -> str:
+        """The objectives with their directions on one line, such as "minimize cost, maximize gain";
+        of one objective without a name, its direction.
+        """
+        if list(self.objectives) == [ONLY]:
+            return self.objectives[ONLY]
+        return ", ".join(f"{way} {name}" for name, way in self.objectives.items())
+
     def describe(self) -> dict[str, str]:
         """Return the goal part by part as text for people."""
         parts = {f"objective `{name}`": way for name, way in self.objectives.items()}
@@ -125,23 +136,63 @@ class Goal:
             parts[f"outcome `{name}`"] = f"{lower}{name}{upper}"
         return parts
 
+    def excess(self, Y: Tensor) -> Tensor:
+        """Return by how much values (n, m) break the limits, 0 where they keep them; NaN of NaN."""
+        open_ends = (-math.inf, math.inf)
+        pairs = [self.constraints.get(name, (None, None)) for name in self.names]
+        low, high = (
+            Y.new_tensor([end if pair[side] is None else pair[side] for pair in pairs])
+            for side, end in enumerate(open_ends)
+        )
+        return torch.maximum(low - Y, Y - high).clamp_min(0.0)
+
     def feasible(self, Y: Tensor) -> Tensor:
         """Return which values (n, m) keep the limits, (n,); NaN keeps none."""
-        met = Y.isfinite().all(-1)
-        for name, (low, high) in self.constraints.items():
-            values = Y[:, self.names.index(name)]
-            met &= values >= (-math.inf if low is None else low)
-            met &= values <= (math.inf if high is None else high)
-        return met
+        return Y.isfinite().all(-1) & (self.excess(Y) == 0).all(-1)
+
+    def least_violating(self, Y: Tensor) -> int:
+        """Return which of values (n, m) breaks the limits least: by the sum of its excesses, each
+        in standard deviations of its outcome among the values, so that limits compare.
+        """
+        scale = Y.std(0, correction=0)
+        return int((self.excess(Y) / torch.where(scale > 0, scale, 1.0)).sum(1).argmin())
 
     def front(self, Y: Tensor) -> Tensor:
         """Return which values (n, m) are feasible and no other's are as good in all objectives and
         better in one, (n,); with one objective, the best.
         """
         on_front = self.feasible(Y)
-        signed = Y[:, : self.num_objectives] * Y.new_tensor(self.signs[: self.num_objectives])
-        on_front[on_front.clone()] = is_non_dominated(signed[on_front])
+        on_front[on_front.clone()] = is_non_dominated(self.signed(Y[on_front]))
         return on_front
+
+    def signed(self, Y: Tensor) -> Tensor:
+        """Return the objectives (n, k) of values (n, m), signed to be maximised."""
+        return Y[:, : self.num_objectives] * Y.new_tensor(self.signs[: self.num_objectives])
+
+    def reference_point(self, Y: Tensor) -> Tensor | None:
+        """Return where the hypervolume of the front among values (n, m) is measured from, (k,): the
+        limit of an objective that has one on its worse side, otherwise a tenth of the front's range
+        beyond its worst value; ``None`` without a front.
+
+        References:
+            Ishibuchi et al. (2011), "A many-objective test problem for visually examining diversity
+            maintenance behavior in a decision space": a tenth of the range.
+        """
+        front = self.signed(Y[self.front(Y)])
+        if not len(front):
+            return None
+        sides = [self.constraints.get(name, (None, None)) for name in self.objectives]
+        limits = [low if s > 0 else high for (low, high), s in zip(sides, self.signs, strict=False)]
+        worst = Y.new_tensor([[math.nan if limit is None else limit for limit in limits]])
+        return self.signed(infer_reference_point(front, self.signed(worst)[0])[None])[0]
+
+    def hypervolume(self, Y: Tensor, reference_point: Tensor) -> float:
+        """Return the volume of objectives that the front among values (n, m) dominates, down to a
+        reference point (k,).
+        """
+        front = self.signed(Y[self.front(Y)])
+        corner = self.signed(reference_point[None])[0]
+        return float(DominatedPartitioning(corner, front).compute_hypervolume())
 
     def best(self, Y: Tensor) -> int | None:
         """Return which of values (n, m) is the best feasible one; ``None`` if there is none, or

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -74,6 +74,22 @@ class FrontPoint:
 
 
 @dataclass(frozen=True)
+class LeastViolating:
+    """The point that breaks the limits on outcomes least, where none keeps them all: by the sum of
+    its excesses, each in standard deviations of its outcome.
+
+    Attributes:
+        params: its parameters.
+        outcomes: its values, as observed, by name.
+        excess: by how much it breaks each limit that it breaks, by the name of the outcome.
+    """
+
+    params: dict[str, Any]
+    outcomes: dict[str, float]
+    excess: dict[str, float]
+
+
+@dataclass(frozen=True)
 class Result:
     """What a study has found.
 
@@ -97,6 +113,9 @@ class Result:
             (n, 1).
         feasible: (n,) which points keep the constraints on outcomes.
         front: of several objectives, the feasible points that are best in some way.
+        least_violating: where no point keeps the constraints on outcomes, the one that is nearest
+            to it; ``None`` otherwise.
+        goal: what is wanted of several outcomes; ``None`` of one.
     """
 
     best_params: dict[str, Any]
@@ -112,6 +131,8 @@ class Result:
     outcomes: Tensor = field(default_factory=partial(torch.empty, 0, 1, device="cpu"))
     feasible: Tensor = field(default_factory=partial(torch.empty, 0, device="cpu"))
     front: tuple[FrontPoint, ...] = ()
+    least_violating: LeastViolating | None = None
+    goal: Goal | None = None
 
     @classmethod
     def of(cls, space: Space, rows: Rows, maximize: bool, goal: Goal | None = None) -> Self:
@@ -141,12 +162,23 @@ class Result:
             front = tuple(
                 FrontPoint(params, dict(zip(goal.names, y, strict=True))) for params, y in pairs
             )
+        least = None
+        if goal is not None and not feasible.any():
+            row = goal.least_violating(Y)
+            excess = dict(zip(goal.names, goal.excess(Y)[row].tolist(), strict=True))
+            least = LeastViolating(
+                space.to_dicts(X[[row]])[0],
+                dict(zip(goal.names, Y[row].tolist(), strict=True)),
+                {name: amount for name, amount in excess.items() if amount > 0},
+            )
         params = {} if best is None else space.to_dicts(X[best : best + 1])[0]
         value = math.nan if best is None else float(values[best])
         failed = len(rows.reasons)
         pending = len(rows) - rows.num_told
         found = cls(params, value, X, values, failed, pending, params, value)
-        return replace(found, outcomes=Y, feasible=feasible, front=front)
+        return replace(
+            found, outcomes=Y, feasible=feasible, front=front, least_violating=least, goal=goal
+        )
 
     def recommending(self, space: Space, best: int, predicted: tuple[float, float]) -> Self:
         """Return the same with another point recommended: the one in this row, with its predicted
@@ -160,6 +192,28 @@ class Result:
             predicted_std=predicted[1],
         )
 
+    @cached_property
+    def reference_point(self) -> dict[str, float]:
+        """Where the hypervolume is measured from, by the names of the objectives: the limit of one
+        that has a limit on its worse side, otherwise a tenth of the front's range beyond its worst
+        value. Empty without a front.
+        """
+        if not self.front or self.goal is None:
+            return {}
+        point = self.goal.reference_point(self.outcomes)
+        assert point is not None  # of a front
+        return dict(zip(self.goal.objectives, point.tolist(), strict=True))
+
+    @cached_property
+    def hypervolume(self) -> float:
+        """The volume of objectives that the front dominates, down to ``reference_point``; NaN
+        without a front.
+        """
+        if not self.front or self.goal is None:
+            return math.nan
+        corner = self.outcomes.new_tensor(list(self.reference_point.values()))
+        return self.goal.hypervolume(self.outcomes, corner)
+
     @property
     def num_observations(self) -> int:
         """Points with a value, n."""
@@ -169,15 +223,24 @@ class Result:
         best = f"{self.best_value:.6g} at {shown.describe_params(self.best_params)}"
         if not self.best_params:
             best = f"{len(self.front)} points on the front" if self.front else "none feasible"
+            if self.least_violating is not None:
+                best += f", the nearest {shown.describe_excess(self.least_violating.excess)}"
         return (
             f"Result({best}; {self.num_observations} values,"
             f" {self.num_failed} failed, {self.num_pending} pending)"
         )
 
     def _repr_html_(self) -> str:
+        best: dict[str, Any] = {"value": self.best_value}
+        if self.least_violating is not None:
+            least = self.least_violating
+            best = {"feasible points": "none", "the nearest": shown.describe_excess(least.excess)}
+            best |= least.params
+        elif self.front:
+            best = {"points on the front": len(self.front), "hypervolume": self.hypervolume}
         return shown.table(
             "Result",
-            {"value": self.best_value}
+            best
             | ({} if math.isnan(self.predicted_value) else {"predicted": self.predicted_value})
             | self.best_params
             | {"values": self.num_observations}
@@ -210,8 +273,11 @@ class Round:
     peak_bytes: int
 
     def __str__(self) -> str:
-        best = "no value yet" if math.isnan(self.best_value) else f"best {self.best_value:.6g}"
-        parts = [f"n {self.num_observations}", best]
+        parts = [f"n {self.num_observations}"]
+        if not self.num_observations:
+            parts.append("no value yet")
+        elif not math.isnan(self.best_value):  # of several objectives, or where none is feasible
+            parts.append(f"best {self.best_value:.6g}")
         if not math.isnan(self.gain):
             parts.append(f"gain {self.gain:.3g}")
         if self.num_failed:

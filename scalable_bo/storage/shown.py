@@ -25,6 +25,11 @@ def describe_names(names: Sequence[str]) -> str:
     return ", ".join(map(_short, names[:MOST_PARAMETERS])) + more
 
 
+def describe_excess(excess: Mapping[str, float]) -> str:
+    """Return by how much limits are broken on one line, such as ``breaks weight by 0.5``."""
+    return "breaks " + ", ".join(f"{_short(n)} by {amount:.3g}" for n, amount in excess.items())
+
+
 def number(value: Any) -> str:
     """Return a value in few characters."""
     return f"{value:.6g}" if isinstance(value, float) else _short(value)

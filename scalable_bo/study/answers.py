@@ -99,7 +99,7 @@ class Belief:
         """Return which of the evaluated points (n, d) with ``values`` (n,) has the best mean; where
         noise is negligible, which has the best value.
         """
-        ranked = (self.sign * values).topk(min(len(values), MOST_RECOMMENDABLE)).indices
+        ranked = (self.sign * values).argsort(descending=True, stable=True)[:MOST_RECOMMENDABLE]
         best = ranked[:1]
         if self.is_noisy:
             best = ranked[(self.sign * self.mean(X[ranked])).argmax()]

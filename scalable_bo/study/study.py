@@ -289,8 +289,26 @@ class Study:
 
     @property
     def best_params(self) -> dict[str, Any]:
-        """``result.best_params``, the recommended point."""
-        return self.result.best_params
+        """``result.best_params``, the recommended point.
+
+        Raises:
+            ValueError: if there is no value yet, no point keeps the limits on outcomes, or there
+                are several objectives, whose best points are ``result.front``.
+        """
+        result = self.result
+        if result.front:
+            raise ValueError(
+                "A study must have one objective for `best_params`, got"
+                f" {', '.join(result.reference_point)}. Take `result.front`, whose"
+                f" {len(result.front)} points are best in some way each."
+            )
+        if result.least_violating is not None:
+            nearest = shown.describe_excess(result.least_violating.excess)
+            raise ValueError(
+                "A point must keep the limits on outcomes for `best_params`, and none does: the"
+                f" nearest {nearest}. See `result.least_violating`."
+            )
+        return result.best_params
 
     @property
     def pending(self) -> Batch:
@@ -738,21 +756,23 @@ class Study:
     def __repr__(self) -> str:
         about = self._shown()
         goal = f"{about['goal']} over {about['parameters']}"
-        best = f", best {self.best_value:.6g}" if self.num_observations else ""
+        best = "" if math.isnan(self.best_value) else f", best {self.best_value:.6g}"
         return (
             f"<{self._record.storage.name}: {goal}; {about['values']} values,"
             f" {about['failed']} failed, {about['pending']} pending{best}>"
         )
 
     def _repr_html_(self) -> str:
-        best = {"best value": self.best_value} if self.num_observations else {}
+        best = {} if math.isnan(self.best_value) else {"best value": self.best_value}
         return shown.table(self._record.storage.name, self._shown() | best)
 
     def _shown(self) -> dict[str, Any]:
+        goal = self._record.goal
+        direction = "maximize" if self.maximize else "minimize"
         with self._record.lock:
             rows = self._record.rows
             return {
-                "goal": "maximize" if self.maximize else "minimize",
+                "goal": direction if goal is None else goal.directions,
                 "parameters": shown.describe_names(self.space.names),
                 "values": len(rows.observed),
                 "failed": len(rows.reasons),

@@ -405,6 +405,33 @@ x = { type = "float", low = 0.0, high = 1.0 }
 """
 
 
+def test_status_says_the_goal_the_front_and_what_limits_are_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "study.toml"
+    limits = "[study.outcome_constraints.Impurity]\nat_most = 1.0\n[space]"
+    file.write_text(SEVERAL.replace("[space]", limits))
+
+    def status() -> tuple[list[str], dict[str, Any]]:
+        assert call(monkeypatch, "status", str(file)) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert call(monkeypatch, "status", str(file), "--json") == 0
+        return lines, json.loads(capsys.readouterr().out)
+
+    with read_config(file).open_study() as study:
+        study.tell(study.ask(2), [(70, 20, 3.0), (60, 10, 1.5)])
+        lines, summary = status()
+        assert lines[0] == "maximize Yield (%), minimize Cost, minimize Impurity, seed 0, 1 ask"
+        assert lines[-1].startswith("no point keeps the limits; the nearest breaks Impurity by 0.5")
+        assert summary["least_violating"]["excess"] == {"Impurity": 0.5}
+        study.tell(study.ask(1), [(50, 10, 0.5)])
+    lines, summary = status()
+    assert lines[-1].startswith("1 point on the front, hypervolume 2.5 from Yield (%) = 45, Cost")
+    assert (summary["direction"], summary["best_value"]) == (None, None)
+    assert summary["objectives"]["Cost"] == "minimize" and len(summary["front"]) == 1
+    assert summary["reference_point"]["Impurity"] == 1.0
+
+
 def test_outcomes_come_in_one_by_one_and_are_shown_as_pending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

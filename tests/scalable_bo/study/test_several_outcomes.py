@@ -22,6 +22,7 @@ from scalable_bo.cli.config import read_config
 from scalable_bo.report.snapshot import read_snapshot
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Float, Int, Space
+from scalable_bo.storage.rounds import Result
 from scalable_bo.study.optimize import unmeasured
 from scalable_bo.study.study import Study
 from surrogates import PathwiseGP
@@ -122,15 +123,66 @@ def test_the_best_point_keeps_the_limits(strategy: str, rounds: int) -> None:
     assert result.outcomes.shape == (4 * rounds, 2)
 
 
-def test_without_a_feasible_point_nothing_is_best() -> None:
+def test_without_a_feasible_point_nothing_is_best_and_the_nearest_is_named() -> None:
     study = make_limited(outcome_constraints={"weight": (None, -1.0)})
     batch = study.ask(4)
     study.tell(batch.ids, [limited(params) for params in batch.params])
     assert study.result.best_params == {}
+    nearest = study.result.least_violating
+    assert nearest is not None
+    weights = [limited(params)[1] for params in batch.params]
+    assert nearest.params == batch.params[weights.index(min(weights))]
+    assert nearest.excess == {"weight": min(weights) + 1.0}
+    with pytest.raises(ValueError, match="none does: the nearest breaks weight by"):
+        _ = study.best_params
+    assert "the nearest breaks weight by" in repr(study.result)
+    assert "the nearest" in study.result._repr_html_()
     assert math.isnan(study.result.best_value)
     assert math.isnan(study.best_value)
     assert not study.to_dataframe()["feasible"].any()
     study.ask(2)  # which goes on
+
+
+def test_the_nearest_point_is_found_in_units_in_which_limits_compare() -> None:
+    goal = Goal({"value": "maximize"}, {"grams": (None, 0.0), "share": (0.9, 1.0)})
+    Y = torch.tensor([[0.0, 900.0, 0.9], [0.0, 100.0, 0.6], [0.0, 200.0, 0.5]]).double()
+    for factor in (1.0, 1e-6, 1e6):
+        Z = Y * torch.tensor([1.0, factor, 1.0])
+        assert goal.least_violating(Z) == 1
+        assert goal.excess(Z)[1].tolist() == pytest.approx([0.0, 100.0 * factor, 0.3])
+    assert not goal.feasible(Y).any()
+    assert goal.feasible(torch.tensor([[9.0, -1.0, 1.0], [9.0, -1.0, math.nan]])).tolist() == [1, 0]
+
+
+def test_a_front_has_a_hypervolume_beyond_its_worst_values_or_the_limits() -> None:
+    told = [(1.0, 4.0), (2.0, 6.0), (3.0, 3.0)]  # the last is worse than the others
+    study = make_study()
+    study.tell(study.ask(3), told)
+    assert study.result.reference_point == pytest.approx({"cost": 2.1, "gain": 3.8})
+    assert study.result.hypervolume == pytest.approx(1.1 * 0.2 + 0.1 * 2.0)
+    study = make_study(outcome_constraints={"cost": (None, 5.0)})
+    study.tell(study.ask(3), told)
+    assert study.result.reference_point == pytest.approx({"cost": 5.0, "gain": 3.8})
+    assert study.result.hypervolume == pytest.approx(4.0 * 0.2 + 3.0 * 2.0)
+    with pytest.raises(ValueError, match=r"got cost, gain\. Take `result.front`"):
+        _ = study.best_params
+    assert "hypervolume" in study.result._repr_html_()
+    assert "minimize cost, maximize gain" in repr(study) and "nan" not in repr(study)
+    alone = make_limited()
+    assert "nan" not in repr(alone) and alone._record.goal is not None
+    alone.tell(alone.ask(1), [(1.0, 1.0)])
+    assert math.isnan(alone.result.hypervolume) and alone.result.reference_point == {}
+
+
+def test_of_equal_values_the_first_is_the_best_everywhere() -> None:
+    study = Study(SPACE, maximize=True, sampler=QUICK)
+    X = SPACE.unnormalize(torch.rand(40, 2, generator=torch.Generator().manual_seed(0)).double())
+    study.add_data(X, (X.sum(1) * 3).round().clamp_max(4.0))
+    first = SPACE.to_dicts(X[[study.snapshot().best_row]])[0]
+    assert study.result.best_observed_params == first
+    study.ask(1)
+    assert study.result.best_observed_params == first
+    assert Result.of(SPACE, study.snapshot().rows, True).best_params == first
 
 
 @pytest.mark.parametrize(
