@@ -24,12 +24,12 @@ from gpytorch.models import ExactGP
 from torch import Tensor, nn
 
 from surrogates import checks
-from surrogates.functions.paths import BatchPaths, SamplePaths
 from surrogates.operators.forms import StationaryKernel
 from surrogates.rules.data import DataSet
 from surrogates.rules.inducing_points import check_choice, choose_inducing_points
 
 DEFAULT_NUM_INDUCING = 1024
+PATHS = "paths"  # behind a posterior, among what is kept of a model
 # In standardised units, what stands for no noise: GPyTorch's own bound, before any change to it
 LEAST_NOISE = {
     dtype: float(gpytorch.settings.min_fixed_noise.value(dtype))
@@ -355,23 +355,24 @@ class StateKey(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class PathsState:
-    """The paths behind ``posterior``, and what they were drawn from.
+class Kept:
+    """What has been computed for a model as ``key`` describes it.
 
     Attributes:
-        covariances: the posterior's :class:`Covariance` of each data set that fantasies have asked
-            for; all that is ever added, so that copies of the model share the state.
+        parts: by name. Copies and pickles have the paths alone; the rest, which may hold graphs of
+            derivatives, is computed again.
     """
 
     key: StateKey
-    paths: SamplePaths | BatchPaths
-    covariances: dict[int, Any] = field(default_factory=dict)
+    parts: dict[str, Any] = field(default_factory=dict)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Kept | None":
+        return Kept(self.key, {PATHS: self.parts[PATHS]}) if PATHS in self.parts else None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.key, self.paths)  # covariances are found again
+        if PATHS not in self.parts:
+            return type(None), ()
+        return Kept, (self.key, {PATHS: self.parts[PATHS]})
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -1,12 +1,13 @@
-"""GPyTorch's exact posterior of float32 data by float64 arithmetic.
+"""GPyTorch's exact posterior, by float64 arithmetic.
 
-In float32 the rounding of the kernel matrix is as large as a noise variance of 1e-7 n, and what is
-left of the prior variance cancels. So the data, hyperparameters and points are taken for float64
-numbers, and what is returned is rounded once.
+GPyTorch predicts by a copy of the model, whose hyperparameters and data nobody changes: what
+GPyTorch keeps there is never out of date. In float32 the rounding of the kernel matrix is as large
+as a noise variance of 1e-7 n, and what is left of the prior variance cancels. So the data,
+hyperparameters and points are taken for float64 numbers, and what is returned is rounded once.
 """
 
 from copy import copy, deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -23,37 +24,45 @@ from torch.nn import Parameter
 
 
 @dataclass(frozen=True, eq=False)
-class DoubledState:
-    """A model in float64, with what GPyTorch has kept of it.
+class ExactPosterior:
+    """The exact posterior of a model as it is now, with gradients in all that the model has.
 
     Attributes:
-        key: of the float32 model that it stands for.
+        model: a copy in float64, with what GPyTorch keeps of it.
+        dtype: of the model.
     """
 
-    key: tuple[Any, ...]
-    model: SingleTaskGP
+    model: Any
+    dtype: torch.dtype
 
     @classmethod
-    def of(cls, model: SingleTaskGP, key: tuple[Any, ...]) -> Self:
-        return cls(key, doubled(model))
+    def of(cls, model: SingleTaskGP) -> Self:
+        return cls(doubled(model), model.train_targets.dtype)
 
     def __call__(self, *inputs: Tensor, **kwargs: Any) -> MultivariateNormal:
-        """Return the posterior, rounded to float32."""
+        """Return the posterior at points, rounded to the model's dtype."""
         X = [points.double() for points in inputs]
         law = SingleTaskGP.__call__(self.model, *X, **kwargs)
+        if self.dtype == torch.float64:
+            return law
         return MultivariateNormal(law.mean.float(), Rounded(law.lazy_covariance_matrix))
 
     def with_data(
         self, inputs: Tensor, targets: Tensor, noise: Tensor | None = None, **kwargs: Any
-    ) -> SingleTaskGP:
-        """Return the float64 model of appended data, by GPyTorch's update of what it has kept."""
+    ) -> Self:
+        """Return the posterior of appended data, by GPyTorch's update of what it has kept."""
+        SingleTaskGP.__call__(self.model, self.model.train_inputs[0][..., :1, :])
         given = {} if noise is None else {"noise": noise.double()}
-        return SingleTaskGP.get_fantasy_model(
+        model = SingleTaskGP.get_fantasy_model(
             self.model, inputs.double(), targets.double(), **given, **kwargs
         )
+        return replace(self, model=model)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(None), ()  # copies of a model find it again
+    @property
+    def train_data(self) -> tuple[Tensor, Tensor]:
+        """The inputs and targets, rounded to the model's dtype."""
+        (X,) = self.model.train_inputs
+        return X.to(self.dtype), self.model.train_targets.to(self.dtype)
 
 
 class Rounded(LinearOperator):
@@ -131,7 +140,7 @@ def _doubled(tensor: Tensor) -> Tensor:
     """Return a float64 copy, whose own deep copies are leaves: GPyTorch makes some of the kernels
     of a batch and of fantasies, and PyTorch copies nothing else.
     """
-    double: Any = tensor.double()
+    double: Any = tensor.to(torch.float64, copy=True)
     if double.requires_grad:
         double.__deepcopy__ = lambda memo: Parameter(double.detach().clone())
     return double

@@ -13,6 +13,7 @@ sets of points Q, F = (..., *T) that of the fantasies, s paths, m outputs.
 """
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -63,7 +64,6 @@ class FantasyGP(Model, FantasizeMixin):
         if hasattr(self.base, "outcome_transform"):  # BoTorch's lists of models ask for it
             self.outcome_transform = self.base.outcome_transform
         batch = self.base.batch_shape
-        state = self.base.prediction_strategy
         if noise is None:
             noise = self.base._common_noise
         T = torch.broadcast_shapes(Q.shape[:-2], batch, noise.shape[:-2])
@@ -76,13 +76,14 @@ class FantasyGP(Model, FantasizeMixin):
         for i, ((b, t), data, part) in enumerate(
             zip(self._elements(), data_sets(self.base), paths.parts, strict=True)
         ):
-            if i not in state.covariances:
-                state.covariances[i] = self.base.rule.covariance(data, part)
+            covariance = self.base._kept(
+                f"covariance {i}", partial(self.base.rule.covariance, data, part)
+            )
             points = _of_data_set(self.Q, b)
             observed = _of_data_set(self.values, b)[..., t]
             variances = _of_data_set(self.noise, b)[..., t]
             self._parts.append(
-                _Fantasies(part, state.covariances[i], points, observed, variances, model.seed + 1)
+                _Fantasies(part, covariance, points, observed, variances, model.seed + 1)
             )
 
     def __reduce__(self) -> tuple[Any, ...]:

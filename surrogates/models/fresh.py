@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import gpytorch
 import torch
@@ -25,21 +25,21 @@ from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import SingleTaskGP
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
-from gpytorch.models.exact_prediction_strategies import prediction_strategy
 from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.functions.paths import BatchPaths, SamplePaths, Units
 from surrogates.functions.spectra import NoFeaturesError, has_features
 from surrogates.models.data import (
-    PathsState,
+    PATHS,
+    Kept,
     StateKey,
     data_sets,
     forget_caches,
     noise_variances,
     subset_outputs,
 )
-from surrogates.models.double import DoubledState
+from surrogates.models.double import ExactPosterior
 from surrogates.operators.forms import StationaryKernel
 from surrogates.rules.base import Rule
 from surrogates.rules.limits import check_range
@@ -51,6 +51,9 @@ from surrogates.solvers.run import Solution
 EXACT_UP_TO = 2000
 EXACT_SQUARES_HELD = 4  # copies of an (n, n) matrix that GPyTorch's exact posterior holds at once
 DOUBLE = 8  # bytes of an entry
+EXACT = "exact posterior"
+
+Result = TypeVar("Result")
 
 
 class FreshGP(SingleTaskGP):
@@ -59,9 +62,9 @@ class FreshGP(SingleTaskGP):
 
     GPyTorch forgets what it has kept on ``train()`` and ``set_train_data``, but not when a
     hyperparameter is assigned; BoTorch transforms the inputs on ``eval()``, but not again when the
-    transform changes, and loses inputs that are set in evaluation mode. Here, what is kept carries
-    the key of the model that it belongs to. All factorisations are direct. What is kept is built by
-    one thread while others wait for it.
+    transform changes, and loses inputs that are set in evaluation mode. Here, all that is kept lies
+    in one place, with the key of the model that it was computed for, and is computed by one thread
+    while others wait for it. All factorisations are direct.
     """
 
     solver: Solver | None
@@ -70,8 +73,8 @@ class FreshGP(SingleTaskGP):
     seed: int
     memory_budget: int | None
     solution: Solution | None = None
-    # GPyTorch's slot for what `train()` and `set_train_data` must reset; what lies here has a `key`
-    prediction_strategy: Any
+    # GPyTorch's slot for what `train()` and `set_train_data` reset
+    prediction_strategy: Kept | None
     # What ``fit`` did to the hyperparameters, a ``FitAccount``; ``None`` before
     fit_account: Any = None
     # A batch of fantasies is what it was made as, however many points it has
@@ -89,11 +92,9 @@ class FreshGP(SingleTaskGP):
         return model
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the lock, what GPyTorch has kept, which is found again, and graphs of data."""
+        """Leave out the lock, and graphs of data."""
         state = vars(self).copy()
         del state["_building"]
-        if not isinstance(self.prediction_strategy, PathsState):
-            state["prediction_strategy"] = None
         if self.train_inputs is not None:  # as while GPyTorch makes fantasies
             state["train_inputs"] = tuple(map(_leaf, self.train_inputs))
             state["_train_targets"] = _leaf(self.train_targets)
@@ -169,31 +170,21 @@ class FreshGP(SingleTaskGP):
         """Return the exact model of appended data, which may be batches,
         on transformed inputs and in standardised units.
         """
-        state = self.prediction_strategy
-        is_doubled = isinstance(state, DoubledState)
         common = self._common_noise
         if noise is None and self._began_homoscedastic and common is not None:
             noise = common.mT if self.num_outputs > 1 else common.squeeze(-1)
             noise = noise.expand(torch.broadcast_shapes(noise.shape, inputs.shape[:-1]))
         given = {} if noise is None else {"noise": noise}
         with direct_algebra, as_given(), relative_jitter(self):
-            if is_doubled:
-                twin = state.with_data(inputs, targets, **given, **kwargs)
-                model = self._after(twin)
-            else:
-                model = super().get_fantasy_model(inputs, targets, **given, **kwargs)
+            posterior = self._exact_posterior().with_data(inputs, targets, **given, **kwargs)
+            model = self._without_state()
+            inputs, model.train_targets = posterior.train_data
+            model.train_inputs = (inputs,)
             self._extend_noise(model, noise)
-        (inputs,) = model.train_inputs
-        model.train_inputs = (inputs,)  # GPyTorch leaves a list
+        # By which GPyTorch finds the mean: its own leaves out the noise that was given
+        posterior.model.prediction_strategy.likelihood = deepcopy(model.likelihood).double()
         model._stays_exact = True
-        key = model._state_key().frozen()
-        if is_doubled:
-            twin.prediction_strategy.likelihood = deepcopy(model.likelihood).double()
-            model.prediction_strategy = DoubledState(key, twin)
-        else:
-            # By which GPyTorch finds the mean: its own leaves out the noise that was given
-            model.prediction_strategy.likelihood = model.likelihood
-            model.prediction_strategy.key = key
+        model._kept_now().parts[EXACT] = posterior
         return model
 
     def subset_output(self, idcs: list[int]) -> Self:
@@ -217,12 +208,9 @@ class FreshGP(SingleTaskGP):
         subset._stream_numbers = tuple(self._numbers()[i] for i in chosen)
         if self._warm_mean_weights:
             subset._warm_mean_weights = tuple(self._warm_mean_weights[i] for i in chosen)
-        if (
-            not self.training
-            and self._drop_stale_state() is not None
-            and isinstance(self.prediction_strategy, PathsState)
-        ):
-            subset._keep([self.prediction_strategy.paths.parts[i] for i in chosen])
+        paths = None if self.training else self._kept_now().parts.get(PATHS)
+        if paths is not None:
+            subset._kept_now().parts[PATHS] = subset._together([paths.parts[i] for i in chosen])
         return subset
 
     def warm_start(self, previous: "FreshGP", *, scale: float = 1.0) -> Self:
@@ -381,21 +369,20 @@ class FreshGP(SingleTaskGP):
     def _posterior_paths(self) -> SamplePaths | BatchPaths:
         """Return the paths behind ``posterior``, kept until the model changes."""
         self._check_constant_data("A posterior of paths has")
-        with self._building:
-            if self._drop_stale_state() is None:
-                generator = torch.Generator().manual_seed(self.seed)
-                try:
-                    parts = self._draw(self.num_paths, generator, spanning=True)
-                except NoFeaturesError as error:
-                    if not self.rule.is_exact:
-                        raise
-                    raise NoFeaturesError(
-                        f"{error} The posterior with an iterative solver is that of paths; use"
-                        " solver=Cholesky(), with which it is exact."
-                    ) from error
-                self._keep(parts)
-            paths: SamplePaths | BatchPaths = self.prediction_strategy.paths
-        return paths
+
+        def drawn() -> SamplePaths | BatchPaths:
+            generator = torch.Generator().manual_seed(self.seed)
+            try:
+                return self._together(self._draw(self.num_paths, generator, spanning=True))
+            except NoFeaturesError as error:
+                if not self.rule.is_exact:
+                    raise
+                raise NoFeaturesError(
+                    f"{error} The posterior with an iterative solver is that of paths; use"
+                    " solver=Cholesky(), with which it is exact."
+                ) from error
+
+        return self._kept(PATHS, drawn)
 
     def _check_constant_data(self, what: str) -> None:
         """Require data without gradients, which paths would not pass on.
@@ -416,60 +403,31 @@ class FreshGP(SingleTaskGP):
                     " `PathwiseGP(..., solver=Cholesky())`."
                 )
 
-    def _keep(self, parts: list[SamplePaths]) -> None:
-        """Keep the paths of every data set as those of the present model."""
+    def _together(self, parts: list[SamplePaths]) -> SamplePaths | BatchPaths:
+        """Return the paths of every data set as those of the model."""
         batch_shape = self.train_targets.shape[:-1]
-        self.prediction_strategy = PathsState(
-            self._state_key().frozen(),
-            BatchPaths(tuple(parts), batch_shape) if batch_shape else parts[0],
-        )
+        return BatchPaths(tuple(parts), batch_shape) if batch_shape else parts[0]
 
-    def _exact_distribution(self, *inputs: Tensor, **kwargs: Any) -> MultivariateNormal:
-        """Return GPyTorch's posterior in standardised units.
+    def _exact_posterior(self) -> ExactPosterior:
+        """Return GPyTorch's posterior in standardised units, kept until the model changes.
 
         Raises:
             MemoryError: if the matrices do not fit in free memory.
         """
-        with self._building:
-            if self._drop_stale_state() is None:
-                self.prediction_strategy = self._exact_state()
-            state = self.prediction_strategy
-        with direct_algebra:
-            if isinstance(state, DoubledState):
-                return state(*inputs, **kwargs)
-            return SingleTaskGP.__call__(self, *inputs, **kwargs)
 
-    def _exact_state(self) -> Any:
-        """Return what GPyTorch predicts by, with the key of this model."""
-        key = self._state_key().frozen()
-        X = self.train_inputs[0]
-        check_range(self.covar_module, X.double(), takes_differences=False)
-        num_bytes = EXACT_SQUARES_HELD * X.shape[:-1].numel() * X.shape[-2] * DOUBLE
-        memory.require(
-            num_bytes,
-            X.device,
-            f"The exact posterior of {X.shape[-2]} points",
-            "Use an iterative solver such as CG().",
-        )
-        if X.dtype == torch.float32:
-            return DoubledState.of(self, key)
-        state = prediction_strategy(
-            train_inputs=[X],
-            train_prior_dist=self.forward(X),
-            train_labels=self.train_targets,
-            likelihood=self.likelihood,
-        )
-        state.key = key
-        return state
+        def made() -> ExactPosterior:
+            X = self.train_inputs[0]
+            check_range(self.covar_module, X.double(), takes_differences=False)
+            num_bytes = EXACT_SQUARES_HELD * X.shape[:-1].numel() * X.shape[-2] * DOUBLE
+            memory.require(
+                num_bytes,
+                X.device,
+                f"The exact posterior of {X.shape[-2]} points",
+                "Use an iterative solver such as CG().",
+            )
+            return ExactPosterior.of(self)
 
-    def _after(self, twin: SingleTaskGP) -> Self:
-        """Return this model with the data of ``twin``, a float64 one."""
-        model = deepcopy(self)
-        dtype = self.train_targets.dtype
-        (X,) = twin.train_inputs
-        model.train_inputs = (X.to(dtype),)
-        model.train_targets = twin.train_targets.to(dtype)
-        return model
+        return self._kept(EXACT, made)
 
     @property
     def _units(self) -> Units:
@@ -497,19 +455,25 @@ class FreshGP(SingleTaskGP):
             self.num_paths,
             self.seed,
             self.memory_budget,
-            self._is_exact,
         )
 
-    def _drop_stale_state(self) -> StateKey | None:
-        """Forget what is kept unless it is of the present model;
-        return the key that it has then.
-        """
-        kept: StateKey | None = getattr(self.prediction_strategy, "key", None)
-        if kept is not None and self._state_key().matches(kept):
+    def _kept_now(self) -> Kept:
+        """Return what is kept of the present model; what was computed for another is dropped."""
+        with self._building:
+            kept = self.prediction_strategy
+            if kept is None or not self._state_key().matches(kept.key):
+                forget_caches(self.covar_module)
+                kept = self.prediction_strategy = Kept(self._state_key().frozen())
             return kept
-        self.prediction_strategy = None
-        forget_caches(self.covar_module)
-        return None
+
+    def _kept(self, name: str, compute: Callable[[], Result]) -> Result:
+        """Return what ``compute`` finds, which is kept under ``name`` until the model changes."""
+        with self._building:
+            parts = self._kept_now().parts
+            if name not in parts:
+                parts[name] = compute()
+            result: Result = parts[name]
+            return result
 
     def _without_state(self) -> Self:
         """Return a copy that has kept nothing."""

@@ -37,7 +37,7 @@ from surrogates.functions.features import PriorPaths
 from surrogates.functions.paths import BatchPaths, SamplePaths
 from surrogates.models.data import check_kernel, check_likelihood, check_noise, known_noise
 from surrogates.models.fantasies import FantasyGP, imagined, outputs_last
-from surrogates.models.fresh import FreshGP, as_given
+from surrogates.models.fresh import FreshGP, as_given, direct_algebra
 from surrogates.models.posterior import assemble, constant, fine, path_distribution
 from surrogates.models.stored import load_model, save_model
 from surrogates.rules.base import Rule
@@ -367,7 +367,8 @@ class PathwiseGP(FreshGP):
             return path_distribution(
                 self._posterior_paths(), inputs[0].to(self.train_inputs[0].dtype)
             )
-        return self._exact_distribution(*inputs, **kwargs)
+        with direct_algebra:
+            return self._exact_posterior()(*inputs, **kwargs)
 
     def condition_on_observations(
         self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any
@@ -398,7 +399,6 @@ class PathwiseGP(FreshGP):
             noise = known_noise(noise)
         if self._is_exact:
             with as_given():
-                self(self.train_inputs[0][..., :1, :])  # GPyTorch updates what it has kept
                 given = {} if noise is None else {"noise": noise}
                 conditioned: Self = super().condition_on_observations(X, Y, **given, **kwargs)  # type: ignore[assignment]
                 return conditioned

@@ -10,7 +10,7 @@ import torch
 from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
-from surrogates.models.data import DEFAULT_NUM_INDUCING, StateKey, data_sets, place_inducing_points
+from surrogates.models.data import DEFAULT_NUM_INDUCING, data_sets, place_inducing_points
 from surrogates.models.pathwise import PathwiseGP, takes_settings
 from surrogates.rules.data import DataSet
 from surrogates.rules.variational import Variational, WhitenedPosterior
@@ -59,8 +59,6 @@ class VariationalGP(PathwiseGP):
     inducing_points: Tensor
     whitened_mean: Tensor
     whitened_root: Tensor
-    # What ``posterior`` is made of: q(u) of every data set, and the model that it belongs to
-    _kept: tuple[StateKey, list[tuple[WhitenedPosterior, DataSet]]] | None = None
 
     @takes_settings(without=("solver",))
     def __init__(
@@ -129,12 +127,10 @@ class VariationalGP(PathwiseGP):
     @torch.no_grad()
     def _posteriors(self) -> list[tuple[WhitenedPosterior, DataSet]]:
         """Return q(u) of every data set, and the data, kept until the model changes."""
-        kept = self._kept
-        if kept is None or not self._state_key().matches(kept[0]):
-            rule = self.rule
-            posteriors = [(rule.posterior(data), data) for data in data_sets(self)]
-            kept = self._kept = (self._state_key().frozen(), posteriors)
-        return kept[1]
+        rule = self.rule
+        return self._kept(
+            "inducing values", lambda: [(rule.posterior(data), data) for data in data_sets(self)]
+        )
 
     @torch.no_grad()
     def whitened_posterior(self, output: int = 0) -> WhitenedPosterior:
