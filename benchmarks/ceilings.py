@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
+from benchmarks.scripts import print_rows, script_parser, write_benchmark
 from scalable_bo.experiments.thompson.samplers import Stopwatch
 from surrogates import memory
 from surrogates.operators.rates import factorisation_advantage, rates_of

@@ -252,7 +252,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = options_of(arguments)
 
-    from scalable_bo.experiments.scripts import print_rows
+    from benchmarks.scripts import print_rows
 
     def report(found: Comparison) -> None:
         print(" ".join(describe(found, options.fail_above)), file=sys.stderr, flush=True)
@@ -290,7 +290,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def write(options: argparse.Namespace, found: Sequence[Comparison], slower: Sequence[str]) -> None:
-    from scalable_bo.experiments.scripts import write_benchmark
+    from benchmarks.scripts import write_benchmark
 
     commits = {
         side: identity(options.repository, getattr(options, side)) for side in ("before", "after")

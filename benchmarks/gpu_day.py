@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.scripts import script_parser
 from scalable_bo.cli.console import bad_input, check_folder
 from scalable_bo.experiments.records import (
     Record,
@@ -37,7 +38,6 @@ from scalable_bo.experiments.records import (
     read_records,
     write_record,
 )
-from scalable_bo.experiments.scripts import script_parser
 from scalable_bo.experiments.thompson.cell import ThompsonCell
 from surrogates import checks
 from surrogates.solvers.registry import SOLVERS

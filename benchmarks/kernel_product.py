@@ -21,7 +21,7 @@ import torch
 from gpytorch.kernels import MaternKernel, ScaleKernel
 from torch import Tensor
 
-from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
+from benchmarks.scripts import print_rows, script_parser, write_benchmark
 from surrogates.operators.kernel_matrix import Tiled, kernel_operator
 
 LENGTHSCALE = 0.5

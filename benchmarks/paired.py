@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.league.standings import SOLVED
+from benchmarks.scripts import print_rows, script_parser, write_benchmark
 from scalable_bo.experiments.formats import number
 from scalable_bo.experiments.records import Record, read_records
-from scalable_bo.experiments.scripts import print_rows, script_parser, write_benchmark
 
 SHARED = ("problem", "q", "budget", "noise", "seed")
 MEASURES = ("regret_recommended", "regret")

@@ -27,8 +27,8 @@ from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from rich.console import Console
 from torch import Tensor
 
+from benchmarks.scripts import script_parser
 from scalable_bo.experiments.records import describe_environment, write_record
-from scalable_bo.experiments.scripts import script_parser
 from surrogates import (
     CG,
     SDD,

@@ -1,8 +1,11 @@
-"""What every test may use: a seeded generator, and the rule that `gpu` tests need a CUDA device."""
+"""What every test may use: a seeded generator, a small data set, and the rule that `gpu` tests
+need a CUDA device.
+"""
 
 import importlib.util
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +13,7 @@ from botorch.acquisition.multi_objective import logei
 from hypothesis import settings
 
 from tests import simulated_device
+from tests.toy_regression import write_toy_folder
 
 pytest.register_assert_rewrite("tests.contracts")  # a suite, though not in a test file
 
@@ -59,3 +63,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """Return a folder with the data set `toy`."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write_toy_folder(folder)
+    return folder

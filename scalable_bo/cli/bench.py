@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Option
@@ -17,18 +17,13 @@ from scalable_bo.cli.console import (
     check_device,
     check_folder,
     count,
-    in_several_processes,
     optional,
     print_table,
     read_floats,
     read_integers,
     read_names,
-    stop,
     under_torchrun,
 )
-
-if TYPE_CHECKING:
-    from scalable_bo.experiments.records import Record
 
 # Those of the registry, whose import is too slow for ``--help``
 SOLVER_NAMES = (
@@ -36,7 +31,6 @@ SOLVER_NAMES = (
     *("sap", "asap", "adasap", "adasap-i"),
 )
 _SOLVERS = ", ".join(SOLVER_NAMES)
-Solvers = Annotated[str, Option(help=f"Solvers, separated by commas: {_SOLVERS}.")]
 Text = str | None
 Whole = int | None
 Noise = Annotated[
@@ -49,21 +43,10 @@ DataDir = Annotated[
 ]
 Dtype = Annotated[str, Option(help="float32 or float64.")]
 Device = Annotated[str, Option(help="Device to compute on: cpu, cuda, cuda:1.")]
-SHARED = ("thompson", "regression", "solvers")  # by the processes that torchrun starts
 
 bench = Commands(
     help="Run the papers' benchmarks; each run writes one JSON record.", no_args_is_help=True
 )
-
-
-@bench.callback()
-def alone(context: typer.Context) -> None:
-    if in_several_processes() and context.invoked_subcommand not in SHARED:
-        stop(
-            f"`bench {context.invoked_subcommand}` runs in one process, unlike {', '.join(SHARED)}."
-            " Start it without torchrun.",
-            2,
-        )
 
 
 @bench.command("thompson")
@@ -288,89 +271,6 @@ class RegressionCommand:
         )
 
 
-@bench.command("hyperparameters")
-@dataclass(frozen=True)
-class HyperparametersCommand:
-    """Measure how hyperparameters are learned.
-
-    These are the papers' experiments, small enough for a laptop. Cells that the folder has a record
-    of, with the same settings, are kept and not run again.
-    """
-
-    preset: Annotated[
-        str,
-        Option(
-            help="Benchmark: recovery, penalty, simulated, real, epochs, millions, batch-sizes,"
-            " curvature or memory."
-        ),
-    ] = "recovery"
-    method: Annotated[
-        Text,
-        Option(
-            help="Methods, separated by commas, instead of the preset's: nearest, uniform, subsets,"
-            " refined, iterative, exact, sgpr, scgd; "
-            "recovery and penalty: also minimax-MU, exact-features; data: also auto;"
-            " batch-sizes, memory: scgd, minimax, biased, svgp."
-        ),
-    ] = None
-    data: Annotated[
-        Text,
-        Option(
-            help="Data, separated by commas: levy, griewank, borehole, otl, wing; or sets such as"
-            " bike, protein."
-        ),
-    ] = None
-    kernel: Annotated[
-        Text, Option(help="Kernels over a network, separated by commas: linear, gaussian.")
-    ] = None
-    seeds: Annotated[Text, Option(help="Seeds of data, splits and methods, such as 0-9.")] = None
-    n: Annotated[Whole, Option(help="Points, of training and test together.")] = None
-    epochs: Annotated[Whole, Option(help="Passes over the data at most.")] = None
-    batch_sizes: Annotated[Text, Option(help="Sizes of minibatches, such as 32,128.")] = None
-    rerun: Rerun = False
-    data_dir: DataDir = None
-    device: Device = "cpu"
-    out: Out = Path("results")
-
-    def run(self) -> None:
-        with bad_input():
-            choices: dict[str, Any] = {
-                "methods": optional(read_names, self.method, "method"),
-                "data_sets": optional(read_names, self.data, "data"),
-                "kernels": optional(read_names, self.kernel, "kernel"),
-                "seeds": optional(read_integers, self.seeds, "seeds"),
-                "batch_sizes": optional(read_integers, self.batch_sizes, "batch_sizes"),
-                "n": self.n,
-                "max_epochs": self.epochs,
-                "data_dir": self.data_dir,
-            }
-
-            from scalable_bo.experiments.presets import plan
-
-            check_device(self.device)
-            cells = plan(self.preset, **choices, device=self.device)
-            for cell in cells:
-                cell.check_files()
-            check_folder(self.out)
-
-        from scalable_bo.cli.running import run_and_show
-        from scalable_bo.experiments.plots import plot_fits
-        from scalable_bo.experiments.tables import HYPERPARAMETERS
-
-        plot = self.out / f"hyperparameters_{self.preset}.png"
-        records = run_and_show(
-            cells,
-            self.out,
-            rerun=self.rerun,
-            table=HYPERPARAMETERS,
-            draw=lambda records: plot_fits(records, plot),
-        )
-        typer.echo(
-            f"{count(records, 'record')} in {self.out}, with all others there in"
-            f" {self.out / 'hyperparameters.md'}, plot in {plot}"
-        )
-
-
 @bench.command()
 def table(out: Out = Path("results")) -> None:
     """Write regression.md again, the table of the regression records in a folder."""
@@ -379,98 +279,3 @@ def table(out: Out = Path("results")) -> None:
 
         check_folder(out)
     typer.echo(f"Wrote {write_table(out, REGRESSION)}")
-
-
-@bench.command("solvers")
-@dataclass(frozen=True)
-class SolversCommand:
-    """Trace how solvers approach the exact posterior mean."""
-
-    data: Annotated[
-        str, Option(help="Data set: pol, elevators, bike, protein or keggdirected.")
-    ] = "pol"
-    split: Annotated[int, Option(help="Split of the data set.")] = 0
-    problem: Annotated[
-        Text,
-        Option(
-            help="thompson: a function drawn from the prior on [0, 1]^8, instead of a data set."
-        ),
-    ] = None
-    n: Annotated[
-        int,
-        Option(
-            "--n",
-            "--num-data",
-            help="Points of the Thompson problem; torchrun takes --n for its own.",
-        ),
-    ] = 2000
-    lengthscale: Annotated[float, Option(help="Lengthscale of the Thompson problem.")] = 0.5
-    noise: Noise = None
-    solver: Solvers = "sgd,sdd,cg,sap,adasap"
-    epochs: Annotated[float, Option(help="Largest budget, in passes over the kernel matrix.")] = (
-        100.0
-    )
-    points: Annotated[
-        int,
-        Option(
-            help="Checkpoints, their budgets in geometric progression; each is a run of its own."
-        ),
-    ] = 12
-    exact: Annotated[
-        bool, Option(help="Compare with the exact solution, by Cholesky; up to 20 000 points.")
-    ] = True
-    data_dir: DataDir = None
-    dtype: Dtype = "float32"
-    device: Device = "cpu"
-    out: Out = Path("results")
-
-    @under_torchrun
-    def run(self) -> None:
-        with bad_input():
-            names = read_names(self.solver, "solver")
-
-            from scalable_bo.experiments.shared import check_methods
-            from scalable_bo.experiments.traces import THOMPSON, TraceCell
-
-            if self.problem not in (None, THOMPSON):
-                raise ValueError(
-                    f"`problem` must be {THOMPSON}, got {self.problem!r}. Data sets are named by"
-                    " --data."
-                )
-            check_device(self.device)
-            settings: dict[str, Any] = {
-                "n": self.n,
-                "lengthscale": self.lengthscale,
-                "noise": self.noise,
-                "epochs": self.epochs,
-                "points": self.points,
-                "exact": self.exact,
-                "data_dir": self.data_dir,
-                "dtype": self.dtype,
-                "device": self.device,
-            }
-            cells = [
-                TraceCell(name, self.problem or self.data, self.split, **settings) for name in names
-            ]
-            cells[0].check_files()
-            check_methods(names, mean_only=True)
-            check_folder(self.out)
-
-        from scalable_bo.cli.running import run_and_show
-        from scalable_bo.cli.summaries import solvers_table
-        from scalable_bo.experiments.plots import plot_solvers
-
-        def written(records: list[Record]) -> str:
-            checkpoints = sum(len(record["checkpoints"]) for record in records)
-            return f"{count(checkpoints, 'checkpoint')} in {self.out}"
-
-        plot = self.out / f"solvers_{cells[0].problem_name}.png"
-        records = run_and_show(
-            cells,
-            self.out,
-            rerun=True,
-            draw=lambda records: plot_solvers(records, plot),
-            written=written,
-        )
-        print_table(solvers_table(records))
-        typer.echo(f"{count(records, 'record')} in {self.out}, plot in {plot}")

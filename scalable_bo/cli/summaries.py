@@ -42,23 +42,13 @@ def regression_table(records: Sequence[Record]) -> Table:
     table = new_table("Regression on standardised targets", ("data", "split", "solver"), headings)
     for record in records:
         words = (str(record["settings"][name]) for name in ("data", "split", "solver"))
-        table.add_row(*words, *_numbers(record, rmse=".4f", nll=".4f", residual=".1e", **_SPENT))
+        table.add_row(*words, *numbers_of(record, rmse=".4f", nll=".4f", residual=".1e", **SPENT))
     return table
 
 
-def solvers_table(records: Sequence[Record]) -> Table:
-    """Return where each solver's trace ended."""
-    headings = ("epochs", "seconds", "residual", "to exact\nmean", "test\nRMSE")
-    table = new_table("Each solver's last checkpoint", ("solver",), headings)
-    for record in records:
-        last = record["checkpoints"][-1]
-        numbers = _numbers(last, **_SPENT, residual=".1e", mean_error=".1e", test_rmse=".4f")
-        table.add_row(record["settings"]["solver"], *numbers)
-    return table
+SPENT = {"epochs": ".1f", "seconds": ".1f"}
 
 
-_SPENT = {"epochs": ".1f", "seconds": ".1f"}
-
-
-def _numbers(record: Record, **formats: str) -> list[str]:
+def numbers_of(record: Record, **formats: str) -> list[str]:
+    """Return the numbers of a record in these formats, by their keys."""
     return [number(record[key], digits) for key, digits in formats.items()]

@@ -4,22 +4,13 @@ what is missing.
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks.league import registry
 from benchmarks.league.__main__ import league
-from scalable_bo.cli.main import main
-
-
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """Run the command line in this process, and return its exit code."""
-    monkeypatch.setattr(sys, "argv", ["league", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main(league)
-    return int(ended.value.code or 0)
+from tests.benchmarks.calls import call
 
 
 def test_a_league_writes_records_a_table_and_a_plot_and_is_not_run_twice(
@@ -30,7 +21,7 @@ def test_a_league_writes_records_a_table_and_a_plot_and_is_not_run_twice(
         *("--problems", "branin-2,sixhumpcamel-2", "--optimisers", "sobol,cma,botorch-turbo"),
         *("--seeds", "0-1", "--batches", "3", "--budget", "6", "--out", str(tmp_path)),
     )
-    assert call(monkeypatch, *arguments) == 0
+    assert call(monkeypatch, league, *arguments) == 0
     output = capsys.readouterr()
     assert "Left out: cma (needs cma). Install them: pip install 'scalable-bo[league]'" in (
         output.err
@@ -44,7 +35,7 @@ def test_a_league_writes_records_a_table_and_a_plot_and_is_not_run_twice(
     record = json.loads((tmp_path / "optimisers_branin-2_sobol_q3_n6_s1.json").read_text())
     assert record["environment"]["device"] == "cpu"
     assert record["settings"]["seed"] == 1
-    assert call(monkeypatch, *arguments) == 0
+    assert call(monkeypatch, league, *arguments) == 0
     assert capsys.readouterr().err.count("(kept)") == 8
 
 
@@ -64,7 +55,7 @@ def test_a_wrong_option_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert call(monkeypatch, *arguments, "--out", str(tmp_path)) == 2
+    assert call(monkeypatch, league, *arguments, "--out", str(tmp_path)) == 2
     assert re.search(message, capsys.readouterr().err)
 
 
@@ -72,5 +63,5 @@ def test_a_league_of_missing_packages_ends_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(registry, "is_installed", lambda module: False)
-    assert call(monkeypatch, "--optimisers", "cma", "--out", str(tmp_path)) == 2
+    assert call(monkeypatch, league, "--optimisers", "cma", "--out", str(tmp_path)) == 2
     assert "There is nothing left to run." in capsys.readouterr().err

@@ -21,16 +21,12 @@ from scalable_bo.cli import console
 from scalable_bo.cli import main as cli
 from scalable_bo.cli.bench import SOLVER_NAMES
 from scalable_bo.cli.console import read_integers
-from scalable_bo.experiments.fits import batch_sizes, recovery, scores
-from scalable_bo.experiments.fits.curvature import CurvatureCell
-from scalable_bo.experiments.fits.simulators import SIMULATORS
-from scalable_bo.experiments.presets import FIT_PRESETS, THOMPSON_PRESETS
+from scalable_bo.experiments.presets import THOMPSON_PRESETS
 from scalable_bo.experiments.regression.cell import RegressionCell
 from scalable_bo.experiments.regression.methods import REGRESSION_METHODS
 from scalable_bo.experiments.thompson.cell import ThompsonCell
-from scalable_bo.experiments.traces import TraceCell
 from surrogates.solvers.registry import SOLVERS
-from tests.scalable_bo.toy_regression import toy_table
+from tests.toy_regression import toy_table
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -140,33 +136,6 @@ def test_a_benchmark_writes_a_record_a_run_a_plot_and_a_table(
             "bench regression --data homes.csv --target price",
             "`data` must be a Parquet or CSV file, and homes.csv is not there",
         ),
-        ("bench solvers --problem sampling", "`problem` must be thompson, got 'sampling'"),
-        (
-            "bench solvers --problem thompson --n 20001",
-            "`exact`: .* up to 20000 points, got 20001. Use --no-exact",
-        ),
-        ("bench solvers --data-dir nowhere", "`data_dir` must be.*nowhere is not there"),
-        (
-            "bench hyperparameters --preset speed",
-            "`preset` must be one of recovery, penalty, .*, got 'speed'",
-        ),
-        ("bench hyperparameters --method adam", "`method` must be one of nearest, .*, got 'adam'"),
-        (
-            "bench hyperparameters --data bike",
-            r"`data_sets` does not go with the preset recovery, got \['bike'\]",
-        ),
-        (
-            "bench hyperparameters --preset real --data nope --data-dir /",
-            "`data` must be one of the data sets in /",
-        ),
-        (
-            "bench hyperparameters --preset real --epochs 0",
-            "`max_epochs` must be at least 1, got 0",
-        ),
-        (
-            "bench hyperparameters --preset batch-sizes --kernel cubic",
-            "`kernel` must be one of linear, gaussian, got 'cubic'",
-        ),
         ("bench nope", "No such command 'nope'"),
     ],
 )
@@ -199,12 +168,11 @@ def test_a_folder_that_cannot_be_made_is_bad_input(
 
 def interrupt_after(
     steps: int,
-    kind: type[ThompsonCell] | type[TraceCell],
     monkeypatch: pytest.MonkeyPatch,
     error: type[BaseException] = KeyboardInterrupt,
 ) -> None:
     """Let the description of the step after so many fail."""
-    describe = kind.describe
+    describe = ThompsonCell.describe
     count = 0
 
     def described(cell: Any, record: dict[str, Any]) -> str:
@@ -214,13 +182,13 @@ def interrupt_after(
             raise error("out of memory: 9 GiB.")
         return describe(cell, record)
 
-    monkeypatch.setattr(kind, "describe", described)
+    monkeypatch.setattr(ThompsonCell, "describe", described)
 
 
 def test_ctrl_c_exits_with_130_and_says_what_has_been_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    interrupt_after(2, ThompsonCell, monkeypatch)
+    interrupt_after(2, monkeypatch)
     arguments = [
         *("bench", "thompson", "--preset", "smoke"),
         *("--solver", "cg", "--seeds", "0-3", "--out", str(tmp_path)),
@@ -252,7 +220,7 @@ def test_an_interrupted_benchmark_goes_on_and_keeps_what_is_finished(
         str(tmp_path),
     ]
     with monkeypatch.context() as patch:
-        interrupt_after(2, ThompsonCell, patch)
+        interrupt_after(2, patch)
         assert call(monkeypatch, *arguments) == 130
     capsys.readouterr()
     assert call(monkeypatch, *arguments) == 0
@@ -276,7 +244,7 @@ def test_an_interrupted_benchmark_goes_on_and_keeps_what_is_finished(
 def test_a_request_that_cannot_fit_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    interrupt_after(0, ThompsonCell, monkeypatch, MemoryError)
+    interrupt_after(0, monkeypatch, MemoryError)
     assert call(monkeypatch, "bench", "thompson", "--preset", "smoke", "--out", str(tmp_path)) == 1
     assert capsys.readouterr().err.startswith(
         "out of memory: 9 GiB. So far: 0 complete runs and 1 round of"
@@ -490,136 +458,6 @@ def test_the_table_is_made_again_without_a_run(
     assert (tmp_path / "regression.md").read_text() == written
 
 
-def test_solvers_are_traced_and_drawn(
-    data_dir: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    out = tmp_path / "out"
-    arguments = [
-        "--data",
-        "toy",
-        "--data-dir",
-        str(data_dir),
-        "--solver",
-        "cg,sdd",
-        "--epochs",
-        "8",
-        "--points",
-        "3",
-        "--out",
-        str(out),
-    ]
-    assert call(monkeypatch, "bench", "solvers", *arguments) == 0
-    assert sorted(file.name for file in out.iterdir()) == [
-        "solvers_toy_0.png",
-        "solvers_toy_0_cg.json",
-        "solvers_toy_0_sdd.json",
-    ]
-    output = capsys.readouterr()
-    assert len(output.err.splitlines()) == 6
-    assert re.search(r"^sdd +\d", output.out, re.MULTILINE)
-    record = json.loads((out / "solvers_toy_0_cg.json").read_text())
-    assert [checkpoint["budget"] for checkpoint in record["checkpoints"]] == pytest.approx(
-        [1.0, 8.0**0.5, 8.0]
-    )
-
-
-def test_hyperparameters_writes_records_a_table_and_a_plot_and_keeps_what_is_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = [
-        "--preset",
-        "simulated",
-        "--data",
-        "otl,levy",
-        "--method",
-        "nearest",
-        "--seeds",
-        "2",
-        "--n",
-        "50",
-        "--epochs",
-        "1",
-    ]
-    arguments = ["bench", "hyperparameters", *options, "--out", str(tmp_path)]
-    assert call(monkeypatch, *arguments) == 0
-    names = [f"fit_scores_{data}_nearest_seed=2_n=50_max_epochs=1.json" for data in ("levy", "otl")]
-    assert sorted(file.name for file in tmp_path.iterdir()) == [
-        *names,
-        "hyperparameters.md",
-        "hyperparameters_simulated.png",
-    ]
-    output = capsys.readouterr()
-    assert re.match(r"otl seed 2 nearest: noise 0\.\d{3}, RMSE \d\.\d{3}, NLL ", output.err)
-    assert "2 records in" in output.out
-    assert call(monkeypatch, *arguments) == 0
-    assert capsys.readouterr().err.count("(kept)") == 2
-
-
-def test_an_interrupted_fit_leaves_its_records_and_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    measure = CurvatureCell.measure
-
-    def interrupted(cell: CurvatureCell, on_status: Any) -> dict[str, Any]:
-        if cell.method == "nearest":
-            raise KeyboardInterrupt
-        return measure(cell, on_status)
-
-    monkeypatch.setattr(CurvatureCell, "measure", interrupted)
-    arguments = [
-        "--preset",
-        "curvature",
-        "--batch-sizes",
-        "4,8",
-        "--n",
-        "20",
-        "--out",
-        str(tmp_path),
-    ]
-    assert call(monkeypatch, "bench", "hyperparameters", *arguments) == 130
-    assert (
-        capsys.readouterr().err.splitlines()[-1]
-        == f"Interrupted; 1 complete run and hyperparameters.md in {tmp_path}."
-    )
-    assert "| uniform | 0." in (tmp_path / "hyperparameters.md").read_text()
-
-
-def test_help_of_hyperparameters_names_every_preset_method_and_simulator(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "bench", "hyperparameters", "--help") == 0
-    text = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
-    methods = {*recovery.RECOVERY_METHODS, *scores.SCORE_METHODS, *batch_sizes.BATCH_METHODS}
-    for name in (*FIT_PRESETS, *SIMULATORS, *methods):
-        assert re.sub(r"^minimax-\d+$", "minimax-MU", name) in text
-
-
-def test_an_interrupted_trace_says_what_has_been_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    interrupt_after(2, TraceCell, monkeypatch)
-    arguments = [
-        "--problem",
-        "thompson",
-        "--n",
-        "60",
-        "--points",
-        "5",
-        "--solver",
-        "cg",
-        "--no-exact",
-        "--out",
-        str(tmp_path),
-    ]
-    assert call(monkeypatch, "bench", "solvers", *arguments) == 130
-    assert capsys.readouterr().err.splitlines()[-1] == f"Interrupted; 3 checkpoints in {tmp_path}."
-    record = json.loads((tmp_path / "solvers_thompson_n60_l0.5_s0_cg.json").read_text())
-    assert (len(record["checkpoints"]), record["complete"]) == (3, False)
-
-
 def test_off_a_terminal_a_long_solve_prints_a_line_a_minute(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -678,7 +516,7 @@ def test_help_and_version_import_nothing_heavy_and_answer_at_once() -> None:
         "assert not {'torch', 'numpy', 'gpytorch', 'botorch', 'matplotlib'} & set(sys.modules)\n"
     )
     seconds = []
-    for option in ("--help", "--version", "bench solvers --help"):
+    for option in ("--help", "--version", "bench thompson --help"):
         start = seconds_of_children()
         command = [sys.executable, "-c", script, *option.split()]
         run = subprocess.run(command, capture_output=True, text=True)

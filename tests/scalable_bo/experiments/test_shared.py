@@ -16,9 +16,9 @@ from scalable_bo.experiments.models import matern_kernel
 from surrogates import CG
 from tests.scalable_bo.cli.test_main import call
 from tests.scalable_bo.experiments import shared_rounds
-from tests.scalable_bo.toy_regression import write_toy_folder
 from tests.surrogates import shared_rows
 from tests.surrogates.shared_rows import as_text
+from tests.toy_regression import write_toy_folder
 
 
 def test_one_process_solves_as_ever(generator: torch.Generator) -> None:
@@ -49,18 +49,6 @@ def test_methods_that_need_all_rows_are_refused_in_several_processes(
     ):
         shared.check_methods(["cg"], mean_only=False)
     shared.check_methods(["cg", "auto", "adasap", "sdd", "sgd"], mean_only=True)
-
-
-def test_benchmarks_that_do_not_share_their_work_say_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "test")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert call(monkeypatch, "bench", "hyperparameters", "--preset", "smoke") == 2
-    assert (
-        "`bench hyperparameters` runs in one process, unlike thompson, regression, solvers."
-        in capsys.readouterr().err
-    )
 
 
 def test_one_voice_speaks_where_there_is_one_process(

@@ -11,7 +11,6 @@ import pytest
 from scalable_bo.experiments.published import DATA_SETS, LOW_NOISE, PUBLISHED
 from scalable_bo.experiments.records import read_records
 from scalable_bo.experiments.tables import (
-    HYPERPARAMETERS,
     REGRESSION,
     THOMPSON,
     TableKind,
@@ -136,9 +135,7 @@ def test_published_rows_have_a_number_for_every_data_set(entry: Any) -> None:
     assert entry.noise in (None, LOW_NOISE)
 
 
-@pytest.mark.parametrize(
-    "kind", [REGRESSION, THOMPSON, HYPERPARAMETERS], ids=lambda kind: kind.name
-)
+@pytest.mark.parametrize("kind", [REGRESSION, THOMPSON], ids=lambda kind: kind.name)
 def test_the_records_of_the_repository_make_its_tables(kind: TableKind, tmp_path: Path) -> None:
     folder = Path(__file__).parents[3] / "benchmarks" / "results" / kind.name
     shutil.copytree(folder, tmp_path / kind.name)

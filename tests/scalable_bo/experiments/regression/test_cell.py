@@ -17,7 +17,7 @@ from scalable_bo.experiments.regression.cell import RegressionCell, negative_log
 from scalable_bo.experiments.regression.data import load_regression_data
 from scalable_bo.experiments.regression.hyperparameters import fit_hyperparameters
 from scalable_bo.experiments.regression.methods import REGRESSION_METHODS, Budget
-from tests.scalable_bo.toy_regression import LENGTHSCALE, NOISE_STD, SIGNAL_STD, toy_table
+from tests.toy_regression import LENGTHSCALE, NOISE_STD, SIGNAL_STD, toy_table
 
 SHORT = Budget(sgd_steps=50, max_epochs=20.0)
 

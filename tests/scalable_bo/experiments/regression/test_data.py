@@ -19,7 +19,7 @@ from scalable_bo.experiments.regression.data import (
     read_table,
     split_table,
 )
-from tests.scalable_bo.toy_regression import LENGTHSCALE, NOISE_STD, SIGNAL_STD, write
+from tests.toy_regression import LENGTHSCALE, NOISE_STD, SIGNAL_STD, write
 
 
 def test_training_statistics_standardise_both_parts(data_dir: Path) -> None:

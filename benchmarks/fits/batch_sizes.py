@@ -25,9 +25,9 @@ from gpytorch.kernels import RBFKernel
 from gpytorch.means import ZeroMean
 from torch import Tensor, nn
 
+from benchmarks.fits.cell import FitCell, counting
+from benchmarks.fits.scores import FIRST_NOISE
 from scalable_bo.experiments.cells import Status
-from scalable_bo.experiments.fits.cell import FitCell, counting
-from scalable_bo.experiments.fits.scores import FIRST_NOISE
 from scalable_bo.experiments.models import zero_mean_model
 from scalable_bo.experiments.records import peak_memory_bytes, reset_peak_memory
 from scalable_bo.experiments.regression.data import load_table, split_table

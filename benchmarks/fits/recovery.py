@@ -20,9 +20,9 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
+from benchmarks.fits.cell import FitCallback, FitCell, counting
+from benchmarks.fits.sgpr import SGPR
 from scalable_bo.experiments.cells import Status
-from scalable_bo.experiments.fits.cell import FitCallback, FitCell, counting
-from scalable_bo.experiments.fits.sgpr import SGPR
 from scalable_bo.experiments.models import zero_mean_model
 from surrogates import (
     FiniteFeatureGP,

@@ -4,6 +4,7 @@ and which cells run again.
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,19 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.fits import batch_sizes, recovery, scores
+from benchmarks.fits.batch_sizes import BatchSizeCell, MemoryCell
+from benchmarks.fits.cell import FitCell
+from benchmarks.fits.curvature import CurvatureCell, curvature
+from benchmarks.fits.plots import plot_fits
+from benchmarks.fits.presets import FIT_PRESETS, plan
+from benchmarks.fits.recovery import RecoveryCell
+from benchmarks.fits.scores import ScoreCell
+from benchmarks.fits.table import HYPERPARAMETERS
 from scalable_bo.experiments.cells import run_cells, silent
-from scalable_bo.experiments.fits import batch_sizes, recovery, scores
-from scalable_bo.experiments.fits.batch_sizes import BatchSizeCell, MemoryCell
-from scalable_bo.experiments.fits.cell import FitCell
-from scalable_bo.experiments.fits.curvature import CurvatureCell, curvature
-from scalable_bo.experiments.fits.recovery import RecoveryCell
-from scalable_bo.experiments.fits.scores import ScoreCell
-from scalable_bo.experiments.plots import plot_fits
-from scalable_bo.experiments.presets import FIT_PRESETS, plan
-from scalable_bo.experiments.tables import HYPERPARAMETERS, write_table
+from scalable_bo.experiments.tables import write_table
 from surrogates import PathwiseGP
-from tests.scalable_bo.toy_regression import toy_table
+from tests.toy_regression import toy_table
 
 
 @pytest.mark.parametrize(
@@ -290,3 +292,10 @@ def test_bad_choices_are_refused_by_name(
 def test_more_points_than_a_data_set_has_are_refused(data_dir: Path) -> None:
     with pytest.raises(ValueError, match="`n` must be at most the 120 points of toy, got 121"):
         ScoreCell(data="toy", method="nearest", n=121, data_dir=data_dir).measure(silent)
+
+
+def test_the_records_of_the_repository_make_its_table(tmp_path: Path) -> None:
+    folder = Path(__file__).parents[3] / "benchmarks" / "results" / "hyperparameters"
+    shutil.copytree(folder, tmp_path / "copy")
+    expected = (folder / "hyperparameters.md").read_text()
+    assert write_table(tmp_path / "copy", HYPERPARAMETERS).read_text() == expected

@@ -11,8 +11,8 @@ import torch
 from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
+from benchmarks.fits.cell import FitCell
 from scalable_bo.experiments.cells import Status
-from scalable_bo.experiments.fits.cell import FitCell
 from surrogates import checks
 from surrogates.fitting.neighbours import Neighbours
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 
+from benchmarks.fits.simulators import SIMULATORS
 from scalable_bo.experiments.cells import ELSEWHERE, Cell, Status
-from scalable_bo.experiments.fits.simulators import SIMULATORS
 from scalable_bo.experiments.records import Record
 from scalable_bo.experiments.regression.data import existing_data_set
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from scalable_bo.experiments.cells import run_cell
-from scalable_bo.experiments.plots import plot_solvers
-from scalable_bo.experiments.traces import (
+from benchmarks.traces.cell import (
     EXACT_UP_TO,
     THOMPSON,
     TraceCell,
     load_system,
     solve_exactly,
 )
+from benchmarks.traces.plots import plot_solvers
+from scalable_bo.experiments.cells import run_cell
 
 SMALL = TraceCell("cg", THOMPSON, n=150, noise=1e-2, epochs=30.0, points=4, dtype="float64")
 DISTANCES = ("residual", "mean_error", "weights_error", "rkhs_error")

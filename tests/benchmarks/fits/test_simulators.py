@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from scalable_bo.experiments.fits.simulators import SIMULATORS
+from benchmarks.fits.simulators import SIMULATORS
 
 Z = math.pi / 4
 E = math.e

@@ -22,10 +22,10 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
+from benchmarks.fits.cell import FitCallback, FitCell, counting
+from benchmarks.fits.sgpr import SGPR
+from benchmarks.fits.simulators import SIMULATORS
 from scalable_bo.experiments.cells import Status
-from scalable_bo.experiments.fits.cell import FitCallback, FitCell, counting
-from scalable_bo.experiments.fits.sgpr import SGPR
-from scalable_bo.experiments.fits.simulators import SIMULATORS
 from scalable_bo.experiments.models import zero_mean_model
 from scalable_bo.experiments.records import peak_memory_bytes, reset_peak_memory
 from scalable_bo.experiments.regression.cell import negative_log_likelihood

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from scalable_bo.experiments.fits.scores import rbf_kernel
-from scalable_bo.experiments.fits.sgpr import SGPR
+from benchmarks.fits.scores import rbf_kernel
+from benchmarks.fits.sgpr import SGPR
 from surrogates import gaussian_likelihood
 
 N = 80

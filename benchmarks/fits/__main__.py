@@ -1,0 +1,112 @@
+"""``python -m benchmarks.fits``: how hyperparameters are learned. Quick to import."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer import Option
+
+from scalable_bo.cli.bench import DataDir, Device, Out, Rerun, Text, Whole
+from scalable_bo.cli.console import (
+    Commands,
+    bad_input,
+    check_device,
+    check_folder,
+    count,
+    optional,
+    read_integers,
+    read_names,
+)
+from scalable_bo.cli.main import main
+
+fits = Commands(add_completion=False, pretty_exceptions_enable=False)
+
+
+@fits.command()
+@dataclass(frozen=True)
+class FitsCommand:
+    """Measure how hyperparameters are learned.
+
+    These are the papers' experiments, small enough for a laptop. Cells that the folder has a record
+    of, with the same settings, are kept and not run again.
+    """
+
+    preset: Annotated[
+        str,
+        Option(
+            help="Benchmark: recovery, penalty, simulated, real, epochs, millions, batch-sizes,"
+            " curvature or memory."
+        ),
+    ] = "recovery"
+    method: Annotated[
+        Text,
+        Option(
+            help="Methods, separated by commas, instead of the preset's: nearest, uniform, subsets,"
+            " refined, iterative, exact, sgpr, scgd; "
+            "recovery and penalty: also minimax-MU, exact-features; data: also auto;"
+            " batch-sizes, memory: scgd, minimax, biased, svgp."
+        ),
+    ] = None
+    data: Annotated[
+        Text,
+        Option(
+            help="Data, separated by commas: levy, griewank, borehole, otl, wing; or sets such as"
+            " bike, protein."
+        ),
+    ] = None
+    kernel: Annotated[
+        Text, Option(help="Kernels over a network, separated by commas: linear, gaussian.")
+    ] = None
+    seeds: Annotated[Text, Option(help="Seeds of data, splits and methods, such as 0-9.")] = None
+    n: Annotated[Whole, Option(help="Points, of training and test together.")] = None
+    epochs: Annotated[Whole, Option(help="Passes over the data at most.")] = None
+    batch_sizes: Annotated[Text, Option(help="Sizes of minibatches, such as 32,128.")] = None
+    rerun: Rerun = False
+    data_dir: DataDir = None
+    device: Device = "cpu"
+    out: Out = Path("results")
+
+    def run(self) -> None:
+        with bad_input():
+            choices: dict[str, Any] = {
+                "methods": optional(read_names, self.method, "method"),
+                "data_sets": optional(read_names, self.data, "data"),
+                "kernels": optional(read_names, self.kernel, "kernel"),
+                "seeds": optional(read_integers, self.seeds, "seeds"),
+                "batch_sizes": optional(read_integers, self.batch_sizes, "batch_sizes"),
+                "n": self.n,
+                "max_epochs": self.epochs,
+                "data_dir": self.data_dir,
+            }
+
+            from benchmarks.fits.presets import plan
+
+            check_device(self.device)
+            cells = plan(self.preset, **choices, device=self.device)
+            for cell in cells:
+                cell.check_files()
+            check_folder(self.out)
+
+        from benchmarks.fits.plots import plot_fits
+        from benchmarks.fits.table import HYPERPARAMETERS
+        from scalable_bo.cli.running import run_and_show
+
+        plot = self.out / f"hyperparameters_{self.preset}.png"
+        records = run_and_show(
+            cells,
+            self.out,
+            rerun=self.rerun,
+            table=HYPERPARAMETERS,
+            draw=lambda records: plot_fits(records, plot),
+        )
+        typer.echo(
+            f"{count(records, 'record')} in {self.out}, with all others there in"
+            f" {self.out / 'hyperparameters.md'}, plot in {plot}"
+        )
+
+
+if __name__ == "__main__":
+    main(fits)

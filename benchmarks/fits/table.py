@@ -1,0 +1,140 @@
+"""The tables of fits in Markdown, beside the published numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from benchmarks.fits.published import SCORES
+from scalable_bo.experiments.formats import markdown, number
+from scalable_bo.experiments.records import Record
+from scalable_bo.experiments.tables import TableKind, devices, mean_with_error
+
+
+def fits_table(records: Sequence[Record]) -> str:
+    """Return Markdown: a section for each experiment that has records."""
+    text = [
+        "# Hyperparameters",
+        "",
+        "Mean ± standard error (number of seeds) where there are several.",
+    ]
+    for experiment, (title, rows) in _SECTIONS.items():
+        group = [record for record in records if record["experiment"] == experiment]
+        if group:
+            text += ["", f"## {title}", "", *markdown(rows(group))]
+    text += ["", "No records yet."]
+    if records:
+        text[-1] = f"Seconds and memory are those of the fits, on {devices(records)}."
+    return "\n".join(text) + "\n"
+
+
+def _recovery(records: list[Record]) -> list[list[str]]:
+    rows = [["method", "start", "σ_f²", "σ²", "−log p(y) a datum", "seconds a fit"]]
+    columns = (("outputscale", 2), ("noise", 3), ("nll", 4), ("seconds", 1))
+    for record in records:
+        settings = record["settings"]
+        cells = [_over(record["estimates"], key, digits) for key, digits in columns]
+        rows.append([settings["method"], "({:g}, {:g})".format(*settings["start"]), *cells])
+    return rows
+
+
+def _scores(records: list[Record]) -> list[list[str]]:
+    rows = [
+        ["data", "training points", "method", "noise, std (true)", "RMSE", "NLL", "seconds", "GiB"]
+    ]
+    # The settings that are not the seed make a row of their own
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        key = tuple((name, value) for name, value in record["settings"].items() if name != "seed")
+        groups.setdefault(key, []).append(record)
+    for data in dict.fromkeys(record["settings"]["data"] for record in records):
+        own = [group for group in groups.values() if group[0]["settings"]["data"] == data]
+        rows += [_score_row(group) for group in own]
+        rows += [
+            [
+                data,
+                str(round(0.6 * entry.n)),
+                f"*{entry.method} (Chen et al. 2022)*",
+                number(entry.noise_std, ".3f"),
+                f"{entry.rmse:.3f}",
+                number(entry.nll, ".3f"),
+                f"{60 * entry.minutes:.0f}",
+                "–",
+            ]
+            for entry in SCORES
+            if entry.data == data
+        ]
+    return rows
+
+
+def _score_row(records: list[Record]) -> list[str]:
+    settings = records[0]["settings"]
+    true = records[0]["true_noise_std"]
+    return [
+        settings["data"],
+        str(records[0]["num_train"]),
+        settings["method"] + (", all epochs" if settings["tolerance"] == 0 else ""),
+        _over(records, "noise_std", 3) + ("" if true is None else f" ({true:g})"),
+        _over(records, "rmse", 3),
+        _over(records, "nll", 3),
+        _over(records, "seconds", 1),
+        f"{max(record['peak_memory_bytes'] for record in records) / 2**30:.1f}",
+    ]
+
+
+def _batch_sizes(records: list[Record]) -> list[list[str]]:
+    def cells(record: Record) -> list[tuple[int, str]]:
+        return [(record["settings"]["batch_size"], f"{record['nll']:.3f} / {record['rmse']:.3f}")]
+
+    return _by_size(records, cells, "−log p(y) a datum / RMSE")
+
+
+def _of_points(
+    what: str, text: Callable[[Record], str]
+) -> Callable[[list[Record]], list[list[str]]]:
+    """Return what makes the rows of records that have a point for each batch size."""
+
+    def cells(record: Record) -> list[tuple[int, str]]:
+        return [(point["batch_size"], text(point)) for point in record["points"]]
+
+    return lambda records: _by_size(records, cells, what)
+
+
+def _by_size(
+    records: list[Record], cells: Callable[[Record], Iterable[tuple[int, str]]], what: str
+) -> list[list[str]]:
+    """Return a row a method and a column a batch size."""
+    rows: dict[str, dict[int, str]] = {}
+    for record in records:
+        settings = record["settings"]
+        words = [settings[name] for name in ("data", "kernel", "method") if name in settings]
+        if "batch_size" in settings:
+            words.append(f"seed {settings['seed']}")
+        rows.setdefault(", ".join(words), {}).update(cells(record))
+    sizes = sorted({size for row in rows.values() for size in row})
+    return [
+        [what, *map(str, sizes)],
+        *([name, *(row.get(size, "–") for size in sizes)] for name, row in rows.items()),
+    ]
+
+
+def _over(records: Sequence[Record], key: str, digits: int) -> str:
+    return mean_with_error([r[key] for r in records if r[key] is not None], digits)
+
+
+_SECTIONS: dict[str, tuple[str, Callable[[list[Record]], list[list[str]]]]] = {
+    "recovery": ("Recovery of σ_f² = 4 and σ² = 1", _recovery),
+    "scores": ("Simulated and real data", _scores),
+    "batch-sizes": ("Kernels over a network, by batch size", _batch_sizes),
+    "curvature": (
+        "Curvature in the noise, by the size of minibatches",
+        _of_points("γ, mean ± std", lambda point: f"{point['mean']:.3f} ± {point['std']:.3f}"),
+    ),
+    "memory": (
+        "Memory that a fit with the attention encoder adds, by batch size",
+        _of_points("MiB", lambda point: f"{point['bytes'] / 2**20:.0f}"),
+    ),
+}
+
+
+HYPERPARAMETERS = TableKind("hyperparameters", "fit_*.json", tuple(_SECTIONS), fits_table)

@@ -1,0 +1,1 @@
+"""Traces of the solvers on one system, to its exact solution."""
