@@ -21,8 +21,9 @@ from scalable_bo.cli.console import count, new_table, print_table
 from scalable_bo.cli.results import read_results
 
 if TYPE_CHECKING:
-    from scalable_bo.cli.config import RunSection
+    from scalable_bo.cli.config import Config, RunSection
     from scalable_bo.report.snapshot import Snapshot
+    from scalable_bo.space.space import Space
     from scalable_bo.storage.rounds import Result
     from scalable_bo.study.study import Study
 
@@ -170,6 +171,46 @@ def tell(
     typer.echo(f"told {values} and {count(failed, 'failure')}{rest}")
 
 
+def correct(
+    file: ConfigFile,
+    id: Annotated[int, typer.Argument(help="The point, by its id.")],
+    values: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="VALUE...",
+            help="The right value, nan for a failure; of several outcomes NAME=VALUE for each.",
+        ),
+    ],
+    noise: Annotated[
+        float | None, typer.Option(help="Known variance, where all values have one.")
+    ] = None,
+    why: Annotated[str, typer.Option(help="Kept with what the point was told before.")] = "",
+) -> None:
+    """Give a point that was told another value; what it was before is kept beside the study."""
+    with refusals(), _opened(file) as study:
+        study.correct(id, _read_values(values, study.outcomes), noise, why)
+        typer.echo(f"corrected {study.changes[-1]}")
+
+
+def _read_values(texts: list[str], outcomes: Sequence[str]) -> Any:
+    """Return a value, or one by the name of each outcome, from the words of a command.
+
+    Raises:
+        ValueError: if a word is none.
+    """
+    found = {}
+    for text in texts:
+        name, equals, number = text.rpartition("=")
+        if bool(equals) != bool(outcomes) or (len(texts) > 1 and not outcomes):
+            wanted = "NAME=VALUE of several outcomes" if outcomes else "one number"
+            raise ValueError(f"`VALUE` must be {wanted}, got {' '.join(texts)!r:.80}.")
+        try:
+            found[name] = float(number)
+        except ValueError:
+            raise ValueError(f"`VALUE` must be a number, got {number!r:.80}.") from None
+    return found if outcomes else found[""]
+
+
 def status(place: StudyPlace, as_json: AsJson = False) -> None:
     """Show where a study stands."""
     with refusals():
@@ -226,33 +267,37 @@ def report(
 
 
 def check(file: ConfigFile, as_json: AsJson = False) -> None:
-    """Check a study's configuration, data and objective, and predict what a run will take."""
+    """Check a study's configuration, data and objective, and predict what a run will take.
+
+    Without [run] and [objective], points are asked for by hand, and there is nothing to predict.
+    """
     with refusals():
         import torch
 
         from scalable_bo.cli.config import read_config
         from scalable_bo.evaluation.external import Command
-        from scalable_bo.storage.history import read_history
         from scalable_bo.study.design import default_num_initial
         from scalable_bo.study.prediction import predict
 
         config = read_config(file)
-        section = config.require_run()
         space = config.build_space()
         config.read_enqueued(space)
-        objective = config.build_objective()
-        if isinstance(objective, Command):
-            objective.require_program()
-        config.load_callbacks()
-        rows = [
-            read_history(
-                space, config.folder / d.file, None, target=d.target, noise=d.noise, name=None
+        by_hand = config.run is None and config.objective is None
+        if not by_hand:
+            config.load_callbacks()
+            objective = config.build_objective()
+            if isinstance(objective, Command):
+                objective.require_program()
+        num_rows, num_asks = _rows_and_asks(config, space)
+        if by_hand:
+            typer.echo(
+                json.dumps({"rounds": 0, "num_rows": num_rows})
+                if as_json
+                else f"{count(num_rows, 'row')} now; go on with: scalable-bo ask {file}"
             )
-            for d in config.data
-        ]
-        stored = _read_status(config.path) if (config.path / "study.sqlite").is_file() else None
-        num_rows = sum(len(history.X) for history in rows) if stored is None else stored["num_rows"]
-        rounds = section.rounds - (0 if stored is None else stored["num_asks"])
+            return
+        section = config.require_run()
+        rounds = section.rounds - num_asks
         num_initial = config.study.num_initial or default_num_initial(space.dim)
         found = predict(
             space,
@@ -281,7 +326,34 @@ def check(file: ConfigFile, as_json: AsJson = False) -> None:
         _refuse("The run will not fit in memory. Use smaller batches, fewer rounds, or float32.", 1)
 
 
-COMMANDS = (run, ask, tell, status, export, report, check)
+COMMANDS = (run, ask, tell, correct, status, export, report, check)
+
+
+def _rows_and_asks(config: Config, space: Space) -> tuple[int, int]:
+    """Return how many rows and asks a study has or, before it is made, its data; all of these are
+    read.
+    """
+    from scalable_bo.space.goal import Goal
+    from scalable_bo.storage.history import read_history
+
+    study = config.study
+    goal = Goal.of(study.maximize, study.objectives, study.outcome_constraints)
+    histories = [
+        read_history(
+            space,
+            config.folder / data.file,
+            None,
+            target=data.target,
+            noise=data.noise,
+            name=None,
+            names=() if goal is None else goal.names,
+        )
+        for data in config.data
+    ]
+    if study.path is not None and (config.path / "study.sqlite").is_file():
+        stored = _read_status(config.path)
+        return stored["num_rows"], stored["num_asks"]
+    return sum(len(history.X) for history in histories), 0
 
 
 @contextmanager

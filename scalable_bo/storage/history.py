@@ -113,9 +113,7 @@ def read_history(
                 " table that has them and name their column by `target`."
             )
         X = space.read(data, observed=True)
-        outcomes = (
-            Outcomes.several(y, noise, names, whole=True) if names else Outcomes.of(y, noise, "y")
-        )
+        outcomes = Outcomes.several(y, noise, names) if names else Outcomes.of(y, noise, "y")
     if len(X) != len(outcomes.values):
         raise ValueError(
             f"`X` and `y` must have the same length, got {len(X)} and {len(outcomes.values)}."

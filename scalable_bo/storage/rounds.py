@@ -144,10 +144,10 @@ class Result:
         if not rows.observed:
             reasons = list(rows.reasons.values())
             why = f", and {len(reasons)} failed, the last: {reasons[-1]}" if reasons else ""
-            raise ValueError(
-                f"There is no `result` yet: no finite value has been told{why}. Tell one, or add"
-                " data."
-            )
+            lacking = "no finite value has been told"
+            if len(rows.partly_told):
+                lacking = "no point has a value of every outcome"
+            raise ValueError(f"There is no `result` yet: {lacking}{why}. Tell one, or add data.")
         X = rows.X[rows.observed]
         values = rows.values[rows.observed]
         Y = rows.outcomes(1 if goal is None else len(goal.names))[rows.observed]

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from scalable_bo.evaluation.evaluator import NO_NUMBER, Evaluation, storable, to_float
 from surrogates import checks
-from surrogates.callers import warn
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,10 +106,8 @@ class Outcomes:
         names: Sequence[str],
         *,
         ids: Sequence[int] = (),
-        whole: bool = False,
     ) -> Outcomes:
         """Read values of several outcomes by name: for each point a dict, or values in their order.
-        With ``whole``, a point of which an outcome is unknown has failed, which a warning counts.
 
         Raises:
             TypeError: if ``values`` is no sequence.
@@ -126,17 +123,6 @@ class Outcomes:
         if hasattr(values, "columns"):  # a DataFrame
             values = values.to_dict("records")
         found = [Evaluation.of(id, one, names) for id, one in _labelled(values, ids)]
-        if whole:
-            if left_out := [one for one in found if one.reason != one.failure]:
-                warn(
-                    f"{len(left_out)} of {len(found)} rows do not have a value of every outcome and"
-                    f" are added as failed, without the values that they have; the first is row"
-                    f" {left_out[0].id}: {left_out[0].reason}. Complete them to use them.",
-                )
-            found = [
-                one if one.reason is None else Evaluation.failed(one.id, one.reason)
-                for one in found
-            ]
         unknown = (math.nan,) * len(names)
         rows = [(one.value, *one.further, *unknown)[: len(names)] for one in found]
         numbers = torch.tensor(rows, dtype=torch.float64, device="cpu").reshape(-1, len(names))
@@ -209,15 +195,20 @@ class Rows:
         further = _widened(self.further[rows], num_outcomes - 1)
         return torch.cat([self.values[rows][:, None], further], dim=1)
 
+    @property
+    def partly_told(self) -> Tensor:
+        """The pending rows (k,) that have values of some outcomes, in ascending order."""
+        further = self.further.isfinite().any(1)
+        return (~self.told & (self.values.isfinite() | further)).nonzero().flatten()
+
     def partial(self, names: Sequence[str]) -> dict[int, dict[str, float]]:
         """Return what has been told of pending rows that have values of some outcomes, by name."""
-        rows = (~self.told).nonzero().flatten()
+        rows = self.partly_told
         values = self.outcomes(len(names), rows).tolist()
-        found = {
+        return {
             row: {name: y for name, y in zip(names, given, strict=True) if not math.isnan(y)}
             for row, given in zip(rows.tolist(), values, strict=True)
         }
-        return {row: given for row, given in found.items() if given}
 
     @property
     def num_told(self) -> int:

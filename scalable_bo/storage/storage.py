@@ -73,6 +73,11 @@ class Change:
     reason: str | None
     why: str
 
+    def __str__(self) -> str:
+        before = f"{self.value:.6g}" if self.value is not None else f"failed ({self.reason})"
+        why = f": {self.why}" if self.why else ""
+        return f"{self.id}, which was {before}{why}"
+
 
 @dataclass(eq=False)
 class Contents:

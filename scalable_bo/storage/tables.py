@@ -58,7 +58,7 @@ class Remarks:
         """Return points and outcomes without those that are pending, the failed ones with their
         reasons.
         """
-        failed = outcomes.values.isnan().nonzero().flatten().tolist()
+        failed = sorted(outcomes.reasons)
         reasons = {row: self._reasons[row] for row in failed if row in self._reasons}
         outcomes = outcomes.explain(reasons)
         pending = self._pending.intersection(failed)
@@ -93,7 +93,7 @@ def read_outcomes(
         remarks.note(frame, row)
         values.append(torch.stack([_numbers(frame[name])[0] for name in names], dim=1))
         row += len(frame)
-    return torch.cat(points), Outcomes.several(torch.cat(values), noise, names, whole=True)
+    return torch.cat(points), Outcomes.several(torch.cat(values), noise, names)
 
 
 def read_table(

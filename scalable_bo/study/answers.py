@@ -244,7 +244,7 @@ class Answers:
         known = Known.of(self._space, self._record, self._maximize)
         goal = self._record.goal
         assert goal is not None
-        self._require_values(known.num_observed)
+        self._require_values(known.num_modelled)
         number = len(known.asks) + 1
         models, data, _ = self._outcome_models.of(
             number, known.num_observed, known.asks, known.outcome_data

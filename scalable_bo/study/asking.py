@@ -117,8 +117,7 @@ class Proposer:
             model, data = kept.make(told, refit, few, asked.generator, callback, asked.deadline)
             keep = partial(kept.keep, asked.number, model, data, few)
             models = _Models([Part([model], [data], q)], refit, keep)
-        learns = len(known.failed) >= FEWEST_VALUES and pool is None and not asked.is_local
-        if learns and known.goal is None:
+        if len(known.failed) >= FEWEST_VALUES and pool is None and not asked.is_local:
             asked = replace(asked, succeeds=self._drawn_success(asked))
         fitted = time.perf_counter()
         strategy = self._strategy if pool is None else BestOfPool(pool)
@@ -302,7 +301,7 @@ class Proposer:
         are pending counted in; all, while there are too few values for a model.
         """
         enough = min(self._num_initial, max(FEWEST_VALUES, math.ceil(self._num_initial / 2)))
-        if known.num_observed < enough:
+        if known.num_modelled < enough:
             return q
         return min(q, max(0, self._num_initial - known.num_observed - known.num_pending))
 
@@ -318,8 +317,10 @@ class Proposer:
         """Return how points are chosen and why; nothing where the user has said how and given no
         time.
         """
+        failures = "where evaluations fail is learned" * (asked.succeeds is not None)
         if asked.known.goal is not None:
-            return f"a model of each of {len(part.models)} outcomes"
+            outcomes = f"a model of each of {len(part.models)} outcomes"
+            return "; ".join(filter(None, [outcomes, failures]))
         if asked.pool is not None:
             return "thompson: among a pool"
         by = "" if asked.plan is None else asked.plan.reason
@@ -327,7 +328,6 @@ class Proposer:
             return by
         reason = self._strategy.reason(request)
         inputs = INPUTS_APART if self._factory.is_apart(part.models[0]) else ""
-        failures = "where evaluations fail is learned" * (asked.succeeds is not None)
         parts = [reason, by, SCALES[part.data[0].scale_name], inputs, failures]
         return "; ".join(filter(None, parts))
 
@@ -350,7 +350,8 @@ class Proposer:
             request = request.beside(known.data(known.num_observed).U[~kept].to(like))
         if known.goal is None:
             return request
-        goal = acquisition_goal(known.goal, part.data, part.q, asked.generator, like)
+        table = known.outcome_table(known.num_observed)
+        goal = acquisition_goal(known.goal, part.models, part.data, table, part.q, asked.generator)
         return replace(request, model=part.models, goal=goal)
 
     def _on_cube(

@@ -29,8 +29,11 @@ class Known:
 
     Attributes:
         asks: those before.
-        num_observed: n.
+        num_observed: n; of several outcomes, the points that have all of them.
+        num_modelled: the values that a surrogate has: of several outcomes, the one with the fewest,
+            which may be more than n, by points that wait for others.
         num_pending: points asked and not told.
+        succeeded: (s, d) points with a value, be it of one of several outcomes.
         failed: (f, d) points where evaluations failed, but for what was taken back or lost on disk.
         unusable: (p, d) points without a value: pending ones, failed ones and those of the queue.
         queued: (k, d) points of the queue that the ask gives out.
@@ -41,12 +44,15 @@ class Known:
             it.
         data: returns the first n values as training data.
         goal: what is wanted of several outcomes; ``None`` for one objective alone.
-        outcome_data: returns the first n values of each outcome.
+        outcome_table: returns U (k, e) and values (k, m) of several outcomes: of the first n points
+            that have all, then of those that wait for some, which are NaN.
     """
 
     asks: Sequence[Ask]
     num_observed: int
+    num_modelled: int
     num_pending: int
+    succeeded: Tensor
     failed: Tensor
     unusable: Tensor
     queued: Tensor
@@ -54,7 +60,7 @@ class Known:
     batches: tuple[Tensor, ...]
     data: Callable[[int], TrainingData]
     goal: Goal | None
-    outcome_data: Callable[[int], list[TrainingData]]
+    outcome_table: Callable[[int], tuple[Tensor, Tensor]]
 
     @classmethod
     def of(cls, space: Space, record: StudyRecord, maximize: bool, q: int = 0) -> Known:
@@ -66,17 +72,16 @@ class Known:
             with record.lock:
                 return TrainingData.first(num_observed, record.rows, space, maximize)
 
-        def outcome_data(num_observed: int) -> list[TrainingData]:
-            assert goal is not None
+        def outcome_table(num_observed: int) -> tuple[Tensor, Tensor]:
             with record.lock:
-                ids = record.rows.observed[:num_observed]
-                U = space.normalize(record.rows.X[ids])
-                columns = record.rows.outcomes(len(goal.names))[ids].T
-            signs = zip(columns, goal.signs, strict=True)
-            return [TrainingData.of(U, values, None, sign > 0) for values, sign in signs]
+                rows = record.rows
+                ids = rows.observed[:num_observed] + rows.partly_told.tolist()
+                return space.normalize(rows.X[ids]), rows.outcomes(len(record.outcome_names))[ids]
 
         with record.lock:
             rows = record.rows
+            partial = rows.outcomes(len(record.outcome_names), rows.partly_told)
+            num_partial = int(partial.isfinite().sum(0).amin())
             queue = record.queue
             failed = [r for r, why in rows.reasons.items() if not why.startswith(ACCIDENTS)]
             unusable = torch.cat([rows.X[~rows.told | rows.values.isnan()], queue])
@@ -86,7 +91,9 @@ class Known:
             return cls(
                 asks=tuple(record.asks),
                 num_observed=len(rows.observed),
+                num_modelled=len(rows.observed) + num_partial,
                 num_pending=len(rows) - rows.num_told + len(queue),
+                succeeded=rows.X[rows.observed + rows.partly_told.tolist()],
                 failed=rows.X[failed],
                 unusable=unusable,
                 queued=queue[:q],
@@ -94,16 +101,28 @@ class Known:
                 batches=_batches(rows, record.asks, maximize, goal),
                 data=data,
                 goal=goal,
-                outcome_data=outcome_data,
+                outcome_table=outcome_table,
             )
+
+    def outcome_data(self, num_observed: int) -> list[TrainingData]:
+        """Return the values of each outcome, of the first n points that have all and of those that
+        wait for some.
+        """
+        assert self.goal is not None
+        U, Y = self.outcome_table(num_observed)
+        data = []
+        for values, sign in zip(Y.T, self.goal.signs, strict=True):
+            told = values.isfinite()
+            data.append(TrainingData.of(U[told], values[told], None, sign > 0))
+        return data
 
     def success_data(self, space: Space) -> TrainingData:
         """Return 1 at the points with a value and 0 at the failed ones, to learn where evaluations
         fail.
         """
-        U = torch.cat([self.data(self.num_observed).U, space.normalize(self.failed)])
+        U = space.normalize(torch.cat([self.succeeded, self.failed]))
         numbers = torch.arange(len(U), dtype=torch.float64, device="cpu")
-        return TrainingData.of(U, (numbers < self.num_observed).double(), None, True)
+        return TrainingData.of(U, (numbers < len(self.succeeded)).double(), None, True)
 
     @property
     def num_drawn(self) -> int:

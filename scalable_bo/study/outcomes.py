@@ -42,6 +42,7 @@ class OutcomeModels:
     factory: SurrogateFactory
     randomness: Callable[[int], torch.Generator]
     _fitted: list[PathwiseGP] = field(default_factory=list)
+    _fitted_to: list[TrainingData] = field(default_factory=list)
 
     def of(
         self,
@@ -62,17 +63,15 @@ class OutcomeModels:
         refit = not refits or num_observed <= REFITTED_UP_TO
         refit |= bool(refits) and num_observed >= REFIT_GROWTH * refits[-1].num_observed
         known = data(num_observed)
-        if refit:
-            self._fitted = self._fit(number, known)
-        elif not self._fitted:
-            self._fitted = self._fit(refits[-1].number, data(refits[-1].num_observed))
+        # Of the values of the last refit as they stand, so that a restart finds the same
+        basis = known if refit else data(refits[-1].num_observed)
+        if refit or not _are_alike(basis, self._fitted_to):
+            generator = self.randomness(number if refit else refits[-1].number)
+            few = max(len(part.U) for part in basis) <= FEW_VALUES
+            self._fitted = [fit(self.factory, part, generator, few=few) for part in basis]
+            self._fitted_to = basis
         pairs = zip(known, self._fitted, strict=True)
         return [self.factory.build(part, fitted) for part, fitted in pairs], known, refit
-
-    def _fit(self, number: int, data: list[TrainingData]) -> list[PathwiseGP]:
-        generator = self.randomness(number)
-        few = len(data[0].U) <= FEW_VALUES
-        return [fit(self.factory, part, generator, few=few) for part in data]
 
 
 @dataclass(frozen=True)
@@ -99,10 +98,21 @@ def first_output(Y: Tensor) -> Tensor:
 
 
 def acquisition_goal(
-    goal: Goal, data: Sequence[TrainingData], q: int, generator: torch.Generator, like: Tensor
+    goal: Goal,
+    models: Sequence[PathwiseGP],
+    data: Sequence[TrainingData],
+    table: tuple[Tensor, Tensor],
+    q: int,
+    generator: torch.Generator,
 ) -> dict[str, Any]:
     """Return what a ``Request`` for q points has for its goal: the objective, of several a random
     scalarisation for each path, and the limits.
+
+    Args:
+        models: of each outcome.
+        data: that each was made of.
+        table: the points U (n, e) and all values (n, m), NaN where one is not known: its model's
+            mean takes its place in the front.
     """
     limits: list[Outcome] = []
     for name, (low, high) in goal.constraints.items():
@@ -115,16 +125,42 @@ def acquisition_goal(
     k = goal.num_objectives
     if k == 1:
         return {"objective": first_output, "outcome_constraints": limits}
-    Y = torch.cat([part.y for part in data], dim=1)
+    Y = _completed(models, data, *table)
     feasible = torch.ones(len(Y), dtype=torch.bool, device="cpu")
     for excess in limits:
         feasible &= excess(Y) <= 0
     Y = Y[feasible, :k] if feasible.any() else Y[:, :k]
-    front = Y[is_non_dominated(Y)].to(like)
+    front = Y[is_non_dominated(Y)].to(models[0].train_targets)
     return {
         "objective": Scalarisations.draw(q, front, generator),
         "outcome_constraints": limits,
     }
+
+
+@torch.no_grad()
+def _completed(
+    models: Sequence[PathwiseGP], data: Sequence[TrainingData], U: Tensor, Y: Tensor
+) -> Tensor:
+    """Return values Y (n, m) at U (n, e), standardised, with posterior means for those that are not
+    known.
+    """
+    columns = []
+    for model, part, values in zip(models, data, Y.T, strict=True):
+        unknown = values.isnan()
+        standardised = torch.empty_like(values)
+        standardised[~unknown] = part.y[:, 0]
+        if unknown.any():
+            mean = model.posterior(U[unknown].to(model.train_targets)).mean[:, 0]
+            standardised[unknown] = mean.to(standardised)
+        columns.append(standardised)
+    return torch.stack(columns, dim=1)
+
+
+def _are_alike(one: Sequence[TrainingData], other: Sequence[TrainingData]) -> bool:
+    return len(one) == len(other) and all(
+        torch.equal(first.signed, second.signed) and torch.equal(first.U, second.U)
+        for first, second in zip(one, other, strict=True)
+    )
 
 
 def goal_strategy(goal: Goal) -> Callable[[str | Strategy, Sampler | None], Strategy]:

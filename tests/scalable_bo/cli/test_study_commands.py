@@ -745,6 +745,54 @@ def test_a_check_predicts_and_touches_nothing(
     assert "The run will not fit in memory" in capsys.readouterr().err
 
 
+def by_hand(file: Path) -> None:
+    """Leave no [objective] and no [run] in a configuration, which has two outcomes then."""
+    text = file.read_text().split("[objective]")[0]
+    file.write_text(text)
+    change(file, "maximize = true", 'objectives = { cost = "minimize", gain = "maximize" }')
+
+
+def test_a_study_by_hand_is_checked_without_an_objective(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    by_hand(file)
+    past = {"x": [0.5, 0.6], "n": 2, "kind": "a", "cost": [1.0, 2.0], "gain": [None, 3.0]}
+    pd.DataFrame(past).to_csv(file.parent / "old.csv")
+    file.write_text(file.read_text() + '\n[[data]]\nfile = "old.csv"\n')
+    assert call(monkeypatch, "check", str(file)) == 0
+    assert capsys.readouterr().out.startswith("2 rows now; go on with: scalable-bo ask")
+    assert not (file.parent / "kept").exists()
+    pd.DataFrame(past).drop(columns="gain").to_csv(file.parent / "old.csv")
+    assert call(monkeypatch, "check", str(file)) == 2
+    assert "must have the column 'gain'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        (["cost"], "`VALUE` must be NAME=VALUE of several outcomes, got 'cost'"),
+        (["cost=much"], "`VALUE` must be a number, got 'much'"),
+        (["prize=1"], "prize"),
+    ],
+)
+def test_a_correction_by_the_command_line_keeps_what_was_told(
+    values: list[str],
+    fault: str,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    by_hand(file)
+    with read_config(file).open_study() as study:
+        study.tell(study.ask(2), [(1.0, 2.0), (3.0, 4.0)])
+    assert call(monkeypatch, "correct", str(file), "1", *values) == 2
+    assert fault in capsys.readouterr().err
+    assert call(monkeypatch, "correct", str(file), "1", "cost=2.5", "--why", "a slip") == 0
+    assert capsys.readouterr().out == "corrected 1, which was 3: a slip\n"
+    with read_config(file).open_study() as study:
+        assert study.result.outcomes.tolist() == [[1.0, 2.0], [2.5, 4.0]]
+
+
 def test_external_programs_are_run_from_the_folder_of_the_configuration(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,6 +46,14 @@ def test_a_failing_half_is_left_alone_and_its_edge_is_found(strategy: str) -> No
     assert LEARNED in study.last_ask.choice or strategy == "thompson"
 
 
+def test_a_failing_half_is_left_alone_by_several_objectives() -> None:
+    study = Study(SPACE, objectives={"a": "maximize", "b": "minimize"}, seed=0, sampler=QUICK)
+    outcomes = lambda p: (p["x"] - p["y"] ** 2, (p["x"] - 0.2) ** 2)  # noqa: E731
+    failed = run(study, lambda p: math.nan if p["x"] > 0.5 else outcomes(p), rounds=4)
+    assert failed <= 5  # of 10
+    assert study.last_ask.choice.endswith(LEARNED)
+
+
 def test_failures_that_lie_in_no_place_keep_nothing_out() -> None:
     study = Study(SPACE, maximize=True, seed=0)
     numbers = iter(range(1000))

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from botorch.utils.multi_objective.box_decompositions.dominated import DominatedPartitioning
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
@@ -32,6 +33,7 @@ QUICK = partial(
 )
 SPACE = Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0))
 BOTH = {"cost": "minimize", "gain": "maximize"}
+WORST = torch.tensor([-1.25, -0.25])  # of −cost and gain
 
 
 def trade(params: dict[str, Any]) -> dict[str, float]:
@@ -409,13 +411,92 @@ def test_a_correction_keeps_the_outcomes_that_it_does_not_name(tmp_path: Path) -
         assert study.reasons([2]) == ["withdrawn"]
 
 
-def test_points_with_some_outcomes_are_not_asked_for_again_and_no_surrogate_has_them() -> None:
+def test_points_with_some_outcomes_are_not_asked_for_again() -> None:
     space = Space(x=Int(0, 3))
     study = Study(space, objectives=BOTH, num_initial=2, sampler=QUICK)
     study.tell(study.ask(3), [(0.0, 1.0), (1.0, 0.0), {"cost": 2.0}])
     assert study.ask(1).X.tolist() not in study.result.X.tolist() + study.pending.X[:1].tolist()
     assert study.predict({"x": 0})[0].isfinite().all()
     assert len(study.result.X) == 2
+
+
+def with_gaps(num_points: int, dim: int = 2) -> tuple[torch.Tensor, list[dict[str, float]]]:
+    """Points of which the even ones lack their gain and the odd ones their cost."""
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(num_points, dim, generator=generator, dtype=torch.float64)
+    names = ("cost", "gain")
+    found = [trade(params) for params in SPACE.to_dicts(X)]
+    return X, [{names[k % 2]: one[names[k % 2]]} for k, one in enumerate(found)]
+
+
+@pytest.mark.parametrize("by", ["history", "tell"])
+def test_each_surrogate_has_all_values_of_its_outcome(by: str) -> None:
+    X, values = with_gaps(24)
+    study = make_study()
+    if by == "history":
+        study.add_data(X, values)
+    else:
+        study.enqueue(X)
+        study.tell(study.ask(24), values)
+    assert (study.num_observations, study.num_failed) == (0, 0)
+    assert len(study.pending.ids) == 24
+    mean, _ = study.predict(X)
+    for column, name in enumerate(study.outcomes):
+        alone = Study(SPACE, maximize=name == "gain", seed=0)
+        rows = [row for row, one in enumerate(values) if name in one]
+        alone.add_data(X[rows], [values[row][name] for row in rows])
+        told = torch.tensor([values[row][name] for row in rows], dtype=torch.float64)
+        torch.testing.assert_close(mean[rows, column], told, atol=0.02, rtol=0.0)
+        torch.testing.assert_close(mean[:, column], alone.predict(X)[0], atol=0.1, rtol=0.0)
+    study.ask(2)
+    assert "a model of each of 2 outcomes" in study.last_ask.choice
+    with pytest.raises(ValueError, match="no point has a value of every outcome"):
+        _ = study.result
+    study.tell([0], [{"gain": 1.0}])
+    assert study.result.outcomes.tolist() == [[values[0]["cost"], 1.0]]
+
+
+def test_a_restart_finds_the_surrogates_of_points_that_were_completed_meanwhile(
+    tmp_path: Path,
+) -> None:
+    X, values = with_gaps(130)
+    whole = [trade(params) for params in SPACE.to_dicts(X)]
+
+    def begun(path: Path | None = None) -> Study:
+        study = make_study(path=path)
+        study.add_data(X[:105], whole[:105])
+        study.add_data(X[105:], values[105:], name="with gaps")
+        study.ask(1)  # whose surrogates are kept until the values have grown
+        study.tell([106, 107], [whole[106], {"gain": None} | values[107]])
+        return study
+
+    with begun(tmp_path) as study:
+        assert study.last_ask.seconds_fit > 0
+    with make_study(path=tmp_path) as study:
+        torch.testing.assert_close(study.ask(2).X, begun().ask(2).X, atol=0.0, rtol=0.0)
+
+
+@pytest.mark.slow
+def test_the_hypervolume_is_kept_where_a_third_of_the_outcomes_is_missing() -> None:
+    def hypervolume(missing: bool) -> float:
+        study = make_study(num_initial=6)
+        generator = torch.Generator().manual_seed(1)
+        found = []
+        for _ in range(12):
+            batch = study.ask(5)
+            told = [trade(params) for params in batch.params]
+            found += [(-one["cost"], one["gain"]) for one in told]
+            gaps = torch.rand(5, 2, generator=generator) < (1 / 3 if missing else 0.0)
+            study.tell(
+                batch.ids,
+                [
+                    {name: None if gap else one[name] for name, gap in zip(BOTH, row, strict=True)}
+                    for one, row in zip(told, gaps.tolist(), strict=True)
+                ],
+            )
+        return DominatedPartitioning(WORST, torch.tensor(found)).compute_hypervolume().item()
+
+    assert hypervolume(missing=True) > 0.95 * hypervolume(missing=False)
 
 
 def test_a_study_of_several_outcomes_that_is_opened_again_never_closed(tmp_path: Path) -> None:
@@ -462,13 +543,15 @@ def test_tables_have_a_column_for_each_outcome(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": [0.1, 0.2], "y": 0.5, "gain": [3.0, 4.0], "cost": [1.0, math.nan]})
     frame.to_csv(tmp_path / "past.csv")
     study = make_study()
-    message = "1 of 2 rows do not have a value of every outcome .* row 1: cost: the value is nan"
-    with pytest.warns(UserWarning, match=message):
-        study.add_data(tmp_path / "past.csv")
-    with pytest.warns(UserWarning, match=message):
-        study.add_data(frame, name="past.csv")
+    study.add_data(tmp_path / "past.csv")
+    study.add_data(frame, name="past.csv")
     assert study.result.outcomes.tolist() == [[1.0, 3.0]]
-    assert study.num_failed == 1
+    assert study.pending.outcomes == [{"gain": 4.0}]
+    assert study.num_failed == 0
+    study.to_dataframe().to_csv(tmp_path / "all.csv")
+    again = make_study()
+    again.add_data(tmp_path / "all.csv")
+    assert again.pending.outcomes == [{"gain": 4.0}]
     with pytest.raises(ValueError, match="must have the column 'gain'"):
         study.add_data(frame.drop(columns="gain"))
     with pytest.raises(ValueError, match="`target` must be None with several outcomes"):
