@@ -85,6 +85,7 @@ class StudySection(_Table):
     num_initial: int | None = Field(None, ge=1)
     strategy: Literal["auto", "thompson", "turbo", "regions", "log-ei"] | None = None
     ask_seconds: Number | None = Field(None, gt=0)
+    threads: int | None = Field(None, ge=1)
     dtype: Literal["float32", "float64"] = "float64"
     device: str | None = None
     objectives: dict[str, Literal["minimize", "maximize"]] | None = None
@@ -183,6 +184,7 @@ class Config(_Table):
             "num_initial": section.num_initial,
             "strategy": section.strategy,
             "ask_seconds": section.ask_seconds,
+            "threads": section.threads,
             "dtype": getattr(torch, section.dtype),
             "device": section.device,
         }

@@ -468,7 +468,7 @@ def _rounds_left(study: Study, section: RunSection) -> int:
     """
     if not section.asynchronous:
         return max(0, section.rounds - study.num_asks)
-    num_asked = int((study.snapshot().rows.asks > 0).sum())
+    num_asked = study.num_evaluated + len(study.pending.ids)
     return max(0, math.ceil(section.rounds - num_asked / section.batch))
 
 

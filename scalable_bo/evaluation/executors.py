@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing import active_children, get_context
 from typing import Any
+
+import torch
 
 from scalable_bo.evaluation import processes
 
@@ -30,6 +33,26 @@ def executor_maker(kind: str, workers: int, scheduler: str | None = None) -> Cal
             initializer=_start_worker,
         )
     return partial(_dask_executor, workers, scheduler)
+
+
+def threads_beside(executor: Executor | None, num_workers: int) -> int | None:
+    """Return how many of this process's threads the workers of a pool on this machine leave, at
+    least one; ``None`` for an executor whose workers may be elsewhere.
+    """
+    if not isinstance(executor, ThreadPoolExecutor | ProcessPoolExecutor):
+        return None
+    return max(1, torch.get_num_threads() - num_workers)
+
+
+@contextmanager
+def by_threads(number: int | None) -> Iterator[None]:
+    """Compute in a block by so many threads; ``None`` for as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if number is None else number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _start_worker() -> None:

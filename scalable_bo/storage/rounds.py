@@ -258,8 +258,8 @@ class Round:
         best_value: so far; NaN if there is none.
         gain: the improvement of the best value by this round, at least 0; NaN in the first one.
         num_failed: evaluations of this round that failed.
-        ask: what ``ask`` did.
-        seconds_objective: spent in the objective.
+        ask: what ``ask`` did; of an asynchronous round without one, its ``choice`` says so.
+        seconds_objective: spent in the objective: in which at least one evaluation ran.
         peak_bytes: the largest memory of this process in the round.
     """
 
@@ -283,7 +283,7 @@ class Round:
         if self.num_failed:
             parts.append(f"{self.num_failed} failed")
         if self.ask.residual is None:
-            parts.append("initial design")
+            parts.append(self.ask.choice or "initial design")
         else:
             parts.append(f"fit {self.ask.seconds_fit:.1f} s")
             missed = " (not solved)" if self.ask.converged is False else ""

@@ -84,6 +84,8 @@ class Feed:
         self._seconds_of_ask = 0.0
         self._running: Future[Batch] | None = None
         self._is_over = False
+        self._idle_since: float | None = None
+        self.seconds_idle = 0.0  # in which nothing was evaluated
 
     def count(self, num_done: int) -> None:
         """Take note of evaluations that have ended."""
@@ -97,6 +99,9 @@ class Feed:
             Exception: what an ask has raised.
         """
         self._collect()
+        now = self._clock()
+        if self._idle_since is not None:
+            self.seconds_idle += now - self._idle_since
         free = max(self._num_workers - num_out, 0)
         taken = dict(islice(self._waiting.items(), free))
         for number in taken:
@@ -106,6 +111,7 @@ class Feed:
         q = number_to_ask_for(len(self._waiting), idle, used_up, self._batch)
         if self._running is None and self._budget and q:
             self._begin_ask(q)
+        self._idle_since = None if num_out or taken else now
         if taken or self._waiting or self._running is not None or self._budget:
             return taken
         return None

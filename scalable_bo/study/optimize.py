@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from scalable_bo.evaluation.evaluator import Evaluation, Evaluator, call
+from scalable_bo.evaluation.executors import by_threads, threads_beside
 from scalable_bo.evaluation.external import Command
 from scalable_bo.evaluation.failures import FailureLimit
 from scalable_bo.evaluation.interruption import Interruption
@@ -23,6 +24,7 @@ from surrogates import checks
 
 # Without `max_failures`, a run stops when a whole batch, but no fewer than these, have failed
 FEWEST_FAILURES_IN_A_ROW = 10
+NO_ASK = "no ask in this round"
 
 
 class AskAndTell(Protocol):
@@ -32,6 +34,8 @@ class AskAndTell(Protocol):
     def outcomes(self) -> tuple[str, ...]: ...
     @property
     def num_asks(self) -> int: ...
+    @property
+    def num_evaluated(self) -> int: ...
     @property
     def num_observations(self) -> int: ...
     @property
@@ -147,17 +151,29 @@ class _Loop:
         """Give each worker that comes free a point at once; ``batch`` values are a round."""
         run = self._run
         pending = self._study.unfinished()
+        num_workers = self._num_workers()
+        threads = threads_beside(self.evaluator.executor, num_workers)
+        if threads is not None:
+            self._bar.note(
+                f"Asks leave the cores to {num_workers} workers: {threads} of the threads."
+            )
 
         def say(text: str) -> None:
             feed.go_on()
             self._say("meanwhile", text)
 
-        number = self._first
-        in_round = 0
+        def ask(q: int) -> Batch:
+            with by_threads(threads):
+                return self._study.ask(q, callback=say)
+
+        before, in_round = divmod(self._study.num_evaluated, run.batch)
+        number = before + 1
+        values = len(pending.ids) + run.rounds * run.batch
+        self._last = before + (in_round + values) // run.batch
         feed = Feed(
-            lambda q: self._study.ask(q, callback=say),
+            ask,
             dict(zip(pending.ids, pending.params, strict=True)),
-            self._num_workers(),
+            num_workers,
             run.batch,
             run.rounds * run.batch,
         )
@@ -170,7 +186,7 @@ class _Loop:
                     f"round {number}: {in_round} of {run.batch} values, {self._failed} failed"
                 )
                 if in_round >= run.batch:
-                    self._end_round(number)
+                    self._end_round(number, feed.seconds_idle)
                     in_round -= run.batch
                     number += 1
         self._pass_interruption_on()
@@ -261,26 +277,30 @@ class _Loop:
         if self._interruption.requested:
             raise KeyboardInterrupt
 
-    def _begin_round(self) -> None:
+    def _begin_round(self, seconds_idle: float = 0.0) -> None:
         reset_peak_of_process()
+        self._idle_before = seconds_idle
+        self._num_asks = self._study.num_asks
         self._before = self._study.best_value
         self._failed = 0
         self._start = time.perf_counter()
 
-    def _end_round(self, number: int) -> None:
+    def _end_round(self, number: int, seconds_idle: float = 0.0) -> None:
         study = self._study
+        seconds = time.perf_counter() - self._start - (seconds_idle - self._idle_before)
+        asked = study.num_asks > self._num_asks
         report = Round(
             number=number,
             num_observations=study.num_observations,
             best_value=study.best_value,
             gain=abs(study.best_value - self._before),
             num_failed=self._failed,
-            ask=study.last_ask,
-            seconds_objective=time.perf_counter() - self._start,
+            ask=study.last_ask if asked else AskReport(choice=NO_ASK),
+            seconds_objective=max(0.0, seconds),
             peak_bytes=peak_of_process(),
         )
         self._bar.finish_round(f"round {number}/{self._last}: {report}")
-        self._begin_round()
+        self._begin_round(seconds_idle)
         for callback in self._run.callbacks:
             callback(study, report)
 

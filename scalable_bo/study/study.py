@@ -24,6 +24,7 @@ from torch import Tensor
 from acquisition import Strategy
 from acquisition.strategies import make_strategy
 from acquisition.strategy import Sampler
+from scalable_bo.evaluation.executors import by_threads
 from scalable_bo.evaluation.external import Command
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.report.snapshot import Snapshot, take_snapshot, to_frame
@@ -112,6 +113,8 @@ class Study:
             recommends the best observed point if no ask was by all values.
             ``study.last_ask.choice`` says which it was, and why. ``None`` for as long as all values
             take.
+        threads: that an ask computes by; ``None`` for those of PyTorch and, in an asynchronous run
+            with a pool of threads or processes, those that its workers leave.
         dtype: of the surrogate.
         device: of the surrogate.
         shared: let all processes that ``torchrun`` started make the batches of one objective
@@ -148,6 +151,7 @@ class Study:
         strategy: str | Strategy | None = None,
         sampler: Sampler | None = None,
         ask_seconds: float | None = None,
+        threads: int | None = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str | None = None,
         shared: bool = False,
@@ -156,6 +160,7 @@ class Study:
         plain = isinstance(maximize, bool) and objectives is None and unlimited
         goal = None if plain else Goal.of(maximize, objectives, outcome_constraints)
         _check(seed, path, storage, name, solver, dtype, ask_seconds, goal)
+        self._threads = None if threads is None else checks.positive_int("threads", threads)
         make = make_strategy if goal is None else goal_strategy(goal)
         if strategy is not None:
             make(strategy, sampler)  # checked before a folder is made
@@ -239,6 +244,13 @@ class Study:
     def num_failed(self) -> int:
         """The number of points told or added as failed."""
         return len(self._record.rows.reasons)
+
+    @property
+    def num_evaluated(self) -> int:
+        """The number of points that were asked for and told, those that failed among them."""
+        with self._record.lock:
+            rows = self._record.rows
+            return int((rows.told & (rows.asks > 0)).sum())
 
     @property
     def num_asks(self) -> int:
@@ -377,7 +389,7 @@ class Study:
         """
         checks.positive_int("q", q)
         candidates = None if pool is None else Pool(self.space, pool)
-        with self._asking, self._record.asking():
+        with self._asking, self._record.asking(), by_threads(self._threads):
             self._record.storage.require_writable()
             self._forget_what_was_replaced()
             known = Known.of(self.space, self._record, self.maximize, q)

@@ -1,6 +1,7 @@
 """Workers that do not wait for one another: points asked for ahead, and runs that end early."""
 
 import heapq
+import math
 import random
 import threading
 import time
@@ -13,8 +14,9 @@ from typing import Any
 import pytest
 import torch
 
+from acquisition import Request
 from scalable_bo import Float, Space, Study
-from scalable_bo.storage.rounds import Batch
+from scalable_bo.storage.rounds import Batch, Round
 from scalable_bo.study.asynchronous import Feed
 
 SPACE = Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0))
@@ -150,6 +152,63 @@ def test_all_points_are_evaluated_and_told_once() -> None:
         assert result.num_pending == 0
         assert len(set(seen)) == len(seen) == 24
         assert [each.num_observations >= 8 * (i + 1) for i, each in enumerate(rounds)] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("threads", "workers", "expected"), [(None, 3, 5), (None, 9, 1), (6, 9, 6)]
+)
+def test_an_ask_leaves_the_cores_to_the_workers(
+    threads: int | None, workers: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Spy:
+        def generate(self, request: Request) -> torch.Tensor:
+            seen.append(torch.get_num_threads())
+            return torch.rand(request.q, 2, dtype=torch.float64, generator=request.generator)
+
+    seen: list[int] = []
+    before = torch.get_num_threads()
+    torch.set_num_threads(8)
+    try:
+        with Study(SPACE, maximize=False, num_initial=2, strategy=Spy(), threads=threads) as some:
+            some.ask(2)
+            some.tell([0, 1], [0.0, 1.0])
+            executor = lambda: ThreadPoolExecutor(workers)  # noqa: E731
+            run = {"rounds": 1, "batch": 4, "executor": executor, "progress": False}
+            some.optimize(bowl, **run, asynchronous=True)
+            assert seen == [expected]
+            some.optimize(bowl, **run)
+            assert seen[1] == (threads or 8)
+        assert torch.get_num_threads() == 8
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_rounds_of_a_run_that_goes_on_are_counted_by_its_values(tmp_path: Path) -> None:
+    rounds: list[Round] = []
+
+    def watch(study: Study, each: Round) -> None:
+        rounds.append(each)
+        if len(rounds) == 2:
+            study.stop()
+
+    def slow(params: Mapping[str, float]) -> float:
+        time.sleep(0.001)
+        return bowl(params)
+
+    run = {"batch": 4, "executor": lambda: ThreadPoolExecutor(2), "progress": False}
+    with study(path=tmp_path) as some:
+        some.add_data([[0.5, 0.5]], [0.0])
+        some.optimize(slow, rounds=5, callbacks=[watch], asynchronous=True, **run)
+        left = 5 - math.ceil((some.num_evaluated + len(some.pending.ids)) / 4)
+    with study(path=tmp_path) as some:
+        started = time.perf_counter()
+        some.optimize(slow, rounds=left, callbacks=[watch], asynchronous=True, **run)
+        seconds = time.perf_counter() - started
+    assert [each.number for each in rounds] == list(range(1, len(rounds) + 1))
+    assert len(rounds) == 5
+    asked = [each for each in rounds if each.ask.choice != "no ask in this round"]
+    assert 1 <= len(asked) <= 5
+    assert sum(each.seconds_objective for each in rounds[3:]) <= seconds
 
 
 def test_a_slow_evaluation_keeps_nobody_waiting() -> None:
