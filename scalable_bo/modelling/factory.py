@@ -68,13 +68,20 @@ class SurrogateFactory:
 
     @classmethod
     def default(
-        cls, dim: int, dtype: torch.dtype, device: torch.device, solver: Solver | None = None
+        cls,
+        dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        solver: Solver | None = None,
+        kernel: Kernel | None = None,
     ) -> SurrogateFactory:
-        """Return the factory of BoTorch's kernels: RBF with dimension-scaled priors, and Matérn's
-        of ν = 5/2 for few values, which takes a function for less smooth than it may be, with an
-        output scale of its own and lengthscales that are not short; and in few dimensions its sum
-        with functions of one input each.
+        """Return the factory of a copy of the user's ``kernel`` or, without one, of BoTorch's: RBF
+        with dimension-scaled priors, and Matérn's of ν = 5/2 for few values, which takes a function
+        for less smooth than it may be, with an output scale of its own and lengthscales that are
+        not short; and in few dimensions its sum with functions of one input each.
         """
+        if kernel is not None:
+            return cls(deepcopy(kernel), solver, dtype, device)
         with torch.device("cpu"):
             smooth = get_covar_module_with_dim_scaled_prior(ard_num_dims=dim)
             matern = get_covar_module_with_dim_scaled_prior(ard_num_dims=dim, use_rbf_kernel=False)

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
-from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -170,10 +169,8 @@ class Study:
         num_initial = default_num_initial(self.space.dim) if num_initial is None else num_initial
         self.num_initial = checks.positive_int("num_initial", num_initial)
         device = checks.device("device", device)
-        self._factory = (
-            SurrogateFactory.default(self.space.encoded_dim, dtype, device, solver)
-            if kernel is None
-            else SurrogateFactory(deepcopy(kernel), solver, dtype, device)
+        self._factory = SurrogateFactory.default(
+            self.space.encoded_dim, dtype, device, solver, kernel
         )
         self._last_ask = AskReport()
         self._asking = threading.Lock()  # one ask at a time
