@@ -34,7 +34,7 @@ from acquisition.strategy import ForFewValues, Request, Sampler
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
 from surrogates import PathwiseGP
 from surrogates.models.data import data_sets
-from surrogates.operators.cross import CrossCovariance
+from surrogates.operators.differentiable import CrossCovariance
 from surrogates.operators.linalg import jittered_cholesky
 from surrogates.operators.tiles import KernelTiles
 from surrogates.rules.data import DataSet

@@ -13,7 +13,6 @@ sets of points Q, F = (..., *T) that of the fantasies, s paths, m outputs.
 """
 
 import math
-from functools import partial
 from typing import Any
 
 import torch
@@ -76,14 +75,15 @@ class FantasyGP(Model, FantasizeMixin):
         for i, ((b, t), data, part) in enumerate(
             zip(self._elements(), data_sets(self.base), paths.parts, strict=True)
         ):
-            covariance = self.base._kept(
-                f"covariance {i}", partial(self.base.rule.covariance, data, part)
-            )
+            with self.base._kept() as kept:
+                name = f"covariance {i}"
+                if name not in kept:
+                    kept[name] = self.base.rule.covariance(data, part)
             points = _of_data_set(self.Q, b)
             observed = _of_data_set(self.values, b)[..., t]
             variances = _of_data_set(self.noise, b)[..., t]
             self._parts.append(
-                _Fantasies(part, covariance, points, observed, variances, model.seed + 1)
+                _Fantasies(part, kept[name], points, observed, variances, model.seed + 1)
             )
 
     def __reduce__(self) -> tuple[Any, ...]:

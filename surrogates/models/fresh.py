@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import gpytorch
 import torch
@@ -52,8 +52,6 @@ EXACT_UP_TO = 2000
 EXACT_SQUARES_HELD = 4  # copies of an (n, n) matrix that GPyTorch's exact posterior holds at once
 DOUBLE = 8  # bytes of an entry
 EXACT = "exact posterior"
-
-Result = TypeVar("Result")
 
 
 class FreshGP(SingleTaskGP):
@@ -184,7 +182,8 @@ class FreshGP(SingleTaskGP):
         # By which GPyTorch finds the mean: its own leaves out the noise that was given
         posterior.model.prediction_strategy.likelihood = deepcopy(model.likelihood).double()
         model._stays_exact = True
-        model._kept_now().parts[EXACT] = posterior
+        with model._kept() as parts:
+            parts[EXACT] = posterior
         return model
 
     def subset_output(self, idcs: list[int]) -> Self:
@@ -208,9 +207,9 @@ class FreshGP(SingleTaskGP):
         subset._stream_numbers = tuple(self._numbers()[i] for i in chosen)
         if self._warm_mean_weights:
             subset._warm_mean_weights = tuple(self._warm_mean_weights[i] for i in chosen)
-        paths = None if self.training else self._kept_now().parts.get(PATHS)
-        if paths is not None:
-            subset._kept_now().parts[PATHS] = subset._together([paths.parts[i] for i in chosen])
+        with self._kept() as parts, subset._kept() as own:
+            if PATHS in parts:
+                own[PATHS] = subset._together([parts[PATHS].parts[i] for i in chosen])
         return subset
 
     def warm_start(self, previous: "FreshGP", *, scale: float = 1.0) -> Self:
@@ -369,20 +368,21 @@ class FreshGP(SingleTaskGP):
     def _posterior_paths(self) -> SamplePaths | BatchPaths:
         """Return the paths behind ``posterior``, kept until the model changes."""
         self._check_constant_data("A posterior of paths has")
-
-        def drawn() -> SamplePaths | BatchPaths:
-            generator = torch.Generator().manual_seed(self.seed)
-            try:
-                return self._together(self._draw(self.num_paths, generator, spanning=True))
-            except NoFeaturesError as error:
-                if not self.rule.is_exact:
-                    raise
-                raise NoFeaturesError(
-                    f"{error} The posterior with an iterative solver is that of paths; use"
-                    " solver=Cholesky(), with which it is exact."
-                ) from error
-
-        return self._kept(PATHS, drawn)
+        with self._kept() as parts:
+            if PATHS not in parts:
+                generator = torch.Generator().manual_seed(self.seed)
+                try:
+                    drawn = self._draw(self.num_paths, generator, spanning=True)
+                except NoFeaturesError as error:
+                    if not self.rule.is_exact:
+                        raise
+                    raise NoFeaturesError(
+                        f"{error} The posterior with an iterative solver is that of paths; use"
+                        " solver=Cholesky(), with which it is exact."
+                    ) from error
+                parts[PATHS] = self._together(drawn)
+            paths: SamplePaths | BatchPaths = parts[PATHS]
+        return paths
 
     def _check_constant_data(self, what: str) -> None:
         """Require data without gradients, which paths would not pass on.
@@ -414,20 +414,20 @@ class FreshGP(SingleTaskGP):
         Raises:
             MemoryError: if the matrices do not fit in free memory.
         """
-
-        def made() -> ExactPosterior:
-            X = self.train_inputs[0]
-            check_range(self.covar_module, X.double(), takes_differences=False)
-            num_bytes = EXACT_SQUARES_HELD * X.shape[:-1].numel() * X.shape[-2] * DOUBLE
-            memory.require(
-                num_bytes,
-                X.device,
-                f"The exact posterior of {X.shape[-2]} points",
-                "Use an iterative solver such as CG().",
-            )
-            return ExactPosterior.of(self)
-
-        return self._kept(EXACT, made)
+        with self._kept() as parts:
+            if EXACT not in parts:
+                X = self.train_inputs[0]
+                check_range(self.covar_module, X.double(), takes_differences=False)
+                num_bytes = EXACT_SQUARES_HELD * X.shape[:-1].numel() * X.shape[-2] * DOUBLE
+                memory.require(
+                    num_bytes,
+                    X.device,
+                    f"The exact posterior of {X.shape[-2]} points",
+                    "Use an iterative solver such as CG().",
+                )
+                parts[EXACT] = ExactPosterior.of(self)
+            posterior: ExactPosterior = parts[EXACT]
+        return posterior
 
     @property
     def _units(self) -> Units:
@@ -457,23 +457,17 @@ class FreshGP(SingleTaskGP):
             self.memory_budget,
         )
 
-    def _kept_now(self) -> Kept:
-        """Return what is kept of the present model; what was computed for another is dropped."""
+    @contextmanager
+    def _kept(self) -> Iterator[dict[str, Any]]:
+        """Let one thread at a time see, and add to, what is kept of the present model; what was
+        computed for another one is dropped.
+        """
         with self._building:
             kept = self.prediction_strategy
             if kept is None or not self._state_key().matches(kept.key):
                 forget_caches(self.covar_module)
                 kept = self.prediction_strategy = Kept(self._state_key().frozen())
-            return kept
-
-    def _kept(self, name: str, compute: Callable[[], Result]) -> Result:
-        """Return what ``compute`` finds, which is kept under ``name`` until the model changes."""
-        with self._building:
-            parts = self._kept_now().parts
-            if name not in parts:
-                parts[name] = compute()
-            result: Result = parts[name]
-            return result
+            yield kept.parts
 
     def _without_state(self) -> Self:
         """Return a copy that has kept nothing."""

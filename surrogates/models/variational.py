@@ -15,6 +15,8 @@ from surrogates.models.pathwise import PathwiseGP, takes_settings
 from surrogates.rules.data import DataSet
 from surrogates.rules.variational import Variational, WhitenedPosterior
 
+INDUCING_VALUES = "inducing values"
+
 
 class VariationalGP(PathwiseGP):
     """A sparse variational Gaussian process: the data enter through m inducing values alone.
@@ -127,10 +129,13 @@ class VariationalGP(PathwiseGP):
     @torch.no_grad()
     def _posteriors(self) -> list[tuple[WhitenedPosterior, DataSet]]:
         """Return q(u) of every data set, and the data, kept until the model changes."""
-        rule = self.rule
-        return self._kept(
-            "inducing values", lambda: [(rule.posterior(data), data) for data in data_sets(self)]
-        )
+        with self._kept() as parts:
+            if INDUCING_VALUES not in parts:
+                rule = self.rule
+                found = [(rule.posterior(data), data) for data in data_sets(self)]
+                parts[INDUCING_VALUES] = found
+            posteriors: list[tuple[WhitenedPosterior, DataSet]] = parts[INDUCING_VALUES]
+        return posteriors
 
     @torch.no_grad()
     def whitened_posterior(self, output: int = 0) -> WhitenedPosterior:

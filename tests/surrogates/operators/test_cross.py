@@ -4,7 +4,7 @@ import pytest
 import torch
 from gpytorch.kernels import LinearKernel
 
-from surrogates.operators.cross import CrossCovariance
+from surrogates.operators.differentiable import CrossCovariance
 from surrogates.operators.expressions import kernel_values
 from surrogates.operators.tiles import KernelTiles
 from tests import problems
