@@ -30,15 +30,16 @@ fits = Commands(add_completion=False, pretty_exceptions_enable=False)
 class FitsCommand:
     """Measure how hyperparameters are learned.
 
-    These are the papers' experiments, small enough for a laptop. Cells that the folder has a record
-    of, with the same settings, are kept and not run again.
+    These are the papers' experiments, small enough for a laptop, and data of known functions and
+    noise. Cells that the folder has a record of, with the same settings, are kept and not run
+    again.
     """
 
     preset: Annotated[
         str,
         Option(
             help="Benchmark: recovery, penalty, simulated, real, epochs, millions, batch-sizes,"
-            " curvature or memory."
+            " curvature, memory, grid, weak or sparse."
         ),
     ] = "recovery"
     method: Annotated[
@@ -47,23 +48,32 @@ class FitsCommand:
             help="Methods, separated by commas, instead of the preset's: nearest, uniform, subsets,"
             " refined, iterative, exact, sgpr, scgd; "
             "recovery and penalty: also minimax-MU, exact-features; data: also auto;"
-            " batch-sizes, memory: scgd, minimax, biased, svgp."
+            " batch-sizes, memory: scgd, minimax, biased, svgp; grid, weak, sparse: fit, reference,"
+            " likeliest."
         ),
     ] = None
     data: Annotated[
         Text,
         Option(
             help="Data, separated by commas: levy, griewank, borehole, otl, wing; or sets such as"
-            " bike, protein."
+            " bike, protein; grid, weak, sparse: prior, sine, two, ripples."
         ),
     ] = None
     kernel: Annotated[
-        Text, Option(help="Kernels over a network, separated by commas: linear, gaussian.")
+        Text,
+        Option(
+            help="Kernels, separated by commas: linear, gaussian (over a network); grid, weak,"
+            " sparse: rbf, scaled, rq, matern12, matern32, matern52."
+        ),
     ] = None
     seeds: Annotated[Text, Option(help="Seeds of data, splits and methods, such as 0-9.")] = None
     n: Annotated[Whole, Option(help="Points, of training and test together.")] = None
     epochs: Annotated[Whole, Option(help="Passes over the data at most.")] = None
     batch_sizes: Annotated[Text, Option(help="Sizes of minibatches, such as 32,128.")] = None
+    sample: Annotated[
+        Whole,
+        Option(help="So many random cells of the preset, the same every time, by every method."),
+    ] = None
     rerun: Rerun = False
     data_dir: DataDir = None
     device: Device = "cpu"
@@ -85,7 +95,7 @@ class FitsCommand:
             from benchmarks.fits.presets import plan
 
             check_device(self.device)
-            cells = plan(self.preset, **choices, device=self.device)
+            cells = plan(self.preset, sample=self.sample, **choices, device=self.device)
             for cell in cells:
                 cell.check_files()
             check_folder(self.out)

@@ -169,6 +169,7 @@ def _marker(index: int) -> str:
 _FIGURES: dict[str, tuple[tuple[str, ...], Callable[[Sequence[Record], list[Axes]], None]]] = {
     "recovery": (("signal variance σ_f²", "noise variance σ²"), _recovery),
     "scores": (("RMSE", "negative log likelihood"), _scores),
+    "grid": (("RMSE", "negative log likelihood"), _scores),
     "batch-sizes": (("−log p(y) a datum", "test RMSE"), _batch_sizes),
     "curvature": (("curvature γ in the noise variance",), _curvature),
     "memory": (("MiB that a fit adds",), _memory),

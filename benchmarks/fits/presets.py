@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from itertools import product
+from random import Random
 from typing import Any
 
 from benchmarks.fits.batch_sizes import (
@@ -14,6 +15,8 @@ from benchmarks.fits.batch_sizes import (
 )
 from benchmarks.fits.cell import FitCell
 from benchmarks.fits.curvature import SAMPLINGS, CurvatureCell
+from benchmarks.fits.grid import KERNELS as GRID_KERNELS
+from benchmarks.fits.grid import GridCell
 from benchmarks.fits.recovery import OF_FEATURES, STARTS, RecoveryCell
 from benchmarks.fits.scores import ScoreCell
 from benchmarks.fits.simulators import SIMULATORS
@@ -46,6 +49,8 @@ class FitPreset:
 
 _ON_DATA = {"method": ("nearest", "uniform", "subsets", "sgpr"), "seed": (0,)}
 _NEAREST = {"method": ("nearest",), "seed": (0,)}
+_THREE = ("fit", "reference", "likeliest")
+_WEAK = (0.0, 0.09, 0.49, 1.0, 4.0)  # the squares of 0, .3, .7, 1, 2
 FIT_PRESETS = {
     "recovery": FitPreset(
         RecoveryCell,
@@ -79,14 +84,54 @@ FIT_PRESETS = {
     ),
     "curvature": FitPreset(CurvatureCell, {"method": SAMPLINGS}),
     "memory": FitPreset(MemoryCell, {"method": tuple(BATCH_METHODS)}),
+    "grid": FitPreset(
+        GridCell,
+        {
+            "data": ("prior", "sine", "ripples"),
+            "n": (50, 100, 200, 500, 1500, 5000, 20_000),
+            "d": (1, 3, 6, 15),
+            "ratio": (0.0, 0.1, 1.0, 10.0, 1000.0),
+            "kernel": tuple(name for name in GRID_KERNELS if name != "rq"),
+            "dtype": ("float64", "float32"),
+            "method": ("fit", "reference"),
+        },
+    ),
+    # Little signal
+    "weak": FitPreset(
+        GridCell,
+        {
+            "data": ("prior", "sine", "ripples"),
+            "n": (50, 80, 150, 400, 1500),
+            "d": (1, 3, 6, 12),
+            "ratio": _WEAK,
+            "kernel": ("rbf", "scaled", "rq"),
+            "method": _THREE,
+            "seed": tuple(range(8)),
+        },
+    ),
+    # Functions of one or two of many inputs
+    "sparse": FitPreset(
+        GridCell,
+        {
+            "data": ("sine", "two"),
+            "n": (50, 80, 150, 200, 400),
+            "d": (6, 9, 15),
+            "ratio": _WEAK,
+            "kernel": ("rbf", "scaled", "matern52"),
+            "method": _THREE,
+            "seed": tuple(range(100, 108)),
+        },
+    ),
 }
 
 
-def plan(preset: str, **choices: Any) -> list[FitCell]:
+def plan(preset: str, *, sample: int | None = None, **choices: Any) -> list[FitCell]:
     """Return the cells of a preset.
 
     Args:
         preset: one of ``FIT_PRESETS``.
+        sample: so many random combinations of the values, the same every time, by all methods;
+            ``None`` for all of them.
         choices: arguments of the cells in place of the preset's, or several values under the names
             in ``SINGULAR``; those that are ``None`` are left to the preset.
     Raises:
@@ -101,6 +146,7 @@ def plan(preset: str, **choices: Any) -> list[FitCell]:
         if value is None:
             continue
         if name in arguments:
+            grid.pop(name, None)
             fixed[name] = tuple(value) if isinstance(value, list) else value
         elif SINGULAR.get(name) in arguments:
             single = SINGULAR[name]
@@ -110,7 +156,14 @@ def plan(preset: str, **choices: Any) -> list[FitCell]:
             raise ValueError(
                 f"`{name}` does not go with the preset {preset}, got {value!r}. Leave it out."
             )
+    methods = grid.pop("method")
+    combinations = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    if sample is not None:
+        checks.positive_int("sample", sample)
+        numbers = Random(0).sample(range(len(combinations)), min(sample, len(combinations)))
+        combinations = [combinations[number] for number in sorted(numbers)]
     return [
-        chosen.kind(**fixed, **dict(zip(grid, values, strict=True)))
-        for values in product(*grid.values())
+        chosen.kind(**fixed | combination | {"method": method})
+        for combination in combinations
+        for method in methods
     ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean
 from typing import Any
 
+from benchmarks.fits.grid import is_miss
 from benchmarks.fits.published import SCORES
 from scalable_bo.experiments.formats import markdown, number
 from scalable_bo.experiments.records import Record
@@ -82,6 +84,35 @@ def _score_row(records: list[Record]) -> list[str]:
     ]
 
 
+def _grid(records: list[Record]) -> list[list[str]]:
+    """Return a row a method for each number of points and ratio, over the cells that all methods
+    of the records have.
+    """
+    headings = ["points", "signal / noise", "method", "cells", "RMSE", "NLL", "seconds"]
+    rows = [[*headings, "taken for noise", "worse than the reference"]]
+    cells: dict[tuple[Any, ...], dict[str, Record]] = {}
+    for record in records:
+        key = tuple(value for name, value in record["settings"].items() if name != "method")
+        cells.setdefault(key, {})[record["settings"]["method"]] = record
+    methods = list(dict.fromkeys(record["settings"]["method"] for record in records))
+    groups: dict[tuple[int, float], list[dict[str, Record]]] = {}
+    for cell in cells.values():
+        if len(cell) == len(methods):
+            settings = cell[methods[0]]["settings"]
+            groups.setdefault((settings["n"], settings["ratio"]), []).append(cell)
+    for (n, ratio), group in sorted(groups.items()):
+        for method in methods:
+            own = [cell[method] for cell in group]
+            numbers = (("rmse", ".3f"), ("nll", ".4f"), ("seconds", ".1f"))
+            means = [f"{fmean(record[key] for record in own):{form}}" for key, form in numbers]
+            silent = sum(record["chosen"] == "white noise" for record in own)
+            pairs = [(cell[method], cell.get("reference", cell[method])) for cell in group]
+            missed = sum(is_miss(*pair) for pair in pairs)
+            words = [str(n), f"{ratio:g}", method, str(len(own))]
+            rows.append([*words, *means, str(silent), str(missed)])
+    return rows
+
+
 def _batch_sizes(records: list[Record]) -> list[list[str]]:
     def cells(record: Record) -> list[tuple[int, str]]:
         return [(record["settings"]["batch_size"], f"{record['nll']:.3f} / {record['rmse']:.3f}")]
@@ -125,6 +156,7 @@ def _over(records: Sequence[Record], key: str, digits: int) -> str:
 _SECTIONS: dict[str, tuple[str, Callable[[list[Record]], list[list[str]]]]] = {
     "recovery": ("Recovery of σ_f² = 4 and σ² = 1", _recovery),
     "scores": ("Simulated and real data", _scores),
+    "grid": ("Known functions and noise", _grid),
     "batch-sizes": ("Kernels over a network, by batch size", _batch_sizes),
     "curvature": (
         "Curvature in the noise, by the size of minibatches",

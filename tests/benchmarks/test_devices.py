@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import compare, fit_grid
+from benchmarks import compare
+from benchmarks.fits import grid
+from benchmarks.fits.grid import GridCell
 from tests.simulated_device import simulated_device
 
-SCRIPTS = ("kernel_product", "ceilings", "gpu_day", "compare", "fit_grid")
+SCRIPTS = ("kernel_product", "ceilings", "gpu_day", "compare")
 
 
 @pytest.fixture
@@ -27,14 +29,16 @@ def test_a_script_takes_a_device(name: str) -> None:
 
 
 def test_a_fit_is_judged_there(device: torch.device) -> None:
-    cell = fit_grid.Cell("sine", 40, 2, 10.0, "matern12")
     found = []
-    for there in ("cpu", device):
-        data = fit_grid.draw(cell, there)
+    for there in ("cpu", str(device)):
+        cell = GridCell(
+            data="sine", n=40, d=2, ratio=10.0, kernel="matern12", method="fit", device=there
+        )
+        data = grid.draw(cell)
         assert data.test_f.device == torch.device(there)
-        model = fit_grid.model_of(cell, data.X, data.y)
+        model = grid.model_of(cell, data.X, data.y)
         assert model.train_inputs[0].device == torch.device(there)
-        found.append(fit_grid.measure(cell, data, model))
+        found.append(grid.judged(cell, data, model))
     assert found[0] == pytest.approx(found[1], rel=1e-3)
 
 

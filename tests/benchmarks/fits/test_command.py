@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.fits import batch_sizes, recovery, scores
+from benchmarks.fits import batch_sizes, grid, recovery, scores
 from benchmarks.fits.__main__ import fits
 from benchmarks.fits.curvature import CurvatureCell
 from benchmarks.fits.presets import FIT_PRESETS
@@ -122,5 +122,6 @@ def test_help_names_every_preset_method_and_simulator(
     assert call(monkeypatch, fits, "--help") == 0
     text = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
     methods = {*recovery.RECOVERY_METHODS, *scores.SCORE_METHODS, *batch_sizes.BATCH_METHODS}
-    for name in (*FIT_PRESETS, *SIMULATORS, *methods):
+    names = (*methods, *grid.GRID_METHODS, *grid.KERNELS, *grid.FUNCTIONS)
+    for name in (*FIT_PRESETS, *SIMULATORS, *names):
         assert re.sub(r"^minimax-\d+$", "minimax-MU", name) in text
