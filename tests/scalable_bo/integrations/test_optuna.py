@@ -34,9 +34,9 @@ from tests.acquisition.random_points import RandomPoints
 QUICK = partial(
     ParallelThompsonSampling, num_candidates=100, num_rounds=2, num_starts=2, num_steps=20
 )
-# "auto" takes expected improvement for up to 8 points
 BY_STRATEGY = [
-    pytest.param(name, marks=[pytest.mark.slow] * (name == "log-ei")) for name in STRATEGIES
+    name if name == "thompson" else pytest.param(name, marks=pytest.mark.slow)
+    for name in STRATEGIES
 ]
 SPACE: dict[str, Any] = {
     "x": FloatDistribution(-2.0, 3.0),
@@ -142,6 +142,16 @@ def test_the_optimum_is_found_much_closer_than_by_random_search(
     ]
     at_random = [best(optuna.samplers.RandomSampler(seed=seed)) for seed in seeds]
     assert statistics.median(found) < 0.1 * statistics.median(at_random)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_asks_by_a_surrogate_for_distinct_points(
+    monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    fits = fits_of(monkeypatch)
+    study = make_study(n=5, strategy=strategy, batch_size=2)
+    assert len({tuple(trial.params.values()) for trial in study.trials}) == 5
+    assert [n for n, _ in fits] == [3]
 
 
 def test_every_trial_returns_from_the_space_as_it_was() -> None:
@@ -252,13 +262,13 @@ def test_threads_share_the_queue_without_handing_a_point_out_twice() -> None:
 def test_a_study_that_goes_on_with_the_same_seed_repeats_nothing(startup: int) -> None:
     own = partial(make_sampler, n_startup_trials=startup, seed=3)
     whole = optuna.create_study(sampler=own())
-    whole.optimize(bowl, n_trials=10)
+    whole.optimize(bowl, n_trials=6)
     cut = optuna.create_study(sampler=own())
-    cut.optimize(bowl, n_trials=5)
+    cut.optimize(bowl, n_trials=4)
     cut.sampler = own()  # as of a process that goes on with it
-    cut.optimize(bowl, n_trials=5)
+    cut.optimize(bowl, n_trials=2)
     asked = [tuple(trial.params.values()) for trial in cut.trials]
-    assert len(set(asked)) == 10
+    assert len(set(asked)) == 6
     assert asked == [tuple(trial.params.values()) for trial in whole.trials]
 
 
@@ -322,13 +332,7 @@ def constrained(trial: Any) -> float:
     return (x - 2.0) ** 2 + y
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        name if name == "thompson" else pytest.param(name, marks=pytest.mark.slow)
-        for name in STRATEGIES
-    ],
-)
+@pytest.mark.parametrize("strategy", BY_STRATEGY)
 def test_constraints_that_trials_set_are_kept(strategy: str) -> None:
     best = []
     for seed in range(3):
