@@ -4,6 +4,7 @@ on a simulated one, wherever the tests run.
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,9 @@ from scalable_bo.experiments.presets import THOMPSON_PRESETS
 from scalable_bo.experiments.thompson.cell import ThompsonCell
 from tests.simulated_device import NAME, counting_waits, simulated_device
 
+LIGHT = partial(
+    ParallelThompsonSampling, num_candidates=16, num_rounds=2, num_starts=2, num_steps=2
+)
 D = 3
 BOUNDS = torch.tensor([[0.0] * D, [1.0] * D], dtype=torch.float64)
 
@@ -380,9 +384,7 @@ class TestDefaultDevice:
         def found() -> list[Tensor]:
             model = sg.PathwiseGP(X, Y, num_paths=8, num_features=16)
             sg.fit(model)
-            sampler = ParallelThompsonSampling(
-                model, BOUNDS, num_candidates=16, num_rounds=2, num_starts=2, num_steps=2, seed=0
-            )
+            sampler = LIGHT(model, BOUNDS, seed=0)
             regressor = sg.NystromSGM(random_state=0).fit(X.numpy(), Y[:, 0].numpy())
             return [
                 model.covar_module.lengthscale.detach(),
@@ -397,11 +399,11 @@ class TestDefaultDevice:
     @pytest.mark.parametrize("strategy", ["auto", "thompson"])
     def test_studies(self, device: torch.device, strategy: str) -> None:
         def asked() -> list[Any]:
-            study = Study(Space(x=Float(0, 1), y=Float(1, 2)), maximize=True, strategy=strategy)
-            for _ in range(2):
-                batch = study.ask(4)
-                study.tell(batch, [params["x"] * params["y"] for params in batch.params])
-            return study.ask(1).params
+            space = Space(x=Float(0, 1), y=Float(1, 2))
+            study = Study(space, maximize=True, strategy=strategy, sampler=LIGHT, num_initial=4)
+            batch = study.ask(4)
+            study.tell(batch, [params["x"] * params["y"] for params in batch.params])
+            return study.ask(2).params
 
         expected = asked()
         with device:

@@ -211,13 +211,13 @@ def test_predictions_are_in_the_units_of_the_values_and_cover_them() -> None:
     assert (error < 4 * std + 20.0).all()
 
 
-@pytest.mark.parametrize("unit", [1e-200, 1e200, 1e300])
-def test_predictions_of_values_of_any_size_are_in_their_units(unit: float) -> None:
+def test_predictions_of_values_of_any_size_are_in_their_units() -> None:
     params = {"x": 0.4, "idle": 1.0}
     mean, std = asked(bowl).predict(params)
-    large, width = asked(lambda X: unit * bowl(X)).predict(params)
-    assert (large / unit).item() == pytest.approx(mean.item(), abs=1e-3)
-    assert (width / unit).item() == pytest.approx(std.item(), abs=1e-3)
+    for unit in (1e-200, 1e300):
+        large, width = asked(lambda X, unit=unit: unit * bowl(X)).predict(params)
+        assert (large / unit).item() == pytest.approx(mean.item(), abs=1e-3), unit
+        assert (width / unit).item() == pytest.approx(std.item(), abs=1e-3), unit
 
 
 def test_a_prediction_follows_what_was_told_since_the_last_ask() -> None:
@@ -315,7 +315,7 @@ def test_a_space_with_conditions_and_steps_is_optimised_stored_and_explained(
         study.report(tmp_path / "report.html")
 
 
-@pytest.mark.parametrize("unit", [1e-300, 1.0, 1e300])
+@pytest.mark.parametrize("unit", [1e-300, 1e300])
 def test_importances_do_not_depend_on_the_unit_of_values(unit: float) -> None:
     study = Study(Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0)), maximize=True, seed=0)
     X = torch.rand(12, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -85,7 +85,7 @@ def test_constraints_hold_for_every_point_that_is_asked(dtype: torch.dtype) -> N
         kind=Categorical(["u", "v", "w"]),
     )
     study = make(space=space, dtype=dtype)
-    study.optimize(lambda p: p["a"] + p["b"] + 0.2 * p["n"], rounds=4, batch=5, progress=False)
+    study.optimize(lambda p: p["a"] + p["b"] + 0.2 * p["n"], rounds=3, batch=6, progress=False)
     assert space.feasible(study.result.X).all()
     assert study.result.best_value > 2.0
     assert study.last_ask.residual is not None
