@@ -30,6 +30,7 @@ from surrogates import (
 )
 from surrogates.fitting import choice
 from tests import problems
+from tests.pairs import each_pair
 from tests.problems import likelihood_of
 
 N = 60
@@ -390,9 +391,7 @@ DEGENERATE = (
 )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("method", choice.METHODS)
-@pytest.mark.parametrize("data", DEGENERATE)
+@each_pair(data=DEGENERATE, method=choice.METHODS, dtype=[torch.float32, torch.float64])
 def test_degenerate_data_give_a_finite_posterior(
     data: Callable[[], tuple[Tensor, Tensor]], method: str, dtype: torch.dtype
 ) -> None:

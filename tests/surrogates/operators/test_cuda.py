@@ -23,6 +23,7 @@ from surrogates.operators.tiles import (
 )
 from surrogates.solvers.base import Solver
 from tests import problems
+from tests.pairs import each_pair
 from tests.problems import DIM, STATIONARY
 
 M = 150
@@ -281,9 +282,7 @@ def test_a_kernel_that_runs_out_of_memory_is_tried_again(kernels: Kernels) -> No
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-@pytest.mark.parametrize("s", [1, 3, 32, 40])
-@pytest.mark.parametrize("name", STATIONARY)
+@each_pair(name=STATIONARY, s=[1, 3, 32, 40], dtype=[torch.float32, torch.float64])
 def test_fused_and_tiled_products_on_cuda_agree_with_the_cpu(
     name: str,
     s: int,

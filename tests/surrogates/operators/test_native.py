@@ -17,6 +17,7 @@ from surrogates.operators.differentiable import KernelBasis, combine_rowwise
 from surrogates.operators.forms import PROFILES as FORMULAS
 from surrogates.operators.native import PANEL, PROFILES, Panels
 from tests import problems
+from tests.pairs import each_pair
 
 pytestmark = pytest.mark.skipif(
     not native.serves(torch.zeros(1)), reason="needs a C compiler, and that it is not switched off"
@@ -65,12 +66,13 @@ def test_what_is_no_number_stays_none(profile: str, dtype: torch.dtype) -> None:
     assert sums.isnan().tolist() == gradients.isnan().squeeze(1).tolist() == [False, True]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("d", "n", "q"), [(1, 5, 3), (3, PANEL, 1), (8, 700, 6), (64, 257, 2)])
-@pytest.mark.parametrize("profile", PROFILES)
+@each_pair(
+    profile=PROFILES, shape=[(1, 5, 3), (3, PANEL, 1), (8, 700, 6), (64, 257, 2)], dtype=DTYPES
+)
 def test_tiles_and_sums_are_those_of_the_formula(
-    profile: str, d: int, n: int, q: int, dtype: torch.dtype
+    profile: str, shape: tuple[int, int, int], dtype: torch.dtype
 ) -> None:
+    d, n, q = shape
     s = 3
     X = problems.uniform(s * q, d, dtype=dtype)
     Z = problems.uniform(n, d, seed=1, dtype=dtype)

@@ -20,6 +20,7 @@ from surrogates.operators.tiles import (
     tile_spans,
 )
 from tests import problems
+from tests.pairs import each_pair
 from tests.problems import COMPOSED, DIM, GENERIC, KERNELS, STATIONARY
 
 M = 21
@@ -34,16 +35,22 @@ def rounding(dtype: torch.dtype) -> float:
     return 200 * torch.finfo(dtype).eps
 
 
-@pytest.fixture(params=[Dense, Tiled], ids=["dense", "tiled"])
-def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[KernelOperator]:
+KINDS = (Dense, Tiled)
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     for device in ("cpu", "cuda"):
         monkeypatch.setitem(tiles.TILE_SIDE, device, 8)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> type[KernelOperator]:
     return request.param
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-@pytest.mark.parametrize("name", KERNELS)
+@each_pair(name=KERNELS, kind=KINDS, dtype=[torch.float32, torch.float64])
 def test_every_part_agrees_with_gpytorch(
     kind: type[KernelOperator], name: str, dtype: torch.dtype, device: str
 ) -> None:

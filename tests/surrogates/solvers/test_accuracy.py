@@ -26,6 +26,7 @@ from surrogates import (
 )
 from surrogates.solvers.accuracy import PosteriorError
 from surrogates.systems.base import Targets
+from tests.pairs import each_pair
 from tests.surrogates.exact_posteriors import NUM_NEW, PROBLEMS, N, Problem, matern
 
 
@@ -67,9 +68,7 @@ def test_a_solve_ends_where_the_posterior_is_right(name: str, method: str) -> No
     assert true[0] <= 0.3
 
 
-@pytest.mark.parametrize("budget", [2.5, 4.5, 8.5])
-@pytest.mark.parametrize("method", SOLVERS)
-@pytest.mark.parametrize("name", PROBLEMS)
+@each_pair(name=PROBLEMS, method=SOLVERS, budget=[2.5, 4.5, 8.5])
 def test_a_solve_cut_short_says_how_far_off_it_is(name: str, method: str, budget: float) -> None:
     problem = PROBLEMS[name]
     solver = replace(SOLVERS[method], max_epochs=budget)  # type: ignore[type-var]

@@ -33,6 +33,7 @@ from surrogates.solvers.run import TOLERANCE, Run
 from surrogates.solvers.sketch_and_project import default_block_size
 from tests import problems
 from tests.contracts import CountingOperator, assert_no_worse, true_residual
+from tests.pairs import each_pair
 
 N = 300
 GIBIBYTE = 2**30
@@ -468,9 +469,11 @@ def test_what_float32_leaves_is_finished_in_float64(iterating: None) -> None:
     assert solution.converged.all(), str(solution)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-@pytest.mark.parametrize("max_epochs", [4.0, 5.2, 6.3, 7.4, 8.5, 12.6, 30.0])
-@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+@each_pair(
+    max_epochs=[4.0, 5.2, 6.3, 7.4, 8.5, 12.6, 30.0],
+    warm=[False, True],
+    dtype=[torch.float32, torch.float64],
+)
 def test_the_epochs_of_all_stages_are_kept_to(
     iterating: None, dtype: torch.dtype, max_epochs: float, warm: bool
 ) -> None:

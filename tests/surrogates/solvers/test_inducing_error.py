@@ -19,6 +19,7 @@ from surrogates import (
     UnsolvedWarning,
 )
 from surrogates.solvers.inducing_error import InducingError
+from tests.pairs import each_pair
 from tests.surrogates.exact_posteriors import NUM_NEW, PROBLEMS, N, Problem, matern
 
 M = 80
@@ -65,9 +66,7 @@ def root_mean_square(values: Tensor) -> float:
     return values.double().square().mean().sqrt().item()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("budget", [10.0, 40.0])
-@pytest.mark.parametrize("name", CASES)
+@each_pair(name=CASES, budget=[10.0, 40.0], dtype=[torch.float32, torch.float64])
 def test_a_solve_cut_short_says_how_far_off_it_is(
     name: str, budget: float, dtype: torch.dtype
 ) -> None:

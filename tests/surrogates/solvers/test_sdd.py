@@ -12,6 +12,7 @@ from surrogates.solvers.run import Start
 from surrogates.solvers.sdd import SDDState
 from tests import problems
 from tests.contracts import true_residual
+from tests.pairs import each_pair
 
 
 def test_steps_are_those_of_the_algorithm() -> None:
@@ -44,9 +45,11 @@ def test_steps_are_those_of_the_algorithm() -> None:
         torch.testing.assert_close(solver.estimate(system, state), average)
 
 
-@pytest.mark.parametrize("step_size", [5000.0, 1e6, 1e30])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-@pytest.mark.parametrize("max_epochs", [2.0, 4.0, 40.0])
+@each_pair(
+    step_size=[5000.0, 1e6, 1e30],
+    max_epochs=[2.0, 4.0, 40.0],
+    dtype=[torch.float32, torch.float64],
+)
 def test_an_absurd_step_ends_finite_and_no_worse_than_it_began(
     step_size: float, dtype: torch.dtype, max_epochs: float
 ) -> None:

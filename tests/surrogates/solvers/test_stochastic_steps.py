@@ -12,6 +12,7 @@ from surrogates import SDD, SGD, Identity, IterativeSolver, KernelSystem, Nystro
 from surrogates.solvers.run import TOLERANCE
 from tests import problems
 from tests.contracts import assert_no_worse, true_residual
+from tests.pairs import each_pair
 
 N = 300
 S = 2
@@ -66,13 +67,16 @@ def rounding(system: KernelSystem, rhs: Tensor, value: Tensor) -> Tensor:
     )
 
 
-@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS.keys())
-@pytest.mark.parametrize("layout", ["uniform", "clustered"])
-@pytest.mark.parametrize("noise", [1e-6, 0.1])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@each_pair(
+    method=SOLVERS,
+    layout=["uniform", "clustered"],
+    noise=[1e-6, 0.1],
+    dtype=[torch.float32, torch.float64],
+)
 def test_any_step_ends_finite_no_worse_and_says_whether_it_converged(
-    solver: IterativeSolver, layout: str, noise: float, dtype: torch.dtype
+    method: str, layout: str, noise: float, dtype: torch.dtype
 ) -> None:
+    solver = SOLVERS[method]
     system = problems.system(noise=noise, X=points(layout).to(dtype))
     rhs = problems.normal(N, S, dtype=dtype)
     for initial in (torch.zeros_like(rhs), 0.3 * problems.normal(N, S, seed=1, dtype=dtype)):
