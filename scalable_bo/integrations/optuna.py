@@ -7,7 +7,7 @@ of which the largest is best; a trial is feasible if none of its constraints is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Lock
@@ -19,7 +19,6 @@ from botorch.settings import validate_input_scaling
 from torch import Tensor
 
 from acquisition import Request, Strategy
-from acquisition.outcomes import Outcome
 from acquisition.strategies import make_strategy
 from acquisition.strategy import Sampler
 from scalable_bo._packages import require
@@ -27,8 +26,17 @@ from scalable_bo.integrations.discrete import split_batches
 from scalable_bo.integrations.surrogate import Chooser, fitted_model
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.training import TrainingData
+from scalable_bo.space.goal import Goal
 from scalable_bo.storage.rows import keys
-from scalable_bo.study.design import ENUMERATED_UP_TO, remaining
+from scalable_bo.study.asking import num_of_design
+from scalable_bo.study.design import (
+    ENUMERATED_UP_TO,
+    Design,
+    NotEnoughLeftError,
+    default_num_initial,
+    remaining,
+)
+from scalable_bo.study.outcomes import acquisition_goal, goal_strategy
 from scalable_bo.study.surrogate import FITTED_ALWAYS_UP_TO
 from surrogates import PathwiseGP, Solver, checks
 
@@ -38,7 +46,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.samplers._base import _process_constraints_after_trial
 from optuna.search_space import IntersectionSearchSpace
-from optuna.study import Study, StudyDirection
+from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from scalable_bo.integrations.encoding import TrialSpace, parameter_of
@@ -54,16 +62,19 @@ class ThompsonSampler(BaseSampler):
     failed and pruned ones, and infinite values, are ignored. Discrete parameters take their values
     while paths are maximised, and up to 20 000 points of a finite space are each proposed once,
     after which they are sampled at random. Parameters that not every complete trial has, or with
-    ranges that change, integers beyond 2⁴⁰, and those of the first trials are sampled by
-    ``independent_sampler``. Constraints, by ``trial.set_constraint`` or ``constraints_func``, are
-    modelled each by a surrogate of its own: an infeasible trial is not what is to be improved. One
-    objective; threads may share a sampler.
+    ranges that change, and integers beyond 2⁴⁰ are sampled by ``independent_sampler``; so are those
+    of the first trials if one is given. Constraints, by ``trial.set_constraint`` or
+    ``constraints_func``, are modelled each by a surrogate of its own: an infeasible trial is not
+    what is to be improved. So are several objectives, over whose Pareto front a batch spreads, by
+    Thompson sampling. Threads may share a sampler.
 
     Args:
         batch_size: points drawn at once; ``None`` for one where values have come in since the last
             draw (of 300 values or more, one for each 300), and twice as many as before where none
             have: whoever asks for a hundred trials at once waits for seven draws.
-        n_startup_trials: complete trials before the surrogate takes over.
+        n_startup_trials: complete trials before the surrogate takes over, from a Sobol sequence of
+            the parameters that the first one has had; ``None`` for the design of a study, 2 (d + 1)
+            of d parameters and at most 20, those that still run counted in once half are complete.
         seed: of everything random here; ``None`` for another one each time.
         independent_sampler: uniform if ``None``.
         solver: of the surrogate's linear systems; ``None`` for the model's default.
@@ -80,15 +91,16 @@ class ThompsonSampler(BaseSampler):
             values take.
 
     Raises:
-        TypeError, ValueError: for arguments out of their range; ``ValueError`` for a study of
-            several objectives, and for constraints with ``ask_seconds``.
+        TypeError, ValueError: for arguments out of their range; ``ValueError`` for several
+            objectives or constraints with ``ask_seconds``, and for several objectives with a
+            strategy by name other than "auto" and "thompson".
     """
 
     def __init__(
         self,
         *,
         batch_size: int | None = None,
-        n_startup_trials: int = 10,
+        n_startup_trials: int | None = None,
         seed: int | None = None,
         independent_sampler: BaseSampler | None = None,
         solver: Solver | None = None,
@@ -100,7 +112,9 @@ class ThompsonSampler(BaseSampler):
         if batch_size is not None:
             checks.positive_int("batch_size", batch_size)
         self._batch_size = batch_size
-        self._n_startup_trials = checks.integer("n_startup_trials", n_startup_trials, 0)
+        if n_startup_trials is not None:
+            checks.integer("n_startup_trials", n_startup_trials, 0)
+        self._given_startup = n_startup_trials
         if seed is not None:
             checks.integer("seed", seed, 0)
         if solver is not None and not isinstance(solver, Solver):
@@ -108,11 +122,12 @@ class ThompsonSampler(BaseSampler):
         if ask_seconds is not None:
             checks.positive_float("ask_seconds", ask_seconds)
             if constraints_func is not None:
-                raise _no_time_for_constraints(ask_seconds)
+                raise _no_time_for_several(ask_seconds)
         self._ask_seconds = ask_seconds
         self._seed = seed
         self._independent_sampler = independent_sampler
         self._solver = solver
+        self._named = strategy, sampler
         self._strategy = make_strategy(strategy, sampler)
         self._constraints_func = constraints_func
         self._search_space = IntersectionSearchSpace()
@@ -152,7 +167,6 @@ class ThompsonSampler(BaseSampler):
         """Return the distributions that all complete trials share and a space can have: without
         those of one value.
         """
-        _check_single_objective(study)
         with self._lock:
             space = self._search_space.calculate(study)
         return {name: of for name, of in space.items() if parameter_of(of) is not None}
@@ -163,15 +177,13 @@ class ThompsonSampler(BaseSampler):
         """Return the next point of the batch; nothing before there are enough complete trials,
         or when all points are known.
         """
-        _check_single_objective(study)
         space = {name: of for name, of in search_space.items() if parameter_of(of) is not None}
         if not space:
             return {}
         with self._lock:
             complete, running = _trials(study, space)
             if not self._waiting or self._waiting_space != space or self._is_stale(complete):
-                seed = self._seed_of(trial, "")
-                self._waiting = self._draw(study, space, complete, running, seed)
+                self._waiting = self._draw(study, space, complete, running, trial)
                 self._waiting_space = space
             fixed = {name: _only_value(of) for name, of in search_space.items() if of.single()}
             if not self._waiting:
@@ -188,7 +200,6 @@ class ThompsonSampler(BaseSampler):
         param_distribution: BaseDistribution,
     ) -> Any:
         """Return a value by the independent sampler, or at random."""
-        _check_single_objective(study)
         sampler = self._independent_sampler or RandomSampler(seed=self._seed_of(trial, param_name))
         return sampler.sample_independent(study, trial, param_name, param_distribution)
 
@@ -223,34 +234,33 @@ class ThompsonSampler(BaseSampler):
         space: dict[str, BaseDistribution],
         complete: list[FrozenTrial],
         running: list[FrozenTrial],
-        seed: int,
+        trial: FrozenTrial,
     ) -> list[dict[str, Any]]:
-        """Return a batch of parameters; none where there are too few trials,
-        fewer where the space has no more.
+        """Return a batch of parameters, at first one of the design; fewer where the space has no
+        more, none where others are to sample.
         """
-        if not complete or len(complete) < self._n_startup_trials:
-            return []
+        trials = TrialSpace(space)
+        cube = trials.space
+        start = self._num_startup(cube.dim)
+        if self._is_of_design(start, len(complete), len(running)):
+            return self._of_design(trials, [*complete, *running], trial)
+        left = _left(trials, [*complete, *running])
         q = self._size(len(complete))
         self._num_known = len(complete)
         self._last_size = q
-        trials = TrialSpace(space)
-        cube = trials.space
-        left = _left(trials, [*complete, *running])
         if left is not None:
             q = min(q, len(left))
             if not q:
                 return []
-        generator = torch.Generator().manual_seed(seed)
-        values = torch.tensor(
-            [trial.value for trial in complete], dtype=torch.float64, device="cpu"
-        )
-        maximize = study.direction == StudyDirection.MAXIMIZE
-        data = TrainingData.of(cube.normalize(trials.points(complete)), values, None, maximize)
+        generator = torch.Generator().manual_seed(self._seed_of(trial, ""))
+        U = cube.normalize(trials.points(complete))
+        goal = _goal(study, complete)
+        Y = _outcomes(goal, complete)
         box = torch.tensor([[0.0], [1.0]], dtype=torch.float64, device="cpu").repeat(
             1, cube.encoded_dim
         )
-        feasible = torch.tensor([_is_feasible(trial) for trial in complete], device="cpu")
-        known = data.y.squeeze(1).where(feasible, math.nan)
+        data = TrainingData.of_each(U, Y, goal.signs)
+        known = (goal.signs[0] * Y[:, 0]).where(goal.feasible(Y), math.nan)
 
         def request_of(model: PathwiseGP | list[PathwiseGP], size: int) -> Request:
             return Request(
@@ -261,71 +271,100 @@ class ThompsonSampler(BaseSampler):
                 X_pending=cube.normalize(trials.points(running)),
                 choices=left,
                 constraints=cube.acquisition_options(box),
-                batches=split_batches(known, self._n_startup_trials, q),
+                batches=split_batches(known, start, q),
             )
 
-        factory = SurrogateFactory.default(
-            cube.encoded_dim, torch.float64, data.U.device, self._solver
-        )
-        names = dict.fromkeys(name for trial in complete for name in trial.constraints)
         # BoTorch would warn of constant values, and of a subset's mean and deviation
         with validate_input_scaling(False):
-            if names:
-                models, goal = self._models(factory, names, trials, data, complete, q, generator)
-                points = self._strategy.generate(replace(request_of(models, q), goal=goal))
+            if len(goal.names) > 1:
+                points = self._of_several(goal, data, (U, Y), q, generator, request_of)
             else:
                 seconds = self._ask_seconds if left is None else None
-                chooser = Chooser(factory, self._strategy, self._strategy.generate, seconds)
-                points, self._choice = chooser.generate(data, q, generator, request_of)
+                chooser = Chooser(
+                    self._factory(U), self._strategy, self._strategy.generate, seconds
+                )
+                points, self._choice = chooser.generate(data[0], q, generator, request_of)
         return trials.params(points)
 
-    def _models(
+    def _num_startup(self, dim: int) -> int:
+        """Return how many complete trials there are to be before the surrogate takes over."""
+        return default_num_initial(dim) if self._given_startup is None else self._given_startup
+
+    def _is_of_design(self, start: int, num_complete: int, num_running: int) -> bool:
+        if self._given_startup is not None:
+            return num_complete < start
+        return num_of_design(1, start, num_complete, num_complete + num_running) > 0
+
+    def _of_design(
+        self, trials: TrialSpace, known: Sequence[FrozenTrial], trial: FrozenTrial
+    ) -> list[dict[str, Any]]:
+        """Return a new point of a Sobol sequence; none where the user has a sampler for the first
+        trials, and where all points are known.
+        """
+        if self._independent_sampler is not None:
+            return []
+        self._choice = ""
+        design = Design(
+            trials.space, self._seed_of(trial, "") if self._seed is None else self._seed
+        )
+        try:
+            X, _ = design.draw(1, trial.number, set(keys(trials.points(known))))
+        except NotEnoughLeftError:
+            return []
+        return trials.params(trials.space.normalize(X))
+
+    def _factory(self, U: Tensor) -> SurrogateFactory:
+        return SurrogateFactory.default(U.shape[1], torch.float64, U.device, self._solver)
+
+    def _of_several(
         self,
-        factory: SurrogateFactory,
-        names: Iterable[str],
-        trials: TrialSpace,
-        data: TrainingData,
-        complete: Sequence[FrozenTrial],
+        goal: Goal,
+        data: Sequence[TrainingData],
+        table: tuple[Tensor, Tensor],
         q: int,
         generator: torch.Generator,
-    ) -> tuple[list[PathwiseGP], dict[str, Any]]:
-        """Return the surrogate of the objective and of each constraint, and a request's goal."""
+        request_of: Callable[[list[PathwiseGP], int], Request],
+    ) -> Tensor:
+        """Return a batch by a surrogate of each objective and constraint."""
         if self._ask_seconds is not None:
-            raise _no_time_for_constraints(self._ask_seconds)
-        fitted = partial(fitted_model, factory, self._strategy, q=q, generator=generator)
-        models = [fitted(data)[0]]
-        constraints: list[Outcome] = []
-        for column, name in enumerate(names, 1):
-            having = [trial for trial in complete if name in trial.constraints]
-            values = torch.tensor(
-                [t.constraints[name] for t in having], dtype=torch.float64, device="cpu"
-            )
-            U = trials.space.normalize(trials.points(having))
-            outcome = TrainingData.of(U, values, None, maximize=True)
-            models.append(fitted(outcome, has_limit=True)[0])
-            constraints.append(_above(column, -outcome.offset / outcome.scale))
-        return models, {"objective": _first, "outcome_constraints": constraints}
+            raise _no_time_for_several(self._ask_seconds)
+        strategy = goal_strategy(goal)(*self._named) if goal.num_objectives > 1 else self._strategy
+        fitted = partial(fitted_model, self._factory(table[0]), strategy, q=q, generator=generator)
+        # A warp would change how objectives are weighed against one another
+        models = [
+            fitted(part, has_limit=column > 0 or goal.num_objectives > 1)[0]
+            for column, part in enumerate(data)
+        ]
+        wanted = acquisition_goal(goal, models, data, table, q, generator)
+        return strategy.generate(replace(request_of(models, q), goal=wanted))
 
 
-def _first(Y: Tensor) -> Tensor:
-    """Return the objective among the outputs Y (..., m)."""
-    return Y[..., 0]
-
-
-def _above(column: int, limit: float) -> Outcome:
-    """Return what is above 0 where an output is above its limit."""
-    return lambda Y: Y[..., column] - limit
-
-
-def _no_time_for_constraints(ask_seconds: float) -> ValueError:
+def _no_time_for_several(ask_seconds: float) -> ValueError:
     return ValueError(
-        f"`ask_seconds` must be None with constraints, got {ask_seconds}. Leave it out, and draw"
-        " fewer points at a time."
+        "`ask_seconds` must be None with several objectives and with constraints, got"
+        f" {ask_seconds}. Leave it out, and draw fewer points at a time."
     )
 
 
-def _is_feasible(trial: FrozenTrial) -> bool:
-    return all(value <= 0.0 for value in trial.constraints.values())
+def _goal(study: Study, complete: Sequence[FrozenTrial]) -> Goal:
+    """Return what is wanted of the objectives, and of the constraints that trials have."""
+    objectives = {f"objective {k}": of.name.lower() for k, of in enumerate(study.directions)}
+    constraints = {name: (None, 0.0) for trial in complete for name in _constraints(trial)}
+    return Goal(objectives, constraints)
+
+
+def _constraints(trial: FrozenTrial) -> dict[str, float]:
+    return {f"constraint {name}": value for name, value in trial.constraints.items()}
+
+
+def _outcomes(goal: Goal, complete: Sequence[FrozenTrial]) -> Tensor:
+    """Return the values of all objectives and constraints (n, m), NaN where a trial lacks one."""
+    names = goal.names[goal.num_objectives :]
+    rows = []
+    for trial in complete:
+        given = _constraints(trial)
+        rows.append([*trial.values, *(given.get(name, math.nan) for name in names)])
+    return torch.tensor(rows, dtype=torch.float64, device="cpu")
 
 
 def _left(trials: TrialSpace, known: Sequence[FrozenTrial]) -> Tensor | None:
@@ -356,9 +395,7 @@ def _trials(
     complete = [
         trial
         for trial in trials
-        if trial.state == TrialState.COMPLETE
-        and trial.value is not None
-        and math.isfinite(trial.value)
+        if trial.state == TrialState.COMPLETE and all(map(math.isfinite, trial.values))
     ]
     return complete, running
 
@@ -367,11 +404,3 @@ def _only_value(distribution: BaseDistribution) -> Any:
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices[0]
     return distribution.low  # type: ignore[attr-defined]
-
-
-def _check_single_objective(study: Study) -> None:
-    if len(study.directions) > 1:
-        raise ValueError(
-            f"`study` must have one objective for ThompsonSampler, got {len(study.directions)}. Use"
-            " another sampler."
-        )

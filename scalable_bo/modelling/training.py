@@ -9,6 +9,7 @@ from the quartiles, where they are at most a tenth of all; the others are ordina
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
@@ -177,6 +178,20 @@ class TrainingData:
         y, offset, scale = _standardised(signed)
         known = None if noise is None else noise[:, None] / scale / scale
         return cls(U, y[:, None], known, scale, offset, signed)
+
+    @classmethod
+    def of_each(cls, U: Tensor, Y: Tensor, signs: Sequence[float]) -> list[TrainingData]:
+        """Standardise the values Y (n, m) of each outcome, of the points U (n, e) that have it: NaN
+        where one is not known.
+
+        Args:
+            signs: 1 for each outcome of which the largest value is best, −1 for the others.
+        """
+        data = []
+        for values, sign in zip(Y.T, signs, strict=True):
+            told = values.isfinite()
+            data.append(cls.of(U[told], values[told], None, sign > 0))
+        return data
 
     @classmethod
     def first(cls, num_observed: int, rows: Rows, space: Space, maximize: bool) -> TrainingData:

@@ -300,10 +300,8 @@ class Proposer:
         """Return how many of q points are of the design: what it lacks of its values, those that
         are pending counted in; all, while there are too few values for a model.
         """
-        enough = min(self._num_initial, max(FEWEST_VALUES, math.ceil(self._num_initial / 2)))
-        if known.num_modelled < enough:
-            return q
-        return min(q, max(0, self._num_initial - known.num_observed - known.num_pending))
+        num_out = known.num_observed + known.num_pending
+        return num_of_design(q, self._num_initial, known.num_modelled, num_out)
 
     def new_outcome_models(self) -> OutcomeModels:
         """Return models of several outcomes that have not been fitted."""
@@ -455,6 +453,19 @@ def _careful(asked: _Asked, strategy: Strategy, request: Request) -> Tensor:
         return strategy.generate(replace(request, constraints=constraints))
     except TooFewPoints:
         return strategy.generate(request)
+
+
+def num_of_design(q: int, num_initial: int, num_known: int, num_out: int) -> int:
+    """Return how many of q points are of the design: what it lacks of its ``num_initial`` values;
+    all, while fewer than half of them, or than two, are there for a surrogate.
+
+    Args:
+        num_known: values.
+        num_out: values, and points that are being evaluated.
+    """
+    if num_known < min(num_initial, max(FEWEST_VALUES, math.ceil(num_initial / 2))):
+        return q
+    return min(q, max(0, num_initial - num_out))
 
 
 def columns_bytes(n: int, q: int, dtype: torch.dtype) -> int:

@@ -109,12 +109,7 @@ class Known:
         wait for some.
         """
         assert self.goal is not None
-        U, Y = self.outcome_table(num_observed)
-        data = []
-        for values, sign in zip(Y.T, self.goal.signs, strict=True):
-            told = values.isfinite()
-            data.append(TrainingData.of(U[told], values[told], None, sign > 0))
-        return data
+        return TrainingData.of_each(*self.outcome_table(num_observed), self.goal.signs)
 
     def success_data(self, space: Space) -> TrainingData:
         """Return 1 at the points with a value and 0 at the failed ones, to learn where evaluations

@@ -386,7 +386,8 @@ class Study:
         """
         checks.positive_int("q", q)
         candidates = None if pool is None else Pool(self.space, pool)
-        with self._asking, self._record.asking(), by_threads(self._threads):
+        limit = nullcontext() if self._threads is None else by_threads(self._threads)
+        with self._asking, self._record.asking(), limit:
             self._record.storage.require_writable()
             self._forget_what_was_replaced()
             known = Known.of(self.space, self._record, self.maximize, q)

@@ -14,12 +14,13 @@ import torch
 
 pytest.importorskip("optuna")
 
+import numpy as np
 import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.testing.pytest_samplers import (
     BasicSamplerTestCase,
+    MultiObjectiveSamplerTestCase,
     RelativeSamplerTestCase,
-    SingleOnlySamplerTestCase,
 )
 from optuna.trial import TrialState
 
@@ -69,7 +70,7 @@ class Conformance:
         return sampler
 
 
-class TestSingleObjective(Conformance, SingleOnlySamplerTestCase):
+class TestSeveralObjectives(Conformance, MultiObjectiveSamplerTestCase):
     pass
 
 
@@ -300,12 +301,67 @@ def test_parameters_of_some_trials_only_are_sampled_independently() -> None:
     assert all(0.0 <= trial.params["late"] <= 1.0 for trial in study.trials[6:])
 
 
-def test_several_objectives_are_refused() -> None:
-    study = optuna.create_study(directions=["minimize", "maximize"], sampler=make_sampler())
-    with pytest.raises(
-        ValueError, match="`study` must have one objective for ThompsonSampler, got 2"
-    ):
-        study.ask(SPACE)
+def trade(trial: optuna.Trial) -> tuple[float, float]:
+    """Return a cost and a gain: x is to be chosen, at y = 0.5."""
+    x, y = trial.suggest_float("x", 0.0, 1.0), trial.suggest_float("y", 0.0, 1.0)
+    trial.set_constraint("late", x - 0.8)
+    return x**2 + (y - 0.5) ** 2, 1.0 - (1.0 - x) ** 2 - (y - 0.5) ** 2
+
+
+def test_several_objectives_spread_over_their_front_within_the_constraints() -> None:
+    sampler = make_sampler(n_startup_trials=None, batch_size=6, strategy="auto", seed=0)
+    study = optuna.create_study(directions=["minimize", "maximize"], sampler=sampler)
+    study.optimize(trade, n_trials=24)
+    asked = study.trials[6:]
+    assert sum(trial.params["x"] <= 0.85 for trial in asked) > 14  # of 18
+    # The front is y = 0.5, of which random points lie .25 away
+    assert np.median([abs(trial.params["y"] - 0.5) for trial in asked]) < 0.1
+    along = sorted(trial.params["x"] for trial in study.best_trials)
+    assert along[-1] - along[0] > 0.5
+
+
+def test_several_objectives_need_a_strategy_that_takes_them() -> None:
+    sampler = make_sampler(n_startup_trials=2, strategy="turbo")
+    study = optuna.create_study(directions=["minimize", "maximize"], sampler=sampler)
+    with pytest.raises(ValueError, match="`strategy` must be 'auto' or 'thompson', got 'turbo'"):
+        study.optimize(trade, n_trials=3)
+    sampler = make_sampler(n_startup_trials=2, strategy="auto", ask_seconds=1.0)
+    study = optuna.create_study(directions=["minimize", "maximize"], sampler=sampler)
+    with pytest.raises(ValueError, match="`ask_seconds` must be None with several objectives"):
+        study.optimize(trade, n_trials=3)
+
+
+@pytest.mark.parametrize(("num_params", "num_initial"), [(1, 4), (3, 8), (12, 20)])
+def test_the_first_trials_are_as_many_as_the_design_of_a_study(
+    num_params: int, num_initial: int
+) -> None:
+    class Counted:
+        def generate(self, request: Request) -> torch.Tensor:
+            sizes.append(len(request.model.train_targets))
+            return torch.rand(1, num_params, dtype=torch.float64, generator=request.generator)
+
+    sizes: list[int] = []
+    sampler = ThompsonSampler(seed=0, strategy=Counted())
+    study = optuna.create_study(sampler=sampler)
+    names = [f"x{k}" for k in range(num_params)]
+    study.optimize(
+        lambda trial: sum(trial.suggest_float(n, 0.0, 1.0) ** 2 for n in names), num_initial + 1
+    )
+    assert sizes == [num_initial]
+    first = np.array([[trial.params[n] for n in names] for trial in study.trials[1:num_initial]])
+    halves = (first > 0.5).sum(0)  # a Sobol sequence fills both
+    assert (halves >= 1).all() and (halves < num_initial - 1).all()
+
+
+def test_trials_asked_together_begin_with_the_design_alone() -> None:
+    study = optuna.create_study(sampler=make_sampler(n_startup_trials=None, batch_size=None))
+    trials = [study.ask({"k": IntDistribution(0, 5)}) for _ in range(2)]
+    study.tell(trials[0], 1.0)
+    study.tell(trials[1], 2.0)
+    # Half of four values are there, and two are out: the surrogate takes over
+    out = [study.ask({"k": IntDistribution(0, 5)}) for _ in range(4)]
+    values = [trial.params["k"] for trial in [trials[0], *out]]
+    assert len(set(values)) == 5
 
 
 def test_a_strategy_of_ones_own_is_told_the_trials_batch_by_batch() -> None:
