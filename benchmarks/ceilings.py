@@ -1,15 +1,21 @@
-"""What a device can do at best: matrix products by precision and size, factorisations, copies.
+"""What a device can do at best: copies, matrix products by precision and size, factorisations; and
+kernel products beside them.
 
     python benchmarks/ceilings.py --device cuda --out results/ceilings.json
+    python benchmarks/ceilings.py --parts kernels --n 50000 --dtype float64
 
 Products are A @ B of n × n matrices, in 10¹² operations a second (2 n³), with the error relative to
 the largest entry of the product in float64; factorisations likewise (n³/3). ``tf32x3`` is float32
 by three TF32 products of matrices split into what TF32 holds of them and the rest. Copies are in
-10⁹ bytes a second, each byte counted once. Every time is the median of several calls; the record is
+10⁹ bytes a second, each byte counted once. Kernel products are rows of K W, Matérn-3/2, n uniform
+points, every entry evaluated and multiplied by all columns, and beside them a stored matrix times
+W; nanoseconds are those of an entry. Every time is the median of several calls; the record is
 written after each. It has the rates, too, by which ``Auto`` chooses on the device, the side of its
 tiles, and how much less factorising a block costs there beside a product than on a CPU.
 """
 
+import argparse
+import operator
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -17,17 +23,20 @@ from functools import partial
 from typing import Any
 
 import torch
+from gpytorch.kernels import MaternKernel
 from torch import Tensor
 
 from benchmarks.scripts import print_rows, script_parser, write_benchmark
 from scalable_bo.experiments.thompson.samplers import Stopwatch
 from surrogates import memory
+from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.operators.rates import factorisation_advantage, rates_of
 from surrogates.operators.split import Halves, add_product
 from surrogates.operators.tiles import tile_side
 
+PARTS = ("copies", "products", "factorisations", "kernels")
 PRODUCTS = ("float32", "tf32", "tf32x3", "float64", "bfloat16")
-KEYS = ("tera_operations", "error", "giga_bytes")
+KEYS = ("tera_operations", "error", "giga_bytes", "nanoseconds")
 
 
 def prepared(name: str, A: Tensor, B: Tensor) -> Callable[[], Tensor]:
@@ -107,12 +116,43 @@ def copies(num_bytes: int, device: torch.device, repeats: int) -> Iterator[dict[
         yield {"what": f"copy {name}", "n": num_bytes, "giga_bytes": 1e-9 * num_bytes / seconds}
 
 
+def kernels(arguments: argparse.Namespace, device: torch.device) -> Iterator[dict[str, Any]]:
+    generator = torch.Generator().manual_seed(0)
+    dtype = getattr(torch, arguments.dtype)
+
+    def drawn(draw: Callable[..., Tensor], *shape: int) -> Tensor:
+        return draw(*shape, generator=generator, dtype=dtype).to(device)
+
+    n, rows = arguments.n, min(arguments.rows, arguments.n)
+    X = drawn(torch.rand, n, arguments.dim)
+    kernel = MaternKernel(nu=1.5).to(X)
+    kernel.lengthscale = 0.5
+    K = kernel_operator(kernel, X[:rows], X, memory_budget=0)
+    stored = drawn(torch.rand, rows, n)
+    for columns in arguments.columns:
+        W = drawn(torch.randn, n, columns)
+        for name, matrix in (("kernel", K), ("stored", stored)):
+            seconds = timed(partial(operator.matmul, matrix, W), device, arguments.repeats)
+            yield {
+                "what": f"{name} product, {columns} columns",
+                "n": n,
+                "tera_operations": 2e-12 * rows * n * columns / seconds,
+                "nanoseconds": 1e9 * seconds / (rows * n),
+            }
+
+
 def main() -> None:
     parser = script_parser(__doc__)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384])
     parser.add_argument("--bytes", type=int, default=2**30, help="that are copied")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--n", type=int, default=20_000, help="points of the kernel products")
+    parser.add_argument("--rows", type=int, default=4096, help="of a kernel product")
+    parser.add_argument("--dim", type=int, default=8, help="of its points")
+    parser.add_argument("--columns", type=int, nargs="+", default=[1, 64, 256, 1000])
+    parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     arguments = parser.parse_args()
 
     device = torch.device(arguments.device)
@@ -122,12 +162,14 @@ def main() -> None:
         "factorisation_advantage": factorisation_advantage(device),
     }
     results: list[dict[str, Any]] = []
-    for measured in (
-        copies(arguments.bytes, device, arguments.repeats),
-        products(arguments.sizes, device, arguments.repeats),
-        factorisations(arguments.sizes, device, arguments.repeats),
-    ):
-        for result in measured:
+    parts = {
+        "copies": copies(arguments.bytes, device, arguments.repeats),
+        "products": products(arguments.sizes, device, arguments.repeats),
+        "factorisations": factorisations(arguments.sizes, device, arguments.repeats),
+        "kernels": kernels(arguments, device),
+    }
+    for part in arguments.parts:
+        for result in parts[part]:
             results.append(result)
             write_benchmark(
                 arguments.out,
@@ -145,7 +187,9 @@ def main() -> None:
         )
         for result in results
     ]
-    print_rows(f"{device}", ("", "n", "10¹² operations/s", "error", "10⁹ bytes/s"), rows)
+    print_rows(
+        f"{device}", ("", "n", "10¹² operations/s", "error", "10⁹ bytes/s", "ns an entry"), rows
+    )
 
 
 if __name__ == "__main__":

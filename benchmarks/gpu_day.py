@@ -75,6 +75,11 @@ class Day:
         out = str(self.folder / f"{record}.json")
         return sys.executable, str(ROOT / "benchmarks" / name), *arguments, "--out", out
 
+    def kernels(self, record: str, *arguments: str) -> tuple[str, ...]:
+        """Return the command of kernel products, which writes a ``record``."""
+        device = ("--device", self.device)
+        return self.script("ceilings.py", record, "--parts", "kernels", *device, *arguments)
+
     def bench(self, folder: str, preset: str, *arguments: str) -> tuple[str, ...]:
         """Return the command of a Thompson benchmark with records in a ``folder``."""
         return (
@@ -89,21 +94,19 @@ def ceilings(day: Day) -> Iterator[Step]:
     pytest = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
     yield Step("tests", pytest)
     few = ("--sizes", "64", "--bytes", "100000", "--repeats", "1")
-    sizes = few if day.small else ()
-    command = day.script("ceilings.py", "ceilings_of_device", "--device", day.device, *sizes)
-    yield Step("ceilings", command)
+    parts = ("--parts", "copies", "products", "factorisations")
+    sizes = ("--device", day.device, *parts, *(few if day.small else ()))
+    yield Step("ceilings", day.script("ceilings.py", "ceilings_of_device", *sizes))
 
 
 def products(day: Day) -> Iterator[Step]:
     for n, dim in ((500, 2),) if day.small else ((50_000, 8), (250_000, 8), (50_000, 20)):
         for dtype in ("float32", "float64"):
-            sizes = ("--n", str(n), "--dim", str(dim), "--dtype", dtype, "--device", day.device)
+            sizes = ("--n", str(n), "--dim", str(dim), "--dtype", dtype)
             few = ("--rows", "50", "--columns", "2", "--repeats", "1")
             many = ("--rows", "16384", "--columns", "1", "8", "32", "64", "256", "1000")
             name = f"kernel_product_{n}_{dim}_{dtype}"
-            yield Step(
-                name, day.script("kernel_product.py", name, *sizes, *(few if day.small else many))
-            )
+            yield Step(name, day.kernels(name, *sizes, *(few if day.small else many)))
 
 
 def lin2023(day: Day) -> Iterator[Step]:
@@ -130,17 +133,12 @@ def adasap(day: Day) -> Iterator[Step]:
 def variants(day: Day) -> Iterator[Step]:
     n = "300" if day.small else "50000"
     rows = "50" if day.small else "16384"
-    device = ("--device", day.device)
     for mode in ("always", "never"):
         name = f"kernel_product_compile_{mode}"
-        command = day.script(
-            "kernel_product.py", name, "--n", n, "--rows", rows, "--columns", "64", *device
-        )
+        command = day.kernels(name, "--n", n, "--rows", rows, "--columns", "64")
         yield Step(name, command, {"SCALABLE_BO_COMPILE": mode})
     name = "kernel_product_not_split"  # in float32, and not by three products in TF32
-    command = day.script(
-        "kernel_product.py", name, "--n", n, "--rows", rows, "--columns", "64", "1000", *device
-    )
+    command = day.kernels(name, "--n", n, "--rows", rows, "--columns", "64", "1000")
     yield Step(name, command, {"SCALABLE_BO_PROCESS_SETTINGS": "keep"})
     preset = "smoke" if day.small else "lin2023-small"
     settings = ("--solver", "auto", "--lengthscale", "0.5", "--rounds", "1")

@@ -12,7 +12,7 @@ from benchmarks.fits import grid
 from benchmarks.fits.grid import GridCell
 from tests.simulated_device import simulated_device
 
-SCRIPTS = ("kernel_product", "ceilings", "gpu_day", "compare")
+SCRIPTS = ("ceilings", "gpu_day", "compare")
 
 
 @pytest.fixture
