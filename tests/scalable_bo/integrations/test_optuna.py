@@ -323,7 +323,7 @@ def test_several_objectives_spread_over_their_front_within_the_constraints() -> 
 def test_several_objectives_need_a_strategy_that_takes_them() -> None:
     sampler = make_sampler(n_startup_trials=2, strategy="turbo")
     study = optuna.create_study(directions=["minimize", "maximize"], sampler=sampler)
-    with pytest.raises(ValueError, match="`strategy` must be 'auto' or 'thompson', got 'turbo'"):
+    with pytest.raises(ValueError, match="`strategy` must be one of auto, thompson, got 'turbo'"):
         study.optimize(trade, n_trials=3)
     sampler = make_sampler(n_startup_trials=2, strategy="auto", ask_seconds=1.0)
     study = optuna.create_study(directions=["minimize", "maximize"], sampler=sampler)
@@ -521,7 +521,7 @@ def test_a_time_is_a_number_above_zero(given: Any) -> None:
 
 
 def test_constraints_have_no_time() -> None:
-    message = "`ask_seconds` must be None with constraints, got 3.0. Leave it out"
+    message = "`ask_seconds` must be None with several objectives and with constraints, got 3.0"
     with pytest.raises(ValueError, match=message):
         ThompsonSampler(ask_seconds=3.0, constraints_func=lambda _: (0.0,))
 
