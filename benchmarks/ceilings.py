@@ -26,7 +26,8 @@ import torch
 from gpytorch.kernels import MaternKernel
 from torch import Tensor
 
-from benchmarks.scripts import print_rows, script_parser, write_benchmark
+from benchmarks.scripts import script_parser, write_benchmark
+from scalable_bo.cli.console import print_table
 from scalable_bo.experiments.thompson.samplers import Stopwatch
 from surrogates import memory
 from surrogates.operators.kernel_matrix import kernel_operator
@@ -187,9 +188,8 @@ def main() -> None:
         )
         for result in results
     ]
-    print_rows(
-        f"{device}", ("", "n", "10¹² operations/s", "error", "10⁹ bytes/s", "ns an entry"), rows
-    )
+    numbers = ("n", "10¹² op-\nerations/s", "error", "10⁹\nbytes/s", "ns an\nentry")
+    print_table(f"{device}", ("",), numbers, rows)
 
 
 if __name__ == "__main__":

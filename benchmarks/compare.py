@@ -252,7 +252,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = options_of(arguments)
 
-    from benchmarks.scripts import print_rows
+    from scalable_bo.cli.console import print_table
 
     def report(found: Comparison) -> None:
         print(" ".join(describe(found, options.fail_above)), file=sys.stderr, flush=True)
@@ -273,9 +273,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, RuntimeError, subprocess.SubprocessError) as error:
         print(error, file=sys.stderr)
         return 2
-    print_rows(
+    print_table(
         f"{options.after} against {options.before}: medians of {options.repeats}, milliseconds",
-        ("workload", "before", "after", "ratio", "of pairs", ""),
+        ("workload",),
+        ("before", "after", "ratio", "of pairs", ""),
         [describe(entry, options.fail_above) for entry in found],
     )
     slower = [entry.workload for entry in found if entry.is_slower(options.fail_above)]

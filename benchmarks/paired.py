@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.league.standings import SOLVED
-from benchmarks.scripts import print_rows, script_parser, write_benchmark
+from benchmarks.scripts import script_parser, write_benchmark
+from scalable_bo.cli.console import print_table
 from scalable_bo.experiments.formats import number
 from scalable_bo.experiments.records import Record, read_records
 
@@ -130,9 +131,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = [pair(key, first.runs[key], second.runs[key], options.measure) for key in shared]
     problems = {row["problem"]: [r for r in rows if r["problem"] == row["problem"]] for row in rows}
     parts = {name: summary(own) for name, own in problems.items()} | {"all": summary(rows)}
-    print_rows(
+    print_table(
         f"{options.measure} of {second.label} beside {first.label}",
-        ("problem", "pairs", "better", "worse", "alike", "mean ratio", "± factor"),
+        ("problem",),
+        ("pairs", "better", "worse", "alike", "mean ratio", "± factor"),
         [[name, *_cells(part)] for name, part in parts.items()],
     )
     write_benchmark(

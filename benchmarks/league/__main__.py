@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 from typer import Option
 
 from scalable_bo.cli.console import (
@@ -15,7 +14,6 @@ from scalable_bo.cli.console import (
     bad_input,
     check_folder,
     count,
-    new_table,
     optional,
     print_table,
     read_integers,
@@ -126,7 +124,7 @@ def run(
     if any(division.medians for division in found):
         plot_optimisers(whole, plot)
     for division in found:
-        print_table(league_table(division.title, standings(division)))
+        print_standings(division.title, standings(division))
     typer.echo(
         f"{count(whole, 'record')} in {out}, with all others there in"
         f" {out / 'optimisers.md'}, plot in {plot}"
@@ -135,15 +133,15 @@ def run(
         stop(f"{count(len(records) - len(whole), 'run')} failed; the same command runs them.", 1)
 
 
-def league_table(name: str, standings: Sequence[Standing]) -> Table:
-    """Return how the optimisers of a division did."""
+def print_standings(title: str, standings: Sequence[Standing]) -> None:
+    """Print how the optimisers of a division did."""
     from benchmarks.league.table import standing_row
 
-    numbers = ("rank", "prob-\nlems", "≤ 1.2\n× best", "< 1/3\nof it", "behind\nSobol")
-    table = new_table(name, ("optimiser",), (*numbers, "cpu s\nan ask", "MiB"))
-    for standing in standings:
-        table.add_row(*standing_row(standing))
-    return table
+    numbers = (
+        *("rank", "prob-\nlems", "≤ 1.2\n× best", "< 1/3\nof it", "behind\nSobol"),
+        *("cpu s\nan ask", "MiB"),
+    )
+    print_table(title, ("optimiser",), numbers, map(standing_row, standings))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 from typer import Option
 
 from scalable_bo.cli.bench import SOLVER_NAMES, DataDir, Device, Dtype, Noise, Out, Text
@@ -18,7 +17,6 @@ from scalable_bo.cli.console import (
     check_device,
     check_folder,
     count,
-    new_table,
     print_table,
     read_names,
     under_torchrun,
@@ -118,21 +116,23 @@ class TracesCommand:
             draw=lambda records: plot_solvers(records, plot),
             written=written,
         )
-        print_table(traces_table(records))
+        print_traces(records)
         typer.echo(f"{count(records, 'record')} in {self.out}, plot in {plot}")
 
 
-def traces_table(records: Sequence[Record]) -> Table:
-    """Return where each solver's trace ended."""
-    from scalable_bo.cli.summaries import SPENT, numbers_of
+def print_traces(records: Sequence[Record]) -> None:
+    """Print where each solver's trace ended."""
+    from scalable_bo.experiments.formats import number
 
-    headings = ("epochs", "seconds", "residual", "to exact\nmean", "test\nRMSE")
-    table = new_table("Each solver's last checkpoint", ("solver",), headings)
-    for record in records:
-        last = record["checkpoints"][-1]
-        numbers = numbers_of(last, **SPENT, residual=".1e", mean_error=".1e", test_rmse=".4f")
-        table.add_row(record["settings"]["solver"], *numbers)
-    return table
+    formats = {"epochs": ".1f", "seconds": ".1f", "residual": ".1e", "mean_error": ".1e"}
+    formats["test_rmse"] = ".4f"
+    rows = [
+        [record["settings"]["solver"]]
+        + [number(record["checkpoints"][-1][key], digits) for key, digits in formats.items()]
+        for record in records
+    ]
+    numbers = ("epochs", "seconds", "residual", "to exact\nmean", "test\nRMSE")
+    print_table("Each solver's last checkpoint", ("solver",), numbers, rows)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from scalable_bo.cli.console import (
     check_folder,
     count,
     optional,
-    print_table,
     read_floats,
     read_integers,
     read_names,
@@ -153,7 +152,7 @@ class ThompsonCommand:
                 check_settings(cells, self.out)
 
         from scalable_bo.cli.running import complete, run_and_show
-        from scalable_bo.cli.summaries import thompson_table
+        from scalable_bo.cli.summaries import print_thompson
         from scalable_bo.experiments.plots import plot_thompson
         from scalable_bo.experiments.tables import THOMPSON
         from scalable_bo.experiments.thompson.table import summarise
@@ -168,7 +167,7 @@ class ThompsonCommand:
             draw=lambda records: plot_thompson(records, plot),
             written=lambda records: complete(cells, records) + f" in {self.out}{advice}",
         )
-        print_table(thompson_table(summarise(records), chosen.num_rounds))
+        print_thompson(summarise(records), chosen.num_rounds)
         typer.echo(
             f"{count(records, 'record')} in {self.out}, all beside the published in"
             f" {self.out / 'thompson.md'}, plot in {plot}"
@@ -260,11 +259,11 @@ class RegressionCommand:
             check_folder(self.out)
 
         from scalable_bo.cli.running import run_and_show
-        from scalable_bo.cli.summaries import regression_table
+        from scalable_bo.cli.summaries import print_regression
         from scalable_bo.experiments.tables import REGRESSION
 
         records = run_and_show(cells, self.out, rerun=self.rerun, table=REGRESSION)
-        print_table(regression_table(records))
+        print_regression(records)
         typer.echo(
             f"{count(records, 'record')} in {self.out}, with all others there in"
             f" {self.out / 'regression.md'}"

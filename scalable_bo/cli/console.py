@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
@@ -19,7 +19,6 @@ from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-    from rich.table import Table
 
 Item = TypeVar("Item")
 Options = TypeVar("Options", bound="DataclassInstance")
@@ -189,9 +188,14 @@ def lines_of(status: Callable[[str], None]) -> Callable[[str], None]:
     return report
 
 
-def new_table(title: str, names: Sequence[str], numbers: Sequence[str]) -> Table:
-    """Return an empty table, its numbers flush right, narrow enough for 80 columns."""
+def print_table(
+    title: str, names: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]
+) -> None:
+    """Print a table to stdout, narrow enough for 80 columns: columns of names, and those of numbers
+    flush right. Texts are printed as they are: units in brackets are no markup.
+    """
     from rich.box import SIMPLE_HEAD
+    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=0)
@@ -199,13 +203,8 @@ def new_table(title: str, names: Sequence[str], numbers: Sequence[str]) -> Table
         table.add_column(heading, no_wrap=True)
     for heading in numbers:
         table.add_column(heading, justify="right", no_wrap=True)
-    return table
-
-
-def print_table(table: Table) -> None:
-    """Print a table to stdout, its texts as they are: units in brackets are no markup."""
-    from rich.console import Console
-
+    for row in rows:
+        table.add_row(*row)
     Console(markup=False, emoji=False).print(table)
 
 

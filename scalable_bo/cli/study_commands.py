@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from scalable_bo._packages import require
-from scalable_bo.cli.console import count, new_table, print_table
+from scalable_bo.cli.console import count, print_table
 from scalable_bo.cli.results import read_results
 
 if TYPE_CHECKING:
@@ -120,10 +120,11 @@ def ask(
         for number, params in zip(batch.ids, batch.params, strict=True):
             typer.echo(json.dumps({"id": number, "params": params}))
         return
-    table = new_table(f"{count(batch.ids, 'point')} to evaluate", ("id", *batch.params[0]), ())
-    for number, params in zip(batch.ids, batch.params, strict=True):
-        table.add_row(str(number), *map(str, params.values()))
-    print_table(table)
+    rows = [
+        (str(number), *map(str, params.values()))
+        for number, params in zip(batch.ids, batch.params, strict=True)
+    ]
+    print_table(f"{count(batch.ids, 'point')} to evaluate", ("id", *batch.params[0]), (), rows)
 
 
 def tell(
