@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,33 +29,48 @@ class History:
 
     Attributes:
         name: of the file, or of the content if there is none.
-        digest: of the content.
         X: (n, d) in the user's units.
         outcomes: n of them.
+        content: what a digest is of: all points and outcomes that there were, before remarks
+            beside them left some out.
     """
 
     name: str
-    digest: str
     X: Tensor
     outcomes: Outcomes
+    content: tuple[Tensor, Outcomes]
 
-    def was_added(self, sources: Sequence[Source], rows: Rows, names: Sequence[str]) -> bool:
-        """Return whether these data are one of ``sources``, whose rows are among ``rows`` of the
-        parameters ``names``.
+    def digest(self, num_rows: int | None = None) -> str:
+        """Return a digest of the content, or of its first rows."""
+        X, outcomes = self.content
+        return _digest(X[:num_rows], outcomes.select(range(len(X))[:num_rows]))
+
+    def added_since(
+        self, sources: Sequence[Source], rows: Rows, names: Sequence[str]
+    ) -> History | None:
+        """Return what of these data is in none of ``sources``, whose rows are among ``rows`` of the
+        parameters ``names``: all, the rows that a file has gained, or ``None``.
 
         Raises:
             ValueError: if one has this name and other content; the message says where they differ.
         """
-        for source in sources:
-            if source.digest == self.digest:
-                return True
-            if source.name == self.name:
-                raise ValueError(
-                    f"The data {source.name!r} were added before with other"
-                    f" content:\n{self._changes(source, rows, names)}\nUse the data as they were,"
-                    " or give these another `name` to add them, too."
-                )
-        return False
+        digest = self.digest()
+        same = [one for one in sources if _is_of(self.name, one.name)]
+        if any(source.digest == digest for source in sources):
+            return None
+        if not same:
+            return self
+        known = sum(source.num_rows for source in same)
+        grown = known < len(self.X) == len(self.content[0])
+        if grown and self.digest(known) == same[-1].digest:
+            rest = self.outcomes.select(range(known, len(self.X)))
+            name = f"{self.name}[{known}:]"
+            return History(name, self.X[known:], rest, self.content)
+        raise ValueError(
+            f"The data {self.name!r} were added before with other"
+            f" content:\n{self._changes(same[0], rows, names)}\nUse the data as they were,"
+            " or give these another `name` to add them, too."
+        )
 
     def _changes(self, source: Source, rows: Rows, names: Sequence[str]) -> str:
         """Say in a line or two how the data differ from those of ``source``."""
@@ -118,15 +134,26 @@ def read_history(
         raise ValueError(
             f"`X` and `y` must have the same length, got {len(X)} and {len(outcomes.values)}."
         )
+    content = X, outcomes
+    if remarks is not None:
+        X, outcomes = remarks.applied(X, outcomes)
+    if not name:
+        is_file = isinstance(data, str | os.PathLike)
+        name = Path(data).name if is_file else f"data {_digest(*content)[:12]}"
+    return History(storable(name), X, outcomes, content)
+
+
+def _digest(X: Tensor, outcomes: Outcomes) -> str:
     digest = hashlib.sha256()
     for part in (X, outcomes.values, outcomes.noise, outcomes.further):
         digest.update(part.contiguous().numpy().tobytes())
     digest.update(repr(sorted(outcomes.reasons.items())).encode())
-    content = digest.hexdigest()
-    if remarks is not None:
-        X, outcomes = remarks.applied(X, outcomes)
-    file_name = Path(data).name if isinstance(data, str | os.PathLike) else f"data {content[:12]}"
-    return History(storable(name or file_name), content, X, outcomes)
+    return digest.hexdigest()
+
+
+def _is_of(name: str, source: str) -> bool:
+    """Whether a source is of these data, or of the rows that they gained."""
+    return re.fullmatch(re.escape(name) + r"(\[\d+:\])?", source) is not None
 
 
 def is_frame(data: Any) -> bool:

@@ -153,17 +153,18 @@ class StudyRecord:
                 self._write("add_outcomes", new, outcomes, self.rows.next_told)
 
     def add_history(self, history: History) -> None:
-        """Add data, but for the same a second time.
+        """Add data, but for what has been added before.
 
         Raises:
-            ValueError: as ``History.was_added`` and ``Rows.require_same_noise``.
+            ValueError: as ``History.added_since`` and ``Rows.require_same_noise``.
         """
         with self._changing():
-            if history.was_added(self.sources, self.rows, self._names):
+            new = history.added_since(self.sources, self.rows, self._names)
+            if new is None:
                 return
-            self.rows.require_same_noise(history.outcomes)
-            source = Source(history.name, history.digest, len(self.rows), len(history.X))
-            self._write("add_source", source, history.X, history.outcomes, self.rows.next_told)
+            self.rows.require_same_noise(new.outcomes)
+            source = Source(new.name, new.digest(), len(self.rows), len(new.X))
+            self._write("add_source", source, new.X, new.outcomes, self.rows.next_told)
 
     def retry(self, ids: Sequence[int] | None) -> None:
         """Make rows that failed pending again; ``None`` for all.

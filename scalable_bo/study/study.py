@@ -567,8 +567,8 @@ class Study:
         """Add points that were evaluated elsewhere; what has a value that is NaN, infinite or no
         number is added as failed.
 
-        All are added or, on an error, none. The same data again are not added twice, so a program
-        may add its data whenever it starts.
+        All are added or, on an error, none. The same data again are not added twice, and of a file
+        that has grown its new rows alone, so a program may add its data whenever it starts.
 
         Args:
             X: (n, d) in the user's units, columns in the order of ``space.names``; or a list of

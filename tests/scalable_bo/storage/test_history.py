@@ -97,6 +97,27 @@ def test_the_same_data_are_not_added_twice(tmp_path: Path) -> None:
         assert len(study.to_dataframe()) == 5
 
 
+def test_of_a_file_that_has_grown_the_new_rows_are_added(tmp_path: Path) -> None:
+    path = tmp_path / "past.csv"
+    for num_rows in (2, 4, 4, 5):
+        write(FRAME.head(num_rows), path)
+        with make(tmp_path / "study") as study:
+            study.add_data(path, target="score")
+            if num_rows == 2:
+                study.correct(1, 0.75)  # which the file does not know
+    with make(tmp_path / "study") as study:
+        whole = make(None)
+        whole.add_data(FRAME, target="score")
+        whole.correct(1, 0.75)
+        assert study.to_dataframe().equals(whole.to_dataframe())
+        write(FRAME.head(3), path)  # has lost rows
+        with pytest.raises(ValueError, match="were added before with other content"):
+            study.add_data(path, target="score")
+        write(FRAME.iloc[::-1], path)
+        with pytest.raises(ValueError, match="were added before with other content"):
+            study.add_data(path, target="score")
+
+
 def test_other_data_under_the_same_name_are_refused_with_the_difference(tmp_path: Path) -> None:
     path = write(FRAME, tmp_path / "past.csv")
     with make(tmp_path / "study") as study:
