@@ -4,9 +4,10 @@ some of them filled in, as CSV or Excel.
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ require("pandas", extra="tables", user="A sheet")
 import pandas as pd
 
 SUFFIXES = (".csv", ".xlsx")
+READ_AT_ONCE = 2**20  # characters
 EMPTY = ("", "nan", "none", "na", "n/a", "-", "–")
 # What tables of this project have beside parameters and outcomes
 OTHERS = ("id", "status", "reason", "noise", "ask", "feasible", "front")
@@ -53,18 +55,33 @@ def read_sheet(path: Path) -> pd.DataFrame:
         if kind == ".xlsx":
             require("openpyxl", extra="tables", user="An Excel file")
             return pd.read_excel(path, dtype=object, keep_default_na=False)
-        content = path.read_bytes()
-        try:
-            text = content.decode("utf-8-sig")
-        except UnicodeDecodeError:  # as older spreadsheets write it
-            text = content.decode("cp1252", errors="replace")
-        separator = max(",;\t", key=text.partition("\n")[0].count)
+        how = dialect(path)
         cells = {"dtype": str, "keep_default_na": False, "skip_blank_lines": False}
-        frame = pd.read_csv(io.StringIO(text), sep=separator, **cells)
+        frame = pd.read_csv(path, **how, **cells)
     except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise ValueError(f"{path.name} could not be read: {error}.") from error
-    frame.attrs["decimal"] = "." if separator == "," else ","
+    frame.attrs["decimal"] = decimal_of(how)
     return frame
+
+
+def dialect(path: Path) -> dict[str, str]:
+    """Return how pandas is to read a CSV file: what separates its cells, and its encoding, which is
+    not UTF-8 where an older spreadsheet has written it.
+    """
+    encodings = ("utf-8-sig", "strict"), ("cp1252", "replace")
+    for encoding, errors in encodings:
+        with suppress(UnicodeDecodeError), path.open(encoding=encoding, errors=errors) as stream:
+            heading = re.sub('"[^"]*"', "", stream.readline(READ_AT_ONCE))
+            while stream.read(READ_AT_ONCE):
+                pass
+            break
+    separator = max(",;\t", key=heading.count)
+    return {"sep": separator, "encoding": encoding, "encoding_errors": errors}
+
+
+def decimal_of(how: Mapping[str, str]) -> str:
+    """Return what numbers may have in place of a point, where cells are separated like that."""
+    return "." if how["sep"] == "," else ","
 
 
 @dataclass
@@ -132,18 +149,18 @@ class _Sheet:
         cells = self._frame.iloc[row].to_dict()
         values = {n: self._number(row, n, cells[n]) for n in self._names if n in cells}
         told = {name: value for name, value in values.items() if not math.isnan(value)}
-        reason = _text(cells.get("reason", ""))
+        reason = cell_text(cells.get("reason", ""))
         if not (told or reason) or self.problems and "id" not in cells:
             return
         id = self._number(row, "id", cells["id"])
         if id not in range(len(self._points)) or id in self._seen:
             what = "there twice" if id in self._seen else "none that was asked for"
-            self._report(row, "id", f"{_text(cells['id'])!r} is {what}")
+            self._report(row, "id", f"{cell_text(cells['id'])!r} is {what}")
             return
         self._seen.add(int(id))
         asked = self._points[int(id)].tolist()
         for (name, param), number in zip(self._space.params.items(), asked, strict=True):
-            if _text(cells.get(name)):
+            if cell_text(cells.get(name)):
                 self._compare(row, name, param, cells[name], number)
         filled.ids.append(int(id))
         filled.values.append({} if reason and not told else told)
@@ -155,7 +172,7 @@ class _Sheet:
         """Report a parameter that is not what was asked for, but for what rounding may change."""
         if param.axis == "category":
             texts = {str(text): choice for choice, text in cell_texts(param.choices).items()}  # type: ignore[union-attr]
-            found = param.number(texts.get(_text(cell), cell))
+            found = param.number(texts.get(cell_text(cell), cell))
         else:
             found = self._number(row, name, cell)
         if not (found == asked or f"{found:.3g}" == f"{asked:.3g}"):
@@ -163,17 +180,17 @@ class _Sheet:
             self._report(
                 row,
                 name,
-                f"{_text(cell)!r} is not what was asked for, {was}. Add what was run instead by"
+                f"{cell_text(cell)!r} is not what was asked for, {was}. Add what was run instead by"
                 " `add_data`",
             )
 
     def _number(self, row: int, name: str, cell: Any) -> float:
         """Return the number in a cell, NaN in an empty one."""
-        text = _text(cell)
+        text = cell_text(cell)
         if text.lower() in EMPTY:
             return math.nan
         try:
-            number = float(text.replace(",", ".") if self._comma else text)
+            number = float(with_point(text) if self._comma else text)
         except ValueError:
             number = math.inf
         if not math.isfinite(number):
@@ -187,10 +204,15 @@ class _Sheet:
         self.problems.append(f"row {row + 2}, column `{name}`: {problem}")
 
 
-def _text(cell: Any) -> str:
+def cell_text(cell: Any) -> str:
     """Return the text of a cell, without what a spreadsheet puts around it."""
     return "" if pd.isna(cell) else str(cell).replace("\xa0", " ").strip()
 
 
+def with_point(cell: str) -> str:
+    """Return the text of a number with a point for its comma."""
+    return cell.replace(",", ".")
+
+
 def _heading(name: Any) -> str:
-    return unguarded(_text(name))
+    return unguarded(cell_text(name))

@@ -19,7 +19,14 @@ from scalable_bo.space.cells import apart, cell_texts, guarded, unguarded
 from scalable_bo.space.space import Categorical, Space
 from scalable_bo.space.tables import Choice
 from scalable_bo.storage.rows import Outcomes
-from scalable_bo.storage.sheets import read_sheet
+from scalable_bo.storage.sheets import (
+    EMPTY,
+    cell_text,
+    decimal_of,
+    dialect,
+    read_sheet,
+    with_point,
+)
 from surrogates import memory
 
 require("pandas", extra="tables", user="A table of evaluations")
@@ -28,6 +35,7 @@ import pandas as pd
 
 ROWS_AT_ONCE = 100_000
 BYTES_PER_CHARACTER = 4  # in memory: one digit and a comma are a number, and there is a copy
+MOST_SHOWN = 20  # faults of a file
 SUFFIXES = (".parquet", ".csv", ".xlsx")
 
 
@@ -84,15 +92,28 @@ def read_outcomes(
         )
     points = [torch.empty(0, space.dim, dtype=torch.float64, device="cpu")]
     values = [torch.empty(0, len(names), dtype=torch.float64, device="cpu")]
+    wrong: list[str] = []
+    first_row = first_row_of(data)
     row = 0
     parameters = [*space.names, *space.fixed]
     names = apart(names, parameters)
     for frame in table_frames(space, data, {*parameters, *names}, remarks):
         _require_columns(frame, names)
-        points.append(space.from_frame(frame, row, observed=True))
+        points.append(space.from_frame(frame, first_row + row, observed=True))
         remarks.note(frame, row)
-        values.append(torch.stack([_numbers(frame[name])[0] for name in names], dim=1))
+        found = {name: _numbers(frame[name]) for name in names}
+        values.append(torch.stack([numbers for numbers, _ in found.values()], dim=1))
+        wrong += [
+            f"row {first_row + row + place}, column `{name}`: {reason}"
+            for name, (_, reasons) in found.items()
+            for place, reason in reasons.items()
+        ]
         row += len(frame)
+    if wrong:
+        lines = "\n  ".join([*wrong[:MOST_SHOWN], "…"][: len(wrong)])
+        raise ValueError(
+            f"Outcomes must be numbers, got\n  {lines}\nLeave a cell empty where there is none."
+        )
     return torch.cat(points), Outcomes.several(torch.cat(values), noise, names)
 
 
@@ -123,10 +144,11 @@ def read_table(
     values = []
     variances = []
     reasons: dict[int, str] = {}
+    first_row = first_row_of(data)
     row = 0
     for frame in table_frames(space, data, {*columns, *asked}, remarks):
         _require_columns(frame, asked)
-        points.append(space.from_frame(frame, row, observed=True))
+        points.append(space.from_frame(frame, first_row + row, observed=True))
         remarks.note(frame, row)
         if target is not None:
             numbers, wrong = _numbers(frame[target])
@@ -145,6 +167,14 @@ def read_table(
         torch.cat(values) if values else [], torch.cat(variances) if variances else noise, "y"
     )
     return torch.cat(points), Outcomes(outcomes.values, outcomes.noise, outcomes.reasons | reasons)
+
+
+def first_row_of(data: str | os.PathLike[str] | pd.DataFrame) -> int:
+    """Return the number of the first row in errors: as a spreadsheet counts, whose first one has
+    the headings, for the files that it opens.
+    """
+    is_sheet = not isinstance(data, pd.DataFrame) and Path(data).suffix.lower() != ".parquet"
+    return 2 if is_sheet else 0
 
 
 def table_frames(
@@ -238,19 +268,21 @@ def _csv_frames(
         _require_memory(path, BYTES_PER_CHARACTER * path.stat().st_size)
     columns = [*wanted, *notes]
     names = {name: name for name in columns} | {_heading(name): name for name in columns}
-    readers = {name: _reader(some) for name, some in choices.items()}
+    how: Any = {**dialect(path), "compression": None, "keep_default_na": False}
+    comma = decimal_of(how) != "."
+    readers: dict[str, Callable[[Any], Any]] = dict.fromkeys(columns, with_point) if comma else {}
+    readers |= {name: _reader(some, comma) for name, some in choices.items()}
     readers |= dict.fromkeys(notes, unguarded)
     try:
+        headings = pd.read_csv(path, nrows=0, **how).columns
+        known = {h: names.get(h, names.get(cell_text(h))) for h in headings}
+        known = {heading: name for heading, name in known.items() if name is not None}
+        as_text: Any = {heading: str for heading, name in known.items() if name in readers}
         with pd.read_csv(
-            path,
-            usecols=lambda heading: heading in names,
-            dtype={heading: str for heading, name in names.items() if name in readers},
-            chunksize=ROWS_AT_ONCE,
-            compression=None,
-            keep_default_na=False,
+            path, usecols=list(known), dtype=as_text, chunksize=ROWS_AT_ONCE, **how
         ) as chunks:
             for chunk in chunks:
-                yield _read(chunk.rename(columns=names), readers)
+                yield _read(chunk.rename(columns=known), readers)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
 
@@ -296,10 +328,14 @@ def _held_as_text(choices: Mapping[str, Sequence[Choice]]) -> dict[str, Sequence
     return {name: some for name, some in choices.items() if not parquet.holds(some)}
 
 
-def _reader(choices: Sequence[Choice]) -> Callable[[Any], Any]:
-    """Return what makes a choice of its text; any other cell stays as it is."""
+def _reader(choices: Sequence[Choice], comma: bool = False) -> Callable[[Any], Any]:
+    """Return what makes a choice of its text, which may have a ``comma`` for a point; any other
+    cell stays as it is.
+    """
     known = {text: choice for choice, text in cell_texts(choices).items()}
-    return lambda cell: known.get(cell, cell)
+    if not comma:
+        return lambda cell: known.get(cell, cell)
+    return lambda cell: known.get(cell, known.get(with_point(cell), cell))
 
 
 def _read(frame: pd.DataFrame, readers: Mapping[str, Callable[[Any], Any]]) -> pd.DataFrame:
@@ -337,7 +373,7 @@ def _numbers(column: pd.Series) -> tuple[Tensor, dict[int, str]]:
     numbers = (
         pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan).copy()
     )
-    empty = column.isna() | column.astype(str).str.strip().str.lower().isin(["", "nan"])
+    empty = column.isna() | column.map(cell_text).str.lower().isin(EMPTY)
     wrong = np.flatnonzero(np.isnan(numbers) & ~empty.to_numpy(dtype=bool))
     return torch.from_numpy(numbers), {
         int(row): storable(f"not a number: {str(column.iloc[row])!r:.80}") for row in wrong

@@ -97,6 +97,46 @@ def test_the_same_data_are_not_added_twice(tmp_path: Path) -> None:
         assert len(study.to_dataframe()) == 5
 
 
+LABORATORY = """\
+ Temp [°C] ;Solvent;Ratio;Yield (%);Cost;Note
+80,5;MeCN;0,1;71,2;3,5;first
+ 95 ;DMF;auto;;4;no yield, was spilt
+20;"a;b";0,1;n/a; 2,25 ;
+"""
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252"])
+def test_a_file_as_a_spreadsheet_of_another_country_writes_it_is_read(
+    tmp_path: Path, encoding: str
+) -> None:
+    space = Space(
+        **{"Temp [°C]": Float(20, 120, step=0.5)},
+        Solvent=Categorical(["MeCN", "DMF", "a;b"]),
+        Ratio=Categorical([0.1, "auto"]),
+    )
+    objectives = {"Yield (%)": "maximize", "Cost": "minimize"}
+    path = tmp_path / "past.csv"
+    path.write_bytes(LABORATORY.encode(encoding))
+    study = Study(space, objectives=objectives)
+    study.add_data(path)
+    frame = study.to_dataframe()
+    assert frame["Temp [°C]"].tolist() == [80.5, 95.0, 20.0]
+    assert frame["Solvent"].tolist() == ["MeCN", "DMF", "a;b"]
+    assert frame["Ratio"].tolist() == [0.1, "auto", 0.1]
+    assert study.result.outcomes.tolist() == [[71.2, 3.5]]
+    assert study.pending.outcomes == [{"Cost": 4.0}, {"Cost": 2.25}]
+    path.write_bytes(
+        LABORATORY.replace("71,2", "7l,2").replace("4;no", "4 EUR;no").encode(encoding)
+    )
+    with pytest.raises(ValueError, match="Outcomes must be numbers, got") as error:
+        study.add_data(path)
+    for fault in (
+        "row 2, column `Yield (%)`: not a number: '7l.2'",
+        "row 3, column `Cost`: not a number: '4 EUR'",
+    ):
+        assert fault in str(error.value)
+
+
 def test_of_a_file_that_has_grown_the_new_rows_are_added(tmp_path: Path) -> None:
     path = tmp_path / "past.csv"
     for num_rows in (2, 4, 4, 5):
@@ -188,6 +228,8 @@ def test_bad_tables_are_refused_whole(
     for name, value in change.items():
         frame.loc[4, name] = value
     study = make(tmp_path / "study")
+    if suffix == ".csv":  # as a spreadsheet counts
+        message = message.replace("in row 4", "in row 6")
     with pytest.raises(error, match=message):
         study.add_data(write(frame, tmp_path / f"past{suffix}"), **{"target": "score"} | options)
     assert len(study.to_dataframe()) == 0
