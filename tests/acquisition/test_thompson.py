@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from acquisition import AcquisitionProgress, ParallelThompsonSampling
 from acquisition.candidates import default_proposal_std, original_inputs
 from acquisition.selection import DUPLICATE_DISTANCE, best_first, distinct_best
 from surrogates import PathwiseGP, SamplePaths
+from tests.pairs import each_pair
 
 SMALL = {
     "num_candidates": 200,
@@ -43,18 +45,21 @@ def in_box(X: Tensor, bounds: Tensor) -> bool:
     return torch.equal(X, X.clamp(bounds[0], bounds[1]))
 
 
-@pytest.mark.parametrize("maximize", [True, False])
-@pytest.mark.parametrize("outcome_transform", [None, Standardize(m=1)], ids=["raw", "standardize"])
-@pytest.mark.parametrize("normalize", [False, True], ids=["", "normalize"])
-@pytest.mark.parametrize(
-    "bounds",
-    [UNIT, WIDE, UNIT.float(), rounded_box(torch.float32)],
-    ids=["unit", "wide", "unit32", "rounded32"],
-)
+BOXES = {
+    "unit": UNIT,
+    "wide": WIDE,
+    "unit32": UNIT.float(),
+    "rounded32": rounded_box(torch.float32),
+}
+
+
+@each_pair(box=BOXES, normalize=[False, True], standardize=[False, True], maximize=[False, True])
 def test_a_batch_improves_on_its_candidates_inside_the_box(
-    make_model, bounds: Tensor, normalize, outcome_transform, maximize
+    make_model: Any, box: str, normalize: bool, standardize: bool, maximize: bool
 ) -> None:
+    bounds = BOXES[box]
     transform = {"input_transform": Normalize(2, bounds=bounds)} if normalize else {}
+    outcome_transform = Standardize(m=1) if standardize else None
     model = make_model(bounds, outcome_transform=outcome_transform, **transform)
     paths = model.paths(6)
     sign = 1.0 if maximize else -1.0

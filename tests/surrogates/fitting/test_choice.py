@@ -420,17 +420,15 @@ def test_targets_that_do_not_vary_are_neither_noise_nor_an_error(
 
 
 @pytest.mark.parametrize("method", choice.METHODS)
-@pytest.mark.parametrize("part", ["inputs", "targets"])
-def test_data_that_are_not_finite_are_refused(part: str, method: str) -> None:
-    model = make_model(method)
-    model.set_train_data(
-        **{part: torch.full_like(X if part == "inputs" else Y.squeeze(1), math.nan)}, strict=False
-    )
-    before = hyperparameters(model)
-    for refused in (choice.METHODS[method], fit):
-        with pytest.raises(ValueError, match=f"`model.train_{part}` must be finite, got nan"):
-            refused(model)
-        assert torch.equal(hyperparameters(model), before)
+def test_data_that_are_not_finite_are_refused(method: str) -> None:
+    for part, values in (("inputs", X), ("targets", Y.squeeze(1))):
+        model = make_model(method)
+        model.set_train_data(**{part: torch.full_like(values, math.nan)}, strict=False)
+        before = hyperparameters(model)
+        for refused in (choice.METHODS[method], fit):
+            with pytest.raises(ValueError, match=f"`model.train_{part}` must be finite, got nan"):
+                refused(model)
+            assert torch.equal(hyperparameters(model), before)
 
 
 def test_a_method_must_exist_and_a_model_must_be_one() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from surrogates import PathwiseGP, fit_exact, gaussian_likelihood
 from surrogates.fitting.minibatch import fit_minibatch
 from tests import problems
+from tests.pairs import each_pair
 from tests.problems import exact_likelihood
 
 X = problems.uniform(60, 2)
@@ -173,11 +174,10 @@ def test_a_fit_that_has_settled_stops_before_its_epochs_are_over(
     assert steps == list(range(1, len(steps) + 1)) and len(steps) < 600  # of 1250
 
 
-@pytest.mark.parametrize(
-    ("sampling", "optimizer"), [("uniform", "adam"), ("nearest", "sgd"), ("uniform", "sgd")]
-)
-@pytest.mark.parametrize(
-    "case", ["constant targets", "duplicates", "input without variation", "two points"]
+@each_pair(
+    case=["constant targets", "duplicates", "input without variation", "two points"],
+    sampling=["uniform", "nearest"],
+    optimizer=["adam", "sgd"],
 )
 def test_degenerate_data_give_finite_hyperparameters(
     case: str, optimizer: Any, sampling: Any

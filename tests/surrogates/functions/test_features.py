@@ -50,17 +50,17 @@ def mean_kernel(features: RandomFeatures, X: torch.Tensor, Z: torch.Tensor) -> t
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("direction", [AXIS, DIAGONAL], ids=["axis", "diagonal"])
-@pytest.mark.parametrize(("r", "expected"), [(1.0, 0.4834), (2.0, 0.1397)])
 def test_matern32_features_are_isotropic_in_eight_dimensions(
-    r: float, expected: float, direction: torch.Tensor, law: str
+    direction: torch.Tensor, law: str
 ) -> None:
     # One chi-square a coordinate, a product of 1-D kernels, has 0.34 and 0.034 along the diagonal
     # and the right values along an axis.
     num_frequencies = 200_000
     kernel = problems.matern(1.5, 0.3).double()
     features = RandomFeatures.draw(kernel, D8, 2 * num_frequencies, **LAWS[law], generator=seeded())
-    value = mean_kernel(features, 0.3 * r * direction, torch.zeros_like(direction)).item()
-    assert value == pytest.approx(expected, abs=5 / math.sqrt(num_frequencies))
+    for r, expected in ((1.0, 0.4834), (2.0, 0.1397)):
+        value = mean_kernel(features, 0.3 * r * direction, torch.zeros_like(direction)).item()
+        assert value == pytest.approx(expected, abs=5 / math.sqrt(num_frequencies))
 
 
 @pytest.mark.parametrize("law", LAWS)

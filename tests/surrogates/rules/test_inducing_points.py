@@ -17,6 +17,7 @@ from surrogates.rules.inducing_points import (
     random_subset,
 )
 from tests import problems
+from tests.pairs import each_pair
 
 N = 300
 D = 2
@@ -38,9 +39,7 @@ def rows_of(Z: Tensor, X: Tensor) -> Tensor:
     return (Z.unsqueeze(1) == X).all(-1).any(1)
 
 
-@pytest.mark.parametrize("method", INDUCING_METHODS)
-@pytest.mark.parametrize("m", [1, 37, N])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@each_pair(method=INDUCING_METHODS, m=[1, 37, N], dtype=[torch.float32, torch.float64])
 def test_every_method_returns_m_distinct_points_of_the_datas_kind(
     method: str, m: int, dtype: torch.dtype
 ) -> None:
@@ -138,14 +137,13 @@ def test_the_lengthscale_decides_what_is_near() -> None:
         ({"X": X.clone().fill_(torch.inf)}, ValueError, "`X` must be finite"),
     ],
 )
-@pytest.mark.parametrize("method", INDUCING_METHODS)
 def test_what_does_not_fit_is_refused(
-    method: str, arguments: dict[str, Any], error: type[Exception], message: str
+    arguments: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=message):
-        choose_inducing_points(
-            **{"X": X, "m": 5, "method": method, "generator": seeded(), **arguments}
-        )
+    for method in INDUCING_METHODS:
+        given = {"X": X, "m": 5, "method": method, "generator": seeded(), **arguments}
+        with pytest.raises(error, match=message):
+            choose_inducing_points(**given)
 
 
 @pytest.mark.parametrize("lengthscale", [0.0, -1.0, torch.nan, torch.ones(D + 1)])

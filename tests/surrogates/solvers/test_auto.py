@@ -519,10 +519,10 @@ def test_the_same_generator_gives_the_same_choice_and_result(iterating: None) ->
 
 
 @pytest.mark.parametrize("setting", ["tolerance", "max_epochs", "max_seconds"])
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
-def test_settings_that_make_no_sense_are_refused(setting: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"`{setting}` must be finite and above 0, got"):
-        replace(Auto(), **{setting: value})
+def test_settings_that_make_no_sense_are_refused(setting: str) -> None:
+    for value in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"`{setting}` must be finite and above 0, got"):
+            replace(Auto(), **{setting: value})
     with pytest.raises(TypeError, match=f"`{setting}` must be a number, got str"):
         replace(Auto(), **{setting: "fast"})
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from surrogates import CG, Dense, KernelSystem, Nystrom
 from surrogates.solvers import forecast
 from surrogates.solvers.forecast import SpectrumModel, _conjugate_gradients
 from tests import problems
+from tests.pairs import each_pair
 
 N = 300
 
@@ -37,17 +39,19 @@ def clustered(n: int) -> Tensor:
     return X
 
 
-@pytest.mark.parametrize("rank", [0, 60, 120])
-@pytest.mark.parametrize("noise", [1e-4, pytest.param(1e-2, marks=pytest.mark.slow), 1.0])
-@pytest.mark.parametrize(
-    "inputs",
-    [uniform(1200), uniform(1200, 1e4), uniform(1200, 1.0, 8), clustered(1200)],
-    ids=["smooth", "diagonal", "eight-dimensional", "clustered"],
-)
+INPUTS: dict[str, Callable[[int], Tensor]] = {
+    "smooth": uniform,
+    "diagonal": lambda n: uniform(n, 1e4),
+    "eight-dimensional": lambda n: uniform(n, 1.0, 8),
+    "clustered": clustered,
+}
+
+
+@each_pair(inputs=INPUTS, noise=[1e-4, 1e-2, 1.0], rank=[0, 60, 120])
 def test_conjugate_gradients_take_about_as_many_iterations_as_forecast(
-    inputs: Tensor, noise: float, rank: int
+    inputs: str, noise: float, rank: int
 ) -> None:
-    system = kernel_system(inputs, noise)
+    system = kernel_system(INPUTS[inputs](1200), noise)
     rhs = torch.linalg.cholesky(system.to_dense()) @ problems.normal(1200, 4)  # noisy prior draws
     solution = CG(Nystrom(rank) if rank else None, tolerance=1e-2, max_epochs=400.0).solve(
         system, rhs, generator=generator()

@@ -98,12 +98,12 @@ def test_a_relative_residual_of_a_hundredth_is_not_called_right() -> None:
     assert root_mean_square(solution.error[1:]) > 0.5
 
 
-@pytest.mark.parametrize("solver", [Cholesky(), Auto()])
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_a_direct_solve_has_no_error_to_speak_of(name: str, solver: Solver) -> None:
-    solution, _ = solve(PROBLEMS[name], solver, torch.float64)
-    assert solution.error is not None
-    assert solution.error.max() < 1e-3
+def test_a_direct_solve_has_no_error_to_speak_of(name: str) -> None:
+    for solver in (Cholesky(), Auto()):
+        solution, _ = solve(PROBLEMS[name], solver, torch.float64)
+        assert solution.error is not None
+        assert solution.error.max() < 1e-3
 
 
 def test_the_mean_alone_has_an_error() -> None:

@@ -115,10 +115,10 @@ def test_arguments_that_do_not_fit_are_named(
 
 
 @pytest.mark.parametrize("name", ["tolerance", "max_epochs", "max_seconds"])
-@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
-def test_settings_that_make_no_sense_are_refused(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"`{name}` must be finite and above 0, got"):
-        replace(CG(), **{name: value})
+def test_settings_that_make_no_sense_are_refused(name: str) -> None:
+    for value in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=f"`{name}` must be finite and above 0, got"):
+            replace(CG(), **{name: value})
     with pytest.raises(TypeError, match=f"`{name}` must be a number, got str"):
         replace(CG(), **{name: "fast"})
 
@@ -236,14 +236,14 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("n", [1, 7, 60])
 @pytest.mark.parametrize("make", SIZES.values(), ids=SIZES.keys())
 def test_sizes_beyond_the_data_take_all_rows_and_the_note_says_so(
-    make: Callable[[int], IterativeSolver], n: int
+    make: Callable[[int], IterativeSolver],
 ) -> None:
-    system, rhs = problems.system(n), problems.normal(n, 2)
-    small, large = (make(size).solve(system, rhs) for size in (n, 512))
-    assert torch.equal(large.value, small.value)
-    assert large.epochs == small.epochs
-    assert re.fullmatch(rf"(.*; )?`(batch_size|block_size|rank)` 512 .* n = {n}", large.note)
-    assert "reduced to n" not in small.note
+    for n in (1, 7, 60):
+        system, rhs = problems.system(n), problems.normal(n, 2)
+        small, large = (make(size).solve(system, rhs) for size in (n, 512))
+        assert torch.equal(large.value, small.value)
+        assert large.epochs == small.epochs
+        assert re.fullmatch(rf"(.*; )?`(batch_size|block_size|rank)` 512 .* n = {n}", large.note)
+        assert "reduced to n" not in small.note

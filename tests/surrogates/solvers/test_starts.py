@@ -83,21 +83,21 @@ def test_a_right_hand_side_of_zeros_has_that_solution_whatever_it_starts_from() 
     assert solution.converged.all()
 
 
-@pytest.mark.parametrize("factor", [1e-36, 1e-24, 1e20, 1e30])
 @pytest.mark.parametrize(
     "solver", [CG(), CG(refine=False), SketchAndProject.asap(), Auto(), Cholesky()]
 )
-def test_columns_of_any_size_are_solved_like_others(solver: Solver, factor: float) -> None:
+def test_columns_of_any_size_are_solved_like_others(solver: Solver) -> None:
     system, H = system_of(problems.uniform(120, 2, dtype=F32), 0.5, 1e-2)
-    rhs = problems.normal(120, 4, dtype=F32)
-    sizes = torch.tensor([1.0, factor, 0.0, factor])
-    solution = solver.solve(system, rhs * sizes)
-    assert solution.converged.all()
-    used = [0, 1, 3]
-    true = residual(H, (rhs * sizes)[:, used], solution.value[:, used])
-    assert (true < 1e-2).all()
-    assert ((solution.residual[used] - true).abs() < 1e-3).all()  # a tenth of the tolerance
-    assert (solution.value[:, 2] == 0).all()
+    for factor in (1e-36, 1e-24, 1e20, 1e30):
+        sizes = torch.tensor([1.0, factor, 0.0, factor])
+        rhs = problems.normal(120, 4, dtype=F32) * sizes
+        solution = solver.solve(system, rhs)
+        assert solution.converged.all()
+        used = [0, 1, 3]
+        true = residual(H, rhs[:, used], solution.value[:, used])
+        assert (true < 1e-2).all()
+        assert ((solution.residual[used] - true).abs() < 1e-3).all()  # a tenth of the tolerance
+        assert (solution.value[:, 2] == 0).all()
 
 
 @pytest.mark.parametrize(
