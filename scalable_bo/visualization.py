@@ -3,37 +3,38 @@
 Each function takes a :class:`Study` and returns a ``plotly.graph_objects.Figure``: ``show()`` opens
 it, a notebook shows it, ``write_html`` and ``write_image`` keep it. They need Plotly, ``pip install
 'scalable-bo[plot]'``. Predictions are the surrogate's, given all values so far; bands are two
-standard deviations, without the noise.
-
-Notation: n values, d parameters.
+standard deviations, without the noise. The report draws the same.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from scalable_bo._packages import require
+from scalable_bo.report import views
 from scalable_bo.report.snapshot import Snapshot
-from scalable_bo.space.parameters import Parameter
+from scalable_bo.report.views import Axis, Marks, Panel, Picture
 from scalable_bo.study.study import Study
+from surrogates import checks
 
 require("plotly", extra="plot", user="`scalable_bo.visualization`")
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-POINTS_OF_SLICE = 81
-SIDE_OF_CONTOUR = 41
-MOST_SLICES = 12
 COLUMNS = 3
 HEIGHT_OF_SLICE = 240
-# Positive values whose largest is so many times their smallest are drawn on a logarithmic axis
-MAGNITUDES = 1e3
+COLOURS = {
+    "blue": "#1f77b4",
+    "orange": "#ff7f0e",
+    "green": "#2ca02c",
+    "faint": "#888888",
+    "hollow": "#ffffff",
+}
 
 __all__ = [
     "plot_contour",
@@ -47,7 +48,8 @@ __all__ = [
 
 
 def plot_history(study: Study, *, log: bool | None = None) -> go.Figure:
-    """Return the values in the order told, and the best so far.
+    """Return the values in the order told, and the best so far; of several objectives the
+    hypervolume so far.
 
     Args:
         log: draw values on a logarithmic axis; ``None`` where all are positive and span more than
@@ -57,133 +59,66 @@ def plot_history(study: Study, *, log: bool | None = None) -> go.Figure:
         ValueError: if there is no value yet, or ``log`` and one is not positive.
     """
     snapshot = study.snapshot()
-    ids, _, values = _observed(snapshot)
-    if log and values.min() <= 0:
+    lowest = snapshot.rows.values[views.observed(snapshot)].min().item()
+    if log and lowest <= 0:
         raise ValueError(
-            f"`log` needs positive values, got {values.min():.6g}. Leave `log` out, or tell values"
+            f"`log` needs positive values, got {lowest:.6g}. Leave `log` out, or tell values"
             " above 0."
         )
-    best = np.maximum.accumulate(values) if snapshot.maximize else np.minimum.accumulate(values)
-    order = np.arange(1, len(values) + 1)
-    figure = go.Figure(
-        [
-            go.Scatter(
-                x=order,
-                y=values,
-                mode="markers",
-                name="value",
-                text=_texts(snapshot, ids),
-                hovertemplate="%{text}<br>value %{y}<extra></extra>",
-            ),
-            go.Scatter(x=order, y=best, mode="lines", name="best so far", line_shape="hv"),
-        ]
-    )
-    figure.update_layout(
-        title="Best so far", xaxis_title="evaluations with a value", yaxis_title="value"
-    )
-    figure.update_yaxes(type="log" if _is_log(values, log) else "linear")
-    return figure
+    return _figure(views.history(snapshot, log))
 
 
-def plot_slice(study: Study, params: Sequence[str] | None = None) -> go.Figure:
-    """Return the prediction with its band along each parameter, all others as in
-    ``study.best_params``, and the observed values.
+def plot_slice(
+    study: Study, params: Sequence[str] | None = None, *, outcome: str | None = None
+) -> go.Figure:
+    """Return the prediction with its band along each parameter, all others as at the recommended
+    point, and the observed values; of several objectives as at the point of the front whose worst
+    objective is best.
 
     Args:
         params: names; ``None`` for all, of more than twelve those that matter most.
+        outcome: which of several; the first if ``None``.
 
     Raises:
-        ValueError: for names that the study does not have, or fewer than two values.
+        ValueError: for names that the study does not have, or none of which is active there, or
+            fewer than two values.
     """
-    names = _names(study, params, MOST_SLICES)
-    _, X, values = _observed(study.snapshot())
-    columns = min(COLUMNS, len(names))
-    figure = make_subplots(
-        rows=math.ceil(len(names) / columns),
-        cols=columns,
-        subplot_titles=names,
-        shared_yaxes=True,
+    snapshot, number = _with_surrogate(study, outcome)
+    names = _checked(snapshot, params)
+    return _figure(
+        views.slices(snapshot, number, names), "Prediction through the recommended point"
     )
-    for number, name in enumerate(names):
-        param = study.space.params[name]
-        place: dict[str, Any] = {"row": number // columns + 1, "col": number % columns + 1}
-        axis = param.spread(POINTS_OF_SLICE).numpy()
-        mean, std = _predict_at(study, {name: axis})
-        labels = param.labels(axis)
-        column = X[:, study.space.names.index(name)]
-        first = number == 0
-        dots = go.Scatter(
-            x=param.labels(column),
-            y=values,
-            mode="markers",
-            name="observed",
-            marker={"size": 5, "opacity": 0.5, "color": "#888888"},
-            showlegend=first,
-        )
-        for trace in (*_band(labels, mean, std, param.axis == "category", first), dots):
-            figure.add_trace(trace, **place)
-        figure.update_xaxes(type=param.axis, **place)
-    figure.update_layout(
-        title="Prediction through the recommended point",
-        height=120 + HEIGHT_OF_SLICE * math.ceil(len(names) / columns),
-    )
-    return figure
 
 
-def plot_contour(study: Study, params: Sequence[str] | None = None) -> go.Figure:
-    """Return the predicted mean over two parameters, all others as in ``study.best_params``, and
-    the observed points.
+def plot_contour(
+    study: Study, params: Sequence[str] | None = None, *, outcome: str | None = None
+) -> go.Figure:
+    """Return the predicted mean over two parameters, all others as in :func:`plot_slice`, and the
+    observed points; choices have cells of their own, and it is blank where a parameter is not
+    active.
 
     Args:
         params: two names; ``None`` for the two that matter most.
+        outcome: which of several; the first if ``None``.
 
     Raises:
         ValueError: unless they are two names that the study has, and there are at least two values.
     """
     if len(study.space.names) < 2:
         raise ValueError("A contour needs at least two parameters, and the study has one.")
-    names = _names(study, params, 2)
-    if len(names) != 2 or names[0] == names[1]:
+    snapshot, number = _with_surrogate(study, outcome)
+    names = _checked(snapshot, params)
+    if names is not None and (len(names) != 2 or names[0] == names[1]):
         raise ValueError(f"`params` must be two different names, got {names}.")
-    _, X, values = _observed(study.snapshot())
-    across, up = (study.space.params[name] for name in names)
-    x = across.spread(SIDE_OF_CONTOUR).numpy()
-    y = up.spread(SIDE_OF_CONTOUR).numpy()
-    grid_y, grid_x = np.meshgrid(y, x, indexing="ij")
-    mean, _ = _predict_at(study, {names[0]: grid_x.ravel(), names[1]: grid_y.ravel()})
-    columns = [X[:, study.space.names.index(name)] for name in names]
-    figure = go.Figure(
-        [
-            go.Contour(
-                x=across.labels(x),
-                y=up.labels(y),
-                z=mean.reshape(len(y), len(x)),
-                colorscale="Viridis",
-                colorbar={"title": "mean"},
-            ),
-            go.Scatter(
-                x=across.labels(columns[0]),
-                y=up.labels(columns[1]),
-                mode="markers",
-                name="observed",
-                text=[f"{value:.6g}" for value in values],
-                marker={"color": "white", "size": 6, "line": {"color": "black", "width": 1}},
-            ),
-        ]
-    )
-    figure.update_layout(
-        title="Predicted mean through the recommended point",
-        xaxis_title=names[0],
-        yaxis_title=names[1],
-    )
-    figure.update_xaxes(type=across.axis)
-    figure.update_yaxes(type=up.axis)
-    return figure
+    picture = views.contour(snapshot, number, names)
+    if picture is None:
+        raise ValueError("A contour needs two parameters that are active at the recommended point.")
+    return _figure(picture, "Predicted mean through the recommended point")
 
 
 def plot_parallel_coordinates(study: Study, params: Sequence[str] | None = None) -> go.Figure:
-    """Return each observed point as a line across the axes of the parameters and the value, the
-    better ones lighter; an axis can be brushed.
+    """Return each observed point as a line across the axes of the parameters and of the objectives,
+    the better ones lighter; an axis can be brushed.
 
     Args:
         params: names; ``None`` for all.
@@ -191,18 +126,15 @@ def plot_parallel_coordinates(study: Study, params: Sequence[str] | None = None)
     Raises:
         ValueError: for names that the study does not have, or if there is no value yet.
     """
-    names = list(study.space.names) if params is None else _names(study, params, len(params))
     snapshot = study.snapshot()
-    _, X, values = _observed(snapshot)
-    dimensions = [
-        _dimension(name, study.space.params[name], X[:, study.space.names.index(name)])
-        for name in names
-    ]
+    views.observed(snapshot)
+    lines = views.lines(snapshot, _checked(snapshot, params), whole=True)
+    columns = zip(lines.axes, lines.values.T, strict=True)
     figure = go.Figure(
         go.Parcoords(
-            dimensions=[*dimensions, {"label": "value", "values": values}],
+            dimensions=[_dimension(axis, column) for axis, column in columns],
             line={
-                "color": values if snapshot.maximize else -values,
+                "color": -np.arange(len(lines.rows)),
                 "colorscale": "Viridis",
                 "showscale": False,
             },
@@ -213,60 +145,26 @@ def plot_parallel_coordinates(study: Study, params: Sequence[str] | None = None)
 
 
 def plot_pareto_front(study: Study) -> go.Figure:
-    """Return the outcomes that are optimised, of all points: those on the Pareto front, the other
-    feasible ones, and those that break a limit. Of three objectives or more, the first three.
+    """Return every pair of the objectives, of all points: those on the Pareto front, the other
+    feasible ones, and those that break a limit.
 
     Raises:
         ValueError: unless the study has several objectives, and a value.
     """
-    snapshot = study.snapshot()
-    goal = snapshot.goal
-    if goal is None or goal.num_objectives < 2:
-        raise ValueError("A Pareto front needs several objectives. Use `plot_history` for one.")
-    ids, _, _ = _observed(snapshot)
-    Y = snapshot.rows.outcomes(len(goal.names))
-    on_front = goal.front(Y).numpy()[ids]
-    feasible = goal.feasible(Y).numpy()[ids]
-    names = list(goal.objectives)[:3]
-    axes = [f"{name}, {goal.objectives[name]}" for name in names]
-    columns = [Y[ids, goal.names.index(name)].numpy() for name in names]
-    texts = np.array(_texts(snapshot, ids), dtype=object)
-    parts = {
-        "others": (~feasible & ~on_front, "#bbbbbb"),
-        "feasible": (feasible & ~on_front, "#1f77b4"),
-        "on the front": (on_front, "#ff7f0e"),
-    }
-    kind = go.Scatter if len(names) == 2 else go.Scatter3d
-    figure = go.Figure(
-        [
-            kind(
-                **{axis: column[kept] for axis, column in zip("xyz", columns, strict=False)},
-                mode="markers",
-                name=name,
-                text=texts[kept],
-                marker={"color": colour, "size": 7 if len(names) == 2 else 4},
-            )
-            for name, (kept, colour) in parts.items()
-            if kept.any()
-        ]
-    )
-    title = "Pareto front"
-    if len(names) == 2:
-        figure.update_layout(title=title, xaxis_title=axes[0], yaxis_title=axes[1])
-    else:
-        scene = {f"{axis}axis_title": label for axis, label in zip("xyz", axes, strict=True)}
-        figure.update_layout(title=title, scene=scene)
-    return figure
+    return _figure(views.front(study.snapshot()))
 
 
-def plot_importances(study: Study) -> go.Figure:
+def plot_importances(study: Study, *, outcome: str | None = None) -> go.Figure:
     """Return the share of each parameter in what the predicted mean varies by, see
     ``Study.importances``.
+
+    Args:
+        outcome: which of several; the first if ``None``.
 
     Raises:
         ValueError: if there are fewer than two values.
     """
-    found = study.importances()
+    found = study.importances(outcome)
     names = list(found)[::-1]
     shares = [found[name] for name in names]
     figure = go.Figure(
@@ -287,116 +185,144 @@ def plot_timeline(study: Study) -> go.Figure:
     Raises:
         ValueError: if there is no ask yet.
     """
-    costs = study.snapshot().costs
-    if not costs:
-        raise ValueError("There is no ask yet whose time could be shown. Ask for points first.")
-    steps = {"fit": "seconds_fit", "solve": "seconds_solve", "search": "seconds_acquisition"}
-    figure = go.Figure(
-        [
-            go.Bar(
-                x=list(costs),
-                y=[getattr(cost, field) for cost in costs.values()],
-                name=name,
-                text=[cost.choice for cost in costs.values()],
-                textposition="none",
-                hovertemplate="%{y:.3g} s<br>%{text}",
-            )
-            for name, field in steps.items()
-        ]
-    )
-    figure.update_layout(
-        title="Time of each ask", barmode="stack", xaxis_title="ask", yaxis_title="seconds"
-    )
+    return _figure(views.times(study.snapshot()))
+
+
+def _with_surrogate(study: Study, outcome: str | None) -> tuple[Snapshot, int]:
+    """Return a study as it stands, and the number of an outcome.
+
+    Raises:
+        ValueError: for another name, or fewer than two values.
+    """
+    names = study.outcomes or ("value",)
+    number = 0 if outcome is None else names.index(checks.one_of("outcome", outcome, names))
+    snapshot = study.snapshot()
+    if not snapshot.beliefs:
+        study.importances()  # which says what is missing
+    return snapshot, number
+
+
+def _checked(snapshot: Snapshot, params: Sequence[str] | None) -> list[str] | None:
+    """Return names of parameters that were given."""
+    if params is None:
+        return None
+    known = snapshot.space.names
+    for name in (names := [params] if isinstance(params, str) else list(params)):
+        if name not in known:
+            raise ValueError(f"`params` must be among {', '.join(known)}, got {name!r}.")
+    return names
+
+
+def _figure(picture: Picture, title: str = "") -> go.Figure:
+    """Return a picture as a Plotly figure."""
+    panels = picture.panels
+    columns = min(COLUMNS, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    titles = [panel.title for panel in panels] if panels[0].title else None
+    shared = all(panel.y is panels[0].y for panel in panels)
+    figure = make_subplots(rows=rows, cols=columns, subplot_titles=titles, shared_yaxes=shared)
+    shown: set[str] = set()
+    for number, panel in enumerate(panels):
+        place: dict[str, Any] = {"row": number // columns + 1, "col": number % columns + 1}
+        for marks in panel.marks:
+            for trace in _TRACES[marks.kind](panel, marks):
+                trace.showlegend = bool(trace.name) and trace.name not in shown
+                shown.add(trace.name or "")
+                figure.add_trace(trace, **place)
+        figure.update_xaxes(type=panel.x.kind, title=None if titles else panel.x.title, **place)
+        figure.update_yaxes(type=panel.y.kind, **place)
+        if number % columns == 0 or not shared:
+            figure.update_yaxes(title=panel.y.title, **place)
+    figure.update_layout(title=title or picture.title, barmode="stack")
+    if rows > 1:
+        figure.update_layout(height=120 + HEIGHT_OF_SLICE * rows)
     return figure
 
 
-def _observed(snapshot: Snapshot) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """Return the numbers, points (n, d) and values (n,) of the rows with a value."""
-    rows = snapshot.rows
-    ids = list(rows.observed)
-    if not ids:
-        raise ValueError("There is nothing to show yet: no finite value has been told.")
-    return ids, rows.X[ids].numpy(), rows.values[ids].numpy()
+def _along(axis: Axis, numbers: np.ndarray) -> Any:
+    """Return what stands at places of an axis."""
+    return (
+        [axis.labels[int(k)] for k in numbers if math.isfinite(k)]
+        if axis.kind == "category"
+        else numbers
+    )
 
 
-def _texts(snapshot: Snapshot, ids: Sequence[int]) -> list[str]:
-    params = snapshot.space.to_dicts(snapshot.rows.X[ids])
+def _points(panel: Panel, marks: Marks) -> list[go.Scatter]:
+    marker: dict[str, Any] = {"color": COLOURS[marks.colour], "size": 6}
+    if marks.colour == "hollow":
+        marker["line"] = {"color": "black", "width": 1}
+    texts = None if marks.texts is None else marks.texts(np.arange(len(marks.x)))
+    kept = np.isfinite(marks.x) & np.isfinite(marks.y)
+    x, y = _along(panel.x, marks.x[kept]), _along(panel.y, marks.y[kept])
+    return [go.Scatter(x=x, y=y, mode="markers", name=marks.name, text=texts, marker=marker)]
+
+
+def _line(panel: Panel, marks: Marks) -> list[go.Scatter]:
+    shape = "hv" if marks.kind == "steps" else "linear"
+    line = {"color": COLOURS[marks.colour], "shape": shape}
+    return [go.Scatter(x=marks.x, y=marks.y, mode="lines", name=marks.name, line=line)]
+
+
+def _band(panel: Panel, marks: Marks) -> list[go.Scatter]:
+    x = _along(panel.x, marks.x)
+    colour = "rgba(31, 119, 180, 0.2)"
+    if panel.x.kind == "category":
+        up, down = marks.high - marks.y, marks.y - marks.low
+        bars = {"type": "data", "array": up, "arrayminus": down, "symmetric": False}
+        return [go.Scatter(x=x, y=marks.y, error_y=bars, mode="markers", marker={"color": colour})]
+    edge = {"x": x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
     return [
-        f"row {number}<br>" + "<br>".join(f"{name} {_short(value)}" for name, value in of.items())
-        for number, of in zip(ids, params, strict=True)
+        go.Scatter(y=marks.high, **edge),
+        go.Scatter(y=marks.low, fill="tonexty", fillcolor=colour, **edge),
     ]
 
 
-def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+def _rule(panel: Panel, marks: Marks) -> list[go.Scatter]:
+    x = np.repeat(marks.x, 2) if len(marks.x) else np.array([panel.x.low, panel.x.high])
+    y = np.repeat(marks.y, 2) if len(marks.y) else np.array([panel.y.low, panel.y.high])
+    line = {"color": COLOURS[marks.colour], "dash": "dash"}
+    if panel.x.kind == "category":
+        x = _along(panel.x, x if len(marks.x) else np.arange(len(panel.x.labels)))
+        y = y if len(marks.x) else np.repeat(marks.y, len(x))
+    return [go.Scatter(x=x, y=y, mode="lines", name=marks.name, line=line)]
 
 
-def _is_log(values: np.ndarray, log: bool | None) -> bool:
-    if log is not None:
-        return log
-    return bool(values.min() > 0 and values.max() > MAGNITUDES * values.min())
+def _bars(panel: Panel, marks: Marks) -> list[go.Bar]:
+    texts = None if marks.texts is None else marks.texts(np.arange(len(marks.x)))
+    colour = COLOURS[marks.colour]
+    options: dict[str, Any] = {"textposition": "none", "hovertemplate": "%{text}<extra></extra>"}
+    bar = go.Bar(x=marks.x, y=marks.y, name=marks.name, text=texts, marker_color=colour, **options)
+    return [bar]
 
 
-def _names(study: Study, params: Sequence[str] | None, most: int) -> list[str]:
-    """Return the names that were given or, if ``None``, so many of those that matter most."""
-    known = study.space.names
-    if params is None:
-        return list(known) if len(known) <= most != 2 else list(study.importances())[:most]
-    if isinstance(params, str):
-        params = [params]
-    for name in params:
-        if name not in known:
-            raise ValueError(f"`params` must be among {', '.join(known)}, got {name!r}.")
-    return list(params)
+def _cells(panel: Panel, marks: Marks) -> list[go.Contour | go.Heatmap]:
+    smooth = "category" not in (panel.x.kind, panel.y.kind)
+    kind = go.Contour if smooth else go.Heatmap
+    x, y = _along(panel.x, marks.x), _along(panel.y, marks.y)
+    return [kind(x=x, y=y, z=marks.z, colorscale="Viridis", colorbar={"title": marks.name})]
 
 
-def _predict_at(study: Study, numbers: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation at the recommended point with some parameters changed, in
-    the numbers that stand for them.
-    """
-    count = len(next(iter(numbers.values())))
-    X = study.space.from_dicts([study.best_params], observed=True).repeat(count, 1)
-    for name, column in numbers.items():
-        X[:, study.space.names.index(name)] = torch.from_numpy(column)
-    mean, std = study.predict(study.space.completed(X))
-    return mean.numpy(), std.numpy()
+_TRACES: dict[str, Callable[[Panel, Marks], list[Any]]] = {
+    "points": _points,
+    "line": _line,
+    "steps": _line,
+    "band": _band,
+    "rule": _rule,
+    "bars": _bars,
+    "cells": _cells,
+}
 
 
-def _band(
-    x: list[Any], mean: np.ndarray, std: np.ndarray, is_choice: bool, in_legend: bool
-) -> list[go.Scatter]:
-    """Return the traces of a mean and two standard deviations about it."""
-    if is_choice:
-        bars = {"type": "data", "array": 2.0 * std}
-        return [
-            go.Scatter(
-                x=x, y=mean, error_y=bars, mode="markers", name="mean", showlegend=in_legend,
-                marker={"color": "#1f77b4", "size": 9},
-            )
-        ]  # fmt: skip
-    edge = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
-    return [
-        go.Scatter(x=x, y=mean + 2.0 * std, **edge),
-        go.Scatter(
-            x=x, y=mean - 2.0 * std, fill="tonexty", fillcolor="rgba(31, 119, 180, 0.2)", **edge
-        ),
-        go.Scatter(
-            x=x, y=mean, mode="lines", name="mean", line_color="#1f77b4", showlegend=in_legend
-        ),
-    ]
-
-
-def _dimension(name: str, param: Parameter, column: np.ndarray) -> dict[str, Any]:
+def _dimension(axis: Axis, column: np.ndarray) -> dict[str, Any]:
     """Return one axis of parallel coordinates."""
-    if param.axis == "category":
-        positions = param.values().numpy()
-        ticks = param.labels(positions)
-        return {"label": name, "values": column, "tickvals": positions, "ticktext": ticks}
-    if param.axis == "linear":
-        return {"label": name, "values": column, "range": [param.low, param.high]}
-    powers = np.linspace(math.log10(param.low), math.log10(param.high), 5)
-    return {
-        "label": name,
+    found = {"label": axis.title, "values": column}
+    if axis.kind == "category":
+        return found | {"tickvals": np.arange(len(axis.labels)), "ticktext": axis.labels}
+    if axis.kind == "linear":
+        return found | {"range": [axis.low, axis.high]}
+    powers = np.linspace(math.log10(axis.low), math.log10(axis.high), 5)
+    return found | {
         "values": np.log10(column),
         "range": [powers[0], powers[-1]],
         "tickvals": powers,

@@ -50,7 +50,7 @@ SOLVED = "surrogates/rules/solved.py"
 PATHS = "surrogates/functions/paths.py"
 TILES = "surrogates/operators/tiles.py"
 SELECTION = "acquisition/selection.py"
-ANSWERS = "scalable_bo/study/answers.py"
+BELIEF = "scalable_bo/modelling/belief.py"
 SEALS = "scalable_bo/storage/seals.py"
 SHARED = "scalable_bo/storage/shared.py"
 SHEETS = "scalable_bo/storage/sheets.py"
@@ -143,13 +143,13 @@ MUTANTS = (
         "return points, best_values",
         SEARCH,
     ),
-    Mutant(ANSWERS, "spreads.append(0.5 *", "spreads.append(", STUDY),
-    Mutant(ANSWERS, "self.mean(X[ranked])).argmax()", "self.mean(X[ranked])).argmin()", STUDY),
-    Mutant(ANSWERS, "changed = first.clone()", "changed = second.clone()", STUDY),
+    Mutant(BELIEF, "spread = 0.5 *", "spread =", STUDY),
+    Mutant(BELIEF, "self.mean(X[ranked])).argmax()", "self.mean(X[ranked])).argmin()", STUDY),
+    Mutant(BELIEF, "changed = first.clone()", "changed = second.clone()", STUDY),
     Mutant(
-        "scalable_bo/study/asking.py",
-        "SeedSequence((self._seed, number))",
-        "SeedSequence((self._seed, 1))",
+        "scalable_bo/modelling/fitting.py",
+        "SeedSequence((seed, number))",
+        "SeedSequence((seed, 1))",
         STUDY,
     ),
     Mutant(

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from acquisition.strategy import Request, Strategy
 from scalable_bo.modelling.factory import SurrogateFactory
-from scalable_bo.modelling.fitting import fit, fit_warped
+from scalable_bo.modelling.fitting import fit, fit_warped, is_for_few
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.study.choices import choose_parts
 from scalable_bo.study.pace import end_of_fit, local_parts, plan_here
-from scalable_bo.study.surrogate import is_for_few
 from surrogates import PathwiseGP
 
 

@@ -28,8 +28,6 @@ from surrogates.models.priors import ModerateLengthscalePrior
 from surrogates.operators.differentiable import KernelBasis
 from surrogates.operators.main_effects import MainEffectsKernel
 
-# Values among which a direct solve tells how wide the band around the mean is
-BAND_UP_TO = 2000
 MEAN_WEIGHTS = "mean_weights"
 WARPED = "warped"  # in a checkpoint's tensors if its values are: the number of the scale
 # Of few values: less noise than that is none; a prior that lets it be as little
@@ -204,19 +202,12 @@ def _describe(modules: dict[str, Any]) -> str:
     return "; likelihood ".join(describe_module(m) for m in modules.values() if m is not None)
 
 
-Curve = Callable[[Tensor], Tensor]  # from points (k, ·) to values (k,)
-Band = Callable[[Tensor], tuple[Tensor, Tensor]]  # the same below and above a curve
-
-
-def curves_of(
+def mean_of(
     factory: SurrogateFactory, data: TrainingData, checkpoint: Checkpoint
-) -> tuple[Curve, Band | None] | None:
-    """Return the mean behind a checkpoint on its data, from the unit cube, without a solve, of
-    warped values the median; and what lies two standard deviations below and above it, without the
-    noise. Of their values the largest is best.
-
-    ``None`` if the checkpoint is of another kernel; without a band for more than ``BAND_UP_TO``
-    data, where it would take a solve.
+) -> Callable[[Tensor], Tensor] | None:
+    """Return the mean behind a checkpoint on its data, from the unit cube (k, e) to values (k,) of
+    which the largest is best, without a solve, of warped values the median; ``None`` if the
+    checkpoint is of another kernel.
     """
     restored = factory.restore(data, checkpoint)
     if restored is None:
@@ -232,14 +223,7 @@ def curves_of(
         means = paths.mean(U.to(factory.device, factory.dtype)).to("cpu", torch.float64)
         return fitted_to.values_of(means)
 
-    @torch.no_grad()
-    def band(U: Tensor) -> tuple[Tensor, Tensor]:
-        posterior = model.posterior(U.to(factory.device, factory.dtype))
-        middle = posterior.mean[:, 0].to("cpu", torch.float64)
-        width = 2.0 * posterior.variance[:, 0].sqrt().to("cpu", torch.float64)
-        return fitted_to.values_of(middle - width), fitted_to.values_of(middle + width)
-
-    return mean, band if len(data.U) <= BAND_UP_TO else None
+    return mean
 
 
 def describe_module(module: Module) -> str:

@@ -12,13 +12,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from acquisition.strategy import ChoosingStrategy, Strategy
 from scalable_bo.modelling.factory import SurrogateFactory, model_of_rows
 from scalable_bo.modelling.training import SCALES, TrainingData
 from surrogates import PathwiseGP, fit_exact
 
+FEWEST_VALUES = 2  # for a model, unless the design is smaller
+# Hyperparameters are fitted again when the observations are this many times those of the last fit.
+REFIT_GROWTH = 1.5
 # Hyperparameters are fitted to at most so many observations, drawn anew each time: O(n³) a
 # likelihood evaluation.
 MAX_FIT_POINTS = 1000
@@ -31,6 +36,17 @@ LEAST_EVIDENCE = 3.0
 EVALUATIONS_APART = 40  # of the likelihood where inputs act apart, in which a fit is near its end
 # After so many a kernel that does not exceed what others have reached will not win
 EVALUATIONS_TO_LEAD = 20
+
+
+def is_for_few(strategy: Strategy, q: int, num_values: int) -> bool:
+    """Whether a strategy wants the surrogate for few points and values."""
+    return isinstance(strategy, ChoosingStrategy) and strategy.is_for_few(q, num_values)
+
+
+def randomness(seed: int, number: int) -> torch.Generator:
+    """Return the randomness of a study's ask, by its number."""
+    state = np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(state[0]))
 
 
 def fit(

@@ -8,7 +8,7 @@ import base64
 import hashlib
 import platform
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -16,12 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from scalable_bo._packages import installed_version
-from scalable_bo.report import plots
-from scalable_bo.report.charts import escape, shorten
-from scalable_bo.report.contours import contour_of_mean
-from scalable_bo.report.plots import Chart
+from scalable_bo.report import views
 from scalable_bo.report.snapshot import Snapshot
+from scalable_bo.report.svg import draw, draw_lines, draw_shares, escape, shorten
+from scalable_bo.report.views import outcome_name
 from scalable_bo.space.goal import Goal
+from scalable_bo.space.parameters import Categorical, Parameter
+from scalable_bo.storage.shown import describe_excess, describe_params, number
 from surrogates.atomic import write_atomically
 
 NUM_BEST_ROWS = 15
@@ -29,6 +30,8 @@ NUM_REASONS = 20
 NUM_CHOICES = 15
 LONGEST_NAME = 60  # characters of a study's name
 LONGEST = 400  # characters of a text that comes from outside
+# Of the settings, those that say how the surrogate is computed
+MACHINERY = ("solver", "kernel", "computed in")
 _LIBRARIES = ("torch", "gpytorch", "botorch", "numpy")
 
 
@@ -48,11 +51,11 @@ def render(snapshot: Snapshot) -> str:
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     sections = [
+        _of_pending(snapshot),
         *_of_values(snapshot),
-        *_of_asks(snapshot),
-        *_of_choices(snapshot),
         *_of_failures(snapshot),
-        _configuration(snapshot),
+        _of_settings(snapshot),
+        _diagnostics(snapshot),
     ]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -71,13 +74,12 @@ def _title(snapshot: Snapshot) -> str:
 
 def _head(snapshot: Snapshot) -> str:
     rows = snapshot.rows
+    goal = snapshot.goal
     way = "maximised" if snapshot.maximize else "minimised"
-    several = snapshot.goal is not None and snapshot.goal.num_objectives > 1
-    goal = "several objectives" if several else way
-    row = snapshot.best_row
-    best = "–" if row is None else f"{rows.values[row].item():.6g}"
+    if goal is not None and goal.num_objectives > 1:
+        way = goal.directions
     tiles = {
-        "best value": best,
+        **_found(snapshot),
         "values": f"{len(rows.observed):,}",
         "failed": f"{len(rows.reasons):,}",
         "pending": f"{len(rows) - rows.num_told:,}",
@@ -87,114 +89,192 @@ def _head(snapshot: Snapshot) -> str:
     names = shorten(", ".join(snapshot.space.names), 120)
     name = shorten(snapshot.name or "A study", LONGEST_NAME)
     return (
-        f'<h1>{escape(name)}, {goal}</h1>\n<p class="note">over {escape(names)}</p>\n<dl'
+        f'<h1>{escape(name)}, {escape(way)}</h1>\n<p class="note">over {escape(names)}</p>\n<dl'
         f' class="tiles">{cells}</dl>'
     )
 
 
+def _found(snapshot: Snapshot) -> dict[str, str]:
+    """Return the best value in figures or, of several objectives, what there is of a front."""
+    goal = snapshot.goal
+    row = snapshot.shown_row
+    if row is not None and not snapshot.feasible.any():
+        return {"feasible": "none"}
+    if goal is None or goal.num_objectives == 1:
+        return {"best value": "–" if row is None else f"{snapshot.rows.values[row].item():.6g}"}
+    Y = snapshot.outcomes[snapshot.rows.observed]
+    corner = goal.reference_point(Y)
+    return {
+        "on the front": f"{int(goal.front(Y).sum()):,}",
+        "hypervolume": "–" if corner is None else f"{goal.hypervolume(Y, corner):.4g}",
+    }
+
+
+def _of_pending(snapshot: Snapshot) -> str:
+    """Return the section of what to do next."""
+    rows = snapshot.rows
+    ids = (~rows.told).nonzero().flatten()
+    heading = "What to evaluate next"
+    if not len(ids):
+        how = "`study.ask(q)`, or `scalable-bo ask`, gives the next ones."
+        return _section(heading, "", f"No point is pending. {how}")
+    shown = ids[:NUM_BEST_ROWS]
+    Y = snapshot.outcomes[shown]
+    curves = [belief.curve(rows.X[shown]) for belief in snapshot.beliefs]
+    columns = {
+        f"{outcome_name(snapshot, j)}, predicted": [
+            number(told) + ", told"
+            if not np.isnan(told)
+            else f"{mean:.4g}" + (f" ({low:.4g} to {high:.4g})" if high > low else "")
+            for told, mean, low, high in zip(
+                Y[:, j].tolist(), *(part.tolist() for part in curve), strict=True
+            )
+        ]
+        for j, curve in enumerate(curves)
+    }
+    rest = len(ids) - len(shown)
+    note = (
+        "Points that were asked for and wait for their values, with the surrogate's mean and two"
+        " standard deviations about it."
+        if curves
+        else "Points that were asked for and wait for their values."
+    ) + f" {rest:,} more are in `study.pending`." * bool(rest)
+    return _section(heading, _rows_table(snapshot, shown.numpy(), columns), note)
+
+
 def _of_values(snapshot: Snapshot) -> list[str]:
     """Return the sections that need a value."""
-    if not snapshot.rows.observed:
-        return [_section("Best so far", "", "No finite value has been told yet.")]
-    if snapshot.goal is not None and snapshot.goal.num_objectives > 1:
-        return _of_front(snapshot, snapshot.goal)
-    best = _best_rows(snapshot)
-    slices = plots.find_slices(snapshot, int(best[0]))
-    names = [found.name for found in slices] or list(snapshot.space.names)
-    chart = plots.best_so_far(snapshot)
-    sections = [
-        _section(
-            "Best so far",
-            plots.keys([("a value", "blue"), ("best so far", "orange")]) + chart.svg,
-            chart.note,
-        )
-    ]
-    sections.append(_section("Best rows", _best_table(snapshot, best)))
-    what = (
-        "The surrogate's posterior mean along each parameter; all others are as in the best row,"
-        " which the upright line marks."
-    )
-    if slices:
-        chart = plots.slices_of_mean(snapshot, slices, int(best[0]))
-        if any(setting.startswith("constraint ") for setting in snapshot.settings):
-            what += " Constraints are left aside."
-        if snapshot.band is not None:
-            what += " The band is two standard deviations wide on either side, without the noise."
-        sections.append(
-            _section("Posterior mean around the best row", chart.svg, f"{what} {chart.note}")
-        )
-        over_two = contour_of_mean(snapshot, slices, int(best[0]))
-        if over_two is not None:
-            drawn = plots.keys([("observed", "hollow"), ("best", "orange")]) + over_two.svg
-            sections.append(_section("Posterior mean over two parameters", drawn, over_two.note))
-    else:
+    row = snapshot.shown_row
+    if row is None:
+        return [_section("Best point", "", "No finite value has been told yet.")]
+    goal = snapshot.goal
+    num_objectives = 1 if goal is None else goal.num_objectives
+    progress = views.history(snapshot)
+    sections = [*_of_best(snapshot, row), _section(progress.title, draw(progress))]
+    if not snapshot.beliefs:
         why = (
-            "There is no surrogate yet: all points asked so far are of the initial design."
-            if all(ask.refitted is None for ask in snapshot.asks)
+            "There is no surrogate before two values."
+            if len(snapshot.rows.observed) < 2
             else (
                 "The surrogate is not in the folder, or has a kernel of its own: write the report"
                 " by `study.report(path)`."
             )
         )
-        sections.append(_section("Posterior mean around the best row", "", why))
-    chart = plots.parallel_coordinates(snapshot, names)
-    lines = plots.keys(
-        [
-            ("the best", "orange"),
-            (f"the next {plots.NUM_BEST_LINES - 1}", "blue"),
-            ("others", "faint"),
-        ]
-    )
-    sections.append(_section("Parallel coordinates", lines + chart.svg, chart.note))
-    return sections
+        sections.append(_section("Prediction", "", why))
+    else:
+        sections += [_of_outcome(snapshot, j) for j in range(num_objectives)]
+        shares = {
+            outcome_name(snapshot, j): belief.importances
+            for j, belief in enumerate(snapshot.beliefs)
+        }
+        what = "The share of each parameter in what the predicted mean varies by over the space."
+        sections.append(_section("Importances", draw_shares(shares, views.MOST_SLICES), what))
+    lines = views.lines(snapshot)
+    sections.append(_section("Parallel coordinates", draw_lines(lines)))
+    return sections + ([] if goal is None else _of_limits(snapshot, goal))
 
 
-def _of_front(snapshot: Snapshot, goal: Goal) -> list[str]:
-    """Return the section of several objectives: the Pareto front, drawn in the first two."""
+def _of_best(snapshot: Snapshot, row: int) -> list[str]:
+    """Return the sections of the best point or, of several objectives, of the front; where no point
+    keeps the limits, of the one that comes nearest.
+    """
     rows = snapshot.rows
-    Y = rows.outcomes(len(goal.names))
-    front = goal.front(Y).nonzero().flatten()
-    front = front[(goal.signs[0] * Y[front, 0]).argsort(descending=True)]
-    chart = plots.front_of(snapshot, goal)
-    names = [*snapshot.space.names, *snapshot.space.fixed]
-    shown = front[:NUM_BEST_ROWS]
+    goal = snapshot.goal
+    params = describe_params(snapshot.space.to_dicts(rows.X[[row]])[0])
+    best = snapshot.ranked
+    if goal is not None and not snapshot.feasible.any():
+        excess = goal.excess(snapshot.outcomes[[row]])[0].tolist()
+        broken = {name: by for name, by in zip(goal.names, excess, strict=True) if by > 0}
+        note = f"No point keeps the limits. The nearest is row {row}: it {describe_excess(broken)}."
+        return [_section("Least violating point", _rows_table(snapshot, np.array([row])), note)]
+    if goal is not None and goal.num_objectives > 1:
+        front = best[goal.front(snapshot.outcomes).numpy()[best]]
+        corner = goal.reference_point(snapshot.outcomes[rows.observed])
+        assert corner is not None  # of a front
+        names = dict(zip(goal.objectives, corner.tolist(), strict=True))
+        rest = len(front) - NUM_BEST_ROWS
+        note = f"The hypervolume is measured from {describe_params(names)}." + (
+            f" {rest} more are in `study.result.front`." if rest > 0 else ""
+        )
+        return [
+            _section("Pareto front", draw(views.front(snapshot))),
+            _section("Points of the front", _rows_table(snapshot, front[:NUM_BEST_ROWS]), note),
+        ]
+    note = f"Row {row}, {number(rows.values[row].item())} at {params}."
+    if snapshot.beliefs:
+        mean, low, high = (float(part) for part in snapshot.beliefs[0].curve(rows.X[[row]]))
+        note += f" The surrogate's mean there is {mean:.4g}"
+        note += f", within {low:.4g} and {high:.4g}." if high > low else "."
+    if row != best[0]:
+        note += " Values are noisy: it has the best mean, though other values were better."
+    return [_section("Best point", _rows_table(snapshot, best[:NUM_BEST_ROWS]), note)]
+
+
+def _of_outcome(snapshot: Snapshot, outcome: int) -> str:
+    """Return the section of what the surrogate says of an outcome."""
+    name = outcome_name(snapshot, outcome)
+    what = (
+        f"The mean along each parameter; all others are as in row {snapshot.shown_row}, which the"
+        " upright line marks."
+    )
+    if any(setting.startswith("constraint ") for setting in snapshot.settings):
+        what += " Constraints are left aside."
+    what += " The band is two standard deviations wide on either side, without the noise."
+    content = draw(views.slices(snapshot, outcome))
+    surface = views.contour(snapshot, outcome)
+    if surface is not None:
+        content += "<h3>Over two parameters</h3>" + draw(surface)
+    title = "Prediction" if snapshot.goal is None else f"Prediction of {name}"
+    return _section(title, content, what)
+
+
+def _of_limits(snapshot: Snapshot, goal: Goal) -> list[str]:
+    """Return the sections of the limits on outcomes, and of those that are no objectives."""
+    if not goal.constraints:
+        return []
+    Y = snapshot.outcomes[snapshot.rows.observed]
+    kept = (goal.excess(Y) == 0).sum(0).tolist()
+    words = goal.describe()
     table = [
-        (int(row), *(f"{y:.6g}" for y in values))
-        + tuple(
-            f"{value:.6g}" if isinstance(value, float) else shorten(value, 60)
-            for value in (params.get(name, "–") for name in names)
-        )
-        for row, values, params in zip(
-            shown, Y[shown].tolist(), snapshot.space.to_dicts(rows.X[shown]), strict=True
-        )
+        (f"{kept[goal.names.index(name)]:,} of {len(Y):,}", words[f"outcome `{name}`"])
+        for name in goal.constraints
     ]
-    heads = ("row", *(shorten(name, 60) for name in (*goal.names, *names)))
-    rest = len(front) - len(shown)
-    note = f"{rest} more are in `study.result.front`." if rest else ""
-    lines = plots.keys([("on the front", "orange"), ("feasible", "blue"), ("others", "faint")])
+    others = range(goal.num_objectives, len(goal.names)) if snapshot.beliefs else ()
     return [
-        _section("Pareto front", lines + chart.svg, chart.note),
-        _section("Points of the front", _table(heads, table, 1 + len(goal.names), "word"), note),
+        _section("Limits on outcomes", _table(("rows that keep it", "limit"), table, 1, "word")),
+        *(_of_outcome(snapshot, outcome) for outcome in others),
     ]
+
+
+def _diagnostics(snapshot: Snapshot) -> str:
+    """Return the section of what asks cost and how right their solves are, folded."""
+    solvers = Counter(cost.solver for cost in snapshot.costs.values() if cost.solver)
+    found = {name: snapshot.settings[name] for name in MACHINERY if name in snapshot.settings}
+    if solvers:
+        found["solvers used"] = "; ".join(
+            f"{solver} ({number} of {len(snapshot.asks)} asks)"
+            for solver, number in solvers.items()
+        )
+    found["versions"] = (
+        f"scalable_bo {installed_version()}, Python {platform.python_version()}, "
+        + ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
+    )
+    content = "".join([*_of_asks(snapshot), *_of_choices(snapshot), _pairs(found)])
+    return f"<section>\n<details><summary>Diagnostics</summary>{content}</details>\n</section>"
 
 
 def _of_asks(snapshot: Snapshot) -> list[str]:
-    """Return the sections that need the cost of an ask."""
+    """Return what needs the cost of an ask."""
     if not snapshot.costs:
         return []
-    chart: Chart | None = plots.errors(snapshot)
-    if chart is None:
-        return [
-            _section(
-                "Error and time of each ask",
-                "",
-                "All points asked so far are of the initial design, which costs next to nothing.",
-            )
-        ]
+    errors = views.errors(snapshot)
+    if errors is None:
+        what = "All points asked so far are of the initial design, which costs next to nothing."
+        return [_part("Error and time of each ask", "", what)]
     what = (
         "What the mean and the paths of an ask may be off by at the worst, in posterior standard"
         " deviations, or else the relative residual of its linear systems, as evaluated at the end"
-        " of the solve. A gap is an ask of the design."
+        " of the solve."
     )
     missed = sum(cost.converged is False for cost in snapshot.costs.values())
     if missed:
@@ -202,20 +282,18 @@ def _of_asks(snapshot: Snapshot) -> list[str]:
             f" In {missed} of {len(snapshot.costs)} asks it missed the solver's tolerance: use"
             " float64, or a solver with a larger budget."
         )
-    spent = plots.times(snapshot)
-    total = np.sum([plots.seconds(cost) for cost in snapshot.costs.values()], axis=0)
-    names = [
-        (f"{name} {seconds:.3g} s", style)
-        for (name, style), seconds in zip(plots.STEPS, total, strict=True)
-    ]
+    total = np.sum([views.seconds(cost) for cost in snapshot.costs.values()], axis=0)
+    spent = ", ".join(
+        f"{name} {part:.3g} s" for (name, _), part in zip(views.STEPS, total, strict=True)
+    )
     return [
-        _section("Error of each ask", chart.svg, what),
-        _section("Time of each ask", plots.keys(names) + spent.svg, spent.note),
+        _part("Error of each ask", draw(errors), what),
+        _part("Time of each ask", draw(views.times(snapshot)), f"In all: {spent}."),
     ]
 
 
 def _of_choices(snapshot: Snapshot) -> list[str]:
-    """Return the section of how the latest asks have chosen, if their costs say so."""
+    """Return how the latest asks have chosen, if their costs say so."""
     chosen = [
         (ask.number, ask.num_points, ask.num_observed, cost.choice)
         for ask in snapshot.asks
@@ -227,7 +305,7 @@ def _of_choices(snapshot: Snapshot) -> list[str]:
     rest = len(chosen) - len(table)
     note = f"The latest {len(table)}; there are {rest:,} before." if rest else ""
     heads = ("ask", "points", "values", "choice")
-    return [_section("How points were chosen", _table(heads, table[::-1], 3, "long"), note)]
+    return [_part("How points were chosen", _table(heads, table[::-1], 3, "long"), note)]
 
 
 def _of_failures(snapshot: Snapshot) -> list[str]:
@@ -249,65 +327,66 @@ def _of_failures(snapshot: Snapshot) -> list[str]:
     ]
 
 
-def _best_table(snapshot: Snapshot, best: np.ndarray) -> str:
+def _rows_table(
+    snapshot: Snapshot, shown: np.ndarray, predicted: Mapping[str, Sequence[str]] | None = None
+) -> str:
+    """Return a table of rows: their asks, their outcomes and their parameters; of pending ones what
+    is ``predicted`` behind these, in place of the outcomes.
+    """
     rows = snapshot.rows
     space = snapshot.space
-    points = space.to_dicts(rows.X[best[:NUM_BEST_ROWS]])
+    outcomes = ["value"] if snapshot.goal is None else list(snapshot.goal.names)
+    values = snapshot.outcomes[shown].T.tolist() if predicted is None else []
+    told = {name: list(map(number, of)) for name, of in zip(outcomes, values, strict=False)}
     names = [*space.names, *space.fixed]
-    table = [
-        (
-            rank,
-            int(row),
-            "added" if rows.asks[row] == 0 else int(rows.asks[row]),
-            f"{rows.values[row].item():.6g}",
-        )
-        + tuple(
-            f"{value:.6g}" if isinstance(value, float) else shorten(value, 60)
-            for value in (params.get(name, "–") for name in names)
-        )
-        for rank, (row, params) in enumerate(zip(best, points, strict=False), 1)
-    ]
-    return _table(
-        ("", "row", "ask", "value", *(shorten(name, 60) for name in names)), table, 4, "word"
-    )
+    points = space.to_dicts(rows.X[shown])
+    params = {name: [number(point.get(name, "–")) for point in points] for name in names}
+    asks = ["added" if ask == 0 else int(ask) for ask in rows.asks[shown]]
+    table = {"row": shown.tolist(), "ask": asks, **told, **params, **(predicted or {})}
+    heads = [shorten(name, 60) for name in table]
+    return _table(heads, list(zip(*table.values(), strict=True)), 2 + len(told), "word")
 
 
-def _configuration(snapshot: Snapshot) -> str:
-    solvers = Counter(cost.solver for cost in snapshot.costs.values() if cost.solver)
-    found = {name: value for name, value in snapshot.settings.items() if name != "columns"}
-    if solvers:
-        found["solvers used"] = "; ".join(
-            f"{solver} ({number} of {len(snapshot.asks)} asks)"
-            for solver, number in solvers.items()
-        )
+def _of_settings(snapshot: Snapshot) -> str:
+    """Return the section of what the study was made with, in words."""
+    space = snapshot.space
+    found = {name: _in_words(param) for name, param in space.params.items()}
+    found |= {name: f"{value}, fixed" for name, value in space.fixed.items()}
+    left_out = ("columns", "parameter ", "fixed ", "objective ", "outcome ", *MACHINERY)
+    if (goal := snapshot.goal) is not None:
+        found["goal"] = goal.directions
+        found |= {name: goal.describe()[f"outcome `{name}`"] for name in goal.constraints}
+    found |= {
+        name: text for name, text in snapshot.settings.items() if not name.startswith(left_out)
+    }
     for source in snapshot.sources:
         found[f"added data {source.name!r}"] = f"{source.num_rows:,} rows"
-    found["versions"] = (
-        f"scalable_bo {installed_version()}, Python {platform.python_version()}, "
-        + ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
-    )
-    texts = [
-        (escape(shorten(name, LONGEST)), escape(shorten(value, LONGEST)))
-        for name, value in found.items()
-    ]
+    return _section("Settings", _pairs(found))
+
+
+def _in_words(param: Parameter) -> str:
+    if isinstance(param, Categorical):
+        choices = ", ".join(map(str, param.choices))
+        text = f"one of {choices}" + ", in this order" * param.ordered
+    else:
+        text = f"{param.low:.10g} to {param.high:.10g}"
+        text += " in whole numbers" * (param.type == "int")
+        text += "" if param.step in (None, 1) else f" in steps of {param.step:.10g}"
+        text += ", on a logarithmic scale" * param.log
+    for other, wanted in (param.active_if or {}).items():
+        values = [wanted] if isinstance(wanted, str) or not isinstance(wanted, Sequence) else wanted
+        text += f", where {other} is {' or '.join(map(str, values))}"
+    return text
+
+
+def _pairs(texts: Mapping[str, str]) -> str:
+    """Return a table of names with their texts."""
     lines = "".join(
-        f'<tr><th scope="row" class="long">{name}</th><td class="code">{value}</td></tr>'
-        for name, value in texts
+        f'<tr><th scope="row" class="long">{escape(shorten(name, LONGEST))}</th>'
+        f'<td class="long">{escape(shorten(text, LONGEST))}</td></tr>'
+        for name, text in texts.items()
     )
-    return _section(
-        "Configuration", f'<div class="scroll"><table><tbody>{lines}</tbody></table></div>'
-    )
-
-
-def _best_rows(snapshot: Snapshot) -> np.ndarray:
-    """Return the rows with a value, the best first."""
-    ids = np.array(snapshot.rows.observed)
-    values = snapshot.rows.values.numpy()[ids]
-    if snapshot.goal is not None:  # what breaks a limit comes last
-        Y = snapshot.rows.outcomes(len(snapshot.goal.names))
-        broken = ~snapshot.goal.feasible(Y).numpy()[ids]
-        return ids[np.lexsort((-values if snapshot.maximize else values, broken))]
-    return ids[np.argsort(-values if snapshot.maximize else values, kind="stable")]
+    return f'<div class="scroll"><table><tbody>{lines}</tbody></table></div>'
 
 
 def _table(
@@ -319,16 +398,22 @@ def _table(
 
     def cells(tag: str, row: Sequence[object]) -> str:
         kinds = ["number" if column < numbers else style for column in range(len(row))]
+        scope = ' scope="col"' if tag == "th" else ""
         return "".join(
-            f'<{tag} class="{kind}">{escape(cell)}</{tag}>'
+            f'<{tag} class="{kind}"{scope}>{escape(cell)}</{tag}>'
             for kind, cell in zip(kinds, row, strict=True)
         )
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     head = f"<thead><tr>{cells('th', headings)}</tr></thead>"
-    return f'<div class="scroll"><table>{head}<tbody>{body}</tbody></table></div>'
+    place = 'class="scroll" tabindex="0" role="region" aria-label="Table"'
+    return f"<div {place}><table>{head}<tbody>{body}</tbody></table></div>"
 
 
 def _section(title: str, content: str, note: str = "") -> str:
+    return f"<section>\n{_part(title, content, note, 'h2')}\n</section>"
+
+
+def _part(title: str, content: str, note: str = "", level: str = "h3") -> str:
     words = f'<p class="note">{escape(note.strip())}</p>' if note.strip() else ""
-    return f"<section>\n<h2>{escape(title)}</h2>\n{words}{content}\n</section>"
+    return f"<{level}>{escape(title)}</{level}>\n{words}{content}"

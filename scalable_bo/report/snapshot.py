@@ -4,9 +4,10 @@ or from its folder while it runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scalable_bo.modelling.factory import MEAN_WEIGHTS, Band, Curve, SurrogateFactory, curves_of
+from acquisition.strategies import make_strategy
+from scalable_bo.modelling.belief import QUICK_UP_TO, Belief
+from scalable_bo.modelling.factory import MEAN_WEIGHTS, SurrogateFactory, mean_of
+from scalable_bo.modelling.fitting import FEWEST_VALUES, fit_warped, is_for_few, randomness
+from scalable_bo.modelling.outcomes import OutcomeModels
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.cells import apart
 from scalable_bo.space.goal import Goal
@@ -43,13 +48,9 @@ class Snapshot:
         asks: in order.
         costs: of asks, by number.
         sources: of added data.
-        mean: the surrogate's posterior mean as of the last ask, from points (k, d) in the user's
-            units to values (k,) in the user's; ``None`` before the first, and where a folder does
-            not tell: with a kernel of its own.
+        find_beliefs: makes ``beliefs``.
         name: of its folder; empty in memory.
         goal: what is wanted of several outcomes; ``None`` for one objective alone.
-        band: likewise what lies two standard deviations below ``mean`` and above it; ``None`` where
-            there is no mean, and among more than 2000 values.
     """
 
     space: Space
@@ -59,22 +60,73 @@ class Snapshot:
     asks: Sequence[Ask]
     costs: dict[int, AskReport]
     sources: Sequence[Source]
-    mean: Curve | None
+    find_beliefs: Callable[[], Sequence[Belief]]
     name: str = ""
     goal: Goal | None = None
-    band: Band | None = None
+
+    @cached_property
+    def beliefs(self) -> Sequence[Belief]:
+        """The surrogate's posterior of each outcome, given all values so far, made at the first
+        look. There is none before there are two values, and where a folder does not tell: with a
+        kernel of its own.
+        """
+        return self.find_beliefs()
+
+    @cached_property
+    def outcomes(self) -> Tensor:
+        """The values of all outcomes, (N, m)."""
+        return self.rows.outcomes(1 if self.goal is None else len(self.goal.names))
+
+    @cached_property
+    def feasible(self) -> np.ndarray:
+        """Which rows, (N,), have a value and keep the limits on outcomes."""
+        Y = self.outcomes
+        kept = Y.isfinite().all(1) if self.goal is None else self.goal.feasible(Y)
+        return kept.numpy()
+
+    @cached_property
+    def ranked(self) -> np.ndarray:
+        """The rows with a value, the best first: the front of several objectives, then by the first
+        one, and at the end what breaks a limit. Of equal rows the first comes first.
+        """
+        rows = np.array(self.rows.observed, dtype=np.int64)
+        values = self.rows.values.numpy()[rows]
+        front = np.zeros(len(rows), dtype=bool)
+        if self.goal is not None and self.goal.num_objectives > 1:
+            front = self.goal.front(self.outcomes).numpy()[rows]
+        signed = -values if self.maximize else values
+        return rows[np.lexsort((signed, ~front, ~self.feasible[rows]))]
 
     @property
     def best_row(self) -> int | None:
         """The row of the best feasible value; ``None`` if there is none, or several objectives."""
-        rows = self.rows
-        if not rows.observed:
+        several = self.goal is not None and self.goal.num_objectives > 1
+        return int(self.ranked[0]) if self.feasible.any() and not several else None
+
+    @cached_property
+    def shown_row(self) -> int | None:
+        """The row around which the surrogate is shown: the recommended one; of several objectives
+        the one of the front whose worst objective is best, each on the scale of the front; where no
+        row is feasible the one that comes nearest; ``None`` without a value.
+        """
+        rows = self.rows.observed
+        goal = self.goal
+        if not rows:
             return None
-        if self.goal is not None:
-            best = self.goal.best(rows.outcomes(len(self.goal.names))[rows.observed])
-            return None if best is None else rows.observed[best]
-        values = rows.values[rows.observed]
-        return rows.observed[int(values.argmax() if self.maximize else values.argmin())]
+        if goal is not None:
+            Y = self.outcomes[rows]
+            if not self.feasible.any():
+                return rows[goal.least_violating(Y)]
+            if goal.num_objectives == 1:
+                return self.best_row
+            on_front = goal.front(Y).nonzero().flatten()
+            front = goal.signed(Y[on_front])
+            low, high = front.aminmax(dim=0)
+            scaled = (front - low) / torch.where(high > low, high - low, 1.0)
+            return rows[int(on_front[scaled.amin(1).argmax()])]
+        if not self.beliefs or all(ask.refitted is None for ask in self.asks):
+            return self.best_row
+        return rows[self.beliefs[0].recommend(self.rows.X[rows], self.rows.values[rows])]
 
 
 def read_snapshot(folder: Path) -> Snapshot:
@@ -91,15 +143,65 @@ def read_snapshot(folder: Path) -> Snapshot:
         space = Space.from_dict({**settings["space"], "constraints": []})
         maximize = settings["direction"] == "maximize"
         found = storage.load(space.dim)
-        asks = found.asks
-        checkpoint = load_checkpoint(storage.checkpoints, asks[-1].number) if asks else None
-        dtype = torch.float64 if checkpoint is None else checkpoint.tensors[MEAN_WEIGHTS].dtype
-        factory = SurrogateFactory.default(space.encoded_dim, dtype, torch.device("cpu"))
-        mean, band = _curves_in_units(factory, checkpoint, space, found.rows, asks, maximize)
-        texts = describe_settings(settings)
-        known = (found.rows, asks, found.costs, found.sources)
-        name = folder.absolute().name
-        return Snapshot(space, maximize, texts, *known, mean, name, read_goal(settings), band)
+        checkpoint = None
+        if found.asks:
+            checkpoint = load_checkpoint(storage.checkpoints, found.asks[-1].number)
+    snapshot = Snapshot(
+        space,
+        maximize,
+        describe_settings(settings),
+        *(found.rows, found.asks, found.costs, found.sources),
+        find_beliefs=lambda: _stored_beliefs(snapshot, settings, checkpoint),
+        name=folder.absolute().name,
+        goal=read_goal(settings),
+    )
+    return snapshot
+
+
+def _stored_beliefs(
+    snapshot: Snapshot, settings: Mapping[str, Any], checkpoint: Checkpoint | None
+) -> list[Belief]:
+    """Return ``Snapshot.beliefs`` by the hyperparameters of a checkpoint or, where no ask has been
+    by a surrogate and for several outcomes, by those of a fit.
+    """
+    space = snapshot.space
+    rows = snapshot.rows
+    asks = snapshot.asks
+    goal = snapshot.goal
+    n = len(rows.observed)
+    dtype = torch.float64 if checkpoint is None else checkpoint.tensors[MEAN_WEIGHTS].dtype
+    factory = SurrogateFactory.default(space.encoded_dim, dtype, torch.device("cpu"))
+    random = partial(randomness, settings["seed"])
+    if n < FEWEST_VALUES:
+        return []
+    if goal is not None:
+
+        def first(num_observed: int) -> list[TrainingData]:
+            ids = rows.observed[:num_observed] + rows.partly_told.tolist()
+            U = space.normalize(rows.X[ids])
+            return TrainingData.of_each(U, snapshot.outcomes[ids], goal.signs)
+
+        models, data, _ = OutcomeModels(factory, random).of(len(asks) + 1, n, asks, first)
+        return [Belief(space, *of) for of in zip(goal.signs, models, data, strict=True)]
+    sign = 1.0 if snapshot.maximize else -1.0
+    told = TrainingData.first(n, rows, space, snapshot.maximize)
+    if checkpoint is None:
+        if any(ask.refitted is not None for ask in asks):
+            return []
+        strategy = make_strategy(settings.get("strategy", "thompson"), None)
+        few = is_for_few(strategy, 1, n)
+        model, told = fit_warped(factory, told, random(0), few=few)
+        return [Belief(space, sign, factory.build(told, model), told)]
+    num_observed = asks[checkpoint.ask - 1].num_observed
+    before = TrainingData.first(num_observed, rows, space, snapshot.maximize)
+    restored = factory.restore(before, checkpoint)
+    if restored is None:
+        return []
+    told = told.on(restored[1].scale_name)
+    model = factory.build(told, restored[0])
+    mean = mean_of(factory, before, checkpoint) if n > QUICK_UP_TO else None
+    quick = None if mean is None else (lambda X: sign * mean(space.normalize(X)))
+    return [Belief(space, sign, model, told, quick)]
 
 
 def take_snapshot(
@@ -108,20 +210,12 @@ def take_snapshot(
     num_initial: int,
     record: StudyRecord,
     factory: SurrogateFactory,
-    checkpoint: Checkpoint | None,
+    find_beliefs: Callable[[], Sequence[Belief]],
 ) -> Snapshot:
-    """Return a study as it stands; ``checkpoint`` is of its surrogate, ``None`` for the stored
-    one.
-    """
+    """Return a study as it stands."""
     with record.lock:
-        rows = record.copy_rows()
-        asks = tuple(record.asks)
-        costs = dict(record.costs)
-        sources = tuple(record.sources)
+        known = (record.copy_rows(), tuple(record.asks), dict(record.costs), tuple(record.sources))
     folder = record.storage.checkpoints
-    if checkpoint is None and folder is not None and asks:
-        checkpoint = load_checkpoint(folder, asks[-1].number)
-    mean, band = _curves_in_units(factory, checkpoint, space, rows, asks, maximize)
     solver = "chosen by the number of points" if factory.solver is None else repr(factory.solver)
     settings = describe_settings(record.settings) | {
         "initial values": str(num_initial),
@@ -130,8 +224,7 @@ def take_snapshot(
         "computed in": f"{factory.dtype} on {factory.device}",
     }
     name = "" if folder is None else folder.absolute().parent.name
-    known = (rows, asks, costs, sources)
-    return Snapshot(space, maximize, settings, *known, mean, name, record.goal, band)
+    return Snapshot(space, maximize, settings, *known, find_beliefs, name, record.goal)
 
 
 def to_frame(space: Space, rows: Rows, goal: Goal | None = None) -> pd.DataFrame:
@@ -154,32 +247,3 @@ def to_frame(space: Space, rows: Rows, goal: Goal | None = None) -> pd.DataFrame
         frame[name] = column
     (frame.index.name,) = apart(["id"], frame)
     return frame
-
-
-def _curves_in_units(
-    factory: SurrogateFactory,
-    checkpoint: Checkpoint | None,
-    space: Space,
-    rows: Rows,
-    asks: Sequence[Ask],
-    maximize: bool,
-) -> tuple[Curve | None, Band | None]:
-    """Return ``Snapshot.mean`` and ``Snapshot.band`` behind a checkpoint, each ``None`` where there
-    is none.
-    """
-    if checkpoint is None or checkpoint.ask > len(asks):  # it may be of an ask that runs
-        return None, None
-    num_observed = asks[checkpoint.ask - 1].num_observed
-    data = TrainingData.first(num_observed, rows, space, maximize)
-    curves = curves_of(factory, data, checkpoint)
-    if curves is None:
-        return None, None
-    mean, band = curves
-    sign = 1.0 if maximize else -1.0
-
-    def in_units(X: Tensor) -> tuple[Tensor, Tensor]:
-        assert band is not None  # where this is returned
-        edges = [sign * edge for edge in band(space.normalize(X))]
-        return (edges[0], edges[1]) if maximize else (edges[1], edges[0])
-
-    return lambda X: sign * mean(space.normalize(X)), None if band is None else in_units

@@ -16,14 +16,12 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from scalable_bo._packages import require
-from scalable_bo.report import plots
-from scalable_bo.report.charts import shorten
-from scalable_bo.report.contours import contour_of_mean
-from scalable_bo.report.plots import Chart
+from scalable_bo.modelling.fitting import FEWEST_VALUES
+from scalable_bo.report import views
 from scalable_bo.report.snapshot import Snapshot, to_frame
+from scalable_bo.report.svg import ROOM_UP, draw, draw_shares, shorten, ticks
 from scalable_bo.serving.desk import Desk
 from scalable_bo.storage.shown import describe_params
-from scalable_bo.study.surrogate import FEWEST_VALUES
 
 require("pandas", extra="serve", user="scalable-bo serve")
 
@@ -138,22 +136,25 @@ class LiveView:
         }
 
     def _find_model(self) -> dict[str, Any]:
-        study = self._desk.study
         snapshot = self._snapshot.get()
-        if len(snapshot.rows.observed) < FEWEST_VALUES:
+        beliefs = snapshot.beliefs
+        if not beliefs:
             return {"note": f"There is no surrogate before {FEWEST_VALUES} values."}
-        found = {"importances": _chart(plots.importances(study.importances()))}
-        if snapshot.goal is not None:
-            return found | {"note": f"Of {snapshot.goal.names[0]}, the first outcome."}
-        best = snapshot.best_row
-        assert best is not None  # there are values
-        if slices := plots.find_slices(snapshot, best):
-            found["slices"] = _chart(plots.slices_of_mean(snapshot, slices, best))
-            if (contour := contour_of_mean(snapshot, slices, best)) is not None:
-                found["contour"] = _chart(contour)
+        shares = {
+            views.outcome_name(snapshot, outcome): belief.importances
+            for outcome, belief in enumerate(beliefs)
+        }
+        contour = views.contour(snapshot)
+        found = {
+            "importances": draw_shares(shares, views.MOST_SLICES),
+            "slices": draw(views.slices(snapshot)),
+        }
+        if contour is not None:
+            found["contour"] = draw(contour)
         return found | {
-            "note": "Mean and, where it is known, a band of two standard deviations, as of the last"
-            " ask, all other parameters as in the best row."
+            "note": f"The mean of {views.outcome_name(snapshot, 0)} and, where it is known, a band"
+            " of two standard deviations; all other parameters are as in row"
+            f" {snapshot.shown_row}."
         }
 
 
@@ -161,7 +162,9 @@ def _charts(snapshot: Snapshot) -> dict[str, Any]:
     rows = snapshot.rows
     best = snapshot.best_row
     several = snapshot.goal is not None and snapshot.goal.num_objectives > 1
-    goal = "several objectives" if several else "maximise" if snapshot.maximize else "minimise"
+    goal = "maximise" if snapshot.maximize else "minimise"
+    if several and snapshot.goal is not None:
+        goal = snapshot.goal.directions
     counts = Counter(rows.reasons.values())
     first = {reason: row for row, reason in reversed(list(rows.reasons.items()))}
     shown: dict[str, Any] = {
@@ -179,14 +182,12 @@ def _charts(snapshot: Snapshot) -> dict[str, Any]:
         ],
     }
     if snapshot.costs:
-        shown["timeline"] = _chart(plots.times(snapshot))
+        shown["timeline"] = draw(views.times(snapshot))
     if not rows.observed:
         return shown
     if several:
-        assert snapshot.goal is not None
-        shown["front"] = _chart(plots.front_of(snapshot, snapshot.goal))
-    else:
-        shown["history"] = _chart(plots.best_so_far(snapshot))
+        shown["front"] = draw(views.front(snapshot))
+    shown["history"] = draw(views.history(snapshot))
     return shown | {"lines": _lines(snapshot)}
 
 
@@ -196,30 +197,35 @@ def _params_of(snapshot: Snapshot, row: int) -> str:
 
 def _lines(snapshot: Snapshot) -> dict[str, Any]:
     """Return parallel coordinates as data, which the page draws and narrows."""
-    lines = plots.find_lines(snapshot, list(snapshot.space.names))
+    lines = views.lines(snapshot)
     return {
         "axes": [
             {
-                "name": name,
+                "name": axis.title,
                 "ticks": [
-                    [float(scale.place(value)), shorten(label, LONGEST_TICK)]
-                    for value, label in scale.ticks()
+                    [float(axis.place(value)), shorten(label, LONGEST_TICK)]
+                    for value, label in ticks(axis, ROOM_UP, upright=True)
                 ],
             }
-            for name, scale in zip(lines.names, lines.scales, strict=True)
+            for axis in lines.axes
         ],
         "lines": [
-            {"row": int(id), "value": float(value), "places": list(map(float, places)), "is": style}
-            for id, value, places, style in zip(
-                lines.ids, lines.values, lines.places.round(4), lines.styles, strict=True
+            {
+                "row": int(row),
+                "value": float(value),
+                "places": list(map(float, places)),
+                "is": is_,
+            }
+            for row, value, places, is_ in zip(
+                lines.rows,
+                snapshot.rows.values[lines.rows],
+                lines.places.round(4),
+                lines.colours,
+                strict=True,
             )
         ],
-        "note": " ".join(lines.notes),
+        "note": lines.note,
     }
-
-
-def _chart(chart: Chart) -> dict[str, str]:
-    return {"svg": chart.svg, "note": chart.note}
 
 
 def _frame(snapshot: Snapshot) -> pd.DataFrame:

@@ -57,18 +57,10 @@ function show(id, chart) {
   section.hidden = !chart;
   if (!chart) return;
   const place = section.querySelector(".chart");
-  if (place.dataset.svg !== chart.svg) {
-    place.innerHTML = chart.svg;
-    place.dataset.svg = chart.svg;
-    for (const part of place.querySelectorAll(".scroll")) makeScrollable(part, id);
+  if (place.dataset.drawn !== chart) {
+    place.innerHTML = chart;
+    place.dataset.drawn = chart;
   }
-  section.querySelector(".note").textContent = chart.note;
-}
-
-function makeScrollable(part, name) {
-  part.tabIndex = 0;
-  part.setAttribute("role", "region");
-  part.setAttribute("aria-label", `Chart: ${name}`);
 }
 
 // What is told, and who works
@@ -133,13 +125,10 @@ async function lookAtModel() {
     show("importances", model.importances);
     show("slices", model.slices);
     show("contour", model.contour);
-    for (const id of ["importances", "slices"]) {
-      const note = find(`#${id} .note`);
-      const of = model[id] ? model[id].note : "";
-      note.textContent = id === "slices" || !model.slices ? `${of} ${model.note}`.trim() : of;
-    }
+    find("#slices > .note").textContent = find("#importances > .note").textContent = "";
+    find(model.slices ? "#slices > .note" : "#importances > .note").textContent = model.note;
   } catch (error) {
-    find("#slices .note").textContent = error.message;
+    find("#slices > .note").textContent = error.message;
   }
 }
 

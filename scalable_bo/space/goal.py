@@ -103,6 +103,10 @@ class Goal:
         """
         return tuple(DIRECTIONS[self.objectives.get(name, "maximize")] for name in self.names)
 
+    def limits(self, name: str) -> list[float]:
+        """Return the limits that an outcome has."""
+        return [limit for limit in self.constraints.get(name, ()) if limit is not None]
+
     def to_dict(self) -> dict[str, Any]:
         """Return the goal as plain values."""
         return {

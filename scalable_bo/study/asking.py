@@ -14,14 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from acquisition.constraints import TooFewPoints
 from acquisition.strategy import ChoosingStrategy, Request, SharingStrategy, Strategy
 from scalable_bo.modelling.factory import INPUTS_APART, SurrogateFactory
-from scalable_bo.modelling.fitting import fit
+from scalable_bo.modelling.fitting import FEWEST_VALUES, fit, is_for_few, randomness
+from scalable_bo.modelling.outcomes import OutcomeModels
 from scalable_bo.modelling.training import SCALES
 from scalable_bo.space.space import Space
 from scalable_bo.storage.pools import Pool
@@ -31,9 +31,9 @@ from scalable_bo.storage.storage import Ask
 from scalable_bo.study.choices import BestOfPool, Choice, Part, choose_parts, draw_from_pool
 from scalable_bo.study.design import Design, NotEnoughLeftError, remaining
 from scalable_bo.study.known import Known
-from scalable_bo.study.outcomes import OutcomeModels, acquisition_goal
+from scalable_bo.study.outcomes import acquisition_goal
 from scalable_bo.study.pace import PROBED_COLUMNS, Plan, end_of_fit, local_parts, plan_here
-from scalable_bo.study.surrogate import FEWEST_VALUES, KeptSurrogate, is_for_few
+from scalable_bo.study.surrogate import KeptSurrogate
 from scalable_bo.study.team import Team, make_job, read_job
 from surrogates import PathwiseGP, memory
 from surrogates.rules.solved import COLUMNS_HELD, default_solver
@@ -387,8 +387,7 @@ class Proposer:
 
     def _generator(self, number: int) -> torch.Generator:
         """Return the randomness of an ask."""
-        state = np.random.SeedSequence((self._seed, number)).generate_state(1, np.uint64)
-        return torch.Generator().manual_seed(int(state[0]))
+        return randomness(self._seed, number)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""The surrogates of several outcomes, and what a batch is to be good at by them.
+"""What a batch is to be good at by the surrogates of several outcomes.
 
 Notation: n values, m outcomes of which the first k are objectives; Y (..., m) standardised values,
 of objectives the larger the better.
@@ -7,7 +7,7 @@ of objectives the larger the better.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,61 +17,9 @@ from torch import Tensor
 from acquisition.outcomes import Outcome, Scalarisations
 from acquisition.strategies import ThompsonStrategy, make_strategy
 from acquisition.strategy import Sampler, Strategy
-from scalable_bo.modelling.factory import SurrogateFactory
-from scalable_bo.modelling.fitting import fit
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.goal import Goal
-from scalable_bo.storage.storage import Ask
-from scalable_bo.study.surrogate import REFIT_GROWTH
 from surrogates import PathwiseGP, checks
-
-REFITTED_UP_TO = 100  # values: a fit at every ask
-FEW_VALUES = 300  # by the kernel of few
-
-
-@dataclass(eq=False)
-class OutcomeModels:
-    """A model of each outcome, all of them refitted together: at every ask of few values, and then
-    whenever the values have grown. They are made again from the values after a restart.
-
-    Attributes:
-        factory: of models.
-        randomness: returns that of an ask, by its number.
-    """
-
-    factory: SurrogateFactory
-    randomness: Callable[[int], torch.Generator]
-    _fitted: list[PathwiseGP] = field(default_factory=list)
-    _fitted_to: list[TrainingData] = field(default_factory=list)
-
-    def of(
-        self,
-        number: int,
-        num_observed: int,
-        asks: Sequence[Ask],
-        data: Callable[[int], list[TrainingData]],
-    ) -> tuple[list[PathwiseGP], list[TrainingData], bool]:
-        """Return the models for an ask, their data, and whether they were refitted.
-
-        Args:
-            number: of the ask.
-            num_observed: n.
-            asks: those before.
-            data: returns the first values of each outcome.
-        """
-        refits = [ask for ask in asks if ask.refitted]
-        refit = not refits or num_observed <= REFITTED_UP_TO
-        refit |= bool(refits) and num_observed >= REFIT_GROWTH * refits[-1].num_observed
-        known = data(num_observed)
-        # Of the values of the last refit as they stand, so that a restart finds the same
-        basis = known if refit else data(refits[-1].num_observed)
-        if refit or not _are_alike(basis, self._fitted_to):
-            generator = self.randomness(number if refit else refits[-1].number)
-            few = max(len(part.U) for part in basis) <= FEW_VALUES
-            self._fitted = [fit(self.factory, part, generator, few=few) for part in basis]
-            self._fitted_to = basis
-        pairs = zip(known, self._fitted, strict=True)
-        return [self.factory.build(part, fitted) for part, fitted in pairs], known, refit
 
 
 @dataclass(frozen=True)
@@ -154,13 +102,6 @@ def _completed(
             standardised[unknown] = mean.to(standardised)
         columns.append(standardised)
     return torch.stack(columns, dim=1)
-
-
-def _are_alike(one: Sequence[TrainingData], other: Sequence[TrainingData]) -> bool:
-    return len(one) == len(other) and all(
-        torch.equal(first.signed, second.signed) and torch.equal(first.U, second.U)
-        for first, second in zip(one, other, strict=True)
-    )
 
 
 def goal_strategy(goal: Goal) -> Callable[[str | Strategy, Sampler | None], Strategy]:

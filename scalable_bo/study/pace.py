@@ -21,10 +21,9 @@ from acquisition.strategies import NUM_CANDIDATES, num_terms
 from acquisition.strategy import Strategy
 from scalable_bo.evaluation.progress import fit_lines
 from scalable_bo.modelling.factory import SurrogateFactory
-from scalable_bo.modelling.fitting import fit_warped
+from scalable_bo.modelling.fitting import fit_warped, is_for_few
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.study.choices import Part
-from scalable_bo.study.surrogate import is_for_few
 from surrogates.operators.differentiable import KernelBasis, combine, combine_rowwise
 from surrogates.rules.solved import DIRECT_SOLVE_UP_TO
 

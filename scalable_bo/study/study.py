@@ -739,7 +739,7 @@ class Study:
                 self.num_initial,
                 self._record,
                 self._factory,
-                self._proposer.surrogate.checkpoint,
+                self._answers.beliefs,
             )
 
     def report(self, path: str | os.PathLike[str]) -> None:

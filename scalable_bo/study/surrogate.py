@@ -13,10 +13,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from acquisition.strategy import ChoosingStrategy, Strategy
 from scalable_bo.evaluation.progress import fit_lines
-from scalable_bo.modelling.factory import SurrogateFactory, curves_of
-from scalable_bo.modelling.fitting import fit_warped
+from scalable_bo.modelling.factory import SurrogateFactory, mean_of
+from scalable_bo.modelling.fitting import FEWEST_VALUES, REFIT_GROWTH, fit_warped
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.storage.checkpoints import (
     Checkpoint,
@@ -28,12 +27,10 @@ from scalable_bo.storage.storage import Ask
 from scalable_bo.study.choices import Choice
 from surrogates import PathwiseGP
 
-FEWEST_VALUES = 2  # for a model, unless the design is smaller
 # Up to so many observations hyperparameters are fitted at every ask where the surrogate is the best
 # that there is.
 FITTED_ALWAYS_UP_TO = 300
-# They are fitted again when the observations are this many times those of the last fit.
-REFIT_GROWTH = 1.5
+# Of few, they are fitted again when the observations are this many times those of the last fit.
 REFIT_GROWTH_OF_FEW = 1.1
 
 
@@ -202,8 +199,7 @@ class KeptSurrogate:
         if checkpoint is None or checkpoint.ask > len(asks):
             return None
         told = data(asks[checkpoint.ask - 1].num_observed)
-        curves = curves_of(self.factory, told, checkpoint)
-        return None if curves is None else curves[0]
+        return mean_of(self.factory, told, checkpoint)
 
     def forget(self) -> None:
         """Leave the surrogate of the last ask, and its checkpoints: its values have changed, and it
@@ -219,8 +215,3 @@ class KeptSurrogate:
         if self.checkpoint is not None or self.folder is None or not asks:
             return self.checkpoint
         return load_checkpoint(self.folder, asks[-1].number)
-
-
-def is_for_few(strategy: Strategy, q: int, num_values: int) -> bool:
-    """Whether a strategy wants the surrogate for few points and values."""
-    return isinstance(strategy, ChoosingStrategy) and strategy.is_for_few(q, num_values)

@@ -111,9 +111,13 @@ def test_the_front_is_set_apart_from_points_that_are_worse_or_break_a_limit(name
         front = named(figure, "on the front")
         assert sorted(zip(front.x, front.y, strict=True)) == [(0.1, 0.9), (0.9, 0.1)]
         assert sorted(front.x) == sorted(point.outcomes["a"] for point in study.result.front)
-        assert (named(figure, "feasible").x, named(figure, "others").y) == ((0.9,), (0.0,))
-        axes = figure.layout if names == "ab" else figure.layout.scene
-        assert axes.yaxis.title.text == "b, minimize"
+        assert (list(named(figure, "feasible").x), list(named(figure, "others").y)) == (
+            [0.9],
+            [0.0],
+        )
+        assert figure.layout.yaxis.title.text == "b, minimize"
+        fronts = [trace for trace in figure.data if trace.name == "on the front"]
+        assert len(fronts) == {"ab": 1, "abc": 3}[names]  # every pair of objectives
 
 
 def test_a_front_needs_several_objectives(study: Study) -> None:
@@ -168,7 +172,29 @@ def test_parameters_with_steps_and_conditions_are_shown() -> None:
     means = [trace for trace in figure.data if trace.name == "mean"]
     assert list(means[0].x) == pytest.approx([step / 10 for step in range(11)])
     assert list(means[1].x) == ["x", "y"]
-    for names in (["kind", "m"], ["a", "k"]):
-        surface = vis.plot_contour(study, names).data[0]
-        assert np.isfinite(np.asarray(surface.z)).all()
+    surface = vis.plot_contour(study, ["a", "k"]).data[0]
+    assert surface.type == "contour" and np.isfinite(np.asarray(surface.z)).all()
+    surface = vis.plot_contour(study, ["kind", "m"]).data[0]
+    assert (surface.type, list(surface.x)) == ("heatmap", ["x", "y"])  # not smooth between choices
+    active = np.isfinite(np.asarray(surface.z, dtype=float))
+    assert active[:, 0].all() and not active[:, 1].any()
+    assert "m" not in [title.text for title in vis.plot_slice(study).layout.annotations]
+    with pytest.raises(ValueError, match="must have one that is active in row 24"):
+        vis.plot_slice(study, ["m"])
     assert len(vis.plot_parallel_coordinates(study).data[0].dimensions) == 5
+
+
+def test_every_outcome_has_slices_and_a_contour_and_a_limit_is_a_line() -> None:
+    with several("ab") as study:
+        assert named(vis.plot_history(study), "hypervolume so far").y[-1] > 0
+        figure = vis.plot_slice(study, outcome="limited")
+        assert set(named(figure, "limit").y) == {0.5}
+        means = [named(vis.plot_slice(study, ["x"], outcome=of), "mean").y for of in "ab"]
+        point = vis.plot_slice(study, ["x"]).data[-1].x[0]
+        x = named(vis.plot_slice(study, ["x"]), "mean").x
+        y = study.snapshot().rows.X[study.snapshot().shown_row][1].item()
+        expected, _ = study.predict([{"x": of, "y": y} for of in x])
+        np.testing.assert_allclose(np.transpose(means), expected[:, :2], rtol=1e-6)
+        assert point in (0.1, 0.9)
+        with pytest.raises(ValueError, match="`outcome` must be"):
+            vis.plot_contour(study, outcome="c")

@@ -69,7 +69,7 @@ def test_a_stored_mixed_study_goes_on(folder: Path) -> None:
         with Study(SPACE, path=folder / "mixed", **options) as study:
             rows = study.to_dataframe()
             assert "".join(rows.to_csv().splitlines(True)[:18]) == expected("mixed")
-            assert study.snapshot().mean is not None
+            assert study.snapshot().beliefs
             batch = study.ask(2)
             assert study.num_asks == num_asks
             assert batch.ids == [len(rows), len(rows) + 1]

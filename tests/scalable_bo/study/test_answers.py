@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
+from acquisition.log_ei import NEGLIGIBLE_NOISE
 from scalable_bo.space.constraints import LinearConstraint
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.study import answers
@@ -135,7 +136,7 @@ def test_ripples_that_look_like_noise_are_none() -> None:
     assert result.best_params == result.best_observed_params
     model = study._proposer.surrogate.model
     assert model is not None
-    assert float(model.likelihood.noise.detach()) > answers.NEGLIGIBLE_NOISE
+    assert float(model.likelihood.noise.detach()) > NEGLIGIBLE_NOISE
     mean, _ = study.predict(result.X)
     assert result.values[mean.argmin()] > 0.5  # what the best mean would have cost
 
@@ -149,7 +150,7 @@ def test_a_second_value_beside_the_best_tells_ripples_from_noise(scale: float) -
     study.tell(batch.ids, rippled(batch.X) if scale == 0.0 else noisy(batch.X, scale))
     belief = study._answers._belief(fits=False)
     assert belief is not None
-    assert float(belief.model.likelihood.noise.detach()) > answers.NEGLIGIBLE_NOISE
+    assert float(belief.model.likelihood.noise.detach()) > NEGLIGIBLE_NOISE
     assert belief.is_noisy == (scale > 0.0)
 
 
@@ -173,7 +174,7 @@ def test_on_a_grid_a_repeated_value_tells_ripples_from_noise(scale: float) -> No
     study.tell(batch.ids, values(best))
     belief = study._answers._belief(fits=False)
     assert belief is not None
-    assert float(belief.model.likelihood.noise.detach()) > answers.NEGLIGIBLE_NOISE
+    assert float(belief.model.likelihood.noise.detach()) > NEGLIGIBLE_NOISE
     assert belief.is_noisy == (scale > 0.0)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import sqlite3
 from decimal import Decimal
@@ -20,6 +21,8 @@ from torch import Tensor
 from acquisition import ParallelThompsonSampling
 from acquisition.outcomes import OutcomePaths, Scalarisations
 from scalable_bo.cli.config import read_config
+from scalable_bo.report import views
+from scalable_bo.report.page import render
 from scalable_bo.report.snapshot import read_snapshot
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Float, Int, Space
@@ -558,20 +561,66 @@ def test_tables_have_a_column_for_each_outcome(tmp_path: Path) -> None:
         study.add_data(frame, target="cost")
 
 
-def test_a_report_shows_the_front(tmp_path: Path) -> None:
-    study = make_study()
-    study.optimize(trade, rounds=2, batch=6, progress=False)
-    study.report(tmp_path / "front.html")
+def headings(content: str) -> list[str]:
+    return re.findall("<h2>(.*?)</h2>", content)
+
+
+def test_a_report_shows_the_front_and_predicts_each_objective(tmp_path: Path) -> None:
+    with make_study(path=tmp_path / "kept") as study:
+        study.optimize(trade, rounds=2, batch=6, progress=False)
+        study.tell(study.ask(2).ids[:1], [{"cost": 0.125}])
+        study.report(tmp_path / "front.html")
+        result = study.result
     content = (tmp_path / "front.html").read_text(encoding="utf-8")
-    assert "A study, several objectives" in content
-    assert "Pareto front" in content
-    assert "cost, minimize" in content
+    assert "kept, minimize cost, maximize gain</h1>" in content
+    assert headings(content) == [
+        "What to evaluate next",
+        "Pareto front",
+        "Points of the front",
+        "Hypervolume so far",
+        "Prediction of cost, minimize",
+        "Prediction of gain, maximize",
+        "Importances",
+        "Parallel coordinates",
+        "Settings",
+    ]
+    assert '<td class="word">0.125, told</td>' in content
+    assert f"<dt>on the front</dt><dd>{len(result.front)}</dd>" in content
+    assert f"<dt>hypervolume</dt><dd>{result.hypervolume:.4g}</dd>" in content
+    stored = render(read_snapshot(tmp_path / "kept"))
+    assert stored.split("<h2>Settings")[0] == content.split("<h2>Settings")[0]
+
+
+def test_a_report_of_limits_says_what_keeps_them_or_comes_nearest(tmp_path: Path) -> None:
     bounded = make_limited()
     bounded.optimize(limited, rounds=3, batch=6, progress=False)
-    bounded.report(tmp_path / "limited.html")
-    content = (tmp_path / "limited.html").read_text(encoding="utf-8")
+    content = render(bounded.snapshot())
     assert f"<dd>{bounded.best_value:.6g}</dd>" in content
-    assert "weight ≤ 5" in content
+    assert headings(content)[-3:] == ["Limits on outcomes", "Prediction of weight", "Settings"]
+    num_kept = int(bounded.result.feasible.sum())
+    assert f'{num_kept} of 18</td><td class="word">weight ≤ 5<' in content
+    tight = make_limited(outcome_constraints={"weight": (None, -1.0)})
+    tight.tell(tight.ask(2), [(1.0, 2.0), (2.0, 1.5)])
+    content = render(tight.snapshot())
+    assert "Least violating point" in headings(content)
+    assert "No point keeps the limits. The nearest is row 1: it breaks weight by 2.5." in content
+    assert "<dt>feasible</dt><dd>none</dd>" in content
+
+
+def test_three_objectives_are_shown_in_pairs_and_around_a_compromise() -> None:
+    study = make_study(objectives={**BOTH, "third": "minimize"})
+    told = [(0.0, 0.0, 2.0), (1.0, 2.0, 1.0), (2.0, 4.0, 0.0), (2.0, 1.0, 2.0)]
+    study.tell(study.ask(4), told)
+    panels = views.front(study.snapshot()).panels
+    assert [(panel.x.title, panel.y.title) for panel in panels] == [
+        ("cost, minimize", "gain, maximize"),
+        ("cost, minimize", "third, minimize"),
+        ("gain, maximize", "third, minimize"),
+    ]
+    assert study.snapshot().shown_row == 1  # neither end of the front
+    volumes = views.history(study.snapshot()).panels[0].marks[0].y
+    assert (np.diff(volumes) >= 0).all()
+    assert volumes[-1] == pytest.approx(study.result.hypervolume)
 
 
 def test_a_file_names_objectives_and_limits(tmp_path: Path) -> None:

@@ -21,10 +21,10 @@ from torch import Tensor
 from acquisition import ParallelThompsonSampling
 from scalable_bo.experiments import problems
 from scalable_bo.modelling import fitting
+from scalable_bo.modelling.fitting import REFIT_GROWTH
 from scalable_bo.space.space import Float, Space
 from scalable_bo.storage.rounds import Round
 from scalable_bo.study.study import Study
-from scalable_bo.study.surrogate import REFIT_GROWTH
 from surrogates import CG, SDD, PathwiseGP, fit_exact
 
 QUICK = partial(

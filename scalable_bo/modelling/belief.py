@@ -1,0 +1,166 @@
+"""What a surrogate says of an outcome: predictions, the point that it recommends, and which
+parameters matter.
+
+Notation: n values, d parameters; X (k, d) points in the user's units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from acquisition.log_ei import LIGHT_SAMPLER, NEGLIGIBLE_NOISE
+from scalable_bo.modelling.roughness import evidence_of_roughness
+from scalable_bo.modelling.training import TrainingData
+from scalable_bo.space.space import Space
+from surrogates import PathwiseGP, SamplePaths
+from surrogates.models.data import data_sets
+
+# In nats, of ripples in the place of noise: the best observed value is the one to recommend then
+LEAST_EVIDENCE = 1.0
+MOST_RECOMMENDABLE = 500  # of the best observed points, from which one is recommended
+PREDICTED_AT_ONCE = 500
+SOBOL_POINTS = 1024
+SEED_OF_INDICES = 0
+SEED_OF_SEARCH = 0
+# Values of which a posterior is a direct solve, quick enough to be asked for in passing
+QUICK_UP_TO = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class Belief:
+    """The surrogate's posterior of all values so far, in the user's units.
+
+    Args:
+        space: of the points.
+        sign: 1 where the largest value is best, −1 where the smallest is.
+        model: of the values.
+        data: what it was made of.
+        quick_mean: maps X (k, d) to the mean (k,) as of the last ask, where there are too many
+            values to solve for the mean of all in passing; ``None`` where there are few.
+    """
+
+    space: Space
+    sign: float
+    model: PathwiseGP
+    data: TrainingData
+    quick_mean: Callable[[Tensor], Tensor] | None = None
+
+    def predict(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means (k,) and standard deviations (k,) of the objective without its noise.
+
+        Of values on a logarithmic scale: the median, and half the distance between the values one
+        standard deviation above and below it.
+        """
+        mean, std = self._standardised(X)
+        above = self.data.values_of(mean + std)
+        spread = 0.5 * (above - self.data.values_of(mean - std))
+        return self.sign * self.data.values_of(mean), spread
+
+    def curve(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the mean (k,), and what lies two standard deviations below and above it, without
+        the noise; the mean itself where there are too many values to ask for it in passing.
+        """
+        if self.quick_mean is not None:
+            mean = self.quick_mean(X)
+            return mean, mean, mean
+        mean, std = self._standardised(X)
+        middle, *edges = (
+            self.sign * self.data.values_of(mean + width * std) for width in (0.0, -2.0, 2.0)
+        )
+        return middle, torch.minimum(*edges), torch.maximum(*edges)
+
+    @torch.no_grad()
+    def _standardised(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means (k,) and standard deviations (k,) in the units of the model."""
+        like = self.model.train_inputs[0]
+        means = [torch.empty(0, dtype=torch.float64, device="cpu")]
+        stds = list(means)
+        for part in self.space.normalize(X).split(PREDICTED_AT_ONCE):
+            posterior = self.model.posterior(part.to(like))
+            means.append(posterior.mean[:, 0].to("cpu", torch.float64))
+            stds.append(posterior.variance[:, 0].sqrt().to("cpu", torch.float64))
+        return torch.cat(means), torch.cat(stds)
+
+    def mean(self, X: Tensor) -> Tensor:
+        """Return the mean (k,), as of the last ask where there are many values."""
+        return self.predict(X)[0] if self.quick_mean is None else self.quick_mean(X)
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether there is noise: known, or more than the surrogate of a function without noise may
+        find, and nothing that a rougher function explains better.
+        """
+        known = self.data.noise
+        if known is not None:
+            return float(known.max()) > NEGLIGIBLE_NOISE
+        if float(self.model.likelihood.noise.detach().max()) <= NEGLIGIBLE_NOISE:
+            return False
+        (data,) = data_sets(deepcopy(self.model).double().eval())
+        return evidence_of_roughness(data) < LEAST_EVIDENCE
+
+    def recommend(self, X: Tensor, values: Tensor) -> int:
+        """Return which of the evaluated points (n, d) with ``values`` (n,) has the best mean; where
+        noise is negligible, which has the best value.
+        """
+        ranked = (self.sign * values).argsort(descending=True, stable=True)[:MOST_RECOMMENDABLE]
+        best = ranked[:1]
+        if self.is_noisy:
+            best = ranked[(self.sign * self.mean(X[ranked])).argmax()]
+        return int(best)
+
+    def best_of_space(self, X: Tensor, values: Tensor) -> Tensor:
+        """Return the point (1, d) of the whole space that has the best mean; where noise is
+        negligible, the best of the evaluated points X (n, d) with ``values`` (n,).
+        """
+        recommended = X[[self.recommend(X, values)]]
+        if not self.is_noisy:
+            return recommended
+        like = self.model.train_inputs[0]
+        box = torch.tensor([[0.0], [1.0]], device="cpu").to(like).repeat(1, like.shape[1])
+        options = self.space.acquisition_options(like)
+        search = LIGHT_SAMPLER(self.model, box, seed=SEED_OF_SEARCH, repeats=True, **options)
+        paths = self.model.paths(1, generator=torch.Generator().manual_seed(SEED_OF_SEARCH))
+        assert isinstance(paths, SamplePaths)  # of one data set
+        mean = replace(paths, prior=None, weights=paths.mean_weights)
+        found = search.generate(1, paths=mean).to("cpu", torch.float64)
+        points = torch.cat([recommended, self.space.unnormalize(found)])
+        return points[[int((self.sign * self.predict(points)[0]).argmax())]]
+
+    @cached_property
+    def importances(self) -> dict[str, float]:
+        """The total Sobol' index of each parameter in the mean over the whole space, divided
+        by the sum of all, the largest first; all alike where the mean is constant.
+
+        The index is the share of the mean's variance that is left when all other parameters are
+        known, interactions counted with each of their parameters.
+
+        References:
+            Jansen (1999), "Analysis of variance designs for model output": the estimator.
+        """
+        space = self.space
+        engine = torch.quasirandom.SobolEngine(
+            2 * space.encoded_dim, scramble=True, seed=SEED_OF_INDICES
+        )
+        first, second = engine.draw(SOBOL_POINTS, dtype=torch.float64).chunk(2, dim=1)
+        values = self.mean(space.unnormalize(first))
+        gaps = []
+        stop = 0
+        for param in space.params.values():
+            columns = slice(stop, stop + param.num_columns)
+            changed = first.clone()
+            changed[:, columns] = second[:, columns]
+            gaps.append(self.mean(space.unnormalize(changed)) - values)
+            stop += param.num_columns
+        # In units of the largest, whose squares are neither infinite nor lost
+        largest = max(float(gap.abs().max()) for gap in gaps) or 1.0
+        left = [float((gap / largest).square().mean()) for gap in gaps]
+        total = sum(left)
+        shares = [part / total if total > 0 else 1.0 / space.dim for part in left]
+        found = dict(zip(space.names, shares, strict=True))
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
