@@ -1,1 +1,1 @@
-"""The benchmarks of hyperparameter fits: recovery, scores, batch sizes, curvature, memory."""
+"""The benchmarks of hyperparameter fits: recovery, scores, batch sizes, known noise."""

@@ -39,7 +39,7 @@ class FitsCommand:
         str,
         Option(
             help="Benchmark: recovery, penalty, simulated, real, epochs, millions, batch-sizes,"
-            " curvature, memory, grid, weak or sparse."
+            " grid, weak or sparse."
         ),
     ] = "recovery"
     method: Annotated[
@@ -48,7 +48,7 @@ class FitsCommand:
             help="Methods, separated by commas, instead of the preset's: nearest, uniform, subsets,"
             " refined, iterative, exact, sgpr, scgd; "
             "recovery and penalty: also minimax-MU, exact-features; data: also auto;"
-            " batch-sizes, memory: scgd, minimax, biased, svgp; grid, weak, sparse: fit, reference,"
+            " batch-sizes: scgd, minimax, biased, svgp; grid, weak, sparse: fit, reference,"
             " likeliest."
         ),
     ] = None

@@ -1,19 +1,17 @@
-"""Kernels over networks, learned on minibatches of several sizes: what is reached, and the memory
-that it takes.
+"""Kernels over networks, learned on minibatches of several sizes.
 
 Every method learns the same model; its hyperparameters are judged by the exact marginal likelihood
 and predictions of that model.
 
 References:
-    "Unbiased Stochastic Optimization for Gaussian Processes on Finite Dimensional RKHS", Sections
-    5.2 and 5.3. Differs: (1) small networks, and Adam without a search for its step; (2) the
+    "Unbiased Stochastic Optimization for Gaussian Processes on Finite Dimensional RKHS", Section
+    5.2. Differs: (1) small networks, and Adam without a search for its step; (2) the
     Gaussian kernel is one of random features for all methods; (3) biased gradients and SVGP end
     with their last step, SCGD and MINIMAX with their best epoch.
 """
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,10 +27,8 @@ from benchmarks.fits.cell import FitCell, counting
 from benchmarks.fits.scores import FIRST_NOISE
 from scalable_bo.experiments.cells import Status
 from scalable_bo.experiments.models import zero_mean_model
-from scalable_bo.experiments.records import peak_memory_bytes, reset_peak_memory
 from scalable_bo.experiments.regression.data import load_table, split_table
 from surrogates import (
-    AttentionFeatures,
     FiniteFeatureGP,
     FourierFeatures,
     VariationalGP,
@@ -40,7 +36,6 @@ from surrogates import (
     fit_finite_features,
     fit_minibatch,
     fit_variational,
-    memory,
 )
 
 KERNELS = ("linear", "gaussian")
@@ -137,78 +132,6 @@ class BatchSizeCell(FitCell):
             f"{self.data} {self.kernel} kernel, {self.method}, batches of {self.batch_size}:"
             f" {numbers}"
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryCell(FitCell):
-    """The memory of one method for several sizes of batches, with the attention encoder as feature
-    map.
-
-    Args:
-        method: one of ``BATCH_METHODS``.
-        batch_sizes: of the minibatches, from small to large, and inducing points of SVGP.
-        n: points, random; at least the largest batch.
-        dim: inputs.
-        num_steps: of every fit.
-    """
-
-    experiment: ClassVar[str] = "memory"
-    method: str
-    batch_sizes: tuple[int, ...] = (32, 64, 128, 256, 512, 1024)
-    n: int = 1024
-    dim: int = 9
-    num_steps: int = 2
-
-    def __post_init__(self) -> None:
-        checks.one_of("method", self.method, BATCH_METHODS)
-        checks.integer("dim", self.dim, 2)
-        checks.positive_int("num_steps", self.num_steps)
-        if not self.batch_sizes:
-            raise ValueError("`batch_sizes` must hold at least one size, got none.")
-        for size in self.batch_sizes:
-            checks.integer("batch_sizes", size, 2)
-            if size > self.n:
-                raise ValueError(
-                    f"`batch_sizes` must be at most n = {self.n}, got {size}. Reduce it, or raise"
-                    " `n`."
-                )
-
-    def measure(self, on_status: Status) -> dict[str, Any]:
-        generator = torch.Generator().manual_seed(0)
-        device = torch.device(self.device)
-        X = torch.randn(self.n, self.dim, generator=generator, dtype=torch.float64).to(device)
-        y = X[:, 0].sin()
-
-        def added(size: int) -> int:
-            """Return the bytes that a fit takes at its peak beyond those held before."""
-            model = finite_feature_model(X, y, AttentionFeatures(self.dim))
-            gc.collect()
-            memory.give_back()  # what it keeps of former fits, this one would take unseen
-            reset_peak_memory(device)
-            before = peak_memory_bytes(device)
-            BATCH_METHODS[self.method](
-                model,
-                batch_size=size,
-                num_steps=self.num_steps,
-                learning_rate=LEARNING_RATE,
-                generator=torch.Generator().manual_seed(0),
-                callback=lambda step, value: None,
-            )
-            return max(0, peak_memory_bytes(device) - before)
-
-        added(self.batch_sizes[0])  # what is loaded once, such as code, counts for no size
-        points = []
-        for size in self.batch_sizes:
-            on_status(f"{self.method}: batches of {size}")
-            points.append({"batch_size": size, "bytes": added(size)})
-        return {"points": points}
-
-    def describe(self, record: dict[str, Any]) -> str:
-        values = ", ".join(
-            f"{point['bytes'] / 2**20:.0f} MiB at {point['batch_size']}"
-            for point in record["points"]
-        )
-        return f"memory of {self.method}: {values}"
 
 
 def network(dim: int, width: int, seed: int) -> nn.Module:

@@ -123,43 +123,10 @@ def _batch_sizes(records: Sequence[Record], panels: list[Axes]) -> None:
                 label=f"{kernel}, {method}",
                 markersize=4,
             )
-        _batch_size_axis(panel, [record["settings"]["batch_size"] for record in records])
-
-
-def _curvature(records: Sequence[Record], panels: list[Axes]) -> None:
-    _over_sizes(records, panels[0], lambda point: point["mean"], lambda point: point["std"])
-
-
-def _memory(records: Sequence[Record], panels: list[Axes]) -> None:
-    _over_sizes(records, panels[0], lambda point: point["bytes"] / 2**20, lambda point: 0.0)
-
-
-def _over_sizes(
-    records: Sequence[Record],
-    panel: Axes,
-    value: Callable[[Record], float],
-    error: Callable[[Record], float],
-) -> None:
-    """Draw a line a method over the batch sizes of a record's points."""
-    for index, record in enumerate(records):
-        points = record["points"]
-        panel.errorbar(
-            [point["batch_size"] for point in points],
-            [value(point) for point in points],
-            [error(point) for point in points],
-            marker="o",
-            color=colour_of(index),
-            label=record["settings"]["method"],
-            capsize=3,
-            markersize=4,
-        )
-    _batch_size_axis(panel, [point["batch_size"] for r in records for point in r["points"]])
-
-
-def _batch_size_axis(panel: Axes, sizes: Sequence[int]) -> None:
-    panel.set(xscale="log", xlabel="batch size")
-    panel.set_xticks(sorted(set(sizes)), [str(size) for size in sorted(set(sizes))])
-    panel.minorticks_off()
+        sizes = sorted({record["settings"]["batch_size"] for record in records})
+        panel.set(xscale="log", xlabel="batch size")
+        panel.set_xticks(sizes, list(map(str, sizes)))
+        panel.minorticks_off()
 
 
 def _marker(index: int) -> str:
@@ -171,6 +138,4 @@ _FIGURES: dict[str, tuple[tuple[str, ...], Callable[[Sequence[Record], list[Axes
     "scores": (("RMSE", "negative log likelihood"), _scores),
     "grid": (("RMSE", "negative log likelihood"), _scores),
     "batch-sizes": (("−log p(y) a datum", "test RMSE"), _batch_sizes),
-    "curvature": (("curvature γ in the noise variance",), _curvature),
-    "memory": (("MiB that a fit adds",), _memory),
 }

@@ -7,14 +7,8 @@ from itertools import product
 from random import Random
 from typing import Any
 
-from benchmarks.fits.batch_sizes import (
-    BATCH_METHODS,
-    KERNELS,
-    BatchSizeCell,
-    MemoryCell,
-)
+from benchmarks.fits.batch_sizes import BATCH_METHODS, KERNELS, BatchSizeCell
 from benchmarks.fits.cell import FitCell
-from benchmarks.fits.curvature import SAMPLINGS, CurvatureCell
 from benchmarks.fits.grid import KERNELS as GRID_KERNELS
 from benchmarks.fits.grid import GridCell
 from benchmarks.fits.recovery import OF_FEATURES, STARTS, RecoveryCell
@@ -82,8 +76,6 @@ FIT_PRESETS = {
             "seed": (0,),
         },
     ),
-    "curvature": FitPreset(CurvatureCell, {"method": SAMPLINGS}),
-    "memory": FitPreset(MemoryCell, {"method": tuple(BATCH_METHODS)}),
     "grid": FitPreset(
         GridCell,
         {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -114,37 +114,16 @@ def _grid(records: list[Record]) -> list[list[str]]:
 
 
 def _batch_sizes(records: list[Record]) -> list[list[str]]:
-    def cells(record: Record) -> list[tuple[int, str]]:
-        return [(record["settings"]["batch_size"], f"{record['nll']:.3f} / {record['rmse']:.3f}")]
-
-    return _by_size(records, cells, "−log p(y) a datum / RMSE")
-
-
-def _of_points(
-    what: str, text: Callable[[Record], str]
-) -> Callable[[list[Record]], list[list[str]]]:
-    """Return what makes the rows of records that have a point for each batch size."""
-
-    def cells(record: Record) -> list[tuple[int, str]]:
-        return [(point["batch_size"], text(point)) for point in record["points"]]
-
-    return lambda records: _by_size(records, cells, what)
-
-
-def _by_size(
-    records: list[Record], cells: Callable[[Record], Iterable[tuple[int, str]]], what: str
-) -> list[list[str]]:
     """Return a row a method and a column a batch size."""
     rows: dict[str, dict[int, str]] = {}
     for record in records:
         settings = record["settings"]
-        words = [settings[name] for name in ("data", "kernel", "method") if name in settings]
-        if "batch_size" in settings:
-            words.append(f"seed {settings['seed']}")
-        rows.setdefault(", ".join(words), {}).update(cells(record))
+        words = [settings[name] for name in ("data", "kernel", "method")]
+        row = rows.setdefault(", ".join([*words, f"seed {settings['seed']}"]), {})
+        row[settings["batch_size"]] = f"{record['nll']:.3f} / {record['rmse']:.3f}"
     sizes = sorted({size for row in rows.values() for size in row})
     return [
-        [what, *map(str, sizes)],
+        ["−log p(y) a datum / RMSE", *map(str, sizes)],
         *([name, *(row.get(size, "–") for size in sizes)] for name, row in rows.items()),
     ]
 
@@ -158,14 +137,6 @@ _SECTIONS: dict[str, tuple[str, Callable[[list[Record]], list[list[str]]]]] = {
     "scores": ("Simulated and real data", _scores),
     "grid": ("Known functions and noise", _grid),
     "batch-sizes": ("Kernels over a network, by batch size", _batch_sizes),
-    "curvature": (
-        "Curvature in the noise, by the size of minibatches",
-        _of_points("γ, mean ± std", lambda point: f"{point['mean']:.3f} ± {point['std']:.3f}"),
-    ),
-    "memory": (
-        "Memory that a fit with the attention encoder adds, by batch size",
-        _of_points("MiB", lambda point: f"{point['bytes'] / 2**20:.0f}"),
-    ),
 }
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.fits import batch_sizes, grid, recovery, scores
 from benchmarks.fits.__main__ import fits
-from benchmarks.fits.curvature import CurvatureCell
 from benchmarks.fits.presets import FIT_PRESETS
+from benchmarks.fits.scores import ScoreCell
 from benchmarks.fits.simulators import SIMULATORS
 from tests.benchmarks.calls import call
 
@@ -90,30 +90,24 @@ def test_records_a_table_and_a_plot_are_written_and_what_is_finished_is_kept(
 def test_an_interrupted_fit_leaves_its_records_and_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    measure = CurvatureCell.measure
+    measure = ScoreCell.measure
 
-    def interrupted(cell: CurvatureCell, on_status: Any) -> dict[str, Any]:
-        if cell.method == "nearest":
+    def interrupted(cell: ScoreCell, on_status: Any) -> dict[str, Any]:
+        if cell.seed == 1:
             raise KeyboardInterrupt
         return measure(cell, on_status)
 
-    monkeypatch.setattr(CurvatureCell, "measure", interrupted)
+    monkeypatch.setattr(ScoreCell, "measure", interrupted)
     arguments = [
-        "--preset",
-        "curvature",
-        "--batch-sizes",
-        "4,8",
-        "--n",
-        "20",
-        "--out",
-        str(tmp_path),
+        *("--preset", "simulated", "--data", "otl", "--method", "nearest", "--seeds", "0-1"),
+        *("--n", "50", "--epochs", "1", "--out", str(tmp_path)),
     ]
     assert call(monkeypatch, fits, *arguments) == 130
     assert (
         capsys.readouterr().err.splitlines()[-1]
         == f"Interrupted; 1 complete run and hyperparameters.md in {tmp_path}."
     )
-    assert "| uniform | 0." in (tmp_path / "hyperparameters.md").read_text()
+    assert "| otl | 30 | nearest | " in (tmp_path / "hyperparameters.md").read_text()
 
 
 def test_help_names_every_preset_method_and_simulator(

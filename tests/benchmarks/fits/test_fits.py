@@ -5,6 +5,7 @@ and which cells run again.
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ import pytest
 import torch
 
 from benchmarks.fits import batch_sizes, recovery, scores
-from benchmarks.fits.batch_sizes import BatchSizeCell, MemoryCell
+from benchmarks.fits.batch_sizes import BatchSizeCell
 from benchmarks.fits.cell import FitCell
-from benchmarks.fits.curvature import CurvatureCell, curvature
+from benchmarks.fits.grid import GridCell
 from benchmarks.fits.plots import plot_fits
 from benchmarks.fits.presets import FIT_PRESETS, plan
 from benchmarks.fits.recovery import RecoveryCell
@@ -147,60 +148,32 @@ def test_every_method_learns_a_kernel_over_a_network(
         assert last["nll"] < first["nll"] - 0.02
 
 
-def test_memory_grows_with_the_batch_of_the_attention_encoder() -> None:
-    small, large = MemoryCell(method="biased", batch_sizes=(8, 512), n=512, num_steps=1).measure(
-        silent
-    )["points"]
-    assert (small["batch_size"], large["batch_size"]) == (8, 512)
-    assert large["bytes"] > small["bytes"] + 10 * 2**20
-
-
-def test_the_curvature_has_its_known_limits() -> None:
-    apart = 100.0 * torch.arange(5, dtype=torch.float64).reshape(1, 5, 1)
-    together = torch.zeros(1, 5, 1, dtype=torch.float64)
-    assert curvature(apart).item() == pytest.approx(0.5 * 5.0**-2)  # all eigenvalues 1
-    # One of 5, the others 0
-    assert curvature(together).item() == pytest.approx(0.5 * (4 + 21.0**-2) / 5)
-
-
-def test_nearest_minibatches_have_more_curvature() -> None:
-    uniform, nearest = (
-        CurvatureCell(method=method, batch_sizes=(16, 64), n=500, num_replicates=10).measure(
-            silent
-        )["points"]
-        for method in ("uniform", "nearest")
-    )
-    assert all(near["mean"] > 1.5 * far["mean"] for near, far in zip(nearest, uniform, strict=True))
-
-
 def small_cells() -> list[FitCell]:
     return [
         RecoveryCell(method="uniform", seeds=(0,), n=40, batch_size=10, max_epochs=1),
         ScoreCell(data="otl", method="nearest", n=60, max_epochs=1),
-        CurvatureCell(method="nearest", batch_sizes=(4, 8), n=20, num_replicates=3),
-        MemoryCell(method="biased", batch_sizes=(4,), n=8, num_steps=1),
+        GridCell(data="sine", n=30, d=1, ratio=10.0, kernel="rbf", method="likeliest"),
     ]
 
 
 def test_a_finished_cell_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[str] = []
-    measure = CurvatureCell.measure
+    measure = RecoveryCell.measure
 
-    def spied(cell: CurvatureCell, on_status: Any) -> dict[str, Any]:
+    def spied(cell: RecoveryCell, on_status: Any) -> dict[str, Any]:
         measured.append(cell.name)
         return measure(cell, on_status)
 
-    monkeypatch.setattr(CurvatureCell, "measure", spied)
+    monkeypatch.setattr(RecoveryCell, "measure", spied)
     cells = [
-        CurvatureCell(method="uniform", batch_sizes=(4,), n=20, num_replicates=2, seed=seed)
+        RecoveryCell(method="uniform", seeds=(seed,), n=40, batch_size=10, max_epochs=1)
         for seed in (0, 1)
     ]
     assert [kept for *_, kept in run_cells(cells, tmp_path)] == [False, False]
     assert [kept for *_, kept in run_cells(cells, tmp_path)] == [True, True]
     assert len(set(measured)) == 2
     assert [kept for *_, kept in run_cells(cells[:1], tmp_path, rerun=True)] == [False]
-    changed = CurvatureCell(method="uniform", batch_sizes=(4, 5), n=20, num_replicates=2)
-    assert [kept for *_, kept in run_cells([changed], tmp_path)] == [False]
+    assert [kept for *_, kept in run_cells([replace(cells[0], n=41)], tmp_path)] == [False]
     assert len(measured) == 4
 
 
@@ -215,7 +188,7 @@ def test_records_are_plain_json_with_settings_and_environment_and_make_tables_an
         assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
         (tmp_path / "plot.png").unlink()
     text = write_table(tmp_path, HYPERPARAMETERS).read_text()
-    for title in ("Recovery of", "Simulated and real data", "Curvature", "Memory"):
+    for title in ("Recovery of", "Simulated and real data", "Known functions and noise"):
         assert f"## {title}" in text
     assert "| otl | 1200000 | *sgGP (nn) (Chen et al. 2022)* | – | 0.401 | – | 2006 | – |" in text
 
@@ -233,10 +206,8 @@ def test_several_seeds_are_one_row_of_the_table(tmp_path: Path) -> None:
 
 
 def test_records_of_several_experiments_are_not_one_plot(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match="`records` must be of one experiment, got curvature, memory"
-    ):
-        plot_fits([{"experiment": "memory"}, {"experiment": "curvature"}], tmp_path / "plot.png")
+    with pytest.raises(ValueError, match="`records` must be of one experiment, got grid, recovery"):
+        plot_fits([{"experiment": "recovery"}, {"experiment": "grid"}], tmp_path / "plot.png")
 
 
 @pytest.mark.parametrize("preset", FIT_PRESETS)
@@ -257,7 +228,7 @@ def test_choices_stand_in_for_those_of_a_preset() -> None:
     ]
     assert {cell.settings()["n"] for cell in cells} == {50}
     assert {cell.settings()["seeds"] for cell in plan("recovery", seeds=(7,))} == {(7,)}
-    assert {cell.settings()["seed"] for cell in plan("curvature", seeds=(7, 8))} == {7, 8}
+    assert {cell.settings()["seed"] for cell in plan("batch-sizes", seeds=(7, 8))} == {7, 8}
 
 
 @pytest.mark.parametrize(
@@ -270,10 +241,9 @@ def test_choices_stand_in_for_those_of_a_preset() -> None:
         ("real", {"methods": ["lbfgs"]}, "`method` must be one of nearest, .*, got 'lbfgs'"),
         ("real", {"n": 3}, "`n` must be at least 10, got 3"),
         ("real", {"max_epochs": 0}, "`max_epochs` must be at least 1, got 0"),
-        ("curvature", {"methods": ["far"]}, "`method` must be one of uniform, nearest, got 'far'"),
-        ("curvature", {"n": 100}, "`batch_sizes` must be at most n = 100, got 128"),
-        ("memory", {"batch_sizes": ()}, "`batch_sizes` must hold at least one size"),
-        ("memory", {"batch_sizes": (2048,)}, "`batch_sizes` must be at most n = 1024, got 2048"),
+        ("grid", {"methods": ["far"]}, "`method` must be one of fit, reference, .*, got 'far'"),
+        ("grid", {"data_sets": ["bike"]}, "`data` must be one of prior, sine, .*, got 'bike'"),
+        ("weak", {"n": 3}, "`n` must be at least 10, got 3"),
         (
             "batch-sizes",
             {"kernels": ["cubic"]},
