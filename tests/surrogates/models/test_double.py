@@ -18,6 +18,7 @@ from torch import Tensor
 from surrogates import CG, Cholesky, PathwiseGP, gaussian_likelihood
 from surrogates.models.data import data_sets
 from tests import problems
+from tests.pairs import each_pair
 
 NOISE = 4e-7
 KERNELS = {
@@ -69,11 +70,12 @@ def by_hand(model: PathwiseGP, Q: Tensor) -> tuple[Tensor, Tensor]:
     return model._units.offset.double() + scale * mean, scale**2 * variance
 
 
-@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
-@pytest.mark.parametrize("noise", [1e-7, 1e-4, 1.0])
-@pytest.mark.parametrize("n, scale", [(5, 1.0), (300, 1e-6), (60, 1e6), (600, 1.0)])
-def test_it_is_that_of_a_float64_factor(n: int, scale: float, noise: float, kernel: Any) -> None:
-    single = model(torch.float32, n=n, scale=scale, noise=noise, kernel=kernel())
+@each_pair(
+    size=[(5, 1.0), (300, 1e-6), (60, 1e6), (600, 1.0)], noise=[1e-7, 1e-4, 1.0], kernel=KERNELS
+)
+def test_it_is_that_of_a_float64_factor(size: tuple[int, float], noise: float, kernel: str) -> None:
+    n, scale = size
+    single = model(torch.float32, n=n, scale=scale, noise=noise, kernel=KERNELS[kernel]())
     Q = queries(30)
     with torch.no_grad():
         posterior = single.posterior(Q)

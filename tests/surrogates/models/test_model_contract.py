@@ -41,6 +41,7 @@ from surrogates import (
     fit_variational,
 )
 from tests import problems
+from tests.pairs import each_pair
 
 # Where a test has no transform, or another
 pytestmark = pytest.mark.filterwarnings("ignore:Data .* is not standardized")
@@ -74,9 +75,14 @@ each_case = pytest.mark.parametrize(
     CASES,
     ids=[f"{mode}-batch{list(batch)}-m{m}" for mode, batch, m in CASES],
 )
-each_shape = pytest.mark.parametrize(
-    ("batch", "m"), [((), 1), ((), 2), ((3,), 1), ((3,), 2), ((2, 3), 2)]
-)
+SHAPES: list[tuple[tuple[int, ...], int]] = [
+    ((), 1),
+    ((), 2),
+    ((3,), 1),
+    ((3,), 2),
+    ((2, 3), 2),
+]
+each_shape = pytest.mark.parametrize(("batch", "m"), SHAPES)
 TRANSFORMS: dict[str, Callable[[tuple[int, ...], int], dict[str, Any]]] = {
     "defaults": lambda batch, m: {},
     "none": lambda batch, m: {"outcome_transform": None},
@@ -153,12 +159,15 @@ def test_posteriors_and_samples_have_the_shapes_of_botorch(
             assert ours.base_sample_shape[-2 if m > 1 else -1] == 16
 
 
-@each_shape
-@pytest.mark.parametrize("known_noise", [False, True], ids=["inferred", "known"])
-@pytest.mark.parametrize("transform", ["defaults", "none", "normalize", "chain"])
+@each_pair(
+    shape=SHAPES,
+    transform=["defaults", "none", "normalize", "chain"],
+    known_noise=[False, True],
+)
 def test_exact_mode_equals_single_task_gp(
-    transform: str, known_noise: bool, batch: tuple[int, ...], m: int
+    shape: tuple[tuple[int, ...], int], transform: str, known_noise: bool
 ) -> None:
+    batch, m = shape
     X, Y = data(batch, m)
     noise = (
         0.1 + 0.1 * problems.uniform(*Y.shape, seed=3)
@@ -190,20 +199,17 @@ def test_exact_mode_equals_single_task_gp(
 
 
 @each_case
-@pytest.mark.parametrize("transform", ["none", "normalize"])
-def test_the_mean_is_the_exact_one_in_every_mode(
-    transform: str, mode: str, batch: tuple[int, ...], m: int
-) -> None:
+def test_the_mean_is_the_exact_one_in_every_mode(mode: str, batch: tuple[int, ...], m: int) -> None:
     X, Y = data(batch, m)
-    model, exact = (
-        kind(X, Y, **TRANSFORMS[transform](batch, m)) for kind in (MODES[mode], SingleTaskGP)
-    )
     Z = points(2, *batch, 3)
-    mean = law(exact, Z)[0]
-    torch.testing.assert_close(law(model, Z)[0], mean, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(
-        model.paths(2).mean(Z), mean if m > 1 else mean.squeeze(-1), rtol=1e-5, atol=1e-5
-    )
+    for transform in ("none", "normalize"):
+        settings = TRANSFORMS[transform](batch, m)
+        model, exact = (kind(X, Y, **settings) for kind in (MODES[mode], SingleTaskGP))
+        mean = law(exact, Z)[0]
+        torch.testing.assert_close(law(model, Z)[0], mean, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            model.paths(2).mean(Z), mean if m > 1 else mean.squeeze(-1), rtol=1e-5, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("mode", ["paths", "inducing", "variational"])
@@ -428,23 +434,22 @@ def test_outputs_are_not_chosen_of_a_mean_that_does_not_say_what_is_whose() -> N
 
 
 @each_case
-@pytest.mark.parametrize("known_noise", [False, True], ids=["inferred", "known"])
 def test_observation_noise_is_that_of_single_task_gp(
-    known_noise: bool, mode: str, batch: tuple[int, ...], m: int
+    mode: str, batch: tuple[int, ...], m: int
 ) -> None:
     X, Y = data(batch, m)
-    noise = {"train_Yvar": 0.1 + problems.uniform(*Y.shape, seed=3)} if known_noise else {}
-    added = []
-    for model in (MODES[mode](X, Y, **noise), SingleTaskGP(X, Y, **noise)):
-        plain = model.posterior(points(*batch, 3)).variance
-        given = problems.uniform(*batch, 3, m, seed=5)
-        added.append(
-            [
-                model.posterior(points(*batch, 3), observation_noise=kind).variance - plain
-                for kind in (True, given)
-            ]
-        )
-    torch.testing.assert_close(*added, rtol=1e-6, atol=1e-8)
+    for noise in ({}, {"train_Yvar": 0.1 + problems.uniform(*Y.shape, seed=3)}):
+        added = []
+        for model in (MODES[mode](X, Y, **noise), SingleTaskGP(X, Y, **noise)):
+            plain = model.posterior(points(*batch, 3)).variance
+            given = problems.uniform(*batch, 3, m, seed=5)
+            added.append(
+                [
+                    model.posterior(points(*batch, 3), observation_noise=kind).variance - plain
+                    for kind in (True, given)
+                ]
+            )
+        torch.testing.assert_close(*added, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.filterwarnings("ignore::surrogates.UnsolvedWarning")  # float32 falls short of 1e-11
