@@ -32,7 +32,7 @@ class FitPreset:
 
     Args:
         kind: of the cells.
-        grid: values of arguments, the first varies slowest.
+        grid: values of arguments, of which the first varies slowest and the method fastest.
         fixed: arguments of all cells.
     """
 
@@ -88,7 +88,7 @@ FIT_PRESETS = {
             "method": ("fit", "reference"),
         },
     ),
-    # Little signal
+    # Functions no stronger than twice their noise
     "weak": FitPreset(
         GridCell,
         {

@@ -24,7 +24,7 @@ from scalable_bo.cli.console import (
     under_torchrun,
 )
 
-# Those of the registry, whose import is too slow for ``--help``
+# The names in the registry of solvers, whose import is too slow for ``--help``
 SOLVER_NAMES = (
     *("auto", "cholesky", "cg", "sdd", "sdd-1", "sdd-10", "sdd-100", "sgd"),
     *("sap", "asap", "adasap", "adasap-i"),

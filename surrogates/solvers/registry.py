@@ -1,5 +1,5 @@
-"""The solvers by name: the one list that the command line, the experiments, the cost calculator and
-the messages of errors read.
+"""The solvers by name: the one list that the experiments and the messages of errors read, and with
+which a test compares the names in the help of the command line.
 
 A further solver is one line of ``SOLVERS``.
 """
