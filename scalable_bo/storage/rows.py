@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain, count
+from itertools import accumulate, chain, count
 from numbers import Real
 from typing import Any
 
@@ -150,6 +150,23 @@ class Outcomes:
             self.further,
         )
 
+    @classmethod
+    def join(cls, parts: Sequence[Outcomes]) -> Outcomes:
+        """Return the outcomes of all parts, one part after the other."""
+        width = max(part.further.shape[1] for part in parts)
+        starts = accumulate((len(part.values) for part in parts), initial=0)
+        reasons = {
+            start + position: reason
+            for start, part in zip(starts, parts, strict=False)
+            for position, reason in part.reasons.items()
+        }
+        return cls(
+            torch.cat([part.values for part in parts]),
+            torch.cat([part.noise for part in parts]),
+            reasons,
+            torch.cat([_widened(part.further, width) for part in parts]),
+        )
+
     def select(self, positions: Sequence[int]) -> Outcomes:
         """Return the outcomes at ``positions``, in their order."""
         index = torch.tensor(positions, dtype=torch.long, device="cpu")
@@ -220,12 +237,12 @@ class Rows:
         """Whether values come with their variances; ``None`` before the first."""
         return None if not self.observed else not math.isnan(self.noise[self.observed[0]].item())
 
-    def append(self, X: Tensor, ask: int) -> list[int]:
-        """Add rows without a value; return their ids."""
+    def append(self, X: Tensor, asks: int | Tensor) -> list[int]:
+        """Add rows without a value, of one ask or each (n,) of its own; return their ids."""
         first = len(self)
         new = len(X)
         self.X = torch.cat([self.X, X])
-        self.asks = torch.cat([self.asks, torch.full((new,), ask, device="cpu")])
+        self.asks = torch.cat([self.asks, torch.as_tensor(asks, device="cpu").expand(new)])
         self.values = torch.cat([self.values, X.new_full((new,), math.nan)])
         self.noise = torch.cat([self.noise, X.new_full((new,), math.nan)])
         width = self.further.shape[1]

@@ -17,18 +17,14 @@ import uuid
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from scalable_bo._packages import require
+from scalable_bo.storage.log import digest_of, pack, replay, unpack
 from scalable_bo.storage.rounds import AskReport
-from scalable_bo.storage.rows import Outcomes
-from scalable_bo.storage.storage import Ask, Change, Contents, Source, Write
+from scalable_bo.storage.storage import Ask, Contents, LoggedStorage, Write
 from surrogates import checks
 
 require("sqlalchemy", extra="shared", user="A study in a database")
@@ -40,7 +36,6 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModu
 VERSION = 1
 DAY = 86_400.0
 LONGEST_NAME = 200
-_DATACLASSES = {kind.__name__: kind for kind in (Ask, AskReport, Change, Source)}
 
 _METADATA = sa.MetaData()
 _STUDIES = sa.Table(
@@ -68,7 +63,7 @@ _CLAIMS = sa.Table(  # who evaluates which point, and until when at most
 )
 
 
-class SQLStorage:
+class SQLStorage(LoggedStorage):
     """A study in a database, for any number of processes at once.
 
     Args:
@@ -139,12 +134,9 @@ class SQLStorage:
         Raises:
             RuntimeError: if a write is damaged or missing.
         """
-        contents = Contents.empty(dim)
         with self._transaction(first=0):
-            for write in self._unread:
-                write.apply(contents)
-            self._unread = []
-        return contents
+            writes, self._unread = self._unread, []
+        return replay(writes, dim)
 
     @contextmanager
     def writing(self) -> Iterator[Sequence[Write]]:
@@ -184,30 +176,19 @@ class SQLStorage:
             self._hold(connection, free)
         return free
 
-    def add_queued(self, X: Tensor) -> None:
-        """Do what ``Storage`` says, as all of these."""
-        self._append("add_queued", X)
-
     def add_ask(
         self, ask: Ask, cost: AskReport, first_id: int, X: Tensor, num_queued: int = 0
     ) -> None:
+        """Do what ``Storage`` says, and keep the points for this process."""
         with self._transaction() as connection:
-            self._append("add_ask", ask, cost, first_id, X, num_queued)
+            super().add_ask(ask, cost, first_id, X, num_queued)
             self._hold(connection, range(first_id, first_id + len(X)))
 
-    def add_outcomes(self, ids: Sequence[int], outcomes: Outcomes, first_told: int) -> None:
-        self._append("add_outcomes", ids, outcomes, first_told)
-
-    def add_source(self, source: Source, X: Tensor, outcomes: Outcomes, first_told: int) -> None:
-        self._append("add_source", source, X, outcomes, first_told)
-
     def remove_outcomes(self, ids: Sequence[int]) -> None:
+        """Do what ``Storage`` says, and keep the points for this process."""
         with self._transaction() as connection:
-            self._append("remove_outcomes", ids)
+            super().remove_outcomes(ids)
             self._hold(connection, ids)
-
-    def replace_outcomes(self, ids: Sequence[int], outcomes: Outcomes, *others: Any) -> None:
-        self._append("replace_outcomes", ids, outcomes, *others)
 
     def require_writable(self) -> None:
         """Raise RuntimeError after ``close``, and in a process that was forked from the one that
@@ -298,14 +279,14 @@ class SQLStorage:
                     f"{self.name} is damaged: write {self._seen + 1} is missing or has changed."
                     " Restore the database from its backup."
                 )
-            self._unread.append(_unpacked(content))
+            self._unread.append(unpack(content))
             self._seen = number
 
     def _append(self, name: str, *arguments: Any) -> None:
         """Store a write."""
         with self._transaction() as connection:
             self._seen += 1
-            content = _packed(name, arguments)
+            content = pack(Write(name, arguments))
             values = {"study": self._study, "number": self._seen, "content": content}
             digest = self._digest(self._seen, content)
             connection.execute(sa.insert(_WRITES).values(**values, digest=digest))
@@ -320,8 +301,7 @@ class SQLStorage:
             connection.execute(sa.insert(_CLAIMS), rows)
 
     def _digest(self, number: int, content: bytes) -> str:
-        start = json.dumps([self._study, number]).encode()
-        return hashlib.sha256(start + content).hexdigest()
+        return digest_of(json.dumps([self._study, number]), content)
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
@@ -366,50 +346,3 @@ def _without_transactions(connection: Any, record: Any) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA busy_timeout = 60000")
-
-
-def _packed(name: str, arguments: Sequence[Any]) -> bytes:
-    """Return a write as bytes."""
-    tensors: dict[str, Tensor] = {}
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            tensors[str(len(tensors))] = value.detach().cpu().contiguous().clone()
-            return {"tensor": str(len(tensors) - 1)}
-        if isinstance(value, Outcomes):
-            reasons = list(value.reasons.items())
-            return {"outcomes": [*map(plain, (value.values, value.noise, value.further)), reasons]}
-        if type(value) in _DATACLASSES.values():
-            return {type(value).__name__: asdict(value)}
-        if isinstance(value, Sequence) and not isinstance(value, str):
-            return [plain(one) for one in value]
-        return value
-
-    text = json.dumps([name, [plain(argument) for argument in arguments]])
-    return save_tensors(tensors, {"write": text})
-
-
-def _unpacked(content: bytes) -> Write:
-    """Return a write of bytes whose digest is right."""
-    length = int.from_bytes(content[:8], "little")
-    try:
-        text = json.loads(content[8 : 8 + length])["__metadata__"]["write"]
-        tensors = load_tensors(content)
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise RuntimeError(f"A write of the study cannot be read: {error}.") from error
-
-    def whole(value: Any) -> Any:
-        if isinstance(value, list):
-            return [whole(one) for one in value]
-        if not isinstance(value, dict):
-            return value
-        ((kind, content),) = value.items()
-        if kind == "tensor":
-            return tensors[content]
-        if kind == "outcomes":
-            values, noise, further, reasons = (whole(part) for part in content)
-            return Outcomes(values, noise, dict(reasons), further)
-        return _DATACLASSES[kind](**content)
-
-    name, arguments = json.loads(text)
-    return Write(name, tuple(whole(argument) for argument in arguments))

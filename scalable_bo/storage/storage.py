@@ -6,6 +6,7 @@ line in the suite that all of them pass (``tests/scalable_bo/study/test_storages
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
@@ -112,8 +113,12 @@ class Contents:
     def add_ask(
         self, ask: Ask, cost: AskReport, first_id: int, X: Tensor, num_queued: int = 0
     ) -> None:
-        self.queue = self.queue[num_queued:]
         self.rows.append(X, ask.number)
+        self.note_ask(ask, cost, num_queued)
+
+    def note_ask(self, ask: Ask, cost: AskReport, num_queued: int) -> None:
+        """Add an ask whose points are added elsewhere."""
+        self.queue = self.queue[num_queued:]
         self.asks.append(ask)
         self.costs[ask.number] = cost
 
@@ -242,7 +247,36 @@ class SharedStorage(Storage, Protocol):
         """Let others evaluate the points that this process has asked for and not told."""
 
 
-class MemoryStorage:
+class LoggedStorage(ABC):
+    """A storage that keeps the calls of its methods that write, one after the other."""
+
+    @abstractmethod
+    def _append(self, name: str, *arguments: Any) -> None:
+        """Keep a call."""
+
+    def add_queued(self, X: Tensor) -> None:
+        """Do what ``Storage`` says, as all of these."""
+        self._append("add_queued", X)
+
+    def add_ask(
+        self, ask: Ask, cost: AskReport, first_id: int, X: Tensor, num_queued: int = 0
+    ) -> None:
+        self._append("add_ask", ask, cost, first_id, X, num_queued)
+
+    def add_outcomes(self, ids: Sequence[int], outcomes: Outcomes, first_told: int) -> None:
+        self._append("add_outcomes", ids, outcomes, first_told)
+
+    def add_source(self, source: Source, X: Tensor, outcomes: Outcomes, first_told: int) -> None:
+        self._append("add_source", source, X, outcomes, first_told)
+
+    def remove_outcomes(self, ids: Sequence[int]) -> None:
+        self._append("remove_outcomes", ids)
+
+    def replace_outcomes(self, ids: Sequence[int], outcomes: Outcomes, *others: Any) -> None:
+        self._append("replace_outcomes", ids, outcomes, *others)
+
+
+class MemoryStorage(LoggedStorage):
     """A storage that lasts as long as the object: a study in it may be opened again."""
 
     name = "The study in memory"
@@ -266,34 +300,12 @@ class MemoryStorage:
             self._contents = Contents.empty(dim)
         return deepcopy(self._contents)
 
-    def add_queued(self, X: Tensor) -> None:
-        """Do what ``Storage`` says, as all of these."""
-        self._kept.add_queued(X)
-
-    def add_ask(
-        self, ask: Ask, cost: AskReport, first_id: int, X: Tensor, num_queued: int = 0
-    ) -> None:
-        self._kept.add_ask(ask, cost, first_id, X, num_queued)
-
-    def add_outcomes(self, ids: Sequence[int], outcomes: Outcomes, first_told: int) -> None:
-        self._kept.add_outcomes(ids, outcomes, first_told)
-
-    def add_source(self, source: Source, X: Tensor, outcomes: Outcomes, first_told: int) -> None:
-        self._kept.add_source(source, X, outcomes, first_told)
-
-    def remove_outcomes(self, ids: Sequence[int]) -> None:
-        self._kept.remove_outcomes(ids)
-
-    def replace_outcomes(self, ids: Sequence[int], outcomes: Outcomes, *others: Any) -> None:
-        self._kept.replace_outcomes(ids, outcomes, *others)
-
     def require_writable(self) -> None:
         """Do nothing: memory can always be written."""
 
     def close(self) -> None:
         """Do nothing: nobody else can open it."""
 
-    @property
-    def _kept(self) -> Contents:
+    def _append(self, name: str, *arguments: Any) -> None:
         assert self._contents is not None  # a study loads before it adds
-        return self._contents
+        Write(name, arguments).apply(self._contents)

@@ -1,0 +1,84 @@
+"""A log of writes leads to what its writes lead to one by one, also after it was bytes."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalable_bo.storage.log import digest_of, pack, replay, unpack
+from scalable_bo.storage.rounds import AskReport
+from scalable_bo.storage.rows import Outcomes
+from scalable_bo.storage.storage import Ask, Change, Contents, Source, Write
+
+NAMES = ("a", "b")
+NAN = math.nan
+
+
+def points(count: int) -> Tensor:
+    return torch.rand(count, 3, generator=torch.Generator().manual_seed(count), dtype=torch.float64)
+
+
+def several(*values: Any) -> Outcomes:
+    return Outcomes.several(values, None, NAMES)
+
+
+WRITES = [
+    Write("add_source", (Source("old", "abc", 0, 2), points(2), several((1.0, 2.0), NAN), 0)),
+    Write("add_queued", (points(4),)),
+    Write("add_ask", (Ask(1, 3, 1, 3, None), AskReport(), 2, points(3), 0)),
+    Write("add_outcomes", ([4, 2], several((NAN, 1e-300), (5.0, -0.0)), 2)),
+    Write("add_ask", (Ask(2, 1, 1, 3, True), AskReport(0.1, 0.2, 0.3, 1e-3), 5, points(2), 1)),
+    Write("add_outcomes", ([4], several((7.0, 1e-300)), 4)),
+    Write("add_outcomes", ([3], several("no"), 5)),
+    Write("remove_outcomes", ([3],)),
+    Write("add_outcomes", ([3, 5], several((8.0, 9.0), (NAN, 1 / 3)), 6)),
+    Write(
+        "replace_outcomes",
+        (
+            [2],
+            several((6.0, 6.0)),
+            8,
+            [Ask(1, 3, 0, 3, None), Ask(2, 1, 1, 3, True)],
+            [Change("2026-01-01T00:00:00+00:00", "corrected", 2, 5.0, None, None, "ö\udcff")],
+        ),
+    ),
+    Write("add_outcomes", ([5], several((0.5, 1 / 3)), 9)),
+]
+
+
+def one_by_one(writes: list[Write]) -> Contents:
+    contents = Contents.empty(3)
+    for write in writes:
+        write.apply(contents)
+    return contents
+
+
+def exactly(contents: Contents) -> bytes:
+    return pack(Write("adopt", (contents,)))
+
+
+def test_a_log_leads_to_what_its_writes_lead_to_one_by_one() -> None:
+    for number in range(len(WRITES) + 1):
+        expected = one_by_one(WRITES[:number])
+        assert exactly(replay(WRITES[:number], 3)) == exactly(expected)
+    assert expected.rows.observed == [0, 4, 3, 2, 5]
+
+
+def test_writes_come_back_from_bytes() -> None:
+    writes = [unpack(pack(write)) for write in WRITES]
+    assert exactly(one_by_one(writes)) == exactly(one_by_one(WRITES))
+    assert [pack(write) for write in writes] == [pack(write) for write in WRITES]
+
+
+def test_a_log_goes_on_from_contents_that_were_adopted() -> None:
+    for number in range(len(WRITES) + 1):
+        content = exactly(one_by_one(WRITES[:number]))
+        assert exactly(replay([unpack(content), *WRITES[number:]], 3)) == exactly(
+            one_by_one(WRITES)
+        )
+
+
+def test_a_digest_is_of_the_content_and_of_where_it_stands() -> None:
+    content = pack(WRITES[0])
+    assert len({digest_of("", content), digest_of("a", content), digest_of("", b"a")}) == 3
